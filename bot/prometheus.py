@@ -187,6 +187,18 @@ def _counted(metrics: Metrics) -> Iterator[Metric]:
     runs.add_metric(["yes"], total.runs - total.unasked_runs)
     runs.add_metric(["unknown"], total.unknown_runs)
     yield from (calls, failed, unused, too_soon, checks, seeded, waits, runs)
+    yield _security(metrics)
+
+
+def _security(metrics: Metrics) -> CounterMetricFamily:
+    found = CounterMetricFamily(
+        "twokey_security_events",
+        "What was not as Twokey wrote it, or did not go on as it should.",
+        labels=["kind"],
+    )
+    for kind, count in sorted(metrics.security.items()):
+        found.add_metric([kind], count)
+    return found
 
 
 def _failures(counts: Counts) -> list[tuple[str, int]]:

@@ -17,6 +17,7 @@ from twokey.cli.command_context import CommandContext
 from twokey.cli.freeze_checks import check_freezes
 from twokey.cli.keys import check_keys
 from twokey.cli.reviewer_checks import check_people
+from twokey.cli.security_checks import check_security
 from twokey.cli.store_access import open_configured
 from twokey.gateway.approvals.requirement import Notify
 from twokey.gateway.config import AgentSettings, Settings, SlackMode
@@ -117,6 +118,7 @@ async def _store_checks(
     yield await _run_check("processes", _processes(settings))
     yield await _run_check("outbox", _outbox(settings))
     yield await _run_check("audit", _audit(settings))
+    yield await _run_check("security", check_security(settings))
 
 
 async def _run_check(name: str, work: Awaitable[str]) -> Check:

@@ -35,6 +35,7 @@ from twokey.bot.cards.reminders import (
     with_reviewers,
 )
 from twokey.bot.cards.reply_texts import agent_answer, run_failed
+from twokey.bot.cards.security_messages import SECURITY_EVENTS, security_message
 from twokey.bot.cards.spot_check import answered_note, asked_note
 from twokey.bot.delivery.inquiry_messages import INQUIRY_EVENTS, inquiry_messages
 from twokey.bot.delivery.outbox_queue import QueuedMessage, QueueEntry, Urgency
@@ -47,7 +48,7 @@ from twokey.gateway.approvals.timing import is_over
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.store.cards import CardPlace
 
-POSTED_IN_CHANNEL = FREEZE_EVENTS | METRICS_EVENTS
+POSTED_IN_CHANNEL = FREEZE_EVENTS | METRICS_EVENTS | SECURITY_EVENTS
 """Events that are posted in a channel, not in the thread of a card or a run."""
 
 _NO_COPIES: dict[str, tuple[str, str]] = {}
@@ -299,6 +300,8 @@ def _escalated(
 def _channel_message(event: Event, command: str, *, is_plain: bool) -> Message:
     if event.name in METRICS_EVENTS:
         return metrics_message(event, has_chart=not is_plain)
+    if event.name in SECURITY_EVENTS:
+        return security_message(event)
     return freeze_message(event, command=command)
 
 

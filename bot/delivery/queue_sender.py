@@ -15,6 +15,7 @@ from twokey.bot.cards.freeze_messages import FREEZE_EVENTS
 from twokey.bot.cards.metrics_messages import METRICS_EVENTS
 from twokey.bot.cards.notification import many_ran
 from twokey.bot.cards.reminders import escalation
+from twokey.bot.cards.security_messages import SECURITY_EVENTS
 from twokey.bot.delivery import run_messages
 from twokey.bot.delivery.card_publisher import CardPublisher, RateLimitDelay
 from twokey.bot.delivery.card_updater import BROKEN_S, CardUpdater
@@ -209,7 +210,7 @@ class QueueSender:
     def _channel(self, entry: QueueEntry, event: Event) -> str:
         if event.name in METRICS_EVENTS:
             return entry.channel or event.channel
-        if event.name in FREEZE_EVENTS:
+        if event.name in FREEZE_EVENTS | SECURITY_EVENTS:
             return entry.channel or self.channel()
         return event.data.get("channel") or event.channel
 

@@ -80,6 +80,7 @@ class EventName(StrEnum):
     POLICY_REFUSED = "policy.refused"
     METRICS_DIGEST = "metrics.digest"
     METRICS_ALERT = "metrics.alert"
+    SECURITY_DETECTED = "security.detected"
     SEEDED_SHOWN = "seeded.shown"
     SEEDED_ANSWERED = "seeded.answered"
     SEEDED_EXPIRED = "seeded.expired"

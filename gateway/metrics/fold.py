@@ -12,6 +12,7 @@ others.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 
@@ -25,6 +26,7 @@ from twokey.gateway.approvals.events import (
     Event,
     EventName,
 )
+from twokey.gateway.approvals.security import SecurityKind
 from twokey.gateway.metrics.counts import DECIDED, Counts, Outcome
 from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.protocol.tiers import Tier
@@ -48,6 +50,7 @@ _OUTCOMES = {
     EventName.ITEM_SUPERSEDED: Outcome.SUPERSEDED,
     EventName.ITEM_WITHDRAWN: Outcome.WITHDRAWN,
 }
+_COUNT = re.compile(r"[0-9]{1,9}", re.ASCII)
 _MILLISECONDS = re.compile(r"[0-9]{1,15}", re.ASCII)
 _TIERS = frozenset(map(str, Tier))
 _FAILED = frozenset({EventName.ITEM_FAILED, EventName.CALL_FAILED})
@@ -116,6 +119,7 @@ class Metrics:
         cells: by tool and tier.
         open_runs: runs that have not finished, and whether one of them asked people.
             What comes before the period is followed too: a run counts when it ends.
+        security: security events by kind.
     """
 
     def __init__(self, selected: Selection = EVERYTHING, zone: tzinfo = UTC) -> None:
@@ -128,10 +132,14 @@ class Metrics:
         self.hours: dict[int, Counts] = {}
         self.cells: dict[tuple[str, str], Counts] = {}
         self.open_runs: dict[RunRef, bool] = {}
+        self.security: Counter[str] = Counter()
 
     def add(self, event: Event) -> None:
         """Count one event; they come in the order of the log."""
         self._add_run(event)
+        if event.name is EventName.SECURITY_DETECTED:
+            self._add_security(event)
+            return
         # An answer of a person is no review of a call, nor is a standing approval.
         if event.concerns_no_call:
             return
@@ -194,6 +202,13 @@ class Metrics:
                 self.total.unknown_runs += 1
             case _:
                 pass
+
+    def _add_security(self, event: Event) -> None:
+        if not self.selected.is_in_time(event):
+            return
+        kind = event.reason if event.reason in {*SecurityKind} else OTHERS
+        count = event.data.get("count", "1")
+        self.security[kind] += int(count) if _COUNT.fullmatch(count) else 1
 
     def _end(self, at_ms: int, *, was_asked: bool) -> None:
         for counts in (self.total, self._day(at_ms), self._hour(at_ms)):

@@ -32,6 +32,7 @@ def as_json(metrics: Metrics) -> JsonObject:
             "autonomous_runs": _share(metrics.total.autonomous_runs),
             "unknown_runs": metrics.total.unknown_runs,
         },
+        "security": dict(sorted(metrics.security.items())),
         "tools": [{"tool": name, **_row(row)} for name, row in by_calls(metrics)],
         "tiers": [{"tier": name, **_row(row)} for name, row in by_tier(metrics)],
         "days": [{"day": day, **_row(row)} for day, row in days],

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from twokey.gateway.approvals import deadline_changes, ending
 from twokey.gateway.approvals.changes import Change, following
+from twokey.gateway.approvals.security import SecurityEvent, SecurityKind
 from twokey.gateway.errors import AuditUnreadable, CorruptRecord, NewerRecord
 from twokey.gateway.failures import log_failure
 from twokey.gateway.service.sealing import seal
@@ -52,6 +53,7 @@ class Sweeper:
         ended = await self._expire_all(keys)
         await self._trim_audit(keys)
         await self._trim_outbox(keys)
+        await self._store.security.tell_left()
         return ended
 
     async def _fire_all(self, keys: Keys) -> None:
@@ -84,6 +86,12 @@ class Sweeper:
                 MANY,
                 RETENTION.days,
             )
+            # Readers are named after what they are and their tenant.
+            tenant = found.reader.partition(":")[2]
+            stalled = SecurityEvent(
+                kind=SecurityKind.STALLED, tenant=tenant, about="outbox"
+            )
+            await self._store.security.report(keys, stalled)
             # What they have not read is about nothing that is still there.
             for reader in await drop_idle_readers(conn, keys, idle_ms=KEEP_MS):
                 logger.warning("outbox.reader_forgotten reader=%s", reader)

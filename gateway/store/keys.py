@@ -344,6 +344,10 @@ class Keys:
         """String: about how many calls people were asked on a day, for two days."""
         return f"{self._base}:checked:{_hashed(tenant, str(day))}"
 
+    def security(self, found: str) -> str:
+        """String: mark of a security event that was told, for ten minutes."""
+        return f"{self._base}:found:{_hashed(found)}"
+
     def seeded(self, tenant: str) -> str:
         """Hash: the seeded defect that is shown, its answer, and when the next is."""
         return f"{self._base}:seeded:{_hashed(tenant)}"

@@ -39,6 +39,7 @@ from twokey.gateway.store.person_queues import PersonQueues
 from twokey.gateway.store.processes import ProcessStore
 from twokey.gateway.store.response_urls import ResponseUrlStore
 from twokey.gateway.store.restore_counters import RestoreCounterStore
+from twokey.gateway.store.security_events import SecurityEvents
 from twokey.gateway.store.seeded import SeededStore
 from twokey.gateway.store.spot_checks import SpotCheckCounter
 from twokey.gateway.store.stalled import StalledRuns
@@ -68,6 +69,7 @@ class Store:
         retries: how long a run that fails is retried.
         keyring: what this process signs with, and whose signatures it believes; None:
             decisions are neither signed nor verified, and no receipts are issued.
+        security: reports what is not what we wrote.
     """
 
     def __init__(
@@ -82,6 +84,7 @@ class Store:
     ) -> None:
         self.conn = Connection(url, is_embedded=engine is not None)
         self.conn.secrets = tuple(secrets)
+        self.security = SecurityEvents(self.conn)
         self._engine = engine
         self.shards = shards
         self._split = frozenset(split)

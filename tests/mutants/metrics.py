@@ -177,7 +177,7 @@ METRICS_TABLE = (
     Mutant(
         "metrics: an alert that its channel refuses goes to the fallback",
         "bot/delivery/event_messages.py",
-        "POSTED_IN_CHANNEL = FREEZE_EVENTS | METRICS_EVENTS",
+        "POSTED_IN_CHANNEL = FREEZE_EVENTS | METRICS_EVENTS | SECURITY_EVENTS",
         "POSTED_IN_CHANNEL = FREEZE_EVENTS",
         "tests/bot/test_metrics_reports.py",
     ),

@@ -1,0 +1,61 @@
+"""List security events: what the store holds that Twokey did not write."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from twokey.cli import console
+from twokey.cli.command_context import command_context
+from twokey.cli.examples import examples
+from twokey.cli.policy_inputs import parse_time
+from twokey.cli.store_access import use_store
+from twokey.gateway.approvals.events import Event
+from twokey.gateway.service.security_events import security_events
+from twokey.gateway.store.store import Store
+
+EXAMPLES = examples(
+    ("twokey security", "everything that is in the audit log"),
+    ("twokey security --since 2026-07-01T00:00Z", "from that time on"),
+    ("twokey security --json", "for a machine; exit code 1 if there is any"),
+)
+
+
+def security(
+    ctx: typer.Context,
+    *,
+    since: Annotated[
+        str, typer.Option(metavar="TIME", help="ISO 8601 with its zone.")
+    ] = "",
+    json: console.AsJson = False,
+) -> None:
+    """List what in the store was forged, and what stalls."""
+    since_ms = int(parse_time(since, "--since").timestamp() * 1000) if since else 0
+
+    async def listed(store: Store, tenant: str) -> list[Event]:
+        found = security_events(store, tenant, since_ms=since_ms)
+        return [event async for event in found]
+
+    events = use_store(command_context(ctx), listed)
+    if json:
+        console.as_json([dict(_row(event)) for event in events])
+    elif not events:
+        console.good("Nothing was found.")
+    for event in () if json else events:
+        row = _row(event)
+        console.bad("  ".join(f"{k}={console.printable(v)}" for k, v in row.items()))
+    if events:
+        raise typer.Exit(1)
+
+
+def _row(event: Event) -> dict[str, str]:
+    found = {
+        "at": console.utc(event.at_ms),
+        "kind": event.reason,
+        **event.data,
+        "agent": event.agent,
+        "thread": event.thread,
+        "approval": event.approval,
+    }
+    return {key: value for key, value in found.items() if value}

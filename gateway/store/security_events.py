@@ -1,0 +1,138 @@
+"""Report security events: to the log, to the audit log, and to people.
+
+Whoever can write to the store can cause any number of them. The log and the counter of
+this process, which are not in the store, have each. The store has each once in ten
+minutes, 20 within that time, and how many more there were; people are told of three,
+and how many more.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from twokey.gateway.approvals.events import Event
+from twokey.gateway.approvals.security import SecurityEvent, SecurityKind, summary
+from twokey.gateway.errors import StoreUnavailable
+from twokey.gateway.store.connection import Connection
+from twokey.gateway.store.keys import Keys
+from twokey.gateway.store.script import Script
+
+logger = logging.getLogger(__name__)
+
+SECURITY = Script("security")
+
+_PERIOD_S = 600.0
+_LOGGED, _ANNOUNCED = 20, 3
+_MOST_KNOWN = 10_000
+
+
+@dataclass
+class _Period:
+    """What was told of one tenant since a moment, and how much was not."""
+
+    since: float
+    keys: Keys
+    logged: int = 0
+    announced: int = 0
+    untold: Counter[SecurityKind] = field(default_factory=Counter[SecurityKind])
+    unannounced: Counter[SecurityKind] = field(default_factory=Counter[SecurityKind])
+
+
+class SecurityEvents:
+    """The security events that this process notices.
+
+    Args:
+        conn: to the store.
+        clock: seconds, never going backwards.
+
+    Attributes:
+        counts: how many this process noticed.
+    """
+
+    def __init__(
+        self, conn: Connection, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._conn = conn
+        self._clock = clock
+        self._known: dict[str, float] = {}
+        self._periods: dict[str, _Period] = {}
+        self.counts: Counter[SecurityKind] = Counter()
+
+    async def report(self, keys: Keys, found: SecurityEvent) -> None:
+        """Report what was found; never fails, and the same is reported once.
+
+        Args:
+            keys: of the shard where it was found.
+            found: what it is.
+        """
+        place, now = keys.security(found.model_dump_json()), self._clock()
+        if now - self._known.get(place, now - _PERIOD_S) < _PERIOD_S:
+            return
+        if len(self._known) >= _MOST_KNOWN:
+            self._known.clear()
+        self._known[place] = now
+        self.counts[found.kind] += 1
+        logger.error(
+            "security.detected kind=%s tenant=%r about=%s name=%r agent=%r thread=%r "
+            "approval=%r key=%s",
+            found.kind, found.tenant, found.about, found.name, found.agent,
+            found.thread, found.approval, found.key_id,
+        )  # fmt: skip
+        await self._end_periods(now)
+        period = self._periods.setdefault(found.tenant, _Period(now, keys))
+        is_announced = found.kind.is_announced
+        if is_announced and period.announced >= _ANNOUNCED:
+            period.unannounced[found.kind] += 1
+            is_announced = False
+        if period.logged >= _LOGGED:
+            period.untold[found.kind] += 1
+            return
+        period.logged += 1
+        period.announced += is_announced
+        told = found.announced() if is_announced else None
+        await self._write(keys, place, told, found.logged())
+
+    async def tell_left(self) -> None:
+        """Tell of what was not told one by one, when its time has come."""
+        await self._end_periods(self._clock())
+
+    async def _end_periods(self, now: float) -> None:
+        ended = [
+            tenant
+            for tenant, one in self._periods.items()
+            if now - one.since >= _PERIOD_S
+        ]
+        for tenant in ended:
+            period = self._periods.pop(tenant)
+            for kind in period.untold | period.unannounced:
+                told, logged = (
+                    summary(tenant, kind, counted[kind]) if counted[kind] else None
+                    for counted in (period.unannounced, period.untold)
+                )
+                place = period.keys.security(f"{tenant} {kind} {id(self)} {now}")
+                await self._write(period.keys, place, told, logged)
+
+    async def _write(
+        self, keys: Keys, place: str, told: Event | None, logged: Event | None
+    ) -> None:
+        try:
+            await SECURITY(
+                self._conn,
+                found=place,
+                outbox=keys.outbox,
+                audit=keys.audit,
+                found_ms=int(_PERIOD_S * 1000),
+                outbox_event=_text(told),
+                audit_event=_text(logged),
+            )
+        except StoreUnavailable as error:
+            # What was noticed is refused all the same, and stands in the log.
+            logger.warning("security.not_recorded why=%s", error)
+
+
+def _text(event: Event | None) -> str:
+    return event.model_dump_json(exclude_defaults=True) if event else ""

@@ -1,0 +1,43 @@
+"""What people read of a security event."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from twokey.bot.blocks import ensure_valid_message
+from twokey.bot.cards.security_messages import security_message
+from twokey.bot.delivery.event_messages import is_silent
+from twokey.gateway.approvals.security import SecurityEvent, SecurityKind, summary
+
+HOSTILE = "<!channel> *x* <https://evil.example|ok>\u202e"
+
+
+@pytest.mark.parametrize("kind", SecurityKind)
+def test_names_of_strangers_are_shown_and_not_interpreted(kind: SecurityKind) -> None:
+    found = SecurityEvent(
+        kind=kind, tenant="default", about=HOSTILE, agent=HOSTILE, name=HOSTILE
+    )
+
+    message = security_message(found.announced())
+
+    ensure_valid_message(message.blocks, message.text)
+    shown = json.dumps(message.blocks, ensure_ascii=False)
+    marked = [one for one in shown.split('"type"') if "mrkdwn" in one]
+    assert not any("evil" in one or "channel" in one for one in marked)
+    assert "evil" in shown
+    assert "\u202e" not in shown
+
+
+def test_a_summary_says_how_many() -> None:
+    event = summary("default", SecurityKind.SEAL_WRONG, 997)
+
+    shown = json.dumps(security_message(event).blocks)
+
+    assert "997 more" in shown
+    assert "seal_wrong" in shown
+
+
+def test_it_is_posted_in_a_channel() -> None:
+    assert not is_silent(summary("default", SecurityKind.REPLAYED, 2))

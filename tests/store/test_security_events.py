@@ -1,0 +1,132 @@
+"""What is noticed is told once, in the log, the audit log and a channel; never more."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from twokey.gateway.approvals.events import Event, EventName
+from twokey.gateway.approvals.security import SecurityEvent, SecurityKind
+from twokey.gateway.metrics.fold import Metrics
+from twokey.gateway.service.security_events import security_events
+from twokey.gateway.store.keys import Keys
+from twokey.gateway.store.outbox import Outbox
+from twokey.gateway.store.security_events import SecurityEvents
+from twokey.gateway.store.store import Store
+
+TENANT = "default"
+FOUND = SecurityEvent(
+    kind=SecurityKind.SEAL_WRONG,
+    tenant=TENANT,
+    about="verdicts",
+    agent="support",
+    thread="t1",
+    approval="ap_s0_" + "0" * 32,
+    key_id="c0ffee00",
+    evidence="1",
+)
+
+
+class _Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+async def _audited(store: Store) -> list[Event]:
+    return [event async for event in security_events(store, TENANT)]
+
+
+async def _announced(store: Store, keys: Keys) -> list[Event]:
+    outbox = Outbox(store.conn, keys, reader="tests")
+    await outbox.prepare()
+    await store.conn.command("XGROUP SETID", keys.outbox, "tests", "0")
+    return await outbox.take("one", block_ms=1)
+
+
+async def test_a_finding_is_in_the_log_the_audit_log_and_the_outbox(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    keys = store.keys_of_tenant(TENANT)
+
+    with caplog.at_level(logging.ERROR):
+        await store.security.report(keys, FOUND)
+
+    [logged] = await _audited(store)
+    [announced] = await _announced(store, keys)
+    assert logged.name is announced.name is EventName.SECURITY_DETECTED
+    assert (logged.reason, logged.approval) == ("seal_wrong", FOUND.approval)
+    assert logged.data == {"about": "verdicts", "key": "c0ffee00"}
+    # It is a message of its own: the card of the approval may be what was forged.
+    assert (announced.approval, announced.data["approval"]) == ("", FOUND.approval)
+    [line] = [one for one in caplog.messages if "security.detected" in one]
+    assert "kind=seal_wrong" in line
+    assert "about=verdicts" in line
+    assert store.security.counts == {SecurityKind.SEAL_WRONG: 1}
+
+
+async def test_the_same_is_told_once_by_all_processes(store: Store) -> None:
+    keys = store.keys_of_tenant(TENANT)
+    other = SecurityEvents(store.conn)
+
+    for reporter in (store.security, other, store.security):
+        await reporter.report(keys, FOUND)
+
+    assert len(await _audited(store)) == 1
+
+
+async def test_another_finding_in_the_same_place_is_told(store: Store) -> None:
+    keys = store.keys_of_tenant(TENANT)
+
+    await store.security.report(keys, FOUND)
+    await store.security.report(keys, FOUND.with_(evidence="2"))
+
+    assert len(await _audited(store)) == 2
+
+
+async def test_a_flood_posts_three_and_then_how_many_more(store: Store) -> None:
+    keys, clock = store.keys_of_tenant(TENANT), _Clock()
+    reporter = SecurityEvents(store.conn, clock=clock)
+
+    for number in range(1000):
+        await reporter.report(keys, FOUND.with_(evidence=str(number)))
+    before = len(await _announced(store, keys))
+    clock.now += 601
+    await reporter.tell_left()
+    await reporter.tell_left()
+
+    announced = await _announced(store, keys)
+    assert (before, len(announced)) == (3, 4)
+    assert announced[-1].data == {"count": "997"}
+    audited = await _audited(store)
+    assert len(audited) == 21
+    metrics = Metrics()
+    for event in audited:
+        metrics.add(event)
+    assert metrics.security == {"seal_wrong": 1000}
+    assert reporter.counts[SecurityKind.SEAL_WRONG] == 1000
+
+
+async def test_what_anybody_can_cause_is_audited_and_not_posted(store: Store) -> None:
+    keys = store.keys_of_tenant(TENANT)
+
+    for kind in SecurityKind:
+        if not kind.is_announced:
+            await store.security.report(keys, FOUND.with_(kind=kind))
+
+    assert len(await _audited(store)) == 4
+    assert await _announced(store, keys) == []
+
+
+async def test_a_store_that_is_away_keeps_nobody_from_going_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    away = Store("unix:///nowhere/at/all", secrets=(b"s" * 32,))
+
+    await away.security.report(away.keys_of_tenant(TENANT), FOUND)
+
+    assert any("security.not_recorded" in one for one in caplog.messages)
+    await away.close()

@@ -182,7 +182,12 @@ class _Sealer:
             return None
         rows = await self._rows(sealed.last, until=entry_id(header.last))
         expected = rows and audit_segments.header_of(
-            self._keys.shard, sealed.number + 1, sealed.digest, rows
+            self._keys.shard,
+            sealed.number + 1,
+            sealed.digest,
+            rows,
+            # An older version may have written it, and been ended before it said so.
+            format_=header.format,
         )
         path = audit_segments.segment_path(
             self._folder, self._keys.shard, header.number

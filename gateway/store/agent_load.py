@@ -17,6 +17,7 @@ from twokey.gateway.approvals.record import Approval, DecisionRecord, Item
 from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.records import Record, RunRef
 from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.store.audit_seals import event_texts
 from twokey.gateway.store.connection import (
     Argument,
     Connection,
@@ -34,7 +35,7 @@ from twokey.gateway.store.freezes import (
 )
 from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.precedents import Known, read_all
-from twokey.gateway.store.script import Script, event_texts
+from twokey.gateway.store.script import Script
 from twokey.gateway.store.threads import ThreadFacts, read_facts
 
 LOAD_CONTEXT = Script("load_context", writes=False)
@@ -228,7 +229,7 @@ class AgentLoadStore:
             audit=keys.audit,
             failed=name,
             failed_ms=FAILED_MS,
-            events=event_texts([event]),
+            events=event_texts(self._conn, keys, [event]),
         )
         return text(reply[0]) == "done"
 

@@ -53,7 +53,13 @@ class InterruptStore:
             event.with_(data={**event.data, "text": words}) if words else event
         )
         await self._conn.keep(
-            *announcement(keys, outbox_event, event, await self._conn.now_ms(key)),
+            *announcement(
+                self._conn,
+                keys,
+                outbox_event,
+                event,
+                await self._conn.now_ms(key),
+            ),
             ["HSET", key, interrupt.id, interrupt.until_ms],
             ["PEXPIREAT", key, interrupt.until_ms + KEEP_MS],
             _due(keys, job, interrupt.until_ms),
@@ -68,7 +74,7 @@ class InterruptStore:
         key = keys.questions(job.tenant, job.agent, job.thread)
         marks: list[Argument] = [part for one in ids for part in (one, _ENDED)]
         await self._conn.keep(
-            *announcement(keys, event, event, await self._conn.now_ms(key)),
+            *announcement(self._conn, keys, event, event, await self._conn.now_ms(key)),
             ["HSET", key, *marks],
             ["PEXPIRE", key, KEEP_MS],
         )

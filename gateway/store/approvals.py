@@ -14,9 +14,9 @@ from twokey.gateway.failures import log_failure
 from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.store import codec, run_list, turn_opening
-from twokey.gateway.store.agent_load import ASKED_MS
 from twokey.gateway.store.atomic_write import Loaded, Write, write
 from twokey.gateway.store.attempts import ATTEMPTS, BUSY, pause_before
+from twokey.gateway.store.audit_seals import event_texts
 from twokey.gateway.store.changing_many import change_many, load_many
 from twokey.gateway.store.connection import Connection, Reply, number, text
 from twokey.gateway.store.effect_turns import EffectTurns
@@ -27,7 +27,7 @@ from twokey.gateway.store.packing import packed
 from twokey.gateway.store.pending import PendingIndex
 from twokey.gateway.store.precedents import rows_of_opening, seen_precedents
 from twokey.gateway.store.schemas import SchemaStore
-from twokey.gateway.store.script import Script, event_texts
+from twokey.gateway.store.script import Script
 from twokey.gateway.store.turn_opening import Listed, OpenedTurn, Preconditions
 from twokey.gateway.store.windows import as_rows
 
@@ -111,18 +111,14 @@ class ApprovalStore:
             ],
             keep_ms=KEEP_MS,
             verdicts=verdicts,
-            events=event_texts(events),
+            events=event_texts(
+                self._conn, keys, events, of=[one.id for one in approvals], rev=1
+            ),
             approvals=json.dumps(
                 [turn_opening.row(keys, *row, preconditions.held) for row in new]
             ),
             names=json.dumps(preconditions.names),
-            limits=json.dumps(
-                {
-                    "waiting": preconditions.waiting,
-                    "requests_10m": preconditions.requests_10m,
-                    "asked_ms": ASKED_MS,
-                }
-            ),
+            limits=json.dumps(preconditions.limits),
             counted=as_rows(preconditions.counted),
             refused=as_rows(preconditions.refused),
             is_reserved=bool(preconditions.reserved),

@@ -17,6 +17,7 @@ from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.store import codec
 from twokey.gateway.store.agent_load import FAILED_MS
+from twokey.gateway.store.audit_seals import event_texts, with_sealed_event
 from twokey.gateway.store.connection import (
     Connection,
     number,
@@ -27,7 +28,7 @@ from twokey.gateway.store.keys import KEEP_MS, KeptText, Keys
 from twokey.gateway.store.person_queues import moves
 from twokey.gateway.store.precedents import Known, rows_of_change, seen_precedents
 from twokey.gateway.store.record_texts import changed_texts
-from twokey.gateway.store.script import Script, event_texts
+from twokey.gateway.store.script import Script
 from twokey.gateway.store.windows import Use, as_rows
 
 CHANGE = Script("change")
@@ -176,7 +177,7 @@ async def write(
         StoreUnavailable: when it is not known to be written.
         LeaseLost: another holder has the lease now; nothing was written.
     """
-    found = _values(keys, seen, what)
+    found = _values(conn, keys, seen, what)
     values = {name: _text(one) for name, one in found.items()}
     if values["rejection"] == "{}":
         values["rejection"] = ""
@@ -222,13 +223,15 @@ async def write_many(
         records=[of_one[name] for of_one in of_each for name in _OF_ONE],
         failed_ms=FAILED_MS,
         keep_ms=KEEP_MS,
-        events=event_texts(what.events),
-        changes=[_json(_values(keys, *pair)) for pair in pairs],
+        events=event_texts(conn, keys, what.events),
+        changes=[_json(_values(conn, keys, *pair)) for pair in pairs],
     )
     return text(reply[0]) == "done"
 
 
-def _values(keys: Keys, seen: Loaded, what: Write) -> dict[str, object]:
+def _values(
+    conn: Connection, keys: Keys, seen: Loaded, what: Write
+) -> dict[str, object]:
     """Return what a script is told of one change, by the names that it has there."""
     before, change = seen.approval, what.change
     after = change.approval
@@ -254,9 +257,11 @@ def _values(keys: Keys, seen: Loaded, what: Write) -> dict[str, object]:
         "states": states,
         "uses": {str(i): _uses(inputs) for i, inputs in what.inputs.items()},
         "set": [*timing.timers(before, after), *change.timers],
-        "events": event_texts(change.events),
+        "events": event_texts(
+            conn, keys, change.events, of=[before.id], rev=before.rev + 1
+        ),
         "job": job.model_dump_json() if job else "",
-        "rejection": _rejection(before, what),
+        "rejection": with_sealed_event(conn, keys, _rejection(before, what)),
         "failed": _failed(before, after),
         "precedents": rows_of_change(keys, before, after),
         "seen": seen_precedents(one.known for one in what.inputs.values() if one.known),

@@ -9,15 +9,17 @@ while the log is sealed and trimmed beside it.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import AsyncGenerator
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
+from twokey.gateway.approvals.audit_leaf import opened
 from twokey.gateway.approvals.events import Event
-from twokey.gateway.errors import AuditUnreadable
+from twokey.gateway.errors import AuditUnreadable, NotVerified
 from twokey.gateway.store import audit_segments
 from twokey.gateway.store.audit_segments import Header, Row
 from twokey.gateway.store.connection import (
@@ -134,6 +136,17 @@ class AuditLog:
             StoreUnavailable: when the store does not answer, or a segment is missing
                 or was changed.
         """
+        rows = self.rows(since_ms=since_ms, until_ms=until_ms, after=after)
+        async with aclosing(rows):
+            async for row in rows:
+                event = _event_of(row)
+                if event is not None:
+                    yield event
+
+    async def rows(
+        self, *, since_ms: int = 0, until_ms: int | None = None, after: str = ""
+    ) -> AsyncGenerator[Row]:
+        """Yield the entries as they are kept; see `entries`."""
         # Ids of a stream begin with the server's milliseconds, so they are times, too.
         low = _behind(entry_id(after)) if after else (since_ms, 0)
         end = "+" if until_ms is None else f"({until_ms}-0"
@@ -141,16 +154,12 @@ class AuditLog:
             sealed, reply = await self._with_sealed("XRANGE", _place(low), end, _PAGE)
             if sealed.last >= low:
                 async for row in self._sealed_from(sealed, low, until_ms):
-                    event = _event_of(row)
-                    if event is not None:
-                        yield event
+                    yield row
                 low = _behind(sealed.last)
                 continue
             found = entries(reply)
             for entry in found:
-                event = _event_of(row_of(entry))
-                if event is not None:
-                    yield event
+                yield row_of(entry)
             if len(found) < _PAGE:
                 return
             # Behind the last one and not by a count: the log grows, and is trimmed,
@@ -261,7 +270,7 @@ def row_of(entry: Entry) -> Row:
     def kept(name: str) -> str:
         return entry.values.get(name, b"").decode("utf-8", "surrogateescape")
 
-    return Row(entry.id, kept("at"), kept("e"))
+    return Row(entry.id, kept("at"), kept("e"), kept("s"))
 
 
 def _chain(folder: Path, shard: str, sealed: Sealed) -> list[Header]:
@@ -275,6 +284,10 @@ def _chain(folder: Path, shard: str, sealed: Sealed) -> list[Header]:
 
 def _event_of(row: Row, *, is_logged: bool = True) -> Event | None:
     """Read an event; None for anything else."""
+    if row.leaf:
+        # Erased: what is left of it says that something happened, and not who did it.
+        with suppress(ValueError, NotVerified):
+            return opened(json.loads(row.leaf), {})
     with suppress(ValueError):
         event = Event.model_validate_json(row.event)
         return event.with_(at_ms=int(row.at), seq=row.seq)

@@ -23,21 +23,59 @@ from typing import NamedTuple, cast
 
 from pydantic import ValidationError
 
+from twokey.gateway.approvals.audit_leaf import Leaf, SealState, leaf_of
 from twokey.gateway.errors import AuditUnreadable
 from twokey.gateway.protocol.records import Record
+from twokey.gateway.store.audit_seals import nonce_of
+from twokey.gateway.trust.merkle_tree import leaf_hash
 
-FORMAT = 1
+FORMAT = 2
+"""In which segments are written. Format 1 is read, too: its ``content`` is the SHA-256
+of the lines behind the header, and its entries have no seals."""
 
 FIRST = ""
 """What the first segment has in place of the digest of one before."""
 
 
 class Row(NamedTuple):
-    """An entry as the store holds it: its place, its time, and the event's text."""
+    """An entry as the store holds it, and what the audit tree knows of it.
+
+    Attributes:
+        seq: its place.
+        at: its time.
+        event: the event's text; empty where it was erased.
+        seal: beside it; empty where an older version wrote it, or it was erased.
+        state: of that seal.
+        leaf: what is left where the rest was erased.
+    """
 
     seq: str
     at: str
     event: str
+    seal: str = ""
+    state: str = SealState.UNSEALED
+    leaf: str = ""
+
+    @property
+    def leaf_text(self) -> bytes:
+        """Return the leaf of the entry, which is hashed in the tree."""
+        return self.leaf.encode() or self.opened_leaf.text
+
+    @property
+    def opened_leaf(self) -> Leaf:
+        """Return the leaf of an entry that was not erased, with what it hides."""
+        rev, nonce = nonce_of(self.seal)
+        state = SealState(self.state)
+        return leaf_of(
+            seq=self.seq,
+            at=self.at,
+            event=self.event,
+            rev=rev if state is SealState.SEALED else 0,
+            state=state,
+            # Entries of older versions have no random part: whoever guesses what was
+            # erased of one can test the guess.
+            nonce=nonce or self.seq.encode(),
+        )
 
 
 class Header(Record):
@@ -50,7 +88,8 @@ class Header(Record):
         first: the place of its first entry in the audit log.
         last: the place of its last entry.
         entries: how many there are.
-        content: SHA-256 of the lines behind the header, as hex.
+        content: SHA-256 of the hashes of its leaves, as hex: what may be erased of an
+            entry is not in it.
         before: digest of the header of the segment before.
     """
 
@@ -79,15 +118,32 @@ def content_of(rows: Sequence[Row]) -> bytes:
     return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
 
 
-def header_of(shard: str, number: int, before: str, rows: Sequence[Row]) -> Header:
+def digest_of(rows: Sequence[Row]) -> str:
+    """Return the ``content`` of a header."""
+    leaves = hashlib.sha256()
+    for row in rows:
+        leaves.update(leaf_hash(row.leaf_text))
+    return leaves.hexdigest()
+
+
+def _first_digest(rows: Sequence[Row]) -> str:
+    """Return the ``content`` of a header of format 1."""
+    lines = (json.dumps(row[:3]).encode() + b"\n" for row in rows)
+    return hashlib.sha256(b"".join(lines)).hexdigest()
+
+
+def header_of(
+    shard: str, number: int, before: str, rows: Sequence[Row], *, format_: int = FORMAT
+) -> Header:
     """Return the header of a segment that holds these entries, at least one."""
     return Header(
+        format=format_,
         shard=shard,
         number=number,
         first=rows[0].seq,
         last=rows[-1].seq,
         entries=len(rows),
-        content=hashlib.sha256(content_of(rows)).hexdigest(),
+        content=digest_of(rows) if format_ > 1 else _first_digest(rows),
         before=before,
     )
 
@@ -154,9 +210,17 @@ def read_segment(folder: Path, header: Header) -> list[Row]:
         raise
     except (OSError, EOFError, zlib.error) as error:
         raise _unreadable(path, error) from error
-    if found != header.line or hashlib.sha256(content).hexdigest() != header.content:
+    if found != header.line:
         raise _changed(path)
-    return [Row(*cast("list[str]", json.loads(one))) for one in content.splitlines()]
+    try:
+        lines = content.splitlines()
+        rows = [Row(*cast("list[str]", json.loads(one))) for one in lines]
+        now = digest_of(rows) if header.format > 1 else _first_digest(rows)
+    except (ValueError, TypeError) as error:
+        raise _changed(path) from error
+    if now != header.content:
+        raise _changed(path)
+    return rows
 
 
 def chain(
@@ -230,10 +294,10 @@ def _header(path: Path, line: bytes) -> Header:
         header = Header.model_validate_json(line)
     except ValidationError as error:
         raise _changed(path) from error
-    if header.format != FORMAT:
+    if header.format > FORMAT:
         raise AuditUnreadable(
             f"The segment {str(path)!r} of the audit log has the format "
-            f"{header.format}, and this version reads {FORMAT}; use a newer one."
+            f"{header.format}, and this version reads up to {FORMAT}; use a newer one."
         )
     return header
 

@@ -6,6 +6,7 @@ import logging
 
 from twokey.gateway.approvals.events import Event
 from twokey.gateway.protocol.records import Record
+from twokey.gateway.store.audit_seals import sealed_text
 from twokey.gateway.store.connection import (
     Connection,
     Reply,
@@ -84,7 +85,7 @@ class DelegationStore:
             user=user,
             to=to,
             for_ms=for_ms,
-            event=event.model_dump_json(),
+            event=sealed_text(self._conn, keys, event.model_dump_json()),
             most=MOST_DELEGATIONS,
         )
 

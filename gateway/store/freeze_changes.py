@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from twokey.gateway.protocol.records import Record
+from twokey.gateway.store.audit_seals import sealed_text
 from twokey.gateway.store.connection import Connection, fields, milliseconds, text
 from twokey.gateway.store.freezes import Freeze
 from twokey.gateway.store.keys import KEEP_MS, Keys
@@ -113,7 +114,12 @@ class FreezeChangeStore:
             body=change.freeze.model_dump_json() if change.freeze else "",
             change=change.model_dump_json(),
             paused=change.pause,
-            events=json.dumps(change.events if is_told else ()),
+            events=json.dumps(
+                [
+                    (at_ms, sealed_text(self._conn, keys, event))
+                    for at_ms, event in (change.events if is_told else ())
+                ]
+            ),
             keep_ms=KEEP_MS,
         )
         return text(reply[0])

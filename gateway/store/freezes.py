@@ -9,9 +9,10 @@ from pydantic import model_validator
 
 from twokey.gateway.approvals.events import Event
 from twokey.gateway.protocol.records import Record
+from twokey.gateway.store.audit_seals import event_texts
 from twokey.gateway.store.connection import Connection, fields, text
 from twokey.gateway.store.keys import Keys
-from twokey.gateway.store.script import Script, event_texts
+from twokey.gateway.store.script import Script
 
 FREEZE = Script("freeze")
 
@@ -127,6 +128,6 @@ class FreezeStore:
             verb=verb,
             names=json.dumps(names),
             body=body,
-            events=event_texts([event]),
+            events=event_texts(self._conn, keys, [event]),
         )
         return text(reply[0]) == "done"

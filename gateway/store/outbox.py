@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import NamedTuple, cast
 
 from twokey.gateway.approvals.events import Event, EventName
+from twokey.gateway.store.audit_seals import parts_of, sealed_text
 from twokey.gateway.store.connection import (
     Argument,
     Connection,
@@ -78,7 +79,9 @@ class Outbox:
     async def put(self, event: Event) -> None:
         """Announce something that changes no approval, such as a finished run."""
         at_ms = await self._conn.now_ms(self._keys.outbox)
-        await self._conn.keep(*announcement(self._keys, event, event, at_ms))
+        await self._conn.keep(
+            *announcement(self._conn, self._keys, event, event, at_ms)
+        )
 
     async def unfinished(
         self, consumer: str, *, idle_ms: int, limit: int = 100
@@ -205,12 +208,13 @@ class Outbox:
 
 
 def announcement(
-    keys: Keys, outbox_event: Event, audit_event: Event, at_ms: int
+    conn: Connection, keys: Keys, outbox_event: Event, audit_event: Event, at_ms: int
 ) -> list[list[Argument]]:
     """Return the commands that put an event into the outbox and the audit log."""
+    body, seal = parts_of(sealed_text(conn, keys, audit_event.model_dump_json()))
     return [
         ["XADD", keys.outbox, "*", "e", outbox_event.model_dump_json(), "at", at_ms],
-        ["XADD", keys.audit, "*", "e", audit_event.model_dump_json(), "at", at_ms],
+        ["XADD", keys.audit, "*", "e", body, "at", at_ms, "s", seal],
     ]
 
 

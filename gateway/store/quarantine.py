@@ -12,10 +12,10 @@ from twokey.gateway.protocol.wire import TurnRef
 from twokey.gateway.store import codec, run_list
 from twokey.gateway.store.agent_load import FAILED_MS
 from twokey.gateway.store.atomic_write import CHANGE, script_keys
+from twokey.gateway.store.audit_seals import event_texts
 from twokey.gateway.store.connection import Connection, fields, milliseconds
 from twokey.gateway.store.jobs import Job
 from twokey.gateway.store.keys import KEEP_MS, Keys
-from twokey.gateway.store.script import event_texts
 from twokey.gateway.store.turn_opening import Listed
 
 
@@ -70,7 +70,7 @@ async def quarantine(conn: Connection, keys: Keys, approval_id: str) -> None:
         uses="{}",
         # At 0: takes every timer out, or each would find the corrupt record again.
         set=json.dumps([(kind, 0) for kind in timing.TimerKind]),
-        events=event_texts([event] * is_first),
+        events=event_texts(conn, keys, [event] * is_first),
         job=job.model_dump_json() if run_ref.thread and is_first else "",
         rejection="",
         failed="[]",

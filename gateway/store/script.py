@@ -13,8 +13,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
-from pydantic_core import to_json
-
 from twokey.gateway.errors import LeaseLost
 from twokey.gateway.protocol.records import Record
 from twokey.gateway.store.connection import Argument, Connection, Reply, text
@@ -88,13 +86,6 @@ class Script:
 def texts(records: Iterable[Record]) -> str:
     """Return records as scripts read them: an array of texts."""
     return json.dumps([record.model_dump_json() for record in records])
-
-
-def event_texts(events: Iterable[Record]) -> str:
-    """Return events as scripts read them, without what is as it is by default."""
-    # Not of jobs, which are found again by their whole text.
-    found = [one.model_dump_json(exclude_defaults=True) for one in events]
-    return to_json(found).decode()
 
 
 def _read(name: str) -> str:

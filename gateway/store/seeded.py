@@ -10,6 +10,7 @@ from datetime import timedelta
 
 from twokey.gateway.approvals.events import Event
 from twokey.gateway.approvals.seeded import Seeded, SeededCard
+from twokey.gateway.store.audit_seals import sealed_text
 from twokey.gateway.store.connection import Connection, fields, text
 from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.script import Script
@@ -77,7 +78,9 @@ class SeededStore:
             audit=keys.audit,
             field=field,
             body=body,
-            event=event.model_dump_json() if event else "",
+            event=sealed_text(self._conn, keys, event.model_dump_json())
+            if event
+            else "",
             keep_ms=_KEEP_MS,
         )
         return text(reply[0]) == "done"

@@ -19,10 +19,11 @@ from twokey.gateway.approvals.events import Event
 from twokey.gateway.errors import CorruptRecord, NewerRecord
 from twokey.gateway.failures import log_failure
 from twokey.gateway.protocol.records import Record
+from twokey.gateway.store.audit_seals import event_texts
 from twokey.gateway.store.connection import Connection, Reply, fields, number, text
 from twokey.gateway.store.jobs import GROUP, Job
 from twokey.gateway.store.keys import KEEP_MS, Keys
-from twokey.gateway.store.script import Script, event_texts, texts
+from twokey.gateway.store.script import Script, texts
 
 STALL = Script("stall", is_fenced=True)
 HALTED = "halted"
@@ -251,7 +252,7 @@ class StalledRuns:
             delay_ms=delay_ms,
             keep_ms=KEEP_MS,
             forgotten=forgotten,
-            events=event_texts(events),
+            events=event_texts(self._conn, keys, events),
         )
         return text(reply[0]) != "moved"
 

@@ -10,6 +10,7 @@ from twokey.gateway.approvals.standing import CHECKED_FOR_MS
 from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.store import codec, timers
+from twokey.gateway.store.agent_load import ASKED_MS
 from twokey.gateway.store.keys import LISTED_BYTES, Keys
 from twokey.gateway.store.person_queues import rows_of
 from twokey.gateway.store.precedents import Known, Row
@@ -82,6 +83,15 @@ class Preconditions:
     known: Sequence[Known] = ()
     standing: Sequence[Approval] = ()
     not_rejected: Collection[str] = ()
+
+    @property
+    def limits(self) -> dict[str, int]:
+        """Return how much the agent may ask of people, as the script reads it."""
+        return {
+            "waiting": self.waiting,
+            "requests_10m": self.requests_10m,
+            "asked_ms": ASKED_MS,
+        }
 
 
 def standing_rows(standing: Sequence[Approval]) -> list[dict[str, object]]:

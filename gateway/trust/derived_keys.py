@@ -19,6 +19,7 @@ class Purpose(StrEnum):
     """What a derived key is for; the text is part of its derivation."""
 
     RECORDS = "twokey/v1/records"
+    AUDIT_ENTRIES = "twokey/v1/audit-entries"
     FACTS = "twokey/v1/facts"
     DATA_KEYS = "twokey/v1/data-keys"
     API_KEYS = "twokey/v1/api-keys"

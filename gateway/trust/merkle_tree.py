@@ -122,6 +122,35 @@ class MerkleTree:
         return [*inner, self._subtree(start, middle)]
 
 
+class TreeHead:
+    """The hashes that the next leaf and the root need, and no others.
+
+    As many as the logarithm of the size: who writes a log keeps no more of it.
+    """
+
+    def __init__(self) -> None:
+        self.size = 0
+        # Of complete subtrees, the largest first: one for each 1 in the binary size.
+        self._subtrees: list[bytes] = []
+
+    def append(self, leaf: bytes) -> None:
+        """Add the hash of a leaf."""
+        found, count = leaf, self.size
+        while count & 1:
+            found, count = node_hash(self._subtrees.pop(), found), count >> 1
+        self._subtrees.append(found)
+        self.size += 1
+
+    def root(self) -> bytes:
+        """Return the root over all leaves."""
+        if not self._subtrees:
+            return EMPTY_ROOT
+        *others, found = self._subtrees
+        for left in reversed(others):
+            found = node_hash(left, found)
+        return found
+
+
 def root_of(leaves: Sequence[bytes]) -> bytes:
     """Return the root over leaf hashes."""
     tree = MerkleTree()

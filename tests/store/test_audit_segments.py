@@ -29,7 +29,6 @@ from twokey.gateway.store.store import Store
 
 DAY_MS = 86_400_000
 NAMES = [f"ap_s0_{index:032x}" for index in range(2000)]
-SEALER = Path(__file__).parent / "audit_sealer.py"
 
 
 @pytest.fixture
@@ -321,7 +320,8 @@ async def test_a_sealer_that_is_killed_at_any_step_loses_and_doubles_nothing(
     store: Store, keys: Keys, folder: Path, step: int
 ) -> None:
     await write(store, keys, NAMES[:1000])
-    words = [sys.executable, str(SEALER), store.conn.url, str(folder), str(step)]
+    module = [sys.executable, "-m", "tests.store.audit_sealer"]
+    words = [*module, store.conn.url, str(folder), str(step)]
 
     done = await asyncio.to_thread(subprocess.run, words, check=False)
 

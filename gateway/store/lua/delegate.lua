@@ -6,7 +6,7 @@
 -- ARGV[1] user         text    whose queue it is
 -- ARGV[2] to           text    who gets it, or empty to take it back
 -- ARGV[3] for_ms       int     for how long, milliseconds
--- ARGV[4] event        json    the event text
+-- ARGV[4] event        text    the event, with its seal
 -- ARGV[5] most         int     how many people may have delegated theirs at once
 -- Returns:
 --   {"done", until_ms}

@@ -30,14 +30,26 @@ local function unlisted(base, member)
   return 'ap_' .. string.match(base, '{(.-)}') .. '_' .. to_hex(member)
 end
 
--- Write events (a JSON array of JSON texts) to the outbox and to the audit log.
+-- Write an entry to the audit log. A text is followed by its seal, behind a newline.
+local function audited(audit, event, now)
+  local at = string.find(event, '\n', 1, true)
+  if at then
+    redis.call('XADD', audit, '*', 'e', string.sub(event, 1, at - 1), 'at', now,
+      's', string.sub(event, at + 1))
+  else
+    redis.call('XADD', audit, '*', 'e', event, 'at', now)
+  end
+end
+
+-- Write events (a JSON array of texts with their seals) to the outbox and to the audit log.
 -- The outbox has no fixed length: a sweep drops what every reader has acknowledged.
 -- Two streams, because they are trimmed differently: the outbox by what its readers
 -- have read, the audit log by age.
 local function announce(outbox, audit, events, now)
   for _, event in ipairs(cjson.decode(events)) do
-    redis.call('XADD', outbox, '*', 'e', event, 'at', now)
-    redis.call('XADD', audit, '*', 'e', event, 'at', now)
+    local text = string.match(event, '^[^\n]*')
+    redis.call('XADD', outbox, '*', 'e', text, 'at', now)
+    audited(audit, event, now)
   end
 end
 

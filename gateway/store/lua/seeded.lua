@@ -4,7 +4,7 @@
 -- KEYS[2] audit    stream  audit log
 -- ARGV[1] field    text    what is noted
 -- ARGV[2] body     text    its value
--- ARGV[3] event    json    what is logged of it, or empty for nothing
+-- ARGV[3] event    text    what is logged of it, with its seal, or empty for nothing
 -- ARGV[4] keep_ms  int     lifetime of the hash from now on
 -- Returns:
 --   {"done"}
@@ -12,6 +12,6 @@
 if redis.call('HSETNX', KEYS[1], ARGV[1], ARGV[2]) == 0 then return {'same'} end
 redis.call('PEXPIRE', KEYS[1], ARGV[4])
 if ARGV[3] ~= '' then
-  redis.call('XADD', KEYS[2], '*', 'e', ARGV[3], 'at', now_ms())
+  audited(KEYS[2], ARGV[3], now_ms())
 end
 return {'done'}

@@ -1,0 +1,139 @@
+"""Seals of audit entries: which of our processes' entries is this, and of which rev?
+
+A seal stands beside an entry in the stream, behind a newline where a script is told of
+the event: ``12.<nonce>.<code>``. The code (HMAC-SHA256, cut to 16 bytes) covers the
+shard, the rev of the approval that the entry is about, the nonce and the event's text.
+The nonce makes each entry another one, also where the events are equal, and the salts
+of its leaf in the audit tree are made from it.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+import secrets
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
+
+from pydantic_core import to_json
+
+from twokey.gateway.approvals.audit_leaf import SealState
+from twokey.gateway.approvals.events import Event
+from twokey.gateway.store.connection import Connection
+from twokey.gateway.store.keys import Keys
+from twokey.gateway.trust.derived_keys import Purpose
+from twokey.gateway.trust.seals import seal_keys
+
+_LABEL = "audit-entry"
+_NONCE_BYTES = 12
+_SEAL = re.compile(r"(0|[1-9][0-9]{0,15})\.([\w-]{16})\.([\w-]{22})", re.ASCII)
+
+
+class EntrySeal(NamedTuple):
+    """What the seal of an entry says.
+
+    Attributes:
+        state: whether it is one of ours.
+        rev: of the approval that the entry is about; 0 for none, or unknown.
+        nonce: random bytes of this entry; empty where there is no seal.
+    """
+
+    state: SealState
+    rev: int
+    nonce: bytes
+
+
+def sealed_text(conn: Connection, keys: Keys, body: str, *, rev: int = 0) -> str:
+    """Return the text of an event and its seal, as scripts take it.
+
+    Args:
+        conn: to the store, with the secrets that seal.
+        keys: of the shard whose log it stands in.
+        body: the event's text.
+        rev: of the approval that it is about, as it is written with the event.
+    """
+    nonce = secrets.token_bytes(_NONCE_BYTES)
+    known = seal_keys(conn.secrets, Purpose.AUDIT_ENTRIES)
+    code = known.make(_LABEL, (keys.shard, str(rev), nonce), body.encode())
+    return f"{body}\n{rev}.{_encoded(nonce)}.{_encoded(code)}"
+
+
+def event_texts(
+    conn: Connection,
+    keys: Keys,
+    events: Iterable[Event],
+    *,
+    of: Collection[str] = (),
+    rev: int = 0,
+) -> str:
+    """Return events as scripts read them: an array of texts with their seals.
+
+    Args:
+        conn: to the store.
+        keys: of the shard whose log they stand in.
+        events: to write.
+        of: ids of the approvals that are written with them.
+        rev: of these approvals, as they are written.
+    """
+    # Without what is as it is by default. An event of a change may be about another
+    # approval, such as the standing one that it uses.
+    found = [
+        sealed_text(
+            conn,
+            keys,
+            one.model_dump_json(exclude_defaults=True),
+            rev=rev if one.approval in of else 0,
+        )
+        for one in events
+    ]
+    return to_json(found).decode()
+
+
+def with_sealed_event(
+    conn: Connection, keys: Keys, rejection: Mapping[str, object]
+) -> dict[str, object]:
+    """Return what a rejection brings with it, with the seal of its event."""
+    found = dict(rejection)
+    if isinstance(paused := found.get("event"), str):
+        found["event"] = sealed_text(conn, keys, paused)
+    return found
+
+
+def read_seal(conn: Connection, keys: Keys, event: str, seal: str) -> EntrySeal:
+    """Return what the seal of an entry says, after checking it."""
+    if not seal:
+        return EntrySeal(SealState.UNSEALED, 0, b"")
+    found = _SEAL.fullmatch(seal)
+    if found is None:
+        return EntrySeal(SealState.FORGED, 0, b"")
+    rev, nonce, code = int(found[1]), _decoded(found[2]), _decoded(found[3])
+    known = seal_keys(conn.secrets, Purpose.AUDIT_ENTRIES)
+    # With surrogates: what is no UTF-8 has no seal of ours, and must not raise.
+    body = event.encode("utf-8", "surrogateescape")
+    if not known.is_valid(code, _LABEL, (keys.shard, str(rev), nonce), body):
+        return EntrySeal(SealState.FORGED, 0, nonce)
+    return EntrySeal(SealState.SEALED, rev, nonce)
+
+
+def nonce_of(seal: str) -> tuple[int, bytes]:
+    """Return the rev and the nonce of a seal that is not checked."""
+    found = _SEAL.fullmatch(seal)
+    return (int(found[1]), _decoded(found[2])) if found else (0, b"")
+
+
+def parts_of(sealed: str) -> tuple[str, str]:
+    """Return the text and the seal of what `sealed_text` made."""
+    body, _, seal = sealed.partition("\n")
+    return body, seal
+
+
+def _encoded(raw: bytes) -> str:
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+
+
+def _decoded(text: str) -> bytes:
+    try:
+        return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    except binascii.Error:
+        return b""

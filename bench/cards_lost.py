@@ -104,7 +104,7 @@ async def _fill(store: Store, keys: Keys, events: int) -> None:
         name=EventName.ITEM_EXECUTED, tenant="default", channel=CHANNEL,
         approval=f"ap_{keys.shard}_{0:032x}", agent="other", thread="t",
     )  # fmt: skip
-    put, _ = announcement(keys, event, event, 1)
+    put, _ = announcement(store.conn, keys, event, event, 1)
     sweeper = Sweeper(store)
     for done in range(0, events, _BATCH):
         commands: list[list[Argument]] = [put] * min(_BATCH, events - done)

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from twokey.gateway.approvals.events import Event
 from twokey.gateway.approvals.security import SecurityEvent, SecurityKind, summary
 from twokey.gateway.errors import StoreUnavailable
+from twokey.gateway.store.audit_seals import sealed_text
 from twokey.gateway.store.connection import Connection
 from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.script import Script
@@ -119,6 +120,7 @@ class SecurityEvents:
     async def _write(
         self, keys: Keys, place: str, told: Event | None, logged: Event | None
     ) -> None:
+        entry = sealed_text(self._conn, keys, _text(logged)) if logged else ""
         try:
             await SECURITY(
                 self._conn,
@@ -127,7 +129,7 @@ class SecurityEvents:
                 audit=keys.audit,
                 found_ms=int(_PERIOD_S * 1000),
                 outbox_event=_text(told),
-                audit_event=_text(logged),
+                audit_event=entry,
             )
         except StoreUnavailable as error:
             # What was noticed is refused all the same, and stands in the log.

@@ -5,12 +5,12 @@
 -- KEYS[3] audit    stream  audit log
 -- ARGV[1] found_ms     int   how long the same is not told again
 -- ARGV[2] outbox_event json  the event, or empty to tell nobody
--- ARGV[3] audit_event  json  the entry of the audit log, or empty for none
+-- ARGV[3] audit_event  text  the entry of the audit log with its seal, or empty for none
 -- Returns:
 --   {"told"}
 --   {"known"}  another process told of it
 if not redis.call('SET', KEYS[1], '1', 'NX', 'PX', ARGV[1]) then return {'known'} end
 local now = now_ms()
 if ARGV[2] ~= '' then redis.call('XADD', KEYS[2], '*', 'e', ARGV[2], 'at', now) end
-if ARGV[3] ~= '' then redis.call('XADD', KEYS[3], '*', 'e', ARGV[3], 'at', now) end
+if ARGV[3] ~= '' then audited(KEYS[3], ARGV[3], now) end
 return {'told'}

@@ -14,6 +14,7 @@ from typing import Annotated, Literal, cast
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from twokey.gateway.approvals.preview import Preview
+from twokey.gateway.approvals.private_text import PrivateData
 from twokey.gateway.approvals.requirement import Notify, Role
 from twokey.gateway.durations import parse_duration
 from twokey.gateway.policy.batch_rules import BatchRule
@@ -227,6 +228,12 @@ class Protection(Record):
     unfreeze: Reviewers | None = None
 
 
+class PrivacyRule(Record):
+    """What is hidden in the words of agents and tools, wherever they are shown."""
+
+    hide: Annotated[tuple[PrivateData, ...], Distinct] = (PrivateData.CARD_NUMBERS,)
+
+
 class ToolRule(Record):
     """What one tool needs.
 
@@ -301,6 +308,7 @@ class Policy(Record):
     tools: dict[ExactName, ToolRule] = Field(default_factory=dict)
     agents: dict[ExactName, AgentRule] = Field(default_factory=dict)
     protect: Protection = Protection()
+    privacy: PrivacyRule = PrivacyRule()
     spot_checks: SpotCheckRule | None = None
     seeded_defects: SeededDefectRule | None = None
 

@@ -42,6 +42,7 @@ from twokey.gateway.service.call_outcomes import (
 )
 from twokey.gateway.service.covering import standing_of
 from twokey.gateway.service.denials import freeze_message
+from twokey.gateway.service.hidden_words import with_hidden_summary
 from twokey.gateway.service.spot_checks import with_spot_check
 from twokey.gateway.service.starting_together import StartingTogether
 from twokey.gateway.service.tenant_service import PolicyService
@@ -118,8 +119,9 @@ class ClaimService(PolicyService):
 
         async def compute(loaded: Loaded, item: Item) -> Write | bool:
             approval, now_ms = loaded.approval, loaded.now_ms
+            ended = result and with_hidden_summary(result, item, self._policy())
             found = executing.finish(
-                approval, item, fence, result, now_ms=now_ms, has_begun=has_begun
+                approval, item, fence, ended, now_ms=now_ms, has_begun=has_begun
             )
             if isinstance(found, bool):
                 return found

@@ -19,6 +19,7 @@ from twokey.gateway.service import denials, spot_checks
 from twokey.gateway.service.always_auto import AlwaysAuto
 from twokey.gateway.service.covering import covered
 from twokey.gateway.service.earlier_answers import with_answers
+from twokey.gateway.service.hidden_words import with_hidden_words
 from twokey.gateway.service.precedents import TurnPrecedents
 from twokey.gateway.service.proposals import (
     EvaluatedCall,
@@ -243,7 +244,13 @@ class Submitter(PolicyService):
             self._store, same.keys, self._tenant, run, proposal
         )
         events = triage_events(triaged, proposal, source)
-        proposal = replace(proposal, events=(*proposal.events, *events))
+        proposal = replace(
+            proposal,
+            events=(*proposal.events, *events),
+            approvals=tuple(
+                with_hidden_words(one, policy) for one in proposal.approvals
+            ),
+        )
         return _EvaluatedTurn(same, same.known(load), usage, proposal)
 
     async def _open(

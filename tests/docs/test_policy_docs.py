@@ -20,6 +20,7 @@ from twokey.gateway.policy.requirement_rules import PartRule, RequirementRule
 from twokey.gateway.policy.rules import (
     Defaults,
     Policy,
+    PrivacyRule,
     Protection,
     RaiseRule,
     RoleRule,
@@ -122,6 +123,7 @@ def test_a_program_on_the_page_runs(home: Path, block: Block) -> None:
         RequirementRule,
         PartRule,
         Protection,
+        PrivacyRule,
         BatchRule,
         SpotCheckRule,
         SeededDefectRule,

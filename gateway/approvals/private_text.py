@@ -1,0 +1,105 @@
+"""Hide private data in what agents and tools write about a call.
+
+What is hidden is replaced before anything is stored, so that no card, message, log or
+copy of the store has it. Arguments are not touched: what people see of these is what
+runs, but for the places that the policy names under ``redact``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator
+from enum import StrEnum
+
+from pydantic import JsonValue
+
+from twokey.gateway.approvals.evidence import HIDDEN, redacted
+from twokey.gateway.protocol.strict_json import JsonObject
+
+
+class PrivateData(StrEnum):
+    """What can be told apart from other text by its form."""
+
+    CARD_NUMBERS = "card_numbers"
+    EMAIL_ADDRESSES = "email_addresses"
+
+
+# ISO/IEC 7812-1: 19 digits at most. No card in use has fewer than 14, which keeps times
+# in milliseconds apart.
+_CARD = re.compile(r"(?<!\d)\d(?:[ \u00a0\u202f.-]?\d){13,18}(?!\d)")
+# A mark, names and a dot; what reads as an address is hidden, valid or not.
+_EMAIL = re.compile(r"[^\s@<>()\[\]\"',;:]{1,64}@[^\s@<>()\[\]\"',;:]{1,255}")
+
+_NETWORKS = range(2, 7)
+_SHORTEST = 4
+"""Shorter values than these are in many words that have nothing to do with them."""
+
+
+def private_values(args: JsonObject, paths: Iterable[str]) -> frozenset[str]:
+    """Return the texts and numbers at places of arguments that cards hide."""
+    shown = redacted(args, tuple(paths))
+    found = (text for name in args for text in _hidden(args[name], shown[name]))
+    return frozenset(text for text in found if len(text) >= _SHORTEST)
+
+
+def without_private(
+    text: str, kinds: Collection[PrivateData], values: Iterable[str] = ()
+) -> str:
+    """Return a text in which private data reads as hidden.
+
+    Args:
+        text: of an agent or a tool.
+        kinds: what is hidden by its form.
+        values: what is hidden wherever it stands, in any case of its letters.
+    """
+    if not text:
+        return text
+    # The longest first: one may be a part of another. All at once: none is looked for
+    # in what stands for another.
+    if found := sorted(values, key=len, reverse=True):
+        pattern = "|".join(map(re.escape, found))
+        text = re.sub(pattern, HIDDEN, text, flags=re.IGNORECASE)
+    if PrivateData.CARD_NUMBERS in kinds:
+        text = _CARD.sub(_without_card, text)
+    if PrivateData.EMAIL_ADDRESSES in kinds:
+        text = _EMAIL.sub("(e-mail address hidden)", text)
+    return text
+
+
+def _without_card(found: re.Match[str]) -> str:
+    digits = [int(one) for one in found[0] if one.isdigit()]
+    return "(card number hidden)" if _is_card(digits) else found[0]
+
+
+def _is_card(digits: list[int]) -> bool:
+    """Return whether these can be the digits of a payment card."""
+    # Payment networks begin with 2 to 6; the last digit checks the others (Luhn).
+    doubled = (sum(divmod(2 * one, 10)) for one in digits[-2::-2])
+    is_checked = (sum(digits[::-2]) + sum(doubled)) % 10 == 0
+    return is_checked and digits[0] in _NETWORKS
+
+
+def _hidden(value: JsonValue, shown: JsonValue) -> Iterator[str]:
+    """Yield the texts of a value that are not shown."""
+    if shown == HIDDEN:
+        yield from _texts(value)
+    elif isinstance(value, dict) and isinstance(shown, dict):
+        for name in value:
+            yield from _hidden(value[name], shown[name])
+    elif isinstance(value, list) and isinstance(shown, list):
+        for one, other in zip(value, shown, strict=True):
+            yield from _hidden(one, other)
+
+
+def _texts(value: JsonValue) -> Iterator[str]:
+    match value:
+        case bool() | None:
+            return
+        case dict():
+            for one in value.values():
+                yield from _texts(one)
+        case list():
+            for one in value:
+                yield from _texts(one)
+        case _:
+            yield str(value)

@@ -1,0 +1,57 @@
+"""Private data in the words of agents and tools is hidden before it is stored."""
+
+from __future__ import annotations
+
+from tests.service.harness import ANA, ServiceHarness, claim_of
+from twokey.gateway.approvals.decisions import Approve
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.protocol.records import Result
+from twokey.gateway.protocol.wire import CallHint, Claimed, ProposedCall, Turn, TurnRef
+from twokey.gateway.store.store import Store
+
+CARD = "4111 1111 1111 1111"
+POLICY = """
+version: 1
+privacy: {hide: [card_numbers, email_addresses]}
+roles: {all: {users: [U0ANA]}}
+defaults: {reviewers: all}
+tools:
+  charge: {tier: approve, redact: [args.token]}
+  send: {tier: approve}
+"""
+
+
+async def test_neither_the_agents_nor_the_tools_words_keep_it(
+    store: Store,
+) -> None:
+    harness = ServiceHarness(store, load_policy(POLICY, "policy.yml"))
+    ref = TurnRef(agent="support", thread="t1", message_id="m1")
+    charge = ProposedCall(
+        tool="charge", args={"token": "tok_4711", "amount": 5}, tool_call_id="c0"
+    )
+    hint = CallHint(description=f"Send {CARD} with TOK_4711", task=CARD)
+    send = ProposedCall(tool="send", args={}, tool_call_id="c1", hint=hint)
+
+    [verdict, _] = await harness.agents.submit(
+        Turn(ref=ref, calls=(charge, send), says="For ana@example.com, tok_4711")
+    )
+
+    opened = await harness.approval(verdict.item_id)
+    assert opened.says == ("For (e-mail address hidden), •••••• (hidden by policy)")
+    assert opened.task == "(card number hidden)"
+    assert opened.items[1].agent_description == (
+        "Send (card number hidden) with •••••• (hidden by policy)"
+    )
+    # What runs is what was asked for.
+    assert opened.items[0].args["token"] == "tok_4711"
+
+    await harness.reviews.decide(await harness.click(verdict), Approve(), ANA)
+    claimed = await harness.agents.claim(claim_of(ref, verdict))
+    assert isinstance(claimed, Claimed)
+    result = Result(ok=True, summary=f"Charged {CARD} by tok_4711", payload="whole")
+    await harness.agents.finish(verdict.item_id, claimed.fence, result)
+
+    ended = (await harness.item(verdict.item_id)).result
+    assert ended == result.with_(
+        summary="Charged (card number hidden) by •••••• (hidden by policy)"
+    )

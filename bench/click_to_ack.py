@@ -18,17 +18,18 @@ own, in turns:
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
 from tempfile import TemporaryDirectory
 from typing import cast
 
+from bench.click_bounds import BOT, SLACK, STORE, ClickCost, bounds, cost_of
 from bench.clicks import PreparedClick, ensure_decided, prepare
 from bench.load import Report, fire
+from bench.processors import with_descendants
 from bench.progress import progress
-from bench.serve import Name, serving, settings_of
+from bench.serve import Name, Served, serving, settings_of
 from bench.stats import Figure, Measured, NotMeasured, ratio
 from twokey.gateway.store.open_store import open_store
 from twokey.gateway.store.store import Store
@@ -62,8 +63,7 @@ class _Samples:
     name: str
     alone_ms: list[tuple[float, ...]] = field(default_factory=list[tuple[float, ...]])
     rates: list[tuple[float, ...]] = field(default_factory=list[tuple[float, ...]])
-    machine_ms: list[float] = field(default_factory=list[float])
-    store_ms: list[float] = field(default_factory=list[float])
+    costs: list[dict[str, float]] = field(default_factory=list[dict[str, float]])
 
     def alone(self) -> Measured:
         return Measured(f"{self.name}, 1 connection", "ms", tuple(self.alone_ms))
@@ -72,10 +72,14 @@ class _Samples:
         name = f"{self.name}, {MANY} connections"
         return Measured(name, "/s", tuple(self.rates))
 
-    def cost(self) -> str:
-        """Return what a click costs all processors, and how much of it the store."""
-        machine_ms, store_ms = median(self.machine_ms), median(self.store_ms)
-        return f"{machine_ms:.2f} ms, {store_ms:.2f} of it in the store"
+    def add(self, report: Report) -> None:
+        """Take what many connections came to."""
+        self.rates.append((report.per_second,))
+        self.costs.append(report.processor_ms)
+
+    def cost(self) -> ClickCost:
+        """Return what a click over many connections costs each process."""
+        return cost_of(self.costs)
 
 
 async def measure(*, is_quick: bool = False) -> Figure:
@@ -138,19 +142,18 @@ async def measured(plan: Plan) -> Figure:
                 f"clicks/s: Twokey / default Bolt, {MANY} connections",
                 *together,
                 at_least=1.2,
-                limit=_limit(together[1], least.together(), replying.together()),
+                limit=_limit(together[1], least.together(), replying.together())
+                + f"; {_bounds(ours, least, bolts, bots=1)}",
             ),
             ratio(
                 f"clicks/s: two workers / default Bolt, {MANY} connections",
                 workers,
                 together[1],
                 at_least=2.0,
-                limit=f"{os.cpu_count()} processors, shared with the load generator, "
-                "Slack and the store; "
-                + _limit(together[1], least.together(), replying.together())
-                + f"; two processes of that: {two.together().at(0.5):.1f} /s = "
+                limit=f"two bare processes that also reply: "
+                f"{two.together().at(0.5):.1f} /s = "
                 f"{two.together().at(0.5) / together[1].at(0.5):.2f}; "
-                + _processor_time(found["two_workers"], two, together[1]),
+                + _bounds(found["two_workers"], least, bolts, bots=2),
             ),
             ratio(
                 f"clicks/s: two workers / two bare processes, {MANY} connections",
@@ -177,20 +180,9 @@ def _limit(bolt: Measured, least: Measured, replying: Measured | None = None) ->
     return "; ".join(texts)
 
 
-def _processor_time(ours: _Samples, bare: _Samples, bolt: Measured) -> str:
-    """Return what a click may cost the whole machine to reach the target, and costs."""
-    may_ms = 1000 * (os.cpu_count() or 1) / (2 * bolt.at(0.5))
-    return (
-        f"for twice an empty listener all processors have {may_ms:.2f} ms a click, "
-        f"load and Slack included; a click costs them {ours.cost()}, one of two bare "
-        f"processes {bare.cost()}"
-    )
-
-
-async def _store_s(store: Store) -> float:
-    """Return for how many seconds the store has worked."""
-    info = cast("dict[str, float]", await store.conn.command("INFO", "cpu"))
-    return info["used_cpu_user"] + info["used_cpu_sys"]
+def _bounds(ours: _Samples, bare: _Samples, bolt: _Samples, *, bots: int) -> str:
+    costs = ours.cost(), bare.cost(), bolt.cost()
+    return bounds(*costs, bots=bots, processors=os.cpu_count() or 1)
 
 
 async def _workers(
@@ -205,14 +197,9 @@ async def _workers(
     """
     names: tuple[Name, Name] = ("two_workers", "two_of_one_script_and_reply")
     for name in names:
-        async with serving(settings_of(name, store, sandbox)) as url:
-            await _fired(url, clicks[:1], connections=1)
-            before_s, count = await _store_s(store), len(clicks) - 1
-            report = await _fired(url, clicks[1:], connections=MANY)
-            store_s = await _store_s(store) - before_s
-        found[name].rates.append((report.per_second,))
-        found[name].machine_ms.append(1000 * report.processor_s / count)
-        found[name].store_ms.append(1000 * store_s / count)
+        async with serving(settings_of(name, store, sandbox)) as served:
+            await _fired(served, clicks[:1], connections=1)
+            found[name].add(await _fired_together(served, store, clicks[1:]))
 
 
 async def _least(
@@ -226,12 +213,12 @@ async def _least(
     first, rest = clicks[:1], clicks[1:]
     names: tuple[Name, Name] = ("one_script", "one_script_and_reply")
     for name in names:
-        async with serving(settings_of(name, store, sandbox)) as url:
-            await _fired(url, first, connections=1)
-            report = await _fired(url, rest[: plan.alone], connections=1)
+        async with serving(settings_of(name, store, sandbox)) as served:
+            await _fired(served, first, connections=1)
+            report = await _fired(served, rest[: plan.alone], connections=1)
             found[name].alone_ms.append(tuple(report.taken_ms))
-            report = await _fired(url, rest[plan.alone :], connections=MANY)
-            found[name].rates.append((report.per_second,))
+            report = await _fired_together(served, store, rest[plan.alone :])
+            found[name].add(report)
 
 
 async def _round(
@@ -248,27 +235,47 @@ async def _round(
         serving(settings_of("bolt", store, sandbox)) as bolt,
     ):
         # Who goes first changes, so that nobody always has the warmer machine.
-        both: list[tuple[Name, str]] = [("twokey", twokey), ("bolt", bolt)]
+        both: list[tuple[Name, Served]] = [("twokey", twokey), ("bolt", bolt)]
         both = both[:: 1 if turn % 2 == 0 else -1]
-        for _, url in both:
-            await _fired(url, first, connections=1)
+        for _, served in both:
+            await _fired(served, first, connections=1)
         calls = len(sandbox.calls)
-        for name, url in both:
-            report = await _fired(url, rest[: plan.alone], connections=1)
+        for name, served in both:
+            report = await _fired(served, rest[: plan.alone], connections=1)
             found[name].alone_ms.append(tuple(report.taken_ms))
-        for name, url in both:
-            report = await _fired(url, rest[plan.alone :], connections=MANY)
-            found[name].rates.append((report.per_second,))
+        for name, served in both:
+            report = await _fired_together(served, store, rest[plan.alone :])
+            found[name].add(report)
         asked = {call.method for call in sandbox.calls[calls:]} - _AFTER_THE_ANSWER
         if asked:
             raise NotMeasured(f"Slack was asked before an answer: {sorted(asked)}.")
 
 
+async def _fired_together(
+    served: Served, store: Store, clicks: Sequence[PreparedClick]
+) -> Report:
+    """Click over many connections, and look who works meanwhile."""
+    server = cast("dict[str, int]", await store.conn.command("INFO", "server"))
+    watched = {
+        # It runs in this process, which does nothing else meanwhile.
+        SLACK: [os.getpid()],
+        STORE: [server["process_id"]],
+        BOT: with_descendants(served.process),
+    }
+    return await _fired(served, clicks, connections=MANY, watched=watched)
+
+
 async def _fired(
-    url: str, clicks: Sequence[PreparedClick], *, connections: int
+    served: Served,
+    clicks: Sequence[PreparedClick],
+    *,
+    connections: int,
+    watched: Mapping[str, Sequence[int]] | None = None,
 ) -> Report:
     requests = [click.request for click in clicks]
-    report = await fire(url, requests, connections=connections)
+    report = await fire(served.url, requests, connections=connections, watched=watched)
     if report.statuses != {"200": len(clicks)}:
-        raise NotMeasured(f"Not every click at {url!r} got 200: {report.statuses}.")
+        raise NotMeasured(
+            f"Not every click at {served.url!r} got 200: {report.statuses}."
+        )
     return report

@@ -178,9 +178,10 @@ class _Work:
                 bot_token=sandbox.bot_token,
                 signing_secret=sandbox.signing_secret,
             )
-            urls = [
+            bots = [
                 await opened.enter_async_context(serving(bot)) for _ in range(processes)
             ]
+            urls = [one.url for one in bots]
             used, began = used_s(), time.perf_counter()
             seconds = await self._clicked(urls, clicks, threads)
             busy = (used_s() - used) / (time.perf_counter() - began)

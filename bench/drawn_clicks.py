@@ -74,8 +74,10 @@ async def _with_cards(
     store: Store, sandbox: Sandbox, clicks: Sequence[PreparedClick]
 ) -> tuple[float, float]:
     """Return how many clicks a second were answered, and were answered and drawn."""
-    async with serving(settings_of("twokey", store, sandbox)) as url:
-        report = await fire(url, [one.request for one in clicks], connections=MANY)
+    async with serving(settings_of("twokey", store, sandbox)) as served:
+        report = await fire(
+            served.url, [one.request for one in clicks], connections=MANY
+        )
         answered = time.perf_counter()
         await _until_drawn(store, clicks)
         seconds = report.seconds + time.perf_counter() - answered
@@ -85,9 +87,9 @@ async def _with_cards(
 async def _of_bolt(
     store: Store, sandbox: Sandbox, clicks: Sequence[PreparedClick]
 ) -> float:
-    async with serving(settings_of("bolt", store, sandbox)) as url:
+    async with serving(settings_of("bolt", store, sandbox)) as served:
         requests = [one.request for one in clicks]
-        return (await fire(url, requests, connections=MANY)).per_second
+        return (await fire(served.url, requests, connections=MANY)).per_second
 
 
 async def _until_drawn(store: Store, clicks: Sequence[PreparedClick]) -> None:

@@ -1,26 +1,38 @@
 """HTTP load generator: send prepared requests and measure their latency.
 
 It runs in a subprocess, so that it takes no CPU time from the measured server, and
-speaks minimal HTTP/1.1 over a socket: a client library would cost more than some
-servers do. It reads one JSON document on stdin and writes one on stdout.
+speaks minimal HTTP/1.1 over plain sockets: a client library or an event loop would cost
+more than some servers do, and the processors are shared. It reads one JSON document on
+stdin and writes one on stdout.
 """
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
+import os
+import re
+import selectors
+import socket
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from urllib.parse import urlsplit
 
-from bench.processors import used_s
+from bench.processors import worked_s
 from bench.stats import NotMeasured
 
 ANSWER_S = 10.0
 """How long one answer may take; a slower one fails the measurement."""
+
+LOAD = "load generator"
+"""Its own name among those whose processor time is reported."""
+
+_LENGTH = re.compile(rb"\r\ncontent-length: *([0-9]+)", re.IGNORECASE)
+_CHUNK = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,22 +51,40 @@ class Report:
         taken_ms: of each request, in the order of the answers.
         seconds: from the first request to the last answer.
         statuses: how often each HTTP status was answered, by its number as text.
-        processor_s: what all processors of the machine worked meanwhile, for all.
+        processor_s: how long each of the watched, and the generator, worked meanwhile.
     """
 
     taken_ms: list[float]
     seconds: float
     statuses: dict[str, int]
-    processor_s: float = 0.0
+    processor_s: dict[str, float] = field(default_factory=dict[str, float])
 
     @property
     def per_second(self) -> float:
         """Return the throughput."""
         return len(self.taken_ms) / self.seconds
 
+    @property
+    def processor_ms(self) -> dict[str, float]:
+        """Return the processor time of one request, by who worked."""
+        count = len(self.taken_ms)
+        return {name: 1000 * one / count for name, one in self.processor_s.items()}
 
-async def fire(url: str, requests: Sequence[Request], *, connections: int) -> Report:
+
+async def fire(
+    url: str,
+    requests: Sequence[Request],
+    *,
+    connections: int,
+    watched: Mapping[str, Sequence[int]] | None = None,
+) -> Report:
     """Send every request once, from a process of its own.
+
+    Args:
+        url: to which.
+        requests: what.
+        connections: over how many, each of which waits for its answer.
+        watched: by a name, ids of processes whose processor time is reported.
 
     Raises:
         NotMeasured: when the server closed a connection or was too slow.
@@ -70,6 +100,7 @@ async def fire(url: str, requests: Sequence[Request], *, connections: int) -> Re
         "url": url,
         "connections": connections,
         "requests": [asdict(one) for one in requests],
+        "watched": dict(watched or {}),
     }
     output, _ = await process.communicate(json.dumps(plan).encode())
     if process.returncode:
@@ -81,8 +112,10 @@ def main() -> None:
     """Send the requests that stdin describes; print the report."""
     plan = json.load(sys.stdin)
     requests = [Request(**one) for one in plan["requests"]]
+    watched = {**plan["watched"], LOAD: [os.getpid()]}
+    gc.freeze()
     try:
-        report = asyncio.run(_fired(plan["url"], requests, plan["connections"]))
+        report = _fired(plan["url"], requests, plan["connections"], watched)
     except TimeoutError:
         sys.exit(f"{plan['url']} did not answer within {ANSWER_S:.0f} s.")
     except (OSError, EOFError) as error:
@@ -90,51 +123,98 @@ def main() -> None:
     json.dump(asdict(report), sys.stdout)
 
 
-async def _fired(url: str, requests: list[Request], connections: int) -> Report:
+def _fired(
+    url: str,
+    requests: list[Request],
+    connections: int,
+    watched: Mapping[str, Sequence[int]],
+) -> Report:
     place = urlsplit(url)
-    host, port = place.hostname or "", place.port or 80
-    waiting = iter([_on_the_wire(place.path, host, one) for one in requests])
-    opened = [await asyncio.open_connection(host, port) for _ in range(connections)]
-    taken_ms: list[float] = []
-    statuses: Counter[str] = Counter()
-    started, worked = time.perf_counter(), used_s()
-    await asyncio.gather(
-        *(
-            _client(reader, writer, waiting, taken_ms, statuses)
-            for reader, writer in opened
-        )
-    )
-    seconds, worked = time.perf_counter() - started, used_s() - worked
-    for _, writer in opened:
-        writer.close()
+    address = place.hostname or "", place.port or 80
+    waiting = iter([_on_the_wire(place.path, address[0], one) for one in requests])
+    clients = [
+        _Client(socket.create_connection(address, ANSWER_S))
+        for _ in range(min(connections, len(requests)))
+    ]
+    before = {name: worked_s(ids) for name, ids in watched.items()}
+    started = time.perf_counter()
+    taken_ms, statuses = _answered(clients, waiting)
+    seconds = time.perf_counter() - started
+    worked = {name: worked_s(ids) - before[name] for name, ids in watched.items()}
+    for client in clients:
+        client.socket.close()
     return Report(taken_ms, seconds, dict(statuses), worked)
 
 
-async def _client(
-    reader: asyncio.StreamReader,
-    writer: asyncio.StreamWriter,
-    waiting: Iterator[bytes],
-    taken_ms: list[float],
-    statuses: Counter[str],
-) -> None:
-    for request in waiting:
-        began = time.perf_counter()
-        writer.write(request)
-        async with asyncio.timeout(ANSWER_S):
-            status = await _status(reader)
-        taken_ms.append((time.perf_counter() - began) * 1000)
-        statuses[status] += 1
+def _answered(
+    clients: Sequence[_Client], waiting: Iterator[bytes]
+) -> tuple[list[float], Counter[str]]:
+    """Send what waits, one request a connection at a time.
+
+    Raises:
+        TimeoutError: an answer did not come in time.
+        EOFError: the server closed a connection.
+    """
+    taken_ms: list[float] = []
+    statuses: Counter[str] = Counter()
+    with selectors.DefaultSelector() as selector:
+        for client, request in zip(clients, waiting, strict=False):
+            selector.register(client.socket, selectors.EVENT_READ, client)
+            client.send(request)
+        while selector.get_map():
+            ready = selector.select(ANSWER_S)
+            if not ready:
+                raise TimeoutError
+            for key, _ in ready:
+                client: _Client = key.data
+                if (status := client.received()) is None:
+                    continue
+                taken_ms.append(client.taken_ms())
+                statuses[status] += 1
+                if (request := next(waiting, None)) is None:
+                    selector.unregister(client.socket)
+                else:
+                    client.send(request)
+    return taken_ms, statuses
 
 
-async def _status(reader: asyncio.StreamReader) -> str:
-    """Read one whole answer; return its status."""
-    head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-    first, *lines = head.rstrip().split("\r\n")
-    for line in lines:
-        name, _, value = line.partition(":")
-        if name.lower() == "content-length":
-            await reader.readexactly(int(value))
-    return first.split(" ")[1]
+class _Client:
+    """One connection, with at most one request that has no answer."""
+
+    def __init__(self, opened: socket.socket) -> None:
+        self.socket = opened
+        opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._began = 0.0
+        self._answer = b""
+
+    def send(self, request: bytes) -> None:
+        """Send one request."""
+        self._began, self._answer = time.perf_counter(), b""
+        self.socket.sendall(request)
+
+    def received(self) -> str | None:
+        """Read what came; return the status once the answer is whole."""
+        if not (chunk := self.socket.recv(_CHUNK)):
+            raise EOFError
+        self._answer += chunk
+        head, _, body = self._answer.partition(b"\r\n\r\n")
+        length = _LENGTH.search(head)
+        if b"\r\n\r\n" not in self._answer or len(body) < int(
+            length[1] if length else 0
+        ):
+            return None
+        return head[:12].rpartition(b" ")[2].decode("latin-1")
+
+    def taken_ms(self) -> float:
+        """Return how long the answer took.
+
+        Raises:
+            TimeoutError: it took too long.
+        """
+        taken_s = time.perf_counter() - self._began
+        if taken_s > ANSWER_S:
+            raise TimeoutError
+        return 1000 * taken_s
 
 
 def _on_the_wire(path: str, host: str, request: Request) -> bytes:

@@ -84,6 +84,19 @@ class ServerSettings:
     effects: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A server that runs, in a process with all that this one started.
+
+    Attributes:
+        url: for requests.
+        process: id of its process.
+    """
+
+    url: str
+    process: int
+
+
 def settings_of(name: Name, store: Store, sandbox: Sandbox) -> ServerSettings:
     """Return the settings of a server on this store and this Slack."""
     return ServerSettings(
@@ -98,7 +111,7 @@ def settings_of(name: Name, store: Store, sandbox: Sandbox) -> ServerSettings:
 @asynccontextmanager
 async def serving(
     settings: ServerSettings, *, fds: Sequence[int] = ()
-) -> AsyncGenerator[str]:
+) -> AsyncGenerator[Served]:
     """Run a server in a process of its own while the block runs.
 
     Args:
@@ -106,7 +119,7 @@ async def serving(
         fds: file descriptors that the process inherits.
 
     Yields:
-        Its request URL.
+        Where it is.
 
     Raises:
         NotMeasured: when it did not start.
@@ -127,7 +140,7 @@ async def serving(
             url = (await process.stdout.readline()).decode().strip()
         if not url:
             raise NotMeasured(f"The server {settings.name!r} did not start; see above.")
-        yield url
+        yield Served(url, process.pid)
     finally:
         process.stdin.close()
         try:

@@ -59,8 +59,8 @@ async def test_the_way_from_click_to_acknowledgement_is_measured() -> None:
     assert all(rate.at(0.5) > 1 for rate in rates)
     assert [one.at_least for one in figure.ratios] == [None, 1.2, 2.0, None, None]
     # The limits stand beside the figures.
-    assert all("one script: " in one.limit for one in figure.ratios[:3])
-    assert "a click costs them" in figure.ratios[2].limit
+    assert all("one script: " in one.limit for one in figure.ratios[:2])
+    assert all("bots that cost nothing" in one.limit for one in figure.ratios[1:3])
 
 
 @smoke

@@ -28,6 +28,7 @@ from twokey.gateway.policy.rules import Policy
 from twokey.gateway.policy_file import PolicyFile, followed, policy_of
 from twokey.gateway.protocol.port import connected
 from twokey.gateway.protocol.records import Person
+from twokey.gateway.protocol.remote_runs import PendingCall
 from twokey.gateway.resume import langgraph_local
 from twokey.gateway.resume.checkpoints import open_checkpoints
 from twokey.gateway.resume.langgraph_local import STREAM_END, LangGraphLocal
@@ -39,7 +40,7 @@ from twokey.gateway.retention import AUDIT_KEPT
 from twokey.gateway.retrying import RetrySettings
 from twokey.gateway.running import gateway_process, load_runners, load_triage, running
 from twokey.gateway.service.agents import AgentService
-from twokey.gateway.service.pending_calls import PendingCall, PendingCalls
+from twokey.gateway.service.pending_calls import PendingCalls
 from twokey.gateway.service.process_check import registered
 from twokey.gateway.service.reviews import ReviewService
 from twokey.gateway.store.open_store import open_store

@@ -37,8 +37,15 @@ from twokey.gateway.protocol.http_api import (
     problem,
 )
 from twokey.gateway.protocol.port import Gateway
+from twokey.gateway.protocol.remote_runs import (
+    AnswersQuestion,
+    RunFacts,
+    RunQuestion,
+    Withdrawal,
+)
 from twokey.gateway.protocol.strict_json import parse
 from twokey.gateway.protocol.wire import ClaimRequest, Turn, TurnRef
+from twokey.gateway.service.remote_runs import RemoteRunService
 from twokey.gateway.trust.api_keys import ApiKey
 
 logger = logging.getLogger(__name__)
@@ -53,7 +60,21 @@ class Refusal(Exception):
         super().__init__(detail)
 
 
+@dataclass(frozen=True)
+class Tenant:
+    """What agents of one tenant may ask.
+
+    Attributes:
+        port: as it is for agents in the gateway's own process.
+        runs: for those that bring their threads forward themselves.
+    """
+
+    port: Gateway
+    runs: RemoteRunService
+
+
 Ask = Callable[[Gateway, Any], Awaitable[Any]]
+AskOfRuns = Callable[[RemoteRunService, ApiKey, Any], Awaitable[Any]]
 
 _ASK: dict[str, Ask] = {
     # Whatever the agent says of itself: no job of the gateway reaches its process.
@@ -75,6 +96,15 @@ _ASK: dict[str, Ask] = {
 }
 """How each operation asks the port."""
 
+_ASK_OF_RUNS: dict[str, AskOfRuns] = {
+    "remember": lambda runs, _, facts: runs.remember(facts),
+    "pending": lambda runs, _, it: runs.pending(it.run),
+    "answers": lambda runs, key, it: runs.answers(it, key.may_be),
+    "withdraw": lambda runs, _, it: runs.withdraw(it),
+    "supersede_run": lambda runs, _, it: runs.supersede_run(it.run),
+}
+"""The same of those about runs in other processes."""
+
 
 @dataclass(frozen=True)
 class Api:
@@ -82,12 +112,12 @@ class Api:
 
     Attributes:
         keys: checks API keys.
-        port_of: returns the gateway of a tenant.
+        tenant_of: returns what a tenant's agents may ask.
         agent_of: returns the agent of an item of a tenant, None where there is none.
     """
 
     keys: ApiKeys
-    port_of: Callable[[str], Gateway]
+    tenant_of: Callable[[str], Tenant]
     agent_of: Callable[[str, str], Awaitable[str | None]]
 
     def application(self) -> web.Application:
@@ -125,7 +155,11 @@ class Api:
             )
         question = await _question(operation, request)
         await self._check(key, question)
-        answer = await _ASK[operation.name](self.port_of(key.tenant), question)
+        tenant = self.tenant_of(key.tenant)
+        if (ask := _ASK_OF_RUNS.get(operation.name)) is not None:
+            answer = await ask(tenant.runs, key, question)
+        else:
+            answer = await _ASK[operation.name](tenant.port, question)
         return operation.answer.dump_json(answer)
 
     async def _key(self, request: web.Request) -> ApiKey:
@@ -190,7 +224,7 @@ def _agents(question: object) -> Iterable[str]:
             ref = question.ref
         case TurnRef():
             ref = question
-        case History():
+        case History() | RunFacts() | RunQuestion() | AnswersQuestion() | Withdrawal():
             return (question.run.agent,)
         case NoteQuestion():
             return (question.agent,)

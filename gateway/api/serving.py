@@ -11,11 +11,13 @@ from contextlib import asynccontextmanager
 from aiohttp import web
 
 from twokey.gateway.api.api_keys import ApiKeys
-from twokey.gateway.api.server import Api
+from twokey.gateway.api.server import Api, Tenant
 from twokey.gateway.api_settings import Address, ApiSettings
 from twokey.gateway.config import Settings
 from twokey.gateway.errors import NotAllowed, SettingsError
 from twokey.gateway.service.agents import AgentService
+from twokey.gateway.service.event_feed import EventFeed
+from twokey.gateway.service.remote_runs import RemoteRunService
 from twokey.gateway.store.api_keys import ApiKeyStore
 from twokey.gateway.store.store import Store
 from twokey.gateway.trust.derived_keys import Purpose
@@ -50,22 +52,29 @@ async def serving_api(
         return
     keys = ApiKeys(api_key_seals(settings), api_key_store(settings, store).find)
 
-    def port_of(tenant: str) -> AgentService:
+    feed = EventFeed(store, tenant=settings.tenant)
+    runs = RemoteRunService(store, service, feed, tenant=settings.tenant)
+
+    def tenant_of(tenant: str) -> Tenant:
         # A key's record is sealed for its tenant and was found in this one's.
         if tenant != settings.tenant:
             raise NotAllowed(f"This gateway does not serve the tenant {tenant!r}.")
-        return service
+        return Tenant(service, runs)
 
-    async def agent_of(tenant: str, item_id: str) -> str | None:
-        return await port_of(tenant).agent_of(item_id)
+    async def agent_of(_: str, item_id: str) -> str | None:
+        return await service.agent_of(item_id)
 
-    api = Api(keys, port_of, agent_of)
+    api = Api(keys, tenant_of, agent_of)
     runner = web.AppRunner(api.application(), access_log=None, shutdown_timeout=DRAIN_S)
     await runner.setup()
     try:
         yield await _listen(runner, address, settings.api)
     finally:
+        # Before the server waits for what it answers: those who wait for people are
+        # answered now, and ask again elsewhere.
+        feed.end_waits()
         await runner.cleanup()
+        await feed.close()
 
 
 async def _listen(

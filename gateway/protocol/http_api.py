@@ -23,6 +23,14 @@ from twokey.gateway.errors import (
 )
 from twokey.gateway.protocol.call_progress import CallBegun, CallEnd, CallProgress
 from twokey.gateway.protocol.records import EditRecord, Record, Result, RunRef
+from twokey.gateway.protocol.remote_runs import (
+    Answered,
+    AnswersQuestion,
+    PendingCall,
+    RunFacts,
+    RunQuestion,
+    Withdrawal,
+)
 from twokey.gateway.protocol.wire import (
     AgentNote,
     CallOutcome,
@@ -228,6 +236,42 @@ NOTE = Operation(
     TypeAdapter(AgentNote),
 )
 
+REMEMBER = Operation(
+    "remember",
+    Scope.SUBMIT,
+    "Say who asked for a run; they cannot approve what comes of it.",
+    TypeAdapter(RunFacts),
+    TypeAdapter(None),
+)
+PENDING = Operation(
+    "pending",
+    Scope.READ,
+    "Return the calls of a run that wait for people.",
+    TypeAdapter(RunQuestion),
+    TypeAdapter(tuple[PendingCall, ...]),
+)
+ANSWERS = Operation(
+    "answers",
+    Scope.READ,
+    "Return the answers to a thread's open questions; waits for the first one.",
+    TypeAdapter(AnswersQuestion),
+    TypeAdapter(tuple[Answered, ...]),
+)
+WITHDRAW = Operation(
+    "withdraw",
+    Scope.SUBMIT,
+    "End calls that wait; return the ids of those that were ended now.",
+    TypeAdapter(Withdrawal),
+    TypeAdapter(tuple[str, ...]),
+)
+SUPERSEDE_RUN = Operation(
+    "supersede_run",
+    Scope.SUBMIT,
+    "End everything that waits in a run: its thread is deleted.",
+    TypeAdapter(RunQuestion),
+    TypeAdapter(None),
+)
+
 OPERATIONS: tuple[Operation[Any, Any], ...] = (
     SUBMIT,
     CLAIM,
@@ -242,6 +286,11 @@ OPERATIONS: tuple[Operation[Any, Any], ...] = (
     EDITS_KNOWN,
     LATE_REPORTS,
     NOTE,
+    REMEMBER,
+    PENDING,
+    ANSWERS,
+    WITHDRAW,
+    SUPERSEDE_RUN,
 )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -13,31 +12,19 @@ from jsonschema.exceptions import SchemaError, UnknownType
 from referencing import Registry
 from referencing.exceptions import Unresolvable
 
-from twokey.gateway.approvals.lifecycle import UNEXECUTED
-from twokey.gateway.approvals.record import Approval, Item, approval_of
-from twokey.gateway.approvals.resume_value import answer_for, unknown_answer
-from twokey.gateway.errors import CorruptRecord, GraphError
-from twokey.gateway.failures import log_failure
-from twokey.gateway.protocol import digest
+from twokey.gateway.approvals.record import Approval
 from twokey.gateway.protocol.answer_schema import takes
 from twokey.gateway.protocol.records import RunRef
-from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.wire import (
     APPROVAL_INTERRUPT,
     RECONCILE_INTERRUPT,
     Answer,
-    FindingWord,
     ReconcileAnswer,
 )
 from twokey.gateway.resume.runner import PendingInterrupt
-from twokey.gateway.service.call_outcomes import reconcile_answer
+from twokey.gateway.service.answering import Asked, find_answer
 from twokey.gateway.store.store import Store
-
-logger = logging.getLogger(__name__)
-
-_CORRUPT = "The gateway's record of this call is corrupt."
-_LOST = "The gateway has no record of this call, or has it no longer."
 
 _NO_SCHEMA = (
     AttributeError,
@@ -136,48 +123,24 @@ async def answers_for(
     Raises:
         GraphError: when the agent gives itself another name than the settings do.
     """
-    answers = Answers()
+    answers, run = Answers(), RunRef(agent=agent, thread=thread)
     # The calls of a turn share a card: it is read once, not once for each of them.
     cards: dict[str, Approval | None] = {**(read or {})}
     for one in pending:
         question = question_of(one)
         if question is None:
             continue
-        try:
-            found = await _item(store, question.item_id, cards)
-        except CorruptRecord as error:
-            log_failure(logger, error, "record.corrupt")
-            answers.add(question, _unknown(question, _CORRUPT))
-            continue
+        asked = Asked(question.kind, question.item_id, question.action_hash)
+        found = await find_answer(store, run, asked, cards)
         if found is None:
-            # A record is kept while its item is open: this one ended long ago, the
-            # store lost it, or it never was. Nobody can decide it, so nobody waits.
-            logger.warning("record.unknown item=%s", question.item_id)
-            answers.add(question, _unknown(question, _LOST))
+            continue
+        if found.is_lost:
             answers.lost.append(question.item_id)
-            continue
-        # A copied thread asks with the ids of the original, and gets no answer.
-        if found[0].thread != thread:
-            continue
-        run_ref, item = found
-        if run_ref.agent != agent:
-            raise GraphError(
-                f"The graph of the agent {agent!r} calls itself {run_ref.agent!r}; "
-                f"write ApprovalMiddleware({agent!r}), or use agent={run_ref.agent!r}."
-            )
-        # With what was requested: the question stays as it was when people edit the
-        # call.
-        if question.action_hash != digest.action_hash(item.requested):
-            continue
-        answer = _answer(question, item)
-        if answer is None:
-            continue
-        if _is_taken(question, answer, one.schema):
+        if found.is_unknown or _is_taken(question, found.answer, one.schema):
             # After a revocation the same answer is a new one, and not a refused one.
-            times = item.revoked.times if item.revoked else 0
-            answers.add(question, answer, times=times)
+            answers.add(question, found.answer, times=found.times)
         else:
-            answers.unfit.append(item.id)
+            answers.unfit.append(question.item_id)
     return answers
 
 
@@ -205,66 +168,3 @@ def _is_taken(
     kind = Answer if is_approval else ReconcileAnswer
     known = None if schema is None else takes(schema, kind, answer)
     return fits(answer, schema) if known is None else known
-
-
-def _answer(question: Question, item: Item) -> JsonObject | None:
-    if question.kind == RECONCILE_INTERRUPT:
-        found = _reconciled(item)
-        return None if found is None else found.model_dump(mode="json")
-    answer = answer_for(item)
-    if answer is None:
-        return None
-    # An agent that waits since before an upgrade does not know these members.
-    news = {"has_started": answer.has_started, "answers": answer.answers is not None}
-    unsaid = {name for name, is_said in news.items() if not is_said}
-    return answer.model_dump(mode="json", exclude=unsaid)
-
-
-def _unknown(question: Question, why: str) -> JsonObject:
-    """Return the answer that lets a thread go on without what nobody knows."""
-    about = (question.item_id, question.action_hash)
-    if question.kind == APPROVAL_INTERRUPT:
-        return unknown_answer(*about, why).model_dump(mode="json")
-    item_id, action_hash = about
-    found = ReconcileAnswer(
-        type="skip", item_id=item_id, action_hash=action_hash, message=why
-    )
-    return found.model_dump(mode="json")
-
-
-def _reconciled(item: Item) -> ReconcileAnswer | None:
-    """Say what a person found out, from where the item stands now.
-
-    A stored result (the owner that seemed dead came back) is fetched by asking for
-    the claim again: it is given back, and nothing runs.
-    """
-    words: dict[ItemState, FindingWord] = {
-        # What people confirmed outweighs a failure that the tool had reported.
-        ItemState.EXECUTED: "rerun" if item.result and item.result.ok else "executed",
-        ItemState.FAILED: "rerun" if item.result else "skip",
-        ItemState.AUTHORIZED: "rerun",
-        ItemState.EXECUTING: "rerun",
-        # Only an older copy of the store has others than that.
-        **dict.fromkeys(UNEXECUTED, "skip"),
-    }
-    word = words.get(item.state)
-    if word is None:
-        return None
-    return reconcile_answer(item, word)
-
-
-async def _item(
-    store: Store, item_id: str, cards: dict[str, Approval | None]
-) -> tuple[RunRef, Item] | None:
-    """Return an item and its run; ``cards`` keeps the approvals that were read."""
-    try:
-        approval_id, index = approval_of(item_id)
-    except ValueError:
-        return None
-    if approval_id not in cards:
-        loaded = await store.approvals.load(approval_id)
-        cards[approval_id] = loaded.approval if loaded else None
-    approval = cards[approval_id]
-    if approval is None or index >= len(approval.items):
-        return None
-    return approval.run_ref, approval.items[index]

@@ -2,46 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 
 from twokey.gateway.approvals.evidence import redacted
 from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.approvals.timing import end_of, is_late
-from twokey.gateway.protocol.records import Record, RunRef
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.tiers import Tier
+from twokey.gateway.protocol.records import RunRef
+from twokey.gateway.protocol.remote_runs import PendingCall
 from twokey.gateway.service.agents import AgentService
 from twokey.gateway.service.tenant_service import TenantService
 from twokey.gateway.store.jobs import Job
 from twokey.gateway.store.store import Store
-
-
-class PendingCall(Record):
-    """One call that waits for people, as a reviewer may see it.
-
-    Attributes:
-        item_id: names the call, also to `Twokey.withdraw`.
-        tool: what would run.
-        args: with which arguments; what the policy redacts is hidden.
-        description: what the policy says of it, else what the agent says, marked as
-            its words; "" for nothing.
-        agent: who asks, which may be an agent inside another one's tool.
-        tier: what the call needs.
-        channel: where its card is.
-        opened_at: since when it waits (UTC).
-        expires_at: until when people can decide (UTC); then it does not run.
-    """
-
-    item_id: str
-    tool: str
-    args: JsonObject
-    description: str
-    agent: str
-    tier: Tier
-    channel: str
-    opened_at: datetime
-    expires_at: datetime
 
 
 class PendingCalls(TenantService):
@@ -80,20 +52,34 @@ class PendingCalls(TenantService):
         Returns:
             The ids of those that were ended now.
         """
-        waiting = [call.item_id for call in await self.of(run_ref)]
-        chosen = frozenset(
-            one for one in waiting if item_ids is None or one in item_ids
-        )
+        chosen = await self.end(run_ref, item_ids)
         if not chosen:
             return ()
-        await self._agents.withdraw(chosen)
         job = Job.to_resume(self._tenant, run_ref.agent, run_ref.thread)
         # After the calls have ended: a job before that could bring the agent back too
         # early. It may be queued twice, which does no harm.
         await self._store.queue(self._keys_of(run_ref.agent)).put(job)
-        # Read again: people may have decided one of them at the same moment.
+        return await self.ended_of(run_ref, chosen)
+
+    async def end(
+        self, run_ref: RunRef, item_ids: Collection[str] | None = None
+    ) -> tuple[str, ...]:
+        """End calls of a run as `withdraw` does, and leave its agent alone.
+
+        Returns:
+            The ids of those that still waited; people may have decided some of them at
+            the same moment, see `ended_of`.
+        """
+        waiting = [call.item_id for call in await self.of(run_ref)]
+        chosen = [one for one in waiting if item_ids is None or one in item_ids]
+        if chosen:
+            await self._agents.withdraw(frozenset(chosen))
+        return tuple(chosen)
+
+    async def ended_of(self, run_ref: RunRef, chosen: Sequence[str]) -> tuple[str, ...]:
+        """Return those of these calls that do not wait any more."""
         left = {call.item_id for call in await self.of(run_ref)}
-        return tuple(one for one in waiting if one in chosen and one not in left)
+        return tuple(one for one in chosen if one not in left)
 
 
 def _shown(approval: Approval, item: Item) -> PendingCall:

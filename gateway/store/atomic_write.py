@@ -288,8 +288,7 @@ def _json(value: object) -> str:
 
 
 def resume_job(approval: Approval) -> Job | None:
-    """Return the job that brings the agent of an approval back; None: none does."""
-    # No agent waits for a standing approval.
+    """Return the job that brings the agent of an approval back, if one waits."""
     if approval.is_standing or approval.resumes_itself:
         return None
     run = approval.nested_in or approval

@@ -241,10 +241,7 @@ class Keys:
         return self.run(tenant, run_ref).replace(":run:", ":open:")
 
     def answered(self, tenant: str, run_ref: RunRef) -> str:
-        """Sorted set: the newest answered approvals of a run by opening, for a day.
-
-        Scripts derive its name, as that of `open_of_run`.
-        """
+        """Sorted set: a run's newest answered approvals, for a day; scripts name it."""
         return self.run(tenant, run_ref).replace(":run:", ":answered:")
 
     def thread_facts(self, tenant: str, agent: str, thread: str) -> str:

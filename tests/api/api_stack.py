@@ -6,15 +6,18 @@ from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from typing import Any
 
 from aiohttp import web
 
 from tests.service.harness import ServiceHarness
 from twokey.gateway.api.api_keys import FRESH_S, ApiKeys
-from twokey.gateway.api.server import Api
+from twokey.gateway.api.server import Api, Tenant
 from twokey.gateway.client.http_gateway import HttpGateway
 from twokey.gateway.service.agents import AgentService
+from twokey.gateway.service.event_feed import EventFeed
+from twokey.gateway.service.remote_runs import RemoteRunService
 from twokey.gateway.store.api_keys import FoundKey
 from twokey.gateway.trust.api_keys import ApiKey, new_api_key
 from twokey.gateway.trust.derived_keys import Purpose
@@ -32,6 +35,7 @@ class ApiStack:
     url: str = ""
     now: datetime = NOW
     kept: dict[str, ApiKey] = field(default_factory=dict[str, ApiKey])
+    feeds: list[EventFeed] = field(default_factory=list[EventFeed])
     _clock_s: float = 0.0
 
     def key(
@@ -84,11 +88,19 @@ async def serving(
     def port_of(tenant: str) -> AgentService:
         return AgentService(harness.store, lambda: harness.policy, tenant=tenant)
 
+    @cache
+    def tenant_of(tenant: str) -> Tenant:
+        port = port_of(tenant)
+        feed = EventFeed(harness.store, tenant=tenant)
+        stack.feeds.append(feed)
+        runs = RemoteRunService(harness.store, port, feed, tenant=tenant)
+        return Tenant(port, runs)
+
     async def agent_of(tenant: str, item_id: str) -> str | None:
         return await port_of(tenant).agent_of(item_id)
 
     keys = ApiKeys(SEALS, stack.find, clock_s=stack.clock_s)
-    app = Api(keys, port_of, agent_of).application()
+    app = Api(keys, tenant_of, agent_of).application()
     app.middlewares.extend(middlewares)
     runner = web.AppRunner(app, shutdown_timeout=1.0)
     await runner.setup()
@@ -98,4 +110,6 @@ async def serving(
     try:
         yield stack
     finally:
+        for feed in stack.feeds:
+            feed.end_waits()
         await runner.cleanup()

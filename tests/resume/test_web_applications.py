@@ -19,10 +19,10 @@ from twokey.gateway.approvals.decisions import Edit, Reject, Respond
 from twokey.gateway.embed import Twokey
 from twokey.gateway.errors import GraphError, ThreadUnavailable
 from twokey.gateway.policy.load import load_policy
+from twokey.gateway.protocol.remote_runs import PendingCall
 from twokey.gateway.resume import thread_runs
 from twokey.gateway.resume.graphs import attached
 from twokey.gateway.resume.thread_watch import ThreadChanges, next_change
-from twokey.gateway.service.pending_calls import PendingCall
 from twokey.gateway.store.store import Store
 
 __all__ = ["opened"]

@@ -1,0 +1,249 @@
+"""A program elsewhere waits for its answers, lists and withdraws what waits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import pytest
+
+from tests.api.api_stack import ApiStack, serving
+from tests.service.harness import ANA, DAN, ServiceHarness, claim_of
+from twokey.gateway.approvals.decisions import Approve, Edit, Forbidden
+from twokey.gateway.client.http_connection import HttpConnection
+from twokey.gateway.errors import KeyRefused, NotAllowed
+from twokey.gateway.protocol import http_api
+from twokey.gateway.protocol.records import RunRef
+from twokey.gateway.protocol.remote_runs import (
+    Answered,
+    AnswersQuestion,
+    OpenQuestion,
+    RunFacts,
+    RunQuestion,
+    Withdrawal,
+)
+from twokey.gateway.protocol.wire import ProposedCall, Turn, TurnRef, Verdict
+from twokey.gateway.store.store import Store
+
+REF = TurnRef(agent="support", thread="t1", message_id="m1")
+RUN = REF.run_ref
+NEVER = OpenQuestion(
+    kind="twokey.approval", item_id=f"ap_s0_{'0' * 32}.0", action_hash="sha256:0"
+)
+
+
+def turn(ref: TurnRef = REF, calls: int = 1) -> Turn:
+    return Turn(
+        ref=ref,
+        calls=tuple(
+            ProposedCall(
+                tool="process_refund", args={"amount": n}, tool_call_id=f"c{n}"
+            )
+            for n in range(calls)
+        ),
+    )
+
+
+def question(verdict: Verdict) -> OpenQuestion:
+    return OpenQuestion(
+        kind="twokey.approval",
+        item_id=verdict.item_id,
+        action_hash=verdict.action_hash,
+    )
+
+
+def asking(*verdicts: Verdict, run: RunRef = RUN, wait_s: float = 0) -> AnswersQuestion:
+    return AnswersQuestion(
+        run=run, questions=tuple(map(question, verdicts)), wait_s=wait_s
+    )
+
+
+@dataclass
+class Program:
+    """A program with a key."""
+
+    stack: ApiStack
+    connection: HttpConnection
+
+    async def submit(self, submitted: Turn) -> tuple[Verdict, ...]:
+        return await self.connection.ask(http_api.SUBMIT, submitted)
+
+    async def answers(self, asked: AnswersQuestion) -> tuple[Answered, ...]:
+        return await self.connection.ask(http_api.ANSWERS, asked, wait_s=asked.wait_s)
+
+    @property
+    def harness(self) -> ServiceHarness:
+        return self.stack.harness
+
+    async def approve(self, verdict: Verdict) -> object:
+        click = await self.harness.click(verdict)
+        return await self.harness.reviews.decide(click, Approve(), ANA)
+
+
+@pytest.fixture
+async def stack(store: Store) -> AsyncGenerator[ApiStack]:
+    async with serving(ServiceHarness(store)) as found:
+        yield found
+
+
+@asynccontextmanager
+async def program(stack: ApiStack, key: str | None = None) -> AsyncGenerator[Program]:
+    connection = HttpConnection(stack.url, key or stack.key())
+    try:
+        yield Program(stack, connection)
+    finally:
+        await connection.aclose()
+
+
+async def test_an_answer_comes_once_people_have_decided(stack: ApiStack) -> None:
+    async with program(stack) as mine:
+        first, second = await mine.submit(turn(calls=2))
+        before = await mine.answers(asking(first, second))
+        click = await mine.harness.click(first)
+        await mine.harness.reviews.decide(click, Edit(args={"amount": 7}), ANA)
+        after = await mine.answers(asking(first, second))
+
+    assert before == ()
+    [answered] = after
+    assert answered.item_id == first.item_id
+    assert answered.answer["type"] == "edit"
+    assert answered.answer["args"] == {"amount": 7}
+
+
+async def test_a_wait_ends_with_the_decision(stack: ApiStack) -> None:
+    async with program(stack) as mine:
+        (verdict,) = await mine.submit(turn())
+        waiting = [
+            asyncio.create_task(mine.answers(asking(verdict, wait_s=30)))
+            for _ in range(5)
+        ]
+        done, _ = await asyncio.wait(waiting, timeout=0.2)
+        await mine.approve(verdict)
+        async with asyncio.timeout(10):
+            found = await asyncio.gather(*waiting)
+
+    assert not done
+    assert [one.answer["type"] for (one,) in found] == ["approve"] * 5
+
+
+async def test_a_wait_ends_by_itself(stack: ApiStack) -> None:
+    async with program(stack) as mine:
+        (verdict,) = await mine.submit(turn())
+        assert await mine.answers(asking(verdict, wait_s=0.05)) == ()
+
+
+async def test_a_wait_ends_when_the_gateway_stops(stack: ApiStack) -> None:
+    async with program(stack) as mine:
+        (verdict,) = await mine.submit(turn())
+        waiting = asyncio.create_task(mine.answers(asking(verdict, wait_s=30)))
+        await asyncio.wait([waiting], timeout=0.2)
+        for feed in stack.feeds:
+            feed.end_waits()
+        async with asyncio.timeout(10):
+            assert await waiting == ()
+
+
+async def test_a_question_that_nobody_knows_is_answered(stack: ApiStack) -> None:
+    async with program(stack) as mine:
+        [answered] = await mine.answers(
+            AnswersQuestion(run=RUN, questions=(NEVER,), wait_s=30)
+        )
+
+    assert answered.answer["type"] == "withdrawn"
+
+
+async def test_others_calls_read_as_unknown(stack: ApiStack) -> None:
+    theirs_run = RunRef(agent="billing", thread="t1")
+    key = stack.key(agents=["billing"])
+    async with program(stack) as mine, program(stack, key) as theirs:
+        (verdict,) = await mine.submit(turn())
+        await mine.approve(verdict)
+        [read] = await theirs.answers(asking(verdict, run=theirs_run))
+        [never] = await theirs.answers(
+            AnswersQuestion(run=theirs_run, questions=(NEVER,))
+        )
+        with pytest.raises(KeyRefused, match="does not speak for"):
+            await theirs.answers(asking(verdict))
+
+    assert {**read.answer, "item_id": "", "action_hash": ""} == {
+        **never.answer,
+        "item_id": "",
+        "action_hash": "",
+    }
+
+
+async def test_an_agent_with_another_name_is_told_so(stack: ApiStack) -> None:
+    key = stack.key(agents=["support", "billing"])
+    async with program(stack, key) as mine:
+        (verdict,) = await mine.submit(turn())
+        with pytest.raises(NotAllowed, match="calls itself 'support'"):
+            await mine.answers(
+                asking(verdict, run=RunRef(agent="billing", thread="t1"))
+            )
+
+
+async def test_what_waits_is_listed_and_withdrawn(stack: ApiStack) -> None:
+    async with program(stack) as mine:
+        first, second = await mine.submit(turn(calls=2))
+        ask = mine.connection.ask
+        listed = await ask(http_api.PENDING, RunQuestion(run=RUN))
+        chosen = Withdrawal(run=RUN, item_ids=(first.item_id, "no such id"))
+        ended = await ask(http_api.WITHDRAW, chosen)
+        again = await ask(http_api.WITHDRAW, chosen)
+        [answered] = await mine.answers(asking(first, second, wait_s=30))
+        rest = await ask(http_api.WITHDRAW, Withdrawal(run=RUN))
+        left = await ask(http_api.PENDING, RunQuestion(run=RUN))
+
+    assert [one.item_id for one in listed] == [first.item_id, second.item_id]
+    assert [one.args for one in listed] == [{"amount": 0}, {"amount": 1}]
+    assert (ended, again, rest) == ((first.item_id,), (), (second.item_id,))
+    assert left == ()
+    assert (answered.item_id, answered.answer["type"]) == (first.item_id, "withdrawn")
+    assert await stack.harness.jobs() == 0
+
+
+async def test_a_deleted_run_ends_what_waits_in_it(stack: ApiStack) -> None:
+    async with program(stack) as mine:
+        (verdict,) = await mine.submit(turn())
+        await mine.connection.ask(http_api.SUPERSEDE_RUN, RunQuestion(run=RUN))
+        [answered] = await mine.answers(asking(verdict))
+
+    assert answered.answer["type"] == "superseded"
+
+
+async def test_who_asked_cannot_approve(stack: ApiStack) -> None:
+    async with program(stack) as mine:
+        await mine.connection.ask(
+            http_api.REMEMBER,
+            RunFacts(run=RUN, requester=DAN, channel="C0", thread_ts="1.2"),
+        )
+        (verdict,) = await mine.submit(turn())
+        click = await mine.harness.click(verdict)
+        by_dan = ANA.with_(user=DAN.user)
+        outcome = await mine.harness.reviews.decide(click, Approve(), by_dan)
+        approval = await mine.harness.approval(verdict.item_id)
+        await mine.approve(verdict)
+        claimed = await mine.connection.ask(http_api.CLAIM, claim_of(REF, verdict))
+
+    assert isinstance(outcome, Forbidden)
+    assert approval.requester == DAN
+    assert approval.origin is not None
+    assert claimed.kind == "new"
+
+
+async def test_nobody_who_asked_is_forgotten(stack: ApiStack) -> None:
+    async with program(stack) as mine:
+        ask = mine.connection.ask
+        await ask(http_api.REMEMBER, RunFacts(run=RUN, requester=DAN))
+        ben = DAN.with_(user="U0BEN", name="Ben")
+        await ask(http_api.REMEMBER, RunFacts(run=RUN, requester=ben))
+        await ask(http_api.REMEMBER, RunFacts(run=RUN))
+        (verdict,) = await mine.submit(turn())
+        approval = await mine.harness.approval(verdict.item_id)
+        with pytest.raises(NotAllowed, match="both 'channel'"):
+            await ask(http_api.REMEMBER, RunFacts(run=RUN, channel="C0"))
+
+    assert approval.requester == ben
+    assert sorted(one.user for one in approval.principals) == ["U0BEN", "U0DAN"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,8 +45,15 @@ from twokey.gateway.protocol.remote_runs import (
     Withdrawal,
 )
 from twokey.gateway.protocol.strict_json import parse
+from twokey.gateway.protocol.thread_api import (
+    THREAD_OPERATIONS,
+    ThreadQuestion,
+    read_lease,
+)
 from twokey.gateway.protocol.wire import ClaimRequest, Turn, TurnRef
 from twokey.gateway.service.remote_runs import RemoteRunService
+from twokey.gateway.service.remote_threads import RemoteThreads
+from twokey.gateway.store.fences import holding
 from twokey.gateway.trust.api_keys import ApiKey
 
 logger = logging.getLogger(__name__)
@@ -67,10 +75,12 @@ class Tenant:
     Attributes:
         port: as it is for agents in the gateway's own process.
         runs: for those that bring their threads forward themselves.
+        threads: their leases on these threads.
     """
 
     port: Gateway
     runs: RemoteRunService
+    threads: RemoteThreads
 
 
 Ask = Callable[[Gateway, Any], Awaitable[Any]]
@@ -105,6 +115,12 @@ _ASK_OF_RUNS: dict[str, AskOfRuns] = {
 }
 """The same of those about runs in other processes."""
 
+_ASK_THREADS: dict[str, Callable[[RemoteThreads, Any], Awaitable[Any]]] = {
+    "thread_lease": lambda threads, it: threads.lease(it),
+    "settle": lambda threads, it: threads.settle(it),
+}
+"""The same of those about the threads of such runs."""
+
 
 @dataclass(frozen=True)
 class Api:
@@ -123,7 +139,7 @@ class Api:
     def application(self) -> web.Application:
         """Return the aiohttp application."""
         app = web.Application(client_max_size=MAX_BODY_BYTES)
-        for operation in OPERATIONS:
+        for operation in (*OPERATIONS, *THREAD_OPERATIONS):
             app.router.add_post(operation.path, self._handler(operation))
         return app
 
@@ -156,10 +172,13 @@ class Api:
         question = await _question(operation, request)
         await self._check(key, question)
         tenant = self.tenant_of(key.tenant)
-        if (ask := _ASK_OF_RUNS.get(operation.name)) is not None:
-            answer = await ask(tenant.runs, key, question)
-        else:
-            answer = await _ASK[operation.name](tenant.port, question)
+        with _lease(key, tenant, request):
+            if (ask := _ASK_OF_RUNS.get(operation.name)) is not None:
+                answer = await ask(tenant.runs, key, question)
+            elif (ask_threads := _ASK_THREADS.get(operation.name)) is not None:
+                answer = await ask_threads(tenant.threads, question)
+            else:
+                answer = await _ASK[operation.name](tenant.port, question)
         return operation.answer.dump_json(answer)
 
     async def _key(self, request: web.Request) -> ApiKey:
@@ -175,12 +194,7 @@ class Api:
 
     async def _check(self, key: ApiKey, question: object) -> None:
         """Refuse a question about another's calls."""
-        for agent in _agents(question):
-            if not key.may_be(agent):
-                raise Refusal(
-                    http_api.FORBIDDEN,
-                    f"The key {key.name!r} does not speak for the agent {agent!r}.",
-                )
+        _check_agents(key, _agents(question))
         for tool in _tools(question):
             if not key.may_use(tool):
                 raise Refusal(
@@ -194,6 +208,31 @@ class Api:
             # are not told apart.
             if owner is None or not key.may_be(owner):
                 raise Refusal(http_api.NOT_FOUND, "There is no such call for this key.")
+
+
+def _lease(
+    key: ApiKey, tenant: Tenant, request: web.Request
+) -> AbstractContextManager[None]:
+    """Let what is written for a request be fenced by the lease that it names."""
+    text = request.headers.get(http_api.LEASE_HEADER)
+    if text is None:
+        return nullcontext()
+    ref = read_lease(text)
+    if ref is None:
+        raise Refusal(
+            http_api.MALFORMED, f"The header {http_api.LEASE_HEADER} is no lease."
+        )
+    _check_agents(key, [ref.run.agent])
+    return holding(tenant.threads.held(ref))
+
+
+def _check_agents(key: ApiKey, agents: Iterable[str]) -> None:
+    for agent in agents:
+        if not key.may_be(agent):
+            raise Refusal(
+                http_api.FORBIDDEN,
+                f"The key {key.name!r} does not speak for the agent {agent!r}.",
+            )
 
 
 async def _question(operation: Operation[Any, Any], request: web.Request) -> object:
@@ -225,6 +264,8 @@ def _agents(question: object) -> Iterable[str]:
         case TurnRef():
             ref = question
         case History() | RunFacts() | RunQuestion() | AnswersQuestion() | Withdrawal():
+            return (question.run.agent,)
+        case ThreadQuestion():
             return (question.run.agent,)
         case NoteQuestion():
             return (question.agent,)

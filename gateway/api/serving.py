@@ -18,6 +18,7 @@ from twokey.gateway.errors import NotAllowed, SettingsError
 from twokey.gateway.service.agents import AgentService
 from twokey.gateway.service.event_feed import EventFeed
 from twokey.gateway.service.remote_runs import RemoteRunService
+from twokey.gateway.service.remote_threads import RemoteThreads
 from twokey.gateway.store.api_keys import ApiKeyStore
 from twokey.gateway.store.store import Store
 from twokey.gateway.trust.derived_keys import Purpose
@@ -54,12 +55,13 @@ async def serving_api(
 
     feed = EventFeed(store, tenant=settings.tenant)
     runs = RemoteRunService(store, service, feed, tenant=settings.tenant)
+    threads = RemoteThreads(store, service, tenant=settings.tenant)
 
     def tenant_of(tenant: str) -> Tenant:
         # A key's record is sealed for its tenant and was found in this one's.
         if tenant != settings.tenant:
             raise NotAllowed(f"This gateway does not serve the tenant {tenant!r}.")
-        return Tenant(service, runs)
+        return Tenant(service, runs, threads)
 
     async def agent_of(_: str, item_id: str) -> str | None:
         return await service.agent_of(item_id)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator
+from collections.abc import Callable, Collection, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -11,7 +11,9 @@ from twokey.gateway.protocol.records import RunRef
 _run: ContextVar[RunRef | None] = ContextVar("twokey_run", default=None)
 _enclosing: ContextVar[RunRef | None] = ContextVar("twokey_enclosing_run", default=None)
 _ungated: ContextVar[frozenset[str]] = ContextVar("twokey_ungated", default=frozenset())
-_lease: ContextVar[str] = ContextVar("twokey_remote_lease", default="")
+_lease: ContextVar[Callable[[], str] | None] = ContextVar(
+    "twokey_remote_lease", default=None
+)
 
 
 @contextmanager
@@ -66,7 +68,7 @@ def excepted() -> frozenset[str]:
 
 
 @contextmanager
-def under_lease(text: str) -> Generator[None]:
+def under_lease(text: Callable[[], str]) -> Generator[None]:
     """Let questions to a gateway in another process name a lease on a thread."""
     token = _lease.set(text)
     try:
@@ -77,4 +79,5 @@ def under_lease(text: str) -> Generator[None]:
 
 def current_lease() -> str:
     """Return how a gateway in another process names the lease; "" for none."""
-    return _lease.get()
+    text = _lease.get()
+    return text() if text else ""

@@ -45,6 +45,7 @@ from twokey.gateway.resume.halts import Halts
 from twokey.gateway.resume.run_events import RunEvents, ThreadRef
 from twokey.gateway.resume.runner import AnswerRefused, Runner, ThreadState
 from twokey.gateway.service.agents import AgentService
+from twokey.gateway.service.dropped_calls import DroppedCalls
 from twokey.gateway.store.store import Store
 
 logger = logging.getLogger(__name__)
@@ -86,6 +87,7 @@ class Advancer:
         self._events = RunEvents(store)
         self._halts = Halts(store)
         self._asked = AskedApprovals(store)
+        self._dropped = DroppedCalls(store, agents)
 
     async def look(self, at: ThreadRef, runner: Runner) -> Seen:
         """Read where a thread stands, and meanwhile what the store has of it."""
@@ -258,7 +260,9 @@ class Advancer:
         asked = asked_items(state.pending)
         dropped = [
             approval.id
-            for approval in await self._droppable(at, asked)
+            for approval in await self._dropped.droppable(
+                at.keys, at.tenant, at.run_ref, asked
+            )
             if approval.id in before
             and not any(item.id in asked for item in approval.items)
         ]
@@ -327,36 +331,9 @@ class Advancer:
         if any(question_of(one) is None for one in state.pending):
             return
         asked = asked_items(state.pending)
-        ends = {ItemState.PENDING}
-        if state.is_finished:
-            ends.add(ItemState.AUTHORIZED)
-        dropped = frozenset(
-            item.id
-            for approval in await self._droppable(at, asked)
-            for item in approval.items
-            if item.state in ends and item.id not in asked
+        await self._dropped.end(
+            at.keys, at.tenant, at.run_ref, asked, is_finished=state.is_finished
         )
-        if dropped:
-            logger.warning(
-                "items.dropped agent=%s thread=%s items=%s",
-                at.agent,
-                at.thread,
-                ",".join(sorted(dropped)),
-            )
-            await self._agents.withdraw(dropped)
-
-    async def _droppable(self, at: ThreadRef, asked: frozenset[str]) -> list[Approval]:
-        """Return the run's unfinished approvals, but for those a paused task may need.
-
-        A task that runs several agents at once shows the question of one; the others
-        ask when it is entered again.
-        """
-        ids = await self.unfinished(at)
-        loaded = await self._store.approvals.load_each(ids)
-        found = [one.approval for one in loaded]
-        asking = {one.ns for one in found if any(i.id in asked for i in one.items)}
-        paused = {_task(ns) for ns in asking if ns}
-        return [one for one in found if one.ns in asking or _task(one.ns) not in paused]
 
     async def _has_approved(self, at: ThreadRef) -> bool:
         """Return True if people approved a call of the run that has not run."""
@@ -372,8 +349,3 @@ class Advancer:
         return await self._store.approvals.unfinished_of_run(
             at.keys, at.tenant, at.run_ref
         )
-
-
-def _task(ns: str) -> str:
-    """Return the task of the run's outermost graph that a namespace lies in."""
-    return ns.partition("|")[0]

@@ -61,6 +61,18 @@ class LeaseStore:
             # stop.
             taken.lost.set()
 
+    async def step(
+        self, keys: Keys, name: str, *, verb: str, token: str, above: int = 0
+    ) -> tuple[str, int]:
+        """Take, keep, renumber or give back a lease for a holder in another process.
+
+        Returns:
+            ``held`` with the holder's fence, ``busy`` with the milliseconds that
+            another has it for at most, ``lost`` or ``free``.
+        """
+        reply = await self._run(keys, name, token, verb, above)
+        return text(reply[0]), number(reply[1]) if len(reply) > 1 else 0
+
     async def _take(self, keys: Keys, name: str) -> Lease:
         # A token for each taking, not for the process: one that lost the lease and took
         # it again must not pass for the holder that it was before.

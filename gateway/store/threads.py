@@ -298,3 +298,18 @@ class ThreadStore:
             ThreadUnavailable: when another process runs this thread.
         """
         return self._leases.held(keys, keys.lease(tenant, agent, thread))
+
+    async def lease_step(
+        self,
+        keys: Keys,
+        tenant: str,
+        agent: str,
+        thread: str,
+        *,
+        verb: str,
+        token: str,
+        above: int = 0,
+    ) -> tuple[str, int]:
+        """Do a step of a thread's lease for another process; see `LeaseStore.step`."""
+        name = keys.lease(tenant, agent, thread)
+        return await self._leases.step(keys, name, verb=verb, token=token, above=above)

@@ -18,6 +18,7 @@ from twokey.gateway.client.http_gateway import HttpGateway
 from twokey.gateway.service.agents import AgentService
 from twokey.gateway.service.event_feed import EventFeed
 from twokey.gateway.service.remote_runs import RemoteRunService
+from twokey.gateway.service.remote_threads import RemoteThreads
 from twokey.gateway.store.api_keys import FoundKey
 from twokey.gateway.trust.api_keys import ApiKey, new_api_key
 from twokey.gateway.trust.derived_keys import Purpose
@@ -94,7 +95,8 @@ async def serving(
         feed = EventFeed(harness.store, tenant=tenant)
         stack.feeds.append(feed)
         runs = RemoteRunService(harness.store, port, feed, tenant=tenant)
-        return Tenant(port, runs)
+        threads = RemoteThreads(harness.store, port, tenant=tenant)
+        return Tenant(port, runs, threads)
 
     async def agent_of(tenant: str, item_id: str) -> str | None:
         return await port_of(tenant).agent_of(item_id)

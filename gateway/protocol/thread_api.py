@@ -1,0 +1,109 @@
+"""The HTTP API for programs that run threads themselves: the right to run one.
+
+A process that has nothing but an API key brings its own threads forward. Beside what
+an agent asks (`twokey.gateway.protocol.http_api`), it asks for the right to be the only
+one that runs a thread, and says where the thread stands.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple
+from urllib.parse import quote, unquote
+
+from pydantic import Field, TypeAdapter
+
+from twokey.gateway.protocol.http_api import Operation, Scope
+from twokey.gateway.protocol.records import Record, RunRef
+
+_PARTS = 4
+MAX_FENCE = 2**53
+
+Token = Field(pattern=r"^[0-9a-f]{32}$")
+
+
+class ThreadQuestion(Record):
+    """A question about one run: an agent and its thread."""
+
+    run: RunRef
+
+
+class LeaseQuestion(ThreadQuestion):
+    """Take, keep, renumber or give back the right to run a thread.
+
+    ``token`` is made by who asks and names one holder: the same one again is the same
+    question, whose answer was lost. ``above`` is a fence that the checkpoint database
+    knows, for ``renumber``.
+    """
+
+    verb: Literal["take", "keep", "renumber", "free"]
+    token: str = Token
+    above: int = Field(default=0, ge=0, lt=MAX_FENCE)
+
+
+class LeaseReply(Record):
+    """How a lease stands: ``held`` by who asked, ``busy``, ``lost`` or ``free``.
+
+    ``fence`` is the holder's number, ``name`` the one under which checkpoint databases
+    know the lease, ``lease_s`` how long it lives unless it is kept.
+    """
+
+    state: Literal["held", "busy", "lost", "free"]
+    fence: int = 0
+    name: str = ""
+    lease_s: float = 0.0
+
+
+class SettleQuestion(ThreadQuestion):
+    """Say where a thread rests: what it still asks, and whether it has finished.
+
+    What it does not ask about any more is ended, so that no card waits for ever.
+    """
+
+    asked: frozenset[str] = Field(max_length=1000)
+    is_finished: bool = False
+
+
+class LeaseRef(NamedTuple):
+    """A lease under which a process asks, as it travels in a header."""
+
+    run: RunRef
+    token: str
+    fence: int
+
+    @property
+    def text(self) -> str:
+        """Return the value of the header."""
+        names = (quote(one, safe="") for one in (self.run.agent, self.run.thread))
+        return " ".join((str(self.fence), self.token, *names))
+
+
+def read_lease(text: str) -> LeaseRef | None:
+    """Read the header of a lease; None for what is none."""
+    parts = text.split(" ")
+    if len(parts) != _PARTS or not (parts[0].isascii() and parts[0].isdigit()):
+        return None
+    fence, token, agent, thread = parts
+    if len(fence) > len(str(MAX_FENCE)):
+        return None
+    run = RunRef(agent=unquote(agent), thread=unquote(thread))
+    return LeaseRef(run, token, int(fence))
+
+
+LEASE = Operation(
+    "thread_lease",
+    Scope.EXECUTE,
+    "Take, keep or give back the right to run a thread.",
+    TypeAdapter(LeaseQuestion),
+    TypeAdapter(LeaseReply),
+)
+SETTLE = Operation(
+    "settle",
+    Scope.SUBMIT,
+    "Say what a resting thread asks; the rest of what waits in it is ended.",
+    TypeAdapter(SettleQuestion),
+    TypeAdapter(None),
+)
+THREAD_OPERATIONS: tuple[Operation[Any, Any], ...] = (
+    LEASE,
+    SETTLE,
+)

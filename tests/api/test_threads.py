@@ -1,0 +1,190 @@
+"""A program with an API key runs threads itself: leases, fences, what waits."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.api.api_stack import ApiStack, serving
+from tests.service.harness import ANA, ServiceHarness, claim_of
+from twokey.gateway.approvals.decisions import Approve, Decided
+from twokey.gateway.client.http_gateway import HttpGateway
+from twokey.gateway.client.http_threads import HttpThreads
+from twokey.gateway.errors import LeaseLost, NotAllowed
+from twokey.gateway.protocol import run_context
+from twokey.gateway.protocol.http_api import LEASE_HEADER, Scope
+from twokey.gateway.protocol.records import RunRef
+from twokey.gateway.protocol.thread_api import THREAD_OPERATIONS, LeaseRef, read_lease
+from twokey.gateway.protocol.wire import ProposedCall, Turn, TurnRef
+from twokey.gateway.store.store import Store
+
+RUN = RunRef(agent="support", thread="t 1/ä%")
+REF = TurnRef(agent=RUN.agent, thread=RUN.thread, message_id="m1")
+MINE, OTHERS = "a" * 32, "b" * 32
+
+
+def turn(*ids: str) -> Turn:
+    calls = (
+        ProposedCall(tool="process_refund", args={"a": 1}, tool_call_id=each)
+        for each in ids
+    )
+    return Turn(ref=REF, calls=tuple(calls))
+
+
+@pytest.fixture
+async def stack(store: Store) -> AsyncGenerator[ApiStack]:
+    async with serving(ServiceHarness(store)) as found:
+        yield found
+
+
+@pytest.fixture
+async def gateway(stack: ApiStack) -> AsyncGenerator[HttpGateway]:
+    async with stack.gateway() as found:
+        yield found
+
+
+@pytest.fixture
+def threads(gateway: HttpGateway) -> HttpThreads:
+    return HttpThreads(gateway.connection)
+
+
+async def test_one_process_at_a_time_runs_a_thread(threads: HttpThreads) -> None:
+    first = await threads.lease(RUN, "take", token=MINE)
+    again = await threads.lease(RUN, "take", token=MINE)
+    busy = await threads.lease(RUN, "take", token=OTHERS)
+    stolen = await threads.lease(RUN, "free", token=OTHERS)
+    kept = await threads.lease(RUN, "keep", token=MINE)
+    above = await threads.lease(RUN, "renumber", token=MINE, above=50)
+    free = await threads.lease(RUN, "free", token=MINE)
+    lost = await threads.lease(RUN, "keep", token=MINE)
+    second = await threads.lease(RUN, "take", token=OTHERS)
+
+    assert (first.state, busy.state, stolen.state) == ("held", "busy", "lost")
+    assert (free.state, lost.state) == ("free", "lost")
+    assert again.fence == kept.fence > first.fence
+    assert above.fence == 51
+    assert second.fence > above.fence
+    assert first.lease_s > 0
+    assert first.name == second.name != ""
+
+
+async def test_what_a_late_holder_writes_is_refused(
+    stack: ApiStack, gateway: HttpGateway, threads: HttpThreads
+) -> None:
+    late = await threads.lease(RUN, "take", token=MINE)
+    await threads.lease(RUN, "free", token=MINE)
+    now = await threads.lease(RUN, "take", token=OTHERS)
+
+    with run_context.under_lease(lambda: LeaseRef(RUN, MINE, late.fence).text):
+        with pytest.raises(LeaseLost):
+            await gateway.submit(turn("c1"))
+        assert await gateway.outcomes(REF) == ()
+    with run_context.under_lease(lambda: LeaseRef(RUN, OTHERS, now.fence).text):
+        (verdict,) = await gateway.submit(turn("c1"))
+        click = await stack.harness.click(verdict)
+        decided = await stack.harness.reviews.decide(click, Approve(), ANA)
+    with (
+        run_context.under_lease(lambda: LeaseRef(RUN, MINE, late.fence).text),
+        pytest.raises(LeaseLost),
+    ):
+        await gateway.claim(claim_of(REF, verdict))
+
+    assert isinstance(decided, Decided)
+
+
+async def test_what_a_resting_thread_does_not_ask_is_ended(
+    gateway: HttpGateway, threads: HttpThreads
+) -> None:
+    first, second = await gateway.submit(turn("c1", "c2"))
+
+    await threads.settle(RUN, [second.item_id], is_finished=False)
+
+    states = {one.item_id: one.state for one in await gateway.outcomes(REF)}
+    assert states == {first.item_id: "withdrawn", second.item_id: "pending"}
+
+
+async def test_a_finished_thread_ends_what_was_approved_as_well(
+    stack: ApiStack, gateway: HttpGateway, threads: HttpThreads
+) -> None:
+    (verdict,) = await gateway.submit(turn("c1"))
+    click = await stack.harness.click(verdict)
+    await stack.harness.reviews.decide(click, Approve(), ANA)
+
+    await threads.settle(RUN, [], is_finished=False)
+    (approved,) = await gateway.outcomes(REF)
+    await threads.settle(RUN, [], is_finished=True)
+    (ended,) = await gateway.outcomes(REF)
+
+    assert (approved.state, ended.state) == ("authorized", "lapsed")
+
+
+Ask = Callable[[HttpThreads], Coroutine[Any, Any, object]]
+ASKS: list[Ask] = [
+    lambda it: it.lease(RUN, "take", token=OTHERS),
+    lambda it: it.settle(RUN, [], is_finished=True),
+]
+
+
+@pytest.mark.parametrize("ask", ASKS)
+async def test_a_key_of_another_agent_or_tenant_changes_nothing(
+    stack: ApiStack, gateway: HttpGateway, ask: Ask
+) -> None:
+    await gateway.submit(turn("c1"))
+    held = await HttpThreads(gateway.connection).lease(RUN, "take", token=MINE)
+    other = stack.key(agents=["billing"])
+    stranger = stack.key(agents=["support"], tenant="acme")
+    async with stack.gateway(other) as theirs:
+        with pytest.raises(NotAllowed, match="does not speak for"):
+            await ask(HttpThreads(theirs.connection))
+    async with stack.gateway(stranger) as theirs:
+        # Their own tenant has a thread of the same name, which is another one.
+        found = await ask(HttpThreads(theirs.connection))
+        assert not found or getattr(found, "name", "") != held.name
+
+    mine = HttpThreads(gateway.connection)
+    (waiting,) = await gateway.outcomes(REF)
+    assert waiting.state == "pending"
+    assert (await mine.lease(RUN, "keep", token=MINE)).state == "held"
+
+
+async def test_a_lease_of_another_agent_is_refused_and_so_is_what_is_none(
+    stack: ApiStack,
+) -> None:
+    lease = LeaseRef(RunRef(agent="billing", thread="t1"), MINE, 1).text
+    async with httpx.AsyncClient(base_url=stack.url) as client:
+        for text, status in ((lease, 403), ("", 400), ("x", 400), (f"{lease} x", 400)):
+            reply = await client.post(
+                "/v1/note",
+                json={"agent": "support"},
+                headers={"Authorization": f"Bearer {stack.key()}", LEASE_HEADER: text},
+            )
+            assert (text, reply.status_code) == (text, status)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "1", "1 a b", "-1 a b c", "٣ a b c", "9" * 17 + " a b c"]
+)
+def test_what_is_no_lease_is_read_as_none(text: str) -> None:
+    assert read_lease(text) is None
+
+
+def test_a_lease_is_read_as_it_was_written() -> None:
+    ref = LeaseRef(RUN, MINE, 7)
+
+    assert read_lease(ref.text) == ref
+    assert ref.text.isascii()
+
+
+@pytest.mark.parametrize("scope", list(Scope))
+async def test_a_key_does_what_its_scopes_say(stack: ApiStack, scope: Scope) -> None:
+    key = stack.key(scopes=[scope])
+    async with httpx.AsyncClient(base_url=stack.url) as client:
+        for operation in THREAD_OPERATIONS:
+            reply = await client.post(
+                operation.path, headers={"Authorization": f"Bearer {key}"}
+            )
+            expected = 400 if operation.scope is scope else 403
+            assert (operation.name, reply.status_code) == (operation.name, expected)

@@ -18,11 +18,7 @@ from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.store import codec
 from twokey.gateway.store.agent_load import FAILED_MS
 from twokey.gateway.store.audit_seals import event_texts, with_sealed_event
-from twokey.gateway.store.connection import (
-    Connection,
-    number,
-    text,
-)
+from twokey.gateway.store.connection import Connection, number, text
 from twokey.gateway.store.jobs import Job
 from twokey.gateway.store.keys import KEEP_MS, KeptText, Keys
 from twokey.gateway.store.person_queues import moves

@@ -8,8 +8,7 @@ specification, "Hash tags").
 One rule for every lifetime: what is still needed has none. An approval, the place of
 its card, the verdicts of its turn and the list of its run live while an item of it is
 open, and a thread's facts while its run goes on; the step that ends the last of them
-gives them `RETENTION`. Everything else has a lifetime from the start or is permanent; a
-fixture of the tests fails on any other key.
+gives them `RETENTION`. Everything else has a lifetime from the start or is permanent.
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ from twokey.gateway.resume.imports import made_by, named
 from twokey.gateway.resume.langgraph_local import LangGraphLocal
 from twokey.gateway.resume.orphans import OrphanFinder
 from twokey.gateway.resume.periodic import (
+    AUDIT_S,
     FORGET_S,
     ORPHANS_S,
     SPREAD_S,
@@ -34,6 +35,7 @@ from twokey.gateway.resume.runner import Runner
 from twokey.gateway.resume.runners import Runners
 from twokey.gateway.resume.worker import GRACE_S, ThreadChange, Worker, ignore
 from twokey.gateway.service.agents import AgentService
+from twokey.gateway.service.audit_writing import AuditWriter, end_audit
 from twokey.gateway.service.process_check import process_name
 from twokey.gateway.service.split_freezes import SplitFreezes
 from twokey.gateway.service.sweep import Sweeper
@@ -156,8 +158,14 @@ async def running(
         tasks.append(
             asyncio.create_task(repeat(freezes.spread, stop, every_s=SPREAD_S))
         )
+    writers: list[AuditWriter] = []
     # One loop for each shard: a node that is away must not stop the clock of others.
     for keys in store.every_shard():
+        if store.keeps_tree:
+            writers.append(AuditWriter(store, keys))
+            tasks.append(
+                asyncio.create_task(repeat(writers[-1].tick, stop, every_s=AUDIT_S))
+            )
         work: list[tuple[Callable[[], Awaitable[object]], float]] = [
             (partial(sweeper.sweep_shard, keys), SWEEP_S),
             (partial(retried.forget_old, keys), FORGET_S),
@@ -172,3 +180,4 @@ async def running(
     finally:
         stop.set()
         await asyncio.gather(*tasks)
+        await end_audit(writers)

@@ -14,6 +14,7 @@ from twokey.gateway.resume.transient_retry import wait_or_timeout
 logger = logging.getLogger(__name__)
 
 SWEEP_S = 0.5
+AUDIT_S = 1.0
 ORPHANS_S = 5.0
 SPREAD_S = 2.0
 FORGET_S = 600.0

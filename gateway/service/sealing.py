@@ -11,18 +11,22 @@ from __future__ import annotations
 import asyncio
 import logging
 from datetime import timedelta
+from itertools import zip_longest
 from pathlib import Path
+from typing import NamedTuple
 
 from twokey.gateway.errors import AuditUnreadable, ThreadUnavailable
 from twokey.gateway.store import audit_segments
 from twokey.gateway.store.audit_log import AuditLog, Sealed, row_of
 from twokey.gateway.store.audit_segments import Header, Row
+from twokey.gateway.store.audit_tree import TreeFiles
 from twokey.gateway.store.connection import entries, number, text
 from twokey.gateway.store.fences import Lease, holding
 from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.readers import EntryId, entry_id
 from twokey.gateway.store.script import Script
 from twokey.gateway.store.store import Store
+from twokey.gateway.trust.merkle_tree import leaf_hash
 
 logger = logging.getLogger(__name__)
 
@@ -37,10 +41,26 @@ SEAL = Script("seal", is_fenced=True)
 FORGET = Script("forget_segments", is_fenced=True)
 
 
-async def seal(store: Store, keys: Keys, folder: Path) -> None:
+class Signed(NamedTuple):
+    """The audit tree of the shard, and the place up to which it is signed."""
+
+    files: TreeFiles
+    last: EntryId
+
+
+async def seal(
+    store: Store, keys: Keys, folder: Path, *, signed: Signed | None = None
+) -> None:
     """Seal what is due of a shard's audit log, and drop it from the store.
 
     Whole segments whose time is over are removed.
+
+    Args:
+        store: where the log is.
+        keys: of the shard.
+        folder: of the segments.
+        signed: what the tree has of it, and no entry behind that is sealed; None where
+            there is no tree.
 
     Raises:
         StoreUnavailable: when the store does not answer, or a segment is not what it
@@ -61,7 +81,7 @@ async def seal(store: Store, keys: Keys, folder: Path) -> None:
         # The lease of a thread is used, with an agent name that no agent has.
         async with store.threads.lease(keys, "", "", "audit") as lease:
             with holding(lease):
-                sealer = _Sealer(store, keys, folder, lease)
+                sealer = _Sealer(store, keys, folder, lease, signed)
                 await sealer.remove(oldest_ms)
                 # Again: another process may have sealed in between.
                 if await _is_due(store, keys, await log.sealed(), now_ms):
@@ -99,11 +119,19 @@ async def _is_over(folder: Path, keys: Keys, sealed: Sealed, oldest_ms: int) -> 
 class _Sealer:
     """One holder of the lease."""
 
-    def __init__(self, store: Store, keys: Keys, folder: Path, lease: Lease) -> None:
+    def __init__(
+        self,
+        store: Store,
+        keys: Keys,
+        folder: Path,
+        lease: Lease,
+        signed: Signed | None,
+    ) -> None:
         self._store = store
         self._keys = keys
         self._folder = folder
         self._lease = lease
+        self._signed = signed
         self._log: AuditLog = store.audit(keys)
 
     async def remove(self, oldest_ms: int) -> None:
@@ -205,7 +233,8 @@ class _Sealer:
         return header
 
     async def _write(self, sealed: Sealed) -> Header | None:
-        rows = await self._rows(sealed.last)
+        signed = self._signed
+        rows = await self._rows(sealed.last, most=signed.last if signed else None)
         if not rows:
             return None
         header = audit_segments.header_of(
@@ -221,10 +250,23 @@ class _Sealer:
         audit_segments.remove_rough(self._folder, self._keys.shard)
         audit_segments.write_segment(self._folder, header, rows)
 
-    async def _rows(self, after: EntryId, *, until: EntryId | None = None) -> list[Row]:
-        """Return what is in the store behind a place: a segment, or up to a place."""
+    async def _rows(
+        self,
+        after: EntryId,
+        *,
+        until: EntryId | None = None,
+        most: EntryId | None = None,
+    ) -> list[Row]:
+        """Return what is in the store behind a place.
+
+        Args:
+            after: the place.
+            until: a place up to which all of it is wanted; None for a segment.
+            most: a place behind which nothing is wanted.
+        """
         found: list[Row] = []
-        end = "+" if until is None else f"{until[0]}-{until[1]}"
+        last = until or most
+        end = "+" if last is None else f"{last[0]}-{last[1]}"
         start = f"({after[0]}-{after[1]}"
         while until is not None or len(found) < SEGMENT:
             size = _PAGE if until is not None else min(_PAGE, SEGMENT - len(found))
@@ -237,4 +279,31 @@ class _Sealer:
             if len(page) < size:
                 break
             start = f"({page[-1].id}"
+        return await asyncio.to_thread(self._with_states, found)
+
+    def _with_states(self, rows: list[Row]) -> list[Row]:
+        """Return entries with what the tree says of their seals.
+
+        Raises:
+            AuditUnreadable: when an entry is not what the tree has.
+        """
+        if self._signed is None or not rows:
+            return rows
+        files = self._signed.files
+        start = files.index_of(entry_id(rows[0].seq))
+        records = files.records(start, start + len(rows))
+        found: list[Row] = []
+        for index, (row, record) in enumerate(zip_longest(rows, records), start=start):
+            if row is None or record is None:
+                break
+            one = row._replace(state=record.state)
+            if (entry_id(row.seq), leaf_hash(one.leaf_text)) != (
+                record.place, record.leaf,
+            ):  # fmt: skip
+                raise AuditUnreadable(
+                    f"The entry {row.seq} of the store is not what the audit tree has "
+                    f"as entry {index}: one of both was changed. Nothing is sealed or "
+                    "dropped; 'twokey audit verify' says more."
+                )
+            found.append(one)
         return found

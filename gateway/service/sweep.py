@@ -63,6 +63,9 @@ class Sweeper:
 
     async def _trim_audit(self, keys: Keys) -> None:
         """Drop old audit entries; seal what is to leave the store."""
+        # `AuditWriter` does both, behind its checkpoints.
+        if self._store.keeps_tree:
+            return
         folder = self._store.audit_folder
         if folder is None:
             await self._store.audit(keys).trim(self._store.audit_kept)

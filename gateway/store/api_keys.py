@@ -10,6 +10,7 @@ from typing import Literal
 
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.errors import NotAllowed, NotVerified
+from twokey.gateway.store.audit_seals import sealed_text
 from twokey.gateway.store.connection import fields, milliseconds
 from twokey.gateway.store.script import Script
 from twokey.gateway.store.store import Store
@@ -169,6 +170,9 @@ class ApiKeyStore:
     async def _write(
         self, key_id: str, seen: bytes, body: bytes, event: Event | None
     ) -> str:
+        entry = ""
+        if event is not None:
+            entry = sealed_text(self._conn, self._keys, event.model_dump_json())
         reply = await WRITE(
             self._conn,
             api_keys=self._name,
@@ -176,7 +180,7 @@ class ApiKeyStore:
             id=key_id,
             seen=seen,
             body=body,
-            event="" if event is None else event.model_dump_json(),
+            event=entry,
             most=MOST_KEYS,
         )
         outcome = reply[0]

@@ -96,14 +96,18 @@ class AuditLog:
         """Return how far it is sealed."""
         return Sealed.of(await self._conn.command("HGETALL", self._keys.audit_sealed))
 
-    async def trim(self, kept: timedelta) -> None:
+    async def trim(self, kept: timedelta, *, before: EntryId | None = None) -> None:
         """Drop entries of the store that are older than that, some thousands at most.
 
         Not where it is sealed, which drops what stands in files.
+
+        Args:
+            kept: how long entries are kept.
+            before: a place; it and what stands behind it stays in any case.
         """
         now_ms = await self._conn.now_ms(self._keys.audit)
-        oldest_ms = now_ms - int(kept.total_seconds() * 1000)
-        await self.trim_to((max(0, oldest_ms), 0))
+        oldest = (max(0, now_ms - int(kept.total_seconds() * 1000)), 0)
+        await self.trim_to(oldest if before is None else min(oldest, before))
 
     async def trim_to(self, first: EntryId) -> None:
         """Drop entries of the store before a place, some thousands at most."""

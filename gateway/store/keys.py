@@ -56,32 +56,13 @@ LISTED_BYTES = 16
 
 PERMANENT = frozenset(
     {
-        "x",
-        "timers",
-        "ev",
-        "rs",
-        "dead",
-        "members",
-        "au",
-        "audit_sealed",
-        "retry",
-        "frozen",
-        "undrawn",
-        "fences",
-        "agents",
-        "queues",
-        "queue_groups",
-        "stalled",
-        "stalled_waiting",
-        "stalled_parked",
-        "restore_counters",
-        "standing",
-        "shards",
-        "split",
-        "freeze_changes",
+        "x", "timers", "ev", "rs", "dead", "members", "au", "audit_sealed",
+        "audit_tree", "retry", "frozen", "undrawn", "fences", "agents", "queues",
+        "queue_groups", "stalled", "stalled_waiting", "stalled_parked",
+        "restore_counters", "standing", "shards", "split", "freeze_changes",
         "api_keys",
     }
-)
+)  # fmt: skip
 """Last part of the keys that live as long as the store: indexes, streams, freezes."""
 
 # A click or an agent may send anything as an id: only what matches becomes a key.
@@ -141,6 +122,7 @@ class Keys:
         self.dead = f"{base}:dead"
         self.audit = f"{base}:au"
         self.audit_sealed = f"{base}:audit_sealed"
+        self.audit_tree = f"{base}:audit_tree"
         self.retry = f"{base}:retry"
         self.fences = f"{base}:fences"
         self.members = f"{base}:members"

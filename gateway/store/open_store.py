@@ -20,6 +20,9 @@ from twokey.gateway.trust.keyring import Keyring
 ENGINE_FOLDER = "valkey"
 """Where in the data folder the embedded server keeps its files."""
 
+AUDIT_FOLDER = "audit"
+"""Where in the data folder the audit tree is, where no other folder is named."""
+
 
 @asynccontextmanager
 async def open_store(  # noqa: PLR0913 - what a process says of its store, by name
@@ -68,7 +71,7 @@ async def open_store(  # noqa: PLR0913 - what a process says of its store, by na
         split = (tenant,) if split_by_agent else ()
         secrets = secrets or folder_secrets(data_dir)
         store = Store(url, secrets=secrets, shards=shards, engine=engine, split=split)
-        store.keyring = keyring
+        store.keyring, store.tree_folder = keyring, data_dir / AUDIT_FOLDER
         opened.push_async_callback(store.close)
 
         async def check() -> None:

@@ -66,6 +66,7 @@ class Store:
         audit_kept: how long audit entries are kept.
         audit_folder: where sealed segments of the audit log are; None: all of it stays
             in the store.
+        tree_folder: where the trees of the audit log are; None: there are none.
         retries: how long a run that fails is retried.
         keyring: what this process signs with, and whose signatures it believes; None:
             decisions are neither signed nor verified, and no receipts are issued.
@@ -91,6 +92,7 @@ class Store:
         self.lease_ms = lease_ms
         self.audit_kept = AUDIT_KEPT
         self.audit_folder: Path | None = None
+        self.tree_folder: Path | None = None
         self.retries = RetrySettings()
         self.keyring: Keyring | None = None
         self.approvals = ApprovalStore(self.conn, lease_ms=lease_ms)
@@ -175,6 +177,12 @@ class Store:
     def keep_audit(self, kept: timedelta, folder: Path | None) -> None:
         """Set for how long the audit log is kept, and where its segments are."""
         self.audit_kept, self.audit_folder = kept, folder
+        self.tree_folder = folder or self.tree_folder
+
+    @property
+    def keeps_tree(self) -> bool:
+        """Return whether there is a tree over the audit log, which somebody writes."""
+        return self.keyring is not None and self.tree_folder is not None
 
     def audit(self, keys: Keys) -> AuditLog:
         """Return the audit log of a shard."""

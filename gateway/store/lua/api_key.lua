@@ -5,7 +5,7 @@
 -- ARGV[1] id        text    of the key
 -- ARGV[2] seen      text    what was read of it, or empty where there was nothing
 -- ARGV[3] body      text    what is kept from now on, or empty to forget it
--- ARGV[4] event     json    the event text, or empty for none
+-- ARGV[4] event     text    the event with its seal, or empty for none
 -- ARGV[5] most      int     how many keys there may be
 -- Returns:
 --   {"done"}
@@ -22,6 +22,6 @@ else
   redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
 end
 if ARGV[4] ~= '' then
-  redis.call('XADD', KEYS[2], '*', 'e', ARGV[4], 'at', now_ms())
+  audited(KEYS[2], ARGV[4], now_ms())
 end
 return {'done'}

@@ -1,0 +1,322 @@
+"""Write the audit tree of a shard: one leaf for each entry, and signed checkpoints.
+
+Theory of operation. A process reads the entries of the stream behind the last one of
+the tree, in their order, and appends their leaves. It does so under the lease of the
+shard's log and under a lock of the files, so one process writes at a time. Every 100
+entries or 60 seconds, and at the end, it syncs the tree, signs its root as a
+checkpoint, and syncs that. Only then may entries leave the store.
+
+A tree has one shard: its entries have one order, that of its stream, which is also the
+order in which the changes of an approval were made. A tree of several shards would need
+an order that nobody can check against the streams.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable, Iterable
+from contextlib import aclosing, suppress
+from pathlib import Path
+
+from twokey.gateway.approvals.audit_leaf import SealState
+from twokey.gateway.approvals.security import SecurityEvent, SecurityKind
+from twokey.gateway.clock import now_s
+from twokey.gateway.errors import (
+    AuditUnreadable,
+    SettingsError,
+    StoreUnavailable,
+    ThreadUnavailable,
+)
+from twokey.gateway.protocol.public_keys import PublicKey
+from twokey.gateway.service.sealing import Signed, seal
+from twokey.gateway.store.audit_seals import read_seal
+from twokey.gateway.store.audit_segments import Row
+from twokey.gateway.store.audit_tree import LogName, TreeFiles, TreeRecord
+from twokey.gateway.store.connection import fields, number, text
+from twokey.gateway.store.fences import Lease, holding
+from twokey.gateway.store.keys import Keys
+from twokey.gateway.store.readers import EntryId, entry_id
+from twokey.gateway.store.store import Store
+from twokey.gateway.trust.checkpoints import Checkpoint, verified_checkpoint
+from twokey.gateway.trust.key_folder import KeyFolder, Role
+from twokey.gateway.trust.keyring import Keyring
+from twokey.gateway.trust.merkle_tree import TreeHead, leaf_hash
+
+logger = logging.getLogger(__name__)
+
+CHECKPOINT_ENTRIES = 100
+CHECKPOINT_S = 60.0
+
+_PAGE = 200
+_TRIM_S = 60.0
+
+
+class AuditWriter:
+    """Writes the tree of one shard while the process runs, if no other process does.
+
+    Args:
+        store: with a keyring that signs for the audit log, and a folder for the tree.
+        keys: of the shard.
+        clock: seconds that only go forward.
+    """
+
+    def __init__(
+        self, store: Store, keys: Keys, *, clock: Callable[[], float] = now_s
+    ) -> None:
+        self._store = store
+        self._keys = keys
+        self._clock = clock
+        self._log = store.audit(keys)
+        self._keyring, folder = required(store)
+        self._files = TreeFiles(folder, keys.shard)
+        self._writer = secrets.token_hex(8)
+        self._tree: _Tree | None = None
+        self._trimmed_s = 0.0
+        self._problem = ""
+
+    async def tick(self, *, is_last: bool = False) -> None:
+        """Append what is new, sign a checkpoint when it is due, drop what is old.
+
+        Args:
+            is_last: sign whatever is not signed yet.
+
+        Raises:
+            StoreUnavailable: when the store does not answer.
+        """
+        try:
+            if await self._has_work(is_last=is_last):
+                await self._write(is_last=is_last)
+            await self._drop()
+        except (AuditUnreadable, OSError, SettingsError) as error:
+            # Entries stay in the store meanwhile, so nothing is lost.
+            self._tree = None
+            if (problem := str(error)) != self._problem:
+                self._problem = problem
+                logger.error(  # noqa: TRY400 - it says all
+                    "audit.not_written shard=%s why=%s", self._keys.shard, problem
+                )
+        else:
+            self._problem = ""
+
+    async def _has_work(self, *, is_last: bool) -> bool:
+        tree = self._tree
+        if tree is None or tree.is_due(self._clock(), is_last=is_last):
+            return True
+        rows = self._log.rows(after=tree.after)
+        async with aclosing(rows):
+            async for _ in rows:
+                return True
+        return False
+
+    async def _write(self, *, is_last: bool) -> None:
+        try:
+            # The lease of a thread is used, with an agent name that no agent has.
+            name = self._store.threads.lease(self._keys, "", "", "audit")
+            async with name as lease:
+                with holding(lease), self._files.locked(self._writer) as was_last:
+                    if was_last is None:
+                        return
+                    if self._tree is None or not was_last:
+                        self._tree = await self._load()
+                    await self._append(self._tree, lease)
+                    if self._tree.is_due(self._clock(), is_last=is_last):
+                        await self._sign(self._tree, lease)
+        except ThreadUnavailable:
+            logger.debug("audit.written_elsewhere shard=%s", self._keys.shard)
+
+    async def _load(self) -> _Tree:
+        noted = fields(await self._store.conn.command("HGETALL", self._keys.audit_tree))
+        origin, size = text(noted.get("origin")), number(noted.get("size"))
+        name = await asyncio.to_thread(self._files.name)
+        if (name.origin if name else "") != origin and origin:
+            raise AuditUnreadable(
+                f"The audit tree of shard {self._keys.shard} was begun in another "
+                f"folder than {str(self._files.folder)!r}; bring its files back, let "
+                "all gateways share one 'audit_folder', or begin another tree by "
+                "'twokey audit restart'."
+            )
+        if name is None:
+            now_ms = await self._store.conn.now_ms(self._keys.audit)
+            name = await asyncio.to_thread(self._files.create, now_ms)
+        keys = public_keys(self._keyring)
+        found = await asyncio.to_thread(_load_files, self._files, name, keys)
+        if found.signed < size:
+            raise AuditUnreadable(
+                f"The audit tree in {str(self._files.folder)!r} has {found.signed} "
+                f"entries, and had {size}: it is an older copy. Bring the newest one "
+                "back; entries that it lacks may have left the store."
+            )
+        root = text(noted.get("root"))
+        if size and not self._is_known(name, keys, size, root):
+            raise AuditUnreadable(
+                f"The audit tree in {str(self._files.folder)!r} has no checkpoint with "
+                f"{size} entries and the root {root}, which the store knows: one of "
+                "both was changed. 'twokey audit verify' says more."
+            )
+        return found
+
+    def _is_known(
+        self, name: LogName, keys: tuple[PublicKey, ...], size: int, root: str
+    ) -> bool:
+        for note in reversed(self._files.notes()):
+            found = verified_checkpoint(note, origin=name.origin, keys=keys)
+            if found.size <= size:
+                return (found.size, found.root.hex()) == (size, root)
+        return False
+
+    async def _append(self, tree: _Tree, lease: Lease) -> None:
+        batch: list[Row] = []
+        rows = self._log.rows(after=tree.after)
+        async with aclosing(rows):
+            async for row in rows:
+                batch.append(row)
+                if len(batch) >= _PAGE:
+                    await self._add(tree, batch, lease)
+                    batch = []
+        if batch:
+            await self._add(tree, batch, lease)
+
+    async def _add(self, tree: _Tree, batch: list[Row], lease: Lease) -> None:
+        conn, keys = self._store.conn, self._keys
+
+        def records() -> list[TreeRecord]:
+            found: list[TreeRecord] = []
+            for row in batch:
+                state = read_seal(conn, keys, row.event, row.seal).state
+                leaf = leaf_hash(row._replace(state=state).leaf_text)
+                found.append(TreeRecord(entry_id(row.seq), state, leaf))
+            return found
+
+        # In a thread: a long log is worked through beside what people wait for.
+        found = await asyncio.to_thread(records)
+        lease.check()
+        await asyncio.to_thread(self._files.append, found)
+        tree.add(found, self._clock())
+        await self._report(found, (tree.name.begun_ms, 0))
+        if tree.head.size - tree.signed >= CHECKPOINT_ENTRIES:
+            await self._sign(tree, lease)
+
+    async def _report(self, found: list[TreeRecord], begun: EntryId) -> None:
+        """Report entries that none of our processes wrote."""
+        for one in found:
+            if one.state is SealState.SEALED:
+                continue
+            # What older versions wrote has no seal, and is what the tree began with.
+            if one.state is SealState.UNSEALED and one.place < begun:
+                continue
+            # Its tenant is what somebody else wrote: nobody is told by it.
+            event = SecurityEvent(
+                kind=SecurityKind.SEAL_WRONG,
+                tenant="",
+                about="audit entry",
+                name=f"{one.place[0]}-{one.place[1]} {one.state}",
+            )
+            await self._store.security.report(self._keys, event)
+
+    async def _sign(self, tree: _Tree, lease: Lease) -> None:
+        """Sign a checkpoint; the entries before it may leave the store from then on."""
+        # A failover could lose what is signed, and the log would have two versions.
+        await self._store.conn.confirm(self._keys.audit)
+        key = self._keyring.signing(Role.AUDIT)
+        checkpoint = Checkpoint(tree.name.origin, tree.head.size, tree.head.root())
+        lease.check()
+        await asyncio.to_thread(self._files.write_checkpoint, checkpoint.signed(key))
+        tree.is_signed()
+        root = checkpoint.root.hex()
+        # For other gateways: this folder has the log, and so much of it. Behind the
+        # file, which alone counts; a process may end in between.
+        await self._store.conn.command(
+            "HSET", self._keys.audit_tree,
+            "origin", checkpoint.origin, "size", checkpoint.size, "root", root,
+        )  # fmt: skip
+        logger.info(
+            "audit.checkpoint origin=%s size=%d root=%s",
+            checkpoint.origin, checkpoint.size, root,
+        )  # fmt: skip
+
+    async def _drop(self) -> None:
+        """Seal or drop entries behind the newest checkpoint, now and then."""
+        tree = self._tree
+        if tree is None or self._clock() - self._trimmed_s < _TRIM_S:
+            return
+        self._trimmed_s = self._clock()
+        folder = self._store.audit_folder
+        if folder is not None:
+            known = Signed(self._files, tree.signed_last)
+            await seal(self._store, self._keys, folder, signed=known)
+            return
+        await self._log.trim(self._store.audit_kept, before=tree.signed_last)
+
+
+class _Tree:
+    """The tree as its writer has it.
+
+    Attributes:
+        name: of the log.
+        head: over all of its entries.
+        last: place of the newest.
+        signed: how many entries the newest checkpoint has.
+        signed_last: place of the last of them.
+    """
+
+    def __init__(
+        self, name: LogName, head: TreeHead, last: EntryId, *, signed: int
+    ) -> None:
+        self.name = name
+        self.head = head
+        self.last = self.signed_last = last
+        self.signed = signed
+        self._since_s = 0.0
+
+    @property
+    def after(self) -> str:
+        """Return behind which place the next entry stands."""
+        return f"{self.last[0]}-{self.last[1]}"
+
+    def add(self, records: list[TreeRecord], now: float) -> None:
+        """Add records."""
+        if self.head.size == self.signed:
+            self._since_s = now
+        for one in records:
+            self.head.append(one.leaf)
+        self.last = records[-1].place
+
+    def is_signed(self) -> None:
+        """Note that there is a checkpoint over all entries."""
+        self.signed, self.signed_last = self.head.size, self.last
+
+    def is_due(self, now: float, *, is_last: bool) -> bool:
+        """Return whether a checkpoint is due."""
+        left = self.head.size - self.signed
+        is_late = left > 0 and now - self._since_s >= CHECKPOINT_S
+        return left >= CHECKPOINT_ENTRIES or is_late or (is_last and left > 0)
+
+
+def _load_files(files: TreeFiles, name: LogName, keys: tuple[PublicKey, ...]) -> _Tree:
+    files.mend(files.notes())
+    newest, head, last = files.checked(name, keys)
+    # Promised to nobody, and read again from the store.
+    files.cut(newest.size)
+    return _Tree(name, head, last, signed=newest.size)
+
+
+def required(store: Store) -> tuple[Keyring, Path]:
+    """Return what a store needs for a tree: keys, and the folder."""
+    if store.keyring is None or store.tree_folder is None:
+        raise ValueError("the store has no keys or no folder for the audit tree")
+    return store.keyring, store.tree_folder
+
+
+def public_keys(keyring: Keyring) -> tuple[PublicKey, ...]:
+    """Return all keys that signed checkpoints, those that are retired as well."""
+    own = [one.public for one in KeyFolder(keyring.folder, Role.AUDIT).listed()]
+    return tuple(dict.fromkeys([*own, *keyring.known(Role.AUDIT)]))
+
+
+async def end_audit(writers: Iterable[AuditWriter]) -> None:
+    """Sign what is not signed yet, where the store answers."""
+    for writer in writers:
+        with suppress(StoreUnavailable):
+            await writer.tick(is_last=True)

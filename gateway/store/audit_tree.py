@@ -1,0 +1,280 @@
+"""Files of the audit tree of a shard: leaf hashes, and the checkpoints over them.
+
+Theory of operation. Three files lie beside the segments of the audit log:
+
+- ``s0.log.json`` names the log. Its random part makes two logs of one shard, begun in
+  two folders, two logs and not one that was forked.
+- ``s0.tree`` has a record of fixed size for each entry: its place in the stream, the
+  state of its seal, and the hash of its leaf. It is only appended to.
+- ``s0.checkpoints`` has each checkpoint as a signed note. It is only appended to, and
+  synced before anything relies on it.
+
+What stands in the tree behind the newest checkpoint was promised to nobody. It is cut
+off where a writer begins, and read again from the store, which still has it: entries
+leave the store only behind a checkpoint. So a writer that is killed at any step leaves
+neither a gap nor two versions of the log.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import secrets
+import struct
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from pydantic import ValidationError
+
+from twokey.gateway.approvals.audit_leaf import SealState
+from twokey.gateway.errors import AuditUnreadable, NotVerified
+from twokey.gateway.protocol.public_keys import PublicKey
+from twokey.gateway.protocol.records import Record
+from twokey.gateway.store.audit_segments import sync_folder
+from twokey.gateway.store.readers import EntryId
+from twokey.gateway.trust.checkpoints import Checkpoint, verified_checkpoint
+from twokey.gateway.trust.merkle_tree import TreeHead
+
+_RECORD = struct.Struct(">QQB32s")
+RECORD_BYTES = _RECORD.size
+_STATES = (SealState.SEALED, SealState.UNSEALED, SealState.FORGED)
+_BLOCK = 10_000
+_NOTE = re.compile(r"(.+?\n\n(?:\u2014 [^\n]+\n)+)\n", re.DOTALL)
+
+
+class TreeRecord(NamedTuple):
+    """An entry as the tree has it: its place, the state of its seal, its leaf hash."""
+
+    place: EntryId
+    state: SealState
+    leaf: bytes
+
+    @property
+    def packed(self) -> bytes:
+        """Return the bytes of the record."""
+        return _RECORD.pack(*self.place, _STATES.index(self.state), self.leaf)
+
+
+class LogName(Record):
+    """What ``s0.log.json`` says.
+
+    Attributes:
+        origin: name of the log, in each of its checkpoints.
+        begun_ms: when it was begun, in Unix milliseconds of the store.
+    """
+
+    v: int = 1
+    origin: str
+    begun_ms: int
+
+
+class TreeFiles:
+    """The files of one shard's tree.
+
+    Args:
+        folder: where they are.
+        shard: whose.
+    """
+
+    def __init__(self, folder: Path, shard: str) -> None:
+        self.folder = folder
+        self.shard = shard
+        self.name_path = folder / f"{shard}.log.json"
+        self.tree_path = folder / f"{shard}.tree"
+        self.checkpoints_path = folder / f"{shard}.checkpoints"
+
+    def name(self) -> LogName | None:
+        """Return the name of the log; None where there is none yet.
+
+        Raises:
+            AuditUnreadable: when it cannot be read.
+        """
+        try:
+            return LogName.model_validate_json(self.name_path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValidationError) as error:
+            raise self.damaged(self.name_path, "it cannot be read") from error
+
+    def create(self, now_ms: int) -> LogName:
+        """Begin a log; only for who holds `locked`."""
+        origin = f"twokey/audit/{self.shard}/{secrets.token_hex(8)}"
+        name = LogName(origin=origin, begun_ms=now_ms)
+        self.tree_path.unlink(missing_ok=True)
+        self.checkpoints_path.unlink(missing_ok=True)
+        draft = self.name_path.with_suffix(".part")
+        _write(draft, name.model_dump_json().encode() + b"\n", "wb")
+        draft.rename(self.name_path)
+        sync_folder(self.folder)
+        return name
+
+    @contextmanager
+    def locked(self, writer: str) -> Generator[bool | None]:
+        """Hold the right to write these files, as far as this machine knows.
+
+        The lease in the store ends by the clock; a process that was paused beyond its
+        end still has this lock, so it and its successor never write side by side.
+
+        Args:
+            writer: names the caller, to see whether another one wrote meanwhile.
+
+        Yields:
+            Whether the caller was the last one; None when another process holds it.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        opened = os.open(
+            self.folder / f"{self.shard}.lock", os.O_RDWR | os.O_CREAT, 0o600
+        )
+        try:
+            try:
+                fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                yield None
+            else:
+                was = os.pread(opened, len(writer) + 1, 0)
+                os.ftruncate(opened, 0)
+                os.pwrite(opened, writer.encode(), 0)
+                yield was == writer.encode()
+        finally:
+            os.close(opened)
+
+    def notes(self) -> list[str]:
+        """Return the checkpoints, oldest first, as signed notes; none is checked.
+
+        A last one that was not written whole is left out.
+        """
+        try:
+            text = self.checkpoints_path.read_bytes().decode()
+        except FileNotFoundError:
+            return []
+        except (OSError, UnicodeDecodeError) as error:
+            raise self.damaged(self.checkpoints_path, "it cannot be read") from error
+        found, end = list[str](), 0
+        while note := _NOTE.match(text, end):
+            found.append(note[1])
+            end = note.end()
+        return found
+
+    def records(self, start: int = 0, end: int | None = None) -> Iterator[TreeRecord]:
+        """Yield what the tree has, in order, from an index on and up to another.
+
+        Raises:
+            AuditUnreadable: when a record is none of ours.
+        """
+        index = start
+        with suppress(FileNotFoundError), self.tree_path.open("rb") as file:
+            file.seek(start * RECORD_BYTES)
+            while end is None or index < end:
+                count = _BLOCK if end is None else min(_BLOCK, end - index)
+                block = file.read(count * RECORD_BYTES)
+                whole = len(block) // RECORD_BYTES
+                for ms, part, state, leaf in _RECORD.iter_unpack(
+                    block[: whole * RECORD_BYTES]
+                ):
+                    if state >= len(_STATES):
+                        raise self.damaged(self.tree_path, f"entry {index} is no entry")
+                    yield TreeRecord((ms, part), _STATES[state], leaf)
+                    index += 1
+                if whole < count:
+                    return
+
+    @property
+    def size(self) -> int:
+        """Return how many whole records there are."""
+        try:
+            return self.tree_path.stat().st_size // RECORD_BYTES
+        except FileNotFoundError:
+            return 0
+
+    def index_of(self, place: EntryId) -> int:
+        """Return how many entries stand before a place in the stream."""
+        low, high = 0, self.size
+        with suppress(FileNotFoundError), self.tree_path.open("rb") as file:
+            while low < high:
+                middle = (low + high) // 2
+                file.seek(middle * RECORD_BYTES)
+                ms, part, _, _ = _RECORD.unpack(file.read(RECORD_BYTES))
+                low, high = (middle + 1, high) if (ms, part) < place else (low, middle)
+        return low
+
+    def append(self, records: Sequence[TreeRecord]) -> None:
+        """Add records; they are on the disk when a checkpoint is written."""
+        with self.tree_path.open("ab") as file:
+            file.write(b"".join(one.packed for one in records))
+
+    def cut(self, size: int) -> None:
+        """Cut off all records behind the first ones, and half of one."""
+        with self.tree_path.open("ab") as file:
+            file.truncate(size * RECORD_BYTES)
+
+    def write_checkpoint(self, note: str) -> None:
+        """Put the tree on the disk, and then a checkpoint over it."""
+        _sync(self.tree_path)
+        is_first = not self.checkpoints_path.exists()
+        _write(self.checkpoints_path, f"{note}\n".encode(), "ab")
+        if is_first:
+            sync_folder(self.folder)
+
+    def mend(self, notes: Sequence[str]) -> None:
+        """Cut off a checkpoint that was not written whole."""
+        if not self.checkpoints_path.exists():
+            return
+        whole = sum(len(one.encode()) + 1 for one in notes)
+        if self.checkpoints_path.stat().st_size > whole:
+            with self.checkpoints_path.open("ab") as file:
+                file.truncate(whole)
+                os.fsync(file.fileno())
+
+    def checked(
+        self, name: LogName, keys: Sequence[PublicKey]
+    ) -> tuple[Checkpoint, TreeHead, EntryId]:
+        """Return the newest checkpoint, its tree and the place of its last entry.
+
+        Raises:
+            AuditUnreadable: when the tree is not that of the checkpoint.
+        """
+        notes, head, last = self.notes(), TreeHead(), (0, 0)
+        if not notes:
+            return Checkpoint(name.origin, 0, head.root()), head, last
+        try:
+            newest = verified_checkpoint(notes[-1], origin=name.origin, keys=keys)
+        except NotVerified as error:
+            raise self.damaged(self.checkpoints_path, error.problem) from error
+        for record in self.records(0, newest.size):
+            head.append(record.leaf)
+            last = record.place
+        if (head.size, head.root()) != (newest.size, newest.root):
+            raise self.damaged(
+                self.tree_path, "it is not what its newest checkpoint says"
+            )
+        return newest, head, last
+
+    def damaged(self, path: Path, problem: str) -> AuditUnreadable:
+        """Return the error about a file that is not what it should be."""
+        return AuditUnreadable(
+            f"The file {str(path)!r} of the audit log cannot be used: {problem}. Bring "
+            "it back from a copy; 'twokey audit verify' says more."
+        )
+
+
+def _write(path: Path, data: bytes, mode: str) -> None:
+    opened = os.open(
+        path,
+        os.O_WRONLY | os.O_CREAT | (os.O_APPEND if "a" in mode else os.O_TRUNC),
+        0o600,
+    )
+    with os.fdopen(opened, mode) as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync(path: Path) -> None:
+    opened = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)

@@ -1,0 +1,86 @@
+"""A store with a tree over its audit log, in a folder of the test."""
+
+from __future__ import annotations
+
+import secrets
+from datetime import UTC, datetime
+from pathlib import Path
+
+from twokey.gateway.approvals.events import Event, EventName
+from twokey.gateway.service.audit_writing import AuditWriter, public_keys
+from twokey.gateway.store.audit_seals import parts_of, sealed_text
+from twokey.gateway.store.audit_tree import TreeFiles
+from twokey.gateway.store.connection import Argument
+from twokey.gateway.store.keys import Keys
+from twokey.gateway.store.store import Store
+from twokey.gateway.trust.checkpoints import Checkpoint, verified_checkpoint
+from twokey.gateway.trust.key_folder import Role
+from twokey.gateway.trust.keyring import Keyring
+
+ANA = "T1/U0ANA"
+
+
+class Clock:
+    """Seconds that pass when the test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class AuditHarness:
+    """The audit log of one shard, and its writer."""
+
+    def __init__(self, store: Store, folder: Path) -> None:
+        self.store = store
+        self.folder = folder
+        store.keyring = Keyring(folder / "keys", makes=[Role.AUDIT])
+        store.keyring.make_missing(datetime(2026, 1, 1, tzinfo=UTC))
+        store.tree_folder = folder / "audit"
+        self.clock = Clock()
+        self.writer = self.another()
+
+    def another(self) -> AuditWriter:
+        """Return the writer of another process."""
+        return AuditWriter(self.store, self.keys, clock=self.clock)
+
+    @property
+    def keys(self) -> Keys:
+        return self.store.keys_of_tenant("default")
+
+    @property
+    def files(self) -> TreeFiles:
+        assert self.store.tree_folder
+        return TreeFiles(self.store.tree_folder, self.keys.shard)
+
+    def checkpoints(self) -> list[Checkpoint]:
+        """Return the checkpoints, each with a signature that verifies."""
+        assert self.store.keyring
+        name = self.files.name()
+        assert name
+        trusted = public_keys(self.store.keyring)
+        return [
+            verified_checkpoint(note, origin=name.origin, keys=trusted)
+            for note in self.files.notes()
+        ]
+
+    async def put(self, count: int, *, age_ms: int = 0, sealed: bool = True) -> None:
+        """Write entries, each about an approval of its own."""
+        at_ms = await self.store.conn.now_ms("") - age_ms
+        rows: list[list[Argument]] = []
+        for _ in range(count):
+            event = Event(
+                name=EventName.ITEM_REJECTED,
+                tenant="default",
+                approval=f"ap_{self.keys.shard}_{secrets.token_hex(16)}",
+                actor=ANA,
+                reason="zu teuer 高",
+            ).model_dump_json(exclude_defaults=True)
+            text = sealed_text(self.store.conn, self.keys, event, rev=1)
+            body, seal = parts_of(text)
+            row: list[Argument] = ["XADD", self.keys.audit, f"{at_ms}-*", "e", body]
+            rows.append([*row, "at", at_ms, *(["s", seal] if sealed else [])])
+        for start in range(0, len(rows), 1000):
+            await self.store.conn.transaction(*rows[start : start + 1000])

@@ -1,0 +1,354 @@
+"""The audit tree grows with the log: no fork, no gap, and never without a signature."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.service.audit_harness import AuditHarness
+from twokey.gateway.approvals.audit_leaf import SealState
+from twokey.gateway.approvals.security import SecurityKind
+from twokey.gateway.errors import NotConfirmed
+from twokey.gateway.service import sealing
+from twokey.gateway.store.audit_segments import Row, read_header, read_segment
+from twokey.gateway.store.connection import fields, number
+from twokey.gateway.store.readers import entry_id
+from twokey.gateway.store.store import Store
+from twokey.gateway.trust.merkle_tree import leaf_hash, root_of
+
+DAY_MS = 86_400_000
+
+
+@pytest.fixture
+def house(store: Store, tmp_path: Path) -> AuditHarness:
+    return AuditHarness(store, tmp_path)
+
+
+async def rows(house: AuditHarness) -> list[Row]:
+    return [row async for row in house.store.audit(house.keys).rows()]
+
+
+async def assert_whole(house: AuditHarness) -> None:
+    """Assert that the tree is exactly that of the log, at each of its checkpoints."""
+    records = list(house.files.records())
+    expected = [
+        leaf_hash(row._replace(state=record.state).leaf_text)
+        for row, record in zip(await rows(house), records, strict=True)
+    ]
+    assert [record.leaf for record in records] == expected
+    sizes = [one.size for one in house.checkpoints()]
+    assert sizes == sorted(set(sizes))
+    for one in house.checkpoints():
+        assert one.root == root_of(expected[: one.size])
+    assert sizes[-1:] == [len(records)]
+
+
+async def test_each_entry_is_a_leaf_in_the_order_of_the_log(
+    house: AuditHarness,
+) -> None:
+    await house.put(250)
+
+    await house.writer.tick()
+    await house.put(30)
+    await house.writer.tick(is_last=True)
+
+    await assert_whole(house)
+    assert [one.size for one in house.checkpoints()] == [200, 280]
+    assert {one.state for one in house.files.records()} == {SealState.SEALED}
+
+
+async def test_a_checkpoint_comes_after_a_minute_or_100_entries(
+    house: AuditHarness,
+) -> None:
+    await house.put(3)
+    await house.writer.tick()
+    early = len(house.files.notes())
+    house.clock.now += 61
+
+    await house.writer.tick()
+    await house.writer.tick()
+    await house.put(99)
+    await house.writer.tick()
+    before = len(house.files.notes())
+    await house.put(1)
+    await house.writer.tick()
+
+    assert (early, before) == (0, 1)
+    assert [one.size for one in house.checkpoints()] == [3, 103]
+    await assert_whole(house)
+
+
+async def test_an_empty_log_has_a_name_and_no_checkpoint(house: AuditHarness) -> None:
+    await house.writer.tick(is_last=True)
+
+    assert house.files.name() is not None
+    assert house.files.notes() == []
+
+
+async def test_two_processes_write_one_log_in_turn(house: AuditHarness) -> None:
+    other = house.another()
+    for _ in range(4):
+        await house.put(40)
+        await house.writer.tick()
+        await house.put(40)
+        await asyncio.gather(other.tick(), house.writer.tick(), other.tick())
+
+    await other.tick(is_last=True)
+    await house.writer.tick(is_last=True)
+
+    await assert_whole(house)
+
+
+async def test_a_paused_writer_keeps_the_others_away_from_the_files(
+    house: AuditHarness,
+) -> None:
+    await house.put(10)
+    with house.files.locked("paused") as was_last:
+        await house.writer.tick(is_last=True)
+        assert was_last is False
+        assert house.files.notes() == []
+
+    await house.writer.tick(is_last=True)
+
+    await assert_whole(house)
+
+
+async def test_what_no_replica_has_is_not_signed(
+    house: AuditHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(key: str) -> None:
+        raise NotConfirmed
+
+    await house.put(10)
+    with monkeypatch.context() as without_replicas:
+        without_replicas.setattr(house.store.conn, "confirm", refuse)
+        with pytest.raises(NotConfirmed):
+            await house.writer.tick(is_last=True)
+    assert house.files.notes() == []
+
+    await house.writer.tick(is_last=True)
+    await assert_whole(house)
+
+
+async def test_entries_leave_the_store_only_behind_a_checkpoint(
+    house: AuditHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def length() -> int:
+        return number(await house.store.conn.command("XLEN", house.keys.audit))
+
+    await house.put(1000, age_ms=500 * DAY_MS)
+    with monkeypatch.context() as unsigned:
+        unsigned.setattr("twokey.gateway.service.audit_writing.CHECKPOINT_ENTRIES", 9e9)
+        await house.writer.tick()
+    kept = await length()
+    house.clock.now += 61
+
+    await house.writer.tick()
+
+    assert kept == 1000
+    assert [one.size for one in house.checkpoints()] == [1000]
+    assert await length() < 200
+
+
+async def test_segments_hold_what_the_tree_has_and_no_more(
+    house: AuditHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sealing, "SEGMENT", 100)
+    house.store.audit_folder = house.store.tree_folder
+    for _ in range(3):
+        await house.put(120, age_ms=2 * 3_600_000)
+        house.clock.now += 61
+        await house.writer.tick()
+    await house.put(50)
+
+    await house.writer.tick(is_last=True)
+
+    await assert_whole(house)
+    header = read_header(house.files.folder, house.keys.shard, 1)
+    assert header
+    assert header.format == 2
+    sealed = read_segment(house.files.folder, header)
+    assert {row.state for row in sealed} == {"sealed"}
+
+
+async def test_an_entry_that_was_changed_after_its_checkpoint_is_not_sealed(
+    house: AuditHarness,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(sealing, "SEGMENT", 100)
+    await house.put(5, age_ms=2 * 3_600_000)
+    await house.another().tick(is_last=True)
+    house.store.audit_folder = house.store.tree_folder
+    conn, key = house.store.conn, house.keys.audit
+    found = await rows(house)
+    await conn.command("DEL", key)
+    for row in found:
+        event = row.event.replace("item.rejected", "item.executed")
+        values = ["e", event, "at", row.at, "s", row.seal]
+        await conn.command("XADD", key, row.seq, *values)
+
+    await house.another().tick()
+
+    assert "is not what the audit tree has as entry 0" in caplog.text
+    assert not list(house.files.folder.glob("*.gz"))
+
+
+async def test_an_entry_that_somebody_else_wrote_is_told_and_kept_as_such(
+    house: AuditHarness,
+) -> None:
+    await house.put(2, sealed=False)
+    await house.writer.tick()
+    await asyncio.sleep(0.002)
+    await house.put(1)
+    await house.put(1, sealed=False)
+    conn, key = house.store.conn, house.keys.audit
+    await conn.command("XADD", key, "*", "e", "{}", "at", "1", "s", "1.a.b")
+
+    await house.writer.tick()
+    await house.writer.tick(is_last=True)
+
+    states = [one.state for one in house.files.records()]
+    assert states[:5] == [
+        SealState.UNSEALED, SealState.UNSEALED, SealState.SEALED, SealState.UNSEALED,
+        SealState.FORGED,
+    ]  # fmt: skip
+    # Those that the tree began with are of an older version.
+    assert house.store.security.counts == {SecurityKind.SEAL_WRONG: 2}
+    await assert_whole(house)
+
+
+@pytest.mark.parametrize("lost", ["tree", "checkpoints", "older", "other", "flipped"])
+async def test_a_tree_that_is_not_the_newest_is_not_continued(
+    house: AuditHarness, lost: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    files, copy = house.files, house.folder / "copy"
+    await house.put(100)
+    await house.writer.tick()
+    shutil.copytree(files.folder, copy)
+    await house.put(100)
+    await house.writer.tick()
+    match lost:
+        case "tree":
+            os.truncate(files.tree_path, 150 * 49)
+        case "checkpoints":
+            files.checkpoints_path.unlink()
+        case "older":
+            shutil.rmtree(files.folder)
+            shutil.copytree(copy, files.folder)
+        case "other":
+            shutil.rmtree(files.folder)
+        case _:
+            body = bytearray(files.tree_path.read_bytes())
+            body[150 * 49 + 20] ^= 1
+            files.tree_path.write_bytes(body)
+    before = files.checkpoints_path.exists() and files.checkpoints_path.read_bytes()
+    await house.put(100)
+
+    await house.another().tick(is_last=True)
+
+    assert "audit.not_written" in caplog.text
+    exists = files.checkpoints_path.exists()
+    assert (exists and files.checkpoints_path.read_bytes()) == before
+
+
+async def test_a_store_from_an_older_copy_goes_on_behind_the_tree(
+    house: AuditHarness,
+) -> None:
+    await house.put(100)
+    await house.writer.tick()
+    conn, keys = house.store.conn, house.keys
+    noted = fields(await conn.command("HGETALL", keys.audit_tree))
+    await house.put(100)
+    await house.writer.tick()
+    # As a copy from before the second hundred has it.
+    last = list(house.files.records())[99].place
+    await conn.command("DEL", keys.audit, keys.audit_tree)
+    for name, value in noted.items():
+        await conn.command("HSET", keys.audit_tree, name, value)
+    await house.put(5)
+
+    await house.another().tick(is_last=True)
+
+    assert [one.size for one in house.checkpoints()] == [100, 200, 205]
+    assert last < entry_id((await rows(house))[0].seq)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(4))
+async def test_a_writer_that_is_killed_at_any_step_leaves_no_gap_and_no_fork(
+    house: AuditHarness, part: int
+) -> None:
+    module = [sys.executable, "-m", "tests.service.audit_writer_process"]
+    words = [*module, house.store.conn.url, str(house.folder)]
+    lease = house.keys.lease("", "", "audit")
+    step, killed = part, 0
+    while True:
+        await house.put(120)
+        run = [*words, str(step)]
+        done = await asyncio.to_thread(
+            subprocess.run, run, check=False, capture_output=True
+        )
+        # The lease of the dead one ends by itself; here nobody waits for it.
+        await house.store.conn.command("DEL", lease)
+        if done.returncode == os.EX_OK:
+            break
+        assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+        killed += 1
+        step += 4
+        before = house.checkpoints() if house.files.name() else []
+        await house.another().tick(is_last=True)
+        await house.store.conn.command("DEL", lease)
+        await assert_whole(house)
+        assert house.checkpoints()[: len(before)] == before
+
+    await assert_whole(house)
+    assert killed > 1
+
+
+@pytest.mark.slow
+async def test_100_000_entries_are_written_in_reasonable_time(
+    house: AuditHarness,
+) -> None:
+    await house.put(100_000)
+
+    async with asyncio.timeout(120):
+        await house.writer.tick(is_last=True)
+
+    assert house.checkpoints()[-1].size == 100_000
+
+
+async def test_old_segments_are_dropped_and_the_tree_still_verifies(
+    house: AuditHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sealing, "SEGMENT", 100)
+    house.store.audit_folder = house.store.tree_folder
+    house.store.audit_kept = timedelta(days=1000)
+    for days in (500, 450, 3, 1):
+        await house.put(400, age_ms=days * DAY_MS)
+    for _ in range(20):
+        house.clock.now += 61
+        await house.writer.tick()
+    house.store.audit_kept = timedelta(days=400)
+    for _ in range(3):
+        house.clock.now += 61
+        await house.writer.tick()
+
+    kept = await rows(house)
+    records = list(house.files.records())
+    assert len(records) == 1600
+    assert len(kept) < 1600
+    assert house.checkpoints()[-1].root == root_of([one.leaf for one in records])
+    last = zip(kept, records[-len(kept) :], strict=True)
+    assert all(
+        leaf_hash(row._replace(state=one.state).leaf_text) == one.leaf
+        for row, one in last
+    )

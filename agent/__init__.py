@@ -2,7 +2,13 @@
 
 from twokey.agent.deep_agents import gated_subagents
 from twokey.agent.edited_view import edited_view
-from twokey.agent.grants import Grant, grant, guarded
+from twokey.agent.grants import (
+    Grant,
+    current_receipt,
+    grant,
+    guarded,
+    receipt_meta,
+)
 from twokey.agent.human_in_the_loop import HumanInTheLoopMiddleware
 from twokey.agent.messages import EditMessage, edit_messages
 from twokey.agent.middleware import ApprovalMiddleware
@@ -32,10 +38,12 @@ __all__ = [
     "ask_questions",
     "ask_user",
     "connected",
+    "current_receipt",
     "edit_messages",
     "edited_view",
     "gated_subagents",
     "grant",
     "guarded",
+    "receipt_meta",
     "require_approval",
 ]

@@ -304,6 +304,7 @@ async def _run_once(
         action_hash=claimed.action_hash,
         tool=held.verdict.tool,
         args_hash=wire.args_hash(args),
+        receipt=claimed.receipt,
     )
     beats = heartbeats(held.verdict.item_id, claimed, gateway)
     with collect_edits(held.ref.run_ref) as inside, grant_scope(grant), beats:

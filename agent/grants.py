@@ -24,6 +24,7 @@ from twokey.agent.rechecks import Recheck
 from twokey.gateway.errors import BadJson, NotAllowed, NotStarted
 from twokey.gateway.gates.gate import GuardedTool
 from twokey.gateway.protocol import strict_json, wire
+from twokey.gateway.protocol.receipts import META_KEY
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,8 @@ class Grant:
         action_hash: what was approved; "" when the policy auto-approves the call.
         tool: name of the tool that may run.
         args_hash: hash of the arguments that it may run with.
+        receipt: proof of the gateway's for whoever runs the call elsewhere; see
+            `current_receipt`.
     """
 
     item_id: str
@@ -44,6 +47,7 @@ class Grant:
     action_hash: str
     tool: str
     args_hash: str
+    receipt: str = ""
 
 
 @dataclass(slots=True)
@@ -95,6 +99,28 @@ def grant() -> Grant:
             "`ApprovalMiddleware` has one."
         )
     return use.grant
+
+
+def current_receipt() -> str:
+    """Return the receipt of the call that runs now, to pass on with it.
+
+    A tool that has its effect in another process hands it to that process, which
+    verifies it with `twokey.receipts` and refuses the call without one. It is "" where
+    no gate let this call run, where the policy let it run without a record (tier
+    ``auto``), and where the gateway has no keys.
+    """
+    use = _current.get()
+    return use.grant.receipt if use is not None and use.is_open else ""
+
+
+def receipt_meta() -> dict[str, str]:
+    """Return ``_meta`` of a tool call to an MCP server, with the receipt.
+
+    For ``session.call_tool(name, args, meta=receipt_meta())``. It is empty where
+    `current_receipt` is.
+    """
+    text = current_receipt()
+    return {META_KEY: text} if text else {}
 
 
 def is_granted_start(tool: str, args: object, run_id: UUID) -> bool:

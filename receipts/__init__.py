@@ -16,11 +16,18 @@ from __future__ import annotations
 
 from twokey.gateway.errors import NotVerified
 from twokey.gateway.protocol.effect import Effect
-from twokey.gateway.protocol.receipts import Grant, Ledger, Receipt
+from twokey.gateway.protocol.receipts import (
+    META_KEY,
+    Grant,
+    Ledger,
+    Receipt,
+    verify_receipt,
+)
 from twokey.receipts.sqlite_ledger import SqliteLedger
-from twokey.receipts.verifier import Verifier
+from twokey.receipts.verifier import Verifier, requires_receipt
 
 __all__ = [
+    "META_KEY",
     "Effect",
     "Grant",
     "Ledger",
@@ -28,4 +35,6 @@ __all__ = [
     "Receipt",
     "SqliteLedger",
     "Verifier",
+    "requires_receipt",
+    "verify_receipt",
 ]

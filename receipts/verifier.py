@@ -114,3 +114,23 @@ class Verifier:
             return called(*args, **kwargs)
 
         return guarded_function
+
+
+def requires_receipt(
+    *,
+    audience: str,
+    keys: Iterable[str | PublicKey],
+    ledger: Ledger,
+    needs_people: bool = False,
+) -> Callable[[Callable[_Params, _Result]], Callable[..., _Result]]:
+    """Return a decorator by which a function runs only with a receipt.
+
+    See `Verifier`, of which it makes one, and `Verifier.guarded`.
+
+    Raises:
+        SettingsError: as `Verifier`.
+    """
+    verifier = Verifier(
+        audience=audience, keys=keys, ledger=ledger, needs_people=needs_people
+    )
+    return verifier.guarded

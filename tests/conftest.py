@@ -7,6 +7,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,8 @@ from tests.topologies import Cluster, SentinelSet, programs
 from twokey.gateway.store.connection import Connection
 from twokey.gateway.store.engine import EmbeddedEngine
 from twokey.gateway.store.store import Store
+from twokey.gateway.trust.key_folder import Role
+from twokey.gateway.trust.keyring import Keyring
 
 pytest_plugins = ["pytester", "tests.levels"]
 
@@ -64,10 +67,19 @@ async def make_durable(url: str) -> None:
     await conn.close()
 
 
+@pytest.fixture(scope="session")
+def keyring(tmp_path_factory: pytest.TempPathFactory) -> Keyring:
+    """Give the signing keys of every role."""
+    made = Keyring(tmp_path_factory.mktemp("keys"), makes=Role)
+    made.make_missing(datetime.fromtimestamp(0, UTC))
+    return made
+
+
 @pytest.fixture
-async def store(valkey_url: str) -> AsyncGenerator[Store]:
+async def store(valkey_url: str, keyring: Keyring) -> AsyncGenerator[Store]:
     """Give an empty store; afterwards each key lives as long as it is needed."""
     opened = Store(valkey_url, secrets=SECRETS, lease_ms=2000)
+    opened.keyring = keyring
     await opened.conn.command("FLUSHALL")
     yield opened
     wrong = await wrong_lifetimes(opened.conn)

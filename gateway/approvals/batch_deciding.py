@@ -39,6 +39,7 @@ from twokey.gateway.approvals.events import BATCH_MEMBER, NEEDS_ONE, Event, Even
 from twokey.gateway.approvals.policy_decision import PolicyDecision
 from twokey.gateway.approvals.raising import first_of, raised_item
 from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.approvals.signed_decisions import DecisionKey
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.tiers import Tier
 
@@ -63,7 +64,7 @@ class BatchChange:
     outcome: BatchDecided
 
 
-def decide_batch(
+def decide_batch(  # noqa: PLR0913 - what a decision is made over, by name
     approval: Approval,
     click: Click,
     partition: Partition,
@@ -73,6 +74,7 @@ def decide_batch(
     policies: Mapping[int, PolicyDecision],
     voters: Mapping[int, Sequence[Reviewer]],
     repeats: Collection[int] = (),
+    key: DecisionKey | None = None,
 ) -> BatchChange | BatchRefused | Refusal:
     """Apply a partition to an approval, or say why none of it counts.
 
@@ -85,6 +87,7 @@ def decide_batch(
         policies: by index, what the current policy says of what would run.
         voters: by index, those who voted before, resolved now.
         repeats: calls that need more once others of the partition are approved.
+        key: signs what they say, for the bot.
     """
     refusal = _moved(approval, click, partition, now_ms)
     if refusal is not None:
@@ -120,6 +123,7 @@ def decide_batch(
             now_ms=now_ms,
             policy_now=policies.get(index),
             voters=voters.get(index, ()),
+            key=key,
         )
         # Who approved one of several calls before approves the others now.
         if result == ALREADY_APPROVED:

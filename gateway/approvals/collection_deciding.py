@@ -46,6 +46,7 @@ from twokey.gateway.approvals.events import (
 )
 from twokey.gateway.approvals.policy_decision import PolicyDecision
 from twokey.gateway.approvals.record import Approval
+from twokey.gateway.approvals.signed_decisions import DecisionKey
 from twokey.gateway.protocol.states import ItemState
 
 Choice = Approve | Edit | Reject
@@ -99,7 +100,7 @@ class _Decided:
     already: set[int]
 
 
-def decide_together(
+def decide_together(  # noqa: PLR0913 - what a decision is made over, by name
     approvals: Mapping[str, Approval],
     seen: SeenCollection,
     decisions: Sequence[Choice | None],
@@ -109,6 +110,7 @@ def decide_together(
     policies: Mapping[int, PolicyDecision],
     voters: Mapping[int, Sequence[Reviewer]],
     repeats: Collection[int] = (),
+    key: DecisionKey | None = None,
 ) -> CollectionChange | CollectionRefused | Invalid:
     """Apply decisions to calls of several approvals, or say why none of them counts.
 
@@ -122,6 +124,7 @@ def decide_together(
         policies: by number, what the current policy says of what would run.
         voters: by number, those who voted before, resolved now.
         repeats: calls that need another look once others of the gesture are approved.
+        key: signs what they say, for the bot.
     """
     decided = _Decided({}, {}, set(), set())
     pairs = zip(seen.clicks, decisions, strict=True)
@@ -151,6 +154,7 @@ def decide_together(
             now_ms=now_ms,
             policy_now=policy_now,
             voters=voters.get(number, ()),
+            key=key,
         )
         _note(decided, number, result)
     if decided.refusals:

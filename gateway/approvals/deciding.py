@@ -46,6 +46,7 @@ from twokey.gateway.approvals.raising import (
 from twokey.gateway.approvals.reconciling import reconcile
 from twokey.gateway.approvals.record import Approval, DecisionRecord, Item
 from twokey.gateway.approvals.repeating import show_first, unseen
+from twokey.gateway.approvals.signed_decisions import DecisionKey
 from twokey.gateway.approvals.voting import (
     is_counted,
     pending_change,
@@ -86,6 +87,7 @@ def decide(
     now_ms: int,
     policy_now: PolicyDecision | None = None,
     voters: Sequence[Reviewer] = (),
+    key: DecisionKey | None = None,
 ) -> Change | Refusal:
     """Apply a decision to an approval, or say why it does not count.
 
@@ -104,6 +106,7 @@ def decide(
         voters: those who voted for this item before, resolved now. They are asked
             again when a vote would be the last one needed; a person missing here is
             unknown, and an unknown vote completes nothing.
+        key: signs what they say, for the bot.
     """
     if refusal := _no_such_item(approval, click):
         return refusal
@@ -111,7 +114,15 @@ def decide(
     # The reviewer is passed twice. `_actor` needs a context, and narrows `reviewer` to
     # the delegations that count here; `resolved` keeps all of them.
     context = DecisionContext(
-        approval, item, click, reviewer, now_ms, policy_now, tuple(voters), reviewer
+        approval,
+        item,
+        click,
+        reviewer,
+        now_ms,
+        policy_now,
+        tuple(voters),
+        reviewer,
+        key,
     )
     if reviewer.stands_in_for:
         context = replace(context, reviewer=_actor(context))
@@ -305,6 +316,7 @@ def _changed(context: DecisionContext, document: str, reason: str) -> Change | R
         link=policy_now.link if policy_now else "",
         effect=policy_now.effect if policy_now else "",
     )
+    edited = edited.with_(edit_signed=context.edit_signature(edited))
     raised = raised_item(edited, context.policy_now)
     if raised.tier is Tier.DENY:
         return Invalid(errors={"": "The policy does not allow these arguments."})

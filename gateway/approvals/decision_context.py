@@ -19,9 +19,18 @@ from twokey.gateway.approvals.events import (
 from twokey.gateway.approvals.policy_decision import PolicyDecision
 from twokey.gateway.approvals.record import Approval, DecisionRecord, Item
 from twokey.gateway.approvals.requirement import Requirement, Role, Vote
+from twokey.gateway.approvals.signature import Signature
+from twokey.gateway.approvals.signed_decisions import (
+    DecisionKey,
+    Word,
+    signed,
+    word_of_edit,
+    word_of_end,
+    word_of_vote,
+)
 from twokey.gateway.protocol.records import Person
 from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.verbs import Verb
+from twokey.gateway.protocol.verbs import Finding, Verb
 
 
 @dataclass(frozen=True)
@@ -29,7 +38,8 @@ class DecisionContext:
     """What a decision is made over: the record, the click, the person, the time.
 
     ``reviewer`` stands in for those alone whose roles count here; ``resolved`` is the
-    same person with everybody who handed their queue to them.
+    same person with everybody who handed their queue to them. ``key`` signs what they
+    say; None: nobody signs.
     """
 
     approval: Approval
@@ -40,6 +50,7 @@ class DecisionContext:
     policy_now: PolicyDecision | None
     voters: tuple[Reviewer, ...]
     resolved: Reviewer
+    key: DecisionKey | None = None
 
     @cached_property
     def requirement(self) -> Requirement:
@@ -76,9 +87,20 @@ class DecisionContext:
         """Return those for whom this person decides here."""
         return tuple(other.person for other in self.reviewer.stands_in_for)
 
-    def vote(self, item: Item, roles: Sequence[Role], reason: str = "") -> Vote:
-        """Return this person's word for what would run, with the roles they hold."""
-        return Vote(
+    def vote(
+        self,
+        item: Item,
+        roles: Sequence[Role],
+        reason: str = "",
+        *,
+        verb: Verb | None = Verb.APPROVE,
+        finding: Finding | None = None,
+    ) -> Vote:
+        """Return this person's word for what would run, with the roles they hold.
+
+        With a finding, it is about the latest attempt to run it, and no verb.
+        """
+        vote = Vote(
             by=self.reviewer.person,
             roles=quorum.roles_of(self.reviewer, roles),
             action_hash=item.action_hash,
@@ -88,12 +110,20 @@ class DecisionContext:
             membership_at_ms=self.now_ms - membership.age_ms(self.reviewer),
             reason=reason,
         )
+        if self.key is None:
+            return vote
+        fence = item.fence if finding else 0
+        word = word_of_vote(self.approval, item, vote, finding=finding, fence=fence)
+        return vote.with_(signed=self._signed(word, verb, vote.roles))
 
     def decision_record(
         self, verb: Verb, text: str, answers: tuple[str, ...] = ()
     ) -> DecisionRecord:
-        """Return this person's word as the one that ends the waiting."""
-        return DecisionRecord(
+        """Return this person's word as the one that ends the waiting.
+
+        An approval is signed by its votes.
+        """
+        record = DecisionRecord(
             verb=verb,
             by=self.reviewer.person,
             at_ms=self.now_ms,
@@ -101,6 +131,38 @@ class DecisionContext:
             on_behalf_of=self.on_behalf_of,
             answers=answers,
         )
+        if self.key is None or verb in {Verb.APPROVE, Verb.EDIT}:
+            return record
+        word = word_of_end(self.approval, self.item, record, self.item.action_hash)
+        roles = quorum.roles_of(self.reviewer, self.requirement.roles)
+        return record.with_(signed=self._signed(word, verb, roles))
+
+    def edit_signature(self, item: Item) -> Signature | None:
+        """Return the signature of an edit that this person made."""
+        word = word_of_edit(self.approval, item)
+        if self.key is None or word is None:
+            return None
+        roles = quorum.roles_of(self.reviewer, item.requirement.roles)
+        return self._signed(word, Verb.EDIT, roles)
+
+    def _signed(
+        self, word: Word, verb: Verb | None, roles: tuple[str, ...]
+    ) -> Signature | None:
+        if self.key is None:
+            return None
+        click, asked = self.click, self.policy_now or self.approval
+        unsigned = Signature(
+            key="",
+            sig="",
+            verb=verb,
+            version=click.version,
+            seen="" if click.action_hash == word.action_hash else click.action_hash,
+            roles=roles,
+            request=click.request_digest,
+            display=click.display_digest,
+            policy=asked.policy_digest,
+        )
+        return signed(word, unsigned, self.key)
 
     def needs_reason(self, *verbs: Verb) -> bool:
         """Return whether one of these decisions has to say why, then or now."""

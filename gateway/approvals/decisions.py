@@ -135,6 +135,8 @@ Decision = Approve | Edit | Reject | Respond | Reconcile
 class Click(Record):
     """What a reviewer saw when they decided: ids, version and hash of one item.
 
+    ``display_digest`` is of the blocks that were shown, where it is known.
+
     ``is_shared`` is set when one gesture was about many items: then it approves none
     that is escalated now.
     """
@@ -144,6 +146,7 @@ class Click(Record):
     version: int
     action_hash: str
     request_digest: str = ""
+    display_digest: str = ""
     is_shared: bool = False
 
 

@@ -102,7 +102,9 @@ def _observation(
 ) -> Observation:
     return Observation(
         finding=decision.finding,
-        vote=context.vote(context.item, requirement.roles),
+        vote=context.vote(
+            context.item, requirement.roles, verb=None, finding=decision.finding
+        ),
         note=decision.note.strip(),
         fence=context.item.fence,
     )

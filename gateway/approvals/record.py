@@ -20,6 +20,7 @@ from twokey.gateway.approvals.requirement import (
     SpotCheck,
     Vote,
 )
+from twokey.gateway.approvals.signature import Signature
 from twokey.gateway.approvals.similar import Bounds, Cover, Use
 from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.questions import Answered, Question, questions_in
@@ -73,6 +74,7 @@ class DecisionRecord(Record):
     text: str = ""
     on_behalf_of: tuple[Person, ...] = ()
     answers: tuple[str, ...] = ()
+    signed: Signature | None = None
 
 
 class TriageResult(Record):
@@ -105,18 +107,15 @@ class Item(PolicyDecisionFields):
         spot_check: whether it was right, asked after it ran; None: nobody was.
         late_result: what an executor reported after people had reconciled it.
         requests_before: what each window that counts requests held before this call, in
-            millionths by the store's key of the window: a request keeps its place in
-            the row, however many come later.
-        effect: the same for calls with the same effect, by the policy that evaluated
-            last; "" when nobody said.
+            millionths by its key: a request keeps its place in the row.
+        effect: the same for calls with the same effect, by the last evaluation, or "".
         repeats_seen_ms: precedents up to then were shown before a decision on this
             version; 0: those of before the approval was opened.
         too_soon: approvals that came sooner than the policy accepts at once; they count
             for nothing, and the next one of their person is not asked again.
-        past: what is known of earlier calls, where the item is shown as of now; it is
-            not stored.
-        original_args: what the model wrote, where its tool reads that as something
-            else: unverified evidence, which nothing decides by.
+        past: of earlier calls, where the item is shown as of now; it is not stored.
+        original_args: what the model wrote, where its tool reads something else.
+        edit_signed: the bot's signature of the edit.
         cover: the standing approval that authorized the call as it opened, if any.
         expires_at_ms: when its wait ends, where that is not when its approval says: it
             was raised, or went back to people. 0: as the approval says.
@@ -145,6 +144,7 @@ class Item(PolicyDecisionFields):
     principals: tuple[Person, ...] = ()
     votes: tuple[Vote, ...] = ()
     edit: EditRecord | None = None
+    edit_signed: Signature | None = None
     decision: DecisionRecord | None = None
     revoked: Revocation | None = None
     lapses_at_ms: int = 0

@@ -8,6 +8,7 @@ from typing import Self
 
 from pydantic import Field
 
+from twokey.gateway.approvals.signature import Signature
 from twokey.gateway.protocol.records import Person, Record
 from twokey.gateway.protocol.verbs import Finding
 
@@ -114,7 +115,7 @@ class Vote(Record):
 
     ``on_behalf_of`` names those whose roles it uses up as well: they vote no more.
     ``membership_at_ms`` is when Slack was asked for the roles.
-    ``reason`` is why; the agent reads it.
+    ``reason`` is why; the agent reads it. ``signed`` is the bot's signature.
     """
 
     by: Person
@@ -124,6 +125,7 @@ class Vote(Record):
     on_behalf_of: tuple[Person, ...] = ()
     membership_at_ms: int = 0
     reason: str = ""
+    signed: Signature | None = None
 
 
 class SpotCheck(Record):

@@ -76,7 +76,7 @@ def vote(
     is_edited = item.action != context.item.action
     # Buttons carry the version: with a new one every click on the old card is refused.
     version = context.approval.version + (1 if is_edited else 0)
-    vote = context.vote(item, roles, text if verb is Verb.APPROVE else "")
+    vote = context.vote(item, roles, text if verb is Verb.APPROVE else "", verb=verb)
     barred = permission.editors(context.item, item.requirement)
     # A second vote of a person takes the place of their first; it never adds one.
     others = votes_of_others(item, vote.by)

@@ -7,8 +7,9 @@ could approve a call.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
+from twokey.gateway.client.claim_receipts import parse_keys, verified_claim
 from twokey.gateway.client.http_connection import HttpConnection
 from twokey.gateway.errors import KeyRefused, NotAllowed
 from twokey.gateway.protocol import http_api
@@ -34,13 +35,18 @@ class HttpGateway:
     Args:
         url: of the gateway, ``https://…``; plain ``http`` only for this machine.
         api_key: as `twokey api-keys create` prints it.
+        receipt_keys: public keys of the gateway, as `twokey keys list` prints them. A
+            call then runs only with a receipt that one of them signed.
 
     Raises:
-        SettingsError: when the URL or the key cannot be used.
+        SettingsError: when the URL or a key cannot be used.
     """
 
-    def __init__(self, url: str, api_key: str) -> None:
+    def __init__(
+        self, url: str, api_key: str, *, receipt_keys: Iterable[str] = ()
+    ) -> None:
         self.connection = HttpConnection(url, api_key)
+        self._receipt_keys = parse_keys(receipt_keys)
 
     def __repr__(self) -> str:
         """Name the gateway without the key."""
@@ -53,12 +59,13 @@ class HttpGateway:
     async def claim(self, request: ClaimRequest) -> ClaimReply:
         """Ask to run a call; see `Gateway.claim`."""
         try:
-            return await self.connection.ask(http_api.CLAIM, request)
+            reply = await self.connection.ask(http_api.CLAIM, request)
         except KeyRefused:
             raise
         except NotAllowed as error:
             # Such as an item that is not there, which in one process is a reply too.
             return Refused(reason=str(error))
+        return verified_claim(reply, request, self._receipt_keys)
 
     async def heartbeat(self, item_id: str, fence: int) -> bool:
         """Keep a claim; see `Gateway.heartbeat`."""

@@ -22,6 +22,7 @@ from twokey.gateway.policy.check_rules import SeededDefectRule, SpotCheckRule
 from twokey.gateway.policy.fields import (
     ArgsPath,
     ArgsPaths,
+    Audience,
     ChannelRef,
     Condition,
     Count,
@@ -245,6 +246,8 @@ class ToolRule(Record):
     ``effect`` says whether it only reads or can be taken back; of one that says nothing
     it is assumed that it cannot. ``same_by`` names the arguments that two calls share
     when the second is the first one again; without it these are all arguments.
+    ``audience`` names who runs the tool, for whom its receipts are; without it that is
+    the agent.
     ``notify`` says how people learn of its cards, whatever their role and tier say.
     ``batch`` lets calls of several requests share a card. ``allow_similar`` lets people
     give standing approvals, within its bounds.
@@ -262,6 +265,7 @@ class ToolRule(Record):
     args_schema: JsonObject | None = None
     requires_reason: ReasonsFor | None = None
     effect: Effect | None = None
+    audience: Audience | None = None
     idempotent: StrictBool | None = None
     redact: tuple[ArgsPath, ...] = ()
     totals: Totals = ()

@@ -19,6 +19,7 @@ from typing import Literal, Protocol
 from pydantic import Field, ValidationError
 
 from twokey.gateway.errors import BadJson, NotVerified
+from twokey.gateway.protocol.business_state import BusinessState, with_state
 from twokey.gateway.protocol.digest import action_document, action_hash, canonical
 from twokey.gateway.protocol.dsse import parse_envelope, verified
 from twokey.gateway.protocol.effect import Effect
@@ -30,6 +31,9 @@ from twokey.gateway.protocol.tiers import Tier
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE = "https://twokey.dev/decision/v1"
+
+META_KEY = "dev.twokey/receipt"
+"""Member of ``_meta`` of a tool call to an MCP server (Model Context Protocol)."""
 
 LIFETIME_S = 15 * 60
 """How long a receipt may live; the gateway renews it while the call may still run."""
@@ -69,7 +73,7 @@ class BatchPlace(Record):
 class Receipt(Record):
     """What a receipt says. Times are seconds since 1970.
 
-    ``call`` has the context and the salt of the action document: with the tool and
+    ``ctx``, ``salt`` and ``state`` are those of the action document: with the tool and
     the arguments of the real call they give its hash.
     """
 
@@ -93,6 +97,7 @@ class Receipt(Record):
     approvers: tuple[Approver, ...]
     ctx: dict[str, str]
     salt: str = Field(pattern=r"^[0-9a-f]{32}$")
+    state: BusinessState | None = None
 
 
 class _Digest(Record):
@@ -251,6 +256,8 @@ def _hash_of(tool: str, args: JsonObject, receipt: Receipt) -> str:
         document = action_document(
             tool=tool, args=args, ctx=receipt.ctx, salt=receipt.salt
         )
+        if receipt.state is not None:
+            document = with_state(document, receipt.state)
     except BadJson as error:
         raise NotVerified(
             "call_differs", "the arguments are not strict JSON"

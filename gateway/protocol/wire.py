@@ -240,6 +240,7 @@ class Claimed(Record):
     ``asks_on_failure`` says that people reconcile a failure. ``reconciled``
     is what people said of an earlier attempt, when they had the call run again.
     ``requested`` is the document of the request where ``action`` has a newer state.
+    ``receipt`` proves to whoever runs the tool that this call may run; "" without keys.
     """
 
     kind: Literal["new"] = "new"
@@ -252,6 +253,7 @@ class Claimed(Record):
     asks_on_failure: bool = False
     reconciled: ReconcileAnswer | None = None
     requested: str = ""
+    receipt: str = ""
 
 
 class CheckState(Record):

@@ -188,6 +188,7 @@ class AsShownService(PolicyService):
             now_ms=loaded.now_ms,
             policy_now=evaluated.policy_now,
             voters=people,
+            key=self._decision_key,
         )
         if not isinstance(result, Change):
             return None

@@ -15,7 +15,7 @@ from twokey.gateway.approvals.resume_value import (
     end_reason,
 )
 from twokey.gateway.approvals.revoking import ask_in_new_state, revoke
-from twokey.gateway.errors import BadJson, CorruptRecord
+from twokey.gateway.errors import BadJson, CorruptRecord, NotVerified
 from twokey.gateway.failures import log_failure
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.protocol import digest
@@ -43,9 +43,11 @@ from twokey.gateway.service.call_outcomes import (
 from twokey.gateway.service.covering import standing_of
 from twokey.gateway.service.denials import freeze_message
 from twokey.gateway.service.hidden_words import with_hidden_summary
+from twokey.gateway.service.receipts import Receipts
 from twokey.gateway.service.spot_checks import with_spot_check
 from twokey.gateway.service.starting_together import StartingTogether
 from twokey.gateway.service.tenant_service import PolicyService
+from twokey.gateway.service.unproven import Unproven, refuse_unproven
 from twokey.gateway.store.atomic_write import Loaded, Write
 from twokey.gateway.store.freezes import names_of
 from twokey.gateway.store.store import Store
@@ -76,6 +78,7 @@ class ClaimService(PolicyService):
     ) -> None:
         super().__init__(store, policy, tenant=tenant)
         self._together = StartingTogether(store)
+        self._receipts = Receipts(store, policy)
 
     async def claim(self, request: ClaimRequest) -> ClaimReply:
         """Grant one execution of an authorized call, checked against our record.
@@ -86,17 +89,19 @@ class ClaimService(PolicyService):
             NewerRecord: when a newer version wrote the record.
         """
 
-        async def compute(loaded: Loaded, item: Item) -> Write | ClaimReply:
+        async def compute(loaded: Loaded, item: Item) -> Write | ClaimReply | Unproven:
             return await self._claimed(loaded, item, request)
 
         with self._together.starts(request.item_id):
             found = await self._change(request.item_id, compute)
         if found is None:
             return Refused(reason=_NOT_OURS)
+        if isinstance(found, Unproven):
+            return await refuse_unproven(self._store, found)
         if not isinstance(found, Write):
             return found
         index = approval_of(request.item_id)[1]
-        return self._reply(found.approval.items[index], request.owner)
+        return self._reply(found.approval, index, request.owner, found.standing)
 
     async def heartbeat(self, item_id: str, fence: int) -> bool:
         """Keep a claim; False when it is no longer this fence's."""
@@ -162,18 +167,27 @@ class ClaimService(PolicyService):
 
     async def _claimed(
         self, loaded: Loaded, item: Item, request: ClaimRequest
-    ) -> Write | ClaimReply:
+    ) -> Write | ClaimReply | Unproven:
         # An item id alone would let one call be run with the approval of another.
         if item.is_standing or not is_same_call(request, item):
             return Refused(reason=_NOT_OURS, state=item.state)
+        if item.state not in {ItemState.AUTHORIZED, ItemState.EXECUTING}:
+            return _unclaimable(item)
+        standing = await standing_of(self._store, item)
+        try:
+            self._receipts.check(loaded.approval, item, standing)
+        except NotVerified as error:
+            return Unproven(loaded.approval, item, error)
         if item.state is ItemState.AUTHORIZED:
-            return await self._start(loaded, item, request)
-        if item.state is ItemState.EXECUTING:
-            return await self._take_over(loaded, item, request)
-        return _unclaimable(item)
+            return await self._start(loaded, item, request, standing)
+        return await self._take_over(loaded, item, request, standing)
 
     async def _start(
-        self, loaded: Loaded, item: Item, request: ClaimRequest
+        self,
+        loaded: Loaded,
+        item: Item,
+        request: ClaimRequest,
+        standing: Approval | None,
     ) -> Write | ClaimReply:
         """Start an authorized call, unless its authorization holds no more."""
         approval, now_ms = loaded.approval, loaded.now_ms
@@ -181,7 +195,6 @@ class ClaimService(PolicyService):
         if 0 < item.lapses_at_ms <= now_ms:
             return _unclaimable(item.with_(state=ItemState.LAPSED))
         evaluated = await self._evaluate_now(loaded, item)
-        standing = await standing_of(self._store, item)
         back: Change | CheckState | None = revoke(
             approval,
             item,
@@ -211,13 +224,20 @@ class ClaimService(PolicyService):
         return self._grant(loaded, item, request, standing)
 
     async def _take_over(
-        self, loaded: Loaded, item: Item, request: ClaimRequest
+        self,
+        loaded: Loaded,
+        item: Item,
+        request: ClaimRequest,
+        standing: Approval | None,
     ) -> Write | ClaimReply:
         """Decide how a call that was started before continues."""
         approval, now_ms = loaded.approval, loaded.now_ms
         # `owner` names one attempt, so this is the same claim asked again.
         if item.owner == request.owner:
-            return self._reply(item, request.owner)  # its answer was lost
+            # Its answer was lost.
+            return self._reply(
+                approval, item.index, request.owner, standing, now_ms=now_ms
+            )
         cut = executing.shorten_claim(
             approval, item, lease_ms=self._store.lease_ms, now_ms=now_ms
         )
@@ -231,7 +251,6 @@ class ClaimService(PolicyService):
             authorized = item.with_(state=ItemState.AUTHORIZED)
             # A refusal would read as if nothing had run, so a frozen call is in doubt.
             is_free = evaluated.freeze is None
-            standing = await standing_of(self._store, item)
             back = revoke(
                 approval, authorized, evaluated.policy_now, now_ms=0, standing=standing
             )
@@ -262,8 +281,17 @@ class ClaimService(PolicyService):
     async def _evaluate_now(self, loaded: Loaded, item: Item) -> CurrentEvaluation:
         return await self._together.evaluated(self._policy(), loaded, item)
 
-    def _reply(self, item: Item, owner: str) -> ClaimReply:
+    def _reply(
+        self,
+        approval: Approval,
+        index: int,
+        owner: str,
+        standing: Approval | None,
+        *,
+        now_ms: int = 0,
+    ) -> ClaimReply:
         """Return how a claim stands after it was written."""
+        item = approval.items[index]
         if item.state is not ItemState.EXECUTING:
             return _unclaimable(item)
         # The claim of another owner was only cut to the length of a lease.
@@ -282,6 +310,7 @@ class ClaimService(PolicyService):
             asks_on_failure=item.asks_on_failure,
             reconciled=last_finding(item),
             requested=requested_before(item),
+            receipt=self._receipts.issue(approval, item, standing, now_ms=now_ms),
         )
 
 

@@ -103,6 +103,7 @@ class CollectedDecisions(PolicyService):
                     for number, call in calls.items()
                 },
                 repeats=evaluated.repeats,
+                key=self._decision_key,
             )
             if not isinstance(result, CollectionChange):
                 return result

@@ -166,6 +166,7 @@ class ReviewService(AgentRequests):
                 now_ms=loaded.now_ms,
                 policy_now=evaluated.policy_now if evaluated else None,
                 voters=await asked(approval, index, voters),
+                key=self._decision_key,
             )
             if not isinstance(result, Change):
                 return result
@@ -238,6 +239,7 @@ class ReviewService(AgentRequests):
                     index: await asked(approval, index, voters) for index in evaluated
                 },
                 repeats=found.repeats,
+                key=self._decision_key,
             )
             if not isinstance(result, BatchChange):
                 return result

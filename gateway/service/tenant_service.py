@@ -17,6 +17,8 @@ from twokey.gateway.policy.rules import Policy
 from twokey.gateway.store.atomic_write import Loaded, Write
 from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.store import Store
+from twokey.gateway.trust.key_folder import Role
+from twokey.gateway.trust.signing_key import SigningKey
 
 Other = TypeVar("Other")
 
@@ -41,6 +43,16 @@ class TenantService:
         if self._store.is_split(self._tenant):
             return self._store.keys_of_agent(self._tenant, agent)
         return self._own
+
+    @property
+    def _decision_key(self) -> SigningKey | None:
+        """Return what signs the decisions of people; None: nothing does.
+
+        Raises:
+            SettingsError: when this process is not one in which people decide.
+        """
+        keyring = self._store.keyring
+        return keyring.signing(Role.BOT) if keyring else None
 
     async def _change_own(
         self, approval_id: str, change: Callable[[Approval, int], Change | Other]

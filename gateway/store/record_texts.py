@@ -24,6 +24,7 @@ IN_DETAIL = {
     "principals",
     "votes",
     "edit",
+    "edit_signed",
     "decision",
     "revoked",
     "observations",

@@ -1,6 +1,6 @@
 """Writing into Redis past our scripts makes nothing run and stops nobody else.
 
-Decisions and receipts are not signed yet, so a forged state or vote is believed; what
+What the bot did not sign does not run, see `tests/service/test_claim_receipts.py`; what
 is held here already today is that an action and its hash cannot part, and that what
 is corrupt harms itself alone.
 """

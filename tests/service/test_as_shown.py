@@ -116,7 +116,7 @@ async def test_the_record_is_that_of_a_decision_over_a_reading(
 
 def _without_ids(tree: JsonValue) -> JsonValue:
     hidden = {"id", "thread", "message_id", "requested", "action", "action_hash"}
-    hidden |= {"effect", "recent_requests"}
+    hidden |= {"effect", "recent_requests", "sig"}
     match tree:
         case dict():
             return {

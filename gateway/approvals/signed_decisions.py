@@ -1,0 +1,270 @@
+"""Sign what people decide, and verify what a record says that they decided.
+
+The bot signs after Slack's word and before the write (Ed25519 over a domain tag, a NUL
+and RFC 8785 bytes). Whoever can write the store can then take decisions away, and make
+none: a call that somebody rejected has no signed approvals that could be put back.
+What no person decided has no signature.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from pydantic import JsonValue
+
+from twokey.gateway.approvals import permission, quorum
+from twokey.gateway.approvals.record import Approval, DecisionRecord, Item
+from twokey.gateway.approvals.requirement import Observation, Vote
+from twokey.gateway.approvals.signature import Signature
+from twokey.gateway.errors import NotVerified
+from twokey.gateway.protocol import digest
+from twokey.gateway.protocol.business_state import stateless_hash
+from twokey.gateway.protocol.public_keys import PublicKey
+from twokey.gateway.protocol.records import Person
+from twokey.gateway.protocol.verbs import Finding, Verb
+
+TAG = b"twokey/v1/decision\x00"
+
+_APPROVING = frozenset({Verb.APPROVE, Verb.EDIT})
+
+
+class DecisionKey(Protocol):
+    """The key of the bot."""
+
+    @property
+    def public(self) -> PublicKey:
+        """Return its public half."""
+        ...
+
+    def sign(self, message: bytes) -> bytes:
+        """Return the signature of a message."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """What one person said of one call, as it is signed.
+
+    ``action_hash`` is that of the call which they decided for; of an edit, what it
+    made of the call.
+    """
+
+    tenant: str
+    approval: str
+    item: str
+    action_hash: str
+    by: Person
+    on_behalf_of: tuple[Person, ...]
+    at_ms: int
+    text: str = ""
+    answers: tuple[str, ...] = ()
+    finding: Finding | None = None
+    fence: int = 0
+
+    def message(self, signature: Signature) -> bytes:
+        """Return the bytes that are signed, with what the signature's record adds."""
+        verb = signature.verb
+        document: dict[str, JsonValue] = {
+            "v": 1,
+            "tenant": self.tenant,
+            "approval": self.approval,
+            "item": self.item,
+            "version": signature.version,
+            "seen": signature.seen or self.action_hash,
+            "action_hash": self.action_hash,
+            "display": signature.display,
+            "verb": verb.value if verb else "",
+            "by": [self.by.team, self.by.user],
+            "roles": [*signature.roles],
+            "on_behalf_of": [[one.team, one.user] for one in self.on_behalf_of],
+            "text": self.text,
+            "answers": [*self.answers],
+            "at_ms": self.at_ms,
+            "request": signature.request,
+            "policy": signature.policy,
+            "finding": self.finding.value if self.finding else "",
+            "fence": self.fence,
+        }
+        return TAG + digest.canonical(document)
+
+
+def signed(word: Word, unsigned: Signature, key: DecisionKey) -> Signature:
+    """Return the signature of a word; ``unsigned`` has all of it but the key's part."""
+    sig = base64.b64encode(key.sign(word.message(unsigned))).decode()
+    return unsigned.with_(key=key.public.id.hex(), sig=sig)
+
+
+def word_of_vote(
+    approval: Approval,
+    item: Item,
+    vote: Vote,
+    *,
+    finding: Finding | None = None,
+    fence: int = 0,
+) -> Word:
+    """Return what a vote says; with a finding, that of an observation."""
+    return Word(
+        tenant=approval.tenant,
+        approval=approval.id,
+        item=item.id,
+        action_hash=vote.action_hash,
+        by=vote.by,
+        on_behalf_of=vote.on_behalf_of,
+        at_ms=vote.at_ms,
+        text=vote.reason,
+        finding=finding,
+        fence=fence,
+    )
+
+
+def word_of_end(
+    approval: Approval, item: Item, decision: DecisionRecord, action_hash: str
+) -> Word:
+    """Return what a decision says that ended the wait: a rejection, an answer."""
+    return Word(
+        tenant=approval.tenant,
+        approval=approval.id,
+        item=item.id,
+        action_hash=action_hash,
+        by=decision.by,
+        on_behalf_of=decision.on_behalf_of,
+        at_ms=decision.at_ms,
+        text=decision.text,
+        answers=decision.answers,
+    )
+
+
+def word_of_edit(approval: Approval, item: Item) -> Word | None:
+    """Return what the edit of a call says; None without an edit."""
+    edit = item.edit
+    if edit is None:
+        return None
+    return Word(
+        tenant=approval.tenant,
+        approval=approval.id,
+        item=item.id,
+        # Without the business state, which is read anew before the call runs.
+        action_hash=stateless_hash(item.action),
+        by=edit.by,
+        on_behalf_of=(),
+        at_ms=edit.at_ms,
+        text=edit.reason,
+    )
+
+
+def check(word: Word, signature: Signature | None, keys: Sequence[PublicKey]) -> None:
+    """Check that the bot signed a word.
+
+    Raises:
+        NotVerified: ``unsigned``, ``key_unknown`` or ``signature_wrong``.
+    """
+    if signature is None:
+        raise NotVerified("unsigned", "the bot has not signed it")
+    known = [key for key in keys if key.id.hex() == signature.key]
+    if not known:
+        raise NotVerified("key_unknown", f"no key {signature.key[:20]!r} is known here")
+    try:
+        raw = base64.b64decode(signature.sig, validate=True)
+    except (binascii.Error, ValueError):
+        raw = b""
+    message = word.message(signature)
+    if not any(key.has_signed(message, raw) for key in known):
+        raise NotVerified("signature_wrong", "it is not what the bot signed")
+
+
+def check_end(approval: Approval, item: Item, keys: Sequence[PublicKey]) -> None:
+    """Check the rejection, the answer or the withdrawal that a person gave.
+
+    Raises:
+        NotVerified: as `check`.
+    """
+    decision = item.decision
+    if decision is None or decision.verb in _APPROVING:
+        return
+    word = word_of_end(approval, item, decision, item.action_hash)
+    check(word, decision.signed, keys)
+
+
+def check_authorization(
+    approval: Approval, item: Item, keys: Sequence[PublicKey]
+) -> tuple[Vote, ...]:
+    """Check that people authorized a call, and return the votes that say so.
+
+    Every vote for what would run has to be signed, and together they have to meet
+    the requirement that is pinned, without those who asked for the call.
+
+    Raises:
+        NotVerified: as `check`, and ``verb_wrong``, ``self_approved`` or
+            ``too_few``.
+    """
+    votes = item.votes_now
+    for vote in votes:
+        check(word_of_vote(approval, item, vote), vote.signed, keys)
+    _check_edit(approval, item, keys)
+    barred = (
+        *approval.principals,
+        *permission.editors(item, item.requirement),
+    )
+    counted: list[Vote] = []
+    for vote in votes:
+        signature = vote.signed
+        if signature is None or not _approves(vote, signature):
+            raise NotVerified("verb_wrong", "a vote is no approval of this call")
+        if quorum.is_among(vote.by, barred):
+            raise NotVerified("self_approved", "somebody who asked for it approved it")
+        counted.append(vote.with_(roles=_proven_roles(item, vote, signature)))
+    if not quorum.tally(item.requirement, counted, item.action_hash).is_met:
+        raise NotVerified("too_few", "fewer people approved it than have to agree")
+    _check_rerun(approval, item, keys)
+    return votes
+
+
+def _approves(vote: Vote, signature: Signature) -> bool:
+    is_edit = signature.verb is Verb.EDIT
+    # An approval is of what was seen; only an edit makes another call of it.
+    same = signature.seen in {"", vote.action_hash}
+    return is_edit or (signature.verb is Verb.APPROVE and same)
+
+
+def _proven_roles(item: Item, vote: Vote, signature: Signature) -> tuple[str, ...]:
+    """Return the roles of a vote that the bot saw, or that its people have by id.
+
+    A role that a changed policy gave them later is theirs by the pinned list.
+    """
+    users = {one.user for one in (vote.by, *vote.on_behalf_of)}
+    by_id = {role.name for role in item.requirement.roles if users & {*role.users}}
+    proven = {*signature.roles, *by_id}
+    return tuple(name for name in vote.roles if name in proven)
+
+
+def _check_edit(approval: Approval, item: Item, keys: Sequence[PublicKey]) -> None:
+    word = word_of_edit(approval, item)
+    if word is not None:
+        check(word, item.edit_signed, keys)
+
+
+def _check_rerun(approval: Approval, item: Item, keys: Sequence[PublicKey]) -> None:
+    """Check that people let an execution in doubt run again, where they say so."""
+    if item.finding is not Finding.RERUN:
+        return
+    found = [one for one in item.observations if one.finding is Finding.RERUN]
+    # The attempt that they reconciled last: the next one has a higher fence.
+    found = [one for one in found if one.fence == item.reconciled_fence]
+    for one in found:
+        check(word_of_observation(approval, item, one), one.vote.signed, keys)
+    votes = [one.vote for one in found]
+    # It may have gone back to people since, who approved it anew.
+    last_ms = max((one.at_ms for one in votes), default=0)
+    if votes and any(one.at_ms > last_ms for one in item.votes_now):
+        return
+    if not quorum.tally(item.requirement, votes, item.action_hash).is_met:
+        raise NotVerified("too_few", "fewer people let it run again than have to agree")
+
+
+def word_of_observation(approval: Approval, item: Item, one: Observation) -> Word:
+    """Return what somebody found out about an execution in doubt."""
+    return word_of_vote(approval, item, one.vote, finding=one.finding, fence=one.fence)

@@ -1,0 +1,172 @@
+"""Prove that a call may run, and issue the receipt by which others can verify it.
+
+Before a claim is granted, every decision that let the call run is verified: signed by
+the bot, for exactly this call, by as many people as have to agree. The gateway then
+signs a receipt of its own, which whoever runs the tool verifies without us.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.approvals.requirement import Vote
+from twokey.gateway.approvals.signed_decisions import check_authorization
+from twokey.gateway.errors import NotVerified
+from twokey.gateway.policy.effective_rules import EffectiveRules
+from twokey.gateway.policy.rules import Policy
+from twokey.gateway.protocol import digest
+from twokey.gateway.protocol.business_state import state_in, stateless_hash
+from twokey.gateway.protocol.effect import Effect
+from twokey.gateway.protocol.receipts import (
+    LIFETIME_S,
+    PAYLOAD_TYPE,
+    Approver,
+    BatchPlace,
+    Grant,
+    Receipt,
+    statement,
+)
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.strict_json import parse_object
+from twokey.gateway.store.store import Store
+from twokey.gateway.trust.key_folder import Role
+
+RECEIPT_TAG = "twokey/v1/receipt"
+
+_NOBODY: tuple[Vote, ...] = ()
+
+
+class Receipts:
+    """Verifies what authorized a call, and issues receipts.
+
+    Without keys, as in a store that a test opened, nothing is verified or issued.
+
+    Args:
+        store: whose keys are used.
+        policy: returns the policy in force now.
+    """
+
+    def __init__(self, store: Store, policy: Callable[[], Policy]) -> None:
+        self._store = store
+        self._policy = policy
+
+    def check(self, approval: Approval, item: Item, standing: Approval | None) -> None:
+        """Check that a call was authorized by those who have to agree.
+
+        Args:
+            approval: the record of the call.
+            item: of it; authorized, or executing.
+            standing: the standing approval that covered it, if any.
+
+        Raises:
+            NotVerified: says in one word what is wrong.
+        """
+        if self._store.keyring is not None:
+            self._votes(approval, item, standing)
+
+    def issue(
+        self,
+        approval: Approval,
+        item: Item,
+        standing: Approval | None,
+        *,
+        now_ms: int = 0,
+    ) -> str:
+        """Return the receipt of a claim that stands; "" without keys.
+
+        The same claim has the same receipt, also when it is asked for again: it is
+        used once. When it is asked for late, the receipt is renewed under its id.
+
+        Args:
+            approval: the record of the call.
+            item: of it; executing.
+            standing: the standing approval that covered it, if any.
+            now_ms: the store's clock, where the claim is asked for again.
+
+        Raises:
+            NotVerified: as `check`.
+            SettingsError: when this process has no key to sign with.
+        """
+        keyring = self._store.keyring
+        if keyring is None:
+            return ""
+        votes = self._votes(approval, item, standing)
+        key = keyring.signing(Role.GATEWAY)
+        iat = item.changed_at_ms // 1000
+        if now_ms // 1000 - iat > LIFETIME_S // 2:
+            iat = now_ms // 1000
+        rules = EffectiveRules(self._policy(), approval.agent, item.tool)
+        edit = item.edit
+        receipt = Receipt(
+            decision=_grant(item),
+            jti=receipt_id(item),
+            aud=rules.first.audience or approval.agent,
+            iat=iat,
+            nbf=iat,
+            exp=iat + LIFETIME_S,
+            approval=approval.id,
+            item=item.id,
+            version=approval.version,
+            tier=item.tier,
+            effect=item.effect_class or Effect.IRREVERSIBLE,
+            policy=approval.policy_digest,
+            display=next((one.signed.display for one in votes if one.signed), ""),
+            original=edit.requested_hash if edit else "",
+            edit=edit.patch if edit else (),
+            batch=_place(approval, item),
+            idempotency_key=digest.claim_key(
+                item.ctx.as_dict(), stateless_hash(item.action)
+            ),
+            approvers=tuple(map(_approver, votes)),
+            ctx=item.ctx.as_dict(),
+            salt=str(parse_object(item.action)["salt"]),
+            state=state_in(item.action),
+        )
+        return key.envelope(PAYLOAD_TYPE, statement(receipt, item.action_hash))
+
+    def _votes(
+        self, approval: Approval, item: Item, standing: Approval | None
+    ) -> tuple[Vote, ...]:
+        """Return the verified votes of those who let a call run; none by the policy."""
+        keyring = self._store.keyring
+        if keyring is None:
+            return _NOBODY
+        keys = keyring.verifying(Role.BOT)
+        if item.cover is None:
+            if item.tier.is_auto_approved:
+                return _NOBODY
+            return check_authorization(approval, item, keys)
+        if standing is not None:
+            return check_authorization(standing, standing.items[0], keys)
+        if item.state is ItemState.AUTHORIZED:
+            return _NOBODY  # it is gone, so the claim ends the call
+        raise NotVerified("unsigned", "the standing approval that covered it is gone")
+
+
+def receipt_id(item: Item) -> str:
+    """Return the id of the receipt of an item's latest claim: one for each claim."""
+    named = digest.canonical([item.id, item.fence, item.action_hash])
+    return digest.tagged_hash(RECEIPT_TAG, named).removeprefix("sha256:")[:32]
+
+
+def _grant(item: Item) -> Grant:
+    if item.cover is None and item.tier.is_auto_approved:
+        return Grant.POLICY
+    return Grant.APPROVE if item.edit is None else Grant.EDIT
+
+
+def _place(approval: Approval, item: Item) -> BatchPlace | None:
+    if not approval.is_batch:
+        return None
+    return BatchPlace(digest=approval.digest, index=item.index, n=len(approval.items))
+
+
+def _approver(vote: Vote) -> Approver:
+    return Approver(
+        team=vote.by.team,
+        user=vote.by.user,
+        role=vote.roles[0] if vote.roles else "",
+        at=vote.at_ms // 1000,
+        slack_request=vote.signed.request if vote.signed else "",
+    )

@@ -1,0 +1,51 @@
+"""Refuse a call whose decisions are not proven, and put its record aside."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.approvals.security import SecurityEvent, SecurityKind
+from twokey.gateway.errors import NotVerified
+from twokey.gateway.protocol.wire import Refused
+from twokey.gateway.store.quarantine import quarantine
+from twokey.gateway.store.store import Store
+
+NOT_PROVEN = "It could not be proven that people decided this call, so it must not run."
+
+
+@dataclass(frozen=True, slots=True)
+class Unproven:
+    """A call of which the record says that it may run, and no signature does."""
+
+    approval: Approval
+    item: Item
+    error: NotVerified
+
+
+async def refuse_unproven(store: Store, found: Unproven) -> Refused:
+    """Refuse a claim; where somebody changed the record, nothing of it runs any more.
+
+    A key that is not known here may be missing in the settings: such a record is left
+    as it is, and runs once the key is known, if that is in time.
+    """
+    approval, reason = found.approval, found.error.reason
+    keys = store.keys_of_approval(approval.id)
+    if keys is not None:
+        await store.security.report(keys, _event(found))
+        if reason != "key_unknown":
+            await quarantine(store.conn, keys, approval.id)
+    return Refused(reason=NOT_PROVEN, state=found.item.state)
+
+
+def _event(found: Unproven) -> SecurityEvent:
+    approval = found.approval
+    return SecurityEvent(
+        kind=SecurityKind.RECORD_FORGED,
+        tenant=approval.tenant,
+        about="decision",
+        agent=approval.agent,
+        thread=approval.thread,
+        approval=approval.id,
+        name=found.error.reason,
+    )

@@ -1,0 +1,89 @@
+"""Calls that people decided, and records that somebody else wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.service.harness import (
+    ANA,
+    CHLOE,
+    ServiceHarness,
+    claim_of,
+    still_members,
+)
+from twokey.gateway.approvals.changes import Change, following
+from twokey.gateway.approvals.decisions import (
+    Approve,
+    Decided,
+    Decision,
+    Reviewer,
+    Voted,
+)
+from twokey.gateway.approvals.record import Approval, Item, approval_of
+from twokey.gateway.protocol.public_keys import PublicKey
+from twokey.gateway.protocol.receipts import Receipt, read_receipt
+from twokey.gateway.protocol.wire import Claimed, ClaimRequest
+from twokey.gateway.store.atomic_write import Loaded, Write
+from twokey.gateway.trust.key_folder import Role
+
+REQUEST = "sha256:" + "7" * 64
+
+
+def gateway_keys(harness: ServiceHarness) -> tuple[PublicKey, ...]:
+    """Return the public keys of the gateway."""
+    assert harness.store.keyring
+    return harness.store.keyring.verifying(Role.GATEWAY)
+
+
+async def decided(
+    harness: ServiceHarness,
+    decision: Decision | None = None,
+    by: Reviewer = ANA,
+    tool: str = "process_refund",
+) -> ClaimRequest:
+    """Return the claim of a call that people decided."""
+    ref, verdicts = await harness.submit((tool, {"amount": 120}))
+    click = await harness.click(verdicts[0])
+    outcome = await harness.reviews.decide(
+        click.with_(request_digest=REQUEST), decision or Approve(), by
+    )
+    assert isinstance(outcome, Decided | Voted)
+    return claim_of(ref, verdicts[0])
+
+
+async def two_of_two(harness: ServiceHarness) -> ClaimRequest:
+    """Return the claim of an escalated call that Ana and Chloe approved."""
+    claim = await decided(harness, tool="wire_money")
+    click = await harness.click_on(claim.item_id)
+    item = await harness.item(claim.item_id)
+    outcome = await harness.reviews.decide(
+        click, Approve(), CHLOE, voters=lambda _: still_members(item)
+    )
+    assert isinstance(outcome, Decided)
+    return claim
+
+
+async def claimed(harness: ServiceHarness, claim: ClaimRequest) -> Claimed:
+    found = await harness.agents.claim(claim)
+    assert isinstance(found, Claimed)
+    return found
+
+
+async def receipt_of(harness: ServiceHarness, claim: ClaimRequest) -> Receipt:
+    found = await claimed(harness, claim)
+    return read_receipt(found.receipt, gateway_keys(harness))[0]
+
+
+async def forge(
+    harness: ServiceHarness,
+    item_id: str,
+    change: Callable[[Approval, Item], tuple[Approval, Item]],
+) -> None:
+    """Write what somebody writes who has all secrets of the store, and no key."""
+
+    async def compute(loaded: Loaded) -> Write:
+        index = approval_of(item_id)[1]
+        approval, item = change(loaded.approval, loaded.approval.items[index])
+        return Write(Change(following(approval, item)))
+
+    await harness.store.approvals.change(approval_of(item_id)[0], compute)

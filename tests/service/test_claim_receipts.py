@@ -1,0 +1,265 @@
+"""A claim is granted on signed decisions alone, and answered with a receipt."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.service.decided_calls import (
+    REQUEST,
+    claimed,
+    decided,
+    forge,
+    gateway_keys,
+    receipt_of,
+    two_of_two,
+)
+from tests.service.harness import (
+    ANA,
+    POLICY,
+    ServiceHarness,
+    claim_of,
+)
+from twokey.gateway.approvals.decisions import (
+    Approve,
+    Edit,
+    Reject,
+    Respond,
+)
+from twokey.gateway.approvals.record import Approval, Item, approval_of
+from twokey.gateway.approvals.signed_decisions import check_end
+from twokey.gateway.errors import NotVerified, SettingsError
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.protocol.effect import Effect
+from twokey.gateway.protocol.receipts import (
+    Grant,
+    Ledger,
+    read_receipt,
+    verify_receipt,
+)
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.protocol.wire import Claimed, Refused
+from twokey.gateway.service.unproven import NOT_PROVEN
+from twokey.gateway.store.store import Store
+from twokey.gateway.trust.key_folder import Role
+from twokey.gateway.trust.keyring import Keyring
+
+
+class Used(Ledger):
+    """Remembers what was used, in memory."""
+
+    def __init__(self) -> None:
+        self.used = set[str]()
+
+    def use(self, jti: str, expires_at_s: int) -> bool:
+        """Record a use."""
+        is_new = jti not in self.used
+        self.used.add(jti)
+        return is_new and expires_at_s > 0
+
+
+@pytest.fixture
+def harness(store: Store) -> ServiceHarness:
+    return ServiceHarness(store)
+
+
+async def test_a_claim_is_answered_with_a_receipt_that_its_tool_verifies(
+    harness: ServiceHarness,
+) -> None:
+    claim = await decided(harness)
+
+    found = await claimed(harness, claim)
+
+    item = await harness.item(claim.item_id)
+    receipt = verify_receipt(
+        found.receipt,
+        tool="process_refund",
+        args={"amount": 120},
+        keys=gateway_keys(harness),
+        audience="support",
+        ledger=Used(),
+        now_s=item.changed_at_ms / 1000,
+        needs_people=True,
+    )
+    assert receipt.decision is Grant.APPROVE
+    assert (receipt.approval, receipt.item) == approval_and(claim.item_id)
+    assert receipt.idempotency_key == found.idempotency_key
+    assert receipt.effect is Effect.IRREVERSIBLE
+    assert receipt.exp - receipt.iat == 900
+    [approver] = receipt.approvers
+    assert (approver.user, approver.role) == ("U0ANA", "support")
+    assert approver.slack_request == REQUEST
+
+
+def approval_and(item_id: str) -> tuple[str, str]:
+    return approval_of(item_id)[0], item_id
+
+
+async def test_an_edit_is_in_the_receipt_and_only_the_edited_call_runs(
+    harness: ServiceHarness,
+) -> None:
+    claim = await decided(harness, Edit(args={"amount": 60}))
+
+    found = await claimed(harness, claim)
+
+    receipt, digest = read_receipt(found.receipt, gateway_keys(harness))
+    assert digest == found.action_hash
+    assert receipt.decision is Grant.EDIT
+    assert receipt.edit == ({"op": "replace", "path": "/amount", "value": 60},)
+    assert found.edit
+    assert receipt.original == found.edit.requested_hash
+
+
+async def test_every_approver_of_a_quorum_is_in_the_receipt(
+    harness: ServiceHarness,
+) -> None:
+    receipt = await receipt_of(harness, await two_of_two(harness))
+
+    assert [one.user for one in receipt.approvers] == ["U0ANA", "U0CHLOE"]
+    assert receipt.tier == "escalate"
+
+
+async def test_a_call_of_a_batch_says_where_it_stood(harness: ServiceHarness) -> None:
+    calls: list[tuple[str, JsonObject]] = [
+        ("process_refund", {"amount": n}) for n in range(3)
+    ]
+    ref, verdicts = await harness.submit(*calls)
+    click = await harness.click(verdicts[1])
+    await harness.reviews.decide(click, Approve(), ANA)
+
+    receipt = await receipt_of(harness, claim_of(ref, verdicts[1]))
+
+    approval = await harness.approval(verdicts[1].item_id)
+    assert receipt.batch
+    assert (receipt.batch.index, receipt.batch.n) == (1, 3)
+    assert receipt.batch.digest == approval.digest
+
+
+async def test_a_call_that_only_the_policy_let_run_says_so(
+    harness: ServiceHarness,
+) -> None:
+    harness.policy = load_policy(
+        POLICY.replace("look_up_order: {tier: auto}", "look_up: {tier: notify}"), "p"
+    )
+    ref, verdicts = await harness.submit(("look_up", {}))
+
+    receipt = await receipt_of(harness, claim_of(ref, verdicts[0]))
+
+    assert (receipt.decision, receipt.approvers) == (Grant.POLICY, ())
+
+
+async def test_the_policy_names_who_runs_a_tool_and_what_it_does(
+    harness: ServiceHarness,
+) -> None:
+    harness.policy = load_policy(
+        POLICY.replace(
+            "process_refund: {tier: approve}",
+            "process_refund: {tier: approve, audience: payments, effect: reversible}",
+        ),
+        "policy.yml",
+    )
+
+    receipt = await receipt_of(harness, await decided(harness))
+
+    assert (receipt.aud, receipt.effect) == ("payments", Effect.REVERSIBLE)
+
+
+async def test_the_same_claim_has_one_receipt_and_another_attempt_another(
+    harness: ServiceHarness,
+) -> None:
+    claim = await decided(harness)
+
+    first, again = [await claimed(harness, claim) for _ in range(2)]
+    assert first.receipt == again.receipt
+    await harness.agents.release(claim.item_id, first.fence)
+    other = await receipt_of(harness, claim.with_(owner="worker-2"))
+
+    assert read_receipt(first.receipt, gateway_keys(harness))[0].jti != other.jti
+
+
+async def test_a_late_answer_to_the_same_claim_renews_its_receipt(
+    harness: ServiceHarness,
+) -> None:
+    claim = await decided(harness)
+    first = await receipt_of(harness, claim)
+    approval_id, index = approval_of(claim.item_id)
+
+    def long_ago(approval: Approval, item: Item) -> tuple[Approval, Item]:
+        return approval, item.with_(changed_at_ms=item.changed_at_ms - 600_000)
+
+    await forge(harness, claim.item_id, long_ago)
+    later = await receipt_of(harness, claim)
+
+    assert (approval_id, index) == approval_of(later.item)
+    assert later.jti == first.jti
+    assert later.exp >= first.exp
+
+
+async def test_each_decision_is_signed_and_says_what_was_seen(
+    harness: ServiceHarness,
+) -> None:
+    assert harness.store.keyring
+    keys = harness.store.keyring.verifying(Role.BOT)
+    for decision in (Reject(reason="no"), Respond(message="ask Bob")):
+        claim = await decided(harness, decision)
+        approval = await harness.approval(claim.item_id)
+        [item] = approval.items
+        check_end(approval, item, keys)
+        assert item.decision
+        assert item.decision.signed
+        assert item.decision.signed.request == REQUEST
+        assert item.decision.signed.policy == harness.policy.digest
+        assert item.decision.signed.roles == ("support",)
+        said = item.decision.with_(text="yes")
+        with pytest.raises(NotVerified, match="signature_wrong"):
+            check_end(approval, item.with_(decision=said), keys)
+
+
+async def test_no_receipt_is_issued_by_a_process_without_the_key(
+    harness: ServiceHarness, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    claim = await decided(harness)
+    known = harness.store.keyring
+    assert known
+    harness.store.keyring = Keyring(
+        tmp_path_factory.mktemp("empty"),
+        known={Role.BOT: [key.text for key in known.verifying(Role.BOT)]},
+    )
+
+    with pytest.raises(SettingsError, match="twokey keys create gateway"):
+        await harness.agents.claim(claim)
+
+
+async def test_a_process_that_is_no_bot_decides_nothing(
+    harness: ServiceHarness, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    click, _ = await harness.refund()
+    harness.store.keyring = Keyring(tmp_path_factory.mktemp("empty"))
+
+    with pytest.raises(SettingsError, match="twokey keys create bot"):
+        await harness.reviews.decide(click, Approve(), ANA)
+    assert (await harness.item(f"{click.approval}.0")).is_pending
+
+
+async def test_a_decision_under_a_key_that_is_not_known_waits_for_it(
+    harness: ServiceHarness, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    claim = await decided(harness)
+    known = harness.store.keyring
+    harness.store.keyring = Keyring(tmp_path_factory.mktemp("empty"))
+
+    refused = await harness.agents.claim(claim)
+    harness.store.keyring = known
+
+    assert refused == Refused(reason=NOT_PROVEN, state=ItemState.AUTHORIZED)
+    assert isinstance(await harness.agents.claim(claim), Claimed)
+
+
+async def test_without_keys_nothing_is_signed_or_verified(
+    harness: ServiceHarness,
+) -> None:
+    harness.store.keyring = None
+
+    found = await claimed(harness, await decided(harness))
+
+    assert found.receipt == ""

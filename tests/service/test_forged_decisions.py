@@ -1,0 +1,210 @@
+"""What the bot did not sign does not run, whoever can write the store."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.service.decided_calls import (
+    claimed,
+    decided,
+    forge,
+    two_of_two,
+)
+from tests.service.harness import (
+    ANA,
+    ServiceHarness,
+)
+from twokey.gateway.approvals.decisions import (
+    Decided,
+    Decision,
+    Edit,
+    Reject,
+    Respond,
+)
+from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.protocol.records import Person
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.verbs import Finding, Verb
+from twokey.gateway.protocol.wire import Refused
+from twokey.gateway.service.unproven import NOT_PROVEN
+from twokey.gateway.store.store import Store
+from twokey.gateway.trust.signing_key import SigningKey
+
+OTHER = SigningKey.from_seed("twokey/bot", bytes(range(32)))
+
+
+@pytest.fixture
+def harness(store: Store) -> ServiceHarness:
+    return ServiceHarness(store)
+
+
+Forgery = Callable[[Approval, Item], tuple[Approval, Item]]
+
+
+def _of_item(**changes: Any) -> Forgery:
+    return lambda approval, item: (approval, item.with_(**changes))
+
+
+def _of_vote(**changes: Any) -> Forgery:
+    def forged(approval: Approval, item: Item) -> tuple[Approval, Item]:
+        vote = item.votes[0].with_(**changes)
+        return approval, item.with_(votes=(vote, *item.votes[1:]))
+
+    return forged
+
+
+def _of_signature(**changes: Any) -> Forgery:
+    def forged(approval: Approval, item: Item) -> tuple[Approval, Item]:
+        vote = item.votes[0]
+        assert vote.signed
+        vote = vote.with_(signed=vote.signed.with_(**changes))
+        return approval, item.with_(votes=(vote, *item.votes[1:]))
+
+    return forged
+
+
+def _resigned(approval: Approval, item: Item) -> tuple[Approval, Item]:
+    """Sign a vote with a key of one's own that has the id of the bot's."""
+    vote = item.votes[0]
+    assert vote.signed
+    sig = OTHER.sign(b"twokey/v1/decision\x00")
+    forged = vote.signed.with_(sig=base64.b64encode(sig).decode())
+    return approval, item.with_(votes=(vote.with_(signed=forged), *item.votes[1:]))
+
+
+EVE = Person(team="T0", user="U0EVE", name="Eve")
+CHL = Person(team="T0", user="U0CHLOE", name="Chloe")
+
+FORGERIES: dict[str, Forgery] = {
+    "no votes": _of_item(votes=()),
+    "a vote less": lambda approval, item: (
+        approval,
+        item.with_(votes=item.votes[:1]),
+    ),
+    "a vote twice": lambda approval, item: (
+        approval,
+        item.with_(votes=(item.votes[0], item.votes[0])),
+    ),
+    "an unsigned vote": _of_vote(signed=None),
+    "another person's vote": _of_vote(by=EVE),
+    "one person's vote twice": _of_vote(by=CHL),
+    "for somebody else": _of_vote(on_behalf_of=(EVE,)),
+    "at another time": _of_vote(at_ms=1),
+    "with another reason": _of_vote(reason="as agreed"),
+    "another verb": _of_signature(verb=Verb.EDIT),
+    "a verb that approves nothing": _of_signature(verb=Verb.REJECT),
+    "no verb": _of_signature(verb=None),
+    "another version": _of_signature(version=7),
+    "another call was seen": _of_signature(seen="sha256:" + "0" * 64),
+    "other roles were held": _of_signature(roles=("support", "senior")),
+    "another request": _of_signature(request="sha256:" + "0" * 64),
+    "another card": _of_signature(display="sha256:" + "0" * 64),
+    "another policy": _of_signature(policy="sha256:" + "0" * 64),
+    "no signature": _of_signature(sig=""),
+    "no base64": _of_signature(sig="%"),
+    "a signature of zeros": _of_signature(sig="A" * 86 + "=="),
+    "signed by somebody else": _resigned,
+    "the requester among them": lambda approval, item: (
+        approval.with_(principals=(*approval.principals, CHL)),
+        item,
+    ),
+    "a changed call": _of_item(principals=(CHL,)),
+}
+
+
+@pytest.mark.parametrize("forgery", FORGERIES.values(), ids=FORGERIES)
+async def test_what_the_bot_did_not_sign_does_not_run(
+    harness: ServiceHarness, forgery: Forgery
+) -> None:
+    claim = await two_of_two(harness)
+
+    await forge(harness, claim.item_id, forgery)
+    refused = await harness.agents.claim(claim)
+
+    assert refused == Refused(reason=NOT_PROVEN, state=ItemState.AUTHORIZED)
+    # Its record is put aside: nothing of it runs any more.
+    assert (await harness.item(claim.item_id)).state is not ItemState.AUTHORIZED
+    assert isinstance(await harness.agents.claim(claim), Refused)
+
+
+@pytest.mark.parametrize("state", [ItemState.AUTHORIZED, ItemState.EXECUTING])
+@pytest.mark.parametrize(
+    "decision", [None, Reject(), Respond(message="no")], ids=["none", "no", "answer"]
+)
+async def test_a_call_that_nobody_approved_is_not_made_one_that_runs(
+    harness: ServiceHarness, decision: Decision | None, state: ItemState
+) -> None:
+    click, claim = await harness.refund()
+    if decision is not None:
+        assert isinstance(await harness.reviews.decide(click, decision, ANA), Decided)
+
+    def authorized(approval: Approval, item: Item) -> tuple[Approval, Item]:
+        later = item.changed_at_ms + 10**9
+        return approval, item.with_(
+            state=state,
+            owner=claim.owner,
+            fence=1,
+            lapses_at_ms=later,
+            claimed_until_ms=later,
+        )
+
+    await forge(harness, claim.item_id, authorized)
+
+    assert await harness.agents.claim(claim) == Refused(reason=NOT_PROVEN, state=state)
+    # A call that had ended and runs has keys that nobody would end.
+    await harness.store.conn.command("FLUSHALL")
+
+
+async def test_votes_of_another_call_authorize_nothing(harness: ServiceHarness) -> None:
+    one, other = await two_of_two(harness), await decided(harness, tool="wire_money")
+    votes = (await harness.item(one.item_id)).votes
+
+    def moved(approval: Approval, item: Item) -> tuple[Approval, Item]:
+        mine = tuple(vote.with_(action_hash=item.action_hash) for vote in votes)
+        later = item.changed_at_ms + 10**9
+        return approval, item.with_(
+            state=ItemState.AUTHORIZED, votes=mine, lapses_at_ms=later
+        )
+
+    await forge(harness, other.item_id, moved)
+
+    assert isinstance(await harness.agents.claim(other), Refused)
+
+
+async def test_an_edit_that_nobody_made_does_not_run(harness: ServiceHarness) -> None:
+    claim = await decided(harness, Edit(args={"amount": 60}))
+
+    def signed_otherwise(approval: Approval, item: Item) -> tuple[Approval, Item]:
+        assert item.edit
+        return approval, item.with_(edit=item.edit.with_(by=EVE, reason="x"))
+
+    await forge(harness, claim.item_id, signed_otherwise)
+
+    assert isinstance(await harness.agents.claim(claim), Refused)
+
+
+async def test_a_rerun_takes_those_who_let_it_run_again(
+    harness: ServiceHarness,
+) -> None:
+    claim = await decided(harness)
+    await claimed(harness, claim)
+    await harness.owner_dies(claim.item_id)
+    await harness.sweeper.sweep()
+
+    def rerun(approval: Approval, item: Item) -> tuple[Approval, Item]:
+        assert item.state is ItemState.IN_DOUBT
+        later = item.changed_at_ms + 10**9
+        return approval, item.with_(
+            state=ItemState.AUTHORIZED,
+            finding=Finding.RERUN,
+            reconciled_fence=item.fence,
+            lapses_at_ms=later,
+        )
+
+    await forge(harness, claim.item_id, rerun)
+
+    assert isinstance(await harness.agents.claim(claim), Refused)

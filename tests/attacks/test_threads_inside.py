@@ -127,7 +127,9 @@ async def test_a_run_that_a_tool_starts_knows_them_too(
             ("user", json.dumps([("hand_on_by_run", {"task": json.dumps(REFUND)})]))
         ]
     }
-    async with Twokey(policy=RULES, url=store.conn.url, data_dir=tmp_path) as tk:
+    async with Twokey(
+        policy=RULES, url=store.conn.url, data_dir=tmp_path, keyring=store.keyring
+    ) as tk:
         RUNNING[:] = [tk]
         stack = Stack(store, await tk._runner(graph, "shop"))  # pyright: ignore[reportPrivateUsage] - to look at its threads
         run = asyncio.create_task(

@@ -37,6 +37,7 @@ SIZE = 56
 async def elsewhere(store: Store) -> AsyncGenerator[ServiceHarness]:
     """Give a gateway of another process over the same store."""
     opened = Store(store.conn.url, secrets=SECRETS, lease_ms=2000)
+    opened.keyring = store.keyring
     yield ServiceHarness(opened)
     await opened.close()
 

@@ -1,0 +1,134 @@
+"""A tool server that runs nothing without a receipt, whatever its agent says.
+
+    PAYMENTS_KEYS='twokey/gateway+…' python examples/mcp_tool_server.py
+
+It speaks the Model Context Protocol (one JSON-RPC 2.0 message a line, on stdin and
+stdout) with the standard library, so that every step of it can be read here. The agent
+sends the receipt of an approved call in ``_meta`` (`twokey.agent.receipt_meta`). This
+process has the gateway's public key (a line of ``twokey keys list``) and a file of used
+receipts; it asks nobody.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any, cast
+
+from twokey.receipts import META_KEY, NotVerified, SqliteLedger, Verifier
+
+PROTOCOL = "2025-06-18"
+METHOD_UNKNOWN, PARAMS_WRONG, NOT_JSON = -32601, -32602, -32700
+
+TOOLS: list[dict[str, Any]] = [
+    {
+        "name": "process_refund",
+        "description": "Refund an order. A person has to approve it.",
+        "inputSchema": {
+            "type": "object",
+            "properties": {
+                "order_id": {"type": "string"},
+                "amount": {"type": "string"},
+            },
+            "required": ["order_id", "amount"],
+            "additionalProperties": False,
+        },
+        "annotations": {"destructiveHint": True},
+    }
+]
+
+
+class ToolServer:
+    """The tools, and what has to be proven before one runs.
+
+    Args:
+        verifier: knows the gateway's keys, and which receipts were used.
+        refunds: a file to which each refund is written.
+    """
+
+    def __init__(self, verifier: Verifier, refunds: Path) -> None:
+        self._verifier = verifier
+        self._refunds = refunds
+
+    def answer(self, line: str) -> dict[str, Any] | None:
+        """Return the answer to one message; None to a notification."""
+        try:
+            message: dict[str, Any] = json.loads(line)
+            method, number = message["method"], message.get("id")
+            params = message.get("params") or {}
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            return _error(None, NOT_JSON, "this is no JSON-RPC message")
+        if number is None:
+            return None
+        match method:
+            case "initialize":
+                result: dict[str, Any] = {
+                    "protocolVersion": PROTOCOL,
+                    "capabilities": {"tools": {}},
+                    "serverInfo": {"name": "payments", "version": "1"},
+                }
+            case "ping":
+                result = {}
+            case "tools/list":
+                result = {"tools": TOOLS}
+            case "tools/call":
+                if not isinstance(params, dict):
+                    return _error(number, PARAMS_WRONG, "params are an object")
+                result = self._call(cast("dict[str, Any]", params))
+            case _:
+                return _error(number, METHOD_UNKNOWN, "this method is not known")
+        return {"jsonrpc": "2.0", "id": number, "result": result}
+
+    def _call(self, params: dict[str, Any]) -> dict[str, Any]:
+        tool, args, meta = (params.get(key) for key in ("name", "arguments", "_meta"))
+        if tool != "process_refund" or not isinstance(args, dict):
+            return _text("There is no such tool.", is_error=True)
+        args = cast("dict[str, Any]", args)
+        told = cast("dict[str, Any]", meta) if isinstance(meta, dict) else {}
+        receipt = told.get(META_KEY)
+        try:
+            # Before anything else: what the agent says of the call counts for nothing.
+            proof = self._verifier.verify(
+                receipt if isinstance(receipt, str) else "", tool=tool, args=args
+            )
+        except NotVerified as error:
+            # One word for the program; the model reads that nothing ran.
+            return _text(f"Nothing ran. {error}", is_error=True)
+        people = ", ".join(one.user for one in proof.approvers)
+        with self._refunds.open("a", encoding="utf-8") as file:
+            # The payment provider would get the key too: it is the same for each try.
+            file.write(json.dumps({**args, "key": proof.idempotency_key}) + "\n")
+        return _text(
+            f"Refunded {args['amount']}, approved by {people or 'the policy'}."
+        )
+
+
+def _text(text: str, *, is_error: bool = False) -> dict[str, Any]:
+    return {"content": [{"type": "text", "text": text}], "isError": is_error}
+
+
+def _error(number: object, code: int, text: str) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": number, "error": {"code": code, "message": text}}
+
+
+def main() -> None:
+    """Serve until stdin ends."""
+    folder = Path(os.environ.get("PAYMENTS_FOLDER", "."))
+    verifier = Verifier(
+        audience="payments",
+        keys=os.environ["PAYMENTS_KEYS"].split(),
+        ledger=SqliteLedger(folder / "used-receipts.db"),
+        needs_people=True,
+    )
+    server = ToolServer(verifier, folder / "refunds.jsonl")
+    for line in sys.stdin:
+        reply = server.answer(line)
+        if reply is not None:
+            sys.stdout.write(json.dumps(reply) + "\n")
+            sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

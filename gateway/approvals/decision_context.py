@@ -183,13 +183,22 @@ def reopened(context: DecisionContext, item: Item, version: int) -> Approval:
 
 
 def event_of(
-    context: DecisionContext, item: Item, name: EventName, version: int
+    context: DecisionContext,
+    item: Item,
+    name: EventName,
+    version: int,
+    *,
+    reason: str | None = None,
 ) -> Event:
-    """Return what is announced of a decision: who, what, under which policy."""
+    """Return what is announced of a decision: who, what, under which policy.
+
+    Without a ``reason``, that of the decision that the item holds.
+    """
     actor: Person = context.reviewer.person
     policy_now, behalf = context.policy_now, listed(context.on_behalf_of)
-    text = item.decision.text if item.decision else ""
-    event = approval_event(context.approval, name, item, reason=text)
+    if reason is None:
+        reason = item.decision.text if item.decision else ""
+    event = approval_event(context.approval, name, item, reason=reason)
     return event.with_(
         version=version,
         # Of the policy that was asked for this decision, which may not be the one that

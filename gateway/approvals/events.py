@@ -206,28 +206,28 @@ def approval_event(
     """
     # The only place where events about approvals are made, so that an argument of a
     # call cannot slip into the outbox or the audit log by one of many.
-    event = Event(
+    tier: str = Tier.NOTIFY if approval.is_auto_approved else ""
+    if item is not None:
+        # The tier of the item wins over that of the approval: a card may hold several.
+        # No policy is asked about a question, so it counts for no tier.
+        tier = "" if item.is_question or item.is_standing else item.tier
+    return Event(
         name=name,
         tenant=approval.tenant,
         agent=approval.agent,
         thread=approval.thread,
         nested_in=approval.nested_in,
         approval=approval.id,
+        item=item.id if item else "",
+        tool=item.tool if item else "",
+        action_hash=item.action_hash if item else "",
         version=approval.version,
         policy_digest=approval.policy_digest,
         channel=approval.channel,
-        tier=Tier.NOTIFY if approval.is_auto_approved else "",
+        tier=tier,
         reason=reason,
         # One standing approval covers all calls of an approval, or none.
         data={STANDING: approval.covers[0].approval} if approval.covers else {},
-    )
-    if item is None:
-        return event
-    # The tier of the item wins over that of the approval: a card may hold several. No
-    # policy is asked about a question, so it counts for no tier.
-    tier = "" if item.is_question or item.is_standing else item.tier
-    return event.with_(
-        item=item.id, tool=item.tool, tier=tier, action_hash=item.action_hash
     )
 
 

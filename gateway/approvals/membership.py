@@ -26,6 +26,10 @@ def unresolved_roles(reviewer: Reviewer, roles: Iterable[Role]) -> tuple[str, ..
     A role is unresolved when Slack did not say whether this person, or one whom they
     stand in for, holds it, and nothing else shows that one of them does.
     """
+    # Slack left nothing open of a member who stands in for nobody.
+    is_alone = reviewer.account is AccountKind.MEMBER and not reviewer.stands_in_for
+    if is_alone and not reviewer.unknown_groups:
+        return ()
     actors = (reviewer, *reviewer.stands_in_for)
     # While the person is unknown, what others handed to them counts for nothing.
     known = () if reviewer.account is AccountKind.UNKNOWN else actors

@@ -16,12 +16,14 @@ def raised_item(item: Item, policy_now: PolicyDecision | None) -> Item:
     tier = join(item.tier, policy_now.tier)
     # dict.fromkeys and not a set: a card shows them in one order, each once.
     reasons = tuple(dict.fromkeys((*item.reasons, *policy_now.reasons)))
+    requirement = quorum.stricter(item.requirement, policy_now.requirement)
+    # Of the policy that evaluates from now on, as later calls are.
+    effect = policy_now.effect or item.effect
+    is_same = tier is item.tier and requirement is item.requirement
+    if is_same and (reasons, effect) == (item.reasons, item.effect):
+        return item
     return item.with_(
-        tier=tier,
-        reasons=reasons,
-        requirement=quorum.stricter(item.requirement, policy_now.requirement),
-        # Of the policy that evaluates from now on, as later calls are.
-        effect=policy_now.effect or item.effect,
+        tier=tier, reasons=reasons, requirement=requirement, effect=effect
     )
 
 

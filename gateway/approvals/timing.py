@@ -100,9 +100,9 @@ def with_next_end(approval: Approval) -> Approval:
 
     Calls have an end of their own only where they do not all end together.
     """
-    by_end = ends(approval)
-    if not any(item.expires_at_ms for items in by_end.values() for item in items):
+    if not any(one.expires_at_ms for one in approval.items if one.is_pending):
         return approval
+    by_end = ends(approval)
     first_ms, *later = by_end
     together = [] if later else by_end[first_ms]
     shared = (item.with_(expires_at_ms=0) for item in together)

@@ -120,7 +120,7 @@ def vote(
         item = keeping_floor(context.item, item, context.policy_now)
     approval = reopened(context, item, version)
     name = EventName.ITEM_AUTHORIZED if count.is_met else EventName.ITEM_VOTED
-    last = event_of(context, item, name, version).with_(reason=text)
+    last = event_of(context, item, name, version, reason=text)
     if lost:
         last = last.with_(data=last.data | {"no_longer": listed(lost)})
     voted = None

@@ -61,7 +61,7 @@ TRUST_TABLE = (
     Mutant(
         "a malformed escape is read by nobody",
         "bot/form.py",
-        'if len(decoded) != len(escaped) - 2 * escaped.count("%"):',
+        'if len(decoded) != len(quoted) - 2 * quoted.count(b"="):',
         "if False:",
         "tests/bot/test_form.py",
     ),

@@ -56,21 +56,28 @@
 --              that somebody else fired, a window that holds more than was evaluated,
 --              other precedents than were evaluated by, a standing approval that ended
 --              since, or something that is not as it was assumed to be
+
+-- Most of a change is empty. Each is a table of its own: some are written to.
+local function decoded(json)
+  if json == '[]' or json == '{}' then return {} end
+  return cjson.decode(json)
+end
+
 local change = {
   head = KEYS[1], pinned = KEYS[2], expiry = KEYS[3], outbox = KEYS[4],
   audit = KEYS[5], jobs = KEYS[6], waiting = KEYS[7], timers = KEYS[8],
   frozen = KEYS[9], rejections = KEYS[10], rejected = KEYS[11], failures = KEYS[12],
   id = ARGV[1], rev = ARGV[2], seen_ms = tonumber(ARGV[3]),
-  before_ms = tonumber(ARGV[4]), unfrozen = cjson.decode(ARGV[5]), fires = ARGV[6],
-  fields = cjson.decode(ARGV[7]), as_read = cjson.decode(ARGV[8]),
-  states = cjson.decode(ARGV[9]),
-  uses = cjson.decode(ARGV[10]), set = cjson.decode(ARGV[11]), events = ARGV[12],
-  job = ARGV[13], rejection = ARGV[14] ~= '' and cjson.decode(ARGV[14]) or {},
-  failed = cjson.decode(ARGV[15]), failed_ms = tonumber(ARGV[16]),
-  keep_ms = tonumber(ARGV[17]), precedents = cjson.decode(ARGV[18]),
-  seen = cjson.decode(ARGV[19]), standing = cjson.decode(ARGV[20]),
-  queues = cjson.decode(ARGV[21]),
-  assumed = cjson.decode(ARGV[22]), kept = cjson.decode(ARGV[23]),
+  before_ms = tonumber(ARGV[4]), unfrozen = decoded(ARGV[5]), fires = ARGV[6],
+  fields = decoded(ARGV[7]), as_read = decoded(ARGV[8]),
+  states = decoded(ARGV[9]),
+  uses = decoded(ARGV[10]), set = decoded(ARGV[11]), events = ARGV[12],
+  job = ARGV[13], rejection = ARGV[14] ~= '' and decoded(ARGV[14]) or {},
+  failed = decoded(ARGV[15]), failed_ms = tonumber(ARGV[16]),
+  keep_ms = tonumber(ARGV[17]), precedents = decoded(ARGV[18]),
+  seen = decoded(ARGV[19]), standing = decoded(ARGV[20]),
+  queues = decoded(ARGV[21]),
+  assumed = decoded(ARGV[22]), kept = decoded(ARGV[23]),
 }
 if redis.call('EXISTS', change.head) == 0 then return {'gone'} end
 local now = now_ms()

@@ -81,3 +81,24 @@ def test_no_body_raises_anything_else(text: str) -> None:
             interaction_of(body)
         except BadForm:
             continue
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"typed": "half of a pair: \\ud83d"}',
+        "[" * 400 + "]" * 400,
+        '{"a": 1, "a": 2}',
+        '[1.0, 1e2, -0, 12345678901234567890123, "\\u0000"]',
+    ],
+)
+def test_what_the_faster_parser_refuses_is_read_as_before(text: str) -> None:
+    found = interaction_of(f"payload={quote(text, safe='')}")
+
+    assert repr(found) == repr(json.loads(text))
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, f"[{'9' * 5000}]", "[1,]", '"\x01"'])
+def test_what_no_parser_takes_is_refused(text: str) -> None:
+    with pytest.raises(BadForm):
+        interaction_of(f"payload={quote(text, safe='')}")

@@ -10,9 +10,8 @@ executed again. Cards are shown by a bot, in this program or another, on the sam
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager, AsyncExitStack
+from contextlib import AbstractContextManager, AsyncExitStack, aclosing
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -29,12 +28,14 @@ from twokey.gateway.policy_file import PolicyFile, followed, policy_of
 from twokey.gateway.protocol.port import connected
 from twokey.gateway.protocol.records import Person
 from twokey.gateway.protocol.remote_runs import PendingCall
+from twokey.gateway.remote.program import RemoteTwokey
 from twokey.gateway.resume import langgraph_local
 from twokey.gateway.resume.checkpoints import open_checkpoints
-from twokey.gateway.resume.langgraph_local import STREAM_END, LangGraphLocal
+from twokey.gateway.resume.langgraph_local import LangGraphLocal
 from twokey.gateway.resume.run_events import ThreadRef
+from twokey.gateway.resume.run_rules import streamed, wait_at_most
 from twokey.gateway.resume.runners import Runners
-from twokey.gateway.resume.thread_runs import ThreadRuns, wait_at_most
+from twokey.gateway.resume.thread_runs import ThreadRuns
 from twokey.gateway.resume.thread_watch import ThreadWatch
 from twokey.gateway.retention import AUDIT_KEPT
 from twokey.gateway.retrying import RetrySettings
@@ -78,6 +79,8 @@ class Twokey:
     store: Store
     service: AgentService
     reviews: ReviewService
+    remote = RemoteTwokey
+    """The gateway of another process: ``Twokey.remote("https://…", api_key=…)``."""
 
     def __init__(  # noqa: PLR0913 - what a program may say of its gateway, by name
         self,
@@ -256,17 +259,15 @@ class Twokey:
         runner = await self._runner(graph, agent, config=config, context=context)
         at = self._thread_ref(agent, thread_id)
         await self._threads.remember(at, requester, origin)
-        with runner.streaming(stream_mode, subgraphs=subgraphs) as chunks:
-            run = asyncio.create_task(self._threads.run(at, runner, input))
-            # However the run ends, or `chunks.get` would wait for ever.
-            run.add_done_callback(lambda _: chunks.put_nowait(STREAM_END))
-            try:
-                while (chunk := await chunks.get()) is not STREAM_END:
-                    yield chunk
-                await run  # raises what the run raised
-            finally:
-                run.cancel()  # only this wait ends; the thread goes on
-                await asyncio.gather(run, return_exceptions=True)
+        chunks = streamed(
+            runner,
+            lambda: self._threads.run(at, runner, input),
+            stream_mode,
+            subgraphs=subgraphs,
+        )
+        async with aclosing(chunks):
+            async for chunk in chunks:
+                yield chunk
 
     async def wait(
         self,

@@ -53,6 +53,20 @@ def current_gateway() -> Gateway:
     )
 
 
+def gateway_at(url: str | None, api_key: str | None) -> HttpGateway:
+    """Return the gateway at a URL; what is not given is the environment's.
+
+    Raises:
+        SettingsError: when the URL or the key is missing or cannot be used.
+    """
+    found = os.environ.get(URL_VARIABLE, "") if url is None else url
+    if not found:
+        raise SettingsError(
+            f"No gateway is named: give its URL, https://…, or set {URL_VARIABLE}."
+        )
+    return HttpGateway(found, key_or_environment(api_key))
+
+
 def key_or_environment(api_key: str | None) -> str:
     """Return an API key that was given, else the one of the environment."""
     return os.environ.get(KEY_VARIABLE, "") if api_key is None else api_key

@@ -31,7 +31,7 @@ from twokey.gateway.errors import (
 )
 from twokey.gateway.failures import log_failure
 from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.resume.answers import Answers, answers_for, asked_items, question_of
+from twokey.gateway.resume.answers import answers_for
 from twokey.gateway.resume.asked_approvals import AskedApprovals
 from twokey.gateway.resume.classification import (
     CALL_LIMITS,
@@ -42,6 +42,7 @@ from twokey.gateway.resume.classification import (
 )
 from twokey.gateway.resume.concurrent import ahead
 from twokey.gateway.resume.halts import Halts
+from twokey.gateway.resume.questions import Answers, asked_items, question_of
 from twokey.gateway.resume.run_events import RunEvents, ThreadRef
 from twokey.gateway.resume.runner import AnswerRefused, Runner, ThreadState
 from twokey.gateway.service.agents import AgentService

@@ -12,7 +12,7 @@ from typing import Final
 
 from twokey.gateway.approvals.record import Approval, approval_of
 from twokey.gateway.errors import CorruptRecord, NewerRecord
-from twokey.gateway.resume.answers import asked_items
+from twokey.gateway.resume.questions import asked_items
 from twokey.gateway.resume.run_events import ThreadRef
 from twokey.gateway.resume.runner import PendingInterrupt
 from twokey.gateway.store.store import Store

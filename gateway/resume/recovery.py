@@ -30,9 +30,10 @@ from twokey.gateway.errors import GraphError, NewerRecord, ThreadUnavailable
 from twokey.gateway.failures import log_failure
 from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.resume.answers import answers_for, asked_items
+from twokey.gateway.resume.answers import answers_for
 from twokey.gateway.resume.langgraph_local import AGENT_KEY
 from twokey.gateway.resume.leases import under_lease
+from twokey.gateway.resume.questions import asked_items
 from twokey.gateway.resume.run_events import ThreadRef
 from twokey.gateway.resume.runner import PendingInterrupt, ThreadState
 from twokey.gateway.resume.runners import Runners

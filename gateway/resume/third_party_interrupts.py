@@ -22,8 +22,8 @@ from twokey.gateway.policy.effective_rules import EffectiveRules
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.resume.advancer import Advancer
-from twokey.gateway.resume.answers import fits, question_of
 from twokey.gateway.resume.interrupt_formats import question_text, rejection
+from twokey.gateway.resume.questions import fits, question_of
 from twokey.gateway.resume.run_events import RunEvents, ThreadRef
 from twokey.gateway.resume.runner import (
     AnswerRefused,

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import hashlib
 import logging
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, cast
 
 from langgraph.types import Interrupt
@@ -23,16 +22,22 @@ from twokey.gateway.failures import log_failure
 from twokey.gateway.protocol.port import connected
 from twokey.gateway.protocol.records import Person
 from twokey.gateway.resume.advancer import Advancer
-from twokey.gateway.resume.answers import answers_for, asked_items
+from twokey.gateway.resume.answers import answers_for
 from twokey.gateway.resume.classification import ThreadHalted
 from twokey.gateway.resume.diagnosis import diagnose
 from twokey.gateway.resume.langgraph_local import LangGraphLocal
 from twokey.gateway.resume.leases import under_lease
+from twokey.gateway.resume.questions import asked_items
 from twokey.gateway.resume.retries import Retries
 from twokey.gateway.resume.run_events import ThreadRef
+from twokey.gateway.resume.run_rules import (
+    check_who_asked,
+    given_up,
+    input_key,
+    rests_for_good,
+)
 from twokey.gateway.resume.runner import PendingInterrupt, ThreadState
 from twokey.gateway.resume.runners import Runners
-from twokey.gateway.resume.strict_state import strict_serializer
 from twokey.gateway.resume.thread_states import pending_of
 from twokey.gateway.resume.thread_watch import (
     LOOK_S,
@@ -149,7 +154,7 @@ class ThreadRuns:
         """Keep who asked and where, as far as they are given."""
         if requester is None and origin is None:
             return
-        _check_who_asked(requester, origin)
+        check_who_asked(requester, origin)
 
         def asked(before: ThreadFacts) -> ThreadFacts:
             after = before if requester is None else before.asked_by(requester)
@@ -189,10 +194,10 @@ class ThreadRuns:
         within_s: float = 0.0
         while True:
             change = await next_change(changes, within_s=within_s) if within_s else None
-            _raise_if_given_up(change)
+            _raise_ifgiven_up(change)
             try:
                 state = await runner.probe(at.thread)
-                if _rests_for_good(state) and (state.exists or not self._begins(at)):
+                if rests_for_good(state) and (state.exists or not self._begins(at)):
                     break
                 await self._raise_if_parked(at)
             except Exception as error:
@@ -215,7 +220,7 @@ class ThreadRuns:
         """Raise what another process parked the run for."""
         parked = await self._retries.find_parked(at)
         if parked is not None:
-            raise _given_up(at.agent, at.thread, parked.reason)
+            raise given_up(at.agent, at.thread, parked.reason)
 
     async def _step(
         self, at: ThreadRef, runner: LangGraphLocal, given: object
@@ -283,7 +288,7 @@ class ThreadRuns:
                 raise InputNotGiven from error
             raise error from unread
         # Without its input there is nothing that a worker could go on with.
-        if not state.exists or (given is not None and state.taken != _key(given)):
+        if not state.exists or (given is not None and state.taken != input_key(given)):
             if can_pass:
                 raise InputNotGiven from error
             raise error
@@ -296,7 +301,7 @@ class ThreadRuns:
         self, at: ThreadRef, runner: LangGraphLocal, given: object
     ) -> ThreadState:
         advancer = Advancer(self._store, self._gateway)
-        key = "" if given is None else _key(given)
+        key = "" if given is None else input_key(given)
         state = await runner.probe(at.thread)
         if given is None and not state.exists:
             raise ThreadUnavailable(
@@ -331,70 +336,16 @@ class ThreadRuns:
                 self._watch.notify(ThreadChange(at.agent, at.thread, error))
 
 
-@asynccontextmanager
-async def wait_at_most(timeout_s: float | None, thread: str) -> AsyncGenerator[None]:
-    """Bound a wait for a thread; None waits as long as it takes.
-
-    Raises:
-        TimeoutError: says what happens to the thread, and how to wait on.
-    """
-    limit = asyncio.timeout(timeout_s)
-    try:
-        async with limit:
-            yield
-    except TimeoutError as error:
-        if not limit.expired():
-            raise  # a step's own error
-        raise TimeoutError(
-            f"The thread {thread!r} was not finished within {timeout_s:g} s. It goes "
-            "on; call run or wait with the same thread_id to wait longer, or pending "
-            "to see what waits for people."
-        ) from error
-
-
-def _check_who_asked(requester: object, origin: object) -> None:
-    for name, given, kind in (
-        ("requester", requester, Person),
-        ("origin", origin, Origin),
-    ):
-        if not (given is None or isinstance(given, kind)):
-            raise TypeError(
-                f"{name}={given!r} is no {kind.__name__}; give "
-                f"twokey.gateway.approvals.record.{kind.__name__}."
-            )
-
-
 async def _has_work(at: ThreadRef, runner: LangGraphLocal, given: object) -> bool:
     """Return True if a thread that another process runs is worth waiting for."""
     of = at.thread
     return given is not None or (await retry_transient(lambda: runner.probe(of))).exists
 
 
-def _raise_if_given_up(change: ThreadChange | None) -> None:
+def _raise_ifgiven_up(change: ThreadChange | None) -> None:
     if change is None or change.error is None:
         return
     if isinstance(change.error, ThreadHalted):
         raise change.error
     reason = diagnose(change.error).reason
-    raise _given_up(change.agent, change.thread, reason) from change.error
-
-
-def _given_up(agent: str, thread: str, reason: str) -> GraphError:
-    return GraphError(
-        f"The thread {thread!r} of {agent!r} was given up: {reason} Mend the cause and "
-        "run it again without input."
-    )
-
-
-def _rests_for_good(state: ThreadState) -> bool:
-    """Return True if nothing of ours will bring this thread forward."""
-    if state.is_finished or not state.exists:
-        return True
-    is_asking = bool(state.pending) and not state.is_cut_off
-    return is_asking and not asked_items(state.pending)
-
-
-def _key(given: object) -> str:
-    # By value, so that the same input has the same key in the next process.
-    kind, body = strict_serializer().dumps_typed(given)
-    return f"run-{hashlib.sha256(kind.encode() + body).hexdigest()[:32]}"
+    raise given_up(change.agent, change.thread, reason) from change.error

@@ -96,6 +96,9 @@ class Lease:
         self.known_to.clear()
 
 
+_LOOK_S = 1.0
+"""How long the clock is not looked at at most: a sleep may last longer than asked."""
+
 _current: ContextVar[Lease | None] = ContextVar("twokey_lease", default=None)
 
 
@@ -112,3 +115,10 @@ def holding(lease: Lease) -> Generator[None]:
         yield
     finally:
         _current.reset(token)
+
+
+async def end_in_time(taken: Lease) -> None:
+    """Notify the holder when its lease ends, even if the store does not answer."""
+    while left_s := taken.left_s:  # noqa: ASYNC110 - time ends it, and no event does
+        await asyncio.sleep(min(left_s, _LOOK_S))
+    taken.lost.set()

@@ -11,14 +11,11 @@ from functools import partial
 from twokey.gateway.clock import now_s
 from twokey.gateway.errors import LeaseLost, StoreUnavailable, ThreadUnavailable
 from twokey.gateway.store.connection import Connection, Reply, number, text
-from twokey.gateway.store.fences import Lease
+from twokey.gateway.store.fences import Lease, end_in_time
 from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.script import Script
 
 TAKE_LEASE = Script("lease")
-
-_LOOK_S = 1.0
-"""How long the clock is not looked at at most: a sleep may last longer than asked."""
 
 
 class LeaseStore:
@@ -43,7 +40,7 @@ class LeaseStore:
         taken = await self._take(keys, name)
         tasks = [
             asyncio.create_task(self._keep(keys, taken)),
-            asyncio.create_task(_end_in_time(taken)),
+            asyncio.create_task(end_in_time(taken)),
         ]
         try:
             yield taken
@@ -124,10 +121,3 @@ class LeaseStore:
             ttl_ms=self._lease_ms,
             above=above,
         )
-
-
-async def _end_in_time(taken: Lease) -> None:
-    """Notify the holder when its lease ends, even if the store does not answer."""
-    while left_s := taken.left_s:  # noqa: ASYNC110 - time ends it, and no event does
-        await asyncio.sleep(min(left_s, _LOOK_S))
-    taken.lost.set()

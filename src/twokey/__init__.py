@@ -10,6 +10,7 @@ installation has the files themselves.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:  # a checker reads the names; a program that needs none loads 
 __all__ = ["Twokey", "TwokeyError"]
 
 _MODULES = {"Twokey": "twokey.gateway.embed", "TwokeyError": "twokey.gateway.errors"}
+_WITHOUT_STORE = "twokey.gateway.remote.without_store"
 
 
 def __getattr__(name: str) -> object:
@@ -30,6 +32,10 @@ def __getattr__(name: str) -> object:
     try:
         return getattr(import_module(_MODULES[name]), name)
     except ModuleNotFoundError as error:
+        # An agent's process has no store, and does not need its packages.
+        with suppress(ModuleNotFoundError):
+            if name == "Twokey" and not (error.name or "").startswith(__name__):
+                return getattr(import_module(_WITHOUT_STORE), name)
         # A note and not another error: an import that fails inside those packages keeps
         # its own type and trace.
         error.add_note(f"{name} needs more packages: pip install 'twokey[server]'")

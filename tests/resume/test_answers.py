@@ -19,7 +19,8 @@ from twokey.gateway.protocol.records import Result
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.wire import RECONCILE_INTERRUPT, ReconcileAnswer
-from twokey.gateway.resume.answers import Answers, answers_for
+from twokey.gateway.resume.answers import answers_for
+from twokey.gateway.resume.questions import Answers
 from twokey.gateway.resume.runner import PendingInterrupt
 from twokey.gateway.store.atomic_write import Loaded
 

@@ -15,6 +15,7 @@ from langgraph.graph import StateGraph
 from langgraph.types import interrupt
 from typing_extensions import TypedDict
 
+from tests.api.remote_program import remote_program
 from tests.conftest import eventually
 from tests.resume import sample_tools
 from tests.resume.resume_stack import ANA, DAN, GIVING_UP, ORIGIN, POLICY, RULES
@@ -42,12 +43,18 @@ CALL = json.dumps([("refund", {"order": "78291", "amount": 1})])
 Open = Callable[[], AbstractAsyncContextManager[Twokey]]
 
 
-@pytest.fixture
-def opened(store: Store, tmp_path: Path) -> Open:
+@pytest.fixture(params=["in process", "http"])
+def opened(store: Store, tmp_path: Path, request: pytest.FixtureRequest) -> Open:
     """Open a Twokey on the test's store, again and again on the same data."""
 
     @asynccontextmanager
     async def one() -> AsyncGenerator[Twokey]:
+        if request.param == "http":
+            async with remote_program(
+                store, RULES, tmp_path, retries=GIVING_UP
+            ) as program:
+                yield program
+            return
         url = store.conn.url
         async with Twokey(
             policy=RULES, url=url, data_dir=tmp_path, retries=GIVING_UP
@@ -282,7 +289,8 @@ async def test_without_an_address_the_store_is_in_the_data_folder(
 async def test_a_thread_that_another_process_runs_is_waited_for(
     opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("twokey.gateway.resume.thread_runs.BUSY_S", 0.02)
+    for place in ("resume", "remote"):
+        monkeypatch.setattr(f"twokey.gateway.{place}.thread_runs.BUSY_S", 0.02)
     hello = {"messages": [{"role": "user", "content": "hello"}]}
     async with opened() as tk:
         keys = tk.store.keys_of_tenant("default")

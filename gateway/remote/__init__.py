@@ -1,0 +1,1 @@
+"""Run threads in a process that has nothing but the API key of a gateway."""

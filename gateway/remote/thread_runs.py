@@ -1,0 +1,338 @@
+"""Run threads of this process, while a gateway elsewhere keeps leases and answers.
+
+Theory of operation. Each run has one task here, its drive: it takes the lease, brings
+the thread forward until it waits or ends, gives the lease back, and waits with a long
+poll for the next answer. So two processes with the same checkpoints may drive one
+thread; who has the lease works, and the other one finds what was done. A wait of the
+program can be bounded or given up at any time: the drive goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import logging
+from collections.abc import Coroutine, Sequence
+from typing import Any, cast
+
+from langgraph.types import Interrupt
+
+from twokey.gateway.client.http_threads import HttpThreads
+from twokey.gateway.errors import (
+    GraphError,
+    KeyRefused,
+    ThreadUnavailable,
+    TwokeyError,
+)
+from twokey.gateway.failures import log_failure
+from twokey.gateway.protocol.port import Gateway, connected
+from twokey.gateway.protocol.records import RunRef
+from twokey.gateway.remote.advancing import RemoteAdvancer
+from twokey.gateway.remote.leases import thread_lease
+from twokey.gateway.resume.classification import ThreadHalted
+from twokey.gateway.resume.diagnosis import diagnose
+from twokey.gateway.resume.held_work import while_held
+from twokey.gateway.resume.langgraph_local import LangGraphLocal
+from twokey.gateway.resume.questions import asked_items
+from twokey.gateway.resume.run_rules import given_up, input_key, rests_for_good
+from twokey.gateway.resume.runner import ThreadState
+from twokey.gateway.resume.thread_states import pending_of
+from twokey.gateway.resume.transient_retry import (
+    backoff_s,
+    drain_tasks,
+    retry_transient,
+)
+from twokey.gateway.retrying import RetrySettings
+
+logger = logging.getLogger(__name__)
+
+BUSY_S = 1.0
+"""How soon to look again at a thread that another process runs."""
+POLL_S = 25.0
+"""How long one question waits for an answer: less than proxies let a request last."""
+GRACE_S = 25.0
+"""How long steps that run may take when the program ends."""
+
+
+_AS_IT_IS = (KeyRefused, ThreadHalted, ThreadUnavailable)
+"""Errors that say by themselves what to do about a thread."""
+
+
+class NoThread(ThreadUnavailable):
+    """There is no such thread."""
+
+    def __init__(self, run: RunRef, hint: str) -> None:
+        super().__init__(f"There is no thread {run.thread!r} of {run.agent!r}{hint}.")
+
+
+class Drive:
+    """The task that brings one thread forward, until a newer one replaces it."""
+
+    def __init__(self) -> None:
+        self.replaced = asyncio.Event()
+        self.successor: Drive | None = None
+        self.task: asyncio.Task[ThreadState]
+
+    def replace(self, successor: Drive) -> None:
+        """Leave the thread to another drive, after the step that runs now."""
+        self.successor = successor
+        self.replaced.set()
+
+
+class RemoteThreadRuns:
+    """The threads that a program runs beside a gateway in another process.
+
+    Args:
+        gateway: what the agents are connected to.
+        threads: leases and answers.
+        retries: how long a step that fails is tried again.
+    """
+
+    def __init__(
+        self, gateway: Gateway, threads: HttpThreads, retries: RetrySettings
+    ) -> None:
+        self._gateway = gateway
+        self._threads = threads
+        self._advancer = RemoteAdvancer(threads)
+        self._retries = retries
+        self._drives: dict[RunRef, Drive] = {}
+        self._closing = asyncio.Event()
+
+    async def run(
+        self, run: RunRef, runner: LangGraphLocal, given: object
+    ) -> dict[str, Any]:
+        """Give a thread its input, unless it has it, and wait until it rests for good.
+
+        Raises:
+            GraphError: when the thread was given up.
+            ThreadUnavailable: when there is no thread and no input, or it was deleted.
+            NotAllowed: when the gateway refuses the key.
+        """
+        drive, before = Drive(), self._drives.get(run)
+        drive.task = asyncio.create_task(self._drive(drive, run, runner, given))
+        drive.task.add_done_callback(lambda _: self._ended(run, drive))
+        self._drives[run] = drive
+        if before is not None:
+            before.replace(drive)
+        # Who gives up waiting must not stop a step in its middle.
+        return await self._values(run, runner, await asyncio.shield(drive.task))
+
+    async def wait(self, run: RunRef, runner: LangGraphLocal) -> dict[str, Any]:
+        """Wait until a thread rests for good, whichever process runs it.
+
+        Raises:
+            GraphError: when this process gave the thread up.
+            ThreadUnavailable: when there is no such thread.
+        """
+        while (drive := self._drives.get(run)) is None:
+            state = await _probe(runner, run)
+            if rests_for_good(state):
+                return await self._values(run, runner, state)
+            await self._next_answer(run, state)
+            # Somebody else resumes it: an answer is there before its effects are.
+            await asyncio.sleep(BUSY_S)
+        return await self._values(run, runner, await asyncio.shield(drive.task))
+
+    async def answers(
+        self, run: RunRef, interrupts: Sequence[Interrupt], timeout_s: float | None
+    ) -> dict[str, Any]:
+        """Return the answers to questions of a thread, waiting for the first one.
+
+        Raises:
+            GraphError: when an answer does not fit its question.
+        """
+        asked = [pending_of(one) for one in interrupts]
+        if not asked_items(asked):
+            return {}
+        clock = asyncio.get_running_loop().time
+        ends = None if timeout_s is None else clock() + timeout_s
+        while True:
+            left_s = POLL_S if ends is None else max(0.0, ends - clock())
+            wait_s = min(left_s, POLL_S)
+            found = await retry_transient(
+                lambda wait_s=wait_s: self._advancer.answers(run, asked, wait_s=wait_s)
+            )
+            if found.unfit:
+                raise GraphError(
+                    f"The answer to {found.unfit[0]!r} does not fit the question that "
+                    f"the thread {run.thread!r} asked; see the agent's log."
+                )
+            if found.ready or (ends is not None and clock() >= ends):
+                return cast("dict[str, Any]", found.ready)
+
+    async def delete(self, run: RunRef, runner: LangGraphLocal) -> None:
+        """End what waits in a thread, and forget its checkpoints.
+
+        Raises:
+            ThreadUnavailable: while somebody runs the thread; nothing was deleted.
+        """
+
+        async def work() -> None:
+            # The cards first: killed after the checkpoints were deleted, they would
+            # wait for a thread that is gone.
+            await self._threads.supersede(run)
+            await runner.delete(run.thread)
+
+        await while_held(thread_lease(self._threads, run), work)
+
+    async def close(self, *, grace_s: float = GRACE_S) -> None:
+        """Let running steps rest, then stop them; threads that wait stop at once."""
+        self._closing.set()
+        await drain_tasks([one.task for one in self._drives.values()], grace_s)
+
+    async def _values(
+        self, run: RunRef, runner: LangGraphLocal, state: ThreadState
+    ) -> dict[str, Any]:
+        if not state.exists:
+            raise NoThread(run, ", or it was deleted")
+        return await retry_transient(lambda: runner.values(run.thread))
+
+    async def _drive(
+        self, drive: Drive, run: RunRef, runner: LangGraphLocal, given: object
+    ) -> ThreadState:
+        """Bring a thread forward until it rests for good, or another drive does."""
+        attempts, has_waited = _Attempts(run, self._retries), False
+        while True:
+            if self._closing.is_set():
+                raise ThreadUnavailable(
+                    f"The program ended before the thread {run.thread!r} did; run it "
+                    "again to go on with it."
+                )
+            if drive.successor is not None:
+                return await asyncio.shield(drive.successor.task)
+            try:
+                state = await self._advance(run, runner, given, has_begun=has_waited)
+            except Exception as error:
+                if not (
+                    has_waited
+                    or given is not None
+                    or (await _probe(runner, run)).exists
+                ):
+                    # Nobody need wait for a lease to learn that there is nothing.
+                    raise
+                pause_s = attempts.pause_s(error)
+                if pause_s is None and has_waited and not isinstance(error, _AS_IT_IS):
+                    reason = diagnose(error).reason
+                    raise given_up(run.agent, run.thread, reason) from error
+                if pause_s is None:
+                    raise
+                await self._until_moved(drive, asyncio.sleep(pause_s))
+                if given is not None and await _has_taken(runner, run, given):
+                    # Given again after somebody gave another one, it would be a new
+                    # message.
+                    given = None
+                continue
+            attempts, has_waited = _Attempts(run, self._retries), True
+            # It has its input; a thread that is deleted now is not begun again.
+            given = None
+            if rests_for_good(state):
+                return state
+            await self._until_moved(drive, self._next_answer(run, state))
+
+    async def _advance(
+        self, run: RunRef, runner: LangGraphLocal, given: object, *, has_begun: bool
+    ) -> ThreadState:
+        async def work() -> ThreadState:
+            key = "" if given is None else input_key(given)
+            state = await runner.probe(run.thread)
+            if given is None and not state.exists:
+                if has_begun:
+                    return state
+                raise NoThread(run, " to go on with; give it an input")
+            # The same input once more is a retry, not a second message.
+            if given is None or state.taken == key:
+                return await self._advancer.forward(run, runner, past_limits=True)
+            # A copy, because LangGraph writes ids into the messages it is given.
+            fresh = copy.deepcopy(given)
+            return await self._advancer.begin(
+                run, runner, lambda: runner.give(run.thread, fresh, key=key)
+            )
+
+        with connected(self._gateway, run):
+            return await while_held(thread_lease(self._threads, run), work)
+
+    async def _until_moved(self, drive: Drive, work: Coroutine[Any, Any, None]) -> None:
+        """Wait for work; end early when another drive takes over, or at the end."""
+        tasks = [
+            asyncio.create_task(one)
+            for one in (work, drive.replaced.wait(), self._closing.wait())
+        ]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _next_answer(self, run: RunRef, state: ThreadState) -> None:
+        """Wait until a question of a thread may have an answer; no longer than a poll.
+
+        What cannot be asked now is waited for as well: the next attempt says why.
+        """
+        if not asked_items(state.pending):
+            return
+        try:
+            await self._advancer.answers(run, state.pending, wait_s=POLL_S)
+        except TwokeyError as error:
+            logger.warning(
+                "thread.not_followed agent=%s thread=%s error=%s",
+                run.agent,
+                run.thread,
+                type(error).__name__,
+            )
+            await asyncio.sleep(BUSY_S)
+
+    def _ended(self, run: RunRef, drive: Drive) -> None:
+        if self._drives.get(run) is drive:
+            del self._drives[run]
+        if drive.task.cancelled():
+            return
+        error = drive.task.exception()
+        if error is not None and not self._closing.is_set():
+            # Who gave the input may not wait any more.
+            log_failure(
+                logger, error, "run.failed agent=%s thread=%s", run.agent, run.thread
+            )
+
+
+async def _has_taken(runner: LangGraphLocal, run: RunRef, given: object) -> bool:
+    key = input_key(given)
+    return await retry_transient(lambda: runner.has_taken(run.thread, key))
+
+
+async def _probe(runner: LangGraphLocal, run: RunRef) -> ThreadState:
+    return await retry_transient(lambda: runner.probe(run.thread))
+
+
+class _Attempts:
+    """How long a thread is tried again, and with which pauses."""
+
+    def __init__(self, run: RunRef, retries: RetrySettings) -> None:
+        self._run = run
+        self._retries = retries
+        self._pauses = backoff_s()
+        self._began_s = asyncio.get_running_loop().time()
+
+    def pause_s(self, error: Exception) -> float | None:
+        """Return how long to wait before the next attempt; None: there is none."""
+        if isinstance(error, NoThread):
+            return None
+        can_pass = isinstance(error, ThreadUnavailable)
+        if can_pass and error.__cause__ is None:
+            # Another process runs it, or finishes a call of it: not an outage.
+            return BUSY_S
+        found = diagnose(error)
+        can_pass = can_pass or found.can_pass
+        limit = self._retries.limit if can_pass else self._retries.unknown_limit
+        age_s = asyncio.get_running_loop().time() - self._began_s
+        if (found.is_final and not can_pass) or age_s >= limit.total_seconds():
+            return None
+        pause_s = max(next(self._pauses), found.retry_after_s)
+        logger.warning(
+            "run.waiting agent=%s thread=%s error=%s next_in_s=%.1f",
+            self._run.agent,
+            self._run.thread,
+            type(error.__cause__ or error).__name__,
+            pause_s,
+        )
+        return pause_s

@@ -1,0 +1,101 @@
+"""Rules of the runs of a program, whichever gateway keeps their leases."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from langgraph.types import StreamMode
+
+from twokey.gateway.approvals.record import Origin
+from twokey.gateway.errors import GraphError
+from twokey.gateway.protocol.records import Person
+from twokey.gateway.resume.langgraph_local import STREAM_END, LangGraphLocal
+from twokey.gateway.resume.questions import asked_items
+from twokey.gateway.resume.runner import ThreadState
+from twokey.gateway.resume.strict_state import strict_serializer
+
+
+@asynccontextmanager
+async def wait_at_most(timeout_s: float | None, thread: str) -> AsyncGenerator[None]:
+    """Bound a wait for a thread; None waits as long as it takes.
+
+    Raises:
+        TimeoutError: says what happens to the thread, and how to wait on.
+    """
+    limit = asyncio.timeout(timeout_s)
+    try:
+        async with limit:
+            yield
+    except TimeoutError as error:
+        if not limit.expired():
+            raise  # a step's own error
+        raise TimeoutError(
+            f"The thread {thread!r} was not finished within {timeout_s:g} s. It goes "
+            "on; call run or wait with the same thread_id to wait longer, or pending "
+            "to see what waits for people."
+        ) from error
+
+
+def rests_for_good(state: ThreadState) -> bool:
+    """Return True if nothing of ours will bring this thread forward."""
+    if state.is_finished or not state.exists:
+        return True
+    is_asking = bool(state.pending) and not state.is_cut_off
+    return is_asking and not asked_items(state.pending)
+
+
+def input_key(given: object) -> str:
+    """Return the key of an input, by which a thread knows that it has it."""
+    # By value, so that the same input has the same key in the next process.
+    kind, body = strict_serializer().dumps_typed(given)
+    return f"run-{hashlib.sha256(kind.encode() + body).hexdigest()[:32]}"
+
+
+def given_up(agent: str, thread: str, reason: str) -> GraphError:
+    """Return the error about a thread that is not brought forward any more."""
+    return GraphError(
+        f"The thread {thread!r} of {agent!r} was given up: {reason} Mend the cause and "
+        "run it again without input."
+    )
+
+
+def check_who_asked(requester: object, origin: object) -> None:
+    """Check who a program says asked, and where.
+
+    Raises:
+        TypeError: when one of them is of another type.
+    """
+    for name, given, kind in (
+        ("requester", requester, Person),
+        ("origin", origin, Origin),
+    ):
+        if not (given is None or isinstance(given, kind)):
+            raise TypeError(
+                f"{name}={given!r} is no {kind.__name__}; give "
+                f"twokey.gateway.approvals.record.{kind.__name__}."
+            )
+
+
+async def streamed(
+    runner: LangGraphLocal,
+    run: Callable[[], Coroutine[Any, Any, object]],
+    modes: StreamMode | Sequence[StreamMode],
+    *,
+    subgraphs: bool,
+) -> AsyncGenerator[Any]:
+    """Run a thread and yield what its steps stream, across every wait."""
+    with runner.streaming(modes, subgraphs=subgraphs) as chunks:
+        running = asyncio.create_task(run())
+        # However the run ends, or `chunks.get` would wait for ever.
+        running.add_done_callback(lambda _: chunks.put_nowait(STREAM_END))
+        try:
+            while (chunk := await chunks.get()) is not STREAM_END:
+                yield chunk
+            await running  # raises what the run raised
+        finally:
+            running.cancel()  # only this wait ends; the thread goes on
+            await asyncio.gather(running, return_exceptions=True)

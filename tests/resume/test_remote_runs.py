@@ -1,0 +1,273 @@
+"""Programs with an API key run threads: twice at once, cut off, refused, restarted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from aiohttp import web
+from langgraph.graph import StateGraph
+
+from tests.api.remote_program import remote_program
+from tests.conftest import eventually
+from tests.resume import sample_tools
+from tests.resume.resume_stack import AT_ONCE, RULES
+from tests.resume.test_embed import Name, asked, decide, refund
+from twokey.gateway.approvals.decisions import Reject
+from twokey.gateway.client import choice
+from twokey.gateway.embed import Twokey
+from twokey.gateway.errors import (
+    GraphError,
+    KeyRefused,
+    LeaseLost,
+    SettingsError,
+    ThreadUnavailable,
+)
+from twokey.gateway.protocol.records import RunRef
+from twokey.gateway.remote import thread_runs
+from twokey.gateway.remote.leases import thread_lease
+from twokey.gateway.remote.program import RemoteTwokey
+from twokey.gateway.remote.without_store import Twokey as WithoutStore
+from twokey.gateway.resume.held_work import while_held
+from twokey.gateway.store.store import Store
+
+AT: dict[str, Any] = {"thread_id": "t1", "agent": "shop"}
+RUN = RunRef(agent="shop", thread="t1")
+Answered = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(thread_runs, "BUSY_S", 0.02)
+    monkeypatch.setattr("twokey.gateway.resume.transient_retry.FIRST_PAUSE_S", 0.01)
+
+
+class Cut:
+    """What stands between the program and its gateway: a network that can be cut."""
+
+    def __init__(self) -> None:
+        self.is_cut = False
+        self.status = 0
+        self.asked = 0
+
+    @web.middleware
+    async def between(
+        self, request: web.Request, handler: Answered
+    ) -> web.StreamResponse:
+        self.asked += 1
+        if self.is_cut:
+            assert request.transport
+            request.transport.abort()
+        if self.status:
+            return web.Response(status=self.status, text="no")
+        reply = await handler(request)
+        if self.is_cut:
+            # Cut after the gateway acted: its answer is lost.
+            assert request.transport
+            request.transport.abort()
+        return reply
+
+
+async def test_two_workers_with_the_same_checkpoints_run_a_thread_once(
+    store: Store, tmp_path: Path
+) -> None:
+    async with AsyncExitStack() as stack:
+        workers = [
+            await stack.enter_async_context(
+                remote_program(store, RULES, tmp_path, retries=AT_ONCE)
+            )
+            for _ in range(2)
+        ]
+        runs = [
+            asyncio.create_task(tk.run(sample_tools.graph, refund(), **AT))
+            for tk in workers
+        ]
+        await decide(workers[0], await asked(workers[0]))
+        first, second = await asyncio.gather(*runs)
+
+    assert first["messages"] == second["messages"]
+    assert first["messages"][-1].text == "refunded 78291 899"
+    assert len(sample_tools.ledger()) == 1
+
+
+async def test_one_process_runs_a_thread_once_however_often_it_is_asked(
+    store: Store, tmp_path: Path
+) -> None:
+    async with remote_program(store, RULES, tmp_path, retries=AT_ONCE) as tk:
+        runs = [
+            asyncio.create_task(tk.run(sample_tools.graph, refund(), **AT))
+            for _ in range(3)
+        ]
+        waiting = asyncio.create_task(tk.wait(sample_tools.graph, **AT))
+        await decide(tk, await asked(tk))
+        finals = await asyncio.gather(*runs, waiting)
+
+    assert len({one["messages"][-1].text for one in finals}) == 1
+    assert len(sample_tools.ledger()) == 1
+
+
+@pytest.mark.parametrize("status", [0, 429, 502, 503])
+async def test_a_thread_outlives_a_gateway_that_is_away(
+    store: Store, tmp_path: Path, status: int
+) -> None:
+    cut = Cut()
+    async with remote_program(
+        store, RULES, tmp_path, retries=AT_ONCE, middlewares=[cut.between]
+    ) as tk:
+        run = asyncio.create_task(tk.run(sample_tools.graph, refund(), **AT))
+        item = await asked(tk)
+        cut.is_cut, cut.status = not status, status
+        await decide(tk, item)
+        seen = cut.asked
+
+        async def has_tried() -> bool:
+            return cut.asked > seen + 3
+
+        await eventually(has_tried)
+        assert not run.done()
+        assert sample_tools.ledger() == []
+        cut.is_cut, cut.status = False, 0
+        final = await run
+
+    assert final["messages"][-1].text == "refunded 78291 899"
+    assert len(sample_tools.ledger()) == 1
+
+
+async def test_a_gateway_that_is_away_at_the_start_is_waited_for(
+    store: Store, tmp_path: Path
+) -> None:
+    cut = Cut()
+    cut.is_cut = True
+    async with remote_program(
+        store, RULES, tmp_path, retries=AT_ONCE, middlewares=[cut.between]
+    ) as tk:
+        run = asyncio.create_task(tk.run(sample_tools.graph, refund(), **AT))
+
+        async def has_tried() -> bool:
+            return cut.asked > 3
+
+        await eventually(has_tried)
+        cut.is_cut = False
+        await decide(tk, await asked(tk), Reject(reason="no"))
+        await run
+
+    assert sample_tools.ledger() == []
+
+
+async def test_a_refused_key_ends_the_run_at_once_and_another_goes_on(
+    store: Store, tmp_path: Path
+) -> None:
+    async with remote_program(store, RULES, tmp_path, retries=AT_ONCE) as tk:
+        run = asyncio.create_task(tk.run(sample_tools.graph, refund(), **AT))
+        item = await asked(tk)
+        connection = cast("Any", tk.service).connection
+        client = connection._client()
+        right = client.headers["Authorization"]
+        client.headers["Authorization"] = "Bearer tk_wrong"
+        await decide(tk, item)
+        with pytest.raises(KeyRefused, match="TWOKEY_API_KEY"):
+            await run
+        assert sample_tools.ledger() == []
+        client.headers["Authorization"] = right
+        final = await tk.run(sample_tools.graph, **AT)
+
+    assert final["messages"][-1].text == "refunded 78291 899"
+    assert len(sample_tools.ledger()) == 1
+
+
+async def test_what_is_done_under_a_lost_lease_is_stopped(
+    store: Store, tmp_path: Path
+) -> None:
+    async with remote_program(store, RULES, tmp_path, retries=AT_ONCE) as tk:
+        threads = cast("Any", tk)._threads
+        stopped = asyncio.Event()
+
+        async def work() -> None:
+            try:
+                keys = store.keys_of_tenant("default")
+                await store.conn.command("DEL", keys.lease("default", "shop", "t1"))
+                await asyncio.Event().wait()
+            finally:
+                stopped.set()
+
+        # The clock of the lease is moved: its end by this process's clock is now.
+        lease = thread_lease(threads, RUN)
+        with pytest.raises(LeaseLost):
+            await asyncio.gather(
+                while_held(_ending(lease), work),
+            )
+        assert stopped.is_set()
+
+
+def _ending(lease: Any) -> Any:
+    class Ending:
+        async def __aenter__(self) -> Any:
+            found = await lease.__aenter__()
+            asyncio.get_running_loop().call_later(0.01, found.lost.set)
+            return found
+
+        async def __aexit__(self, *raised: object) -> None:
+            await lease.__aexit__(*raised)
+
+    return Ending()
+
+
+async def test_a_thread_that_somebody_runs_is_not_deleted(
+    store: Store, tmp_path: Path
+) -> None:
+    async with remote_program(store, RULES, tmp_path, retries=AT_ONCE) as tk:
+        run = asyncio.create_task(tk.run(sample_tools.graph, refund(), **AT))
+        item = await asked(tk)
+        keys = store.keys_of_tenant("default")
+        async with store.threads.lease(keys, "default", "shop", "t1"):
+            with pytest.raises(ThreadUnavailable):
+                await tk.delete(sample_tools.graph, **AT)
+        await tk.delete(sample_tools.graph, **AT)
+        run.cancel()
+        with pytest.raises(ThreadUnavailable, match="deleted"):
+            await tk.wait(sample_tools.graph, **AT)
+        assert await tk.pending(**AT) == ()
+        await decide(tk, item)
+
+    assert sample_tools.ledger() == []
+
+
+async def test_what_waits_is_withdrawn_and_the_agent_told(
+    store: Store, tmp_path: Path
+) -> None:
+    async with remote_program(store, RULES, tmp_path, retries=AT_ONCE) as tk:
+        run = asyncio.create_task(tk.run(sample_tools.graph, refund(), **AT))
+        item = await asked(tk)
+        assert await tk.withdraw(**AT) == (item.id,)
+        await run
+
+    assert sample_tools.ledger() == []
+
+
+async def test_a_graph_without_a_checkpointer_is_refused(monkeypatch: Any) -> None:
+    monkeypatch.setenv(choice.URL_VARIABLE, "https://gateway.example")
+    monkeypatch.setenv(choice.KEY_VARIABLE, "tk_1")
+    builder: Any = StateGraph(Name)
+    builder.add_node("n", dict)
+    builder.set_entry_point("n")
+    async with Twokey.remote() as tk:
+        with pytest.raises(GraphError, match="checkpointer"):
+            await tk.run(builder, {"name": ""}, thread_id="t1")
+
+
+async def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SettingsError, match="TWOKEY_GATEWAY"):
+        Twokey.remote()
+    with pytest.raises(SettingsError, match="TWOKEY_API_KEY"):
+        Twokey.remote("https://gateway.example")
+    with pytest.raises(SettingsError, match="async with"):
+        await RemoteTwokey("https://gateway.example", api_key="tk_1").answers(
+            [], thread_id="t1"
+        )
+    with pytest.raises(SettingsError, match=r"twokey\[server\]"):
+        WithoutStore()
+    assert WithoutStore.remote is Twokey.remote

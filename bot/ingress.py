@@ -11,7 +11,6 @@ https://docs.slack.dev/authentication/verifying-requests-from-slack
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import hmac
 import json
@@ -28,6 +27,7 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from twokey.gateway.errors import StoreUnavailable
+from twokey.gateway.guarded_server import GuardedServer, Limits
 
 logger = logging.getLogger(__name__)
 
@@ -178,7 +178,12 @@ class Ingress:
 
     def server(self) -> web.Server:
         """Return the server, with its limits; needs a running event loop."""
-        return _Guarded(self._serve)
+        limits = Limits(
+            connections=MAX_CONNECTIONS,
+            header_s=HEADER_TIMEOUT_S,
+            body_s=BODY_TIMEOUT_S,
+        )
+        return GuardedServer(self._serve, limits, name="ingress")
 
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
         match (request.method, request.path):
@@ -296,101 +301,6 @@ def _again_later() -> Answer:
     )
 
 
-class _Guarded(web.Server):
-    """HTTP server with a timeout for incomplete requests and a connection limit.
-
-    At the limit, a new connection replaces the one that has been incomplete longest, so
-    idle connections keep no client out. A complete request is always answered.
-
-    aiohttp refuses a body of more than 1 MiB (413). Compressed bodies are never
-    decompressed.
-    """
-
-    def __init__(
-        self, handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
-    ) -> None:
-        super().__init__(
-            self._received,
-            access_log=None,
-            # A small compressed body may expand to gigabytes; Slack compresses nothing.
-            auto_decompress=False,
-            # Above the 60 s after which usual proxies drop an idle connection, so that
-            # the proxy closes it first and sends no request into a closing one.
-            keepalive_timeout=75.0,
-            lingering_time=1.0,
-        )
-        self._handler = handler
-        # Connections without a complete request, oldest first, each with the timer that
-        # closes it.
-        self._waiting: dict[web.RequestHandler, asyncio.TimerHandle | None] = {}
-
-    def connection_made(
-        self, handler: web.RequestHandler, transport: asyncio.Transport
-    ) -> None:
-        """Make room if it is full, and start the clock for the first header."""
-        super().connection_made(handler, transport)
-        # Only reached when every connection has sent a whole request: those are
-        # answered, and the new one is refused.
-        if len(self.connections) > MAX_CONNECTIONS and not self._made_room():
-            logger.warning("ingress.refused why=too_many_requests")
-            transport.abort()
-            return
-        loop = asyncio.get_running_loop()
-        # `abort` and not `close`: closing waits until buffers are flushed, which a
-        # client that does not read can put off for ever.
-        self._waiting[handler] = loop.call_later(HEADER_TIMEOUT_S, transport.abort)
-
-    def connection_lost(
-        self, handler: web.RequestHandler, exc: BaseException | None = None
-    ) -> None:
-        """Stop the clock."""
-        super().connection_lost(handler, exc)
-        self._stop_clock(handler)
-        self._waiting.pop(handler, None)
-
-    async def _received(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer a request whose header came whole, once its body did too."""
-        connection = request.protocol
-        self._stop_clock(connection)
-        try:
-            # Most bodies come with their header.
-            if not request.content.is_eof():
-                async with asyncio.timeout(BODY_TIMEOUT_S):
-                    await request.read()
-        except TimeoutError:
-            logger.warning("ingress.refused why=body_slow")
-            return _closing(HTTPStatus.REQUEST_TIMEOUT)
-        self._waiting.pop(connection, None)
-        try:
-            return await self._handler(request)
-        finally:
-            # None means that the client went away meanwhile; it must not be listed
-            # again, since `connection_lost` ran already.
-            if connection.transport is not None:
-                self._waiting[connection] = None
-
-    def _made_room(self) -> bool:
-        for oldest in self._waiting:
-            logger.warning("ingress.closed why=too_many_connections")
-            self._stop_clock(oldest)
-            del self._waiting[oldest]
-            if oldest.transport is not None:
-                oldest.transport.abort()
-            return True
-        return False
-
-    def _stop_clock(self, handler: web.RequestHandler) -> None:
-        timer = self._waiting.get(handler)
-        if timer is not None:
-            timer.cancel()
-
-
 def _is_ssl_check(headers: Headers, body: bytes) -> bool:
     is_signed = "X-Slack-Signature" in headers or "X-Slack-Request-Timestamp" in headers
     return not is_signed and len(body) < 1000 and bool(_SSL_CHECK.fullmatch(body))  # noqa: PLR2004 - Slack's own is 40 bytes
-
-
-def _closing(status: HTTPStatus) -> web.Response:
-    response = web.Response(status=status)
-    response.force_close()
-    return response

@@ -6,7 +6,7 @@ import ipaddress
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 _LAST_PORT = 65_535
 
@@ -67,6 +67,8 @@ class ApiSettings(BaseModel):
         private_key: file of its private key.
         behind_proxy: a proxy in front ends TLS, so plain HTTP from other machines is
             accepted.
+        requests_per_minute: how many requests one API key may send to one process.
+        connections: how many connections one process keeps at once.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
@@ -75,6 +77,8 @@ class ApiSettings(BaseModel):
     certificate: Path | None = None
     private_key: Path | None = None
     behind_proxy: bool = False
+    requests_per_minute: int = Field(default=6000, ge=1, le=1_000_000)
+    connections: int = Field(default=1000, ge=10, le=100_000)
 
     @model_validator(mode="after")
     def _safe(self) -> ApiSettings:

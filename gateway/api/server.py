@@ -1,298 +1,240 @@
-"""Answer the questions of agents over HTTP.
+"""Answer requests of agents in other processes over HTTP.
 
-A request goes through the same steps: its key, what the key may do, a strict reading of
-the body, whose calls it is about, and the service. Every refusal is a problem (RFC
-9457) with a sentence that says what to do.
+A request goes through the same steps: its key, how much that key asks, what it may do,
+a strict reading of the body, whose calls it is about, and the service. Every refusal is
+a problem (RFC 9457) with a sentence that says what to do.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+import re
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
 
 from aiohttp import web
-from pydantic import ValidationError
 
+from twokey.gateway.api import operations, reading_routes
 from twokey.gateway.api.api_keys import ApiKeys
-from twokey.gateway.errors import BadJson, TwokeyError
+from twokey.gateway.api.health import Readiness
+from twokey.gateway.api.idempotency import REPLAYED
+from twokey.gateway.api.openapi import document
+from twokey.gateway.api.operations import Tenant
+from twokey.gateway.api.rate_limits import RateLimits
+from twokey.gateway.api.refusals import Refusal, refused, unreadable
+from twokey.gateway.errors import TwokeyError
 from twokey.gateway.failures import log_failure
-from twokey.gateway.protocol import http_api
-from twokey.gateway.protocol.call_progress import CallEnd, CallProgress
+from twokey.gateway.guarded_server import GuardedServer, Limits
 from twokey.gateway.protocol.http_api import (
+    BASE,
+    LEASE_HEADER,
     MAX_BODY_BYTES,
-    OPERATIONS,
-    PROBLEM_TYPE,
-    EditsQuestion,
-    Finish,
-    Heartbeat,
-    History,
-    LateReportsQuestion,
-    NoteQuestion,
     Operation,
-    ProblemKind,
-    Release,
+    Scope,
+)
+from twokey.gateway.protocol.http_problems import (
+    FAILED,
+    FORBIDDEN,
+    NOT_FOUND,
+    STOPPING,
+    TOO_LARGE,
+    UNAUTHENTICATED,
+    UNAVAILABLE,
+    WRONG_METHOD,
     kind_of,
-    problem,
 )
-from twokey.gateway.protocol.port import Gateway
-from twokey.gateway.protocol.remote_runs import (
-    AnswersQuestion,
-    RunFacts,
-    RunQuestion,
-    Withdrawal,
-)
-from twokey.gateway.protocol.strict_json import parse
-from twokey.gateway.protocol.thread_api import (
-    THREAD_OPERATIONS,
-    ThreadQuestion,
-    read_lease,
-)
-from twokey.gateway.protocol.wire import ClaimRequest, Turn, TurnRef
-from twokey.gateway.service.remote_runs import RemoteRunService
-from twokey.gateway.service.remote_threads import RemoteThreads
-from twokey.gateway.store.fences import holding
+from twokey.gateway.protocol.remote_runs import AnswersQuestion
 from twokey.gateway.trust.api_keys import ApiKey
 
 logger = logging.getLogger(__name__)
 
+_APPROVAL = re.compile(rf"{BASE}/approvals/(?P<id>[A-Za-z0-9_]{{1,80}})", re.ASCII)
+_JSON = "application/json"
 
-class Refusal(Exception):
-    """A request is answered with a problem."""
-
-    def __init__(self, kind: ProblemKind, detail: str) -> None:
-        self.kind = kind
-        self.detail = detail
-        super().__init__(detail)
+Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
-@dataclass(frozen=True)
-class Tenant:
-    """What agents of one tenant may ask.
+class _Route(NamedTuple):
+    """What a path is for: its method, and what answers it."""
 
-    Attributes:
-        port: as it is for agents in the gateway's own process.
-        runs: for those that bring their threads forward themselves.
-        threads: their leases on these threads.
-    """
-
-    port: Gateway
-    runs: RemoteRunService
-    threads: RemoteThreads
+    method: str
+    handle: Handler
 
 
-Ask = Callable[[Gateway, Any], Awaitable[Any]]
-AskOfRuns = Callable[[RemoteRunService, ApiKey, Any], Awaitable[Any]]
-
-_ASK: dict[str, Ask] = {
-    # Whatever the agent says of itself: no job of the gateway reaches its process.
-    "submit": lambda port, turn: port.submit(turn.with_(resumes_itself=True)),
-    "claim": lambda port, request: port.claim(request),
-    "heartbeat": lambda port, it: port.heartbeat(it.item_id, it.fence),
-    "finish": lambda port, it: port.finish(it.item_id, it.fence, it.result),
-    "release": lambda port, it: port.release(
-        it.item_id, it.fence, has_begun=it.has_begun
-    ),
-    "report_progress": lambda port, progress: port.report_progress(progress),
-    "ended": lambda port, end: port.ended(end),
-    "outcomes": lambda port, ref: port.outcomes(ref),
-    "supersede": lambda port, ref: port.supersede(ref),
-    "history": lambda port, it: port.history(it.run, it.within),
-    "edits_known": lambda port, it: port.edits_known(it.ref, it.edits),
-    "late_reports": lambda port, it: port.late_reports(it.ref, it.item_ids),
-    "note": lambda port, it: port.note(it.agent),
-}
-"""How each operation asks the port."""
-
-_ASK_OF_RUNS: dict[str, AskOfRuns] = {
-    "remember": lambda runs, _, facts: runs.remember(facts),
-    "pending": lambda runs, _, it: runs.pending(it.run),
-    "answers": lambda runs, key, it: runs.answers(it, key.may_be),
-    "withdraw": lambda runs, _, it: runs.withdraw(it),
-    "supersede_run": lambda runs, _, it: runs.supersede_run(it.run),
-}
-"""The same of those about runs in other processes."""
-
-_ASK_THREADS: dict[str, Callable[[RemoteThreads, Any], Awaitable[Any]]] = {
-    "thread_lease": lambda threads, it: threads.lease(it),
-    "settle": lambda threads, it: threads.settle(it),
-}
-"""The same of those about the threads of such runs."""
+async def always_ready() -> tuple[list[str], dict[str, object]]:
+    """Return that nothing is missing."""
+    return [], {}
 
 
-@dataclass(frozen=True)
+@dataclass
 class Api:
     """The HTTP side of a gateway.
 
     Attributes:
         keys: checks API keys.
         tenant_of: returns what a tenant's agents may ask.
-        agent_of: returns the agent of an item of a tenant, None where there is none.
+        limits: how much each key may ask.
+        ready: says what keeps the gateway from working.
+        is_stopping: new work is refused, since the process stops.
     """
 
     keys: ApiKeys
     tenant_of: Callable[[str], Tenant]
-    agent_of: Callable[[str, str], Awaitable[str | None]]
+    limits: RateLimits = field(default_factory=lambda: RateLimits(6000))
+    ready: Readiness = always_ready
+    is_stopping: bool = False
 
-    def application(self) -> web.Application:
-        """Return the aiohttp application."""
-        app = web.Application(client_max_size=MAX_BODY_BYTES)
-        for operation in (*OPERATIONS, *THREAD_OPERATIONS):
-            app.router.add_post(operation.path, self._handler(operation))
-        return app
+    def server(self, limits: Limits | None = None) -> GuardedServer:
+        """Return the server; needs a running event loop."""
+        taken = limits or Limits(body_bytes=MAX_BODY_BYTES)
+        return GuardedServer(self.handle, taken, name="api", error_answer=unreadable)
 
-    def _handler(
-        self, operation: Operation[Any, Any]
-    ) -> Callable[[web.Request], Awaitable[web.Response]]:
-        async def handle(request: web.Request) -> web.Response:
-            try:
-                answer = await self._answer(operation, request)
-            except Refusal as refused:
-                return _refused(refused.kind, refused.detail)
-            except TwokeyError as error:
-                kind = kind_of(error)
-                if kind is http_api.UNAVAILABLE:
-                    log_failure(logger, error, "api.unavailable")
-                return _refused(kind, str(error))
-            return web.Response(body=answer, content_type="application/json")
-
-        return handle
-
-    async def _answer(
-        self, operation: Operation[Any, Any], request: web.Request
-    ) -> bytes:
-        key = await self._key(request)
-        if operation.scope not in key.scopes:
-            raise Refusal(
-                http_api.FORBIDDEN,
-                f"The key {key.name!r} lacks the scope {operation.scope!r}.",
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Answer one request; whatever goes wrong is a problem."""
+        try:
+            return await self._route(request).handle(request)
+        except Refusal as refusal:
+            return refused(refusal)
+        except TwokeyError as error:
+            kind = kind_of(error)
+            if kind is not UNAVAILABLE:
+                return refused(Refusal(kind, str(error)))
+            log_failure(logger, error, "api.unavailable")
+            return refused(Refusal(kind, str(error), {"Retry-After": "1"}))
+        except (ConnectionError, web.HTTPException):
+            raise
+        except Exception as error:  # noqa: BLE001 - one request fails, and not the server
+            log_failure(logger, error, "api.failed")
+            return refused(
+                Refusal(FAILED, "This is a mistake of the gateway; see its log.")
             )
-        question = await _question(operation, request)
-        await self._check(key, question)
-        tenant = self.tenant_of(key.tenant)
-        with _lease(key, tenant, request):
-            if (ask := _ASK_OF_RUNS.get(operation.name)) is not None:
-                answer = await ask(tenant.runs, key, question)
-            elif (ask_threads := _ASK_THREADS.get(operation.name)) is not None:
-                answer = await ask_threads(tenant.threads, question)
-            else:
-                answer = await _ASK[operation.name](tenant.port, question)
-        return operation.answer.dump_json(answer)
 
-    async def _key(self, request: web.Request) -> ApiKey:
+    def _route(self, request: web.BaseRequest) -> _Route:
+        path = request.path
+        route = self._known(path)
+        if route is None:
+            raise Refusal(
+                NOT_FOUND, f"There is nothing here; {BASE}/openapi.json says what is."
+            )
+        if request.method != route.method:
+            raise Refusal(
+                WRONG_METHOD,
+                f"Ask this by {route.method}.",
+                {"Allow": route.method},
+            )
+        return route
+
+    def _known(self, path: str) -> _Route | None:
+        if (operation := operations.BY_PATH.get(path)) is not None:
+            return _Route("POST", partial(self._ask, operation))
+        if found := _APPROVAL.fullmatch(path):
+            return _Route("GET", partial(self._approval, found["id"]))
+        return {
+            "/healthz": _Route("GET", self._health),
+            "/readyz": _Route("GET", self._readiness),
+            f"{BASE}/openapi.json": _Route("GET", self._openapi),
+            f"{BASE}/approvals": _Route("GET", self._queue),
+            f"{BASE}/events": _Route("GET", self._events),
+        }.get(path)
+
+    async def _health(self, _: web.BaseRequest) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def _readiness(self, _: web.BaseRequest) -> web.Response:
+        problems, facts = await self.ready()
+        if self.is_stopping:
+            problems = ["The process is stopping.", *problems]
+        if not problems:
+            return web.json_response({"ready": True, **facts})
+        body = {"ready": False, "problems": problems, **facts}
+        return web.json_response(body, status=UNAVAILABLE.status)
+
+    async def _openapi(self, _: web.BaseRequest) -> web.Response:
+        return web.Response(body=document(), content_type=_JSON)
+
+    async def _approval(self, id_: str, request: web.BaseRequest) -> web.Response:
+        key = await self._key(request, Scope.READ)
+        found = await reading_routes.approval(key, self.tenant_of(key.tenant), id_)
+        return web.Response(text=found.model_dump_json(), content_type=_JSON)
+
+    async def _queue(self, request: web.BaseRequest) -> web.Response:
+        key = await self._key(request, Scope.READ)
+        page = await reading_routes.queue(
+            key, self.tenant_of(key.tenant), request.query
+        )
+        return web.Response(text=page.model_dump_json(), content_type=_JSON)
+
+    async def _events(self, request: web.BaseRequest) -> web.StreamResponse:
+        key = await self._key(request, Scope.READ)
+        tenant = self.tenant_of(key.tenant)
+        return await reading_routes.events(key, tenant, request, self.limits)
+
+    async def _ask(
+        self, operation: Operation[Any, Any], request: web.BaseRequest
+    ) -> web.Response:
+        key = await self._key(request, operation.scope)
+        body = await _body(request)
+        question = operations.question_of(operation, body)
+        tenant = self.tenant_of(key.tenant)
+        await operations.check(key, tenant, question)
+        lease = request.headers.get(LEASE_HEADER)
+
+        async def work() -> bytes:
+            with (
+                self._waiting(key, question),
+                operations.under_lease(key, tenant, lease),
+            ):
+                answer = await operations.ASK[operation.name](tenant, key, question)
+            return operation.answer.dump_json(answer)
+
+        is_replayed = False
+        if operation.name in operations.REPLAYED:
+            what = f"{operation.name}\n{lease or ''}"
+            answer, is_replayed = await tenant.writes.once(
+                key.id, request, what, body, work
+            )
+        elif operation.name in operations.ASKED_AGAIN:
+            what = f"{operation.name}\n{lease or ''}"
+            answer = await tenant.writes.anew(key.id, request, what, body, work)
+        else:
+            answer = await work()
+        headers = {REPLAYED: "true"} if is_replayed else None
+        return web.Response(body=answer, content_type=_JSON, headers=headers)
+
+    async def _key(self, request: web.BaseRequest, scope: Scope) -> ApiKey:
+        """Return the key of a request, if it is valid and may ask this now."""
+        if self.is_stopping:
+            raise Refusal(
+                STOPPING, "This process is stopping; ask again.", {"Retry-After": "1"}
+            )
         kind, _, text = request.headers.get("Authorization", "").partition(" ")
         found = await self.keys.check(text) if kind.lower() == "bearer" else None
         if found is None:
             raise Refusal(
-                http_api.UNAUTHENTICATED,
+                UNAUTHENTICATED,
                 "Send 'Authorization: Bearer tk_…' with a key that is valid now; "
                 "`twokey api-keys create` makes one.",
+                {"WWW-Authenticate": "Bearer"},
+            )
+        self.limits.take(found.id)
+        if scope not in found.scopes:
+            raise Refusal(
+                FORBIDDEN, f"The key {found.name!r} lacks the scope {scope.value!r}."
             )
         return found
 
-    async def _check(self, key: ApiKey, question: object) -> None:
-        """Refuse a question about another's calls."""
-        _check_agents(key, _agents(question))
-        for tool in _tools(question):
-            if not key.may_use(tool):
-                raise Refusal(
-                    http_api.FORBIDDEN,
-                    f"The key {key.name!r} may not use the tool {tool!r}.",
-                )
-        item = _item(question)
-        if item is not None:
-            owner = await self.agent_of(key.tenant, item)
-            # One answer for what does not exist and what is another's: ids of others
-            # are not told apart.
-            if owner is None or not key.may_be(owner):
-                raise Refusal(http_api.NOT_FOUND, "There is no such call for this key.")
+    def _waiting(self, key: ApiKey, question: object) -> AbstractContextManager[None]:
+        waits = isinstance(question, AnswersQuestion) and question.wait_s > 0
+        return self.limits.waiting(key.id) if waits else nullcontext()
 
 
-def _lease(
-    key: ApiKey, tenant: Tenant, request: web.Request
-) -> AbstractContextManager[None]:
-    """Let what is written for a request be fenced by the lease that it names."""
-    text = request.headers.get(http_api.LEASE_HEADER)
-    if text is None:
-        return nullcontext()
-    ref = read_lease(text)
-    if ref is None:
-        raise Refusal(
-            http_api.MALFORMED, f"The header {http_api.LEASE_HEADER} is no lease."
-        )
-    _check_agents(key, [ref.run.agent])
-    return holding(tenant.threads.held(ref))
-
-
-def _check_agents(key: ApiKey, agents: Iterable[str]) -> None:
-    for agent in agents:
-        if not key.may_be(agent):
-            raise Refusal(
-                http_api.FORBIDDEN,
-                f"The key {key.name!r} does not speak for the agent {agent!r}.",
-            )
-
-
-async def _question(operation: Operation[Any, Any], request: web.Request) -> object:
+async def _body(request: web.BaseRequest) -> bytes:
     try:
-        body = await request.read()
+        return await request.read()
     except web.HTTPRequestEntityTooLarge as error:
         raise Refusal(
-            http_api.TOO_LARGE, f"A request may have {MAX_BODY_BYTES} bytes."
+            TOO_LARGE, f"A request may have {MAX_BODY_BYTES} bytes."
         ) from error
-    try:
-        return operation.question.validate_python(parse(body))
-    except BadJson as error:
-        raise Refusal(http_api.MALFORMED, str(error)) from error
-    except ValidationError as error:
-        # Without what it holds: that may be an argument.
-        first = error.errors(include_input=False, include_url=False)[0]
-        place = ".".join(map(str, first["loc"])) or "the whole"
-        raise Refusal(
-            http_api.MALFORMED, f"The body does not fit at {place}: {first['msg']}."
-        ) from error
-
-
-def _agents(question: object) -> Iterable[str]:
-    match question:
-        case Turn() | CallProgress() | CallEnd() | ClaimRequest():
-            ref = question.ref
-        case EditsQuestion() | LateReportsQuestion():
-            ref = question.ref
-        case TurnRef():
-            ref = question
-        case History() | RunFacts() | RunQuestion() | AnswersQuestion() | Withdrawal():
-            return (question.run.agent,)
-        case ThreadQuestion():
-            return (question.run.agent,)
-        case NoteQuestion():
-            return (question.agent,)
-        case _:
-            return ()
-    # Of the run around it, too: what waits there can be ended by its name.
-    return (ref.agent, ref.run_ref.agent)
-
-
-def _tools(question: object) -> Iterable[str]:
-    match question:
-        case Turn():
-            return (call.tool for call in question.calls)
-        case ClaimRequest() | CallProgress() | CallEnd():
-            return (question.tool,)
-        case _:
-            return ()
-
-
-def _item(question: object) -> str | None:
-    match question:
-        case ClaimRequest() | Heartbeat() | Finish() | Release():
-            return question.item_id
-        case _:
-            return None
-
-
-def _refused(kind: ProblemKind, detail: str) -> web.Response:
-    body = problem(kind, detail).model_dump_json()
-    return web.Response(text=body, status=kind.status, content_type=PROBLEM_TYPE)

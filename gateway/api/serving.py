@@ -7,19 +7,30 @@ import logging
 import ssl
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from functools import partial
 
 from aiohttp import web
 
 from twokey.gateway.api.api_keys import ApiKeys
-from twokey.gateway.api.server import Api, Tenant
+from twokey.gateway.api.health import readiness
+from twokey.gateway.api.idempotency import Idempotency
+from twokey.gateway.api.operations import Tenant
+from twokey.gateway.api.rate_limits import RateLimits
+from twokey.gateway.api.server import Api
 from twokey.gateway.api_settings import Address, ApiSettings
 from twokey.gateway.config import Settings
 from twokey.gateway.errors import NotAllowed, SettingsError
+from twokey.gateway.guarded_server import Limits
+from twokey.gateway.protocol.http_api import MAX_BODY_BYTES
 from twokey.gateway.service.agents import AgentService
+from twokey.gateway.service.approval_readings import ApprovalReadings
 from twokey.gateway.service.event_feed import EventFeed
+from twokey.gateway.service.process_check import Registration
 from twokey.gateway.service.remote_runs import RemoteRunService
 from twokey.gateway.service.remote_threads import RemoteThreads
+from twokey.gateway.service.settled_events import SettledEvents
 from twokey.gateway.store.api_keys import ApiKeyStore
+from twokey.gateway.store.kept_answers import KeptAnswers
 from twokey.gateway.store.store import Store
 from twokey.gateway.trust.derived_keys import Purpose
 from twokey.gateway.trust.seals import SealKeys
@@ -37,9 +48,18 @@ def api_key_store(settings: Settings, store: Store) -> ApiKeyStore:
 
 @asynccontextmanager
 async def serving_api(
-    settings: Settings, store: Store, service: AgentService
+    settings: Settings,
+    store: Store,
+    service: AgentService,
+    registration: Registration | None = None,
 ) -> AsyncGenerator[str]:
     """Serve the HTTP API while the block runs, where the settings have it.
+
+    Args:
+        settings: of the process.
+        store: what it works on.
+        service: what agents of this process ask.
+        registration: of this process among the others.
 
     Yields:
         Its URL; "" where there is none.
@@ -51,36 +71,59 @@ async def serving_api(
     if address is None:
         yield ""
         return
-    keys = ApiKeys(api_key_seals(settings), api_key_store(settings, store).find)
-
+    seals = api_key_seals(settings)
+    keys = ApiKeys(seals, api_key_store(settings, store).find)
     feed = EventFeed(store, tenant=settings.tenant)
-    runs = RemoteRunService(store, service, feed, tenant=settings.tenant)
-    threads = RemoteThreads(store, service, tenant=settings.tenant)
+    tenant = tenant_services(store, service, feed, seals, tenant=settings.tenant)
 
-    def tenant_of(tenant: str) -> Tenant:
+    def tenant_of(name: str) -> Tenant:
         # A key's record is sealed for its tenant and was found in this one's.
-        if tenant != settings.tenant:
-            raise NotAllowed(f"This gateway does not serve the tenant {tenant!r}.")
-        return Tenant(service, runs, threads)
+        if name != settings.tenant:
+            raise NotAllowed(f"This gateway does not serve the tenant {name!r}.")
+        return tenant
 
-    async def agent_of(_: str, item_id: str) -> str | None:
-        return await service.agent_of(item_id)
-
-    api = Api(keys, tenant_of, agent_of)
-    runner = web.AppRunner(api.application(), access_log=None, shutdown_timeout=DRAIN_S)
+    api = Api(
+        keys,
+        tenant_of,
+        limits=RateLimits(settings.api.requests_per_minute),
+        ready=partial(readiness, store, settings.tenant, registration),
+    )
+    limits = Limits(connections=settings.api.connections, body_bytes=MAX_BODY_BYTES)
+    runner = web.ServerRunner(api.server(limits), shutdown_timeout=DRAIN_S)
     await runner.setup()
     try:
         yield await _listen(runner, address, settings.api)
     finally:
         # Before the server waits for what it answers: those who wait for people are
         # answered now, and ask again elsewhere.
+        api.is_stopping = True
         feed.end_waits()
         await runner.cleanup()
+        await tenant.writes.close()
         await feed.close()
 
 
+def tenant_services(
+    store: Store,
+    service: AgentService,
+    feed: EventFeed,
+    seals: SealKeys,
+    *,
+    tenant: str,
+) -> Tenant:
+    """Return what agents of one tenant may ask over HTTP."""
+    return Tenant(
+        port=service,
+        runs=RemoteRunService(store, service, feed, tenant=tenant),
+        threads=RemoteThreads(store, service, tenant=tenant),
+        readings=ApprovalReadings(store, tenant=tenant),
+        events=SettledEvents(feed, tenant=tenant),
+        writes=Idempotency(KeptAnswers(store, seals, tenant=tenant)),
+    )
+
+
 async def _listen(
-    runner: web.AppRunner, address: Address, settings: ApiSettings
+    runner: web.ServerRunner, address: Address, settings: ApiSettings
 ) -> str:
     tls = _tls(settings)
     site = web.TCPSite(runner, *address, ssl_context=tls)

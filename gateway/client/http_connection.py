@@ -19,7 +19,8 @@ from pydantic import ValidationError
 
 from twokey.gateway.errors import KeyRefused, SettingsError, StoreUnavailable
 from twokey.gateway.protocol import http_api, idempotency, run_context
-from twokey.gateway.protocol.http_api import Operation, Problem, error_of
+from twokey.gateway.protocol.http_api import Operation
+from twokey.gateway.protocol.http_problems import Problem, error_of
 
 TIMEOUT_S = 10.0
 """How long the gateway may take to answer, beside what a long poll waits."""

@@ -1,4 +1,4 @@
-"""The HTTP API for agents: its operations, and how an error travels.
+"""The HTTP API for agents: its operations.
 
 An operation is one question of the port `Gateway` as JSON, sent by POST. The server and
 the client read this one table, and the OpenAPI document is made of it, so that the
@@ -13,14 +13,6 @@ from typing import Any, Generic, TypeVar
 
 from pydantic import Field, TypeAdapter
 
-from twokey.gateway.errors import (
-    BadJson,
-    KeyRefused,
-    LeaseLost,
-    NotAllowed,
-    StoreUnavailable,
-    TwokeyError,
-)
 from twokey.gateway.protocol.call_progress import CallBegun, CallEnd, CallProgress
 from twokey.gateway.protocol.records import EditRecord, Record, Result, RunRef
 from twokey.gateway.protocol.remote_runs import (
@@ -44,10 +36,6 @@ from twokey.gateway.protocol.wire import (
 )
 
 BASE = "/v1"
-PROBLEMS = "https://twokey.dev/problems/"
-PROBLEM_TYPE = "application/problem+json"
-"""RFC 9457 section 3."""
-
 MAX_BODY_BYTES = 4 * 1024 * 1024
 """What a request may have: 64 KiB for each of many calls, and their schemas."""
 
@@ -292,74 +280,3 @@ OPERATIONS: tuple[Operation[Any, Any], ...] = (
     WITHDRAW,
     SUPERSEDE_RUN,
 )
-
-
-class Problem(Record):
-    """Why a request was refused (RFC 9457): a sentence for people, a type for code."""
-
-    type: str
-    title: str
-    status: int
-    detail: str
-
-
-@dataclass(frozen=True, slots=True)
-class ProblemKind:
-    """A kind of problem: the end of its type's URL, its title and its status."""
-
-    name: str
-    title: str
-    status: int
-
-
-UNAUTHENTICATED = ProblemKind("unauthenticated", "No valid API key", 401)
-FORBIDDEN = ProblemKind("forbidden", "This key may not do that", 403)
-NOT_FOUND = ProblemKind("not-found", "There is no such thing", 404)
-TOO_LARGE = ProblemKind("too-large", "The request is too large", 413)
-TOO_MANY = ProblemKind("too-many-requests", "Too many requests", 429)
-REFUSED = ProblemKind("refused", "The gateway refuses this", 409)
-LEASE_LOST = ProblemKind("lease-lost", "The lease is lost", 409)
-MALFORMED = ProblemKind("malformed", "The request cannot be read", 400)
-UNAVAILABLE = ProblemKind("unavailable", "The gateway cannot answer now", 503)
-
-_KINDS: tuple[tuple[type[TwokeyError], ProblemKind], ...] = (
-    (LeaseLost, LEASE_LOST),
-    (NotAllowed, REFUSED),
-    (BadJson, MALFORMED),
-)
-"""The kind of each error that has one of its own; every other is an outage."""
-
-
-def kind_of(error: TwokeyError) -> ProblemKind:
-    """Return the kind of problem that an error of the gateway is."""
-    return next((kind for of, kind in _KINDS if isinstance(error, of)), UNAVAILABLE)
-
-
-def problem(kind: ProblemKind, detail: str) -> Problem:
-    """Return a problem of a kind."""
-    return Problem(
-        type=f"{PROBLEMS}{kind.name}",
-        title=kind.title,
-        status=kind.status,
-        detail=detail,
-    )
-
-
-_OF_THE_KEY = {UNAUTHENTICATED, FORBIDDEN}
-_FINAL = {NOT_FOUND, TOO_LARGE, REFUSED, MALFORMED}
-"""What another attempt would not change."""
-
-
-def error_of(found: Problem) -> TwokeyError:
-    """Return the error that a client raises for a problem.
-
-    What another attempt may change is an outage, also a kind that is not known.
-    """
-    name = found.type.removeprefix(PROBLEMS)
-    if name == LEASE_LOST.name:
-        return LeaseLost()
-    if any(kind.name == name for kind in _OF_THE_KEY):
-        return KeyRefused(found.detail)
-    if any(kind.name == name for kind in _FINAL):
-        return NotAllowed(found.detail)
-    return StoreUnavailable(found.detail)

@@ -214,10 +214,7 @@ class Keys:
         return f"{self._base}:run:{_hashed(tenant, run_ref.agent, run_ref.thread)}"
 
     def open_of_run(self, tenant: str, run_ref: RunRef) -> str:
-        """Sorted set: approvals of a run in which an item is open, until format 13.
-
-        Since then they are a field of the thread's facts, see `run_list`.
-        """
+        """Sorted set: what is open of a run, until format 13; then see `run_list`."""
         # A hash holds no colon, so only the kind of the key is replaced.
         return self.run(tenant, run_ref).replace(":run:", ":open:")
 
@@ -263,6 +260,10 @@ class Keys:
     def api_keys(self, tenant: str) -> str:
         """Hash: the sealed API keys of a tenant, by their ids."""
         return f"{self._base}:{_hashed(tenant)}:api_keys"
+
+    def http_answer(self, tenant: str, api_key: str, idempotency_key: str) -> str:
+        """String: the answer to a write over HTTP, for a day."""
+        return f"{self._base}:done:{_hashed(tenant, api_key, idempotency_key)}"
 
     def split(self, tenant: str) -> str:
         """String: whether a tenant is split by agent, in its own shard."""

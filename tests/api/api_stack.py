@@ -6,19 +6,22 @@ from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from aiohttp import web
 
 from tests.service.harness import ServiceHarness
 from twokey.gateway.api.api_keys import FRESH_S, ApiKeys
-from twokey.gateway.api.server import Api, Tenant
+from twokey.gateway.api.operations import Tenant
+from twokey.gateway.api.refusals import unreadable
+from twokey.gateway.api.server import Api
+from twokey.gateway.api.serving import tenant_services
 from twokey.gateway.client.http_gateway import HttpGateway
+from twokey.gateway.guarded_server import GuardedServer, Limits
+from twokey.gateway.protocol.http_api import MAX_BODY_BYTES
 from twokey.gateway.service.agents import AgentService
 from twokey.gateway.service.event_feed import EventFeed
-from twokey.gateway.service.remote_runs import RemoteRunService
-from twokey.gateway.service.remote_threads import RemoteThreads
 from twokey.gateway.store.api_keys import FoundKey
 from twokey.gateway.trust.api_keys import ApiKey, new_api_key
 from twokey.gateway.trust.derived_keys import Purpose
@@ -36,6 +39,7 @@ class ApiStack:
     url: str = ""
     now: datetime = NOW
     kept: dict[str, ApiKey] = field(default_factory=dict[str, ApiKey])
+    api: Api = field(init=False)
     feeds: list[EventFeed] = field(default_factory=list[EventFeed])
     _clock_s: float = 0.0
 
@@ -81,30 +85,32 @@ class ApiStack:
 
 @asynccontextmanager
 async def serving(
-    harness: ServiceHarness, middlewares: Sequence[Any] = ()
+    harness: ServiceHarness,
+    middlewares: Sequence[Any] = (),
+    limits: Limits | None = None,
 ) -> AsyncGenerator[ApiStack]:
     """Serve the harness's store over HTTP, with what stands before the server."""
     stack = ApiStack(harness)
 
-    def port_of(tenant: str) -> AgentService:
-        return AgentService(harness.store, lambda: harness.policy, tenant=tenant)
-
     @cache
     def tenant_of(tenant: str) -> Tenant:
-        port = port_of(tenant)
-        feed = EventFeed(harness.store, tenant=tenant)
+        store = harness.store
+        port = AgentService(store, lambda: harness.policy, tenant=tenant)
+        feed = EventFeed(store, tenant=tenant)
         stack.feeds.append(feed)
-        runs = RemoteRunService(harness.store, port, feed, tenant=tenant)
-        threads = RemoteThreads(harness.store, port, tenant=tenant)
-        return Tenant(port, runs, threads)
+        return tenant_services(store, port, feed, SEALS, tenant=tenant)
 
-    async def agent_of(tenant: str, item_id: str) -> str | None:
-        return await port_of(tenant).agent_of(item_id)
-
-    keys = ApiKeys(SEALS, stack.find, clock_s=stack.clock_s)
-    app = Api(keys, tenant_of, agent_of).application()
-    app.middlewares.extend(middlewares)
-    runner = web.AppRunner(app, shutdown_timeout=1.0)
+    stack.api = Api(ApiKeys(SEALS, stack.find, clock_s=stack.clock_s), tenant_of)
+    handle: Any = stack.api.handle
+    for middleware in reversed(middlewares):
+        handle = partial(middleware, handler=handle)
+    server = GuardedServer(
+        handle,
+        limits or Limits(body_bytes=MAX_BODY_BYTES),
+        name="api",
+        error_answer=unreadable,
+    )
+    runner = web.ServerRunner(server, shutdown_timeout=1.0)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()

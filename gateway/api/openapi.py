@@ -1,0 +1,355 @@
+"""The OpenAPI document of the HTTP API, made from what the server reads and writes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from functools import cache
+from typing import Any
+
+from pydantic import BaseModel, TypeAdapter
+from pydantic.json_schema import GenerateJsonSchema, models_json_schema
+
+from twokey.gateway.api.operations import ALL_OPERATIONS, ASKED_AGAIN, REPLAYED
+from twokey.gateway.api.reading_routes import EVENT_STREAM, LAST_EVENT_ID, QUEUE_STATES
+from twokey.gateway.protocol import http_problems as problems
+from twokey.gateway.protocol.approval_views import (
+    MOST_OF_A_PAGE,
+    PAGE,
+    ApprovalPage,
+    ApprovalView,
+    EventPage,
+    EventView,
+)
+from twokey.gateway.protocol.http_api import BASE, LEASE_HEADER, Operation, Scope
+from twokey.gateway.protocol.http_problems import (
+    PROBLEM_TYPE,
+    Problem,
+    ProblemKind,
+)
+from twokey.gateway.protocol.idempotency import HEADER
+from twokey.gateway.protocol.remote_runs import LONGEST_WAIT_S
+
+Json = dict[str, Any]
+
+_REF = "#/components/schemas/{model}"
+_ABOUT = """\
+Agents in other processes propose calls, wait until people have decided in Slack, and
+run what they approved. An API key speaks for its agents alone; no key can approve
+anything.
+
+Every refusal is a problem (RFC 9457) whose `type` is for programs. Its last part is
+named with each status below. 429 and 503 say with `Retry-After` when to ask again.
+"""
+
+_EVERYWHERE = (problems.FAILED, problems.UNAVAILABLE, problems.STOPPING)
+_OF_KEYS = (problems.UNAUTHENTICATED, problems.FORBIDDEN, problems.TOO_MANY)
+_OF_BODIES = (
+    *(problems.MALFORMED, problems.NOT_FOUND, problems.TOO_SLOW),
+    *(problems.REFUSED, problems.LEASE_LOST, problems.TOO_LARGE),
+)
+_OF_WRITES = (problems.UNDER_WAY, problems.KEY_REUSED)
+
+
+@cache
+def document() -> bytes:
+    """Return the document (OpenAPI 3.1), as JSON."""
+    return json.dumps(_document(), sort_keys=True).encode()
+
+
+def _document() -> Json:
+    models, adapters = _models()
+    paths: Json = {}
+    for operation in ALL_OPERATIONS:
+        paths[operation.path] = {"post": _operation(operation, adapters)}
+    paths |= _readings()
+    schemas = {**models, "Problem": _schema_of(Problem)}
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Twokey",
+            "version": "1",
+            "summary": "Approvals by people for the tool calls of AI agents.",
+            "description": _ABOUT,
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "servers": [{"url": "/"}],
+        "security": [{"api_key": []}],
+        "paths": dict(sorted(paths.items())),
+        "components": {
+            "schemas": dict(sorted(schemas.items())),
+            "securitySchemes": {
+                "api_key": {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "description": "tk_…, as `twokey api-keys create` prints it.",
+                },
+            },
+        },
+    }
+
+
+def _models() -> tuple[Json, Json]:
+    """Return the schemas of all bodies, and where each operation's are."""
+    inputs: list[tuple[str, Any, TypeAdapter[Any]]] = []
+    for operation in ALL_OPERATIONS:
+        inputs.append((f"{operation.name}:asks", "validation", operation.question))
+        inputs.append((f"{operation.name}:gets", "serialization", operation.answer))
+    found, shared = TypeAdapter.json_schemas(inputs, ref_template=_REF)
+    schemas: Json = dict(shared.get("$defs", {}))
+    views: list[tuple[type[BaseModel], Any]] = [
+        (view, "serialization")
+        for view in (ApprovalPage, ApprovalView, EventPage, EventView)
+    ]
+    _, of_views = models_json_schema(views, ref_template=_REF)
+    for name, schema in of_views.get("$defs", {}).items():
+        schemas.setdefault(name, schema)
+    return schemas, {name: schema for (name, _), schema in found.items()}
+
+
+def _schema_of(model: type[BaseModel]) -> Json:
+    return model.model_json_schema(
+        ref_template=_REF, schema_generator=GenerateJsonSchema
+    )
+
+
+def _operation(operation: Operation[Any, Any], adapters: Json) -> Json:
+    is_write = operation.name in REPLAYED | ASKED_AGAIN
+    parameters = [_lease_header()]
+    if is_write:
+        parameters.append(_idempotency_header(operation.name))
+    kinds = [*_EVERYWHERE, *_OF_KEYS, *_OF_BODIES, *(_OF_WRITES if is_write else ())]
+    return {
+        "operationId": operation.name,
+        "summary": operation.summary,
+        "description": f"Needs the scope `{operation.scope.value}`.",
+        "tags": [operation.scope.value],
+        "parameters": parameters,
+        "requestBody": {
+            "required": True,
+            "content": {
+                "application/json": {"schema": adapters[f"{operation.name}:asks"]}
+            },
+        },
+        "responses": {
+            "200": {
+                "description": "The answer.",
+                "content": {
+                    "application/json": {"schema": adapters[f"{operation.name}:gets"]}
+                },
+            },
+            **_problems(kinds),
+        },
+    }
+
+
+def _readings() -> Json:
+    reading = [*_EVERYWHERE, *_OF_KEYS, problems.MALFORMED]
+    return {
+        f"{BASE}/approvals": {
+            "get": _reading(
+                "list_approvals",
+                "Return what is open of your agents, the soonest due first, by pages.",
+                "ApprovalPage",
+                reading,
+                parameters=[
+                    _query("agent", "Only of this agent."),
+                    _query("state", "Where a call of it stands.", enum=[*QUEUE_STATES]),
+                    _query("cursor", "`next` of the page before."),
+                    _query(
+                        "limit",
+                        "Approvals of a page.",
+                        least=1,
+                        most=MOST_OF_A_PAGE,
+                        default=PAGE,
+                    ),
+                ],
+            )
+        },
+        f"{BASE}/approvals/{{id}}": {
+            "get": _reading(
+                "get_approval",
+                "Return one approval: what became of its calls.",
+                "ApprovalView",
+                [*reading, problems.NOT_FOUND],
+                parameters=[
+                    {
+                        "name": "id",
+                        "in": "path",
+                        "required": True,
+                        "schema": {
+                            "type": "string",
+                            "pattern": "^[A-Za-z0-9_]{1,80}$",
+                        },
+                    }
+                ],
+            )
+        },
+        f"{BASE}/events": {"get": _events(reading)},
+        f"{BASE}/openapi.json": {
+            "get": _open("openapi", "Return this document.", "application/json")
+        },
+        "/healthz": {"get": _open("healthz", "The process answers.", "text/plain")},
+        "/readyz": {"get": _readiness()},
+    }
+
+
+def _events(reading: Iterable[ProblemKind]) -> Json:
+    found = _reading(
+        "events",
+        "Return what happened to your calls since a place; or follow it as a stream.",
+        "EventPage",
+        reading,
+        parameters=[
+            _query("agent", "Only what concerns this agent."),
+            _query("after", "`next` of the page before, or the id of an event."),
+            _query(
+                "wait",
+                "For how many seconds to wait for the first event.",
+                least=0,
+                most=int(LONGEST_WAIT_S),
+                default=0,
+            ),
+            _header(LAST_EVENT_ID, "The same as `after`, as browsers send it."),
+        ],
+    )
+    found["responses"]["200"]["content"][EVENT_STREAM] = {
+        "schema": {
+            "type": "string",
+            "description": "`event` is the name and `data` an EventView without `id`. "
+            "`event: missed` says that some events are not kept any more.",
+        }
+    }
+    return found
+
+
+def _reading(
+    name: str,
+    summary: str,
+    schema: str,
+    kinds: Iterable[ProblemKind],
+    *,
+    parameters: list[Json],
+) -> Json:
+    return {
+        "operationId": name,
+        "summary": summary,
+        "description": f"Needs the scope `{Scope.READ.value}`.",
+        "tags": [Scope.READ.value],
+        "parameters": parameters,
+        "responses": {
+            "200": {
+                "description": "The answer.",
+                "content": {
+                    "application/json": {"schema": {"$ref": _REF.format(model=schema)}}
+                },
+            },
+            **_problems(kinds),
+        },
+    }
+
+
+def _open(name: str, summary: str, media_type: str) -> Json:
+    schema = {"type": "string" if media_type == "text/plain" else "object"}
+    return {
+        "operationId": name,
+        "summary": summary,
+        "security": [],
+        "responses": {
+            "200": {
+                "description": "The answer.",
+                "content": {media_type: {"schema": schema}},
+            },
+            **_problems([problems.FAILED]),
+        },
+    }
+
+
+def _readiness() -> Json:
+    body = {
+        "type": "object",
+        "required": ["ready"],
+        "properties": {
+            "ready": {"type": "boolean"},
+            "problems": {"type": "array", "items": {"type": "string"}},
+        },
+    }
+    found = _open("readyz", "Say whether the gateway works.", "application/json")
+    content = {"application/json": {"schema": body}}
+    found["responses"]["200"]["content"] = content
+    found["responses"]["503"] = {
+        "description": "It does not; `problems` says what is missing.",
+        "content": content,
+    }
+    return found
+
+
+def _problems(kinds: Iterable[ProblemKind]) -> Json:
+    by_status: dict[int, list[ProblemKind]] = {}
+    for kind in kinds:
+        by_status.setdefault(kind.status, []).append(kind)
+    return {
+        str(status): {
+            "description": "; ".join(f"`{one.name}`: {one.title}" for one in ones),
+            "content": {
+                PROBLEM_TYPE: {
+                    "schema": {
+                        "allOf": [
+                            {"$ref": _REF.format(model="Problem")},
+                            {
+                                "properties": {
+                                    "type": {"enum": [one.type for one in ones]},
+                                    "status": {"const": status},
+                                }
+                            },
+                        ]
+                    }
+                }
+            },
+        }
+        for status, ones in sorted(by_status.items())
+    }
+
+
+def _query(
+    name: str,
+    description: str,
+    *,
+    enum: list[str] | None = None,
+    least: int | None = None,
+    most: int | None = None,
+    default: int | None = None,
+) -> Json:
+    schema: Json = {"type": "string"}
+    if enum is not None:
+        schema |= {"enum": enum, "default": enum[0]}
+    if most is not None:
+        schema = {
+            "type": "integer", "minimum": least, "maximum": most, "default": default,
+        }  # fmt: skip
+    return {"name": name, "in": "query", "description": description, "schema": schema}
+
+
+def _header(name: str, description: str) -> Json:
+    return {
+        "name": name,
+        "in": "header",
+        "description": description,
+        "schema": {"type": "string"},
+    }
+
+
+def _lease_header() -> Json:
+    return _header(
+        LEASE_HEADER, "The lease on a thread under which is asked; see `thread_lease`."
+    )
+
+
+def _idempotency_header(name: str) -> Json:
+    words = "A repeated request gets the first one's answer for 24 hours"
+    if name in ASKED_AGAIN:
+        words = (
+            "A repeated request is answered by what holds now, since a call may run by "
+            "it"
+        )
+    return _header(HEADER, f"{words}; with another body it is refused.")

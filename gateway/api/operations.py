@@ -1,0 +1,224 @@
+"""Ask a tenant's services what a request asks, once it may."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from twokey.gateway.api.idempotency import Idempotency
+from twokey.gateway.api.refusals import Refusal
+from twokey.gateway.errors import BadJson
+from twokey.gateway.protocol.call_progress import CallEnd, CallProgress
+from twokey.gateway.protocol.http_api import (
+    LEASE_HEADER,
+    OPERATIONS,
+    EditsQuestion,
+    Finish,
+    Heartbeat,
+    History,
+    LateReportsQuestion,
+    NoteQuestion,
+    Operation,
+    Release,
+)
+from twokey.gateway.protocol.http_problems import FORBIDDEN, MALFORMED, NOT_FOUND
+from twokey.gateway.protocol.remote_runs import (
+    AnswersQuestion,
+    RunFacts,
+    RunQuestion,
+    Withdrawal,
+)
+from twokey.gateway.protocol.strict_json import parse
+from twokey.gateway.protocol.thread_api import (
+    THREAD_OPERATIONS,
+    ThreadQuestion,
+    read_lease,
+)
+from twokey.gateway.protocol.wire import ClaimRequest, Turn, TurnRef
+from twokey.gateway.service.agents import AgentService
+from twokey.gateway.service.approval_readings import ApprovalReadings
+from twokey.gateway.service.remote_runs import RemoteRunService
+from twokey.gateway.service.remote_threads import RemoteThreads
+from twokey.gateway.service.settled_events import SettledEvents
+from twokey.gateway.store.fences import holding
+from twokey.gateway.trust.api_keys import ApiKey
+
+ALL_OPERATIONS: tuple[Operation[Any, Any], ...] = (*OPERATIONS, *THREAD_OPERATIONS)
+BY_PATH = {operation.path: operation for operation in ALL_OPERATIONS}
+
+REPLAYED = {
+    *("finish", "release", "ended", "supersede", "settle"),
+    *("remember", "withdraw", "supersede_run"),
+}
+"""Operations of which the answer to a repeated write is that of the first time."""
+
+ASKED_AGAIN = {"submit", "claim", "report_progress"}
+"""Those by which a call may run: what was allowed then may not be allowed any more, so
+a repeated one is asked anew. Each is the same question by its own names."""
+
+
+@dataclass(frozen=True)
+class Tenant:
+    """What agents of one tenant may ask.
+
+    Attributes:
+        port: as it is for agents in the gateway's own process.
+        runs: for those that bring their threads forward themselves.
+        threads: their leases on these threads.
+        readings: approvals, for their owners.
+        events: what happens to them.
+        writes: knows repeated writes.
+    """
+
+    port: AgentService
+    runs: RemoteRunService
+    threads: RemoteThreads
+    readings: ApprovalReadings
+    events: SettledEvents
+    writes: Idempotency
+
+
+Ask = Callable[[Tenant, ApiKey, Any], Awaitable[Any]]
+
+ASK: dict[str, Ask] = {
+    # Whatever the agent says of itself: no job of the gateway reaches its process.
+    "submit": lambda of, _, it: of.port.submit(it.with_(resumes_itself=True)),
+    "claim": lambda of, _, it: of.port.claim(it),
+    "heartbeat": lambda of, _, it: of.port.heartbeat(it.item_id, it.fence),
+    "finish": lambda of, _, it: of.port.finish(it.item_id, it.fence, it.result),
+    "release": lambda of, _, it: of.port.release(
+        it.item_id, it.fence, has_begun=it.has_begun
+    ),
+    "report_progress": lambda of, _, it: of.port.report_progress(it),
+    "ended": lambda of, _, it: of.port.ended(it),
+    "outcomes": lambda of, _, it: of.port.outcomes(it),
+    "supersede": lambda of, _, it: of.port.supersede(it),
+    "history": lambda of, _, it: of.port.history(it.run, it.within),
+    "edits_known": lambda of, _, it: of.port.edits_known(it.ref, it.edits),
+    "late_reports": lambda of, _, it: of.port.late_reports(it.ref, it.item_ids),
+    "note": lambda of, _, it: of.port.note(it.agent),
+    "remember": lambda of, _, it: of.runs.remember(it),
+    "pending": lambda of, _, it: of.runs.pending(it.run),
+    "answers": lambda of, key, it: of.runs.answers(it, key.may_be),
+    "withdraw": lambda of, _, it: of.runs.withdraw(it),
+    "supersede_run": lambda of, _, it: of.runs.supersede_run(it.run),
+    "thread_lease": lambda of, _, it: of.threads.lease(it),
+    "settle": lambda of, _, it: of.threads.settle(it),
+}
+"""How each operation is asked."""
+
+
+def question_of(operation: Operation[Any, Any], body: bytes) -> object:
+    """Read the body of a request, strictly.
+
+    Raises:
+        Refusal: when it cannot be read.
+    """
+    try:
+        return operation.question.validate_python(parse(body))
+    except BadJson as error:
+        raise Refusal(MALFORMED, str(error)) from error
+    except ValidationError as error:
+        raise misfit(error) from error
+
+
+def misfit(error: ValidationError) -> Refusal:
+    """Return the refusal of a body that does not fit."""
+    # Without what it holds: that may be an argument.
+    first = error.errors(include_input=False, include_url=False)[0]
+    place = ".".join(map(str, first["loc"])) or "the whole"
+    return Refusal(MALFORMED, f"The body does not fit at {place}: {first['msg']}.")
+
+
+async def check(key: ApiKey, tenant: Tenant, question: object) -> None:
+    """Refuse a question about another's calls.
+
+    Raises:
+        Refusal: when the key does not speak for them.
+    """
+    check_agents(key, _agents(question))
+    for tool in _tools(question):
+        if not key.may_use(tool):
+            raise Refusal(
+                FORBIDDEN, f"The key {key.name!r} may not use the tool {tool!r}."
+            )
+    item = _item(question)
+    if item is not None:
+        owner = await tenant.port.agent_of(item)
+        # One answer for what does not exist and what is another's: ids of others are
+        # not told apart.
+        if owner is None or not key.may_be(owner):
+            raise Refusal(NOT_FOUND, "There is no such call for this key.")
+
+
+def check_agents(key: ApiKey, agents: Iterable[str]) -> None:
+    """Refuse agents for which a key does not speak.
+
+    Raises:
+        Refusal: when there is one among them.
+    """
+    for agent in agents:
+        if not key.may_be(agent):
+            raise Refusal(
+                FORBIDDEN,
+                f"The key {key.name!r} does not speak for the agent {agent!r}.",
+            )
+
+
+def under_lease(
+    key: ApiKey, tenant: Tenant, text: str | None
+) -> AbstractContextManager[None]:
+    """Let what is written for a request be fenced by the lease that it names.
+
+    Raises:
+        Refusal: when that is no lease, or another's.
+    """
+    if text is None:
+        return nullcontext()
+    ref = read_lease(text)
+    if ref is None:
+        raise Refusal(MALFORMED, f"The header {LEASE_HEADER} is no lease.")
+    check_agents(key, [ref.run.agent])
+    return holding(tenant.threads.held(ref))
+
+
+def _agents(question: object) -> Iterable[str]:
+    match question:
+        case Turn() | CallProgress() | CallEnd() | ClaimRequest():
+            ref = question.ref
+        case EditsQuestion() | LateReportsQuestion():
+            ref = question.ref
+        case TurnRef():
+            ref = question
+        case History() | RunFacts() | RunQuestion() | AnswersQuestion() | Withdrawal():
+            return (question.run.agent,)
+        case ThreadQuestion():
+            return (question.run.agent,)
+        case NoteQuestion():
+            return (question.agent,)
+        case _:
+            return ()
+    # Of the run around it, too: what waits there can be ended by its name.
+    return (ref.agent, ref.run_ref.agent)
+
+
+def _tools(question: object) -> Iterable[str]:
+    match question:
+        case Turn():
+            return (call.tool for call in question.calls)
+        case ClaimRequest() | CallProgress() | CallEnd():
+            return (question.tool,)
+        case _:
+            return ()
+
+
+def _item(question: object) -> str | None:
+    match question:
+        case ClaimRequest() | Heartbeat() | Finish() | Release():
+            return question.item_id
+        case _:
+            return None

@@ -1,0 +1,96 @@
+"""Rate limits of API keys: a token bucket, and how many requests may wait."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from twokey.gateway.api.refusals import Refusal
+from twokey.gateway.protocol.http_problems import TOO_MANY
+
+MOST_WAITS = 200
+"""How many requests of one key may wait for an event at once."""
+
+_MOST_KNOWN = 10_000
+_LEAST_BURST = 20
+
+
+@dataclass
+class _Bucket:
+    tokens: float
+    at_s: float
+
+
+class RateLimits:
+    """What each key may still ask of this process.
+
+    Args:
+        per_minute: requests of a key, in the long run; a third of it at once.
+        most_waits: requests of a key that wait at once.
+        clock_s: a clock that never goes back.
+    """
+
+    def __init__(
+        self,
+        per_minute: int,
+        *,
+        most_waits: int = MOST_WAITS,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._per_s = per_minute / 60
+        self._burst = max(_LEAST_BURST, per_minute / 3)
+        self._most_waits = most_waits
+        self._clock_s = clock_s
+        self._buckets: dict[str, _Bucket] = {}
+        self._waits: dict[str, int] = {}
+
+    def take(self, key_id: str) -> None:
+        """Count one request.
+
+        Raises:
+            Refusal: the key asks too much; says when it may ask again.
+        """
+        now_s = self._clock_s()
+        bucket = self._buckets.pop(key_id, None) or _Bucket(self._burst, now_s)
+        gained = (now_s - bucket.at_s) * self._per_s
+        bucket.tokens = min(self._burst, bucket.tokens + gained)
+        bucket.at_s = now_s
+        # The one that asked last stands last, so that the idle ones are forgotten.
+        self._buckets[key_id] = bucket
+        if len(self._buckets) > _MOST_KNOWN:
+            del self._buckets[next(iter(self._buckets))]
+        if bucket.tokens < 1:
+            wait_s = math.ceil((1 - bucket.tokens) / self._per_s)
+            raise Refusal(
+                TOO_MANY,
+                f"This key sends more than {self._per_s * 60:.0f} requests a minute; "
+                f"ask again in {wait_s} s, and wait for events instead of polling.",
+                {"Retry-After": str(wait_s)},
+            )
+        bucket.tokens -= 1
+
+    @contextmanager
+    def waiting(self, key_id: str) -> Generator[None]:
+        """Count a request that waits while the block runs.
+
+        Raises:
+            Refusal: as many of this key wait already.
+        """
+        waits = self._waits.get(key_id, 0)
+        if waits >= self._most_waits:
+            raise Refusal(
+                TOO_MANY,
+                f"{waits} requests of this key wait already; follow GET /v1/events "
+                "instead, which tells of all threads of an agent.",
+                {"Retry-After": "5"},
+            )
+        self._waits[key_id] = waits + 1
+        try:
+            yield
+        finally:
+            self._waits[key_id] -= 1
+            if not self._waits[key_id]:
+                del self._waits[key_id]

@@ -1,0 +1,55 @@
+"""Refusals of requests, as answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from aiohttp import web
+
+from twokey.gateway.protocol.http_problems import (
+    FAILED,
+    MALFORMED,
+    PROBLEM_TYPE,
+    TOO_LARGE,
+    TOO_SLOW,
+    ProblemKind,
+    problem,
+)
+
+_OF_STATUS = {408: TOO_SLOW, 413: TOO_LARGE}
+_SERVER_ERROR = 500
+
+
+class Refusal(Exception):
+    """A request is answered with a problem.
+
+    Attributes:
+        kind: of the problem.
+        detail: a sentence that says what to do.
+        headers: of the answer.
+    """
+
+    def __init__(
+        self, kind: ProblemKind, detail: str, headers: Mapping[str, str] | None = None
+    ) -> None:
+        self.kind = kind
+        self.detail = detail
+        self.headers = dict(headers or {})
+        super().__init__(detail)
+
+
+def refused(refusal: Refusal) -> web.Response:
+    """Return a refusal as an answer (RFC 9457)."""
+    kind = refusal.kind
+    return web.Response(
+        text=problem(kind, refusal.detail).model_dump_json(),
+        status=kind.status,
+        content_type=PROBLEM_TYPE,
+        headers=refusal.headers,
+    )
+
+
+def unreadable(status: int, words: str) -> web.Response:
+    """Return the answer to what is no request, or none that is read to its end."""
+    kind = _OF_STATUS.get(status, FAILED if status >= _SERVER_ERROR else MALFORMED)
+    return refused(Refusal(kind, f"This request cannot be answered: {words}."))

@@ -1,0 +1,201 @@
+"""HTTP server that incomplete requests cannot hold up: timeouts, connection limit."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from http import HTTPStatus
+
+from aiohttp import StreamReader, web
+from aiohttp.abc import AbstractStreamWriter
+from aiohttp.http import RawRequestMessage
+
+logger = logging.getLogger(__name__)
+
+Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+ErrorAnswer = Callable[[int, str], web.Response]
+"""Returns the answer to a request that cannot be read: its status, and in words."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one server takes.
+
+    Attributes:
+        connections: how many at once.
+        header_s: how long the header of a request may take.
+        body_s: how long its body may take.
+        body_bytes: how long a body may be.
+    """
+
+    connections: int = 400
+    header_s: float = 10.0
+    body_s: float = 10.0
+    body_bytes: int = 1024 * 1024
+
+
+def _plain(status: int, _: str) -> web.Response:
+    return web.Response(status=status)
+
+
+class GuardedServer(web.Server):
+    """HTTP server with a timeout for incomplete requests and a connection limit.
+
+    At the limit, a new connection replaces the one that has been incomplete longest, so
+    idle connections keep no client out. A complete request is always answered.
+
+    A body that is too long is refused (413) when it is read. Compressed bodies are
+    never decompressed.
+
+    Args:
+        handler: answers requests.
+        limits: what the server takes.
+        name: of the server, in its log.
+        error_answer: makes the answers to what is no request.
+    """
+
+    def __init__(
+        self,
+        handler: Handler,
+        limits: Limits,
+        *,
+        name: str,
+        error_answer: ErrorAnswer | None = None,
+    ) -> None:
+        super().__init__(
+            self._received,
+            request_factory=self._request,
+            access_log=None,
+            # A small compressed body may expand to gigabytes; nobody has to compress.
+            auto_decompress=False,
+            # Above the 60 s after which usual proxies drop an idle connection, so that
+            # the proxy closes it first and sends no request into a closing one.
+            keepalive_timeout=75.0,
+            lingering_time=1.0,
+        )
+        self._handler = handler
+        self._limits = limits
+        self._name = name
+        self.error_answer = error_answer
+        # Connections without a complete request, oldest first, each with the timer that
+        # closes it.
+        self._waiting: dict[web.RequestHandler, asyncio.TimerHandle | None] = {}
+
+    def __call__(self) -> web.RequestHandler:
+        """Return what speaks to one connection."""
+        if self.error_answer is None:
+            return super().__call__()
+        return _Connection(self, loop=self._loop, **self._kwargs)
+
+    def connection_made(
+        self, handler: web.RequestHandler, transport: asyncio.Transport
+    ) -> None:
+        """Make room if it is full, and start the clock for the first header."""
+        super().connection_made(handler, transport)
+        # Only reached when every connection has sent a whole request: those are
+        # answered, and the new one is refused.
+        if len(self.connections) > self._limits.connections and not self._made_room():
+            logger.warning("%s.refused why=too_many_requests", self._name)
+            transport.abort()
+            return
+        loop = asyncio.get_running_loop()
+        # `abort` and not `close`: closing waits until buffers are flushed, which a
+        # client that does not read can put off for ever.
+        self._waiting[handler] = loop.call_later(self._limits.header_s, transport.abort)
+
+    def connection_lost(
+        self, handler: web.RequestHandler, exc: BaseException | None = None
+    ) -> None:
+        """Stop the clock."""
+        super().connection_lost(handler, exc)
+        self._stop_clock(handler)
+        self._waiting.pop(handler, None)
+
+    async def _received(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Answer a request whose header came whole, once its body did too."""
+        connection = request.protocol
+        self._stop_clock(connection)
+        try:
+            # Most bodies come with their header.
+            if not request.content.is_eof():
+                async with asyncio.timeout(self._limits.body_s):
+                    await request.read()
+        except TimeoutError:
+            logger.warning("%s.refused why=body_slow", self._name)
+            return self._closing(HTTPStatus.REQUEST_TIMEOUT)
+        except web.HTTPRequestEntityTooLarge:
+            return self._closing(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+        self._waiting.pop(connection, None)
+        try:
+            return await self._handler(request)
+        finally:
+            # None means that the client went away meanwhile; it must not be listed
+            # again, since `connection_lost` ran already.
+            if connection.transport is not None:
+                self._waiting[connection] = None
+
+    def _made_room(self) -> bool:
+        for oldest in self._waiting:
+            logger.warning("%s.closed why=too_many_connections", self._name)
+            self._stop_clock(oldest)
+            del self._waiting[oldest]
+            if oldest.transport is not None:
+                oldest.transport.abort()
+            return True
+        return False
+
+    def _stop_clock(self, handler: web.RequestHandler) -> None:
+        timer = self._waiting.get(handler)
+        if timer is not None:
+            timer.cancel()
+
+    def _request(
+        self,
+        message: RawRequestMessage,
+        payload: StreamReader,
+        protocol: web.RequestHandler,
+        writer: AbstractStreamWriter,
+        task: asyncio.Task[None],
+    ) -> web.BaseRequest:
+        return web.BaseRequest(
+            message,
+            payload,
+            protocol,
+            writer,
+            task,
+            self._loop,
+            client_max_size=self._limits.body_bytes,
+        )
+
+    def _closing(self, status: HTTPStatus) -> web.Response:
+        answer = self.error_answer or _plain
+        response = answer(status, status.phrase)
+        response.force_close()
+        return response
+
+
+class _Connection(web.RequestHandler):
+    """Answers what is no request as its server says."""
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,  # noqa: ARG002 - its text quotes what came
+        message: str | None = None,  # noqa: ARG002 - likewise
+    ) -> web.StreamResponse:
+        """Return the answer to a request that cannot be read, and close."""
+        if request.writer.output_size > 0:
+            raise ConnectionError("The answer was begun already.")
+        manager = self._manager
+        assert isinstance(manager, GuardedServer)  # noqa: S101 - it made this
+        answer = manager.error_answer or _plain
+        phrase = HTTPStatus(status).phrase if status in _STATUSES else "Error"
+        response = answer(status, phrase)
+        response.force_close()
+        return response
+
+
+_STATUSES = frozenset(one.value for one in HTTPStatus)

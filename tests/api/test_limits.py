@@ -1,0 +1,258 @@
+"""The API takes what it can: repeated writes, floods, slow clients, a stop."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from typing import cast
+
+import httpx
+import pytest
+
+from tests.api.api_stack import ApiStack, serving
+from tests.service.harness import ServiceHarness
+from twokey.gateway.api.rate_limits import RateLimits
+from twokey.gateway.api.refusals import Refusal
+from twokey.gateway.guarded_server import Limits
+from twokey.gateway.protocol import http_api
+from twokey.gateway.protocol.wire import ProposedCall, Turn, TurnRef
+from twokey.gateway.store.connection import text
+from twokey.gateway.store.store import Store
+
+REF = TurnRef(agent="support", thread="t1", message_id="m1")
+CALL = ProposedCall(tool="process_refund", args={"amount": 1}, tool_call_id="c1")
+SUBMIT = http_api.SUBMIT.question.dump_json(Turn(ref=REF, calls=(CALL,)))
+WITHDRAW = b'{"run":{"agent":"support","thread":"t1"}}'
+
+
+@pytest.fixture
+async def stack(store: Store) -> AsyncGenerator[ApiStack]:
+    async with serving(ServiceHarness(store)) as found:
+        yield found
+
+
+@pytest.fixture
+async def client(stack: ApiStack) -> AsyncGenerator[httpx.AsyncClient]:
+    headers = {"Authorization": f"Bearer {stack.key()}"}
+    async with httpx.AsyncClient(base_url=stack.url, headers=headers) as found:
+        yield found
+
+
+def keyed(key: str) -> dict[str, str]:
+    return {"Idempotency-Key": key}
+
+
+async def kept(store: Store) -> list[str]:
+    reply = await store.conn.command("KEYS", "tk:{s0}:done:*")
+    return [text(one) for one in cast("list[bytes]", reply)]
+
+
+async def settled(stack: ApiStack) -> None:
+    for tenant in ("default",):
+        await stack.api.tenant_of(tenant).writes.close()
+
+
+async def test_a_repeated_write_gets_the_first_answer(
+    stack: ApiStack, client: httpx.AsyncClient
+) -> None:
+    await client.post("/v1/submit", content=SUBMIT)
+    first = await client.post("/v1/withdraw", content=WITHDRAW, headers=keyed("a"))
+    await settled(stack)
+    again = await client.post("/v1/withdraw", content=WITHDRAW, headers=keyed("a"))
+    anew = await client.post("/v1/withdraw", content=WITHDRAW, headers=keyed("b"))
+
+    assert len(first.json()) == 1
+    assert again.json() == first.json()
+    assert again.headers["Idempotent-Replayed"] == "true"
+    assert anew.json() == []
+    assert "Idempotent-Replayed" not in first.headers
+
+
+async def test_a_key_of_another_request_is_refused(
+    stack: ApiStack, client: httpx.AsyncClient
+) -> None:
+    await client.post("/v1/withdraw", content=WITHDRAW, headers=keyed("a"))
+    await client.post("/v1/submit", content=SUBMIT, headers=keyed("s"))
+    await settled(stack)
+    other = WITHDRAW.replace(b"t1", b"t2")
+    replies = [
+        await client.post("/v1/withdraw", content=other, headers=keyed("a")),
+        await client.post("/v1/supersede-run", content=WITHDRAW, headers=keyed("a")),
+        await client.post("/v1/submit", content=SUBMIT + b" ", headers=keyed("s")),
+    ]
+
+    assert [one.status_code for one in replies] == [422] * 3
+    assert replies[0].json()["type"].endswith("/key-reused")
+
+
+async def test_keys_of_two_api_keys_are_two(stack: ApiStack) -> None:
+    other = {"Authorization": f"Bearer {stack.key()}"}
+    async with httpx.AsyncClient(base_url=stack.url, headers=other) as theirs:
+        headers = {"Authorization": f"Bearer {stack.key()}"}
+        async with httpx.AsyncClient(base_url=stack.url, headers=headers) as mine:
+            await mine.post("/v1/withdraw", content=WITHDRAW, headers=keyed("a"))
+        await settled(stack)
+        changed = WITHDRAW.replace(b"t1", b"t2")
+        reply = await theirs.post("/v1/withdraw", content=changed, headers=keyed("a"))
+
+    assert reply.status_code == 200
+
+
+async def test_the_right_to_run_is_never_answered_from_memory(
+    stack: ApiStack, client: httpx.AsyncClient
+) -> None:
+    first = await client.post("/v1/submit", content=SUBMIT, headers=keyed("a"))
+    await settled(stack)
+    again = await client.post("/v1/submit", content=SUBMIT, headers=keyed("a"))
+    [name] = await kept(stack.harness.store)
+    stored = await stack.harness.store.conn.command("GET", name)
+
+    assert again.json() == first.json()
+    assert "Idempotent-Replayed" not in again.headers
+    assert isinstance(stored, bytes)
+    assert b"process_refund" not in stored
+
+
+async def test_one_of_many_at_once_does_it(
+    stack: ApiStack, client: httpx.AsyncClient
+) -> None:
+    await client.post("/v1/submit", content=SUBMIT)
+    replies = await asyncio.gather(
+        *(
+            client.post("/v1/withdraw", content=WITHDRAW, headers=keyed("a"))
+            for _ in range(20)
+        )
+    )
+
+    assert [one.status_code for one in replies] == [200] * 20
+    assert len({one.text for one in replies}) == 1
+    assert sum("Idempotent-Replayed" in one.headers for one in replies) == 19
+
+
+async def test_a_forged_answer_is_not_given(
+    stack: ApiStack, client: httpx.AsyncClient
+) -> None:
+    store = stack.harness.store
+    await client.post("/v1/submit", content=SUBMIT)
+    first = await client.post("/v1/withdraw", content=WITHDRAW, headers=keyed("a"))
+    await settled(stack)
+    [name] = await kept(store)
+    before = await store.conn.command("GET", name)
+    assert isinstance(before, bytes)
+    await store.conn.command("SET", name, before[:-1] + b"\0", "KEEPTTL")
+    again = await client.post("/v1/withdraw", content=WITHDRAW, headers=keyed("a"))
+
+    assert len(first.json()) == 1
+    assert again.json() == []
+    assert sum(store.security.counts.values()) == 1
+
+
+@pytest.mark.parametrize("key", ["", "x" * 201, "with space", "ä"])
+async def test_a_key_that_is_none_is_refused(
+    client: httpx.AsyncClient, key: str
+) -> None:
+    headers = {b"Idempotency-Key": key.encode()}
+    reply = await client.post("/v1/withdraw", content=WITHDRAW, headers=headers)
+
+    assert reply.status_code == 400
+
+
+async def test_a_flood_of_one_key_is_refused_and_no_other(
+    stack: ApiStack, client: httpx.AsyncClient
+) -> None:
+    stack.api.limits = RateLimits(60, clock_s=lambda: 0.0)
+    note = b'{"agent":"support"}'
+    replies = [await client.post("/v1/note", content=note) for _ in range(25)]
+    other = {"Authorization": f"Bearer {stack.key()}"}
+    reply = await client.post("/v1/note", content=note, headers=other)
+
+    assert [one.status_code for one in replies] == [200] * 20 + [429] * 5
+    assert replies[-1].json()["type"].endswith("/too-many-requests")
+    assert int(replies[-1].headers["Retry-After"]) >= 1
+    assert reply.status_code == 200
+
+
+def test_tokens_come_back() -> None:
+    now = [0.0]
+    limits = RateLimits(60, clock_s=lambda: now[0])
+    for _ in range(20):
+        limits.take("a")
+    with pytest.raises(Refusal):
+        limits.take("a")
+    now[0] = 1.0
+    limits.take("a")
+    with pytest.raises(Refusal):
+        limits.take("a")
+
+
+async def test_so_many_requests_of_a_key_wait(
+    stack: ApiStack, client: httpx.AsyncClient
+) -> None:
+    stack.api.limits = RateLimits(6000, most_waits=2)
+    tasks = [
+        asyncio.create_task(client.get("/v1/events", params={"wait": 30}))
+        for _ in range(2)
+    ]
+    await asyncio.wait(tasks, timeout=0.3)
+    refused = await client.get("/v1/events", params={"wait": 30})
+    for feed in stack.feeds:
+        feed.end_waits()
+    answered = await asyncio.gather(*tasks)
+
+    assert refused.status_code == 429
+    assert [one.status_code for one in answered] == [200, 200]
+
+
+async def test_slow_clients_are_cut_off_and_keep_nobody_out(store: Store) -> None:
+    limits = Limits(connections=20, header_s=0.3, body_s=0.3, body_bytes=1000)
+    async with serving(ServiceHarness(store), limits=limits) as stack:
+        host, _, port = stack.url.removeprefix("http://").partition(":")
+        slow = [await asyncio.open_connection(host, int(port)) for _ in range(40)]
+        for number, (_, writer) in enumerate(slow):
+            start = b"POST /v1/note HTTP/1.1\r\nHost: x\r\n"
+            body = b"Content-Length: 100\r\n\r\n{"
+            writer.write(start + (body if number % 2 else b""))
+        async with httpx.AsyncClient(base_url=stack.url) as client:
+            health = await client.get("/healthz")
+        async with asyncio.timeout(10):
+            ends = await asyncio.gather(
+                *(reader.read(-1) for reader, _ in slow), return_exceptions=True
+            )
+        for _, writer in slow:
+            writer.close()
+
+    assert health.status_code == 200
+    answered = [one for one in ends if isinstance(one, bytes) and one]
+    assert all(b" 408 " in one and b"problem+json" in one for one in answered)
+
+
+async def test_what_is_no_http_is_a_problem(stack: ApiStack) -> None:
+    host, _, port = stack.url.removeprefix("http://").partition(":")
+    for sent in (
+        b"\x16\x03\x01\x02\x00\r\n\r\n",
+        b"GET / HTTP/9\r\n\r\n",
+        b"x\r\n\r\n",
+    ):
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(sent)
+        reply = await asyncio.wait_for(reader.read(-1), 10)
+        head, _, body = reply.partition(b"\r\n\r\n")
+        assert b" 400 " in head
+        assert json.loads(body)["type"].endswith("/malformed")
+        writer.close()
+
+
+async def test_a_process_that_stops_takes_no_new_work(
+    stack: ApiStack, client: httpx.AsyncClient
+) -> None:
+    stack.api.is_stopping = True
+    reply = await client.post("/v1/submit", content=SUBMIT)
+    ready = await client.get("/readyz")
+    health = await client.get("/healthz")
+
+    assert reply.status_code == 503
+    assert reply.json()["type"].endswith("/stopping")
+    assert reply.headers["Retry-After"] == "1"
+    assert ready.status_code == 503
+    assert health.status_code == 200

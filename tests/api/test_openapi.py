@@ -1,0 +1,115 @@
+"""The OpenAPI document says what the server does: valid, complete and true."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import httpx
+import pytest
+from openapi_spec_validator import OpenAPIV31SpecValidator
+
+from tests.api.api_stack import ApiStack, serving
+from tests.service.harness import ServiceHarness
+from twokey.gateway.api.openapi import document
+from twokey.gateway.api.operations import ALL_OPERATIONS, ASK, ASKED_AGAIN, REPLAYED
+from twokey.gateway.protocol import http_problems
+from twokey.gateway.protocol.http_problems import ProblemKind
+from twokey.gateway.store.store import Store
+
+DOCUMENT: dict[str, Any] = json.loads(document())
+KINDS = {
+    kind.name: kind
+    for kind in vars(http_problems).values()
+    if isinstance(kind, ProblemKind)
+}
+
+
+@pytest.fixture
+async def stack(store: Store) -> AsyncGenerator[ApiStack]:
+    async with serving(ServiceHarness(store)) as found:
+        yield found
+
+
+def test_it_is_valid() -> None:
+    OpenAPIV31SpecValidator(DOCUMENT).validate()
+
+
+def test_every_operation_is_in_it_and_answered() -> None:
+    names = {operation.name for operation in ALL_OPERATIONS}
+
+    assert set(ASK) == names
+    assert names >= REPLAYED | ASKED_AGAIN
+    for operation in ALL_OPERATIONS:
+        listed = DOCUMENT["paths"][operation.path]["post"]
+        assert listed["operationId"] == operation.name
+        assert listed["summary"] == operation.summary
+        assert listed["requestBody"]["content"]["application/json"]["schema"]
+        assert listed["responses"]["200"]["content"]["application/json"]["schema"]
+
+
+def test_every_kind_of_problem_is_in_it() -> None:
+    listed = {
+        kind
+        for path in DOCUMENT["paths"].values()
+        for operation in path.values()
+        for response in operation["responses"].values()
+        for content in response.get("content", {}).values()
+        for part in content["schema"].get("allOf", ())
+        for kind in part.get("properties", {}).get("type", {}).get("enum", ())
+    }
+    never_of_a_path = {"wrong-method"}  # of a path, but never of an operation of it
+    never_of_a_path |= {"no-token", "people-decide", "not-allowed", "stale", "settled"}
+    never_of_a_path |= {"expired", "invalid"}
+
+    assert listed == {
+        kind.type for name, kind in KINDS.items() if name not in never_of_a_path
+    }
+
+
+def test_each_problem_has_one_status() -> None:
+    assert len(KINDS) == len({kind.title for kind in KINDS.values()})
+    assert all(400 <= kind.status < 600 for kind in KINDS.values())
+
+
+async def test_it_is_served(stack: ApiStack) -> None:
+    async with httpx.AsyncClient(base_url=stack.url) as client:
+        reply = await client.get("/v1/openapi.json")
+
+    assert reply.json() == DOCUMENT
+
+
+async def test_every_path_of_it_is_there(stack: ApiStack) -> None:
+    async with httpx.AsyncClient(base_url=stack.url) as client:
+        for path, methods in DOCUMENT["paths"].items():
+            for method in methods:
+                reply = await client.request(method, path.replace("{id}", "ap_1"))
+                assert (path, reply.status_code in {200, 401}) == (path, True)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "kind"),
+    [
+        ("GET", "/", 404, "not-found"),
+        ("GET", "/v1", 404, "not-found"),
+        ("POST", "/v1/approve", 404, "not-found"),
+        ("GET", "/v1/approvals/", 404, "not-found"),
+        ("GET", "/v1/approvals/..%2f..", 404, "not-found"),
+        ("GET", "/v1/submit", 405, "wrong-method"),
+        ("POST", "/v1/approvals", 405, "wrong-method"),
+        ("DELETE", "/v1/approvals/ap_1", 405, "wrong-method"),
+        ("POST", "/healthz", 405, "wrong-method"),
+        ("TRACE", "/v1/events", 405, "wrong-method"),
+    ],
+)
+async def test_what_is_not_there_is_a_problem(
+    stack: ApiStack, method: str, path: str, status: int, kind: str
+) -> None:
+    async with httpx.AsyncClient(base_url=stack.url) as client:
+        reply = await client.request(method, path)
+
+    assert (reply.status_code, reply.json()["type"]) == (status, KINDS[kind].type)
+    assert reply.headers["Content-Type"].startswith("application/problem+json")
+    if status == 405:
+        assert reply.headers["Allow"] in {"GET", "POST"}

@@ -1,0 +1,311 @@
+"""Agents' owners read what is open, what became of it, and follow what happens."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.api.api_stack import ApiStack, serving
+from tests.service.harness import ANA, ServiceHarness, claim_of
+from twokey.gateway.approvals.decisions import Approve, Reject
+from twokey.gateway.protocol.http_api import Scope
+from twokey.gateway.protocol.wire import TurnRef, Verdict
+from twokey.gateway.service.agents import AgentService
+from twokey.gateway.store.store import Store
+
+
+@pytest.fixture
+async def stack(store: Store) -> AsyncGenerator[ApiStack]:
+    async with serving(ServiceHarness(store)) as found:
+        yield found
+
+
+@asynccontextmanager
+async def reader(
+    stack: ApiStack, key: str | None = None
+) -> AsyncGenerator[httpx.AsyncClient]:
+    headers = {"Authorization": f"Bearer {key or stack.key()}"}
+    async with httpx.AsyncClient(base_url=stack.url, headers=headers) as client:
+        yield client
+
+
+async def refund(
+    stack: ApiStack, *, thread: str = "t1", agent: str = "support", amount: int = 5
+) -> tuple[TurnRef, Verdict]:
+    ref, (verdict,) = await stack.harness.submit(
+        ("process_refund", {"amount": amount}), thread=thread, agent=agent
+    )
+    return ref, verdict
+
+
+async def decide(stack: ApiStack, verdict: Verdict, what: Any = None) -> None:
+    click = await stack.harness.click(verdict)
+    await stack.harness.reviews.decide(click, what or Approve(), ANA)
+
+
+async def test_an_approval_says_what_became_of_it(stack: ApiStack) -> None:
+    _, verdict = await refund(stack)
+    approval = verdict.item_id.partition(".")[0]
+    async with reader(stack) as client:
+        before = (await client.get(f"/v1/approvals/{approval}")).json()
+        await decide(stack, verdict, Reject(reason="wrong order"))
+        after = (await client.get(f"/v1/approvals/{approval}")).json()
+
+    assert before["is_waiting"]
+    assert not after["is_waiting"]
+    [call] = before["calls"]
+    assert (call["state"], call["args"], call["tool"]) == (
+        "pending",
+        {"amount": 5},
+        "process_refund",
+    )
+    assert call["action_hash"] == verdict.action_hash
+    [call] = after["calls"]
+    assert call["state"] == "rejected"
+    assert call["decision"]["by"]["user"] == "U0ANA"
+    assert call["decision"]["text"] == "wrong order"
+
+
+async def test_others_approvals_are_not_told_apart_from_none(stack: ApiStack) -> None:
+    _, verdict = await refund(stack)
+    approval = verdict.item_id.partition(".")[0]
+    keys = [
+        stack.key(agents=["billing"]),
+        stack.key(agents=["*"], tenant="acme"),
+    ]
+    for key in keys:
+        async with reader(stack, key) as client:
+            there = await client.get(f"/v1/approvals/{approval}")
+            never = await client.get(f"/v1/approvals/ap_s0_{'0' * 32}")
+            junk = await client.get("/v1/approvals/x")
+            queue = (await client.get("/v1/approvals")).json()
+        assert there.status_code == never.status_code == junk.status_code == 404
+        assert there.content == never.content == junk.content
+        assert queue["approvals"] == []
+
+
+async def test_the_queue_is_read_by_pages(stack: ApiStack) -> None:
+    verdicts = [(await refund(stack, thread=f"t{n}"))[1] for n in range(7)]
+    for _ in range(3):
+        await refund(stack, agent="billing")
+    found: list[str] = []
+    async with reader(stack) as client:
+        cursor, pages = "", 0
+        while True:
+            page = (
+                await client.get("/v1/approvals", params={"limit": 3, "cursor": cursor})
+            ).json()
+            found += [one["calls"][0]["id"] for one in page["approvals"]]
+            pages += 1
+            cursor = page["next"]
+            if not cursor:
+                break
+
+    assert found == [one.item_id for one in verdicts]
+    assert pages < 10
+
+
+async def test_the_queue_is_read_by_agent_and_state(stack: ApiStack) -> None:
+    _, first = await refund(stack)
+    _, second = await refund(stack, thread="t2")
+    await refund(stack, agent="billing", thread="t3")
+    await decide(stack, second)
+    key = stack.key(agents=["support", "billing"])
+
+    async with reader(stack, key) as client:
+
+        async def read(**query: str) -> list[str]:
+            reply = await client.get("/v1/approvals", params=query)
+            return [one["thread"] for one in reply.json()["approvals"]]
+
+        assert set(await read()) == {"t1", "t3"}
+        assert await read(agent="support") == ["t1"]
+        assert await read(agent="support", state="authorized") == ["t2"]
+        assert set(await read(state="open")) == {"t1", "t2", "t3"}
+        assert await read(state="executing") == []
+    assert first
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        {"state": "x"},
+        {"limit": "0"},
+        {"limit": "201"},
+        {"limit": "-1"},
+        {"limit": "1e3"},
+        {"limit": "٣"},
+        {"cursor": "x"},
+        {"cursor": "czA"[::-1]},
+        {"cursor": "czkgMSBnZw"},
+        {"page": "2"},
+    ],
+)
+async def test_a_question_that_cannot_be_read_is_refused(
+    stack: ApiStack, query: dict[str, str]
+) -> None:
+    async with reader(stack) as client:
+        reply = await client.get("/v1/approvals", params=query)
+
+    assert reply.status_code == 400
+    assert reply.json()["type"].endswith("/malformed")
+
+
+async def test_reading_needs_its_scope_and_agent(stack: ApiStack) -> None:
+    key = stack.key(scopes=[Scope.SUBMIT, Scope.EXECUTE])
+    async with reader(stack, key) as client:
+        for path in ("/v1/approvals", "/v1/approvals/ap_1", "/v1/events"):
+            assert (await client.get(path)).status_code == 403
+    async with reader(stack) as client:
+        for path in ("/v1/approvals", "/v1/events"):
+            reply = await client.get(path, params={"agent": "billing"})
+            assert reply.status_code == 403
+
+
+async def test_events_are_read_from_a_place_on(stack: ApiStack) -> None:
+    await refund(stack, thread="before")
+    async with reader(stack) as client:
+        start = (await client.get("/v1/events")).json()
+        ref, verdict = await refund(stack)
+        await refund(stack, agent="billing")
+        await decide(stack, verdict)
+        await stack.harness.agents.claim(claim_of(ref, verdict))
+        page = (await client.get("/v1/events", params={"after": start["next"]})).json()
+        rest = (
+            await client.get("/v1/events", params={"after": page["events"][0]["id"]})
+        ).json()
+        end = (await client.get("/v1/events", params={"after": page["next"]})).json()
+
+    assert start["events"] == end["events"] == []
+    assert [one["name"] for one in page["events"]] == [
+        "item.authorized",
+        "item.executing",
+    ]
+    assert page["events"][0]["item"] == verdict.item_id
+    assert page["events"][0]["run"] == {"agent": "support", "thread": "t1"}
+    assert [one["name"] for one in rest["events"]] == ["item.executing"]
+    assert not page["missed"]
+    assert "amount" not in json.dumps(page)
+
+
+async def test_a_wait_for_events_ends_with_the_first(stack: ApiStack) -> None:
+    _, verdict = await refund(stack)
+    async with reader(stack) as client:
+        waiting = asyncio.create_task(
+            client.get("/v1/events", params={"wait": 30}, timeout=40)
+        )
+        done, _ = await asyncio.wait([waiting], timeout=0.3)
+        await decide(stack, verdict)
+        async with asyncio.timeout(10):
+            page = (await waiting).json()
+
+    assert not done
+    assert [one["state"] for one in page["events"]] == ["authorized"]
+
+
+async def lines(reply: httpx.Response, count: int) -> list[dict[str, str]]:
+    """Read so many server-sent events."""
+    found: list[dict[str, str]] = []
+    now: dict[str, str] = {}
+    async for line in reply.aiter_lines():
+        if line:
+            name, _, value = line.partition(": ")
+            now[name] = value
+        elif "event" in now:
+            found.append(now)
+            now = {}
+            if len(found) == count:
+                break
+        else:
+            now = {}
+    return found
+
+
+async def test_a_stream_goes_on_where_it_was_cut_off(stack: ApiStack) -> None:
+    _, first = await refund(stack)
+    _, second = await refund(stack, thread="t2")
+    _, third = await refund(stack, thread="t3")
+    accept = {"Accept": "text/event-stream"}
+    async with reader(stack) as client, asyncio.timeout(20):
+        async with client.stream("GET", "/v1/events", headers=accept) as reply:
+            assert reply.headers["Content-Type"].startswith("text/event-stream")
+            deciding = asyncio.create_task(decide(stack, first))
+            begun, authorized = await lines(reply, 2)
+            await deciding
+        await decide(stack, second)
+        again = {**accept, "Last-Event-ID": authorized["id"]}
+        async with client.stream("GET", "/v1/events", headers=again) as reply:
+            (missed,) = await lines(reply, 1)
+            await decide(stack, third)
+        from_start = {**accept, "Last-Event-ID": begun["id"]}
+        async with client.stream("GET", "/v1/events", headers=from_start) as reply:
+            everything = await lines(reply, 3)
+
+    assert begun["event"] == "begun"
+    assert authorized["event"] == "item.authorized"
+    assert json.loads(authorized["data"])["item"] == first.item_id
+    assert json.loads(missed["data"])["item"] == second.item_id
+    assert [json.loads(one["data"])["thread"] for one in everything] == [
+        "t1",
+        "t2",
+        "t3",
+    ]
+
+
+async def test_a_stream_ends_when_the_gateway_stops(stack: ApiStack) -> None:
+    accept = {"Accept": "text/event-stream"}
+    async with (
+        reader(stack) as client,
+        asyncio.timeout(20),
+        client.stream("GET", "/v1/events", headers=accept) as reply,
+    ):
+        asyncio.get_running_loop().call_later(
+            0.3, stack.api.tenant_of("default").events.end_waits
+        )
+        assert [one["event"] for one in await lines(reply, 2)] == ["begun"]
+
+
+async def test_what_is_not_kept_any_more_is_said(stack: ApiStack) -> None:
+    keys = stack.harness.store.keys_of_tenant("default")
+    async with reader(stack) as client:
+        await decide(stack, (await refund(stack))[1])
+        start = (await client.get("/v1/events")).json()["next"]
+        await decide(stack, (await refund(stack, thread="t2"))[1])
+        await stack.harness.store.conn.command("XTRIM", keys.audit, "MAXLEN", 1)
+        page = (await client.get("/v1/events", params={"after": start})).json()
+
+    assert page["missed"]
+
+
+@pytest.mark.parametrize(
+    "after", ["x", "s0:1", "s9999:1-1", "s0:1-1,s0", f"s0:{'9' * 30}-1"]
+)
+async def test_a_place_that_is_none_is_refused(stack: ApiStack, after: str) -> None:
+    async with reader(stack) as client:
+        by_query = await client.get("/v1/events", params={"after": after})
+        by_header = await client.get("/v1/events", headers={"Last-Event-ID": after})
+
+    assert by_query.status_code == by_header.status_code == 400
+
+
+async def test_another_tenants_events_are_not_told(stack: ApiStack) -> None:
+    acme = AgentService(
+        stack.harness.store, lambda: stack.harness.policy, tenant="acme"
+    )
+    async with reader(stack, stack.key(agents=["*"])) as client:
+        start = (await client.get("/v1/events")).json()["next"]
+        assert acme
+        await decide(stack, (await refund(stack))[1])
+        key = stack.key(agents=["*"], tenant="acme")
+        async with reader(stack, key) as theirs:
+            page = (await theirs.get("/v1/events", params={"after": start})).json()
+        mine = (await client.get("/v1/events", params={"after": start})).json()
+
+    assert page["events"] == []
+    assert len(mine["events"]) == 1

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Generator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, BinaryIO
 
 import typer
 from pydantic import JsonValue
@@ -71,6 +73,25 @@ def read_text(path: Path, what: str, *, hint: str = "") -> str:
         return as_text(sys.stdin.buffer.read(), "<stdin>")
     except BadDocument as error:
         raise SettingsError(str(error)) from error
+
+
+@contextmanager
+def new_file(path: Path) -> Generator[BinaryIO]:
+    """Open a file to write, which appears whole or not at all.
+
+    Raises:
+        SettingsError: when it cannot be written.
+    """
+    rough = path.with_name(f".{path.name}.part")
+    try:
+        with rough.open("wb") as file:
+            yield file
+        rough.replace(path)
+    except OSError as error:
+        problem = error.strerror or type(error).__name__
+        raise SettingsError(f"{str(path)!r} cannot be written: {problem}.") from error
+    finally:
+        rough.unlink(missing_ok=True)
 
 
 def _line(mark: str, colour: str, text: str) -> None:

@@ -28,6 +28,9 @@ VERSION = 1
 RAW = "raw"
 """Name of the hidden value of an entry that is no event."""
 
+SEAL = "seal"
+"""Name of the hidden seal. It tells people nothing, and is opened to nobody."""
+
 _TAG = b"twokey/v1/audit-field\x00"
 _SALT_BYTES = 16
 _DATA = "data."
@@ -72,6 +75,7 @@ def leaf_of(
     seq: str,
     at: str,
     event: str,
+    seal: str,
     rev: int,
     state: SealState,
     nonce: bytes,
@@ -82,6 +86,7 @@ def leaf_of(
         seq: its place in the stream.
         at: when it was written, in Unix milliseconds, as the store has it.
         event: its text as the store has it.
+        seal: its seal as the store has it; empty for none.
         rev: of the approval that it is about, from its seal; 0 for none.
         state: of its seal.
         nonce: random bytes of this entry, from which the salts are made.
@@ -96,6 +101,8 @@ def leaf_of(
         hidden = _hidden_of(found)
         body = found.model_dump(mode="json", exclude=_OUTSIDE, exclude_defaults=True)
         shown = {**cast("JsonObject", body), **shown, "at": at, "rev": rev}
+    if seal:
+        hidden[SEAL] = seal
     openings = {name: Hidden(_salt(nonce, name), one) for name, one in hidden.items()}
     shown["hidden"] = {name: _hash(name, one) for name, one in openings.items()}
     return Leaf(digest.canonical(shown), openings)

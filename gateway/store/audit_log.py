@@ -170,6 +170,21 @@ class AuditLog:
             # meanwhile.
             low = _behind(entry_id(found[-1].id))
 
+    async def live(self, after: EntryId | None = None) -> tuple[Sealed, list[Row]]:
+        """Return how far the log is sealed, and the entries behind that, or a place."""
+        sealed, reply = await self._with_sealed("XRANGE", "-", "+", 1)
+        low = _behind(after or sealed.last)
+        found: list[Row] = []
+        while True:
+            reply = await self._conn.command(
+                "XRANGE", self._keys.audit, _place(low), "+", "COUNT", _PAGE
+            )
+            page = entries(reply)
+            found += map(row_of, page)
+            if len(page) < _PAGE:
+                return sealed, found
+            low = _behind(entry_id(page[-1].id))
+
     async def newest(self, limit: int) -> AsyncGenerator[Event]:
         """Yield entries, the newest first, at most so many.
 

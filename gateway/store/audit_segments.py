@@ -17,7 +17,7 @@ import json
 import os
 import secrets
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, cast
 
@@ -70,6 +70,7 @@ class Row(NamedTuple):
             seq=self.seq,
             at=self.at,
             event=self.event,
+            seal=self.seal,
             rev=rev if state is SealState.SEALED else 0,
             state=state,
             # Entries of older versions have no random part: whoever guesses what was
@@ -165,15 +166,53 @@ def write_segment(folder: Path, header: Header, rows: Sequence[Row]) -> None:
     # Another name each time: a process that was killed left its own behind, and one
     # that was paused may still write.
     rough = path.with_suffix(f".{secrets.token_hex(8)}.part")
-    body = gzip.compress(header.line + content_of(rows), mtime=0)
     try:
-        opened = os.open(rough, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(opened, "wb") as file:
-            file.write(body)
-            file.flush()
-            os.fsync(file.fileno())
+        _write_rough(rough, header, rows)
         # And not renamed: a rename would replace what another sealer has written.
         os.link(rough, path)
+    finally:
+        rough.unlink(missing_ok=True)
+    sync_folder(folder)
+
+
+def _write_rough(rough: Path, header: Header, rows: Sequence[Row]) -> None:
+    body = gzip.compress(header.line + content_of(rows), mtime=0)
+    opened = os.open(rough, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(opened, "wb") as file:
+        file.write(body)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def erase(folder: Path, shard: str, number: int, seqs: Collection[str]) -> None:
+    """Erase who acted and what they wrote in entries of a segment, for good.
+
+    What is left of an entry is its leaf, so segment and tree still verify.
+
+    Raises:
+        AuditUnreadable: when the segment is not what its header says, or an older
+            version wrote it.
+        OSError: when it cannot be written.
+    """
+    path = segment_path(folder, shard, number)
+    header = read_header(folder, shard, number)
+    if header is None:
+        raise missing(folder, shard, number)
+    if header.format == 1:
+        raise AuditUnreadable(
+            f"The segment {str(path)!r} of the audit log was sealed by a version that "
+            "did not prepare it for this; nothing of it was erased."
+        )
+    rows = [
+        one
+        if one.leaf or one.seq not in seqs
+        else Row(one.seq, one.at, "", "", one.state, one.leaf_text.decode())
+        for one in read_segment(folder, header)
+    ]
+    rough = path.with_suffix(f".{secrets.token_hex(8)}.part")
+    try:
+        _write_rough(rough, header, rows)
+        rough.replace(path)
     finally:
         rough.unlink(missing_ok=True)
     sync_folder(folder)

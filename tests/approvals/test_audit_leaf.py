@@ -37,6 +37,7 @@ def leaf(event: str = "", *, nonce: bytes = b"n" * 12) -> Leaf:
         seq="17-1",
         at="17",
         event=event or EVENT.model_dump_json(exclude_defaults=True),
+        seal="3.n.c",
         rev=3,
         state=SealState.SEALED,
         nonce=nonce,
@@ -91,7 +92,7 @@ def test_what_is_no_event_is_hidden_as_a_whole() -> None:
     for junk in ("{}", "", "[1]", "\udcff{", '{"name": "no.such", "tenant": "x"}'):
         found = leaf(junk or " ")
 
-        assert {*json.loads(found.text)["hidden"]} == {"raw"}
+        assert {*json.loads(found.text)["hidden"]} == {"raw", "seal"}
         assert opened(json.loads(found.text), found.openings) is None
 
 

@@ -1,0 +1,327 @@
+"""Export audit entries as bundles that prove themselves; prove those of an approval."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import AsyncGenerator, Callable, Collection
+from contextlib import aclosing
+from dataclasses import dataclass, field
+
+from pydantic import JsonValue
+
+from twokey.gateway.approvals.audit_leaf import SEAL, Leaf, opened
+from twokey.gateway.approvals.events import Event
+from twokey.gateway.approvals.record import approval_of
+from twokey.gateway.errors import AuditUnreadable, NotVerified
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.service.audit_writing import public_keys, required
+from twokey.gateway.store.audit_segments import Row
+from twokey.gateway.store.audit_tree import LogName, TreeFiles
+from twokey.gateway.store.keys import Keys
+from twokey.gateway.store.readers import entry_id
+from twokey.gateway.store.store import Store
+from twokey.gateway.trust.audit_bundle import BundleWriter, entry_line, header_line
+from twokey.gateway.trust.checkpoints import Checkpoint, proof_text, verified_checkpoint
+from twokey.gateway.trust.key_folder import Role
+from twokey.gateway.trust.merkle_tree import MerkleTree, leaf_hash
+
+
+@dataclass(frozen=True)
+class Proven:
+    """An entry of the log, and the C2SP proof of it as text.
+
+    ``proof`` is empty while no checkpoint covers the entry.
+    """
+
+    index: int
+    event: Event | None
+    leaf: Leaf
+    proof: str
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What a bundle has: how many entries and approvals, and its logs."""
+
+    entries: int
+    approvals: int
+    origins: tuple[str, ...]
+
+
+@dataclass
+class _Log:
+    """One shard's log as it is exported."""
+
+    keys: Keys
+    files: TreeFiles
+    name: LogName
+    note: str
+    checkpoint: Checkpoint
+    tree: MerkleTree
+    start: int = 0
+    end: int = 0
+
+
+@dataclass
+class _Done:
+    """What was written, and what is wanted: None for all entries."""
+
+    chosen: frozenset[str] | None
+    after: int = -1
+    entries: int = 0
+    items: dict[str, None] = field(default_factory=dict[str, None])
+    approvals: set[str] = field(default_factory=set[str])
+
+    def takes(self, event: Event | None) -> bool:
+        """Return whether an entry is wanted."""
+        if self.chosen is None:
+            return True
+        return event is not None and event.approval in self.chosen
+
+    def counted(
+        self, line: JsonObject, index: int, event: Event | None, tenant: str
+    ) -> JsonObject:
+        """Return the line of an entry, which counts from now on."""
+        if self.chosen is not None:
+            line["after"] = self.after
+        self.after = index
+        self.entries += 1
+        if event is not None and event.tenant == tenant:
+            self.approvals.add(event.approval)
+            if event.item:
+                self.items[event.item] = None
+        return line
+
+
+class AuditBundler:
+    """Reads a tenant's log with its proofs.
+
+    Args:
+        store: with the keys and the folder of the tree.
+        tenant: whose entries.
+    """
+
+    def __init__(self, store: Store, *, tenant: str) -> None:
+        self._store = store
+        self._tenant = tenant
+
+    async def prove(self, approval: str) -> list[Proven]:
+        """Return the entries of an approval with their proofs, oldest first.
+
+        Raises:
+            AuditUnreadable: when there is no tree, or the entries are not its.
+        """
+        keys = self._store.keys_of_approval(approval)
+        if keys is None:
+            return []
+        log = await self._open(keys)
+        found: list[Proven] = []
+        async with aclosing(self._entries(log, 0, None)) as entries:
+            async for index, row in entries:
+                if approval not in row.event:
+                    continue
+                leaf, event = row.opened_leaf, _event(row)
+                # What somebody else wrote may name it, and is shown as what it is.
+                proof = ""
+                if index < log.checkpoint.size:
+                    hashes = log.tree.inclusion_proof(index, log.checkpoint.size)
+                    proof = proof_text(index, hashes, log.note)
+                found.append(Proven(index, event, leaf, proof))
+        return found
+
+    async def export(
+        self,
+        write: Callable[[bytes], object],
+        *,
+        since_ms: int = 0,
+        until_ms: int | None = None,
+        sample: int = 0,
+        approvals: Collection[str] = (),
+        has_arguments: bool = True,
+        progress: Callable[[int], None] = lambda _entries: None,
+    ) -> Exported:
+        """Write a bundle; see `twokey.gateway.trust.audit_bundle`.
+
+        Args:
+            write: takes each line.
+            since_ms: the earliest time.
+            until_ms: the time before which it happened; None for now.
+            sample: of how many approvals, chosen at random; 0 for all entries.
+            approvals: of exactly these, instead of a sample.
+            has_arguments: with the calls that are still kept, and not redacted.
+            progress: is told how many entries were written.
+
+        Raises:
+            AuditUnreadable: when there is no tree, or the entries are not its.
+            SettingsError: when there is no key to sign the bundle with.
+        """
+        key = required(self._store)[0].signing(Role.AUDIT)
+        logs = [await self._open(keys) for keys in self._store.parts_of(self._tenant)]
+        chosen = frozenset(approvals)
+        if sample and not chosen:
+            chosen = await self._sample(logs, since_ms, until_ms, sample)
+        for log in logs:
+            await self._bound(log, since_ms, until_ms)
+        writer = BundleWriter(write)
+        is_part = bool(sample or approvals)
+        named: list[JsonValue] = [
+            {
+                "origin": log.name.origin,
+                "checkpoint": log.note,
+                "start": log.start,
+                "end": log.end,
+            }
+            for log in logs
+        ]
+        times = (since_ms, until_ms)
+        writer.add(
+            header_line(
+                tenant=self._tenant,
+                times=times,
+                sample=len(chosen) if is_part else 0,
+                logs=named,
+            )
+        )
+        done = _Done(chosen if is_part else None)
+        for number, log in enumerate(logs):
+            done.after = log.start - 1
+            async with aclosing(self._entries(log, since_ms, until_ms)) as entries:
+                async for index, row in entries:
+                    if index >= log.end:
+                        break
+                    event = _event(row)
+                    if not done.takes(event):
+                        continue
+                    line = self._line(log, number, index, row, event)
+                    writer.add(done.counted(line, index, event, self._tenant))
+                    progress(done.entries)
+        for line in (
+            [one async for one in self._calls(done.items)] if has_arguments else ()
+        ):
+            writer.add(line)
+        writer.end(key)
+        origins = tuple(log.name.origin for log in logs)
+        return Exported(done.entries, len(done.approvals - {""}), origins)
+
+    def _line(
+        self, log: _Log, number: int, index: int, row: Row, event: Event | None
+    ) -> JsonObject:
+        hashes = log.tree.inclusion_proof(index, log.checkpoint.size)
+        if row.leaf:
+            return entry_line(number, index, row.leaf.encode(), {}, hashes)
+        leaf = row.opened_leaf
+        # Of others who share the shard, what is hidden stays so.
+        is_ours = event is not None and event.tenant == self._tenant
+        openings = dict(leaf.openings) if is_ours else {}
+        openings.pop(SEAL, None)
+        return entry_line(number, index, leaf.text, openings, hashes)
+
+    async def _open(self, keys: Keys) -> _Log:
+        """Read the tree of a shard, up to its newest checkpoint."""
+        keyring, folder = required(self._store)
+        files = TreeFiles(folder, keys.shard)
+
+        def read() -> _Log:
+            name, notes = files.name(), files.notes()
+            if name is None or not notes:
+                raise AuditUnreadable(
+                    f"There is no checkpoint in {str(folder)!r} yet: a gateway that "
+                    "runs writes one a minute after an entry. Run this where the "
+                    "gateway runs, with its settings."
+                )
+            known = public_keys(keyring)
+            newest, _, _ = files.checked(name, known)
+            tree = MerkleTree()
+            for record in files.records(0, newest.size):
+                tree.append(record.leaf)
+            note = notes[-1]
+            head = verified_checkpoint(note, origin=name.origin, keys=known)
+            return _Log(keys, files, name, note, head, tree, end=head.size)
+
+        return await asyncio.to_thread(read)
+
+    async def _bound(self, log: _Log, since_ms: int, until_ms: int | None) -> None:
+        """Find which entries are in these times, and still kept."""
+        size = log.checkpoint.size
+        if until_ms is not None:
+            log.end = min(size, log.files.index_of((until_ms, 0)))
+        log.start = log.end
+        rows = self._store.audit(log.keys).rows(since_ms=since_ms, until_ms=until_ms)
+        async with aclosing(rows):
+            async for row in rows:
+                log.start = min(log.end, log.files.index_of(entry_id(row.seq)))
+                return
+
+    async def _entries(
+        self, log: _Log, since_ms: int, until_ms: int | None
+    ) -> AsyncGenerator[tuple[int, Row]]:
+        """Yield kept entries with their index, each compared with the tree."""
+        rows = self._store.audit(log.keys).rows(since_ms=since_ms, until_ms=until_ms)
+        records, index = None, 0
+        async with aclosing(rows):
+            async for row in rows:
+                if records is None:
+                    index = log.files.index_of(entry_id(row.seq))
+                    records = log.files.records(index)
+                record = next(records, None)
+                if record is None:
+                    return  # behind the tree, as yet
+                found = row._replace(state=record.state)
+                place = entry_id(row.seq)
+                if (place, leaf_hash(found.leaf_text)) != (record.place, record.leaf):
+                    raise AuditUnreadable(
+                        f"Entry {index} of {log.name.origin!r} is not what the tree "
+                        "has; run: twokey audit verify"
+                    )
+                yield index, found
+                index += 1
+
+    async def _sample(
+        self, logs: list[_Log], since_ms: int, until_ms: int | None, sample: int
+    ) -> frozenset[str]:
+        """Choose approvals at random, so that nobody knows before which."""
+        found: dict[str, None] = {}
+        for log in logs:
+            async with aclosing(self._entries(log, since_ms, until_ms)) as entries:
+                async for index, row in entries:
+                    event = _event(row)
+                    is_ours = event is not None and event.tenant == self._tenant
+                    if event and is_ours and index < log.checkpoint.size:
+                        found[event.approval] = None
+        found.pop("", None)
+        chosen = random.SystemRandom().sample([*found], min(sample, len(found)))
+        return frozenset(chosen)
+
+    async def _calls(self, items: Collection[str]) -> AsyncGenerator[JsonObject]:
+        """Yield the calls that are still kept, where nothing of them is hidden."""
+        by_approval: dict[str, list[tuple[str, int]]] = {}
+        for item in items:
+            try:
+                approval, index = approval_of(item)
+            except ValueError:
+                continue
+            by_approval.setdefault(approval, []).append((item, index))
+        for approval, calls in by_approval.items():
+            loaded = await self._store.approvals.load_each([approval])
+            for found in loaded:
+                for item, index in calls:
+                    if index >= len(found.approval.items):
+                        continue
+                    one = found.approval.items[index]
+                    # Redacted arguments would have another hash than the entry names.
+                    if one.redact or found.approval.tenant != self._tenant:
+                        continue
+                    yield {"item": item, "action": one.action}
+
+
+def _event(row: Row) -> Event | None:
+    try:
+        if row.leaf:
+            # Erased: its hidden values are empty.
+            return opened(json.loads(row.leaf), {})
+        found = Event.model_validate_json(row.event)
+        return found.with_(at_ms=int(row.at), seq=row.seq)
+    except (ValueError, NotVerified):
+        return None

@@ -1,0 +1,342 @@
+"""Verify the audit log of a shard: tree, checkpoints, segments and live stream.
+
+Everything is compared with the tree, and the tree with what was signed. What is found
+is named by the index of the first entry that it is about, so that people know from
+where on they cannot rely on the log.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import cast
+
+from pydantic import ValidationError
+
+from twokey.gateway.approvals.audit_leaf import SealState
+from twokey.gateway.errors import AuditUnreadable, NotVerified
+from twokey.gateway.protocol.public_keys import PublicKey
+from twokey.gateway.store.audit_log import Sealed
+from twokey.gateway.store.audit_segments import Header, Row, segment_path
+from twokey.gateway.store.audit_tree import RECORD_BYTES, TreeFiles, TreeRecord
+from twokey.gateway.store.readers import EntryId, entry_id
+from twokey.gateway.trust.checkpoints import Checkpoint, verified_checkpoint
+from twokey.gateway.trust.merkle_tree import TreeHead, leaf_hash
+
+_EVERY = 5000
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is wrong, from which entry of the tree on."""
+
+    index: int
+    text: str
+
+
+@dataclass
+class Verified:
+    """What was found of one shard's log.
+
+    Attributes:
+        shard: whose log it is.
+        origin: its name; empty where there is no tree yet.
+        size: entries of the newest checkpoint.
+        checkpoints: how many verify.
+        kept_from: index of the first entry of which more than its hash is kept.
+        unsigned: entries that no checkpoint covers yet.
+        not_ours: entries that none of our processes wrote, by the state of their seal.
+        problems: what is wrong.
+    """
+
+    shard: str
+    origin: str = ""
+    size: int = 0
+    checkpoints: int = 0
+    kept_from: int = 0
+    unsigned: int = 0
+    not_ours: dict[str, int] = field(default_factory=dict[str, int])
+    problems: list[Problem] = field(default_factory=list[Problem])
+
+    @property
+    def first_bad(self) -> Problem | None:
+        """Return the problem of the first entry that cannot be relied on."""
+        return min(self.problems, key=lambda one: one.index, default=None)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What is verified.
+
+    Attributes:
+        files: of the tree.
+        keys: public keys that may have signed its checkpoints.
+        segments: folder of the sealed segments.
+        sealed: how far the store says the log is sealed.
+        live: entries of the stream that are not sealed.
+        noted: origin, size and root of the newest checkpoint, as the store knows it.
+        oldest_ms: entries that are older may have been dropped.
+        outside: a checkpoint that somebody kept elsewhere, as a signed note.
+    """
+
+    files: TreeFiles
+    keys: Sequence[PublicKey]
+    segments: Path | None
+    sealed: Sealed
+    live: Sequence[Row]
+    noted: tuple[str, int, str]
+    oldest_ms: int
+    outside: str = ""
+
+
+def verify_log(
+    what: Evidence, *, progress: Callable[[int, int], None] = lambda _done, _all: None
+) -> Verified:
+    """Verify one shard's log; see `Verified`."""
+    found = Verified(what.files.shard)
+    try:
+        name = what.files.name()
+    except AuditUnreadable as error:
+        found.problems.append(Problem(0, str(error)))
+        return found
+    if name is None:
+        if what.noted[0]:
+            text = f"the tree {what.noted[0]!r} that the store knows is not here"
+            found.problems.append(Problem(0, text))
+        return found
+    found.origin = name.origin
+    signed = _checkpoints(what, found)
+    _compare_noted(what, found, signed)
+    _compare_tree(what, found, signed, progress)
+    _compare_rows(what, found, progress)
+    return found
+
+
+def _checkpoints(what: Evidence, found: Verified) -> list[Checkpoint]:
+    """Return the checkpoints that verify, up to the first that does not."""
+    signed: list[Checkpoint] = []
+    try:
+        notes = what.files.notes()
+    except AuditUnreadable as error:
+        found.problems.append(Problem(0, str(error)))
+        return signed
+    path, size = what.files.checkpoints_path, 0
+    for number, note in enumerate(notes, start=1):
+        try:
+            one = verified_checkpoint(note, origin=found.origin, keys=what.keys)
+        except NotVerified as error:
+            text = f"checkpoint {number} is refused: {error.problem}"
+            found.problems.append(Problem(size, text))
+            return signed
+        if one.size <= size:
+            text = f"checkpoint {number} has {one.size} entries, after one with {size}"
+            found.problems.append(Problem(one.size, text))
+            return signed
+        signed.append(one)
+        size = one.size
+        found.size, found.checkpoints = size, len(signed)
+    whole = sum(len(note.encode()) + 1 for note in notes)
+    if path.exists() and path.stat().st_size != whole:
+        text = f"checkpoint {len(notes) + 1} cannot be read"
+        found.problems.append(Problem(size, text))
+    return signed
+
+
+def _compare_noted(
+    what: Evidence, found: Verified, signed: Sequence[Checkpoint]
+) -> None:
+    """Compare the newest checkpoint with those that are kept elsewhere."""
+    origin, size, root = what.noted
+    roots = {one.size: one.root.hex() for one in signed}
+    if origin and origin != found.origin:
+        text = f"the store knows another tree, {origin!r}"
+        found.problems.append(Problem(0, text))
+    elif size and roots.get(size) != root:
+        text = f"the store knows a checkpoint with {size} entries that is not here"
+        found.problems.append(Problem(min(found.size, size - 1), text))
+    if not what.outside:
+        return
+    try:
+        kept = verified_checkpoint(what.outside, origin=found.origin, keys=what.keys)
+    except NotVerified as error:
+        text = f"the checkpoint that was given is refused: {error.problem}"
+        found.problems.append(Problem(0, text))
+        return
+    if kept.size and roots.get(kept.size) != kept.root.hex():
+        text = f"the given checkpoint with {kept.size} entries is not one of this log"
+        found.problems.append(Problem(min(found.size, kept.size - 1), text))
+
+
+def _compare_tree(
+    what: Evidence,
+    found: Verified,
+    signed: Sequence[Checkpoint],
+    progress: Callable[[int, int], None],
+) -> None:
+    head, before, left = TreeHead(), 0, list(signed)
+    last: EntryId = (-1, 0)
+    try:
+        for index, record in enumerate(what.files.records(0, found.size)):
+            if record.place <= last:
+                text = f"entry {index} stands before the one in front of it"
+                found.problems.append(Problem(index, text))
+                return
+            head.append(record.leaf)
+            last = record.place
+            if left and head.size == left[0].size:
+                if head.root() != left[0].root:
+                    text = (
+                        f"the entries {before} to {head.size - 1} are not those that "
+                        "were signed"
+                    )
+                    found.problems.append(Problem(before, text))
+                    return
+                before, left = head.size, left[1:]
+            if index % _EVERY == 0:
+                progress(index, found.size)
+    except AuditUnreadable as error:
+        found.problems.append(Problem(head.size, str(error)))
+        return
+    if head.size < found.size:
+        text = f"the tree ends before entry {head.size} of {found.size}"
+        found.problems.append(Problem(head.size, text))
+    path = what.files.tree_path
+    if path.exists() and path.stat().st_size % RECORD_BYTES:
+        # A writer may have been ended there; nobody was promised anything of it.
+        found.unsigned += 1
+
+
+def _compare_rows(
+    what: Evidence, found: Verified, progress: Callable[[int, int], None]
+) -> None:
+    """Compare what is kept of each entry with the tree."""
+    problem = _RowComparison(what, found, progress).run()
+    if problem is not None:
+        found.problems.append(problem)
+
+
+class _RowComparison:
+    def __init__(
+        self, what: Evidence, found: Verified, progress: Callable[[int, int], None]
+    ) -> None:
+        self._what = what
+        self._found = found
+        self._progress = progress
+        self._index = 0
+
+    def run(self) -> Problem | None:
+        """Return what is wrong first."""
+        what, found = self._what, self._found
+        live = (row._replace(state="") for row in what.live)
+        rows = chain(self._sealed_rows(), live)
+        try:
+            first = next(rows, None)
+        except _Unreadable as error:
+            return Problem(0, str(error))
+        start = what.files.index_of(entry_id(first.seq)) if first else what.files.size
+        self._index = found.kept_from = min(start, what.files.size)
+        try:
+            gone = [*what.files.records(start - 1, start)] if start else []
+            records = what.files.records(start)
+            if gone and gone[0].place >= (what.oldest_ms, 0):
+                kept = what.files.index_of((what.oldest_ms, 0))
+                return Problem(kept, f"entry {kept} is not kept, and should be")
+            return self._compare(chain([first] if first else [], rows), records)
+        except AuditUnreadable as error:
+            return Problem(self._index, str(error))
+        except _Unreadable as error:
+            return Problem(self._index, str(error))
+
+    def _compare(
+        self, rows: Iterator[Row], records: Iterator[TreeRecord]
+    ) -> Problem | None:
+        what, found = self._what, self._found
+        for row in rows:
+            record = next(records, None)
+            if record is None:
+                if self._index < found.size:
+                    return None  # the tree is too short, which is named already
+                found.unsigned += 1 + sum(1 for _ in rows)
+                return None
+            problem = self._problem_of(row, record)
+            if problem:
+                return Problem(self._index, problem)
+            if record.state is not SealState.SEALED:
+                count = found.not_ours.get(record.state, 0)
+                found.not_ours[record.state] = count + 1
+            if self._index >= found.size:
+                found.unsigned += 1
+            self._index += 1
+            if self._index % _EVERY == 0:
+                self._progress(self._index, what.files.size)
+        if next(records, None) is not None:
+            return Problem(self._index, f"entry {self._index} is not kept any more")
+        return None
+
+    def _problem_of(self, row: Row, record: TreeRecord) -> str:
+        index = self._index
+        try:
+            place = entry_id(row.seq)
+            leaf = leaf_hash(row._replace(state=record.state).leaf_text)
+        except (ValueError, UnicodeError):
+            return f"entry {index} cannot be read"
+        if place < record.place:
+            return f"before entry {index} stands one that was added later"
+        if place > record.place:
+            return f"entry {index} is missing"
+        # What comes from the store does not say what its seal was found to be.
+        is_same = leaf == record.leaf and row.state in {"", record.state}
+        return "" if is_same else f"entry {index} was changed"
+
+    def _sealed_rows(self) -> Iterator[Row]:
+        """Yield the entries of the segments; comes as far as they can be read."""
+        sealed, folder = self._what.sealed, self._what.segments
+        if not sealed.number:
+            return
+        if folder is None:
+            raise _Unreadable("a part of the log is in segments; set 'audit_folder'")
+        expected = None
+        for number in sealed.numbers:
+            path = segment_path(folder, self._what.files.shard, number)
+            header, rows = _segment(path)
+            yield from rows
+            if header is None or (expected is not None and header.before != expected):
+                raise _Unreadable(f"the segment {path.name!r} does not fit the others")
+            expected = header.digest
+        if expected != sealed.digest:
+            raise _Unreadable("the newest segment is not the one that the store knows")
+
+
+class _Unreadable(Exception):
+    """What is kept of entries cannot be read."""
+
+
+def _segment(path: Path) -> tuple[Header | None, list[Row]]:
+    """Return a segment without comparing its parts: each entry is compared itself."""
+    try:
+        with gzip.open(path) as file:
+            line, content = file.readline(), file.read()
+    except (OSError, EOFError, zlib.error) as error:
+        problem = f"the segment {path.name!r} cannot be read"
+        raise _Unreadable(problem) from error
+    rows: list[Row] = []
+    for one in content.splitlines():
+        try:
+            row = Row(*cast("list[str]", json.loads(one)))
+        except (ValueError, TypeError):
+            row = Row("0-0", "", hashlib.sha256(one).hexdigest())
+        rows.append(row)
+    try:
+        header = Header.model_validate_json(line)
+    except ValidationError:
+        return None, rows
+    same = header.line == line and header.entries == len(rows)
+    if header.format == 1:
+        rows = [row._replace(state="") for row in rows]
+    return header if same else None, rows

@@ -1,0 +1,335 @@
+"""Bundles of audit entries that prove themselves, without a store or settings.
+
+A bundle is JSON Lines. The first line names the logs, each with a signed checkpoint. A
+line for each entry has its leaf, the salted values that the leaf hides, and the proof
+that the checkpoint's tree has it at its index. Then come the calls that are still kept,
+by whose hashes entries name them. The last line has the SHA-256 of all lines before it,
+signed: what was left out or put in is noticed, whatever else still fits.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+from pydantic import JsonValue
+
+from twokey.gateway.approvals.audit_leaf import Hidden, opened
+from twokey.gateway.approvals.audit_story import Stories
+from twokey.gateway.errors import BadJson, NotVerified
+from twokey.gateway.protocol import digest
+from twokey.gateway.protocol.public_keys import PublicKey
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.trust.checkpoints import Checkpoint, verified_checkpoint
+from twokey.gateway.trust.merkle_tree import is_included, leaf_hash
+from twokey.gateway.trust.signed_note import signed_note, verified_note
+from twokey.gateway.trust.signing_key import SigningKey
+
+FORMAT = "twokey/audit-bundle/v1"
+_EVERY = 2000
+
+
+@dataclass
+class BundleLog:
+    """One log in a bundle.
+
+    Attributes:
+        origin: its name.
+        checkpoint: that its proofs end at.
+        start: index of its first entry in the bundle.
+        end: index behind the last one.
+        is_whole: whether each entry in between is in the bundle.
+        entries: how many were verified.
+    """
+
+    origin: str
+    checkpoint: Checkpoint
+    start: int
+    end: int
+    is_whole: bool
+    entries: int = 0
+    last: int = -1
+    seq: tuple[int, int] = (-1, 0)
+
+
+@dataclass
+class BundleReport:
+    """What was found of a bundle.
+
+    Attributes:
+        logs: that it holds entries of.
+        stories: what it tells of each approval, as far as it verifies.
+        problem: what is wrong first; "" where all of it verifies.
+        bad_log: origin of the log that the problem is in.
+        bad_index: index of the first entry in it that cannot be relied on.
+        header: the first line.
+        calls: how many calls came with their arguments.
+    """
+
+    logs: list[BundleLog] = field(default_factory=list[BundleLog])
+    stories: Stories = field(default_factory=Stories)
+    problem: str = ""
+    bad_log: str = ""
+    bad_index: int | None = None
+    header: JsonObject = field(default_factory=dict[str, JsonValue])
+    calls: int = 0
+
+    @property
+    def is_verified(self) -> bool:
+        """Return whether all of it verifies."""
+        return not self.problem
+
+
+def header_line(
+    *,
+    tenant: str,
+    times: tuple[int, int | None],
+    sample: int,
+    logs: Sequence[JsonValue],
+) -> JsonObject:
+    """Return the first line of a bundle; ``sample`` is 0 where all entries are in."""
+    return {
+        "format": FORMAT,
+        "tenant": tenant,
+        "since_ms": times[0],
+        "until_ms": times[1],
+        "sample": sample,
+        "logs": [*logs],
+    }
+
+
+def entry_line(
+    log: int,
+    index: int,
+    leaf: bytes,
+    openings: dict[str, Hidden],
+    proof: Sequence[bytes],
+) -> JsonObject:
+    """Return the line of an entry."""
+    return {
+        "log": log,
+        "index": index,
+        "leaf": cast("JsonObject", json.loads(leaf)),
+        "open": {name: list(one) for name, one in openings.items()},
+        "proof": [base64.b64encode(one).decode() for one in proof],
+    }
+
+
+class BundleWriter:
+    """Writes the lines of a bundle, and the signed last one."""
+
+    def __init__(self, write: Callable[[bytes], object]) -> None:
+        self._write = write
+        self._sum = hashlib.sha256()
+        self._lines = 0
+
+    def add(self, line: JsonObject) -> None:
+        """Write a line."""
+        data = json.dumps(line, separators=(",", ":")).encode() + b"\n"
+        self._sum.update(data)
+        self._lines += 1
+        self._write(data)
+
+    def end(self, key: SigningKey) -> None:
+        """Write the last line, which signs all others."""
+        note = signed_note(_whole(self._lines, self._sum.digest()), key)
+        self._write(json.dumps({"end": note}).encode() + b"\n")
+
+
+def verify_bundle(
+    lines: Iterable[bytes],
+    keys: Sequence[PublicKey],
+    *,
+    progress: Callable[[int], None] = lambda _lines: None,
+) -> BundleReport:
+    """Verify a bundle by public keys alone; see `BundleReport`."""
+    report = BundleReport()
+    check = _Check(report, keys)
+    try:
+        for number, line in enumerate(lines):
+            check.line(line)
+            if number % _EVERY == 0:
+                progress(number)
+        check.end()
+    except _Refused as error:
+        report.problem = str(error)
+        if error.log is not None:
+            report.bad_log, report.bad_index = error.log.origin, error.index
+    return report
+
+
+class _Refused(Exception):
+    def __init__(self, text: str, log: BundleLog | None = None, index: int = 0) -> None:
+        super().__init__(text)
+        self.log = log
+        self.index = index
+
+
+class _Check:
+    """Verifies one line after the other."""
+
+    def __init__(self, report: BundleReport, keys: Sequence[PublicKey]) -> None:
+        self._report = report
+        self._keys = keys
+        self._sum = hashlib.sha256()
+        self._lines = 0
+        self._is_ended = False
+        self._hashes: dict[str, set[str]] = {}
+
+    def line(self, data: bytes) -> None:
+        if self._is_ended:
+            raise self._here("it goes on behind its end")
+        try:
+            found: object = json.loads(data)
+        except (ValueError, RecursionError):
+            raise self._here("a line is no JSON") from None
+        if not isinstance(found, dict):
+            raise self._here("a line is no object")
+        line = cast("JsonObject", found)
+        if "end" in line:
+            self._ends(line)
+            return
+        self._sum.update(data)
+        self._lines += 1
+        if self._lines == 1:
+            self._header(line)
+        elif "index" in line:
+            self._entry(line)
+        else:
+            self._call(line)
+
+    def end(self) -> None:
+        """Refuse a bundle that was cut off."""
+        if not self._is_ended:
+            raise self._here("it ends too early")
+
+    def _here(self, text: str) -> _Refused:
+        """Return a refusal that names the entry that would come next."""
+        for log in self._report.logs:
+            if log.last + 1 < log.end:
+                return _Refused(text, log, max(log.start, log.last + 1))
+        last = self._report.logs[-1] if self._report.logs else None
+        return _Refused(text, last, last.end if last else 0)
+
+    def _header(self, line: JsonObject) -> None:
+        if line.get("format") != FORMAT:
+            raise _Refused(f"its format is not {FORMAT}")
+        logs = line.get("logs")
+        for one in logs if isinstance(logs, list) else []:
+            self._report.logs.append(self._log(one, is_whole=not line.get("sample")))
+        self._report.header = line
+
+    def _log(self, one: JsonValue, *, is_whole: bool) -> BundleLog:
+        row = one if isinstance(one, dict) else {}
+        origin, note = row.get("origin"), row.get("checkpoint")
+        start, end = row.get("start"), row.get("end")
+        if not (
+            isinstance(origin, str)
+            and isinstance(note, str)
+            and type(start) is int
+            and type(end) is int
+        ):
+            raise _Refused("its first line does not name its logs")
+        try:
+            checkpoint = verified_checkpoint(note, origin=origin, keys=self._keys)
+        except NotVerified as error:
+            raise _Refused(f"the checkpoint of {origin!r}: {error.problem}") from None
+        log = BundleLog(origin, checkpoint, start, end, is_whole, last=start - 1)
+        if not 0 <= start <= end <= checkpoint.size:
+            raise _Refused("its entries are not those of its checkpoint", log, start)
+        return log
+
+    def _entry(self, line: JsonObject) -> None:
+        number, index = line.get("log"), line.get("index")
+        logs = self._report.logs
+        if type(number) is not int or not 0 <= number < len(logs):
+            raise self._here("an entry is of no log")
+        log = logs[number]
+        for before in logs[:number]:
+            self._require_end(before)
+        if type(index) is not int or index <= log.last:
+            raise self._here("an entry stands where it does not belong")
+        if log.is_whole and index != log.last + 1:
+            raise _Refused(f"entry {log.last + 1} is missing", log, log.last + 1)
+        if not log.is_whole and line.get("after") != log.last:
+            raise _Refused("an entry is missing", log, log.last + 1)
+        leaf = line.get("leaf")
+        if not isinstance(leaf, dict):
+            raise _Refused(f"entry {index} has no leaf", log, index)
+        self._verify(log, index, leaf, line)
+        log.last, log.entries = index, log.entries + 1
+
+    def _verify(
+        self, log: BundleLog, index: int, leaf: JsonObject, line: JsonObject
+    ) -> None:
+        try:
+            proof = [base64.b64decode(one, validate=True) for one in _texts(line)]
+            hashed = leaf_hash(digest.canonical(leaf))
+        except (BadJson, TypeError, ValueError, binascii.Error):
+            raise _Refused(f"entry {index} cannot be read", log, index) from None
+        head = log.checkpoint
+        if not is_included(hashed, index, head.size, proof, head.root):
+            raise _Refused(f"entry {index} is not in the signed log", log, index)
+        try:
+            event = opened(leaf, dict(_openings(line)))
+        except NotVerified as error:
+            raise _Refused(f"entry {index}: {error.problem}", log, index) from None
+        if event is None:
+            return
+        if event.action_hash:
+            self._hashes.setdefault(event.item, set()).add(event.action_hash)
+        if event.tenant == self._report.header.get("tenant"):
+            self._report.stories.add(event)
+
+    def _call(self, line: JsonObject) -> None:
+        item, document = line.get("item"), line.get("action")
+        if not isinstance(item, str) or not isinstance(document, str):
+            raise self._here("a line is neither entry nor call")
+        if digest.action_hash(document) not in self._hashes.get(item, set()):
+            raise self._here(f"the call of {item} is not the one in the log")
+        self._report.calls += 1
+
+    def _require_end(self, log: BundleLog) -> None:
+        if log.is_whole and log.last + 1 != log.end:
+            raise _Refused(f"entry {log.last + 1} is missing", log, log.last + 1)
+
+    def _ends(self, line: JsonObject) -> None:
+        for log in self._report.logs:
+            self._require_end(log)
+        note = line.get("end")
+        try:
+            text = verified_note(note if isinstance(note, str) else "", self._keys)
+        except NotVerified as error:
+            raise self._here(f"its end is refused: {error.problem}") from None
+        if text != _whole(self._lines, self._sum.digest()) or not self._report.logs:
+            raise self._here("something was put in, left out or changed in it")
+        self._is_ended = True
+
+
+def _whole(lines: int, hashed: bytes) -> str:
+    return f"{FORMAT}\n{lines}\n{base64.b64encode(hashed).decode()}\n"
+
+
+def _texts(line: JsonObject) -> Iterator[str]:
+    proof = line.get("proof")
+    for one in proof if isinstance(proof, list) else []:
+        if not isinstance(one, str):
+            raise TypeError("a hash of a proof is no text")
+        yield one
+
+
+def _openings(line: JsonObject) -> Iterator[tuple[str, Hidden]]:
+    found = line.get("open")
+    if not isinstance(found, dict):
+        raise NotVerified("leaf_wrong", "it does not say what it hides")
+    for name, one in found.items():
+        match one:
+            case [str(salt), str(value)]:
+                yield name, Hidden(salt, value)
+            case _:
+                raise NotVerified("leaf_wrong", f"{name!r} cannot be read")

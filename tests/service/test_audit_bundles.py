@@ -1,0 +1,346 @@
+"""A bundle tells what became of each approval, and proves it by a public key."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.service.audit_harness import AuditHarness
+from tests.service.harness import ANA, ServiceHarness
+from twokey.cli.main import run
+from twokey.gateway.approvals.decisions import Approve, Reject
+from twokey.gateway.protocol.public_keys import PublicKey
+from twokey.gateway.protocol.records import Result
+from twokey.gateway.protocol.wire import Claimed
+from twokey.gateway.service.audit_bundling import AuditBundler
+from twokey.gateway.service.audit_writing import public_keys
+from twokey.gateway.store.store import Store
+from twokey.gateway.trust.audit_bundle import BundleReport, verify_bundle
+from twokey.gateway.trust.checkpoints import verify_proof
+from twokey.gateway.trust.signing_key import SigningKey
+
+
+@pytest.fixture
+def house(store: Store, tmp_path: Path) -> AuditHarness:
+    return AuditHarness(store, tmp_path)
+
+
+@pytest.fixture
+def keys(house: AuditHarness) -> tuple[PublicKey, ...]:
+    assert house.store.keyring
+    return public_keys(house.store.keyring)
+
+
+async def a_day(house: AuditHarness, day: str = "") -> tuple[str, str]:
+    """Let one refund run and another be rejected; return their approvals."""
+    harness = ServiceHarness(house.store)
+    click, claim = await harness.refund(899, thread=f"t1{day}")
+    await harness.reviews.decide(click, Approve(reason="fair — 好"), ANA)
+    ran = click.approval
+    granted = await harness.agents.claim(claim)
+    assert isinstance(granted, Claimed)
+    await harness.agents.finish(claim.item_id, granted.fence, Result(ok=True))
+    click, _ = await harness.refund(12, thread=f"t2{day}")
+    await harness.reviews.decide(click, Reject(reason="too much"), ANA)
+    await house.writer.tick(is_last=True)
+    return ran, click.approval
+
+
+async def exported(house: AuditHarness, **options: int) -> list[bytes]:
+    lines: list[bytes] = []
+    bundler = AuditBundler(house.store, tenant="default")
+    await bundler.export(lines.append, **options)  # type: ignore[arg-type]
+    return lines
+
+
+async def test_a_bundle_tells_who_decided_what_and_why_and_what_ran(
+    house: AuditHarness, keys: tuple[PublicKey, ...]
+) -> None:
+    ran, rejected = await a_day(house)
+
+    report = verify_bundle(await exported(house), keys)
+
+    assert report.problem == ""
+    stories = report.stories.by_approval
+    assert stories[ran].has_run
+    assert not stories[rejected].has_run
+    told = {
+        (step.part, str(step.event.name), step.event.actor, step.event.reason)
+        for step in stories[ran].steps
+    }
+    assert ("decided", "item.authorized", "T0/U0ANA", "fair — 好") in told
+    assert {"item.executing", "item.executed"} <= {one[1] for one in told}
+    assert stories[rejected].steps[-1].event.reason == "too much"
+    # With the arguments that ran, by the hash that entries have.
+    assert report.calls == 2
+
+
+async def test_a_sample_and_a_proof_hold_whole_approvals(
+    house: AuditHarness, keys: tuple[PublicKey, ...]
+) -> None:
+    ran, rejected = await a_day(house)
+
+    one = verify_bundle(await exported(house, sample=1), keys)
+    many = verify_bundle(await exported(house, sample=99), keys)
+    bundler = AuditBundler(house.store, tenant="default")
+    proven = await bundler.prove(ran)
+
+    assert (one.problem, len(one.stories.by_approval)) == ("", 1)
+    assert {*many.stories.by_approval} == {ran, rejected}
+    name = house.files.name()
+    assert name
+    for each in proven:
+        index, _ = verify_proof(
+            each.proof, each.leaf.text, origin=name.origin, keys=keys
+        )
+        assert index == each.index
+    assert len(proven) == len(many.stories.by_approval[ran].steps)
+
+
+async def test_of_other_tenants_nothing_hidden_is_told(
+    house: AuditHarness, keys: tuple[PublicKey, ...]
+) -> None:
+    await a_day(house)
+    lines: list[bytes] = []
+
+    await AuditBundler(house.store, tenant="other").export(lines.append)
+
+    text = b"".join(lines).decode()
+    assert "too much" not in text
+    assert "ANA" not in text
+    assert '"action"' not in text
+    report = verify_bundle(lines, keys)
+    assert (report.problem, report.stories.by_approval) == ("", {})
+
+
+async def test_a_part_in_time_names_its_entries(
+    house: AuditHarness, keys: tuple[PublicKey, ...]
+) -> None:
+    await a_day(house)
+    places = [record.place[0] for record in house.files.records()]
+    middle = places[len(places) // 2]
+
+    first = verify_bundle(await exported(house, until_ms=middle), keys)
+    rest = verify_bundle(await exported(house, since_ms=middle), keys)
+
+    assert (first.problem, rest.problem) == ("", "")
+    assert first.logs[0].start == 0
+    assert first.logs[0].end == rest.logs[0].start
+    assert rest.logs[0].end == len(places)
+
+
+def refused(lines: list[bytes], keys: tuple[PublicKey, ...]) -> BundleReport:
+    report = verify_bundle(lines, keys)
+    assert report.problem
+    return report
+
+
+def index_of(line: bytes) -> int | None:
+    index: object = json.loads(line).get("index")
+    return index if isinstance(index, int) else None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sample", [0, 99])
+async def test_every_change_of_a_bundle_is_noticed_and_the_first_bad_entry_named(
+    house: AuditHarness, keys: tuple[PublicKey, ...], sample: int
+) -> None:
+    for day in "abc":
+        await a_day(house, day)
+    lines = await exported(house, sample=sample)
+    entries = [
+        number for number, line in enumerate(lines) if index_of(line) is not None
+    ]
+    chance = random.Random(7)  # noqa: S311 - the same each time
+
+    def flip(now: list[bytes], at: int) -> None:
+        line = bytearray(now[at])
+        line[chance.randrange(len(line) - 1)] ^= 1 << chance.randrange(7)
+        now[at] = bytes(line)
+
+    def delete(now: list[bytes], at: int) -> None:
+        del now[at]
+
+    def double(now: list[bytes], at: int) -> None:
+        now.insert(at, now[at])
+
+    def reorder(now: list[bytes], at: int) -> None:
+        now[at], now[at - 1] = now[at - 1], now[at]
+
+    def cut(now: list[bytes], at: int) -> None:
+        del now[at:]
+
+    changes: list[Callable[[list[bytes], int], None]] = [
+        flip, delete, double, reorder, cut,
+    ]  # fmt: skip
+    for number in range(500):
+        change = changes[number % len(changes)]
+        at = chance.choice(entries[1:])
+        now = list(lines)
+        change(now, at)
+
+        report = refused(now, keys)
+
+        # A second copy is noticed at its place, a flip of what links it to the one
+        # before as a gap before it.
+        named = {index_of(lines[one]) for one in (at - 1, at, at + 1) if one in entries}
+        gaps = {(index_of(lines[one]) or 0) + 1 for one in (at - 1, at)}
+        assert report.bad_index in named | gaps, change.__name__
+    for at in {*range(len(lines))} - {*entries}:
+        for change in (flip, delete, double):
+            now = list(lines)
+            change(now, at)
+            refused(now, keys)
+
+
+async def test_a_bundle_of_another_key_or_with_another_end_is_refused(
+    house: AuditHarness, keys: tuple[PublicKey, ...]
+) -> None:
+    await a_day(house)
+    lines = await exported(house)
+    other = SigningKey.from_seed("twokey/audit", b"o" * 32)
+    [header, *rest] = lines
+    later = await exported(house)
+
+    refused(lines, (other.public,))
+    refused([header, *rest[:-1], *later[-1:], b"{}\n"], keys)
+    refused([], keys)
+    refused([b'{"format": "other"}\n'], keys)
+    shorter = json.loads(header)
+    shorter["logs"][0]["end"] -= 1
+    at = next(n for n in range(len(lines) - 1, 0, -1) if index_of(lines[n]) is not None)
+    refused(
+        [json.dumps(shorter).encode() + b"\n", *lines[1:at], *lines[at + 1 :]], keys
+    )
+
+
+class Terminal:
+    """Runs `twokey audit` in a folder, with or without settings."""
+
+    def __init__(
+        self, house: AuditHarness, capfd: pytest.CaptureFixture[str], folder: Path
+    ) -> None:
+        self.capfd = capfd
+        self.settings = folder / "twokey.yml"
+        self.env = {
+            "TWOKEY_REDIS_URL": house.store.conn.url,
+            "TWOKEY_SECRET": house.store.conn.secrets[0].hex(),
+        }
+
+    async def __call__(self, *words: str, offline: bool = False) -> tuple[int, str]:
+        self.settings.unlink(missing_ok=True)
+        if not offline:
+            self.settings.write_text("data_dir: .")
+        env = {} if offline else self.env
+        code = await asyncio.to_thread(run, ["audit", *words], env)
+        shown = self.capfd.readouterr()
+        return code, shown.out + shown.err
+
+
+@pytest.fixture
+def tell(
+    house: AuditHarness,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> Terminal:
+    monkeypatch.chdir(tmp_path)
+    house.store.conn.secrets = (b"s" * 32,)
+    return Terminal(house, capfd, tmp_path)
+
+
+async def test_the_log_of_a_store_is_verified_by_a_command(
+    house: AuditHarness, tell: Terminal
+) -> None:
+    await a_day(house)
+
+    code, out = await tell("verify")
+    assert (code, "entries are as they were signed" in out) == (0, True)
+    code, out = await tell("verify", "--json")
+    assert json.loads(out)["verified"] is True
+    body = house.files.tree_path.read_bytes()
+    house.files.tree_path.write_bytes(body[:30] + b"x" + body[31:])
+    code, out = await tell("verify")
+    assert (code, "The first bad entry is 0" in out) == (1, True)
+
+
+async def test_a_bundle_is_verified_without_store_and_settings(
+    house: AuditHarness,
+    keys: tuple[PublicKey, ...],
+    tell: Terminal,
+    tmp_path: Path,
+) -> None:
+    ran, _ = await a_day(house)
+    file = tmp_path / "bundle.jsonl"
+    words = ("verify", "bundle.jsonl", "--key", keys[0].text)
+
+    code, out = await tell("export", "bundle.jsonl")
+    assert code == 0, out
+    code, out = await tell(*words, "--stories", offline=True)
+    assert code == 0
+    assert f"{ran}: ran" in out
+    assert "nothing of it ran" in out
+    code, out = await tell("verify", "bundle.jsonl", offline=True)
+    assert (code, "--key" in out) == (2, True)
+    code, out = await tell("verify", "none.jsonl", *words[2:], offline=True)
+    assert (code, "cannot be read" in out) == (2, True)
+    file.write_bytes(file.read_bytes().replace(b"too much", b"2oo much"))
+    code, out = await tell(*words, offline=True)
+    assert (code, "The first bad entry is" in out) == (1, True)
+    code, out = await tell(*words, "--json", offline=True)
+    assert (code, json.loads(out)["verified"]) == (1, False)
+
+
+async def test_the_entries_of_an_approval_are_proven_by_a_command(
+    house: AuditHarness,
+    keys: tuple[PublicKey, ...],
+    tell: Terminal,
+    tmp_path: Path,
+) -> None:
+    ran, _ = await a_day(house)
+
+    code, out = await tell("prove", ran)
+    assert (code, out.count("c2sp.org/tlog-proof@v1")) == (0, out.count("# entry"))
+    assert all(one.isprintable() or one == "\n" for one in out)
+    code, out = await tell("prove", ran, "--json")
+    assert json.loads(out)[0]["index"] == 0
+    code, out = await tell("prove", "ap_s0_" + "0" * 32)
+    assert (code, "has no entry about" in out) == (2, True)
+    code, out = await tell("prove", ran, "--out", "one.jsonl")
+    assert code == 0
+    lines = (tmp_path / "one.jsonl").read_bytes().splitlines(keepends=True)
+    report = verify_bundle(lines, keys)
+    assert ({*report.stories.by_approval}, report.problem) == ({ran}, "")
+
+
+async def test_before_the_first_checkpoint_there_is_nothing_to_prove(
+    house: AuditHarness, tell: Terminal
+) -> None:
+    await house.put(1)
+
+    code, out = await tell("verify")
+    assert (code, "there is no tree yet" in out) == (0, True)
+    for words in (("prove", "ap_s0_" + "0" * 32), ("export", "b.jsonl")):
+        code, out = await tell(*words)
+        assert (code, "no checkpoint" in out) == (2, True)
+
+
+async def test_another_tree_is_begun_when_somebody_says_so(
+    house: AuditHarness, tell: Terminal
+) -> None:
+    await a_day(house)
+    shutil.rmtree(house.files.folder)
+    await house.another().tick(is_last=True)
+    before = house.files.name()
+
+    code, _ = await tell("restart")
+    await house.another().tick(is_last=True)
+
+    assert (before, code) == (None, 0)
+    assert house.checkpoints()[-1].size == house.files.size > 0

@@ -1,0 +1,404 @@
+"""A thousand changes of an audit log are noticed, and the first bad entry named."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from tests.service.audit_harness import AuditHarness
+from twokey.gateway.service import sealing
+from twokey.gateway.service.audit_checking import verify_logs
+from twokey.gateway.service.audit_writing import public_keys
+from twokey.gateway.store.audit_log import Sealed
+from twokey.gateway.store.audit_segments import Row, erase, segment_path
+from twokey.gateway.store.audit_tree import RECORD_BYTES, TreeFiles
+from twokey.gateway.store.audit_verifying import Evidence, Verified, verify_log
+from twokey.gateway.store.connection import fields, number, text
+from twokey.gateway.store.store import Store
+from twokey.gateway.trust.checkpoints import Checkpoint
+from twokey.gateway.trust.key_folder import Role
+from twokey.gateway.trust.signing_key import SigningKey
+
+SIZE, SEALED, FIRST = 250, 200, 100
+"""Entries of the tree, of those in segments, and of its first checkpoint."""
+
+
+@pytest.fixture
+def house(store: Store, tmp_path: Path) -> AuditHarness:
+    return AuditHarness(store, tmp_path)
+
+
+async def written(house: AuditHarness, monkeypatch: pytest.MonkeyPatch) -> Evidence:
+    """Write a log with two segments, entries in the store, and three checkpoints."""
+    monkeypatch.setattr(sealing, "SEGMENT", 100)
+    house.store.audit_folder = house.store.tree_folder
+    for count, age_ms in ((100, 2 * 3_600_000), (100, 3_700_000), (50, 0)):
+        await house.put(count, age_ms=age_ms)
+        house.clock.now += 61
+        await house.writer.tick(is_last=True)
+    house.clock.now += 61
+    await house.writer.tick()
+    sealed, live = await house.store.audit(house.keys).live()
+    noted = fields(await house.store.conn.command("HGETALL", house.keys.audit_tree))
+    assert house.store.keyring
+    return Evidence(
+        files=house.files,
+        keys=public_keys(house.store.keyring),
+        segments=house.store.audit_folder,
+        sealed=sealed,
+        live=live,
+        noted=(
+            text(noted["origin"]), number(noted["size"]), text(noted["root"]),
+        ),
+        oldest_ms=0,
+    )  # fmt: skip
+
+
+async def test_a_log_that_nobody_changed_verifies(
+    house: AuditHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    what = await written(house, monkeypatch)
+
+    found = verify_log(what)
+
+    assert found.problems == []
+    assert (found.size, found.checkpoints, found.kept_from) == (SIZE, 3, 0)
+    assert (what.sealed.number, len(what.live)) == (2, 50)
+    [same] = await verify_logs(house.store, "default")
+    assert same == found
+
+
+async def test_a_log_that_is_empty_or_not_begun_verifies(house: AuditHarness) -> None:
+    [none] = await verify_logs(house.store, "default")
+    await house.writer.tick(is_last=True)
+    [empty] = await verify_logs(house.store, "default")
+
+    assert (none.origin, none.problems) == ("", [])
+    assert empty.origin
+    assert (empty.size, empty.problems) == (0, [])
+
+
+async def test_what_no_checkpoint_covers_yet_is_told(house: AuditHarness) -> None:
+    await house.put(100)
+    await house.writer.tick()
+    await house.put(5)
+    await house.writer.tick()
+    await house.put(2)
+
+    [found] = await verify_logs(house.store, "default")
+
+    assert (found.size, found.unsigned, found.problems) == (100, 7, [])
+
+
+async def test_a_checkpoint_that_was_kept_elsewhere_shows_another_history(
+    house: AuditHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    what = await written(house, monkeypatch)
+    [first, *_] = house.files.notes()
+    assert house.store.keyring
+    key = house.store.keyring.signing(Role.AUDIT)
+    forked = Checkpoint(house.checkpoints()[0].origin, 100, b"x" * 32).signed(key)
+
+    assert verify_log(replace(what, outside=first)).problems == []
+    assert verify_log(replace(what, outside=forked)).first_bad
+    assert verify_log(replace(what, outside="junk")).first_bad
+
+
+async def test_what_was_erased_leaves_the_log_verifiable(
+    house: AuditHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    what = await written(house, monkeypatch)
+    assert what.segments
+    path = segment_path(what.segments, house.keys.shard, 1)
+    [_, second, *_] = gzip.decompress(path.read_bytes()).splitlines()
+    seq = json.loads(second)[0]
+
+    erase(what.segments, house.keys.shard, 1, {seq})
+
+    assert verify_log(what).problems == []
+    [event] = [
+        one async for one in house.store.audit(house.keys).entries() if one.seq == seq
+    ]
+    assert (event.actor, event.reason) == ("", "")
+    assert event.approval
+    assert b"U0ANA" not in gzip.decompress(path.read_bytes()).splitlines()[1]
+
+
+@dataclass
+class Bench:
+    """One log in files, to change and to put back."""
+
+    what: Evidence
+    folder: Path
+    copy: Path
+    random: random.Random
+
+    def reset(self) -> Evidence:
+        shutil.rmtree(self.folder)
+        shutil.copytree(self.copy, self.folder)
+        return self.what
+
+    @property
+    def files(self) -> TreeFiles:
+        return self.what.files
+
+    def records(self) -> list[bytes]:
+        body = self.files.tree_path.read_bytes()
+        return [
+            body[at : at + RECORD_BYTES] for at in range(0, len(body), RECORD_BYTES)
+        ]
+
+    def keep(self, records: list[bytes]) -> None:
+        self.files.tree_path.write_bytes(b"".join(records))
+
+    def lines(self, number_: int) -> tuple[Path, list[bytes]]:
+        assert self.what.segments
+        path = segment_path(self.what.segments, self.files.shard, number_)
+        return path, gzip.decompress(path.read_bytes()).splitlines(keepends=True)
+
+
+Change = Callable[[Bench], tuple[Evidence, range]]
+"""Changes a log; returns what is left, and where the first bad entry is."""
+
+
+def exactly(index: int) -> range:
+    return range(index, index + 1)
+
+
+def signed_before(index: int) -> range:
+    """Return from where on nothing counts where a signature covers an entry."""
+    start = 0 if index < FIRST else 100 if index < 200 else 200
+    return range(start, index + 1)
+
+
+def flip_tree(bench: Bench) -> tuple[Evidence, range]:
+    records = bench.records()
+    index = bench.random.randrange(SIZE)
+    record = bytearray(records[index])
+    record[bench.random.randrange(RECORD_BYTES)] ^= 1 << bench.random.randrange(8)
+    records[index] = bytes(record)
+    bench.keep(records)
+    # Its place may be that of a later one then, or of one before.
+    return bench.what, range(signed_before(index).start, min(index + 2, SIZE))
+
+
+def delete_record(bench: Bench) -> tuple[Evidence, range]:
+    records = bench.records()
+    index = bench.random.randrange(SIZE)
+    del records[index]
+    bench.keep(records)
+    return bench.what, signed_before(index)
+
+
+def insert_record(bench: Bench) -> tuple[Evidence, range]:
+    records = bench.records()
+    index = bench.random.randrange(SIZE)
+    records.insert(index, records[bench.random.randrange(SIZE)])
+    bench.keep(records)
+    return bench.what, range(signed_before(index).start, index + 2)
+
+
+def reorder_records(bench: Bench) -> tuple[Evidence, range]:
+    records = bench.records()
+    index = bench.random.randrange(SIZE - 1)
+    records[index], records[index + 1] = records[index + 1], records[index]
+    bench.keep(records)
+    return bench.what, range(signed_before(index).start, index + 2)
+
+
+def truncate_tree(bench: Bench) -> tuple[Evidence, range]:
+    size = bench.random.randrange(SIZE * RECORD_BYTES)
+    body = bench.files.tree_path.read_bytes()
+    bench.files.tree_path.write_bytes(body[:size])
+    return bench.what, signed_before(size // RECORD_BYTES)
+
+
+def flip_checkpoints(bench: Bench) -> tuple[Evidence, range]:
+    path = bench.files.checkpoints_path
+    body = bytearray(path.read_bytes())
+    at = bench.random.randrange(len(body))
+    body[at] ^= 1 << bench.random.randrange(8)
+    path.write_bytes(body)
+    return bench.what, range(SIZE)
+
+
+def truncate_checkpoints(bench: Bench) -> tuple[Evidence, range]:
+    path = bench.files.checkpoints_path
+    body = path.read_bytes()
+    path.write_bytes(body[: bench.random.randrange(len(body))])
+    return bench.what, range(SIZE)
+
+
+def swap_checkpoints(bench: Bench) -> tuple[Evidence, range]:
+    notes = bench.files.notes()
+    one, two = bench.random.sample(range(len(notes)), 2)
+    notes[one], notes[two] = notes[two], notes[one]
+    bench.files.checkpoints_path.write_text("".join(f"{each}\n" for each in notes))
+    return bench.what, range(SIZE)
+
+
+def drop_checkpoint(bench: Bench) -> tuple[Evidence, range]:
+    """Roll the log back to its first checkpoint, whole and consistent."""
+    notes = bench.files.notes()[: bench.random.randrange(1, 3)]
+    bench.files.checkpoints_path.write_text("".join(f"{each}\n" for each in notes))
+    bench.keep(bench.records()[: 100 * len(notes)])
+    return bench.what, exactly(100 * len(notes))
+
+
+def other_key(bench: Bench) -> tuple[Evidence, range]:
+    key = SigningKey.from_seed("twokey/audit", bench.random.randbytes(32))
+    if bench.random.random() < 0.5:
+        return replace(bench.what, keys=[key.public]), exactly(0)
+    notes = bench.files.notes()
+    index = bench.random.randrange(3)
+    head = notes[index].partition("\n\n")[0].split("\n")
+    name = bench.files.name()
+    assert name
+    notes[index] = Checkpoint(name.origin, int(head[1]), b"r" * 32).signed(key)
+    bench.files.checkpoints_path.write_text("".join(f"{each}\n" for each in notes))
+    return bench.what, exactly(100 * index)
+
+
+def flip_segment(bench: Bench) -> tuple[Evidence, range]:
+    number_ = bench.random.randrange(1, 3)
+    path, lines = bench.lines(number_)
+    line = bench.random.randrange(len(lines))
+    row = bytearray(lines[line])
+    row[bench.random.randrange(len(row) - 1)] ^= 1 << bench.random.randrange(7)
+    lines[line] = bytes(row)
+    path.write_bytes(gzip.compress(b"".join(lines)))
+    first = 100 * (number_ - 1)
+    return bench.what, range(first + max(0, line - 1), first + 101)
+
+
+def change_segment(bench: Bench) -> tuple[Evidence, range]:
+    """Change who acted, what they wrote, or the event itself, in one entry."""
+    number_ = bench.random.randrange(1, 3)
+    path, lines = bench.lines(number_)
+    line = bench.random.randrange(1, len(lines))
+    row = json.loads(lines[line])
+    old, new = bench.random.choice(
+        [("U0ANA", "U0BEN"), ("teuer", "billig"), ("rejected", "executed")]
+    )
+    row[2] = row[2].replace(old, new)
+    lines[line] = json.dumps(row).encode() + b"\n"
+    path.write_bytes(gzip.compress(b"".join(lines)))
+    return bench.what, exactly(100 * (number_ - 1) + line - 1)
+
+
+def cut_segment(bench: Bench) -> tuple[Evidence, range]:
+    path, lines = bench.lines(2)
+    line = bench.random.randrange(1, len(lines))
+    del lines[line]
+    path.write_bytes(gzip.compress(b"".join(lines)))
+    return bench.what, exactly(100 + line - 1)
+
+
+def damage_segment(bench: Bench) -> tuple[Evidence, range]:
+    number_ = bench.random.randrange(1, 3)
+    path, _ = bench.lines(number_)
+    body = path.read_bytes()
+    path.write_bytes(body[: bench.random.randrange(len(body) - 1)])
+    return bench.what, exactly(100 * (number_ - 1))
+
+
+def lose_segment(bench: Bench) -> tuple[Evidence, range]:
+    number_ = bench.random.randrange(1, 3)
+    bench.lines(number_)[0].unlink()
+    return bench.what, exactly(100 * (number_ - 1))
+
+
+def live_changed(
+    bench: Bench, change: Callable[[list[Row], int], None]
+) -> tuple[Evidence, range]:
+    live = list(bench.what.live)
+    index = bench.random.randrange(len(live) - 1)
+    change(live, index)
+    return replace(bench.what, live=live), exactly(SEALED + index)
+
+
+def flip_live(bench: Bench) -> tuple[Evidence, range]:
+    def change(live: list[Row], index: int) -> None:
+        row = live[index]
+        at = bench.random.randrange(len(row.event))
+        other = chr(ord(row.event[at]) ^ 1)
+        live[index] = row._replace(event=row.event[:at] + other + row.event[at + 1 :])
+
+    return live_changed(bench, change)
+
+
+def delete_live(bench: Bench) -> tuple[Evidence, range]:
+    return live_changed(bench, lambda live, index: live.__delitem__(index))
+
+
+def insert_live(bench: Bench) -> tuple[Evidence, range]:
+    def change(live: list[Row], index: int) -> None:
+        ms, _, part = live[index].seq.partition("-")
+        live.insert(index, live[index]._replace(seq=f"{int(ms) - 1}-{part}"))
+
+    return live_changed(bench, change)
+
+
+def reorder_live(bench: Bench) -> tuple[Evidence, range]:
+    def change(live: list[Row], index: int) -> None:
+        one, two = live[index], live[index + 1]
+        live[index], live[index + 1] = (
+            two._replace(seq=one.seq),
+            one._replace(seq=two.seq),
+        )
+
+    return live_changed(bench, change)
+
+
+def truncate_live(bench: Bench) -> tuple[Evidence, range]:
+    live = list(bench.what.live)
+    index = bench.random.randrange(len(live))
+    return replace(bench.what, live=live[:index]), exactly(SEALED + index)
+
+
+def exchange_sealed(bench: Bench) -> tuple[Evidence, range]:
+    sealed = replace(bench.what.sealed, digest=bench.random.randbytes(32).hex())
+    return replace(bench.what, sealed=sealed), exactly(SEALED)
+
+
+def forget_sealed(bench: Bench) -> tuple[Evidence, range]:
+    return replace(bench.what, sealed=Sealed()), exactly(0)
+
+
+CHANGES: list[Change] = [
+    flip_tree, delete_record, insert_record, reorder_records, truncate_tree,
+    flip_checkpoints, truncate_checkpoints, swap_checkpoints, drop_checkpoint,
+    other_key, flip_segment, change_segment, cut_segment, damage_segment,
+    lose_segment, flip_live, delete_live, insert_live, reorder_live, truncate_live,
+    exchange_sealed, forget_sealed,
+]  # fmt: skip
+
+
+@pytest.mark.slow
+async def test_a_thousand_changes_are_noticed_and_the_first_bad_entry_named(
+    house: AuditHarness, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    what = await written(house, monkeypatch)
+    copy = tmp_path / "copy"
+    shutil.copytree(house.files.folder, copy)
+    bench = Bench(what, house.files.folder, copy, random.Random(5))  # noqa: S311 - the same each time
+    wrong: list[tuple[str, Verified, range]] = []
+
+    for number_ in range(1000):
+        change = CHANGES[number_ % len(CHANGES)]
+        bench.reset()
+        changed, where = change(bench)
+        found = verify_log(changed)
+        if found.first_bad is None or found.first_bad.index not in where:
+            wrong.append((change.__name__, found, where))
+
+    bench.reset()
+    assert verify_log(what).problems == []
+    assert not wrong, [(name, found.first_bad, where) for name, found, where in wrong]

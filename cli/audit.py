@@ -82,7 +82,7 @@ def export(
     arguments: Arguments = True,
     json: AsJson = False,
 ) -> None:
-    """Export the audit log: plain entries to read, or a bundle that proves itself.
+    """Print plain entries, or write a bundle that proves itself.
 
     Plain entries are printed, one JSON object a line, oldest first. A bundle has for
     each entry what was signed, the words and names that it hides as hashes, and its
@@ -200,10 +200,11 @@ def prove(
     ] = None,
     json: AsJson = False,
 ) -> None:
-    """Print the entries of an approval, each with its proof (C2SP tlog-proof).
+    """Print the entries of an approval with their proofs.
 
-    Anybody who has the public audit key can check a proof with any tool that reads
-    this format: it shows that the signed log has this entry at this index.
+    A proof is a text of the format C2SP tlog-proof. Anybody who has the public audit
+    key can check it with any tool that reads this format: it shows that the signed log
+    has this entry at this index.
     """
     command = command_context(ctx)
     if out is None:
@@ -235,7 +236,7 @@ def prove(
     epilog=examples(("twokey audit restart", "after the files of a tree were lost"))
 )
 def restart(ctx: typer.Context) -> None:
-    """Let gateways begin another tree, where the files of the old one are lost.
+    """Let gateways begin another tree, where the old one is lost.
 
     What the old tree proved is proven no more, except by bundles and checkpoints that
     somebody kept. Entries that are still kept are leaves of the new tree. Without this,

@@ -36,7 +36,7 @@ class AuditHarness:
     def __init__(self, store: Store, folder: Path) -> None:
         self.store = store
         self.folder = folder
-        store.keyring = Keyring(folder / "keys", makes=[Role.AUDIT])
+        store.keyring = Keyring(folder / "keys", makes=Role)
         store.keyring.make_missing(datetime(2026, 1, 1, tzinfo=UTC))
         store.tree_folder = folder / "audit"
         self.clock = Clock()

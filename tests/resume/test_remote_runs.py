@@ -203,6 +203,10 @@ async def test_what_is_done_under_a_lost_lease_is_stopped(
         assert stopped.is_set()
 
 
+def _same(state: Name) -> Name:
+    return state
+
+
 def _ending(lease: Any) -> Any:
     class Ending:
         async def __aenter__(self) -> Any:
@@ -252,7 +256,7 @@ async def test_a_graph_without_a_checkpointer_is_refused(monkeypatch: Any) -> No
     monkeypatch.setenv(choice.URL_VARIABLE, "https://gateway.example")
     monkeypatch.setenv(choice.KEY_VARIABLE, "tk_1")
     builder: Any = StateGraph(Name)
-    builder.add_node("n", dict)
+    builder.add_node("n", _same)
     builder.set_entry_point("n")
     async with Twokey.remote() as tk:
         with pytest.raises(GraphError, match="checkpointer"):

@@ -26,6 +26,9 @@ from twokey.gateway.resume.thread_watch import ThreadChanges, next_change
 from twokey.gateway.store.store import Store
 
 __all__ = ["opened"]
+
+IN_PROCESS = pytest.mark.parametrize("opened", ["in process"], indirect=True)
+"""What is about the events of the store, which a remote program does not read."""
 HELLO: Any = {"messages": [{"role": "user", "content": "hello"}]}
 PLACE: Any = {"thread_id": "t1", "agent": "shop"}
 
@@ -238,6 +241,7 @@ async def test_questions_of_others_have_no_answers_here(opened: Open) -> None:
         assert await tk.answers([], **PLACE, timeout_s=None) == {}
 
 
+@IN_PROCESS
 @pytest.mark.slow
 async def test_a_wait_costs_no_command_until_something_happens(
     opened: Open, monkeypatch: pytest.MonkeyPatch
@@ -306,6 +310,7 @@ def _all_wait(tk: Twokey, count: int) -> Any:
     return they_do
 
 
+@IN_PROCESS
 @pytest.mark.slow
 async def test_a_thread_that_another_process_brings_forward_is_heard_of(
     opened: Open,

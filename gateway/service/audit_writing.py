@@ -30,7 +30,9 @@ from twokey.gateway.errors import (
     ThreadUnavailable,
 )
 from twokey.gateway.protocol.public_keys import PublicKey
+from twokey.gateway.service.growing_tree import GrowingTree
 from twokey.gateway.service.sealing import Signed, seal
+from twokey.gateway.store.audit_index import Seen, seen_in
 from twokey.gateway.store.audit_seals import read_seal
 from twokey.gateway.store.audit_segments import Row
 from twokey.gateway.store.audit_tree import LogName, TreeFiles, TreeRecord
@@ -42,12 +44,9 @@ from twokey.gateway.store.store import Store
 from twokey.gateway.trust.checkpoints import Checkpoint, verified_checkpoint
 from twokey.gateway.trust.key_folder import KeyFolder, Role
 from twokey.gateway.trust.keyring import Keyring
-from twokey.gateway.trust.merkle_tree import TreeHead, leaf_hash
+from twokey.gateway.trust.merkle_tree import leaf_hash
 
 logger = logging.getLogger(__name__)
-
-CHECKPOINT_ENTRIES = 100
-CHECKPOINT_S = 60.0
 
 _PAGE = 200
 _TRIM_S = 60.0
@@ -71,8 +70,9 @@ class AuditWriter:
         self._log = store.audit(keys)
         self._keyring, folder = required(store)
         self._files = TreeFiles(folder, keys.shard)
+        store.audit_index.folder = folder
         self._writer = secrets.token_hex(8)
-        self._tree: _Tree | None = None
+        self._tree: GrowingTree | None = None
         self._trimmed_s = 0.0
         self._problem = ""
 
@@ -126,7 +126,7 @@ class AuditWriter:
         except ThreadUnavailable:
             logger.debug("audit.written_elsewhere shard=%s", self._keys.shard)
 
-    async def _load(self) -> _Tree:
+    async def _load(self) -> GrowingTree:
         noted = fields(await self._store.conn.command("HGETALL", self._keys.audit_tree))
         origin, size = text(noted.get("origin")), number(noted.get("size"))
         name = await asyncio.to_thread(self._files.name)
@@ -155,6 +155,7 @@ class AuditWriter:
                 f"{size} entries and the root {root}, which the store knows: one of "
                 "both was changed. 'twokey audit verify' says more."
             )
+        await self._index_rest(found)
         return found
 
     def _is_known(
@@ -166,7 +167,7 @@ class AuditWriter:
                 return (found.size, found.root.hex()) == (size, root)
         return False
 
-    async def _append(self, tree: _Tree, lease: Lease) -> None:
+    async def _append(self, tree: GrowingTree, lease: Lease) -> None:
         batch: list[Row] = []
         rows = self._log.rows(after=tree.after)
         async with aclosing(rows):
@@ -178,24 +179,33 @@ class AuditWriter:
         if batch:
             await self._add(tree, batch, lease)
 
-    async def _add(self, tree: _Tree, batch: list[Row], lease: Lease) -> None:
+    async def _add(self, tree: GrowingTree, batch: list[Row], lease: Lease) -> None:
         conn, keys = self._store.conn, self._keys
 
-        def records() -> list[TreeRecord]:
+        def records() -> tuple[list[TreeRecord], dict[str, Seen]]:
             found: list[TreeRecord] = []
+            seen: dict[str, Seen] = {}
             for row in batch:
                 state = read_seal(conn, keys, row.event, row.seal).state
                 leaf = leaf_hash(row._replace(state=state).leaf_text)
                 found.append(TreeRecord(entry_id(row.seq), state, leaf))
-            return found
+                if (one := seen_in(row, state)) is not None:
+                    seen[one[0]] = seen.get(one[0], Seen()).joined(one[1])
+            return found, seen
 
         # In a thread: a long log is worked through beside what people wait for.
-        found = await asyncio.to_thread(records)
+        found, seen = await asyncio.to_thread(records)
         lease.check()
         await asyncio.to_thread(self._files.append, found)
         tree.add(found, self._clock())
+        tree.seen |= {
+            name: one.joined(tree.seen.get(name, Seen())) for name, one in seen.items()
+        }
+        if not conn.confirmed_by:
+            # With replicas, an entry may yet get lost: then a checkpoint waits first.
+            self._store.audit_index.note(seen)
         await self._report(found, (tree.name.begun_ms, 0))
-        if tree.head.size - tree.signed >= CHECKPOINT_ENTRIES:
+        if tree.is_full:
             await self._sign(tree, lease)
 
     async def _report(self, found: list[TreeRecord], begun: EntryId) -> None:
@@ -215,7 +225,7 @@ class AuditWriter:
             )
             await self._store.security.report(self._keys, event)
 
-    async def _sign(self, tree: _Tree, lease: Lease) -> None:
+    async def _sign(self, tree: GrowingTree, lease: Lease) -> None:
         """Sign a checkpoint; the entries before it may leave the store from then on."""
         # A failover could lose what is signed, and the log would have two versions.
         await self._store.conn.confirm(self._keys.audit)
@@ -224,6 +234,7 @@ class AuditWriter:
         lease.check()
         await asyncio.to_thread(self._files.write_checkpoint, checkpoint.signed(key))
         tree.is_signed()
+        await self._index(tree)
         root = checkpoint.root.hex()
         # For other gateways: this folder has the log, and so much of it. Behind the
         # file, which alone counts; a process may end in between.
@@ -235,6 +246,36 @@ class AuditWriter:
             "audit.checkpoint origin=%s size=%d root=%s",
             checkpoint.origin, checkpoint.size, root,
         )  # fmt: skip
+
+    async def _index(self, tree: GrowingTree) -> None:
+        """Write what the signed entries say of approvals."""
+        index, seen = self._store.audit_index, tree.seen
+        tree.seen = {}
+        index.note(seen)
+        await asyncio.to_thread(
+            index.write,
+            self._keys.shard,
+            seen,
+            origin=tree.name.origin,
+            place=tree.after,
+        )
+
+    async def _index_rest(self, tree: GrowingTree) -> None:
+        """Read again what the index lacks of the signed entries."""
+        index, origin = self._store.audit_index, tree.name.origin
+        place = await asyncio.to_thread(index.place, self._keys.shard, origin)
+        if not tree.signed or (place and entry_id(place) >= tree.signed_last):
+            return
+        conn, keys = self._store.conn, self._keys
+        rows = self._log.rows(after=place)
+        async with aclosing(rows):
+            async for row in rows:
+                if entry_id(row.seq) > tree.signed_last:
+                    break
+                state = read_seal(conn, keys, row.event, row.seal).state
+                if (one := seen_in(row, state)) is not None:
+                    tree.seen[one[0]] = one[1].joined(tree.seen.get(one[0], Seen()))
+        await self._index(tree)
 
     async def _drop(self) -> None:
         """Seal or drop entries behind the newest checkpoint, now and then."""
@@ -250,56 +291,14 @@ class AuditWriter:
         await self._log.trim(self._store.audit_kept, before=tree.signed_last)
 
 
-class _Tree:
-    """The tree as its writer has it.
-
-    Attributes:
-        name: of the log.
-        head: over all of its entries.
-        last: place of the newest.
-        signed: how many entries the newest checkpoint has.
-        signed_last: place of the last of them.
-    """
-
-    def __init__(
-        self, name: LogName, head: TreeHead, last: EntryId, *, signed: int
-    ) -> None:
-        self.name = name
-        self.head = head
-        self.last = self.signed_last = last
-        self.signed = signed
-        self._since_s = 0.0
-
-    @property
-    def after(self) -> str:
-        """Return behind which place the next entry stands."""
-        return f"{self.last[0]}-{self.last[1]}"
-
-    def add(self, records: list[TreeRecord], now: float) -> None:
-        """Add records."""
-        if self.head.size == self.signed:
-            self._since_s = now
-        for one in records:
-            self.head.append(one.leaf)
-        self.last = records[-1].place
-
-    def is_signed(self) -> None:
-        """Note that there is a checkpoint over all entries."""
-        self.signed, self.signed_last = self.head.size, self.last
-
-    def is_due(self, now: float, *, is_last: bool) -> bool:
-        """Return whether a checkpoint is due."""
-        left = self.head.size - self.signed
-        is_late = left > 0 and now - self._since_s >= CHECKPOINT_S
-        return left >= CHECKPOINT_ENTRIES or is_late or (is_last and left > 0)
-
-
-def _load_files(files: TreeFiles, name: LogName, keys: tuple[PublicKey, ...]) -> _Tree:
+def _load_files(
+    files: TreeFiles, name: LogName, keys: tuple[PublicKey, ...]
+) -> GrowingTree:
     files.mend(files.notes())
     newest, head, last = files.checked(name, keys)
     # Promised to nobody, and read again from the store.
     files.cut(newest.size)
-    return _Tree(name, head, last, signed=newest.size)
+    return GrowingTree(name, head, last, signed=newest.size)
 
 
 def required(store: Store) -> tuple[Keyring, Path]:

@@ -12,6 +12,7 @@ from twokey.gateway.retrying import RetrySettings
 from twokey.gateway.store.agent_load import AgentLoadStore
 from twokey.gateway.store.announced_interrupts import InterruptStore
 from twokey.gateway.store.approvals import ApprovalStore
+from twokey.gateway.store.audit_index import AuditIndex
 from twokey.gateway.store.audit_log import AuditLog
 from twokey.gateway.store.auto_runs import AutoRunStore
 from twokey.gateway.store.card_copies import CopyStore
@@ -95,6 +96,7 @@ class Store:
         self.tree_folder: Path | None = None
         self.retries = RetrySettings()
         self.keyring: Keyring | None = None
+        self.audit_index = AuditIndex()
         self.approvals = ApprovalStore(self.conn, lease_ms=lease_ms)
         self.threads = ThreadStore(self.conn, lease_ms=lease_ms)
         self.cards = CardStore(self.conn)
@@ -194,4 +196,5 @@ class Store:
 
     async def close(self) -> None:
         """Close every connection."""
+        self.audit_index.close()
         await self.conn.close()

@@ -146,7 +146,7 @@ async def test_entries_leave_the_store_only_behind_a_checkpoint(
 
     await house.put(1000, age_ms=500 * DAY_MS)
     with monkeypatch.context() as unsigned:
-        unsigned.setattr("twokey.gateway.service.audit_writing.CHECKPOINT_ENTRIES", 9e9)
+        unsigned.setattr("twokey.gateway.service.growing_tree.CHECKPOINT_ENTRIES", 9e9)
         await house.writer.tick()
     kept = await length()
     house.clock.now += 61

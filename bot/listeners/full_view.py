@@ -27,9 +27,10 @@ async def record_page(
 ) -> None:
     """Note that somebody was shown a page, counted from 1."""
     approval, index = target.approval, target.item.index
-    await ctx.service.store.cards.opened_page(
+    await ctx.service.store.read_pages.opened_page(
         target.keys,
         approval.id,
+        tenant=approval.tenant,
         reader=_reader(target, user),
         page=number - 1,
         pages=page_count(approval, index),
@@ -67,9 +68,10 @@ async def require_every_page(ctx: ListenerContext, target: Target, user: str) ->
 
 async def _has_opened(ctx: ListenerContext, target: Target, user: str) -> bool:
     approval, index = target.approval, target.item.index
-    return await ctx.service.store.cards.has_opened(
+    return await ctx.service.store.read_pages.has_opened(
         target.keys,
         approval.id,
+        tenant=approval.tenant,
         reader=_reader(target, user),
         pages=page_count(approval, index),
     )

@@ -331,7 +331,7 @@ class Worker:
             return delivery
         if not await runner.has_taken(at.thread, _key(delivery)):
             return delivery
-        rest = delivery.job.with_(kind=JobKind.RESUME, input="", id="")
+        rest = delivery.job.with_(kind=JobKind.RESUME, input="", id="", seal="")
         return Delivery(delivery.id, rest)
 
     async def _leave(self, keys: Keys, delivery: Delivery, why: str = "") -> None:

@@ -43,7 +43,7 @@ class AutoRunService(PolicyService):
         # By the current policy: the question is whether the tool may run again now.
         repeats = is_idempotent(self._policy(), agent=agent, tool=tool)
         begun = await calls.begin(
-            keys, turn_key, progress.tool_call_id, repeats=repeats
+            keys, self._tenant, turn_key, progress.tool_call_id, repeats=repeats
         )
         if begun.word == "cut_off":
             logger.warning("call.cut_off agent=%s tool=%s", agent, tool)
@@ -78,7 +78,10 @@ class AutoRunService(PolicyService):
     async def _verdicts(self, keys: Keys, turn_key: str) -> tuple[Verdict, ...]:
         stored = await self._store.agent_load.verdicts(keys, turn_key)
         try:
-            return StoredVerdicts.read(turn_key, stored).verdicts if stored else ()
+            if not stored:
+                return ()
+            sealing = self._store.sealing
+            return StoredVerdicts.read(sealing, turn_key, stored).verdicts
         except (NewerRecord, CorruptRecord) as error:
             # The call has run and its end is kept: only its failure is not counted.
             log_failure(logger, error, "turn.unread")

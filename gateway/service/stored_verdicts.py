@@ -15,15 +15,17 @@ from twokey.gateway.policy.rules import Policy
 from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.records import Record
 from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.protocol.wire import Verdict, VerdictKind, args_hash
+from twokey.gateway.protocol.wire import TurnRef, Verdict, VerdictKind, args_hash
 from twokey.gateway.service import denials
 from twokey.gateway.service.window_usage import CallUsage
 from twokey.gateway.store import codec
 from twokey.gateway.store.agent_load import AgentLoad
 from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.packing import packed, unpacked
+from twokey.gateway.store.sealing import Sealed, Sealing
 from twokey.gateway.store.store import Store
 from twokey.gateway.store.windows import Use, use_of
+from twokey.gateway.trust.seals import SEAL_BYTES
 
 NEEDS_A_PERSON = (
     "The policy changed after this call was cleared: it needs a person now, so it "
@@ -34,19 +36,27 @@ FORBIDDEN = (
     "does not run."
 )
 
-FORMAT = 4
+FORMAT = 5
 """Number of the format in which the verdicts of a turn are written.
 
-They are a line with the ids of the turn's approvals, a byte with this number, four
-bytes with the CRC-32 of all the rest, and packed JSON. It rises with every change after
-which an older version would misread them.
+They are a line with the ids of the turn's approvals, a byte with this number, their
+seal, and packed JSON. It rises with every change after which an older version would
+misread them. Until format 4 they had a checksum instead of a seal: who could write to
+the store could let calls run. Of these, what waits for people still does, and what ran
+without them does not any more.
 """
 
 # Until format 2 nothing but packed JSON followed the line, without a checksum. It began
 # with the number of its dictionary, of which there was one then, or with a brace.
 _WITHOUT_CHECKSUM = (2, ord("{"))
-_WITH_CHECKSUM = (3, FORMAT)
+_WITH_CHECKSUM = (3, 4)
 _CHECKSUM_BYTES = 4
+
+UNSEALED = (
+    "An older version of Twokey cleared this call, and its record is not believed any "
+    "more, so the call does not run now. Check whether it ran before; if it is still "
+    "needed, make it again as a new call."
+)
 
 
 class StoredVerdicts(Record):
@@ -65,25 +75,33 @@ class StoredVerdicts(Record):
     schemas: tuple[str, ...] = ()
 
     @classmethod
-    def read(cls, turn_key: str, stored: bytes) -> StoredVerdicts:
+    def read(cls, sealing: Sealing, turn_key: str, stored: bytes) -> StoredVerdicts:
         """Read what `dumped` wrote.
 
         Raises:
             NewerRecord: when a newer version wrote it.
-            CorruptRecord: when it is damaged.
+            CorruptRecord: when it is damaged, or not sealed as this turn's.
         """
         line, _, rest = stored.partition(b"\n")
         try:
-            found = cls.model_validate_json(unpacked(_checked(turn_key, line, rest)))
+            body, is_sealed = _checked(sealing, turn_key, line, rest)
+            found = cls.model_validate_json(unpacked(body))
             approvals = line.decode("ascii").split()
             verdicts = tuple(_with_id(one, approvals) for one in found.verdicts)
         # pydantic's ValidationError is a ValueError. Its text would name what is
         # stored, so only the key of the turn goes on.
         except (ValueError, IndexError) as error:
             raise CorruptRecord(turn_key) from error
+        if not is_sealed:
+            verdicts = tuple(
+                refused(one, UNSEALED) if one.runs_unclaimed else one
+                for one in verdicts
+            )
         return found.with_(verdicts=verdicts)
 
-    def dumped(self, records: Sequence[Approval]) -> bytes:
+    def dumped(
+        self, sealing: Sealing, turn_key: str, records: Sequence[Approval]
+    ) -> bytes:
         """Return what to store: a line with the ids of its approvals, then the rest.
 
         The ids stand apart because the store keeps a turn as long as they are open.
@@ -104,7 +122,8 @@ class StoredVerdicts(Record):
         )
         line = " ".join(approvals).encode("ascii")
         body = packed(stored.model_dump_json(exclude_defaults=True))
-        return b"%b\n%c%b%b" % (line, FORMAT, _checksum(line, body), body)
+        seal = sealing.seal(Sealed.VERDICTS, (turn_key, line.decode()), body)
+        return b"%b\n%c%b%b" % (line, FORMAT, seal, body)
 
     async def with_schemas(self, store: Store, keys: Keys) -> StoredVerdicts:
         """Return the verdicts as they were given.
@@ -135,6 +154,36 @@ class StoredVerdicts(Record):
         return self.with_(verdicts=halted)
 
 
+async def read_verdicts(
+    store: Store, keys: Keys, turn_key: str, stored: bytes, *, tenant: str, ref: TurnRef
+) -> StoredVerdicts:
+    """Read what is stored of a turn; report what is not believed.
+
+    Raises:
+        NewerRecord: when a newer version wrote it.
+        CorruptRecord: when it is damaged, or not sealed as this turn's.
+    """
+
+    async def refuse() -> None:
+        await store.sealing.refuse(
+            keys,
+            Sealed.VERDICTS,
+            stored,
+            tenant=tenant,
+            agent=ref.agent,
+            thread=ref.thread,
+        )
+
+    try:
+        found = StoredVerdicts.read(store.sealing, turn_key, stored)
+    except CorruptRecord:
+        await refuse()
+        raise
+    if any(one.reason == UNSEALED for one in found.verdicts):
+        await refuse()
+    return found
+
+
 def _of_item(item: Item) -> Verdict:
     return Verdict(
         kind=VerdictKind.RUN if item.is_auto_approved else VerdictKind.HOLD,
@@ -149,18 +198,26 @@ def _of_item(item: Item) -> Verdict:
     )
 
 
-def _checked(turn_key: str, line: bytes, rest: bytes) -> bytes:
-    """Return the packed JSON of stored verdicts, whose line and rest these are."""
+def _checked(
+    sealing: Sealing, turn_key: str, line: bytes, rest: bytes
+) -> tuple[bytes, bool]:
+    """Return the packed JSON of stored verdicts, and whether it is sealed."""
     number = rest[0] if rest else 0
     if number in _WITHOUT_CHECKSUM:
-        return rest
+        return rest, False
     # Junk that begins with a printable character is damaged, and nobody's version.
     if FORMAT < number < ord(" "):
         raise NewerRecord(turn_key, format=number, known=FORMAT)
-    checksum, body = rest[1:][:_CHECKSUM_BYTES], rest[1 + _CHECKSUM_BYTES :]
-    if number not in _WITH_CHECKSUM or checksum != _checksum(line, body):
-        raise ValueError("damaged")
-    return body
+    if number in _WITH_CHECKSUM:
+        checksum, body = rest[1:][:_CHECKSUM_BYTES], rest[1 + _CHECKSUM_BYTES :]
+        if checksum != _checksum(line, body):
+            raise ValueError("damaged")
+        return body, False
+    seal, body = rest[1:][:SEAL_BYTES], rest[1 + SEAL_BYTES :]
+    place = (turn_key, line.decode("ascii"))
+    if number != FORMAT or not sealing.is_valid(Sealed.VERDICTS, place, body, seal):
+        raise ValueError("not sealed")
+    return body, True
 
 
 def _checksum(line: bytes, body: bytes) -> bytes:

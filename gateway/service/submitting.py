@@ -14,7 +14,13 @@ from functools import partial
 from twokey.gateway.errors import StoreUnavailable
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.protocol import digest
-from twokey.gateway.protocol.wire import ProposedCall, Turn, Verdict, VerdictKind
+from twokey.gateway.protocol.wire import (
+    ProposedCall,
+    Turn,
+    TurnRef,
+    Verdict,
+    VerdictKind,
+)
 from twokey.gateway.service import denials, spot_checks
 from twokey.gateway.service.always_auto import AlwaysAuto
 from twokey.gateway.service.covering import covered
@@ -30,6 +36,7 @@ from twokey.gateway.service.proposals import (
 )
 from twokey.gateway.service.stored_verdicts import (
     StoredVerdicts,
+    read_verdicts,
     recheck_verdict,
     totals_with,
 )
@@ -122,7 +129,7 @@ class Submitter(PolicyService):
             # Submitted before. Nothing is evaluated or reserved again, but a freeze
             # counts.
             if load.verdicts is not None:
-                kept = await self._read(keys, turn_key, load.verdicts)
+                kept = await self._read(keys, turn_key, ref, load.verdicts)
                 kept = kept.halted(load, ref.agent)
                 return await self._by_now(same, kept, load), ()
             evaluated = await self._evaluate(same, turn_key, load, triage)
@@ -271,14 +278,19 @@ class Submitter(PolicyService):
             return None
         if opened.kept is None:
             return proposal.verdicts, opened.older
-        kept = await self._read(evaluated.same.keys, turn_key, opened.kept)
+        keys = evaluated.same.keys
+        kept = await self._read(keys, turn_key, turn.ref, opened.kept)
         return kept.verdicts, opened.older
 
-    async def _read(self, keys: Keys, turn_key: str, stored: bytes) -> StoredVerdicts:
+    async def _read(
+        self, keys: Keys, turn_key: str, ref: TurnRef, stored: bytes
+    ) -> StoredVerdicts:
         if not stored:
             opened = await read_opened(self._store, keys, keys.first_of_turn(turn_key))
             return StoredVerdicts.of_record(opened)
-        found = StoredVerdicts.read(turn_key, stored)
+        found = await read_verdicts(
+            self._store, keys, turn_key, stored, tenant=self._tenant, ref=ref
+        )
         return await found.with_schemas(self._store, keys)
 
     def _source(self, same: TurnPrecedents, facts: ThreadFacts) -> Source:
@@ -314,7 +326,9 @@ class Submitter(PolicyService):
             for one in proposal.approvals
         )
         return (
-            b"" if proposal.approvals and is_whole else found.dumped(proposal.approvals)
+            b""
+            if proposal.approvals and is_whole
+            else found.dumped(self._store.sealing, turn_key, proposal.approvals)
         )
 
     def _usage(

@@ -36,6 +36,7 @@ from twokey.gateway.store.freezes import (
 from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.precedents import Known, read_all
 from twokey.gateway.store.script import Script
+from twokey.gateway.store.sealing import Sealing
 from twokey.gateway.store.threads import ThreadFacts, read_facts
 
 LOAD_CONTEXT = Script("load_context", writes=False)
@@ -156,8 +157,9 @@ def _rejection(word: DecisionRecord) -> str:
 class AgentLoadStore:
     """What is counted of each agent."""
 
-    def __init__(self, conn: Connection) -> None:
+    def __init__(self, conn: Connection, sealing: Sealing) -> None:
         self._conn = conn
+        self._sealing = sealing
 
     async def load(
         self,
@@ -198,13 +200,15 @@ class AgentLoadStore:
             # An answer about what an earlier submit wrote, which replicas may lack.
             # Read anew with the confirmation: by then there may be another master.
             reply = await CONFIRMED_CONTEXT(self._conn, **values)
+        whose = keys, tenant, run_ref.agent, run_ref.thread
+        facts = await read_facts(self._sealing, whose, reply[3])
         waiting, requests_10m, failures, rejections = map(
             number, cast("list[Reply]", reply[5])
         )
         return AgentLoad(
             now_ms=number(reply[1]),
             verdicts=cast("bytes | None", reply[2]),
-            thread=read_facts(reply[3]),
+            thread=facts.facts,
             frozen={
                 name: Freeze.model_validate_json(body)
                 for name, body in fields(reply[4]).items()

@@ -15,6 +15,7 @@ from twokey.gateway.store.connection import Connection, Reply, text
 from twokey.gateway.store.fences import current
 from twokey.gateway.store.keys import KEEP_MS, Keys
 from twokey.gateway.store.script import Script
+from twokey.gateway.store.sealing import Sealed, Sealing
 
 BEGIN = Script("auto_run", is_fenced=True)
 NOTE = Script("auto_run")
@@ -40,8 +41,9 @@ class Begun:
 class AutoRunStore:
     """Auto-approved calls under leases. Without a lease nothing is kept of them."""
 
-    def __init__(self, conn: Connection) -> None:
+    def __init__(self, conn: Connection, sealing: Sealing) -> None:
         self._conn = conn
+        self._sealing = sealing
 
     @property
     def is_kept(self) -> bool:
@@ -49,9 +51,11 @@ class AutoRunStore:
         return current() is not None
 
     async def begin(
-        self, keys: Keys, turn_key: str, call: str, *, repeats: bool
+        self, keys: Keys, tenant: str, turn_key: str, call: str, *, repeats: bool
     ) -> Begun:
         """Ask to run a call; ``repeats`` lets one run again that was cut off.
+
+        What a call came to is told only as this or another gateway sealed it.
 
         Raises:
             LeaseLost: another holder has the lease now.
@@ -62,7 +66,15 @@ class AutoRunStore:
         word = cast("Word", text(reply[0]))
         if word != "ran":
             return Begun(word)
-        return Begun(word, Result.model_validate_json(text(reply[1])))
+        stored, place = cast("bytes", reply[1]), (keys.begun(turn_key), call)
+        result = self._sealing.opened(Sealed.CALL_END, place, stored)
+        if result is None:
+            await self._sealing.refuse(
+                keys, Sealed.CALL_END, stored, tenant=tenant, name=call
+            )
+            # It ran once; what came of it is not known any more.
+            return Begun("cut_off")
+        return Begun(word, Result.model_validate_json(result))
 
     async def note(
         self,
@@ -91,13 +103,15 @@ class AutoRunStore:
         # What a call came to is the truth, however late it is told.
         # Only the beginning is fenced.
         script = BEGIN if verb == "begin" else NOTE
+        body = result.model_dump_json().encode() if result else b""
+        place = (keys.begun(turn_key), call)
         return await script(
             self._conn,
             begun=keys.begun(turn_key),
             verb=verb,
             call=call,
             fence=lease.fence,
-            result=result.model_dump_json() if result else "",
+            result=self._sealing.sealed(Sealed.CALL_END, place, body) if body else b"",
             repeats=repeats,
             keep_ms=KEEP_MS,
         )

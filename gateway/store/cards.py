@@ -353,29 +353,3 @@ class CardStore(AttachedStore):
         """Let a signed request that came to nothing be new again."""
         names = (request_digest, f"{request_digest}:kept")
         await self._conn.command("DEL", *map(keys.nonce, names))
-
-    async def opened_page(
-        self, keys: Keys, approval: str, *, reader: str, page: int, pages: int
-    ) -> bool:
-        """Note that a reviewer saw one page; say whether they have seen them all.
-
-        Args:
-            keys: of the approval's shard.
-            approval: its id.
-            reader: user, item and action hash, so that an edit starts over.
-            page: counted from 0.
-            pages: how many there are.
-        """
-        # A field for each page, so that two requests at once do not overwrite each
-        # other.
-        read = {f"{reader} {page}": "1"}
-        await self._attach(keys, approval, own=keys.opened(approval), newest=read)
-        return await self.has_opened(keys, approval, reader=reader, pages=pages)
-
-    async def has_opened(
-        self, keys: Keys, approval: str, *, reader: str, pages: int
-    ) -> bool:
-        """Return whether a reviewer has seen every page of an item's full view."""
-        names = [f"{reader} {page}" for page in range(pages)]
-        reply = await self._conn.command("HMGET", keys.opened(approval), *names)
-        return None not in cast("list[bytes | None]", reply)

@@ -17,6 +17,7 @@ from twokey.gateway.store.connection import (
 )
 from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.script import Script
+from twokey.gateway.store.sealing import Sealed, Sealing
 
 logger = logging.getLogger(__name__)
 
@@ -38,8 +39,9 @@ class Delegation(Record):
 class DelegationStore:
     """Delegations of all tenants; each person has given theirs to one at most."""
 
-    def __init__(self, conn: Connection) -> None:
+    def __init__(self, conn: Connection, sealing: Sealing) -> None:
         self._conn = conn
+        self._sealing = sealing
 
     async def set(
         self, keys: Keys, tenant: str, user: str, to: str, *, for_ms: int, event: Event
@@ -48,7 +50,12 @@ class DelegationStore:
 
         None when `MOST_DELEGATIONS` others stand, and then nothing changes.
         """
-        reply = await self._change(keys, tenant, user, to, for_ms, event)
+        # By the store's clock, and here: only this process can seal until when.
+        now_ms = await self._conn.now_ms(keys.delegations(tenant))
+        until_ms = now_ms + for_ms
+        seal = self._seal_of(keys.delegations(tenant), user, to, now_ms, until_ms)
+        row = f"{seal} {now_ms} {to} {until_ms}"
+        reply = await self._change(keys, tenant, user, row, until_ms, event)
         return number(reply[1]) if text(reply[0]) == "done" else None
 
     async def lift(self, keys: Keys, tenant: str, user: str, event: Event) -> bool:
@@ -66,16 +73,21 @@ class DelegationStore:
         )
         now_ms = milliseconds(time)
         found: list[Delegation] = []
+        key = keys.delegations(tenant)
         for user, body in fields(rows).items():
-            try:
-                found.append(_delegation(user, body))
-            except ValueError:
-                logger.error("delegation.corrupt shard=%s", keys.shard)  # noqa: TRY400 - it says all
+            one = self._read(key, user, body)
+            if one is not None:
+                found.append(one)
+                continue
+            logger.error("delegation.corrupt shard=%s", keys.shard)
+            await self._sealing.refuse(
+                keys, Sealed.DELEGATION, body, tenant=tenant, name=user
+            )
         # Rows that have ended stay in the hash until the next change of it.
         return tuple(one for one in found if now_ms < one.until_ms)
 
     async def _change(
-        self, keys: Keys, tenant: str, user: str, to: str, for_ms: int, event: Event
+        self, keys: Keys, tenant: str, user: str, row: str, until_ms: int, event: Event
     ) -> list[Reply]:
         return await DELEGATE(
             self._conn,
@@ -83,13 +95,26 @@ class DelegationStore:
             outbox=keys.outbox,
             audit=keys.audit,
             user=user,
-            to=to,
-            for_ms=for_ms,
+            row=row,
+            until_ms=until_ms,
             event=sealed_text(self._conn, keys, event.model_dump_json()),
             most=MOST_DELEGATIONS,
         )
 
+    def _read(self, key: str, user: str, body: bytes) -> Delegation | None:
+        """Return a row; None for one that nobody sealed for this person's queue."""
+        try:
+            seal, since_ms, to, until_ms = body.decode().split(" ")
+            content = f"{since_ms} {to} {until_ms}".encode()
+            place, given = (key, user), bytes.fromhex(seal)
+            if not self._sealing.is_valid(Sealed.DELEGATION, place, content, given):
+                return None
+            return Delegation(user=user, to=to, until_ms=int(until_ms))
+        except ValueError:
+            return None
 
-def _delegation(user: str, body: bytes) -> Delegation:
-    to, _, until_ms = body.decode().partition(" ")
-    return Delegation(user=user, to=to, until_ms=int(until_ms))
+    def _seal_of(
+        self, key: str, user: str, to: str, since_ms: int, until_ms: int
+    ) -> str:
+        content = f"{since_ms} {to} {until_ms}".encode()
+        return self._sealing.seal(Sealed.DELEGATION, (key, user), content).hex()

@@ -9,6 +9,13 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from time import monotonic
+from typing import cast
+
+from pydantic import (
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 
 from twokey.gateway.errors import StoreUnavailable
 from twokey.gateway.protocol.records import Record
@@ -22,9 +29,10 @@ from twokey.gateway.store.connection import (
     text,
 )
 from twokey.gateway.store.keys import Keys
-from twokey.gateway.store.message_format import is_newer
+from twokey.gateway.store.message_format import MESSAGE_FORMAT, is_newer
 from twokey.gateway.store.readers import make_group
 from twokey.gateway.store.script import Script
+from twokey.gateway.store.sealing import Sealed, Sealing
 
 PUT_BACK = Script("put_back")
 REQUEUE = Script("requeue")
@@ -51,7 +59,9 @@ class Job(Record):
     """Bring one thread forward: start it with a string, or give it its answers.
 
     ``id`` tells two equal requests apart: the same words said twice are two starts. Two
-    wishes to resume a thread are one: their texts are the same.
+    wishes to resume a thread are one: their texts are the same. What starts a thread
+    has a ``seal``: who can write to the store cannot make an agent begin. A job to
+    resume is only a hint to look, and whoever looks goes by the sealed record.
     """
 
     kind: JobKind
@@ -60,11 +70,49 @@ class Job(Record):
     thread: str
     input: str = ""
     id: str = ""
+    seal: str = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_format(cls, given: object) -> object:
+        """Read what `_shorter` wrote; a higher format stays, and is refused."""
+        if isinstance(given, dict):
+            fields = cast("dict[str, object]", given)
+            if fields.get("format") == MESSAGE_FORMAT:
+                return {key: one for key, one in fields.items() if key != "format"}
+        return given
+
+    @model_serializer(mode="wrap")
+    def _shorter(self, dump: SerializerFunctionWrapHandler) -> dict[str, object]:
+        found: dict[str, object] = dump(self)
+        # Jobs to resume are found again by their whole text, of older versions as well.
+        if self.seal:
+            return {**found, "format": MESSAGE_FORMAT}
+        return {key: one for key, one in found.items() if key != "seal"}
 
     @classmethod
     def to_resume(cls, tenant: str, agent: str, thread: str) -> Job:
         """Return the job that resumes a thread with its answers."""
         return cls(kind=JobKind.RESUME, tenant=tenant, agent=agent, thread=thread)
+
+
+def sealed_job(sealing: Sealing, job: Job) -> Job:
+    """Return a job that starts a thread with its seal."""
+    return job.with_(seal=sealing.seal(Sealed.JOB, *_content(job)).hex())
+
+
+def _is_believed(sealing: Sealing, job: Job) -> bool:
+    if job.kind is JobKind.RESUME:
+        return True
+    with suppress(ValueError):
+        seal = bytes.fromhex(job.seal)
+        return sealing.is_valid(Sealed.JOB, *_content(job), seal)
+    return False
+
+
+def _content(job: Job) -> tuple[tuple[str, ...], bytes]:
+    place = (job.tenant, job.agent, job.thread, job.id)
+    return place, job.input.encode()
 
 
 @dataclass(frozen=True)
@@ -90,8 +138,11 @@ class DeadLetter:
 class JobQueue:
     """The jobs of one shard, read by one consumer group."""
 
-    def __init__(self, conn: Connection, keys: Keys, *, lease_ms: int) -> None:
+    def __init__(
+        self, conn: Connection, keys: Keys, sealing: Sealing, *, lease_ms: int
+    ) -> None:
         self._conn = conn
+        self._sealing = sealing
         self._keys = keys
         self._lease_ms = lease_ms
         self._next_look_s = 0.0
@@ -102,6 +153,8 @@ class JobQueue:
 
     async def put(self, job: Job) -> None:
         """Queue a job."""
+        if job.kind is JobKind.START:
+            job = sealed_job(self._sealing, job)
         await self._conn.keep(
             ["XADD", self._keys.jobs, "*", "j", job.model_dump_json()]
         )
@@ -118,7 +171,10 @@ class JobQueue:
             if entry is None:
                 return None
             try:
-                return Delivery(id=entry.id, job=_job(entry))
+                job = _job(entry)
+                if _is_believed(self._sealing, job):
+                    return Delivery(id=entry.id, job=job)
+                await self._refuse(entry, job)
             except ValueError:
                 # The worker goes on to the next job: one entry must not hold up every
                 # thread of the shard.
@@ -168,6 +224,17 @@ class JobQueue:
             job=job,
             delay_ms=delay_ms,
         )
+
+    async def _refuse(self, entry: Entry, job: Job) -> None:
+        await self._sealing.refuse(
+            self._keys,
+            Sealed.JOB,
+            entry.values["j"],
+            tenant=job.tenant,
+            agent=job.agent,
+            thread=job.thread,
+        )
+        await self._quarantine(entry)
 
     async def _quarantine(self, entry: Entry) -> None:
         raw = [part for pair in entry.values.items() for part in pair]

@@ -6,7 +6,7 @@ from pydantic import ValidationError
 
 from twokey.gateway.protocol.records import Record
 
-MESSAGE_FORMAT = 1
+MESSAGE_FORMAT = 2
 """Number of the format of events and jobs.
 
 It rises, as `twokey.gateway.store.codec.FORMAT` does, with every change that an older

@@ -29,8 +29,11 @@ STALL = Script("stall", is_fenced=True)
 HALTED = "halted"
 """Field of a thread's facts: at which checkpoint it was halted, and why."""
 
-FORMAT = 1
-"""Number of the format of a run's record; see `twokey.gateway.store.codec.FORMAT`."""
+FORMAT = 2
+"""Number of the format of a run's record; see `twokey.gateway.store.codec.FORMAT`.
+
+From 2 on a job that starts the thread has its seal.
+"""
 
 _END_OF_YEAR_9999_MS = 253_402_300_799_999
 

@@ -38,8 +38,10 @@ from twokey.gateway.store.outbox import Outbox
 from twokey.gateway.store.pending import PendingIndex
 from twokey.gateway.store.person_queues import PersonQueues
 from twokey.gateway.store.processes import ProcessStore
+from twokey.gateway.store.read_pages import ReadPageStore
 from twokey.gateway.store.response_urls import ResponseUrlStore
 from twokey.gateway.store.restore_counters import RestoreCounterStore
+from twokey.gateway.store.sealing import Sealing
 from twokey.gateway.store.security_events import SecurityEvents
 from twokey.gateway.store.seeded import SeededStore
 from twokey.gateway.store.spot_checks import SpotCheckCounter
@@ -87,6 +89,7 @@ class Store:
         self.conn = Connection(url, is_embedded=engine is not None)
         self.conn.secrets = tuple(secrets)
         self.security = SecurityEvents(self.conn)
+        self.sealing = Sealing(self.conn, self.security)
         self._engine = engine
         self.shards = shards
         self._split = frozenset(split)
@@ -98,19 +101,20 @@ class Store:
         self.keyring: Keyring | None = None
         self.audit_index = AuditIndex()
         self.approvals = ApprovalStore(self.conn, lease_ms=lease_ms)
-        self.threads = ThreadStore(self.conn, lease_ms=lease_ms)
+        self.threads = ThreadStore(self.conn, self.sealing, lease_ms=lease_ms)
         self.cards = CardStore(self.conn)
         self.collected_cards = CollectedCardStore(self.conn)
+        self.read_pages = ReadPageStore(self.conn, self.sealing)
         self.copies = CopyStore(self.conn)
         self.processes = ProcessStore(self.conn)
         self.windows = WindowStore(self.conn)
-        self.agent_load = AgentLoadStore(self.conn)
+        self.agent_load = AgentLoadStore(self.conn, self.sealing)
         self.freezes = FreezeStore(self.conn)
         self.freeze_changes = FreezeChangeStore(self.conn)
         self.stalled = StalledRuns(self.conn)
-        self.auto_runs = AutoRunStore(self.conn)
+        self.auto_runs = AutoRunStore(self.conn, self.sealing)
         self.timers = TimerStore(self.conn)
-        self.delegations = DelegationStore(self.conn)
+        self.delegations = DelegationStore(self.conn, self.sealing)
         self.pending = PendingIndex(self.conn)
         self.person_queues = PersonQueues(self.conn)
         self.standing = StandingStore(self.conn)
@@ -174,7 +178,7 @@ class Store:
 
     def queue(self, keys: Keys) -> JobQueue:
         """Return the resume jobs of a shard."""
-        return JobQueue(self.conn, keys, lease_ms=self.lease_ms)
+        return JobQueue(self.conn, keys, self.sealing, lease_ms=self.lease_ms)
 
     def keep_audit(self, kept: timedelta, folder: Path | None) -> None:
         """Set for how long the audit log is kept, and where its segments are."""

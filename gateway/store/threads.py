@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal, cast
 
 from twokey.gateway.approvals.record import Origin
-from twokey.gateway.errors import StoreUnavailable, TooManySpeakers
+from twokey.gateway.errors import NewerRecord, StoreUnavailable, TooManySpeakers
 from twokey.gateway.protocol.records import Person, Record
 from twokey.gateway.store.audit_seals import sealed_text
 from twokey.gateway.store.connection import Connection, Reply, fields, text
 from twokey.gateway.store.fences import Lease
-from twokey.gateway.store.jobs import Job
+from twokey.gateway.store.jobs import Job, sealed_job
 from twokey.gateway.store.keys import KEEP_MS, MESSAGE_LIFETIME, Keys
 from twokey.gateway.store.leases import LeaseStore
 from twokey.gateway.store.packing import packed, unpacked
 from twokey.gateway.store.script import Script
+from twokey.gateway.store.sealing import Sealed, Sealing
 
 REMEMBER = Script("remember")
 ASK = Script("ask")
@@ -80,10 +83,73 @@ class ThreadFacts(Record):
         return self.with_(principals=tuple(known.values()))
 
 
-def read_facts(body: Reply) -> ThreadFacts:
-    """Read the facts of a thread, as they are stored; empty ones of nothing."""
-    stored = cast("bytes", body)
-    return ThreadFacts.model_validate_json(unpacked(stored)) if body else ThreadFacts()
+Whose = tuple[Keys, str, str, str]
+"""Keys of the shard, tenant, agent and thread."""
+
+_NUMBER_BYTES = 8
+"""Before the facts stands how often they changed, so that older ones are noticed."""
+
+
+@dataclass(frozen=True)
+class StoredFacts:
+    """The facts of a thread as they were read.
+
+    Attributes:
+        facts: empty ones of nothing; where they are not believed, nobody is known.
+        number: how often they changed.
+        is_refused: they were not sealed for this thread, or are older than known ones.
+        is_older: the latter.
+    """
+
+    facts: ThreadFacts = field(default_factory=ThreadFacts)
+    number: int = 0
+    is_refused: bool = False
+    is_older: bool = False
+
+
+async def read_facts(sealing: Sealing, whose: Whose, stored: Reply) -> StoredFacts:
+    """Read the facts of a thread, as they are stored; report those not believed."""
+    keys, tenant, agent, thread = whose
+    key, body = keys.thread_facts(tenant, agent, thread), cast("bytes", stored or b"")
+    found = _opened(sealing, key, body)
+    if found.is_refused:
+        await sealing.refuse(
+            keys,
+            Sealed.FACTS,
+            body,
+            tenant=tenant,
+            agent=agent,
+            thread=thread,
+            is_older=found.is_older,
+        )
+    return found
+
+
+def _opened(sealing: Sealing, key: str, stored: bytes) -> StoredFacts:
+    if not stored:
+        # Their lifetime may have ended, so nothing is no older state.
+        return StoredFacts()
+    opened = sealing.opened(Sealed.FACTS, (key,), stored)
+    if opened is None:
+        return StoredFacts(_unknown(stored), sealing.newest(key), is_refused=True)
+    number, body = int.from_bytes(opened[:_NUMBER_BYTES]), opened[_NUMBER_BYTES:]
+    if sealing.is_older(key, number):
+        newest = sealing.newest(key)
+        return StoredFacts(_unknown(body), newest, is_refused=True, is_older=True)
+    return StoredFacts(ThreadFacts.model_validate_json(unpacked(body)), number)
+
+
+def _unknown(body: bytes) -> ThreadFacts:
+    """Return facts of which nobody can tell who asked: two people have to approve.
+
+    Whom a text names that is not believed may not be one of them all the same.
+    """
+    people: tuple[Person, ...] = ()
+    with suppress(ValueError, NewerRecord):
+        found = ThreadFacts.model_validate_json(unpacked(body))
+        asked = () if found.requester is None else (found.requester,)
+        people = (*asked, *found.principals)[:MAX_PRINCIPALS]
+    return ThreadFacts(is_partial=True, principals=people)
 
 
 Why = Literal["begin", "open", "aside"]
@@ -98,8 +164,9 @@ of that run; it has no run of its own.
 class ThreadStore:
     """Facts and leases of threads."""
 
-    def __init__(self, conn: Connection, *, lease_ms: int) -> None:
+    def __init__(self, conn: Connection, sealing: Sealing, *, lease_ms: int) -> None:
         self._conn = conn
+        self._sealing = sealing
         self._leases = LeaseStore(conn, lease_ms=lease_ms)
 
     async def facts(
@@ -107,7 +174,9 @@ class ThreadStore:
     ) -> ThreadFacts:
         """Return who asked; empty facts for a thread nobody named."""
         key = keys.thread_facts(tenant, agent, thread)
-        return read_facts(await self._conn.command("HGET", key, "facts"))
+        stored = await self._conn.command("HGET", key, "facts")
+        whose = keys, tenant, agent, thread
+        return (await read_facts(self._sealing, whose, stored)).facts
 
     async def change(
         self,
@@ -132,9 +201,8 @@ class ThreadStore:
         Raises:
             StoreUnavailable: when it is not known to be kept.
         """
-        key = keys.thread_facts(tenant, agent, thread)
         change = partial(REMEMBER, self._conn, why=why, keep_ms=KEEP_MS)
-        await self._replace(key, changed, change)
+        await self._replace((keys, tenant, agent, thread), changed, change)
 
     async def ask(
         self,
@@ -162,26 +230,34 @@ class ThreadStore:
             self._conn,
             seen=keys.message_kept(job.tenant, message_key),
             jobs=keys.jobs,
-            job=job.model_dump_json(),
+            job=sealed_job(self._sealing, job).model_dump_json(),
             seen_ms=_SEEN_MS,
         )
-        facts = keys.thread_facts(job.tenant, job.agent, job.thread)
-        return await self._replace(facts, change, ask) == "kept"
+        whose = keys, job.tenant, job.agent, job.thread
+        return await self._replace(whose, change, ask) == "kept"
 
     async def _replace(
         self,
-        key: str,
+        whose: Whose,
         changed: Callable[[ThreadFacts], ThreadFacts],
         script: Callable[..., Awaitable[list[Reply]]],
     ) -> str:
         """Have a script replace the facts that were read; again if they moved."""
+        keys, *place = whose
+        key = keys.thread_facts(*place)
         for _ in range(_ATTEMPTS):
             kept = await self._conn.command("HGET", key, "facts")
             before = cast("bytes", kept or b"")
             # What an older version does not know is written only where it says
             # something: that version refuses fields that it does not know.
-            facts = changed(read_facts(before))
-            after = packed(facts.model_dump_json(exclude_defaults=True))
+            found = await read_facts(self._sealing, whose, before)
+            facts = changed(found.facts)
+            body = packed(facts.model_dump_json(exclude_defaults=True))
+            # Also above those that were lost with their facts.
+            number = max(found.number + 1, time.time_ns() // 1_000_000)
+            after = self._sealing.sealed(
+                Sealed.FACTS, (key,), number.to_bytes(_NUMBER_BYTES) + body
+            )
             reply = await script(facts=key, before=before, after=after)
             if (word := text(reply[0])) != "moved":
                 return word

@@ -35,7 +35,12 @@ class SlowTask:
 
 def job_held(store: Store) -> AbstractAsyncContextManager[object]:
     """Return the block in which a worker holds a job."""
-    queue = JobQueue(store.conn, store.keys_of_tenant("default"), lease_ms=60_000)
+    queue = JobQueue(
+        store.conn,
+        store.keys_of_tenant("default"),
+        store.sealing,
+        lease_ms=60_000,
+    )
     return queue.holding("test", Delivery(id="1-0", job=JOB))
 
 

@@ -10,10 +10,11 @@ from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.call_progress import CallEnd
 from twokey.gateway.protocol.records import Result
 from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.wire import TurnRef
-from twokey.gateway.service.stored_verdicts import FORMAT, StoredVerdicts
+from twokey.gateway.protocol.wire import TurnRef, VerdictKind
+from twokey.gateway.service.stored_verdicts import FORMAT, UNSEALED, StoredVerdicts
 from twokey.gateway.store.packing import unpacked
 from twokey.gateway.store.store import Store
+from twokey.gateway.trust.seals import SEAL_BYTES
 
 CALLS: tuple[tuple[str, JsonObject], ...] = (
     ("look_up_order", {"id": "1"}),
@@ -65,17 +66,18 @@ async def test_a_turn_of_a_newer_version_is_left_to_it(harness: ServiceHarness) 
     assert await stored(harness, ref) == newer
 
 
-async def test_verdicts_without_a_checksum_are_read_as_before(
+async def test_of_verdicts_without_a_seal_only_those_that_wait_count(
     harness: ServiceHarness,
 ) -> None:
-    """Those of format 2, which the version before wrote."""
+    """Those of format 2, which an older version wrote; anybody could write them."""
     ref, verdicts = await harness.submit(*CALLS)
     line, _, rest = (await stored(harness, ref)).partition(b"\n")
-    await put(harness, ref, line + b"\n" + unpacked(rest[5:]))
+    await put(harness, ref, line + b"\n" + unpacked(rest[1 + SEAL_BYTES :]))
 
-    _, again = await harness.submit(*CALLS, message_id=ref.message_id)
+    _, (ran, held) = await harness.submit(*CALLS, message_id=ref.message_id)
 
-    assert again == verdicts
+    assert (ran.kind, ran.reason) == (VerdictKind.DENY, UNSEALED)
+    assert held == verdicts[1]
 
 
 async def test_every_damaged_byte_is_refused(harness: ServiceHarness) -> None:
@@ -87,9 +89,9 @@ async def test_every_damaged_byte_is_refused(harness: ServiceHarness) -> None:
             changed = bytes([whole[at] ^ (1 << bit)])
             damaged = whole[:at] + changed + whole[at + 1 :]
             with pytest.raises((CorruptRecord, NewerRecord)):
-                StoredVerdicts.read("turn", damaged)
+                StoredVerdicts.read(harness.store.sealing, "turn", damaged)
         with pytest.raises(CorruptRecord):
-            StoredVerdicts.read("turn", whole[:at])
+            StoredVerdicts.read(harness.store.sealing, "turn", whole[:at])
 
 
 async def test_a_damaged_turn_is_refused_as_damaged_and_is_not_quoted(

@@ -18,7 +18,7 @@ JOB = Job(kind=JobKind.START, tenant="default", agent="x", thread="t", input="hi
 async def queue(store: Store) -> JobQueue:
     """Give an empty queue; however slow the machine is, nobody takes a job over."""
     keys = store.keys_of_tenant("default")
-    queue = JobQueue(store.conn, keys, lease_ms=60_000)
+    queue = JobQueue(store.conn, keys, store.sealing, lease_ms=60_000)
     await queue.prepare()
     return queue
 

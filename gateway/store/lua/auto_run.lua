@@ -5,7 +5,7 @@
 -- ARGV[1] verb     text  begin; enter: an agent began inside it; end; give_back
 -- ARGV[2] call     text  the call's id
 -- ARGV[3] fence    int   of the lease that it runs under
--- ARGV[4] result   json  what it came to, for end
+-- ARGV[4] result   text  what it came to, sealed, for end
 -- ARGV[5] repeats  int   1 when a call that was cut off may run again
 -- ARGV[6] keep_ms  int   lifetime from now on, milliseconds
 -- Returns:

@@ -4,8 +4,9 @@
 -- KEYS[2] outbox       stream  events
 -- KEYS[3] audit        stream  audit log
 -- ARGV[1] user         text    whose queue it is
--- ARGV[2] to           text    who gets it, or empty to take it back
--- ARGV[3] for_ms       int     for how long, milliseconds
+-- ARGV[2] row          text    seal, since when, who gets it, until when; or empty to take
+--                              it back
+-- ARGV[3] until_ms     int     until when
 -- ARGV[4] event        text    the event, with its seal
 -- ARGV[5] most         int     how many people may have delegated theirs at once
 -- Returns:
@@ -13,7 +14,7 @@
 --   {"full"}  as many have, and this person is none of them
 --   {"same"}  there was nothing to take back
 local now = now_ms()
-local ends = now + tonumber(ARGV[3])
+local ends = tonumber(ARGV[3])
 local last = 0
 local rows = redis.call('HGETALL', KEYS[1])
 local stood, others = false, 0
@@ -33,8 +34,7 @@ if ARGV[2] == '' then
   redis.call('HDEL', KEYS[1], ARGV[1])
   if not stood then return {'same'} end
 else
-  -- By string.format: Lua itself writes no more than 14 digits of a number.
-  redis.call('HSET', KEYS[1], ARGV[1], ARGV[2] .. ' ' .. string.format('%.0f', ends))
+  redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
   last = math.max(last, ends)
 end
 -- Redis 7.0 knows no lifetime of a field, so the hash lives as long as its longest row,

@@ -8,7 +8,7 @@
 local function stands_in(delegations, user, now)
   local rows = redis.call('HGETALL', delegations)
   for index = 2, #rows, 2 do
-    local to, till = string.match(rows[index], '^(%S+) (%d+)$')
+    local to, till = string.match(rows[index], '(%S+) (%d+)$')
     if to == user and now < tonumber(till) then return true end
   end
   return false

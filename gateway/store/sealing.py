@@ -1,0 +1,121 @@
+"""Seal what is stored and decides, and refuse what was not sealed for its place.
+
+A sealed text is a mark, the seal, and the text (`twokey.gateway.trust.seals`). The
+place is the key in Redis, which names shard, tenant and thread, and what tells several
+texts under it apart. Approvals have seals of their own, see `codec`.
+
+A seal does not tell an older text of the same place from the newest one. Where that
+matters a text has a number that rises, and a process refuses a number below one that it
+has seen.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Sequence
+from enum import StrEnum
+
+from twokey.gateway.approvals.security import SecurityEvent, SecurityKind
+from twokey.gateway.store.connection import Connection
+from twokey.gateway.store.keys import Keys
+from twokey.gateway.store.security_events import SecurityEvents
+from twokey.gateway.trust.derived_keys import Purpose
+from twokey.gateway.trust.seals import SEAL_BYTES, SealKeys, seal_keys
+
+MARK = b"\x1d"
+"""What a sealed text begins with: no text of an older version does."""
+
+_MOST_KNOWN = 10_000
+
+
+class Sealed(StrEnum):
+    """What kind of text is sealed; no text of one kind verifies as another."""
+
+    VERDICTS = "verdicts"
+    FACTS = "thread"
+    DELEGATION = "delegation"
+    FREEZES = "freezes"
+    JOB = "job"
+    PAGE = "page"
+    CALL_END = "call"
+
+
+class Sealing:
+    """Seals texts of one store, and reports what is not sealed.
+
+    Args:
+        conn: to the store, whose secrets the keys are derived from.
+        security: takes the reports.
+    """
+
+    def __init__(self, conn: Connection, security: SecurityEvents) -> None:
+        self._conn = conn
+        self._security = security
+        self._newest: OrderedDict[str, int] = OrderedDict()
+
+    @property
+    def keys(self) -> SealKeys:
+        """Return the keys of facts."""
+        return seal_keys(self._conn.secrets, Purpose.FACTS)
+
+    def seal(self, kind: Sealed, place: Sequence[str], body: bytes) -> bytes:
+        """Return the seal alone."""
+        return self.keys.make(kind, place, body)
+
+    def is_valid(
+        self, kind: Sealed, place: Sequence[str], body: bytes, seal: bytes
+    ) -> bool:
+        """Return whether this is the seal of a text in a place."""
+        return self.keys.is_valid(seal, kind, place, body)
+
+    def sealed(self, kind: Sealed, place: Sequence[str], body: bytes) -> bytes:
+        """Return a text as it is stored."""
+        return MARK + self.seal(kind, place, body) + body
+
+    def opened(self, kind: Sealed, place: Sequence[str], stored: bytes) -> bytes | None:
+        """Return the text that was sealed for this place; None for anything else."""
+        start = len(MARK) + SEAL_BYTES
+        seal, body = stored[len(MARK) : start], stored[start:]
+        if not stored.startswith(MARK) or not self.is_valid(kind, place, body, seal):
+            return None
+        return body
+
+    def is_older(self, place: str, number: int) -> bool:
+        """Return whether a number of a place is below one that was seen before."""
+        newest = self._newest.pop(place, 0)
+        self._newest[place] = max(newest, number)
+        if len(self._newest) > _MOST_KNOWN:
+            self._newest.popitem(last=False)
+        return number < newest
+
+    def newest(self, place: str) -> int:
+        """Return the greatest number of a place that was seen; 0 for none."""
+        return self._newest.get(place, 0)
+
+    async def refuse(
+        self,
+        keys: Keys,
+        kind: Sealed,
+        stored: bytes,
+        *,
+        tenant: str,
+        is_older: bool = False,
+        **where: str,
+    ) -> None:
+        """Report a text that is not believed, because it is not sealed or is older.
+
+        ``where`` is what is known of agent, thread, approval and name.
+        """
+        found = SecurityEvent(
+            kind=SecurityKind.REPLAYED if is_older else SecurityKind.SEAL_WRONG,
+            tenant=tenant,
+            about=kind,
+            agent=where.get("agent", ""),
+            thread=where.get("thread", ""),
+            approval=where.get("approval", ""),
+            name=where.get("name", ""),
+            key_id=self.keys.id,
+            evidence=hashlib.sha256(stored).hexdigest()[:16],
+        )
+        await self._security.report(keys, found)

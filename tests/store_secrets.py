@@ -2,4 +2,4 @@
 
 from __future__ import annotations
 
-SECRETS = (b"the secret of all tests: 32 bytes",)
+SECRETS = (b"the secret of all of these tests",)

@@ -26,6 +26,7 @@ from twokey.gateway.store.connection import (
     number,
     text,
 )
+from twokey.gateway.store.freeze_list import FreezeLists
 from twokey.gateway.store.freezes import (
     Freeze,
     FreezeScope,
@@ -157,9 +158,10 @@ def _rejection(word: DecisionRecord) -> str:
 class AgentLoadStore:
     """What is counted of each agent."""
 
-    def __init__(self, conn: Connection, sealing: Sealing) -> None:
+    def __init__(self, conn: Connection, sealing: Sealing, lists: FreezeLists) -> None:
         self._conn = conn
         self._sealing = sealing
+        self._lists = lists
 
     async def load(
         self,
@@ -181,6 +183,7 @@ class AgentLoadStore:
         # Each once: a turn may repeat one call, and no effect has no precedents.
         named = dict.fromkeys(effect for effect in wanted.effects if effect)
         precedents = [keys.precedents(tenant, effect) for effect in named]
+        names = [*names_of(agent, *wanted.tools), paused(agent)]
         values: dict[str, Argument | Sequence[Argument]] = {
             "turn": keys.turn(turn_key),
             "facts": keys.thread_facts(tenant, run_ref.agent, run_ref.thread),
@@ -192,14 +195,18 @@ class AgentLoadStore:
             "rejected": keys.rejected(tenant, agent, thread),
             "first": keys.head(keys.first_of_turn(turn_key)),
             "precedents": precedents,
-            "names": json.dumps([*names_of(agent, *wanted.tools), paused(agent)]),
+            "names": json.dumps(names),
             "calls": json.dumps(["turns", *dict.fromkeys(wanted.calls)]),
+            "list": self._lists.known(keys, tenant).seal,
         }
         reply = await LOAD_CONTEXT(self._conn, **values)
         if reply[2] is not None and self._conn.confirmed_by:
             # An answer about what an earlier submit wrote, which replicas may lack.
             # Read anew with the confirmation: by then there may be another master.
             reply = await CONFIRMED_CONTEXT(self._conn, **values)
+        if reply[8] is not None:
+            await self._lists.learn(keys, tenant, cast("bytes", reply[8]))
+        frozen = await self._lists.in_force(keys, tenant, names, fields(reply[4]))
         whose = keys, tenant, run_ref.agent, run_ref.thread
         facts = await read_facts(self._sealing, whose, reply[3])
         waiting, requests_10m, failures, rejections = map(
@@ -209,10 +216,7 @@ class AgentLoadStore:
             now_ms=number(reply[1]),
             verdicts=cast("bytes | None", reply[2]),
             thread=facts.facts,
-            frozen={
-                name: Freeze.model_validate_json(body)
-                for name, body in fields(reply[4]).items()
-            },
+            frozen=frozen,
             waiting=waiting,
             requests_10m=requests_10m,
             failures=failures,

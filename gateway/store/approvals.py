@@ -20,6 +20,7 @@ from twokey.gateway.store.audit_seals import event_texts
 from twokey.gateway.store.changing_many import change_many, load_many
 from twokey.gateway.store.connection import Connection, Reply, number, text
 from twokey.gateway.store.effect_turns import EffectTurns
+from twokey.gateway.store.freeze_list import compared, freeze_lists
 from twokey.gateway.store.group_commit import Row, Rows, computed
 from twokey.gateway.store.keys import KEEP_MS, Keys, keys_of_shard, shard_of_approval
 from twokey.gateway.store.known_records import KnownRecords
@@ -117,7 +118,7 @@ class ApprovalStore:
             approvals=json.dumps(
                 [turn_opening.row(keys, *row, preconditions.held) for row in new]
             ),
-            names=json.dumps(preconditions.names),
+            names=json.dumps(compared(self._conn, keys, *preconditions.unfrozen)),
             limits=json.dumps(preconditions.limits),
             counted=as_rows(preconditions.counted),
             refused=as_rows(preconditions.refused),
@@ -217,6 +218,8 @@ class ApprovalStore:
         written = await write(self._conn, keys, seen, what)
         if written is None:
             self._known.forget(seen.approval.id)
+            if what.unfrozen:
+                await freeze_lists(self._conn).refresh(keys, seen.approval.tenant)
             return False
         self._known.wrote(seen.approval, written)
         return True

@@ -19,6 +19,7 @@ from twokey.gateway.store import codec
 from twokey.gateway.store.agent_load import FAILED_MS
 from twokey.gateway.store.audit_seals import event_texts, with_sealed_event
 from twokey.gateway.store.connection import Connection, number, text
+from twokey.gateway.store.freeze_list import compared
 from twokey.gateway.store.jobs import Job
 from twokey.gateway.store.keys import KEEP_MS, KeptText, Keys
 from twokey.gateway.store.person_queues import moves
@@ -118,9 +119,8 @@ class Write:
 
     Attributes:
         change: the next version.
-        inputs: what items use of windows from now on, by index. The change is computed
-            again when a window holds more than was evaluated by, or when there are
-            other precedents.
+        inputs: what items use of windows from now on, by index. It is computed again
+            when a window holds more than was evaluated by, or for other precedents.
         unfrozen: names of which none may be frozen.
         rejection: from `rejection_effects`; empty when nothing is rejected.
         is_fenced: the holder of a thread's lease writes it: refuse it of a former one.
@@ -244,7 +244,7 @@ def _values(
         "rev": str(before.rev),
         "seen_ms": seen.now_ms,
         "before_ms": change.before_ms,
-        "unfrozen": list(what.unfrozen),
+        "unfrozen": compared(conn, keys, before.tenant, what.unfrozen),
         "fires": change.fires,
         "as_read": _as_read(old, head, seen),
         # Only what changed is sent: a card may have six large texts, and most changes

@@ -1,20 +1,12 @@
-"""Store freezes (kill switches) and pauses of agents."""
+"""Freezes (kill switches) and pauses of agents, and the names they stand under."""
 
 from __future__ import annotations
 
-import json
 from enum import StrEnum
 
 from pydantic import model_validator
 
-from twokey.gateway.approvals.events import Event
 from twokey.gateway.protocol.records import Record
-from twokey.gateway.store.audit_seals import event_texts
-from twokey.gateway.store.connection import Connection, fields, text
-from twokey.gateway.store.keys import Keys
-from twokey.gateway.store.script import Script
-
-FREEZE = Script("freeze")
 
 
 class ScopeKind(StrEnum):
@@ -82,52 +74,3 @@ def names_of(agent: str, *tools: str) -> tuple[str, ...]:
 
 def _name_in_store(kind: ScopeKind, name: str) -> str:
     return f"{kind} {name}".rstrip()
-
-
-class FreezeStore:
-    """Freezes of all tenants."""
-
-    def __init__(self, conn: Connection) -> None:
-        self._conn = conn
-
-    async def set(self, keys: Keys, tenant: str, freeze: Freeze, event: Event) -> bool:
-        """Set a freeze; False when it stands already, and then nothing changes."""
-        return await self._change(
-            keys, tenant, "set", (freeze.name,), freeze.model_dump_json(), event
-        )
-
-    async def lift(
-        self, keys: Keys, tenant: str, scope: FreezeScope, event: Event
-    ) -> bool:
-        """Lift a freeze and the pause of an agent; False when there is none."""
-        names = [str(scope)]
-        if scope.kind is ScopeKind.AGENT:
-            names.append(paused(scope.name))
-        return await self._change(keys, tenant, "lift", names, "", event)
-
-    async def all(self, keys: Keys, tenant: str) -> tuple[Freeze, ...]:
-        """Return everything that is frozen or paused of a tenant, oldest first."""
-        found = fields(await self._conn.command("HGETALL", keys.frozen(tenant)))
-        freezes = [Freeze.model_validate_json(body) for body in found.values()]
-        return tuple(sorted(freezes, key=lambda freeze: freeze.at_ms))
-
-    async def _change(
-        self,
-        keys: Keys,
-        tenant: str,
-        verb: str,
-        names: tuple[str, ...] | list[str],
-        body: str,
-        event: Event,
-    ) -> bool:
-        reply = await FREEZE(
-            self._conn,
-            frozen=keys.frozen(tenant),
-            outbox=keys.outbox,
-            audit=keys.audit,
-            verb=verb,
-            names=json.dumps(names),
-            body=body,
-            events=event_texts(self._conn, keys, [event]),
-        )
-        return text(reply[0]) == "done"

@@ -57,7 +57,8 @@ LISTED_BYTES = 16
 PERMANENT = frozenset(
     {
         "x", "timers", "ev", "rs", "dead", "members", "au", "audit_sealed",
-        "audit_tree", "retry", "frozen", "undrawn", "fences", "agents", "queues",
+        "audit_tree", "retry", "frozen", "frozen_sealed", "undrawn", "fences",
+        "agents", "queues",
         "queue_groups", "stalled", "stalled_waiting", "stalled_parked",
         "restore_counters", "standing", "shards", "split", "freeze_changes",
         "api_keys",

@@ -22,7 +22,8 @@ from twokey.gateway.store.connection import Connection
 from twokey.gateway.store.delegations import DelegationStore
 from twokey.gateway.store.engine import EmbeddedEngine
 from twokey.gateway.store.freeze_changes import FreezeChangeStore
-from twokey.gateway.store.freezes import FreezeStore
+from twokey.gateway.store.freeze_list import FreezeLists
+from twokey.gateway.store.freeze_store import FreezeStore
 from twokey.gateway.store.home_tabs import HomeTabStore
 from twokey.gateway.store.jobs import JobQueue
 from twokey.gateway.store.keys import (
@@ -90,6 +91,7 @@ class Store:
         self.conn.secrets = tuple(secrets)
         self.security = SecurityEvents(self.conn)
         self.sealing = Sealing(self.conn, self.security)
+        self.freeze_lists = FreezeLists(self.conn, self.sealing)
         self._engine = engine
         self.shards = shards
         self._split = frozenset(split)
@@ -108,9 +110,9 @@ class Store:
         self.copies = CopyStore(self.conn)
         self.processes = ProcessStore(self.conn)
         self.windows = WindowStore(self.conn)
-        self.agent_load = AgentLoadStore(self.conn, self.sealing)
-        self.freezes = FreezeStore(self.conn)
-        self.freeze_changes = FreezeChangeStore(self.conn)
+        self.agent_load = AgentLoadStore(self.conn, self.sealing, self.freeze_lists)
+        self.freezes = FreezeStore(self.conn, self.freeze_lists)
+        self.freeze_changes = FreezeChangeStore(self.conn, self.freeze_lists)
         self.stalled = StalledRuns(self.conn)
         self.auto_runs = AutoRunStore(self.conn, self.sealing)
         self.timers = TimerStore(self.conn)

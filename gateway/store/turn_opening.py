@@ -93,6 +93,11 @@ class Preconditions:
             "asked_ms": ASKED_MS,
         }
 
+    @property
+    def unfrozen(self) -> tuple[str, tuple[str, ...]]:
+        """Return the tenant, and under which names nothing may be frozen."""
+        return self.tenant, self.names
+
 
 def standing_rows(standing: Sequence[Approval]) -> list[dict[str, object]]:
     """Return what the script compares and writes of standing approvals."""

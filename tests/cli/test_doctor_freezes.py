@@ -49,7 +49,8 @@ def away(split: Store, monkeypatch: pytest.MonkeyPatch) -> AwayShards:
 def settings(tmp_path: Path, split: Store) -> Settings:
     file = tmp_path / "twokey.yml"
     file.write_text(SETTINGS, encoding="utf-8")
-    return Settings.load(file, {"TWOKEY_REDIS_URL": split.conn.url})
+    env = {"TWOKEY_REDIS_URL": split.conn.url, "TWOKEY_SECRET": SECRETS[0].hex()}
+    return Settings.load(file, env)
 
 
 async def test_freezes_that_are_everywhere_are_counted(

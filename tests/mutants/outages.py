@@ -56,8 +56,8 @@ OUTAGES_TABLE = (
     Mutant(
         "a thread that waits has one job",
         "gateway/resume/worker.py",
-        'rest = delivery.job.with_(kind=JobKind.RESUME, input="", id="")',
-        'rest = delivery.job.with_(kind=JobKind.RESUME, input="")',
+        '.with_(kind=JobKind.RESUME, input="", id="", seal="")',
+        '.with_(kind=JobKind.RESUME, input="")',
         OUTAGES,
     ),
     Mutant(

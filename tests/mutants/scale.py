@@ -233,8 +233,8 @@ SCALE_TABLE = (
     Mutant(
         "damaged verdicts of a turn are refused",
         "gateway/service/stored_verdicts.py",
-        "    if number not in _WITH_CHECKSUM or checksum != _checksum(line, body):\n",
-        "    if number not in _WITH_CHECKSUM:\n",
+        "    if number != FORMAT or not sealing.is_valid(",
+        "    if number != FORMAT or None is sealing.is_valid(",
         "tests/service/test_stored_verdicts.py",
     ),
     Mutant(

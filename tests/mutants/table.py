@@ -397,7 +397,7 @@ TABLE = (
     Mutant(
         "a freeze is in the audit log",
         f"{LUA}/freeze.lua",
-        "announce(KEYS[2], KEYS[3], ARGV[4], now)",
+        "announce(KEYS[2], KEYS[3], ARGV[5], now)",
         "",
         FREEZES,
     ),

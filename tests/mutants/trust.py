@@ -353,8 +353,8 @@ TRUST_TABLE = (
     Mutant(
         "a corrupt job keeps no other waiting",
         "gateway/store/jobs.py",
-        "await self._quarantine(entry)",
-        "pass",
+        "an argument\n                await self._quarantine(entry)",
+        "an argument\n                pass",
         TAMPERED_AGENT,
     ),
     Mutant(

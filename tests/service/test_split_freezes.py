@@ -14,7 +14,7 @@ from tests.service.test_split_tenant import AGENTS, SHARDS, Tenant
 from tests.store_secrets import SECRETS
 from tests.streams import audit_entries
 from twokey.gateway.approvals.decisions import Approve
-from twokey.gateway.approvals.events import EventName
+from twokey.gateway.approvals.events import BY_GATEWAY, EventName
 from twokey.gateway.errors import FreezeIncomplete, StoreUnavailable
 from twokey.gateway.protocol.wire import Claimed, ClaimRequest, Refused
 from twokey.gateway.running import running
@@ -250,7 +250,10 @@ async def test_a_pause_that_begins_after_its_end_was_said_stays(
     with pytest.raises(FreezeIncomplete):
         await freezes.unfreeze(BILLING, "T0/U0ANA")
     away.shards = set()
-    later = Freeze(scope=BILLING, by="gateway", reason="10", at_ms=2**45, is_pause=True)
+    reason = "10 of its calls were rejected in a row"
+    later = Freeze(
+        scope=BILLING, by=BY_GATEWAY, reason=reason, at_ms=2**45, is_pause=True
+    )
     await tenant.store.conn.command(
         "HSET", keys.frozen("default"), later.name, later.model_dump_json()
     )

@@ -18,7 +18,7 @@ from twokey.gateway.store import audit_log
 from twokey.gateway.store.store import Store
 
 # Of its own: a program in a process of its own finds no modules of the tests.
-SECRETS = (b"the secret of all tests: 32 bytes",)
+SECRETS = (b"the secret of all of these tests",)
 
 
 def _cut(owner: Any, name: str, left: list[int], *, is_async: bool = False) -> None:

@@ -20,7 +20,8 @@
 -- ARGV[2] rev         text    what was read; "" for a corrupt record without one
 -- ARGV[3] seen_ms     int     when it was read, by this server's clock
 -- ARGV[4] before_ms   int     not to be written from this moment on; 0: at any moment
--- ARGV[5] unfrozen    json    array of names of which none may be frozen
+-- ARGV[5] unfrozen    json    array of names of which none may be frozen, behind the seal
+--                             of the list of freezes; empty for none
 -- ARGV[6] fires       text    kind of the timer that has to be due, and is taken out
 -- ARGV[7] fields      json    {field: text, or false to delete it}; hashes in hex
 -- ARGV[8] as_read     json    {field: text} of the head as it was read, hashes in hex:

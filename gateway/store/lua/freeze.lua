@@ -1,24 +1,20 @@
 #!lua
--- Set or lift a freeze; idempotent.
--- KEYS[1] frozen    hash    what is frozen of the tenant
+-- Set or lift freezes with the sealed list of them; compare and set.
+-- KEYS[1] frozen    hash    what is frozen of the tenant; its list stands beside it
 -- KEYS[2] outbox    stream  events
 -- KEYS[3] audit     stream  audit log
--- ARGV[1] verb      text    set or lift
--- ARGV[2] names     json    array of names; the first is set, all are lifted
--- ARGV[3] body      json    the freeze, or empty to lift
--- ARGV[4] events    json    array of event texts
+-- ARGV[1] before    text    seal of the list that was read, in hex; "" for none
+-- ARGV[2] after     text    the list from now on
+-- ARGV[3] added     json    {name: freeze}
+-- ARGV[4] removed   json    array of names
+-- ARGV[5] events    json    array of event texts
 -- Returns:
 --   {"done"}
---   {"same"}  it stood already, or there was nothing to lift
+--   {"moved"}  the list is another one: read it again
+if has_other_list(KEYS[1], ARGV[1]) then return {'moved'} end
 local now = now_ms()
-local names = cjson.decode(ARGV[2])
-local changed
-if ARGV[1] == 'set' then
-  -- The first freeze keeps its author and reason, which people are told.
-  changed = redis.call('HSETNX', KEYS[1], names[1], ARGV[3])
-else
-  changed = redis.call('HDEL', KEYS[1], unpack(names))
-end
-if changed == 0 then return {'same'} end
-announce(KEYS[2], KEYS[3], ARGV[4], now)
+redis.call('SET', KEYS[1] .. '_sealed', ARGV[2])
+for name, body in pairs(cjson.decode(ARGV[3])) do redis.call('HSET', KEYS[1], name, body) end
+for _, name in ipairs(cjson.decode(ARGV[4])) do redis.call('HDEL', KEYS[1], name) end
+announce(KEYS[2], KEYS[3], ARGV[5], now)
 return {'done'}

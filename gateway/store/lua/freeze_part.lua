@@ -13,10 +13,13 @@
 -- ARGV[6] events    json    rows of [at_ms, event text], those of changes before as well:
 --                           what was told with a change that was here is not told again
 -- ARGV[7] keep_ms   int     how long the end of a freeze is known
+-- ARGV[8] before    text    seal of the list of freezes that was read, in hex; "" for none
+-- ARGV[9] after     text    the list from now on
 -- Returns:
 --   {"done"}
 --   {"same"}  this change is there already
 --   {"older"} a newer one is there
+--   {"moved"} the list is another one: read it again
 local now = now_ms()
 local at = tonumber(ARGV[2])
 local row = ARGV[2] .. ' ' .. ARGV[4]
@@ -32,6 +35,8 @@ if known then
     or (is_frozen == (ARGV[3] ~= '') and known > row))
   if before > at or loses then return {'older'} end
 end
+if has_other_list(KEYS[1], ARGV[8]) then return {'moved'} end
+redis.call('SET', KEYS[1] .. '_sealed', ARGV[9])
 redis.call('HSET', KEYS[2], ARGV[1], row)
 if ARGV[3] ~= '' then
   redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])

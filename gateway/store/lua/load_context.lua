@@ -13,8 +13,10 @@
 -- KEYS[10..] precedents hash  how calls with one effect ended
 -- ARGV[1] names    json    array of names under which something may be frozen
 -- ARGV[2] calls    json    array of fingerprints that may have been rejected
+-- ARGV[3] list     text    seal of the list of freezes that is known, in hex; "" for none
 -- Returns:
---   {"load_context", now_ms, verdicts, facts, frozen, counts, rejected, precedents}
+--   {"load_context", now_ms, verdicts, facts, frozen, counts, rejected, precedents, list}
+--     list is the list of freezes where it is another one than the known one
 --     verdicts are "" where they follow from the first approval, null for a new turn
 -- Return the fields of a hash that are there, each behind its name.
 local function those_of(key, names)
@@ -44,4 +46,5 @@ local verdicts = redis.call('GET', KEYS[1])
 if not verdicts and redis.call('EXISTS', KEYS[9]) == 1 then verdicts = '' end
 return {'load_context', now, verdicts,
   redis.call('HGET', KEYS[2], 'facts') or '', those_of(KEYS[3], cjson.decode(ARGV[1])),
-  counts, those_of(KEYS[8], cjson.decode(ARGV[2])), precedents}
+  counts, those_of(KEYS[8], cjson.decode(ARGV[2])), precedents,
+  has_other_list(KEYS[3], ARGV[3]) and (redis.call('GET', KEYS[3] .. '_sealed') or '')}

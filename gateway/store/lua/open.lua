@@ -29,7 +29,8 @@
 --                             hashes, queues, uses}; shared are digests in hex; queues are
 --                             rows of {queue, lists, groups}, see person_queues.py; state is pending, or
 --                             authorized, which lapses after ttl_ms; timers are rows of {kind, after_ms}
--- ARGV[5] names       json    array of names under which nothing may be frozen
+-- ARGV[5] names       json    array of names under which nothing may be frozen, behind the
+--                             seal of the list of freezes
 -- ARGV[6] limits      json    {waiting, requests_10m, asked_ms} of the agent
 -- ARGV[7] counted     json    rows of {window, use, within_ms} that count from now on,
 --                             also of calls that do not run

@@ -299,10 +299,20 @@ local function total_with(window, use, own, now, sum)
   return total
 end
 
--- Return the first freeze (JSON) that stands under one of these names, or nil.
+-- Return whether the sealed list of freezes is another one than a process verified, by
+-- its seal in hex; "" for none. See freeze_list.py: the list begins with a mark of one byte.
+local function has_other_list(frozen, seal)
+  local list = redis.call('GET', frozen .. '_sealed')
+  return (list and string.sub(list, 2, 17) or '') ~= from_hex(seal)
+end
+
+-- Return whether something is frozen under one of these names, behind the seal of the
+-- list of freezes by which none of them is; also when the store has another list.
 local function freeze_of(frozen, names)
+  if has_other_list(frozen, names[1]) then return true end
   -- Callers make sure that there is a name: HMGET without one is an error.
-  for _, body in ipairs(redis.call('HMGET', frozen, unpack(names))) do
-    if body then return body end
+  for _, body in ipairs(redis.call('HMGET', frozen, unpack(names, 2))) do
+    if body then return true end
   end
+  return false
 end

@@ -180,7 +180,8 @@ class FreezeLists:
                 found[name] = _pause(name, stored)
                 continue
             found[name] = listed[name] if name in listed else of_nobody(name, stored)
-            if not is_whole:
+            # Of a list that is not believed, the list is what was found.
+            if not is_whole and known.is_believed:
                 await self.refuse(keys, tenant, name, stored)
         if not known.is_believed:
             found[_NOT_BELIEVED.name] = _NOT_BELIEVED

@@ -1,0 +1,170 @@
+"""Who writes into the store lifts no freeze, and puts no words into one."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+
+from tests.security.forging import (
+    LOOK_UP,
+    OTHER,
+    REFUND,
+    REFUNDS,
+    TENANT,
+    Attack,
+    authorized,
+    freeze,
+)
+from tests.service.harness import ServiceHarness
+from tests.store_secrets import SECRETS
+from twokey.gateway.protocol.wire import (
+    Claimed,
+    VerdictKind,
+)
+from twokey.gateway.store.freeze_list import FreezeList, sealed_key
+from twokey.gateway.store.freezes import Freeze, FreezeScope, ScopeKind
+from twokey.gateway.store.sealing import Sealed
+from twokey.gateway.store.store import Store
+
+# Freezes
+
+
+async def _deleted(attack: Attack) -> None:
+    await attack.do("HDEL", attack.keys.frozen(TENANT), str(REFUNDS))
+
+
+async def _edited(attack: Attack) -> None:
+    forged = Freeze(scope=REFUNDS, by="the CEO", reason="ask again in a minute")
+    await attack.do(
+        "HSET", attack.keys.frozen(TENANT), str(REFUNDS), forged.model_dump_json()
+    )
+
+
+async def _all_gone(attack: Attack) -> None:
+    await attack.do("DEL", attack.keys.frozen(TENANT))
+    await attack.do("DEL", sealed_key(attack.keys, TENANT))
+
+
+async def _list_gone(attack: Attack) -> None:
+    await attack.do("DEL", sealed_key(attack.keys, TENANT))
+
+
+async def _list_unsealed(attack: Attack) -> None:
+    await _deleted(attack)
+    body = FreezeList(epoch=2**50).model_dump_json().encode()
+    await attack.do("SET", sealed_key(attack.keys, TENANT), b"\x1d" + bytes(16) + body)
+
+
+async def _list_with_its_seal(attack: Attack) -> None:
+    await _deleted(attack)
+    key = sealed_key(attack.keys, TENANT)
+    stored = cast("bytes", await attack.do("GET", key))
+    await attack.do("SET", key, stored[:17] + b'{"epoch": 9}')
+
+
+FORGED_FREEZES = {
+    "deleted": _deleted,
+    "edited": _edited,
+    "all deleted": _all_gone,
+    "the list deleted": _list_gone,
+    "an empty list with a seal of zeros": _list_unsealed,
+    "another list under the seal": _list_with_its_seal,
+}
+
+
+@pytest.mark.parametrize("how", FORGED_FREEZES)
+async def test_a_freeze_holds_whatever_is_written_over_it(
+    attack: Attack, how: str
+) -> None:
+    claim = await authorized(attack)
+    await freeze(attack)
+    await FORGED_FREEZES[how](attack)
+
+    reply = await attack.harness.agents.claim(claim)
+
+    assert not isinstance(reply, Claimed)
+    assert "the CEO" not in getattr(reply, "reason", "")
+    frozen = await attack.harness.reviews.freezes.frozen()
+    assert any(one.scope in {REFUNDS, _EVERYTHING} for one in frozen)
+    assert await attack.found() in (
+        [("seal_wrong", "freezes")],
+        [("replayed", "freezes")],
+    )
+
+
+_EVERYTHING = FreezeScope(kind=ScopeKind.TENANT)
+
+
+async def test_an_older_list_of_freezes_lifts_none(attack: Attack) -> None:
+    freezes, key = attack.harness.reviews.freezes, sealed_key(attack.keys, TENANT)
+    other = FreezeScope(kind=ScopeKind.TOOL, name="send_email")
+    await freezes.freeze(other, "T0/U0ANA", "why")
+    older = cast("bytes", await attack.do("GET", key))
+    claim = await authorized(attack)
+    await freeze(attack)
+    await attack.do("SET", key, older)
+    await _deleted(attack)
+
+    reply = await attack.harness.agents.claim(claim)
+
+    assert not isinstance(reply, Claimed)
+    assert await attack.found() == [("replayed", "freezes")]
+
+
+async def test_the_list_of_another_tenant_lifts_no_freeze(attack: Attack) -> None:
+    keys = attack.store.keys_of_tenant(OTHER)
+    body = FreezeList(epoch=2**50).model_dump_json().encode()
+    copied = attack.store.sealing.sealed(
+        Sealed.FREEZES, (sealed_key(keys, OTHER),), body
+    )
+    claim = await authorized(attack)
+    await freeze(attack)
+    await _deleted(attack)
+    await attack.do("SET", sealed_key(attack.keys, TENANT), copied)
+
+    reply = await attack.harness.agents.claim(claim)
+
+    assert not isinstance(reply, Claimed)
+    assert await attack.found() == [("seal_wrong", "freezes")]
+
+
+async def test_a_process_that_starts_finds_the_deleted_freeze(attack: Attack) -> None:
+    claim = await authorized(attack)
+    await freeze(attack)
+    await _deleted(attack)
+    fresh = Store(attack.store.conn.url, secrets=SECRETS, lease_ms=2000)
+
+    reply = await ServiceHarness(fresh).agents.claim(claim)
+    await fresh.close()
+
+    assert not isinstance(reply, Claimed)
+    assert await attack.found() == [("seal_wrong", "freezes")]
+
+
+async def test_people_lift_what_a_changed_list_froze(attack: Attack) -> None:
+    claim = await authorized(attack)
+    await freeze(attack)
+    await _list_unsealed(attack)
+    await attack.harness.agents.claim(claim)
+
+    assert await attack.harness.reviews.freezes.unfreeze(_EVERYTHING, "T0/U0ANA")
+    await attack.harness.reviews.freezes.unfreeze(REFUNDS, "T0/U0ANA")
+
+    assert isinstance(await attack.harness.agents.claim(claim), Claimed)
+
+
+async def test_the_rest_of_the_tenant_works_on(attack: Attack) -> None:
+    """A forged freeze of one tool stops that tool, and no other tenant's."""
+    forged = Freeze(scope=REFUNDS, by="the CEO", reason="because")
+    await attack.do(
+        "HSET", attack.keys.frozen(TENANT), str(REFUNDS), forged.model_dump_json()
+    )
+
+    _, (ran,) = await attack.harness.submit(LOOK_UP, thread="t9")
+    _, (refused,) = await attack.harness.submit(REFUND, thread="t8")
+
+    assert ran.kind is VerdictKind.RUN
+    assert refused.kind is VerdictKind.DENY
+    assert "the CEO" not in refused.reason
+    assert await attack.found() == [("seal_wrong", "freezes")]

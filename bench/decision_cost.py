@@ -65,7 +65,7 @@ QUICK = Plan(rounds=2, approvals=3)
 
 
 @dataclass(slots=True)
-class _Round:
+class Round:
     """Times in milliseconds and round trips, by what was done."""
 
     sent: list[int]
@@ -93,13 +93,13 @@ async def measured(plan: Plan) -> Figure:
     Raises:
         NotMeasured: when a step was refused.
     """
-    rounds: list[_Round] = []
-    with TemporaryDirectory(prefix="tk-bench-") as folder, _counted() as sent:
+    rounds: list[Round] = []
+    with TemporaryDirectory(prefix="tk-bench-") as folder, counted() as sent:
         async with open_store(None, Path(folder)) as store:
-            await _play(store, _Round(sent), "warm-up", 3)
+            await play(store, Round(sent), "warm-up", 3)
             for turn in range(plan.rounds):
-                rounds.append(_Round(sent))
-                await _play(store, rounds[-1], str(turn), plan.approvals)
+                rounds.append(Round(sent))
+                await play(store, rounds[-1], str(turn), plan.approvals)
     write, decision, claim, finish = (
         Measured(name, "ms", tuple(tuple(one.taken[name]) for one in rounds))
         for name in (WRITE, DECISION, CLAIM, FINISH)
@@ -128,7 +128,7 @@ async def measured(plan: Plan) -> Figure:
 
 
 @contextmanager
-def _counted() -> Generator[list[int]]:
+def counted() -> Generator[list[int]]:
     """Count what is sent to the store, in the first and only number of a list."""
     sent, plain = [0], MultiplexedConnection.ask
 
@@ -142,8 +142,9 @@ def _counted() -> Generator[list[int]]:
         yield sent
 
 
-async def _play(store: Store, turn: _Round, name: str, count: int) -> None:
-    """Run so many approvals from request to end."""
+async def play(store: Store, turn: Round, name: str, count: int) -> list[Claimed]:
+    """Run so many approvals from request to end; return what was granted."""
+    every: list[Claimed] = []
     agents = AgentService(store, lambda: _POLICY)
     reviews = ReviewService(store, lambda: _POLICY)
     for number in range(count):
@@ -160,9 +161,11 @@ async def _play(store: Store, turn: _Round, name: str, count: int) -> None:
         )
         reply = await turn.timed(CLAIM, agents.claim(request))
         granted = _ensure(reply, Claimed)
+        every.append(granted)
         result = Result(ok=True)
         if not await turn.timed(FINISH, agents.finish(item_id, granted.fence, result)):
             raise NotMeasured("A result was refused.")
+    return every
 
 
 async def _click(reviews: ReviewService, approval_id: str) -> Click:

@@ -57,7 +57,7 @@ class ToolServer:
         try:
             message: dict[str, Any] = json.loads(line)
             method, number = message["method"], message.get("id")
-            params = message.get("params") or {}
+            params: object = message.get("params") or {}
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return _error(None, NOT_JSON, "this is no JSON-RPC message")
         if number is None:

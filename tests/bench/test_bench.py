@@ -9,7 +9,14 @@ from pathlib import Path
 import pytest
 
 from bench import __main__ as command
-from bench import click_to_ack, decision_cost, decision_to_tool, drawn_clicks, load
+from bench import (
+    click_to_ack,
+    decision_cost,
+    decision_to_tool,
+    drawn_clicks,
+    load,
+    receipts,
+)
 from bench.clicks import ensure_decided, prepare
 from bench.stats import Figure, Measured, NotMeasured, percentile, ratio, table
 from twokey.gateway.store.store import Store
@@ -197,3 +204,13 @@ def test_an_unknown_figure_is_refused_with_the_names_there_are(
     assert (
         "no figure 'click_to_ak'; choose from click_to_ack" in capsys.readouterr().err
     )
+
+
+@smoke
+async def test_what_signatures_and_receipts_add_is_measured() -> None:
+    figure = await receipts.measured(decision_to_tool.Plan(rounds=1, approvals=2))
+
+    signed, unsigned, *_ = (one.at(0.5) for one in figure.measured)
+    assert unsigned > 0
+    assert signed > 0
+    assert [one.at_most for one in figure.ratios] == [1.3, None, 1.0, 1.0]

@@ -93,7 +93,7 @@ async def measured(plan: Plan) -> Figure:
         TITLE,
         f"{plan.rounds} rounds of {plan.approvals} approvals with keys, and as many "
         "without; Valkey with appendfsync always.\n"
-        "A claim verifies the signature of the vote twice and issues the receipt.\n"
+        "A claim verifies the signature of the vote and issues the receipt.\n"
         "Issuing and verifying are timed by the processor.",
         (signed, unsigned, claim, plain_claim, issue_ms, verify_ms),
         (

@@ -191,8 +191,8 @@ def check_end(approval: Approval, item: Item, keys: Sequence[PublicKey]) -> None
 
 def check_authorization(
     approval: Approval, item: Item, keys: Sequence[PublicKey]
-) -> tuple[Vote, ...]:
-    """Check that people authorized a call, and return the votes that say so.
+) -> None:
+    """Check that people authorized a call.
 
     Every vote for what would run has to be signed, and together they have to meet
     the requirement that is pinned, without those who asked for the call.
@@ -220,7 +220,6 @@ def check_authorization(
     if not quorum.tally(item.requirement, counted, item.action_hash).is_met:
         raise NotVerified("too_few", "fewer people approved it than have to agree")
     _check_rerun(approval, item, keys)
-    return votes
 
 
 def _approves(vote: Vote, signature: Signature) -> bool:

@@ -12,6 +12,7 @@ import binascii
 import hashlib
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -64,6 +65,7 @@ def is_key_name(text: str) -> bool:
     return _NAME.fullmatch(text) is not None
 
 
+@lru_cache(maxsize=64)
 def key_id(name: str, raw: bytes) -> bytes:
     """Return the id of an Ed25519 key (c2sp.org/signed-note, "Signatures")."""
     named = name.encode() + b"\n" + _ED25519 + raw

@@ -34,8 +34,6 @@ from twokey.gateway.trust.key_folder import Role
 
 RECEIPT_TAG = "twokey/v1/receipt"
 
-_NOBODY: tuple[Vote, ...] = ()
-
 
 class Receipts:
     """Verifies what authorized a call, and issues receipts.
@@ -62,8 +60,17 @@ class Receipts:
         Raises:
             NotVerified: says in one word what is wrong.
         """
-        if self._store.keyring is not None:
-            self._votes(approval, item, standing)
+        keyring = self._store.keyring
+        if keyring is None or _is_by_policy(item):
+            return
+        keys = keyring.verifying(Role.BOT)
+        if item.cover is None:
+            check_authorization(approval, item, keys)
+        elif standing is not None:
+            check_authorization(standing, standing.items[0], keys)
+        elif item.state is not ItemState.AUTHORIZED:
+            raise NotVerified("unsigned", "what covered it is gone")
+        # One that covered an authorized call and is gone: the claim ends the call.
 
     def issue(
         self,
@@ -73,7 +80,7 @@ class Receipts:
         *,
         now_ms: int = 0,
     ) -> str:
-        """Return the receipt of a claim that stands; "" without keys.
+        """Return the receipt of a claim that stands, after `check`; "" without keys.
 
         The same claim has the same receipt, also when it is asked for again: it is
         used once. When it is asked for late, the receipt is renewed under its id.
@@ -85,13 +92,12 @@ class Receipts:
             now_ms: the store's clock, where the claim is asked for again.
 
         Raises:
-            NotVerified: as `check`.
             SettingsError: when this process has no key to sign with.
         """
         keyring = self._store.keyring
         if keyring is None:
             return ""
-        votes = self._votes(approval, item, standing)
+        votes = _votes(item, standing)
         key = keyring.signing(Role.GATEWAY)
         iat = item.changed_at_ms // 1000
         if now_ms // 1000 - iat > LIFETIME_S // 2:
@@ -125,24 +131,6 @@ class Receipts:
         )
         return key.envelope(PAYLOAD_TYPE, statement(receipt, item.action_hash))
 
-    def _votes(
-        self, approval: Approval, item: Item, standing: Approval | None
-    ) -> tuple[Vote, ...]:
-        """Return the verified votes of those who let a call run; none by the policy."""
-        keyring = self._store.keyring
-        if keyring is None:
-            return _NOBODY
-        keys = keyring.verifying(Role.BOT)
-        if item.cover is None:
-            if item.tier.is_auto_approved:
-                return _NOBODY
-            return check_authorization(approval, item, keys)
-        if standing is not None:
-            return check_authorization(standing, standing.items[0], keys)
-        if item.state is ItemState.AUTHORIZED:
-            return _NOBODY  # it is gone, so the claim ends the call
-        raise NotVerified("unsigned", "the standing approval that covered it is gone")
-
 
 def receipt_id(item: Item) -> str:
     """Return the id of the receipt of an item's latest claim: one for each claim."""
@@ -150,8 +138,21 @@ def receipt_id(item: Item) -> str:
     return digest.tagged_hash(RECEIPT_TAG, named).removeprefix("sha256:")[:32]
 
 
+def _is_by_policy(item: Item) -> bool:
+    return item.cover is None and item.tier.is_auto_approved
+
+
+def _votes(item: Item, standing: Approval | None) -> tuple[Vote, ...]:
+    """Return the votes of those who let a call run; none where the policy did."""
+    if _is_by_policy(item):
+        return ()
+    if item.cover is None:
+        return item.votes_now
+    return standing.items[0].votes_now if standing else ()
+
+
 def _grant(item: Item) -> Grant:
-    if item.cover is None and item.tier.is_auto_approved:
+    if _is_by_policy(item):
         return Grant.POLICY
     return Grant.APPROVE if item.edit is None else Grant.EDIT
 

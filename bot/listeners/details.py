@@ -7,7 +7,7 @@ from twokey.bot.interactions import Clicked, Submitted
 from twokey.bot.listener_context import ListenerContext, UserText
 from twokey.bot.listeners.full_view import (
     open_first_page,
-    record_page,
+    record_view,
     require_every_page,
 )
 from twokey.bot.listeners.router import AckBody, Router
@@ -54,7 +54,7 @@ async def _turn(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
     # The page is the one in the seal, so nobody can ask for the last page, which has
     # Approve, without a button that was on the page before.
     await update_view(ctx, clicked, target, _page(ctx, target, sealed.page))
-    await record_page(ctx, target, clicked.action.user, sealed.page)
+    await record_view(ctx, target, clicked, sealed.page)
     return None
 
 

@@ -15,6 +15,7 @@ from twokey.bot.listeners.views import open_view, update_view
 from twokey.bot.modals import details
 from twokey.bot.modals.details import page_count
 from twokey.bot.text_types import Plain, template
+from twokey.gateway.approvals.events import EventName, approval_event
 
 _READ_FIRST: LiteralString = (
     "This call is longer than its card, so nothing was recorded. Please open Full "
@@ -37,6 +38,24 @@ async def record_page(
     )
 
 
+async def record_view(
+    ctx: ListenerContext, target: Target, clicked: Clicked, number: int
+) -> None:
+    """Note that somebody was shown a page of a call, and write it to the audit log."""
+    user, team = clicked.who
+    pages = page_count(target.approval, target.item.index)
+    viewed = approval_event(
+        target.approval, EventName.APPROVAL_VIEWED, target.item
+    ).with_(
+        actor=f"{team}/{user}",
+        request_digest=clicked.digest,
+        data={"page": str(number), "pages": str(pages)},
+    )
+    # Before it counts: who may approve because they saw all of it has an entry.
+    await ctx.service.store.audit(target.keys).append(viewed)
+    await record_page(ctx, target, user, number)
+
+
 async def open_first_page(
     ctx: ListenerContext, clicked: Clicked, target: Target, *, note: Plain | None = None
 ) -> None:
@@ -49,7 +68,7 @@ async def open_first_page(
         await open_view(ctx, clicked, target, view)
     # After the page was shown. The other order would count a page that Slack did not
     # show in time.
-    await record_page(ctx, target, clicked.action.user, 1)
+    await record_view(ctx, target, clicked, 1)
 
 
 async def has_seen_all(ctx: ListenerContext, target: Target, user: str) -> bool:

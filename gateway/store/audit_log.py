@@ -21,6 +21,7 @@ from twokey.gateway.approvals.audit_leaf import opened
 from twokey.gateway.approvals.events import Event
 from twokey.gateway.errors import AuditUnreadable, NotVerified
 from twokey.gateway.store import audit_segments
+from twokey.gateway.store.audit_seals import parts_of, sealed_text
 from twokey.gateway.store.audit_segments import Header, Row
 from twokey.gateway.store.connection import (
     Argument,
@@ -95,6 +96,18 @@ class AuditLog:
     async def sealed(self) -> Sealed:
         """Return how far it is sealed."""
         return Sealed.of(await self._conn.command("HGETALL", self._keys.audit_sealed))
+
+    async def append(self, event: Event) -> None:
+        """Write an entry about something that changes nothing else.
+
+        Raises:
+            StoreUnavailable: when it is not known to be kept.
+        """
+        body = event.model_dump_json(exclude_defaults=True)
+        text, seal = parts_of(sealed_text(self._conn, self._keys, body))
+        at_ms = await self._conn.now_ms(self._keys.audit)
+        row: list[Argument] = ["XADD", self._keys.audit, "*", "e", text, "at", at_ms]
+        await self._conn.keep([*row, "s", seal])
 
     async def trim(self, kept: timedelta, *, before: EntryId | None = None) -> None:
         """Drop entries of the store that are older than that, some thousands at most.

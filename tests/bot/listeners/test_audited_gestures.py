@@ -61,6 +61,28 @@ async def test_time_asked_for_on_the_card_and_inside_a_modal(stack: Stack) -> No
     assert found == [Gesture.BUTTON, Gesture.MODAL]
 
 
+async def test_each_page_of_a_call_that_somebody_was_shown_is_an_entry(
+    stack: Stack,
+) -> None:
+    async with stack.running():
+        verdict = await stack.refund(note="long " * 2000)
+        card = await stack.card(verdict, lambda m: has_button(m, Action.VIEW_ALL))
+        ana = stack.actor("U0ANA")
+        await ana.click(CHANNEL, str(card["ts"]), Action.VIEW_ALL)
+        await ana.wait_for_view()
+        await ana.act_in_view(Action.PAGE_NEXT)
+        await eventually(lambda: counted(stack, EventName.APPROVAL_VIEWED, 2))
+
+    found = await audit_entries(stack.store.conn, stack.keys)
+    viewed = [one for one in found if one.name is EventName.APPROVAL_VIEWED]
+    assert [(one.actor, one.data["page"]) for one in viewed] == [
+        ("T0SANDBOX/U0ANA", "1"),
+        ("T0SANDBOX/U0ANA", "2"),
+    ]
+    assert {one.item for one in viewed} == {verdict.item_id}
+    assert all(one.request_digest and one.action_hash for one in viewed)
+
+
 async def counted(stack: Stack, name: EventName, times: int) -> bool:
     return len(await gestures(stack, name)) == times
 

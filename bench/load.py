@@ -166,15 +166,15 @@ def _answered(
             if not ready:
                 raise TimeoutError
             for key, _ in ready:
-                client: _Client = key.data
-                if (status := client.received()) is None:
+                served: _Client = key.data
+                if (status := served.received()) is None:
                     continue
-                taken_ms.append(client.taken_ms())
+                taken_ms.append(served.taken_ms())
                 statuses[status] += 1
-                if (request := next(waiting, None)) is None:
-                    selector.unregister(client.socket)
+                if (following := next(waiting, None)) is None:
+                    selector.unregister(served.socket)
                 else:
-                    client.send(request)
+                    served.send(following)
     return taken_ms, statuses
 
 

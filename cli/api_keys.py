@@ -126,7 +126,8 @@ def listed(ctx: typer.Context, *, json: AsJson = False) -> None:
     found, refused = _ask(command_context(ctx), read)
     if json:
         rows: list[JsonValue] = [_row(key) for key in found]
-        console.as_json([*rows, *({"id": one, "forged": True} for one in refused)])
+        rows += [{"id": one, "forged": True} for one in refused]
+        console.as_json(rows)
         return
     for key in found:
         (console.note if key.revoked_at else console.good)(_line(key))

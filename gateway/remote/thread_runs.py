@@ -13,6 +13,7 @@ import asyncio
 import copy
 import logging
 from collections.abc import Coroutine, Sequence
+from functools import partial
 from typing import Any, cast
 
 from langgraph.types import Interrupt
@@ -150,7 +151,7 @@ class RemoteThreadRuns:
             left_s = POLL_S if ends is None else max(0.0, ends - clock())
             wait_s = min(left_s, POLL_S)
             found = await retry_transient(
-                lambda wait_s=wait_s: self._advancer.answers(run, asked, wait_s=wait_s)
+                partial(self._advancer.answers, run, asked, wait_s=wait_s)
             )
             if found.unfit:
                 raise GraphError(

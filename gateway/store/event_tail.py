@@ -60,7 +60,7 @@ class EventTail:
         Raises:
             StoreUnavailable: when the store does not answer.
         """
-        waits = [] if block_ms is None else ["BLOCK", block_ms]
+        waits: list[str | int] = [] if block_ms is None else ["BLOCK", block_ms]
         reply = await self._conn.command(
             "XREAD", "COUNT", limit, *waits, "STREAMS", self._name, after
         )

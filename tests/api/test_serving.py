@@ -7,6 +7,7 @@ import json
 import socket
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -49,9 +50,9 @@ async def test_an_agent_elsewhere_needs_nothing_but_its_key(
 ) -> None:
     harness = ServiceHarness(store)
     async with gateway_process(tmp_path, store.conn.url) as running:
-        made = await asyncio.to_thread(
-            *(twokey, tmp_path, store.conn.url, "api-keys", "create"),
-            *("billing", "--agent", "support", "--json"),
+        ask = partial(asyncio.to_thread, twokey, tmp_path, store.conn.url)
+        made = await ask(
+            "api-keys", "create", "billing", "--agent", "support", "--json"
         )
         key = json.loads(made)
         gateway = HttpGateway(running.url, key["key"])
@@ -59,9 +60,7 @@ async def test_an_agent_elsewhere_needs_nothing_but_its_key(
         click = await harness.click(verdict)
         await harness.reviews.decide(click, Approve(), ANA)
         claimed = await gateway.claim(claim_of(REF, verdict))
-        await asyncio.to_thread(
-            *(twokey, tmp_path, store.conn.url, "api-keys", "revoke", key["id"])
-        )
+        await ask("api-keys", "revoke", key["id"])
 
         async def is_refused() -> bool:
             try:

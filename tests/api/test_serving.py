@@ -7,7 +7,6 @@ import json
 import socket
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 
 import httpx
@@ -50,9 +49,11 @@ async def test_an_agent_elsewhere_needs_nothing_but_its_key(
 ) -> None:
     harness = ServiceHarness(store)
     async with gateway_process(tmp_path, store.conn.url) as running:
-        ask = partial(asyncio.to_thread, twokey, tmp_path, store.conn.url)
-        made = await ask(
-            "api-keys", "create", "billing", "--agent", "support", "--json"
+        made = await asyncio.to_thread(
+            lambda: twokey(
+                *(tmp_path, store.conn.url, "api-keys", "create", "billing"),
+                *("--agent", "support", "--json"),
+            )
         )
         key = json.loads(made)
         gateway = HttpGateway(running.url, key["key"])
@@ -60,7 +61,9 @@ async def test_an_agent_elsewhere_needs_nothing_but_its_key(
         click = await harness.click(verdict)
         await harness.reviews.decide(click, Approve(), ANA)
         claimed = await gateway.claim(claim_of(REF, verdict))
-        await ask("api-keys", "revoke", key["id"])
+        await asyncio.to_thread(
+            twokey, tmp_path, store.conn.url, "api-keys", "revoke", key["id"]
+        )
 
         async def is_refused() -> bool:
             try:

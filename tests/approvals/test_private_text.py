@@ -12,6 +12,7 @@ from twokey.gateway.approvals.private_text import (
     private_values,
     without_private,
 )
+from twokey.gateway.protocol.strict_json import JsonObject
 
 ALL = tuple(PrivateData)
 CARD = "(card number hidden)"
@@ -51,7 +52,7 @@ def test_only_what_the_policy_names_is_hidden() -> None:
 
 
 def test_values_that_cards_hide_are_hidden_in_words_as_well() -> None:
-    args = {
+    args: JsonObject = {
         "card": {"number": "Secret-4711", "pin": 90210, "cvc": "123"},
         "keys": [{"value": "abcdef"}, {"value": "abcdefgh"}],
         "note": "to all",

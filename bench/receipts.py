@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TypeVar
@@ -28,6 +29,7 @@ from twokey.gateway.protocol.wire import Claimed
 from twokey.gateway.store.open_store import open_store
 from twokey.gateway.trust.key_folder import Role
 from twokey.gateway.trust.keyring import Keyring
+from twokey.gateway.trust.signing_key import SigningKey
 
 T = TypeVar("T")
 
@@ -113,25 +115,27 @@ def _alone(
     issue, verify = list[float](), list[float]()
     for one in granted * _AGAIN:
         receipt, digest = read_receipt(one.receipt, keys)
-        text = _timed(
-            issue,
-            lambda of=receipt, at=digest: key.envelope(PAYLOAD_TYPE, statement(of, at)),
-        )
+        text = _timed(issue, partial(_issued, key, receipt, digest))
         if text != one.receipt:
             raise NotMeasured("A receipt was issued differently.")
         _timed(
             verify,
-            lambda of=receipt, claimed=one: verify_receipt(
-                claimed.receipt,
+            partial(
+                verify_receipt,
+                one.receipt,
                 tool="refund",
-                args=action_args(claimed.action),
+                args=action_args(one.action),
                 keys=keys,
-                audience=of.aud,
+                audience=receipt.aud,
                 ledger=_Unused(),
-                now_s=of.iat,
+                now_s=receipt.iat,
             ),
         )
     return tuple(issue), tuple(verify)
+
+
+def _issued(key: SigningKey, receipt: Receipt, digest: str) -> str:
+    return key.envelope(PAYLOAD_TYPE, statement(receipt, digest))
 
 
 def _timed(times: list[float], work: Callable[[], T]) -> T:

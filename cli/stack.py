@@ -50,7 +50,7 @@ async def open_stack(
         # is there.
         Twokey(settings, insecure_dev=insecure_dev) as twokey,
         SlackBot(config, twokey.reviews) as bot,
-        serving_api(settings, twokey.store, twokey.service) as url,
+        serving_api(settings, twokey.store, twokey.service, twokey.reviews) as url,
     ):
         yield Stack(twokey, bot, url)
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import ipaddress
 from pathlib import Path
 from typing import Annotated, NamedTuple
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 _LAST_PORT = 65_535
+_LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 
 
 class Address(NamedTuple):
@@ -58,7 +60,57 @@ def _address(text: str) -> str:
     return text
 
 
-class ApiSettings(BaseModel):
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+
+def _https(url: str) -> str:
+    parts = urlsplit(url)
+    is_local = parts.scheme == "http" and parts.hostname in _LOOPBACK
+    if not parts.hostname or not (parts.scheme == "https" or is_local):
+        raise ValueError(
+            f"{url!r} could be answered by anybody on the way; write https://…, or "
+            "http:// on this machine."
+        )
+    return url
+
+
+class PersonSettings(_Model):
+    """Who somebody is in Slack, as far as a decision needs it.
+
+    Attributes:
+        user: their Slack user id.
+        usergroups: ids of the user groups in which they are.
+        name: for the card and the audit log.
+    """
+
+    user: str = Field(pattern=r"^[UW][A-Z0-9]{1,30}$")
+    usergroups: tuple[Annotated[str, Field(pattern=r"^S[A-Z0-9]{1,30}$")], ...] = ()
+    name: str = Field(default="", max_length=80)
+
+
+class PeopleSettings(_Model):
+    """Who may decide over HTTP: an OpenID Connect issuer says who somebody is.
+
+    Attributes:
+        issuer: as tokens name it; its keys are found from there.
+        audience: as tokens name this gateway.
+        claim: which of a token's claims names the person; ``email`` counts only where
+            the issuer has verified it.
+        team: id of the Slack workspace.
+        reviewers: value of the claim to who that is in Slack; nobody else decides.
+        keys_url: where the issuer's keys are; None: as the issuer's own document says.
+    """
+
+    issuer: Annotated[str, AfterValidator(_https)]
+    audience: str = Field(min_length=1)
+    claim: str = Field(default="sub", pattern=r"^[A-Za-z0-9_:/.-]{1,100}$")
+    team: str = Field(pattern=r"^T[A-Z0-9]{1,30}$")
+    reviewers: dict[str, PersonSettings] = Field(min_length=1)
+    keys_url: Annotated[str, AfterValidator(_https)] | None = None
+
+
+class ApiSettings(_Model):
     """How agents in other processes reach the gateway.
 
     Attributes:
@@ -69,9 +121,8 @@ class ApiSettings(BaseModel):
             accepted.
         requests_per_minute: how many requests one API key may send to one process.
         connections: how many connections one process keeps at once.
+        people: who may decide over HTTP; None: people decide in Slack alone.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     listen: Annotated[str, AfterValidator(_address)] | None = None
     certificate: Path | None = None
@@ -79,6 +130,7 @@ class ApiSettings(BaseModel):
     behind_proxy: bool = False
     requests_per_minute: int = Field(default=6000, ge=1, le=1_000_000)
     connections: int = Field(default=1000, ge=10, le=100_000)
+    people: PeopleSettings | None = None
 
     @model_validator(mode="after")
     def _safe(self) -> ApiSettings:

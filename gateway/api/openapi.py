@@ -21,6 +21,7 @@ from twokey.gateway.protocol.approval_views import (
     EventPage,
     EventView,
 )
+from twokey.gateway.protocol.decision_api import DecideQuestion, DecideReply
 from twokey.gateway.protocol.http_api import BASE, LEASE_HEADER, Operation, Scope
 from twokey.gateway.protocol.http_problems import (
     PROBLEM_TYPE,
@@ -84,6 +85,12 @@ def _document() -> Json:
                     "scheme": "bearer",
                     "description": "tk_…, as `twokey api-keys create` prints it.",
                 },
+                "person": {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "bearerFormat": "JWT",
+                    "description": "Of the OpenID Connect issuer in `api.people`.",
+                },
             },
         },
     }
@@ -99,8 +106,9 @@ def _models() -> tuple[Json, Json]:
     schemas: Json = dict(shared.get("$defs", {}))
     views: list[tuple[type[BaseModel], Any]] = [
         (view, "serialization")
-        for view in (ApprovalPage, ApprovalView, EventPage, EventView)
+        for view in (ApprovalPage, ApprovalView, EventPage, EventView, DecideReply)
     ]
+    views.append((DecideQuestion, "validation"))
     _, of_views = models_json_schema(views, ref_template=_REF)
     for name, schema in of_views.get("$defs", {}).items():
         schemas.setdefault(name, schema)
@@ -172,25 +180,56 @@ def _readings() -> Json:
                 "Return one approval: what became of its calls.",
                 "ApprovalView",
                 [*reading, problems.NOT_FOUND],
-                parameters=[
-                    {
-                        "name": "id",
-                        "in": "path",
-                        "required": True,
-                        "schema": {
-                            "type": "string",
-                            "pattern": "^[A-Za-z0-9_]{1,80}$",
-                        },
-                    }
-                ],
+                parameters=[_id()],
             )
         },
+        f"{BASE}/approvals/{{id}}/decide": {"post": _decide()},
         f"{BASE}/events": {"get": _events(reading)},
         f"{BASE}/openapi.json": {
             "get": _open("openapi", "Return this document.", "application/json")
         },
         "/healthz": {"get": _open("healthz", "The process answers.", "text/plain")},
         "/readyz": {"get": _readiness()},
+    }
+
+
+def _decide() -> Json:
+    found = _reading(
+        "decide",
+        "Decide about a call, as a person: by a token of your own, by no API key.",
+        "DecideReply",
+        [
+            *(*_EVERYWHERE, problems.TOO_MANY, problems.MALFORMED, problems.NO_TOKEN),
+            *(problems.PEOPLE_DECIDE, problems.NOT_ALLOWED, problems.NOT_FOUND),
+            *(problems.STALE, problems.SETTLED, problems.EXPIRED, problems.REFUSED),
+            *(problems.INVALID, problems.TOO_SLOW, problems.TOO_LARGE),
+        ],
+        parameters=[_id()],
+    )
+    found["description"] = (
+        "What is decided is named by `expected_version` and `action_hash`, as they "
+        "were read. It goes the same way as a click in Slack: roles, several people, "
+        "the policy of now."
+    )
+    found["tags"] = ["people"]
+    found["security"] = [{"person": []}]
+    found["requestBody"] = {
+        "required": True,
+        "content": {
+            "application/json": {
+                "schema": {"$ref": _REF.format(model="DecideQuestion")}
+            }
+        },
+    }
+    return found
+
+
+def _id() -> Json:
+    return {
+        "name": "id",
+        "in": "path",
+        "required": True,
+        "schema": {"type": "string", "pattern": "^[A-Za-z0-9_]{1,80}$"},
     }
 
 

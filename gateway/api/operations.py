@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from twokey.gateway.api.idempotency import Idempotency
 from twokey.gateway.api.refusals import Refusal
@@ -46,6 +46,8 @@ from twokey.gateway.service.remote_threads import RemoteThreads
 from twokey.gateway.service.settled_events import SettledEvents
 from twokey.gateway.store.fences import holding
 from twokey.gateway.trust.api_keys import ApiKey
+
+Q = TypeVar("Q")
 
 ALL_OPERATIONS: tuple[Operation[Any, Any], ...] = (*OPERATIONS, *THREAD_OPERATIONS)
 BY_PATH = {operation.path: operation for operation in ALL_OPERATIONS}
@@ -113,13 +115,18 @@ ASK: dict[str, Ask] = {
 
 
 def question_of(operation: Operation[Any, Any], body: bytes) -> object:
-    """Read the body of a request, strictly.
+    """Read the body of a request, strictly; raises as `read`."""
+    return read(operation.question, body)
+
+
+def read(adapter: TypeAdapter[Q], body: bytes) -> Q:
+    """Read a body, strictly.
 
     Raises:
         Refusal: when it cannot be read.
     """
     try:
-        return operation.question.validate_python(parse(body))
+        return adapter.validate_python(parse(body))
     except BadJson as error:
         raise Refusal(MALFORMED, str(error)) from error
     except ValidationError as error:

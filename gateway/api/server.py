@@ -16,9 +16,11 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from aiohttp import web
+from pydantic import TypeAdapter
 
 from twokey.gateway.api import operations, reading_routes
 from twokey.gateway.api.api_keys import ApiKeys
+from twokey.gateway.api.decide import Decisions, people_decide
 from twokey.gateway.api.health import Readiness
 from twokey.gateway.api.idempotency import REPLAYED
 from twokey.gateway.api.openapi import document
@@ -28,6 +30,7 @@ from twokey.gateway.api.refusals import Refusal, refused, unreadable
 from twokey.gateway.errors import TwokeyError
 from twokey.gateway.failures import log_failure
 from twokey.gateway.guarded_server import GuardedServer, Limits
+from twokey.gateway.protocol.decision_api import DecideQuestion
 from twokey.gateway.protocol.http_api import (
     BASE,
     LEASE_HEADER,
@@ -52,7 +55,10 @@ from twokey.gateway.trust.api_keys import ApiKey
 logger = logging.getLogger(__name__)
 
 _APPROVAL = re.compile(rf"{BASE}/approvals/(?P<id>[A-Za-z0-9_]{{1,80}})", re.ASCII)
+_DECIDE = re.compile(rf"{_APPROVAL.pattern}/decide", re.ASCII)
 _JSON = "application/json"
+
+DECIDE: TypeAdapter[DecideQuestion] = TypeAdapter(DecideQuestion)
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
@@ -78,6 +84,7 @@ class Api:
         tenant_of: returns what a tenant's agents may ask.
         limits: how much each key may ask.
         ready: says what keeps the gateway from working.
+        decisions: what people may decide; None: they decide in Slack alone.
         is_stopping: new work is refused, since the process stops.
     """
 
@@ -85,6 +92,7 @@ class Api:
     tenant_of: Callable[[str], Tenant]
     limits: RateLimits = field(default_factory=lambda: RateLimits(6000))
     ready: Readiness = always_ready
+    decisions: Decisions | None = None
     is_stopping: bool = False
 
     def server(self, limits: Limits | None = None) -> GuardedServer:
@@ -132,6 +140,8 @@ class Api:
             return _Route("POST", partial(self._ask, operation))
         if found := _APPROVAL.fullmatch(path):
             return _Route("GET", partial(self._approval, found["id"]))
+        if found := _DECIDE.fullmatch(path):
+            return _Route("POST", partial(self._decide, found["id"]))
         return {
             "/healthz": _Route("GET", self._health),
             "/readyz": _Route("GET", self._readiness),
@@ -204,12 +214,25 @@ class Api:
         headers = {REPLAYED: "true"} if is_replayed else None
         return web.Response(body=answer, content_type=_JSON, headers=headers)
 
-    async def _key(self, request: web.BaseRequest, scope: Scope) -> ApiKey:
-        """Return the key of a request, if it is valid and may ask this now."""
+    async def _decide(self, id_: str, request: web.BaseRequest) -> web.Response:
+        self._refuse_while_stopping()
+        if self.decisions is None:
+            raise people_decide()
+        by, token_hash = await self.decisions.reviewer(request)
+        self.limits.take(f"person {by.team} {by.user}")
+        asked = operations.read(DECIDE, await _body(request))
+        found = await self.decisions.decide(id_, asked, by, token_hash)
+        return web.Response(text=found.model_dump_json(), content_type=_JSON)
+
+    def _refuse_while_stopping(self) -> None:
         if self.is_stopping:
             raise Refusal(
                 STOPPING, "This process is stopping; ask again.", {"Retry-After": "1"}
             )
+
+    async def _key(self, request: web.BaseRequest, scope: Scope) -> ApiKey:
+        """Return the key of a request, if it is valid and may ask this now."""
+        self._refuse_while_stopping()
         kind, _, text = request.headers.get("Authorization", "").partition(" ")
         found = await self.keys.check(text) if kind.lower() == "bearer" else None
         if found is None:

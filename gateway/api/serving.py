@@ -12,9 +12,11 @@ from functools import partial
 from aiohttp import web
 
 from twokey.gateway.api.api_keys import ApiKeys
+from twokey.gateway.api.decide import Decisions
 from twokey.gateway.api.health import readiness
 from twokey.gateway.api.idempotency import Idempotency
 from twokey.gateway.api.operations import Tenant
+from twokey.gateway.api.person_tokens import PersonTokens
 from twokey.gateway.api.rate_limits import RateLimits
 from twokey.gateway.api.server import Api
 from twokey.gateway.api_settings import Address, ApiSettings
@@ -28,6 +30,7 @@ from twokey.gateway.service.event_feed import EventFeed
 from twokey.gateway.service.process_check import Registration
 from twokey.gateway.service.remote_runs import RemoteRunService
 from twokey.gateway.service.remote_threads import RemoteThreads
+from twokey.gateway.service.reviews import ReviewService
 from twokey.gateway.service.settled_events import SettledEvents
 from twokey.gateway.store.api_keys import ApiKeyStore
 from twokey.gateway.store.kept_answers import KeptAnswers
@@ -51,6 +54,7 @@ async def serving_api(
     settings: Settings,
     store: Store,
     service: AgentService,
+    reviews: ReviewService,
     registration: Registration | None = None,
 ) -> AsyncGenerator[str]:
     """Serve the HTTP API while the block runs, where the settings have it.
@@ -59,6 +63,7 @@ async def serving_api(
         settings: of the process.
         store: what it works on.
         service: what agents of this process ask.
+        reviews: what decides, for people with a token.
         registration: of this process among the others.
 
     Yields:
@@ -87,6 +92,7 @@ async def serving_api(
         tenant_of,
         limits=RateLimits(settings.api.requests_per_minute),
         ready=partial(readiness, store, settings.tenant, registration),
+        decisions=_decisions(settings.api, reviews),
     )
     limits = Limits(connections=settings.api.connections, body_bytes=MAX_BODY_BYTES)
     runner = web.ServerRunner(api.server(limits), shutdown_timeout=DRAIN_S)
@@ -101,6 +107,12 @@ async def serving_api(
         await runner.cleanup()
         await tenant.writes.close()
         await feed.close()
+
+
+def _decisions(settings: ApiSettings, reviews: ReviewService) -> Decisions | None:
+    if settings.people is None:
+        return None
+    return Decisions(PersonTokens(settings.people), reviews)
 
 
 def tenant_services(

@@ -14,9 +14,10 @@ from pathlib import Path
 import yaml
 
 from tests.service.harness import POLICY
+from tests.store_secrets import SECRETS
 
 SRC = Path(__file__).parents[2] / "src"
-SECRET = "5e" * 32
+SECRET = SECRETS[0].hex()
 READY_S = 60.0
 
 

@@ -7,6 +7,7 @@ import json
 import socket
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import httpx
@@ -25,6 +26,8 @@ from twokey.gateway.config import Settings
 from twokey.gateway.errors import NotAllowed, SettingsError
 from twokey.gateway.protocol.wire import Claimed, ProposedCall, Turn, TurnRef, Verdict
 from twokey.gateway.store.store import Store
+from twokey.gateway.trust.key_folder import Role
+from twokey.gateway.trust.keyring import FOLDER, Keyring
 
 REF = TurnRef(agent="support", thread="t1", message_id="m1")
 CALL = ProposedCall(tool="process_refund", args={"amount": 899}, tool_call_id="c1")
@@ -48,6 +51,10 @@ async def test_an_agent_elsewhere_needs_nothing_but_its_key(
     store: Store, tmp_path: Path
 ) -> None:
     harness = ServiceHarness(store)
+    # People decide in a process that holds the bot's key; the gateway reads its public
+    # half in the folder that both have.
+    store.keyring = Keyring(tmp_path / ".twokey" / FOLDER, makes=[Role.BOT])
+    store.keyring.make_missing(datetime(2026, 11, 26, tzinfo=UTC))
     async with gateway_process(tmp_path, store.conn.url) as running:
         made = await asyncio.to_thread(
             lambda: twokey(
@@ -113,28 +120,33 @@ def settings(folder: Path, **api: object) -> Settings:
 async def test_without_an_address_nothing_is_served(
     store: Store, tmp_path: Path
 ) -> None:
-    agents = ServiceHarness(store).agents
-    async with serving_api(settings(tmp_path), store, agents) as url:
+    harness = ServiceHarness(store)
+    agents, reviews = harness.agents, harness.reviews
+    async with serving_api(settings(tmp_path), store, agents, reviews) as url:
         assert url == ""
 
 
 async def test_a_taken_port_is_a_sentence(store: Store, tmp_path: Path) -> None:
-    agents = ServiceHarness(store).agents
+    harness = ServiceHarness(store)
+    agents, reviews = harness.agents, harness.reviews
     with socket.create_server(("127.0.0.1", 0)) as taken:
         listen = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(SettingsError, match=r"is in use; .* 'api\.listen'"):
-            async with serving_api(settings(tmp_path, listen=listen), store, agents):
+            async with serving_api(
+                settings(tmp_path, listen=listen), store, agents, reviews
+            ):
                 pass
 
 
 async def test_tls_is_spoken_with_a_certificate(store: Store, tmp_path: Path) -> None:
-    agents = ServiceHarness(store).agents
+    harness = ServiceHarness(store)
+    agents, reviews = harness.agents, harness.reviews
     await asyncio.to_thread(_make_certificate, tmp_path)
     found = settings(
         tmp_path, listen="127.0.0.1:0", certificate="tls.crt", private_key="tls.key"
     )
     async with (
-        serving_api(found, store, agents) as url,
+        serving_api(found, store, agents, reviews) as url,
         httpx.AsyncClient(base_url=url, verify=False) as client,  # noqa: S501 - its own certificate
     ):
         reply = await client.post("/v1/note")
@@ -151,8 +163,9 @@ async def test_a_certificate_that_cannot_be_used_is_a_sentence(
     found = settings(
         tmp_path, listen="127.0.0.1:0", certificate="tls.crt", private_key="tls.key"
     )
+    harness = ServiceHarness(store)
     with pytest.raises(SettingsError, match=r"api\.certificate"):
-        async with serving_api(found, store, ServiceHarness(store).agents):
+        async with serving_api(found, store, harness.agents, harness.reviews):
             pass
 
 

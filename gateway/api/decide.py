@@ -1,0 +1,218 @@
+"""Let people decide over HTTP, by the same way as a click in Slack."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from twokey.gateway.api.person_tokens import PersonTokens
+from twokey.gateway.api.refusals import Refusal
+from twokey.gateway.approvals.decisions import (
+    Approve,
+    Changed,
+    Click,
+    Decided,
+    Decision,
+    Edit,
+    Expired,
+    Forbidden,
+    Invalid,
+    Outcome,
+    Reject,
+    Repeated,
+    Respond,
+    Reviewer,
+    Stale,
+    TooSoon,
+    Unknown,
+    Voted,
+)
+from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.errors import CorruptRecord, NewerRecord, SettingsError
+from twokey.gateway.protocol.decision_api import DecideQuestion, DecideReply
+from twokey.gateway.protocol.http_problems import (
+    EXPIRED,
+    INVALID,
+    MALFORMED,
+    NOT_ALLOWED,
+    NOT_FOUND,
+    PEOPLE_DECIDE,
+    REFUSED,
+    SETTLED,
+    STALE,
+)
+from twokey.gateway.service.approval_readings import view_of
+from twokey.gateway.service.reviews import ReviewService
+from twokey.gateway.trust.api_keys import presented
+
+_IN_SLACK = (
+    "No API key decides: people do, in Slack. Over HTTP they need a token of their own "
+    "('api.people' in the settings)."
+)
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """What people may decide over HTTP.
+
+    Attributes:
+        tokens: verifies who they are.
+        reviews: what decides, as for a click.
+    """
+
+    tokens: PersonTokens
+    reviews: ReviewService
+
+    async def reviewer(self, request: web.BaseRequest) -> tuple[Reviewer, str]:
+        """Return who asks, and a hash of their token.
+
+        Raises:
+            Refusal: it is nobody who decides.
+        """
+        token = bearer_of(request)
+        reviewer = await self.tokens.reviewer(token)
+        return reviewer, f"sha256:{hashlib.sha256(token.encode()).hexdigest()}"
+
+    async def decide(
+        self, approval_id: str, asked: DecideQuestion, by: Reviewer, token_hash: str
+    ) -> DecideReply:
+        """Decide or vote on one call.
+
+        Raises:
+            Refusal: nothing was decided; says why.
+            StoreUnavailable: when it is not known to be written.
+        """
+        try:
+            loaded = await self.reviews.read(approval_id)
+        except (CorruptRecord, NewerRecord) as error:
+            raise Refusal(REFUSED, str(error)) from error
+        if loaded is None or loaded.approval.id != approval_id:
+            raise _unknown()
+        item = _item(loaded.approval, asked.call)
+        click = Click(
+            approval=approval_id,
+            index=item.index,
+            version=asked.expected_version,
+            action_hash=asked.action_hash,
+            request_digest=token_hash,
+        )
+        try:
+            outcome = await self.reviews.decide(
+                click, decision_of(asked), by, voters=self._voters
+            )
+        except SettingsError as error:
+            raise Refusal(PEOPLE_DECIDE, str(error)) from error
+        return _reply(outcome)
+
+    async def _voters(self, item: Item) -> Sequence[Reviewer]:
+        return [self.tokens.known(vote.by.user) for vote in item.votes]
+
+
+def bearer_of(request: web.BaseRequest) -> str:
+    """Return the token of a person in a request.
+
+    Raises:
+        Refusal: it is an API key, or there is none.
+    """
+    kind, _, text = request.headers.get("Authorization", "").partition(" ")
+    if kind.lower() != "bearer" or not text or text.startswith("tk_"):
+        raise people_decide()
+    if presented(text) is not None:
+        raise people_decide()
+    return text
+
+
+def people_decide() -> Refusal:
+    """Return the refusal of whoever is no person."""
+    return Refusal(PEOPLE_DECIDE, _IN_SLACK)
+
+
+def decision_of(asked: DecideQuestion) -> Decision:
+    """Return what a person said.
+
+    Raises:
+        Refusal: when its parts contradict each other.
+    """
+    is_edit, is_response = asked.decision == "edit", asked.decision == "respond"
+    if (asked.modified_args is not None) is not is_edit:
+        raise Refusal(MALFORMED, "'modified_args' belongs to an edit, and to no other.")
+    if (asked.message or asked.answers) and not is_response:
+        raise Refusal(MALFORMED, "'message' and 'answers' belong to a response.")
+    match asked.decision:
+        case "approve":
+            return Approve(reason=asked.reason)
+        case "edit":
+            return Edit(args=asked.modified_args or {}, reason=asked.reason)
+        case "reject":
+            return Reject(reason=asked.reason)
+        case "respond":
+            return Respond(message=asked.message, answers=asked.answers)
+
+
+def _item(approval: Approval, call: str) -> Item:
+    if not call and len(approval.items) == 1:
+        return approval.items[0]
+    found = next((item for item in approval.items if item.id == call), None)
+    if not call:
+        raise Refusal(INVALID, "This approval has several calls; name one in 'call'.")
+    if found is None or approval.is_standing:
+        raise Refusal(NOT_FOUND, "There is no such call in this approval.")
+    return found
+
+
+def _reply(outcome: Outcome) -> DecideReply:
+    match outcome:
+        case Decided():
+            return DecideReply(outcome="decided", approval=view_of(outcome.approval))
+        case Voted():
+            return DecideReply(
+                outcome="voted",
+                have=outcome.have,
+                need=outcome.need,
+                approval=view_of(outcome.approval),
+            )
+        case TooSoon():
+            return DecideReply(outcome="again", approval=view_of(outcome.approval))
+        case _:
+            raise _refusal(outcome)
+
+
+def _refusal(outcome: Outcome) -> Refusal:  # noqa: PLR0911 - one for each outcome
+    match outcome:
+        case Repeated():
+            return Refusal(
+                STALE,
+                "A call with the same effect was approved since you read this one; "
+                "read it again, and decide again if it should run as well.",
+            )
+        case Stale():
+            return Refusal(
+                SETTLED, f"This call does not wait any more: it is {outcome.state}."
+            )
+        case Changed():
+            return Refusal(
+                STALE,
+                f"You read version {outcome.seen_version}, or another action, and this "
+                f"is version {outcome.version}; read it again and decide about that.",
+            )
+        case Expired():
+            return Refusal(EXPIRED, "The time to decide is over; nothing ran.")
+        case Forbidden():
+            return Refusal(NOT_ALLOWED, outcome.reason)
+        case Invalid():
+            said = " ".join(
+                f"{place or 'The whole'}: {why}"
+                for place, why in outcome.errors.items()
+            )
+            return Refusal(INVALID, said)
+        case Unknown():
+            return _unknown()
+        case _:
+            raise AssertionError(f"{outcome.kind} is an answer")
+
+
+def _unknown() -> Refusal:
+    return Refusal(NOT_FOUND, "There is no such approval.")

@@ -1,0 +1,230 @@
+"""Verify tokens of people (OpenID Connect), and find out who they are in Slack.
+
+A token counts when the configured issuer signed it for this gateway, it has not ended,
+and one of its claims names somebody whom the settings list. Only signatures by key
+pairs count: what anybody who can verify could also make proves nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import math
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+import aiohttp
+import jwt
+
+from twokey.gateway.api.refusals import Refusal
+from twokey.gateway.api_settings import PeopleSettings
+from twokey.gateway.approvals.decisions import AccountKind, Gesture, Reviewer
+from twokey.gateway.protocol.http_problems import NO_TOKEN, NOT_ALLOWED, UNAVAILABLE
+
+logger = logging.getLogger(__name__)
+
+ALGORITHMS = [
+    *("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
+    *("ES256", "ES384", "ES512", "EdDSA"),
+]
+LEEWAY_S = 30.0
+"""How far two clocks may be apart."""
+
+MOST_AGE_S = 12 * 3600.0
+"""How old a token may be, whatever it says of its end."""
+
+FRESH_S = 600.0
+"""How long the issuer's keys count as they were read."""
+
+AGAIN_S = 15.0
+"""How soon they are read again at most, because of a key that is not known."""
+
+_FETCH_S = 5.0
+_MOST_BYTES = 256 * 1024
+_LONGEST_TOKEN = 16 * 1024
+
+Fetch = Callable[[str], Awaitable[bytes]]
+
+
+async def fetch(url: str) -> bytes:
+    """Return what stands at a URL; raises OSError, ValueError or a client's error."""
+    timeout = aiohttp.ClientTimeout(total=_FETCH_S)
+    async with (
+        aiohttp.ClientSession(timeout=timeout) as session,
+        # A redirect would let another server say which keys count.
+        session.get(url, allow_redirects=False) as response,
+    ):
+        if response.status != 200:  # noqa: PLR2004 - OK
+            raise OSError(f"status {response.status}")
+        body = await response.content.read(_MOST_BYTES + 1)
+        if len(body) > _MOST_BYTES:
+            raise ValueError("too long")
+        return body
+
+
+class PersonTokens:
+    """Verifies tokens of people.
+
+    Args:
+        settings: whose tokens count, and who people are.
+        fetch: reads the issuer's documents.
+        clock_s: a clock that never goes back.
+        now_s: Unix seconds.
+    """
+
+    def __init__(
+        self,
+        settings: PeopleSettings,
+        *,
+        fetch: Fetch = fetch,
+        clock_s: Callable[[], float] = time.monotonic,
+        now_s: Callable[[], float] = time.time,  # noqa: TID251 - the issuer's clock is the other side
+    ) -> None:
+        self._settings = settings
+        self._fetch = fetch
+        self._clock_s = clock_s
+        self._now_s = now_s
+        self._keys: dict[str, jwt.PyJWK] = {}
+        self._read_s = self._asked_s = -math.inf
+        self._lock = asyncio.Lock()
+
+    async def reviewer(self, token: str) -> Reviewer:
+        """Return who a token is of.
+
+        Raises:
+            Refusal: it proves nobody, or somebody who decides nothing here.
+        """
+        claims = await self._claims(token)
+        named = claims.get(self._settings.claim)
+        is_named = isinstance(named, str) and bool(named)
+        if self._settings.claim == "email" and claims.get("email_verified") is not True:
+            is_named = False
+        if not is_named:
+            raise Refusal(
+                NO_TOKEN,
+                f"The token does not say who you are: its claim "
+                f"{self._settings.claim!r} is missing, or not verified.",
+            )
+        person = self._settings.reviewers.get(cast("str", named))
+        if person is None:
+            raise Refusal(
+                NOT_ALLOWED,
+                "Nobody of this name decides here; 'api.people.reviewers' in the "
+                "settings lists who does.",
+            )
+        return self.known(person.user)
+
+    def known(self, user: str) -> Reviewer:
+        """Return a person by their Slack user id, as the settings have them now."""
+        team = self._settings.team
+        for person in self._settings.reviewers.values():
+            if person.user == user:
+                return Reviewer(
+                    team=team,
+                    user=user,
+                    name=person.name,
+                    usergroups=frozenset(person.usergroups),
+                    account=AccountKind.MEMBER,
+                    gesture=Gesture.API,
+                )
+        # Who is not listed may be anybody by now.
+        return Reviewer(team=team, user=user, account=AccountKind.UNKNOWN)
+
+    async def _claims(self, token: str) -> dict[str, Any]:
+        try:
+            kid = jwt.get_unverified_header(token[:_LONGEST_TOKEN]).get("kid")
+            key = await self._key(kid if isinstance(kid, str) else "")
+            claims: dict[str, Any] = jwt.decode(
+                token,
+                key,
+                algorithms=ALGORITHMS,
+                audience=self._settings.audience,
+                issuer=self._settings.issuer,
+                leeway=LEEWAY_S,
+                options={"require": ["exp", "iat", "iss", "aud", "sub"]},
+            )
+            self._check_age(float(claims["iat"]))
+        except (jwt.PyJWTError, ValueError, TypeError, KeyError) as error:
+            # Without its text, which may quote the token.
+            logger.warning("api.token_refused why=%s", type(error).__name__)
+            raise Refusal(
+                NO_TOKEN,
+                "This token was refused "
+                f"({type(error).__name__}); send one of {self._settings.issuer} for "
+                f"{self._settings.audience!r} that has not ended.",
+                {"WWW-Authenticate": "Bearer"},
+            ) from error
+        return claims
+
+    def _check_age(self, iat: float) -> None:
+        if self._now_s() - iat > MOST_AGE_S:
+            raise jwt.ExpiredSignatureError("too old")
+
+    async def _key(self, kid: str) -> jwt.PyJWK:
+        async with self._lock:
+            now_s = self._clock_s()
+            is_fresh = now_s - self._read_s < FRESH_S
+            # Anybody can name a key that is not known: the issuer is not asked for
+            # each of them.
+            may_ask = now_s - self._asked_s >= AGAIN_S
+            if may_ask and not (is_fresh and kid in self._keys):
+                self._asked_s = now_s
+                await self._read()
+                is_fresh = now_s - self._read_s < FRESH_S
+            # Not decided by keys that may have been withdrawn since.
+            if not is_fresh:
+                raise Refusal(
+                    UNAVAILABLE,
+                    "The keys of the issuer of tokens cannot be read; try again later.",
+                    {"Retry-After": f"{AGAIN_S:.0f}"},
+                )
+        key = self._keys.get(kid)
+        if key is None:
+            raise jwt.InvalidKeyError("not a key of the issuer")
+        return key
+
+    async def _read(self) -> None:
+        """Read the issuer's keys; what cannot be read leaves those of before."""
+        try:
+            found = json.loads(await self._fetch(await self._keys_url()))
+            keys = [one for one in found["keys"] if _signs(one)]
+            self._keys = {str(one["kid"]): jwt.PyJWK(one) for one in keys}
+        except _UNREAD as error:
+            logger.error("api.issuer_keys_unread error=%s", type(error).__name__)  # noqa: TRY400 - its text is the issuer's
+            return
+        self._read_s = self._clock_s()
+
+    async def _keys_url(self) -> str:
+        given = self._settings.keys_url
+        if given is not None:
+            return given
+        issuer = self._settings.issuer
+        base = issuer.rstrip("/")
+        about = json.loads(
+            await self._fetch(f"{base}/.well-known/openid-configuration")
+        )
+        url = str(about["jwks_uri"])
+        if about["issuer"] != issuer or not url.startswith(("https://", f"{base}/")):
+            raise ValueError("another issuer, or keys that are not read by https")
+        return url
+
+
+_UNREAD = (
+    aiohttp.ClientError,
+    OSError,
+    TimeoutError,
+    ValueError,
+    TypeError,
+    KeyError,
+    jwt.PyJWTError,
+)
+"""What reading an issuer's documents may raise."""
+
+
+def _signs(key: dict[str, Any]) -> bool:
+    is_pair = key.get("kty") in {"RSA", "EC", "OKP"}
+    return (
+        is_pair and key.get("use", "sig") == "sig" and isinstance(key.get("kid"), str)
+    )

@@ -1,0 +1,471 @@
+"""People decide over HTTP by a token of their own, and nobody does by an API key."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import httpx
+import jwt
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from jwt.algorithms import ECAlgorithm, RSAAlgorithm
+from pydantic import ValidationError
+
+from tests.api.api_stack import ApiStack, serving
+from tests.service.harness import ANA, ServiceHarness, claim_of
+from twokey.gateway.api.decide import Decisions
+from twokey.gateway.api.person_tokens import AGAIN_S, FRESH_S, PersonTokens
+from twokey.gateway.api_settings import PeopleSettings
+from twokey.gateway.approvals.decisions import Approve
+from twokey.gateway.protocol.http_api import OPERATIONS, Scope
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.wire import Claimed, TurnRef, Verdict
+from twokey.gateway.store.store import Store
+
+ISSUER = "https://login.example.com/"
+SETTINGS = PeopleSettings.model_validate(
+    {
+        "issuer": ISSUER,
+        "audience": "twokey",
+        "team": "T0",
+        "reviewers": {
+            "ana": {"user": "U0ANA", "name": "Ana"},
+            "ben": {"user": "U0BEN"},
+            "chloe": {"user": "U0CHLOE"},
+            "dan": {"user": "U0DAN"},
+            "eve": {"user": "U0EVE"},
+        },
+    }
+)
+RSA = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+EC = ec.generate_private_key(ec.SECP256R1())
+OTHER = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+
+
+def jwk(key: Any, kid: str) -> dict[str, Any]:
+    algorithm: Any = RSAAlgorithm if isinstance(key, rsa.RSAPrivateKey) else ECAlgorithm
+    return {**json.loads(algorithm.to_jwk(key.public_key())), "kid": kid}
+
+
+class Issuer:
+    """An issuer of tokens, and the clock of who asks it."""
+
+    def __init__(self) -> None:
+        self.documents: dict[str, Any] = {
+            f"{ISSUER}.well-known/openid-configuration": {
+                "issuer": ISSUER,
+                "jwks_uri": f"{ISSUER}keys",
+            },
+            f"{ISSUER}keys": {"keys": [jwk(RSA, "a"), jwk(EC, "b")]},
+        }
+        self.asked: list[str] = []
+        self.now_s = 0.0
+
+    async def fetch(self, url: str) -> bytes:
+        self.asked.append(url)
+        found = self.documents.get(url)
+        if found is None:
+            raise OSError("status 404")
+        return json.dumps(found).encode()
+
+    def token(
+        self,
+        sub: str = "ana",
+        *,
+        key: Any = RSA,
+        kid: str = "a",
+        alg: str = "RS256",
+        **claims: Any,
+    ) -> str:
+        now = int(time.time())  # noqa: TID251 - an issuer's clock is that of the world
+        body = {
+            "iss": ISSUER,
+            "aud": "twokey",
+            "sub": sub,
+            "iat": now,
+            "exp": now + 300,
+        }
+        body = {k: v for k, v in {**body, **claims}.items() if v is not None}
+        return jwt.encode(body, key, algorithm=alg, headers={"kid": kid})
+
+
+@pytest.fixture
+def issuer() -> Issuer:
+    return Issuer()
+
+
+@pytest.fixture
+async def stack(store: Store, issuer: Issuer) -> AsyncGenerator[ApiStack]:
+    harness = ServiceHarness(store)
+    async with serving(harness) as found:
+        tokens = PersonTokens(
+            SETTINGS, fetch=issuer.fetch, clock_s=lambda: issuer.now_s
+        )
+        found.api.decisions = Decisions(tokens, harness.reviews)
+        yield found
+
+
+async def ask(
+    stack: ApiStack,
+    verdict: Verdict,
+    token: str,
+    decision: str = "approve",
+    **more: Any,
+) -> httpx.Response:
+    approval = verdict.item_id.partition(".")[0]
+    body = {
+        "expected_version": 1,
+        "action_hash": verdict.action_hash,
+        "decision": decision,
+        **more,
+    }
+    headers = {"Authorization": f"Bearer {token}"}
+    async with httpx.AsyncClient(base_url=stack.url, headers=headers) as client:
+        return await client.post(f"/v1/approvals/{approval}/decide", json=body)
+
+
+async def held(
+    stack: ApiStack, tool: str = "process_refund", thread: str = "t1"
+) -> tuple[TurnRef, Verdict]:
+    ref, (verdict,) = await stack.harness.submit((tool, {"amount": 5}), thread=thread)
+    return ref, verdict
+
+
+async def state(stack: ApiStack, verdict: Verdict) -> ItemState:
+    return (await stack.harness.item(verdict.item_id)).state
+
+
+@pytest.mark.parametrize(
+    ("key", "kid", "alg"), [(RSA, "a", "RS256"), (EC, "b", "ES256")]
+)
+async def test_a_person_approves(
+    stack: ApiStack, issuer: Issuer, key: Any, kid: str, alg: str
+) -> None:
+    ref, verdict = await held(stack)
+    token = issuer.token(key=key, kid=kid, alg=alg)
+
+    reply = await ask(stack, verdict, token, reason="seen")
+
+    assert reply.status_code == 200
+    assert reply.json()["outcome"] == "decided"
+    claimed = await stack.harness.agents.claim(claim_of(ref, verdict))
+    assert isinstance(claimed, Claimed)
+    item = await stack.harness.item(verdict.item_id)
+    assert item.votes[0].by.user == "U0ANA"
+    log = stack.harness.store.audit(stack.harness.store.keys_of_tenant("default"))
+    events = [event async for event in log.newest(20)]
+    authorized = next(one for one in events if one.name == "item.authorized")
+    assert authorized.actor.endswith("U0ANA")
+    assert authorized.data["gesture"] == "api"
+    assert authorized.request_digest.startswith("sha256:")
+    assert token not in authorized.model_dump_json()
+
+
+async def test_a_person_edits_rejects_and_responds(
+    stack: ApiStack, issuer: Issuer
+) -> None:
+    (_, edited), (_, rejected), (_, answered) = [
+        await held(stack, thread=f"t{n}") for n in range(3)
+    ]
+    token = issuer.token()
+    replies = [
+        await ask(stack, edited, token, "edit", modified_args={"amount": 1}),
+        await ask(stack, rejected, token, "reject", reason="no"),
+        await ask(stack, answered, token, "respond", message="ask the bank"),
+    ]
+
+    assert [one.status_code for one in replies] == [200] * 3
+    assert replies[0].json()["approval"]["calls"][0]["args"] == {"amount": 1}
+    states = [await state(stack, one) for one in (edited, rejected, answered)]
+    assert states == ["authorized", "rejected", "answered"]
+
+
+async def test_two_people_are_needed_where_the_policy_says_so(
+    stack: ApiStack, issuer: Issuer
+) -> None:
+    _, verdict = await held(stack, "wire_money")
+    first = await ask(stack, verdict, issuer.token())
+    if first.json().get("outcome") == "again":
+        first = await ask(stack, verdict, issuer.token())
+    twice = await ask(stack, verdict, issuer.token())
+    second = await ask(stack, verdict, issuer.token("chloe"))
+    if second.json().get("outcome") == "again":
+        second = await ask(stack, verdict, issuer.token("chloe"))
+
+    assert (first.json()["outcome"], first.json()["need"]) == ("voted", 2)
+    assert twice.status_code == 403
+    assert second.json()["outcome"] == "decided"
+
+
+@pytest.mark.parametrize("who", ["dan", "eve"])
+async def test_who_may_not_in_slack_may_not_here(
+    stack: ApiStack, issuer: Issuer, who: str
+) -> None:
+    _, verdict = await held(stack)  # Dan asked for it, and Eve holds no role
+
+    reply = await ask(stack, verdict, issuer.token(who))
+
+    assert reply.status_code == 403
+    assert reply.json()["type"].endswith("/not-allowed")
+    assert await state(stack, verdict) == "pending"
+
+
+async def test_a_decision_is_about_what_was_read(
+    stack: ApiStack, issuer: Issuer
+) -> None:
+    _, verdict = await held(stack)
+    _, other = await held(stack, thread="t2")
+    token = issuer.token()
+    stale = [
+        await ask(stack, verdict, token, expected_version=2),
+        await ask(stack, verdict, token, action_hash=other.action_hash),
+    ]
+    await ask(stack, other, token)
+    settled = await ask(stack, other, token, "reject")
+    await stack.harness.overdue(verdict.item_id.partition(".")[0])
+    late = await ask(stack, verdict, token)
+
+    assert [one.status_code for one in stale] == [409, 409]
+    assert all(one.json()["type"].endswith("/stale") for one in stale)
+    assert settled.json()["type"].endswith("/settled")
+    assert late.json()["type"].endswith("/expired")
+    assert await state(stack, other) == "authorized"
+
+
+async def test_what_is_not_there_is_not_found(stack: ApiStack, issuer: Issuer) -> None:
+    _, verdict = await held(stack)
+    never = verdict.with_(item_id=f"ap_s0_{'0' * 32}.0")
+    token = issuer.token()
+    replies = [
+        await ask(stack, never, token),
+        await ask(stack, never.with_(item_id="x.0"), token),
+        await ask(stack, verdict, token, call=never.item_id),
+    ]
+
+    assert [one.status_code for one in replies] == [404] * 3
+
+
+@pytest.mark.parametrize(
+    ("decision", "more", "status"),
+    [
+        ("edit", {}, 400),
+        ("approve", {"modified_args": {}}, 400),
+        ("approve", {"message": "x"}, 400),
+        ("reject", {"answers": ["x"]}, 400),
+        ("withdraw", {}, 400),
+        ("approve", {"expected_version": 0}, 400),
+        ("approve", {"action_hash": "sha256:x"}, 400),
+        ("approve", {"as": "U0BEN"}, 400),
+        ("respond", {"message": ""}, 422),
+    ],
+)
+async def test_a_decision_that_cannot_be_is_refused(
+    stack: ApiStack, issuer: Issuer, decision: str, more: dict[str, Any], status: int
+) -> None:
+    _, verdict = await held(stack)
+
+    reply = await ask(stack, verdict, issuer.token(), decision, **more)
+
+    assert reply.status_code == status
+    assert await state(stack, verdict) == "pending"
+
+
+async def test_no_api_key_decides(stack: ApiStack) -> None:
+    _, verdict = await held(stack)
+    for key in (stack.key(agents=["*"]), stack.key(scopes=[*Scope]), "tk_x"):
+        reply = await ask(stack, verdict, key)
+        assert reply.status_code == 403
+        assert "people do, in Slack" in reply.json()["detail"]
+    stack.api.decisions = None
+    reply = await ask(stack, verdict, stack.key())
+
+    assert reply.json()["type"].endswith("/people-decide")
+    assert await state(stack, verdict) == "pending"
+    assert not [one for one in OPERATIONS if "decide" in one.name]
+
+
+NOW = int(time.time())  # noqa: TID251 - likewise
+
+
+@pytest.mark.parametrize(
+    "claims",
+    [
+        {"iss": "https://other.example.com/"},
+        {"iss": None},
+        {"aud": "another"},
+        {"aud": None},
+        {"exp": NOW - 3600},
+        {"exp": None},
+        {"iat": None},
+        {"iat": NOW - 13 * 3600},
+        {"iat": NOW + 3600},
+        {"nbf": NOW + 3600},
+        {"sub": None},
+        {"sub": 1},
+        {"sub": ""},
+        {"key": OTHER},
+        {"kid": "b"},
+        {"kid": "never"},
+        {"key": EC, "alg": "ES256"},
+    ],
+)
+async def test_a_token_that_does_not_hold_proves_nobody(
+    stack: ApiStack, issuer: Issuer, claims: dict[str, Any]
+) -> None:
+    _, verdict = await held(stack)
+
+    reply = await ask(stack, verdict, issuer.token(**{"sub": "ana", **claims}))
+
+    assert reply.status_code == 401
+    assert reply.json()["type"].endswith("/no-token")
+    assert await state(stack, verdict) == "pending"
+
+
+async def test_a_token_by_a_shared_secret_proves_nobody(
+    stack: ApiStack, issuer: Issuer
+) -> None:
+    _, verdict = await held(stack)
+    secret = "s" * 32
+    issuer.documents[f"{ISSUER}keys"]["keys"].append(
+        {"kty": "oct", "kid": "c", "k": "c3NzcyI", "alg": "HS256"}
+    )
+    tokens = [
+        issuer.token(key=secret, kid="c", alg="HS256"),
+        issuer.token(key=secret, kid="a", alg="HS256"),
+        jwt.encode({"sub": "ana"}, key="", algorithm="none", headers={"kid": "a"}),
+        "a.b.c",
+        "x" * 5000,
+        issuer.token()[:-4] + "AAAA",
+    ]
+    for token in tokens:
+        assert (await ask(stack, verdict, token)).status_code == 401
+    assert await state(stack, verdict) == "pending"
+
+
+async def test_nobody_else_is_a_reviewer(stack: ApiStack, issuer: Issuer) -> None:
+    _, verdict = await held(stack)
+
+    reply = await ask(stack, verdict, issuer.token("mallory"))
+
+    assert reply.json()["type"].endswith("/not-allowed")
+    assert await state(stack, verdict) == "pending"
+
+
+async def test_an_address_counts_once_it_is_verified(
+    stack: ApiStack, issuer: Issuer
+) -> None:
+    _, verdict = await held(stack)
+    by_mail = SETTINGS.model_copy(
+        update={"claim": "email", "reviewers": {"ana@x": SETTINGS.reviewers["ana"]}}
+    )
+    tokens = PersonTokens(by_mail, fetch=issuer.fetch, clock_s=lambda: 0.0)
+    stack.api.decisions = Decisions(tokens, stack.harness.reviews)
+    refused = [
+        await ask(stack, verdict, issuer.token(email="ana@x")),
+        await ask(stack, verdict, issuer.token(email="ana@x", email_verified="true")),
+    ]
+    taken = await ask(stack, verdict, issuer.token(email="ana@x", email_verified=True))
+
+    assert [one.status_code for one in refused] == [401, 401]
+    assert taken.status_code == 200
+
+
+async def test_new_keys_of_the_issuer_are_found_and_old_ones_end(
+    stack: ApiStack, issuer: Issuer
+) -> None:
+    _, verdict = await held(stack)
+    _, second = await held(stack, thread="t2")
+    await ask(stack, verdict, issuer.token())
+    issuer.documents[f"{ISSUER}keys"] = {"keys": [jwk(OTHER, "c")]}
+    new = issuer.token(key=OTHER, kid="c")
+    too_early = await ask(stack, second, new)
+    asked = len(issuer.asked)
+    await ask(stack, second, new)
+    assert len(issuer.asked) == asked
+    issuer.now_s += AGAIN_S
+    taken = await ask(stack, second, new)
+    old = await ask(stack, second, issuer.token())
+
+    assert too_early.status_code == 401
+    assert taken.status_code == 200
+    assert old.status_code == 401
+
+
+async def test_keys_that_cannot_be_read_decide_nothing(
+    stack: ApiStack, issuer: Issuer
+) -> None:
+    _, verdict = await held(stack)
+    before = dict(issuer.documents)
+    issuer.documents.clear()
+    away = await ask(stack, verdict, issuer.token())
+    issuer.documents.update(before)
+    issuer.now_s += AGAIN_S
+    there = await ask(stack, verdict, issuer.token())
+    issuer.documents.clear()
+    _, second = await held(stack, thread="t2")
+    issuer.now_s += FRESH_S
+    stale = await ask(stack, second, issuer.token())
+
+    assert (away.status_code, there.status_code) == (503, 200)
+    assert stale.status_code == 503
+    assert await state(stack, second) == "pending"
+
+
+@pytest.mark.parametrize(
+    "about",
+    [
+        {"issuer": "https://other.example.com/", "jwks_uri": f"{ISSUER}keys"},
+        {"issuer": ISSUER, "jwks_uri": "http://login.example.com/keys"},
+        {"issuer": ISSUER},
+        [],
+    ],
+)
+async def test_the_issuers_document_is_its_own(
+    stack: ApiStack, issuer: Issuer, about: Any
+) -> None:
+    issuer.documents[f"{ISSUER}.well-known/openid-configuration"] = about
+    _, verdict = await held(stack)
+
+    assert (await ask(stack, verdict, issuer.token())).status_code == 503
+
+
+async def test_a_vote_of_somebody_unlisted_is_asked_about(
+    stack: ApiStack, issuer: Issuer
+) -> None:
+    _, verdict = await held(stack, "wire_money")
+    people = {"chloe": SETTINGS.reviewers["chloe"]}
+    tokens = PersonTokens(
+        SETTINGS.model_copy(update={"reviewers": people}),
+        fetch=issuer.fetch,
+        clock_s=lambda: 0.0,
+    )
+    stack.api.decisions = Decisions(tokens, stack.harness.reviews)
+    click = await stack.harness.click(verdict)
+    for _ in range(2):
+        await stack.harness.reviews.decide(click, Approve(), ANA)
+    for _ in range(2):
+        await ask(stack, verdict, issuer.token("chloe"))
+
+    # Nobody here knows whether Ana still holds her role.
+    assert await state(stack, verdict) == "pending"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"issuer": "http://login.example.com"},
+        {"audience": ""},
+        {"team": "x"},
+        {"reviewers": {}},
+        {"reviewers": {"ana": {"user": "ana"}}},
+        {"reviewers": {"ana": {"user": "U0ANA", "usergroups": ["support"]}}},
+        {"keys_url": "ftp://x"},
+    ],
+)
+def test_settings_that_trust_anybody_are_refused(change: dict[str, Any]) -> None:
+    given = {**SETTINGS.model_dump(mode="json"), **change}
+    with pytest.raises(ValidationError):
+        PeopleSettings.model_validate(given)

@@ -21,6 +21,7 @@ from bench.stats import Figure, Measured, NotMeasured, plain, ratio
 from twokey.gateway.protocol.digest import action_args
 from twokey.gateway.protocol.receipts import (
     PAYLOAD_TYPE,
+    Receipt,
     read_receipt,
     statement,
     verify_receipt,

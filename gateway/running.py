@@ -162,7 +162,7 @@ async def running(
     # One loop for each shard: a node that is away must not stop the clock of others.
     for keys in store.every_shard():
         if store.keeps_tree:
-            writers.append(AuditWriter(store, keys))
+            writers.append(AuditWriter(store, keys, tenant=tenant))
             tasks.append(
                 asyncio.create_task(repeat(writers[-1].tick, stop, every_s=AUDIT_S))
             )

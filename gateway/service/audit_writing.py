@@ -58,14 +58,21 @@ class AuditWriter:
     Args:
         store: with a keyring that signs for the audit log, and a folder for the tree.
         keys: of the shard.
+        tenant: who is told of what is wrong with it.
         clock: seconds that only go forward.
     """
 
     def __init__(
-        self, store: Store, keys: Keys, *, clock: Callable[[], float] = now_s
+        self,
+        store: Store,
+        keys: Keys,
+        *,
+        tenant: str = "default",
+        clock: Callable[[], float] = now_s,
     ) -> None:
         self._store = store
         self._keys = keys
+        self._tenant = tenant
         self._clock = clock
         self._log = store.audit(keys)
         self._keyring, folder = required(store)
@@ -97,6 +104,10 @@ class AuditWriter:
                 logger.error(  # noqa: TRY400 - it says all
                     "audit.not_written shard=%s why=%s", self._keys.shard, problem
                 )
+                stalled = SecurityEvent(
+                    kind=SecurityKind.STALLED, tenant=self._tenant, about="audit tree"
+                )
+                await self._store.security.report(self._keys, stalled)
         else:
             self._problem = ""
 
@@ -216,10 +227,10 @@ class AuditWriter:
             # What older versions wrote has no seal, and is what the tree began with.
             if one.state is SealState.UNSEALED and one.place < begun:
                 continue
-            # Its tenant is what somebody else wrote: nobody is told by it.
+            # Not for the tenant that it names: that is what somebody else wrote.
             event = SecurityEvent(
                 kind=SecurityKind.SEAL_WRONG,
-                tenant="",
+                tenant=self._tenant,
                 about="audit entry",
                 name=f"{one.place[0]}-{one.place[1]} {one.state}",
             )

@@ -105,8 +105,8 @@ OUTAGES_TABLE = (
     Mutant(
         "an event cuts off none that nobody has read",
         "gateway/store/lua/prelude.lua",
-        "redis.call('XADD', outbox, '*', 'e', event",
-        "redis.call('XADD', outbox, 'MAXLEN', '~', 100000, '*', 'e', event",
+        "redis.call('XADD', outbox, '*', 'e', text",
+        "redis.call('XADD', outbox, 'MAXLEN', '~', 100000, '*', 'e', text",
         "tests/store/test_readers.py",
     ),
     Mutant(

@@ -7,6 +7,7 @@ fail. `make mutants` runs the table; a row that no test notices fails it.
 from __future__ import annotations
 
 from tests.mutants.as_shown import AS_SHOWN_TABLE
+from tests.mutants.audit import AUDIT_TABLE
 from tests.mutants.collected import COLLECTED_TABLE
 from tests.mutants.connection import CONNECTION_TABLE
 from tests.mutants.current_policy import CURRENT_POLICY_TABLE
@@ -473,6 +474,7 @@ TABLE = (
     ),
     *TRIAGE_TABLE,
     *TRUST_TABLE,
+    *AUDIT_TABLE,
     *QUESTION_TABLE,
     *INQUIRY_TABLE,
     *REACH_TABLE,

@@ -104,6 +104,7 @@ class AuditIndex:
         path = self._path(shard)
         if path is None:
             return
+        path.touch(mode=0o600)
         rows = [(name, one.rev, int(one.claimed)) for name, one in seen.items()]
         with closing(sqlite3.connect(path)) as db, db:
             # Readers go on meanwhile. It can be built again, so it is not synced.

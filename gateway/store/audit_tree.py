@@ -202,13 +202,15 @@ class TreeFiles:
 
     def append(self, records: Sequence[TreeRecord]) -> None:
         """Add records; they are on the disk when a checkpoint is written."""
-        with self.tree_path.open("ab") as file:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        with os.fdopen(os.open(self.tree_path, flags, 0o600), "ab") as file:
             file.write(b"".join(one.packed for one in records))
 
     def cut(self, size: int) -> None:
         """Cut off all records behind the first ones, and half of one."""
-        with self.tree_path.open("ab") as file:
-            file.truncate(size * RECORD_BYTES)
+        if self.tree_path.exists():
+            with self.tree_path.open("r+b") as file:
+                file.truncate(size * RECORD_BYTES)
 
     def write_checkpoint(self, note: str) -> None:
         """Put the tree on the disk, and then a checkpoint over it."""

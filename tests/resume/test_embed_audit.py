@@ -1,0 +1,43 @@
+"""A gateway writes the audit tree by itself, and signs the rest when it stops."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.store_secrets import SECRETS
+from twokey.gateway.approvals.events import Event, EventName
+from twokey.gateway.embed import Twokey
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.service.audit_checking import verify_logs
+from twokey.gateway.store.audit_tree import TreeFiles
+from twokey.gateway.store.store import Store
+
+POLICY = "version: 1\ndefaults: {tier: deny}\n"
+
+
+async def test_what_happened_is_signed_when_the_gateway_has_stopped(
+    store: Store, tmp_path: Path
+) -> None:
+    keys = store.keys_of_tenant("default")
+    event = Event(name=EventName.RUN_STARTED, tenant="default", agent="a", thread="t")
+
+    for _ in range(2):
+        async with Twokey(
+            policy=load_policy(POLICY, "p"),
+            url=store.conn.url,
+            secrets=SECRETS,
+            data_dir=tmp_path,
+            insecure_dev=True,
+        ) as twokey:
+            await twokey.store.outbox(keys, reader="r").put(event)
+            ring = twokey.store.keyring
+
+    store.keyring, store.tree_folder = ring, tmp_path / "audit"
+    [found] = await verify_logs(store, "default")
+    files = TreeFiles(tmp_path / "audit", keys.shard)
+    assert (found.problems, found.unsigned) == ([], 0)
+    assert found.size == files.size >= 2
+    assert len(files.notes()) >= 2
+    # The folder tells who acted and why, where it has segments.
+    assert files.folder.stat().st_mode & 0o077 == 0
+    assert all(path.stat().st_mode & 0o077 == 0 for path in files.folder.iterdir())

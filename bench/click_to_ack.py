@@ -17,6 +17,7 @@ own, in turns:
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,7 +28,7 @@ from typing import cast
 from bench.click_bounds import BOT, SLACK, STORE, ClickCost, bounds, cost_of
 from bench.clicks import PreparedClick, ensure_decided, prepare
 from bench.load import Report, fire
-from bench.processors import with_descendants
+from bench.processors import with_descendants, worked_s
 from bench.progress import progress
 from bench.serve import Name, Served, serving, settings_of
 from bench.stats import Figure, Measured, NotMeasured, ratio
@@ -38,6 +39,10 @@ from twokey.sandbox.server import Sandbox
 TITLE = "Click to acknowledgement"
 MANY = 20
 """Connections for the throughput."""
+
+_LOOK_S, _MOST_LOOKS = 0.2, 300
+_IDLE = 0.1
+"""Of a processor: a bot that waits looks at its store, its lease and its clock."""
 
 _AFTER_THE_ANSWER = {"chat.update", "chat.postMessage"}
 """What the publisher does about a decision that was acknowledged."""
@@ -119,7 +124,8 @@ async def measured(plan: Plan) -> Figure:
         f"{plan.rounds} rounds; {plan.alone} clicks over 1 connection, {plan.together} "
         f"over {MANY}; bodies of {size} bytes;\nTwokey records every decision (Valkey "
         "with appendfsync always), Bolt does nothing.\nCards are drawn after the "
-        "clicks, at most a second later. The limit is an aiohttp server that\n"
+        "clicks, at most a second later, and before the next is measured. The limit "
+        "is an aiohttp server that\n"
         "only checks the signature and runs one durable script a click, and one that\n"
         "also replies once by the response URL.",
         (
@@ -199,6 +205,7 @@ async def _workers(
     for name in names:
         async with serving(settings_of(name, store, sandbox)) as served:
             await _fired(served, clicks[:1], connections=1)
+            await _until_idle(served)
             found[name].add(await _fired_together(served, store, clicks[1:]))
 
 
@@ -217,6 +224,7 @@ async def _least(
             await _fired(served, first, connections=1)
             report = await _fired(served, rest[: plan.alone], connections=1)
             found[name].alone_ms.append(tuple(report.taken_ms))
+            await _until_idle(served)
             report = await _fired_together(served, store, rest[plan.alone :])
             found[name].add(report)
 
@@ -241,14 +249,34 @@ async def _round(
             await _fired(served, first, connections=1)
         calls = len(sandbox.calls)
         for name, served in both:
+            await _until_idle(twokey, bolt)
             report = await _fired(served, rest[: plan.alone], connections=1)
             found[name].alone_ms.append(tuple(report.taken_ms))
         for name, served in both:
+            await _until_idle(twokey, bolt)
             report = await _fired_together(served, store, rest[plan.alone :])
             found[name].add(report)
         asked = {call.method for call in sandbox.calls[calls:]} - _AFTER_THE_ANSWER
         if asked:
             raise NotMeasured(f"Slack was asked before an answer: {sorted(asked)}.")
+
+
+async def _until_idle(*servers: Served) -> None:
+    """Wait until servers have nothing left to do.
+
+    A bot draws the cards of its clicks after them. On the same processors, that would
+    slow down whoever is measured next.
+
+    Raises:
+        NotMeasured: when one goes on and on.
+    """
+    processes = [one for each in servers for one in with_descendants(each.process)]
+    for _ in range(_MOST_LOOKS):
+        before_s = worked_s(processes)
+        await asyncio.sleep(_LOOK_S)
+        if worked_s(processes) - before_s < _IDLE * _LOOK_S:
+            return
+    raise NotMeasured("A server did not come to rest before the next measurement.")
 
 
 async def _fired_together(

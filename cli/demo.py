@@ -32,6 +32,7 @@ from twokey.cli.demo_stack import (
     DemoStack,
     open_demo_stack,
 )
+from twokey.cli.demo_tamper import tamper
 from twokey.cli.examples import examples
 from twokey.cli.stop_signals import until_stopped
 from twokey.gateway.config import DEFAULT_FILE, Settings, SlackMode
@@ -45,7 +46,7 @@ SAMPLE = "support"
 
 SCRIPTS = SINGLE_CARDS | {
     script.__name__: script
-    for script in (batch, digest, direct, queue, question, shared, similar)
+    for script in (batch, digest, direct, queue, question, shared, similar, tamper)
 }
 
 EXAMPLES = examples(
@@ -62,6 +63,7 @@ EXAMPLES = examples(
     ("twokey demo --script direct", "the second person decides in a direct message"),
     ("twokey demo --script similar", "one form lets more of the same run"),
     ("twokey demo --script outage", "the model is away after the approval"),
+    ("twokey demo --script tamper", "an approval is forged in the store, and noticed"),
 )
 
 

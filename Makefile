@@ -21,11 +21,12 @@ export PYTHONDONTWRITEBYTECODE =
 timed = @began=$$(date +%s); $(1); ended=$$?; \
 	echo "make $@ took $$(($$(date +%s) - began)) s"; exit $$ended
 
-.PHONY: help install demo test test-fast test-store coverage check format lock dist \
+.PHONY: help install demo demo-apart test test-fast test-store coverage check format lock dist \
 	bench bench-compare bench-keep bench-peers chaos mutants screenshots clean
 
 help:
 	@echo "make demo         start everything locally and print a link to the page"
+	@echo "make demo-apart   gateway, bot and agent in three processes; play two approvals"
 	@echo "make test-fast    run all but the slow tests"
 	@echo "make test         run every test"
 	@echo "make check        format, lint, types, import contracts, sizes, spelling, workflows"
@@ -65,6 +66,9 @@ install: $(VENV)/.dev
 
 demo: $(VENV)/.run
 	@$(BIN)/twokey demo
+
+demo-apart: $(VENV)/.run
+	@$(BIN)/twokey demo --script apart
 
 test: $(VENV)/.dev
 	$(call timed,$(BIN)/python -m pytest $(PARALLEL) $(TESTS))

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from twokey.cli import console
+from twokey.cli import console, demo_apart
 from twokey.cli.command_context import CommandContext, command_context
 from twokey.cli.demo_batch import batch
 from twokey.cli.demo_context import DemoContext
@@ -62,6 +62,7 @@ EXAMPLES = examples(
     ("twokey demo --script inquiry", "a reviewer asks the requester first"),
     ("twokey demo --script direct", "the second person decides in a direct message"),
     ("twokey demo --script similar", "one form lets more of the same run"),
+    ("twokey demo --script apart", "gateway, bot and agent in three processes"),
     ("twokey demo --script outage", "the model is away after the approval"),
     ("twokey demo --script tamper", "an approval is forged in the store, and noticed"),
 )
@@ -72,7 +73,8 @@ def demo(
     script: Annotated[
         str | None,
         typer.Option(
-            metavar="SCRIPT", help=f"Play a script and end: {', '.join(SCRIPTS)}."
+            metavar="SCRIPT",
+            help=f"Play a script and end: {', '.join(SCRIPTS)}, apart.",
         ),
     ] = None,
     port: Annotated[
@@ -111,8 +113,8 @@ def demo(
         )
         asyncio.run(shown)
         return
-    if script not in SCRIPTS:
-        known = ", ".join(SCRIPTS)
+    if script not in (names := (*SCRIPTS, demo_apart.NAME)):
+        known = ", ".join(names)
         raise SettingsError(f"There is no script {script!r}; choose one of {known}.")
     played = _play(command, config, script, mode, as_json=as_json)
     raise typer.Exit(asyncio.run(played))
@@ -201,6 +203,10 @@ async def _play(
             env["TWOKEY_POLICY"] = str(policy)
         say("script.started", script=name)
         try:
+            if name == demo_apart.NAME:
+                await demo_apart.play_apart(config, folder, env, mode, say)
+                say("script.ended", script=name, ok=True)
+                return 0
             async with open_demo_stack(
                 config, folder, mode=mode, env=env, is_kept=False
             ) as demo:

@@ -1,0 +1,209 @@
+"""Processes of a house whose parts are apart: gateway, bot, and the agent's own.
+
+The agent's process is given the gateway's URL and an API key, and a folder of its own.
+It is not told where the store is, and has no secret of Twokey.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import sys
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import yaml
+
+from twokey.gateway.config import Settings
+from twokey.gateway.errors import TwokeyError
+from twokey.gateway.protocol.http_api import NOTE
+
+READY_S = 60.0
+STOP_S = 20.0
+AGENT = "support"
+_OURS = ("TWOKEY_", "SLACK_")
+_LOOK_S = 0.1
+
+
+class ProcessFailed(TwokeyError):
+    """A process did not become ready, or ended in another way than asked."""
+
+
+@dataclass
+class Apart:
+    """A gateway and a bot in processes of their own, and what an agent needs.
+
+    Attributes:
+        folder: where the settings file and the store are, which no agent is told.
+        env: of gateway and bot.
+        port: where the gateway's API listens.
+        key: the agent's API key.
+    """
+
+    folder: Path
+    env: Mapping[str, str]
+    port: int
+    key: str = ""
+    running: dict[str, asyncio.subprocess.Process] = field(
+        default_factory=dict[str, asyncio.subprocess.Process]
+    )
+
+    @property
+    def url(self) -> str:
+        """Return the URL of the gateway."""
+        return f"http://127.0.0.1:{self.port}"
+
+    async def start(self, name: str) -> None:
+        """Start ``gateway`` or ``bot``."""
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self.running[name] = await asyncio.create_subprocess_exec(
+                *self._command(name), env=self.env, stdout=log, stderr=log
+            )
+
+    async def kill(self, name: str) -> None:
+        """End a process at once, as kill -9 does."""
+        process = self.running.pop(name)
+        process.kill()
+        await process.wait()
+
+    async def stop(self) -> None:
+        """Ask every process to stop, the last one first."""
+        while self.running:
+            _, process = self.running.popitem()
+            if process.returncode is None:
+                process.terminate()
+            try:
+                async with asyncio.timeout(STOP_S):
+                    await process.wait()
+            except TimeoutError:
+                process.kill()
+                await process.wait()
+
+    async def make_key(self) -> None:
+        """Make the agent's API key, as its operator does on the gateway's side."""
+        made = await asyncio.create_subprocess_exec(
+            *self._command("api-keys", "create", "apart", "--agent", AGENT, "--json"),
+            env=self.env,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        out, err = await made.communicate()
+        if made.returncode:
+            raise ProcessFailed(f"No API key was made: {err.decode().strip()}")
+        self.key = str(json.loads(out)["key"])
+
+    async def until_ready(self) -> None:
+        """Wait until the gateway answers the agent's key."""
+        async with httpx.AsyncClient(base_url=self.url) as client:
+            for _ in range(int(READY_S / _LOOK_S)):
+                try:
+                    reply = await client.post(
+                        NOTE.path,
+                        json={"agent": AGENT},
+                        headers={"Authorization": f"Bearer {self.key}"},
+                    )
+                except httpx.HTTPError:
+                    pass
+                else:
+                    if reply.is_success:
+                        return
+                for name, process in self.running.items():
+                    if process.returncode is not None:
+                        raise ProcessFailed(f"{name} ended: {self._said(name)}")
+                await asyncio.sleep(_LOOK_S)
+        raise ProcessFailed(f"The gateway is not ready: {self._said('gateway')}")
+
+    async def start_agent(
+        self, home: Path, thread: str, text: str
+    ) -> asyncio.subprocess.Process:
+        """Start the agent's process, with its own folder, a URL and a key."""
+        home.mkdir(exist_ok=True)  # noqa: ASYNC240 - of the demo alone
+        kept = {k: v for k, v in self.env.items() if not k.startswith(_OURS)}
+        env = {
+            **kept,
+            "TWOKEY_GATEWAY": self.url,
+            "TWOKEY_API_KEY": self.key,
+            "TWOKEY_DEMO_LEDGER": str(home / "effects.jsonl"),
+            "AGENT_THREADS": str(home / "threads.sqlite"),
+        }
+        with (home / "agent.log").open("ab") as log:
+            return await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "examples.agent_apart", thread, text),
+                env=env,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log,
+            )
+
+    def _command(self, *words: str) -> tuple[str, ...]:
+        config = str(self.folder / "twokey.yml")
+        return (sys.executable, "-m", "twokey", "--config", config, *words)
+
+    def _said(self, name: str) -> str:
+        path = self.folder / f"{name}.log"
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        return " ".join(lines[-5:]) if path.exists() else ""
+
+
+def without_agents(
+    config: Path, folder: Path, port: int, policy: Path | None = None
+) -> Path:
+    """Write the settings of a gateway that runs no agent, from those of one that does.
+
+    Args:
+        config: the settings whose policy is taken, unless ``policy`` names a file.
+        folder: where they go.
+        port: where the HTTP API listens.
+        policy: the policy instead.
+    """
+    document: dict[str, Any] = yaml.safe_load(config.read_text(encoding="utf-8"))
+    document.pop("agents", None)
+    document["api"] = {"listen": f"127.0.0.1:{port}"}
+    if policy is not None:
+        document["policy"] = str(policy)
+    path = folder / "twokey.yml"
+    path.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
+    return path
+
+
+@asynccontextmanager
+async def open_apart(
+    config: Path, folder: Path, env: Mapping[str, str]
+) -> AsyncGenerator[tuple[Apart, Settings]]:
+    """Run a gateway and a bot apart while the block runs.
+
+    Args:
+        config: settings whose policy is taken.
+        folder: for the settings, the store and the logs.
+        env: what points the bot at a workspace, over the machine's environment.
+
+    Yields:
+        The processes, and the settings that gateway and bot have.
+    """
+    machine = {k: v for k, v in os.environ.items() if not k.startswith(_OURS)}
+    # The agent is imported from the folder of the settings that were given.
+    root = str(config.absolute().parent)  # noqa: ASYNC240 - no access to the disk
+    machine["PYTHONPATH"] = os.pathsep.join(
+        one for one in (root, machine.get("PYTHONPATH", "")) if one
+    )
+    port = _free_port()
+    path = without_agents(config, folder, port)
+    apart = Apart(folder, {**machine, **env, "NO_COLOR": "1"}, port)
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(apart.stop)
+        await apart.start("gateway")
+        await apart.make_key()
+        await apart.until_ready()
+        await apart.start("bot")
+        yield apart, Settings.load(path, apart.env)
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])

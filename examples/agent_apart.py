@@ -1,0 +1,41 @@
+"""The support agent in a process of its own, which has a URL and an API key.
+
+    TWOKEY_GATEWAY=https://gateway.example.com TWOKEY_API_KEY=tk_… \
+        python -m examples.agent_apart order-78291 "refund order 78291"
+
+It keeps its thread in ``agent_apart.sqlite`` of the folder that it runs in (or where
+``AGENT_THREADS`` says). Killed at any moment and started again with the same words, it
+goes on where it stood; what ran does not run again. It ends with the agent's answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+
+from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
+
+from examples.support_agent import graph
+from twokey import Twokey
+from twokey.gateway.protocol.records import Person
+
+DAN = Person(team="T0SANDBOX", user="U0DAN", name="Dan Díaz")
+
+
+async def answer(thread: str, text: str) -> str:
+    """Run the agent's thread to its end, and return what it says."""
+    place = os.environ.get("AGENT_THREADS", "agent_apart.sqlite")
+    async with AsyncSqliteSaver.from_conn_string(place) as saver, Twokey.remote() as tk:
+        final = await tk.run(
+            graph.copy(update={"checkpointer": saver}),
+            {"messages": [("user", text)]},
+            thread_id=thread,
+            agent="support",
+            requester=DAN,  # who asked cannot approve what comes of it
+        )
+    return str(final["messages"][-1].text)
+
+
+if __name__ == "__main__":
+    print(asyncio.run(answer(*sys.argv[1:3])))

@@ -1,0 +1,99 @@
+"""Gateway, bot and agent in three processes: as in one, and whichever is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import eventually
+from twokey.bot.ids import Action
+from twokey.cli.demo_apart import ApartContext, open_scene
+from twokey.gateway.approvals.record import Approval
+from twokey.gateway.config import SlackMode
+from twokey.gateway.protocol.states import ItemState
+from twokey.sandbox.client import UserActionFailed
+
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).parents[2]
+
+
+def played(script: str) -> list[dict[str, Any]]:
+    """Return the events of a script of the demo."""
+    shown = subprocess.run(
+        [sys.executable, "-m", "twokey", "demo", "--script", script, "--json"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        check=False,
+    )
+    assert shown.returncode == 0, shown.stdout + shown.stderr
+    return [json.loads(line) for line in shown.stdout.splitlines()]
+
+
+def told(events: list[dict[str, Any]]) -> list[tuple[str, Any, Any]]:
+    """Return what does not differ from one run to the next."""
+    return [
+        (one["event"], one.get("action"), one.get("errors"))
+        for one in events
+        if not one["event"].startswith(("script.", "process.", "part."))
+    ]
+
+
+def test_three_processes_end_as_one_does() -> None:
+    apart = played("apart")
+
+    assert told(apart) == told(played("approve")) + told(played("edit"))
+    assert apart[-1]["ok"]
+
+
+async def kill(context: ApartContext, victim: str) -> None:
+    """Kill a process as kill -9 does, and start it again."""
+    if victim == "agent":
+        await context.kill_agent()
+        await context.start_agent()
+        return
+    await context.apart.kill(victim)
+    await context.apart.start(victim)
+
+
+async def click(context: ApartContext, ts: str, approval: Approval) -> None:
+    """Approve, again and again while the bot starts, as a person does."""
+
+    async def is_answered() -> bool:
+        try:
+            await context.click(ts, Action.APPROVE, approval, 0)
+        except UserActionFailed:
+            return False
+        return True
+
+    await eventually(is_answered)
+
+
+@pytest.mark.timeout(600)
+async def test_whichever_process_is_killed_nothing_runs_twice(tmp_path: Path) -> None:
+    env = {"PYTHONPATH": str(ROOT / "src")}
+    scene = open_scene(
+        ROOT / "twokey.yml", tmp_path, env, SlackMode.SOCKET, lambda *_, **__: None
+    )
+    async with scene as house:
+        for victim in ("agent", "gateway", "bot"):
+            for stage in ("asked", "decided"):
+                async with house.part(f"{victim}-{stage}") as context:
+                    ts, approval = await context.ask()
+                    if stage == "asked":
+                        await kill(context, victim)
+                    await click(context, ts, approval)
+                    if stage == "decided":
+                        await kill(context, victim)
+                    words = await context.final_message()
+                    await context.reached(approval, {0: ItemState.EXECUTED})
+
+                    assert "899" in words, (victim, stage)
+                    assert len(context.effects()) == 1, (victim, stage)

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from twokey.gateway.errors import KeyRefused, SettingsError, StoreUnavailable
 from twokey.gateway.protocol import http_api, idempotency, run_context
-from twokey.gateway.protocol.http_api import Operation
+from twokey.gateway.protocol.http_api import Operation, Scope
 from twokey.gateway.protocol.http_problems import Problem, error_of
 
 TIMEOUT_S = 10.0
@@ -35,6 +35,8 @@ _KEEPALIVE = httpx.Limits(max_connections=1000, max_keepalive_connections=20)
 _LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 _KEY = re.compile(r"tk_[!-~]+", re.ASCII)
 _OK = 200
+_RENEWED = {"heartbeat", "settle", "thread_lease"}
+"""Asked all the time, and anew each time: an answer of before is of no use."""
 _ASKS_FOR_PAUSE = {429, 503}
 
 Q = TypeVar("Q")
@@ -89,10 +91,9 @@ class HttpConnection:
             LeaseLost: when another process runs the thread now.
         """
         body = operation.question.dump_json(question)
-        headers = {
-            "Content-Type": "application/json",
-            idempotency.HEADER: idempotency.key_of_write(),
-        }
+        headers = {"Content-Type": "application/json"}
+        if operation.scope is not Scope.READ and operation.name not in _RENEWED:
+            headers[idempotency.HEADER] = idempotency.key_of_write()
         if lease := run_context.current_lease():
             headers[http_api.LEASE_HEADER] = lease
         reply = await self._send(operation.path, body, headers, wait_s)

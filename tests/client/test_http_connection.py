@@ -56,7 +56,7 @@ class Faulty:
     async def between(
         self, request: web.Request, handler: Answered
     ) -> web.StreamResponse:
-        self.keys.append(request.headers[HEADER])
+        self.keys.append(request.headers.get(HEADER, ""))
         if self.faults:
             return await self.faults.pop(0)(request, handler)
         return await handler(request)

@@ -1,0 +1,1 @@
+"""A FastAPI application whose agent asks a gateway elsewhere for approval."""

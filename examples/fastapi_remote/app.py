@@ -1,0 +1,113 @@
+"""A FastAPI application with its own checkpointer and as many workers as you like.
+
+    TWOKEY_GATEWAY=https://gateway.example.com TWOKEY_API_KEY=tk_… \
+        uvicorn examples.fastapi_remote.app:app --workers 2
+
+Every worker opens the same database of threads. A worker that starts takes up all
+threads that have not ended; the gateway leases each thread to one of them at a time, so
+that nothing runs twice, and when a worker dies another one goes on. Use Postgres
+(`AsyncPostgresSaver`) where the workers are on several machines.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import aiosqlite
+from fastapi import FastAPI, Request
+from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
+from pydantic import BaseModel
+
+from examples.support_agent import graph
+from twokey import Twokey
+from twokey.gateway.remote.program import RemoteTwokey
+
+DATABASE = os.environ.get("APP_DATABASE", "threads.sqlite")
+AGENT = "support"
+
+
+class Question(BaseModel):
+    """What a customer writes."""
+
+    text: str
+
+
+class Threads:
+    """The threads of this application that have not ended."""
+
+    def __init__(
+        self, tk: RemoteTwokey, saver: AsyncSqliteSaver, db: aiosqlite.Connection
+    ) -> None:
+        self.tk, self.db = tk, db
+        self.graph = graph.copy(update={"checkpointer": saver})
+        self.running: set[asyncio.Task[None]] = set()
+
+    async def ask(self, thread: str, text: str) -> None:
+        """Remember a question before it is asked, so that no crash loses it."""
+        row = (thread, text)
+        await self.db.execute("INSERT OR REPLACE INTO open VALUES (?, ?)", row)
+        await self.db.commit()
+        self.take_up(thread, text)
+
+    def take_up(self, thread: str, text: str) -> None:
+        """Run a thread to its end in the background; the same words go on with it."""
+        task = asyncio.create_task(self._run(thread, text))
+        self.running.add(task)
+        task.add_done_callback(self.running.discard)
+
+    async def _run(self, thread: str, text: str) -> None:
+        given = {"messages": [("user", text)]}
+        await self.tk.run(self.graph, given, thread_id=thread, agent=AGENT)
+        await self.db.execute("DELETE FROM open WHERE thread = ?", (thread,))
+        await self.db.commit()
+
+
+@asynccontextmanager
+async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
+    """Open everything once for each worker, and take up what has not ended."""
+    async with (
+        AsyncSqliteSaver.from_conn_string(DATABASE) as saver,
+        aiosqlite.connect(f"{DATABASE}.open") as db,
+        Twokey.remote() as tk,
+    ):
+        await db.execute("CREATE TABLE IF NOT EXISTS open (thread PRIMARY KEY, text)")
+        app.state.threads = threads = Threads(tk, saver, db)
+        for thread, text in await db.execute_fetchall("SELECT thread, text FROM open"):
+            threads.take_up(thread, text)
+        yield
+
+
+app = FastAPI(lifespan=lifespan)
+
+
+def threads_of(request: Request) -> Threads:
+    """Return the threads of the worker that answers."""
+    return cast("Threads", request.app.state.threads)
+
+
+@app.post("/orders/{thread}")
+async def ask(thread: str, question: Question, request: Request) -> dict[str, Any]:
+    """Ask the agent; the answer may take as long as people do."""
+    await threads_of(request).ask(thread, question.text)
+    return {"thread": thread}
+
+
+@app.get("/orders/{thread}")
+async def show(thread: str, request: Request) -> dict[str, Any]:
+    """Say what waits for people, or what the agent said."""
+    threads = threads_of(request)
+    waiting = await threads.tk.pending(thread_id=thread, agent=AGENT)
+    said = None
+    if not waiting:
+        try:
+            final = await threads.tk.wait(
+                threads.graph, thread_id=thread, agent=AGENT, timeout_s=1
+            )
+            said = final["messages"][-1].text
+        except TimeoutError:
+            pass  # still at work: ask again
+    return {"waiting": [call.tool for call in waiting], "said": said}

@@ -1,0 +1,66 @@
+#!/bin/sh
+# Ask for one call, wait until people decided, claim it, run it, say how it ended.
+#
+#   TWOKEY_GATEWAY=https://gateway.example.com TWOKEY_API_KEY=tk_… \
+#     ./pay.sh invoice-42 '{"to": "ada", "amount": 90}'
+#
+# It needs curl and jq. Run it again with the same invoice after a crash: the call is
+# known by its names, so people are not asked twice and nothing runs twice.
+set -eu
+
+thread=$1 args=$2
+agent=${AGENT:-billing} tool=wire_money call=c1
+# Names this attempt: the same claim asked again is the same claim.
+owner=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')
+ref=$(jq -nc --arg a "$agent" --arg t "$thread" '{agent: $a, thread: $t, message_id: "m1"}')
+run=$(jq -nc --argjson r "$ref" '$r | {agent, thread}')
+
+ask() { # question, body: prints the answer; waits and asks again while nobody is there
+  curl --silent --show-error --fail-with-body --retry 8 --retry-all-errors \
+    --header "Authorization: Bearer $TWOKEY_API_KEY" --json "$2" "$TWOKEY_GATEWAY/v1/$1"
+}
+
+wire_money() { # what is approved: the arguments, and a key that a bank can tell twice by
+  echo "sent $(echo "$1" | jq -r '"\(.amount) to \(.to)"') under ${2%%"${2#????????}"}"
+}
+
+# 1. Submit.
+verdict=$(ask submit "$(jq -nc --argjson ref "$ref" --argjson args "$args" \
+  --arg tool "$tool" --arg call "$call" \
+  '{ref: $ref, calls: [{tool: $tool, args: $args, tool_call_id: $call}]}')" | jq -c '.[0]')
+case $(echo "$verdict" | jq -r .kind) in
+  deny) echo "denied: $(echo "$verdict" | jq -r .reason)"; exit 1 ;;
+esac
+item=$(echo "$verdict" | jq -r .item_id)
+
+# 2. Wait: each question waits for 25 seconds.
+questions=$(echo "$verdict" | jq -c '[{kind: "twokey.approval", item_id, action_hash}]')
+while :; do
+  answer=$(ask answers "$(jq -nc --argjson run "$run" --argjson questions "$questions" \
+    '{run: $run, questions: $questions, wait_s: 25}')" | jq -c '.[0].answer // empty')
+  [ -z "$answer" ] || break
+done
+case $(echo "$answer" | jq -r .type) in
+  approve | edit) ;;
+  *) echo "not approved: $(echo "$answer" | jq -r '.message // .type')"; exit 1 ;;
+esac
+
+# 3. Claim: the answer has the arguments that run, as people left them.
+claim=$(ask claim "$(jq -nc --argjson ref "$ref" --arg item "$item" --arg tool "$tool" \
+  --arg call "$call" --arg owner "$owner" \
+  '{item_id: $item, ref: $ref, tool: $tool, tool_call_id: $call, owner: $owner}')")
+case $(echo "$claim" | jq -r .kind) in
+  new) ;;
+  done) echo "$claim" | jq -r .result.summary; exit ;; # an earlier attempt ran it
+  *) echo "not run: $(echo "$claim" | jq -r '.reason // .kind')"; exit 1 ;;
+esac
+
+# 4. Run it, once. A tool that takes long sends `heartbeat` every third of lease_s.
+said=$(wire_money "$(echo "$claim" | jq -c '.action | fromjson | .args')" \
+  "$(echo "$claim" | jq -r .idempotency_key)")
+
+# 5. Finish.
+ask finish "$(jq -nc --arg item "$item" --arg said "$said" \
+  --argjson fence "$(echo "$claim" | jq .fence)" \
+  '{item_id: $item, fence: $fence, result: {ok: true, summary: $said}}')" > /dev/null
+echo "$said"

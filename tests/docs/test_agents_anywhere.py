@@ -1,0 +1,200 @@
+"""docs/agents-anywhere.md and the examples of agents elsewhere work as they stand."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import AsyncGenerator
+from configparser import ConfigParser
+from pathlib import Path
+from typing import Any, cast
+
+import httpx
+import pytest
+import yaml
+
+from examples.fastapi_remote import app as fastapi_remote
+from tests.api.api_stack import ApiStack, serving
+from tests.docs.reviewing import HEAD, approve_all
+from tests.docs.test_readme import ROOT, blocks
+from tests.service.harness import ServiceHarness
+from twokey.gateway.approvals.decisions import Approve, Edit, Reject
+from twokey.gateway.config import Settings
+from twokey.gateway.embed import Twokey
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.protocol.records import RunRef
+from twokey.gateway.store.store import Store
+
+PAGE = (ROOT / "docs" / "agents-anywhere.md").read_text(encoding="utf-8")
+AGENT, PROGRAM, OWN = blocks("python", PAGE)
+EXAMPLES = ROOT / "examples"
+DEPLOY = EXAMPLES / "deploy"
+POLICY = f"{HEAD}tools: {{look_up_order: {{tier: auto}}}}\n"
+
+
+@pytest.fixture
+async def stack(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncGenerator[ApiStack]:
+    """Serve a gateway, and let this process have its URL and a key."""
+    harness = ServiceHarness(store, load_policy(POLICY, "policy.yml"))
+    monkeypatch.chdir(tmp_path)
+    async with serving(harness) as found:
+        monkeypatch.setenv("TWOKEY_GATEWAY", found.url)
+        monkeypatch.setenv("TWOKEY_API_KEY", found.key(["*"]))
+        yield found
+
+
+def people(stack: ApiStack) -> Twokey:
+    """Return the side of the people: a harness has all that they are asked for."""
+    return cast("Twokey", cast("object", stack.harness))
+
+
+async def test_the_program_runs_its_thread_once_people_approved(
+    stack: ApiStack,
+) -> None:
+    said = io.StringIO()
+
+    def page() -> None:
+        with contextlib.redirect_stdout(said):
+            exec(compile(AGENT + PROGRAM, "page", "exec"), {"__name__": "page"})  # noqa: S102 - the page's own code
+
+    running = asyncio.create_task(asyncio.to_thread(page))
+    await approve_all(people(stack), RunRef(agent="billing", thread="invoice-42"))
+    await running
+
+    assert said.getvalue().endswith("sent 90.0 to ada\n")
+
+
+async def test_a_graph_that_is_invoked_otherwise_is_resumed(stack: ApiStack) -> None:
+    names: dict[str, Any] = {"__name__": "page"}
+    before = PROGRAM.partition("\n\nasync def main")[0]
+    exec(compile(AGENT + before + OWN, "page", "exec"), names)  # noqa: S102 - the page's own code
+
+    running = asyncio.create_task(names["pay_on_my_own"]("pay Ada"))
+    run = RunRef(agent="billing", thread="invoice-43")
+    half = Edit(args={"to": "ada", "amount": 45.0})
+    await approve_all(people(stack), run, half)
+
+    assert "sent 45.0 to ada" in await running
+
+
+@pytest.mark.parametrize(
+    ("decision", "said", "code"),
+    [
+        (Approve(), "sent 90 to ada under", 0),
+        (Edit(args={"to": "ada", "amount": 45}), "sent 45 to ada under", 0),
+        (Reject(reason="not today"), "not approved: not today", 1),
+    ],
+)
+async def test_the_shell_script_asks_waits_claims_and_finishes(
+    stack: ApiStack, decision: Any, said: str, code: int
+) -> None:
+    if not (shutil.which("curl") and shutil.which("jq")):
+        pytest.skip("needs curl and jq")
+    run = RunRef(agent="billing", thread="invoice-42")
+
+    async def script() -> tuple[int, str]:
+        path = str(EXAMPLES / "other_languages" / "pay.sh")
+        args = json.dumps({"to": "ada", "amount": 90})
+        process = await asyncio.create_subprocess_exec(
+            path, "invoice-42", args, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        out, _ = await process.communicate()
+        return process.returncode or 0, out.decode()
+
+    first = asyncio.create_task(script())
+    await approve_all(people(stack), run, decision)
+    ended, shown = await first
+    again = await script()
+
+    assert (ended, said in shown) == (code, True), shown
+    # Known by its names: nobody is asked again, and nothing runs again.
+    assert again == (ended, shown)
+
+
+async def test_two_workers_of_the_application_answer_for_one_thread(
+    stack: ApiStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fastapi_remote, "DATABASE", str(tmp_path / "threads.sqlite"))
+    monkeypatch.setenv("TWOKEY_DEMO_LEDGER", str(tmp_path / "effects.jsonl"))
+    run = RunRef(agent="support", thread="o1")
+    async with contextlib.AsyncExitStack() as opened:
+        workers: list[httpx.AsyncClient] = []
+        for _ in range(2):
+            app = fastapi_remote.FastAPI(lifespan=fastapi_remote.lifespan)
+            app.include_router(fastapi_remote.app.router)
+            await opened.enter_async_context(fastapi_remote.lifespan(app))
+            transport = httpx.ASGITransport(app)
+            client = httpx.AsyncClient(transport=transport, base_url="http://app")
+            workers.append(await opened.enter_async_context(client))
+        first, second = workers
+        question = {"text": "refund order 78291"}
+        await asyncio.gather(
+            *(one.post("/orders/o1", json=question) for one in workers)
+        )
+        await approve_all(people(stack), run)
+        said = None
+        async with asyncio.timeout(30):
+            while said is None:
+                said = (await second.get("/orders/o1")).json()["said"]
+        shown = (await first.get("/orders/o1")).json()
+
+    assert "899" in said
+    assert shown == {"waiting": [], "said": said}
+    effects = (tmp_path / "effects.jsonl").read_text(encoding="utf-8").splitlines()
+    assert len(effects) == 1
+
+
+def test_the_compose_file_starts_what_the_docs_name() -> None:
+    found = yaml.safe_load((DEPLOY / "compose.yml").read_text(encoding="utf-8"))
+
+    assert {*found["services"]} == {"valkey", "gateway", "bot", "proxy"}
+    store = " ".join(found["services"]["valkey"]["command"])
+    for promised in ("appendonly yes", "appendfsync always", "noeviction"):
+        assert promised in store
+    ports = {name for name, one in found["services"].items() if "ports" in one}
+    assert ports == {"proxy"}
+    assert found["networks"]["inside"]["internal"] is True
+    for one in found["services"].values():
+        assert {*one["networks"]} <= {*found["networks"]}
+
+
+def test_the_settings_beside_it_are_settings() -> None:
+    env = {"TWOKEY_SECRET": "5e" * 32}
+    settings = Settings.load(DEPLOY / "twokey.yml", env)
+
+    assert settings.api.address is not None
+    assert not settings.agents
+
+
+@pytest.mark.parametrize("path", sorted(DEPLOY.glob("*.service")), ids=lambda p: p.name)
+def test_the_units_are_units(path: Path, tmp_path: Path) -> None:
+    unit = ConfigParser(strict=False, interpolation=None)
+    unit.optionxform = str  # type: ignore[assignment,method-assign]  # keep the case
+    unit.read(path, encoding="utf-8")
+    assert {*unit.sections()} == {"Unit", "Service", "Install"}
+    assert unit["Service"]["NoNewPrivileges"] == "yes"
+    assert f"/{path.name}" in path.read_text(encoding="utf-8").splitlines()[0]
+    if not shutil.which("systemd-analyze"):
+        return
+    # The programs that it starts are not installed here.
+    text = re.sub(r"(?m)^(Exec\w+=)\S+", r"\1/bin/true", path.read_text())
+    copy = tmp_path / path.name
+    copy.write_text(text, encoding="utf-8")
+    shown = subprocess.run(
+        ["systemd-analyze", "verify", str(copy)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "SYSTEMD_LOG_LEVEL": "warning"},
+    )
+    # Units beside it may be missing on this machine; nothing may be wrong in this one.
+    complaints = [one for one in shown.stderr.splitlines() if path.name in one]
+    assert not complaints

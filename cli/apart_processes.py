@@ -24,7 +24,7 @@ from twokey.gateway.config import Settings
 from twokey.gateway.errors import TwokeyError
 from twokey.gateway.protocol.http_api import NOTE
 
-READY_S = 60.0
+READY_S = 120.0
 STOP_S = 20.0
 AGENT = "support"
 _OURS = ("TWOKEY_", "SLACK_")

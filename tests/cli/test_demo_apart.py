@@ -13,6 +13,7 @@ import pytest
 
 from tests.conftest import eventually
 from twokey.bot.ids import Action
+from twokey.cli.apart_processes import READY_S
 from twokey.cli.demo_apart import ApartContext, open_scene
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.config import SlackMode
@@ -73,7 +74,7 @@ async def click(context: ApartContext, ts: str, approval: Approval) -> None:
             return False
         return True
 
-    await eventually(is_answered)
+    await eventually(is_answered, within_s=READY_S)
 
 
 @pytest.mark.timeout(600)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from twokey.bot.ids import Action, BadSeal, unseal, verify
 from twokey.bot.interactions import Clicked
 from twokey.bot.listener_context import ListenerContext
-from twokey.bot.listeners.verify_click import Target, log_outcome
+from twokey.bot.listeners.verify_click import Target, displayed, log_outcome
 from twokey.gateway.approvals.decisions import Approve, Outcome
 from twokey.gateway.service.as_shown import Place
 from twokey.gateway.store.cards import seen_request
@@ -58,7 +58,7 @@ async def approve_as_shown(
         kept=() if is_seen else ctx.kept_with(clicked),
     )
     outcome = await ctx.service.as_shown.decide(
-        target.click(clicked.digest),
+        target.click(clicked.digest, displayed(ctx, target)),
         _APPROVE,
         reviewer.with_(gesture=clicked.gesture),
         place=place,

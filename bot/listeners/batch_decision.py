@@ -7,7 +7,7 @@ from twokey.bot.cards.reply_texts import outcome_text
 from twokey.bot.interactions import Clicked, Submitted
 from twokey.bot.listener_context import ListenerContext, UserText
 from twokey.bot.listeners.router import AckBody
-from twokey.bot.listeners.verify_click import Target, log_outcome
+from twokey.bot.listeners.verify_click import Target, displayed, log_outcome
 from twokey.bot.text_types import Template, joined, label, template
 from twokey.gateway.approvals.batch_deciding import Partition
 from twokey.gateway.approvals.collected import is_collected
@@ -38,7 +38,8 @@ async def decide_batch(
     items = [target.approval.items[index] for index in decided]
     reviewer, voters = await ctx.deciders_of(*interaction.who, *items)
     reviewer = reviewer.with_(gesture=interaction.gesture)
-    click, seen = target.click(interaction.digest), target.approval
+    click = target.click(interaction.digest, displayed(ctx, target))
+    seen = target.approval
     if is_collected(seen):
         outcome = await ctx.service.collected_cards.decide(
             seen, click, partition, reviewer, voters=voters

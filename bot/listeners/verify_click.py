@@ -98,7 +98,7 @@ class Target:
         """Return the hash of its item, or the digest of the batch as a whole."""
         return self.approval.digest if self.index is None else self.item.action_hash
 
-    def click(self, request_digest: str) -> Click:
+    def click(self, request_digest: str, display_digest: str = "") -> Click:
         """Return what the gateway is told about it."""
         return Click(
             approval=self.approval.id,
@@ -106,6 +106,7 @@ class Target:
             version=self.approval.version,
             action_hash=self.action_hash,
             request_digest=request_digest,
+            display_digest=display_digest,
         )
 
 
@@ -300,7 +301,7 @@ async def decide(
     """
     reviewer, voters = await ctx.deciders_of(*interaction.who, target.item)
     outcome = await ctx.service.decide(
-        target.click(interaction.digest),
+        target.click(interaction.digest, displayed(ctx, target)),
         decision,
         reviewer.with_(gesture=interaction.gesture),
         voters=voters,
@@ -310,6 +311,11 @@ async def decide(
     )
     log_outcome(target, outcome, decision.kind, reviewer)
     return outcome
+
+
+def displayed(ctx: ListenerContext, target: Target) -> str:
+    """Return the digest of the card of a target, as it was last shown."""
+    return ctx.service.store.cards.display_of(target.approval.id)
 
 
 async def require_permission(

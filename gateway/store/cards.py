@@ -12,7 +12,7 @@ from twokey.gateway.errors import NotConfirmed, StoreUnavailable
 from twokey.gateway.protocol.records import Record
 from twokey.gateway.store.card_copies import AttachedStore, CardCopy, copies_in
 from twokey.gateway.store.collected_cards import IN
-from twokey.gateway.store.connection import fields, number, text
+from twokey.gateway.store.connection import Connection, fields, number, text
 from twokey.gateway.store.keys import (
     DRAFT_MS,
     KEEP_MS,
@@ -28,6 +28,8 @@ _IN_SUMMARY = 2**53
 _MENTIONED = "asked "
 
 _NOTHING: dict[str, str] = {}
+
+_MOST_DISPLAYS = 20_000
 
 FORGET_CARD_MESSAGE = Script("forget_card_message")
 CARD_SHOWN = Script("card_shown")
@@ -107,6 +109,23 @@ def seen_request(keys: Keys, request_digest: str) -> KeptText:
 class CardStore(AttachedStore):
     """Cards, open modals and the nonces of signed requests."""
 
+    def __init__(self, conn: Connection) -> None:
+        super().__init__(conn)
+        self._displays: dict[str, str] = {}
+
+    def display_of(self, approval: str) -> str:
+        """Return the digest of the blocks of a card, as this process last knew it.
+
+        It is what a decision says that its person saw; "" where nothing is known.
+        """
+        return self._displays.get(approval, "")
+
+    def _note_display(self, approval: str, display_digest: str) -> None:
+        if len(self._displays) >= _MOST_DISPLAYS:
+            self._displays.clear()
+        if display_digest:
+            self._displays[approval] = display_digest
+
     async def place(self, keys: Keys, approval: str) -> CardPlace | None:
         """Return where an approval's card stands; None before it was posted.
 
@@ -119,6 +138,7 @@ class CardStore(AttachedStore):
         if "at" not in found:
             return None
         channel, _, ts = text(found["at"]).partition(" ")
+        self._note_display(approval, text(found.get("display")))
         return CardPlace(
             channel=channel,
             ts=ts,
@@ -212,6 +232,7 @@ class CardStore(AttachedStore):
         meantime. What the card shows is then not known, so it has to be drawn again.
         With copies, which are drawn after it, it stays listed as missing or old.
         """
+        self._note_display(approval, display_digest)
         await CARD_SHOWN(
             self._conn,
             record=keys.head(approval),

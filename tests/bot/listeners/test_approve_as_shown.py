@@ -85,6 +85,11 @@ async def test_a_click_on_the_card_is_one_step(
         item = (await stack.approval(verdict)).items[0]
         assert item.state is ItemState.AUTHORIZED
         assert item.votes[0].by.user == "U0ANA"
+        # The bot signed which card they saw, in which request of Slack's.
+        signature = item.votes[0].signed
+        assert signature
+        assert signature.display.startswith("sha256:")
+        assert signature.request
         assert item.votes[0].on_behalf_of == ()
         await stack.card(verdict, says("Approved"))
     assert stack.sandbox.problems == []

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from http import HTTPStatus
 from typing import Self
 
@@ -31,7 +32,7 @@ from twokey.bot.listening import HTTP_PORT, serve, serve_privately
 from twokey.bot.prometheus import MetricsEndpoint
 from twokey.bot.reviewers import Reviewers
 from twokey.bot.sockets import Sockets
-from twokey.bot.store_nonces import StoreNonces
+from twokey.bot.store_nonces import StoreNonces, report_lookup
 from twokey.bot.tasks import Tasks
 from twokey.bot.user_cache import UserCache
 from twokey.bot.web import Slack, SlackRefused
@@ -127,7 +128,11 @@ class SlackBot:
             slack, team=me.team, enterprise=me.enterprise, clock=self._clock
         )
         reviewers = Reviewers(
-            users, team=me.team, enterprise=me.enterprise, clock=self._clock
+            users,
+            team=me.team,
+            enterprise=me.enterprise,
+            clock=self._clock,
+            unknown=partial(report_lookup, store, config.tenant),
         )
         self._registration = await opening.enter_async_context(
             registered(store, _process_info(config))

@@ -8,7 +8,7 @@ result, and an unknown group gives nobody a role.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
 from twokey.bot.user_cache import Account, NoAnswer, Snapshot, UserCache
@@ -25,12 +25,14 @@ class Reviewers:
         team: the workspace's id.
         enterprise: the organization above it, "" for none; its people are members.
         clock: that of the cache.
+        unknown: told of each person of whom Slack did not say who they are.
     """
 
     users: UserCache
     team: str
     clock: Callable[[], float]
     enterprise: str = ""
+    unknown: Callable[[str], Awaitable[None]] | None = None
 
     async def resolve(
         self,
@@ -85,6 +87,10 @@ class Reviewers:
                 self.users.account(user, fresh=fresh),
                 self._lookup_groups(groups, fresh=fresh),
             )
+        if self.unknown is not None and any(
+            isinstance(one, NoAnswer) for one in (account, *members.values())
+        ):
+            await self.unknown(user)
         snapshots = {
             group: one for group, one in members.items() if isinstance(one, Snapshot)
         }

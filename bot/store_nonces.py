@@ -1,8 +1,17 @@
-"""Remember signed requests and envelopes in the store, for all bots of a tenant."""
+"""Remember signed requests in the store, for all bots of a tenant; report replays."""
 
 from __future__ import annotations
 
+from twokey.gateway.approvals.security import SecurityEvent, SecurityKind
 from twokey.gateway.store.store import Store
+
+
+async def report_lookup(store: Store, tenant: str, user: str) -> None:
+    """Report that Slack did not say who somebody is, so that they decide nothing."""
+    failed = SecurityEvent(
+        kind=SecurityKind.LOOKUP_FAILED, tenant=tenant, about="person", name=user
+    )
+    await store.security.report(store.keys_of_tenant(tenant), failed)
 
 
 class StoreNonces:
@@ -10,11 +19,22 @@ class StoreNonces:
 
     def __init__(self, store: Store, tenant: str) -> None:
         self._cards = store.cards
+        self._security = store.security
         self._keys = store.keys_of_tenant(tenant)
+        self._tenant = tenant
 
     async def is_first(self, digest: str) -> bool:
         """Return whether this is new; raises `StoreUnavailable`."""
-        return await self._cards.is_first(self._keys, digest)
+        is_new = await self._cards.is_first(self._keys, digest)
+        if not is_new:
+            replayed = SecurityEvent(
+                kind=SecurityKind.REQUEST_REPLAYED,
+                tenant=self._tenant,
+                about="request",
+                evidence=digest,
+            )
+            await self._security.report(self._keys, replayed)
+        return is_new
 
     async def forget(self, digest: str) -> None:
         """Let a request be new again; raises `StoreUnavailable`."""

@@ -86,6 +86,7 @@ class Api:
         ready: says what keeps the gateway from working.
         decisions: what people may decide; None: they decide in Slack alone.
         is_stopping: new work is refused, since the process stops.
+        key_refused: told of each key that is not valid, as it was presented.
     """
 
     keys: ApiKeys
@@ -94,6 +95,7 @@ class Api:
     ready: Readiness = always_ready
     decisions: Decisions | None = None
     is_stopping: bool = False
+    key_refused: Callable[[str], Awaitable[None]] | None = None
 
     def server(self, limits: Limits | None = None) -> GuardedServer:
         """Return the server; needs a running event loop."""
@@ -236,6 +238,8 @@ class Api:
         kind, _, text = request.headers.get("Authorization", "").partition(" ")
         found = await self.keys.check(text) if kind.lower() == "bearer" else None
         if found is None:
+            if self.key_refused is not None:
+                await self.key_refused(text)
             raise Refusal(
                 UNAUTHENTICATED,
                 "Send 'Authorization: Bearer tk_…' with a key that is valid now; "

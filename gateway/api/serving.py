@@ -20,6 +20,7 @@ from twokey.gateway.api.person_tokens import PersonTokens
 from twokey.gateway.api.rate_limits import RateLimits
 from twokey.gateway.api.server import Api
 from twokey.gateway.api_settings import Address, ApiSettings
+from twokey.gateway.approvals.security import SecurityEvent, SecurityKind
 from twokey.gateway.config import Settings
 from twokey.gateway.errors import NotAllowed, SettingsError
 from twokey.gateway.guarded_server import Limits
@@ -35,6 +36,7 @@ from twokey.gateway.service.settled_events import SettledEvents
 from twokey.gateway.store.api_keys import ApiKeyStore
 from twokey.gateway.store.kept_answers import KeptAnswers
 from twokey.gateway.store.store import Store
+from twokey.gateway.trust.api_keys import presented
 from twokey.gateway.trust.derived_keys import Purpose
 from twokey.gateway.trust.seals import SealKeys
 
@@ -87,9 +89,21 @@ async def serving_api(
             raise NotAllowed(f"This gateway does not serve the tenant {name!r}.")
         return tenant
 
+    async def key_refused(text: str) -> None:
+        # Its id alone: it may be a key of somebody else, or nearly one.
+        key = presented(text)
+        event = SecurityEvent(
+            kind=SecurityKind.KEY_REFUSED,
+            tenant=settings.tenant,
+            about="api_key",
+            name=key.id if key else "",
+        )
+        await store.security.report(store.keys_of_tenant(settings.tenant), event)
+
     api = Api(
         keys,
         tenant_of,
+        key_refused=key_refused,
         limits=RateLimits(settings.api.requests_per_minute),
         ready=partial(readiness, store, settings.tenant, registration),
         decisions=_decisions(settings.api, reviews),

@@ -122,7 +122,7 @@ class StoredVerdicts(Record):
         )
         line = " ".join(approvals).encode("ascii")
         body = packed(stored.model_dump_json(exclude_defaults=True))
-        seal = sealing.seal(Sealed.VERDICTS, (turn_key, line.decode()), body)
+        seal = sealing.seal(Sealed.VERDICTS, _place(turn_key, line), body)
         return b"%b\n%c%b%b" % (line, FORMAT, seal, body)
 
     async def with_schemas(self, store: Store, keys: Keys) -> StoredVerdicts:
@@ -214,10 +214,14 @@ def _checked(
             raise ValueError("damaged")
         return body, False
     seal, body = rest[1:][:SEAL_BYTES], rest[1 + SEAL_BYTES :]
-    place = (turn_key, line.decode("ascii"))
+    place = _place(turn_key, line)
     if number != FORMAT or not sealing.is_valid(Sealed.VERDICTS, place, body, seal):
         raise ValueError("not sealed")
     return body, True
+
+
+def _place(turn_key: str, line: bytes) -> tuple[str, str]:
+    return turn_key, line.decode("ascii")
 
 
 def _checksum(line: bytes, body: bytes) -> bytes:

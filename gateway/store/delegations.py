@@ -60,7 +60,11 @@ class DelegationStore:
 
     async def lift(self, keys: Keys, tenant: str, user: str, event: Event) -> bool:
         """Take a queue back; False when nobody had it."""
+        key = keys.delegations(tenant)
+        now_ms = await self._conn.now_ms(key)
         reply = await self._change(keys, tenant, user, "", 0, event)
+        # What was sealed before it was taken back is older than this.
+        self._sealing.is_older(_number_of(key, user), now_ms + 1)
         return text(reply[0]) == "done"
 
     async def all(self, keys: Keys, tenant: str) -> tuple[Delegation, ...]:
@@ -75,13 +79,21 @@ class DelegationStore:
         found: list[Delegation] = []
         key = keys.delegations(tenant)
         for user, body in fields(rows).items():
-            one = self._read(key, user, body)
-            if one is not None:
+            since_ms, one = self._read(key, user, body)
+            is_older = one is not None and self._sealing.is_older(
+                _number_of(key, user), since_ms
+            )
+            if one is not None and not is_older:
                 found.append(one)
                 continue
             logger.error("delegation.corrupt shard=%s", keys.shard)
             await self._sealing.refuse(
-                keys, Sealed.DELEGATION, body, tenant=tenant, name=user
+                keys,
+                Sealed.DELEGATION,
+                body,
+                tenant=tenant,
+                is_older=is_older,
+                name=user,
             )
         # Rows that have ended stay in the hash until the next change of it.
         return tuple(one for one in found if now_ms < one.until_ms)
@@ -101,20 +113,26 @@ class DelegationStore:
             most=MOST_DELEGATIONS,
         )
 
-    def _read(self, key: str, user: str, body: bytes) -> Delegation | None:
-        """Return a row; None for one that nobody sealed for this person's queue."""
+    def _read(self, key: str, user: str, body: bytes) -> tuple[int, Delegation | None]:
+        """Return since when, and a row; None for one that is not sealed as theirs."""
         try:
             seal, since_ms, to, until_ms = body.decode().split(" ")
             content = f"{since_ms} {to} {until_ms}".encode()
             place, given = (key, user), bytes.fromhex(seal)
             if not self._sealing.is_valid(Sealed.DELEGATION, place, content, given):
-                return None
-            return Delegation(user=user, to=to, until_ms=int(until_ms))
+                return 0, None
+            row = Delegation(user=user, to=to, until_ms=int(until_ms))
+            return int(since_ms), row
         except ValueError:
-            return None
+            return 0, None
 
     def _seal_of(
         self, key: str, user: str, to: str, since_ms: int, until_ms: int
     ) -> str:
         content = f"{since_ms} {to} {until_ms}".encode()
         return self._sealing.seal(Sealed.DELEGATION, (key, user), content).hex()
+
+
+def _number_of(key: str, user: str) -> str:
+    """Return the place of which a process remembers the newest row."""
+    return f"{key} {user}"

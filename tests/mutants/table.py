@@ -24,6 +24,7 @@ from tests.mutants.precedents import PRECEDENTS_TABLE
 from tests.mutants.questions import QUESTION_TABLE
 from tests.mutants.reach import REACH_TABLE
 from tests.mutants.scale import SCALE_TABLE
+from tests.mutants.sealed import SEALED_TABLE
 from tests.mutants.slack import SLACK_TABLE
 from tests.mutants.standing import STANDING_TABLE
 from tests.mutants.totals import TOTALS_TABLE
@@ -475,6 +476,7 @@ TABLE = (
     *TRIAGE_TABLE,
     *TRUST_TABLE,
     *AUDIT_TABLE,
+    *SEALED_TABLE,
     *QUESTION_TABLE,
     *INQUIRY_TABLE,
     *REACH_TABLE,

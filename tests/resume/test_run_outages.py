@@ -19,7 +19,7 @@ from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.resume.retries import Retries
 from twokey.gateway.resume.run_events import ThreadRef
 from twokey.gateway.retrying import RetrySettings
-from twokey.gateway.store.jobs import Delivery, Job, JobKind
+from twokey.gateway.store.jobs import Delivery, Job, JobKind, sealed_job
 from twokey.gateway.store.stalled import RunState, StalledRun
 
 REFUND = ("refund", {"order": "78291", "amount": 899.0})
@@ -233,7 +233,10 @@ async def test_no_run_waits_for_a_message_whose_job_was_put_back_as_what_was_lef
     stack: Stack, *, was_given: bool
 ) -> None:
     resume = Job(kind=JobKind.RESUME, tenant="default", agent="shop", thread="t1")
-    start = resume.with_(kind=JobKind.START, input="hello", id="m1")
+    start = sealed_job(
+        stack.store.sealing,
+        resume.with_(kind=JobKind.START, input="hello", id="m1"),
+    )
     at = ThreadRef(stack.keys, "default", "shop", "t1")
     retries, queue = Retries(stack.store), stack.store.queue(stack.keys)
     stack.store.retries = AT_ONCE

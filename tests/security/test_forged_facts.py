@@ -241,6 +241,20 @@ async def test_a_forged_delegation_gives_nobody_anything(
     assert await attack.found(tenant) == [("seal_wrong", "delegation")]
 
 
+async def test_a_delegation_that_was_taken_back_is_not_put_back(
+    attack: Attack,
+) -> None:
+    row = await _delegated(attack)
+    owner = Person(team="T0", user="U0ANA", name="Ana")
+    assert await DelegationService(attack.store).take_back(owner)
+    key = attack.keys.delegations(TENANT)
+    await attack.do("HSET", key, "U0ANA", row)
+    await attack.do("PEXPIRE", key, 10**7)
+
+    assert await attack.store.delegations.all(attack.keys, TENANT) == ()
+    assert await attack.found() == [("replayed", "delegation")]
+
+
 # Jobs that start an agent
 
 

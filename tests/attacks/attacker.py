@@ -9,10 +9,11 @@ from typing import Any, cast
 
 from tests.bot.bot_stack import CHANNEL, TEAM, Stack
 from tests.bot.signed import FORM, interaction, post, signed_headers
+from tests.streams import audit_entries
 from twokey.bot.ids import seal
+from twokey.gateway.approvals.events import EventName
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.protocol.wire import Verdict
-from twokey.gateway.store.connection import number
 from twokey.sandbox.json_types import JsonObject
 
 Payload = dict[str, Any]
@@ -32,10 +33,13 @@ async def trace(stack: Stack, verdict: Verdict) -> Trace:
     """Return what stands now about one call."""
     approval = await stack.approval(verdict)
     conn, keys = stack.store.conn, stack.keys
+    # That an attack was noticed is logged, and is no effect of it.
+    entries = await audit_entries(conn, keys)
+    noticed = {EventName.SECURITY_DETECTED}
     return Trace(
         approval=approval,
         jobs=await stack.store.queue(keys).depth(),
-        audit=number(await conn.command("XLEN", keys.audit)),
+        audit=sum(one.name not in noticed for one in entries),
         card=str(await conn.command("HGET", keys.card(approval.id), "at")),
     )
 

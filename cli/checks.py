@@ -12,6 +12,7 @@ import aiohttp
 
 from twokey.bot.manifest import DIRECT_MESSAGES, SCOPES
 from twokey.bot.web import Slack, SlackBody, SlackError, SlackRefused, text_at
+from twokey.cli.audit_checks import check_audit
 from twokey.cli.check import Check, State
 from twokey.cli.command_context import CommandContext
 from twokey.cli.freeze_checks import check_freezes
@@ -29,7 +30,6 @@ from twokey.gateway.resume.graphs import load_graph
 from twokey.gateway.running import load_triage
 from twokey.gateway.service.process_check import process_problems
 from twokey.gateway.service.reevaluation import dead_ends
-from twokey.gateway.store.connection import number
 from twokey.gateway.store.durability import ensure_durable
 from twokey.gateway.store.readers import longest_backlog
 from twokey.gateway.trust.keyring import Keyring
@@ -117,7 +117,7 @@ async def _store_checks(
         yield await _run_check("waiting", _waiting(settings, policy))
     yield await _run_check("processes", _processes(settings))
     yield await _run_check("outbox", _outbox(settings))
-    yield await _run_check("audit", _audit(settings))
+    yield await _run_check("audit", check_audit(settings))
     yield await _run_check("security", check_security(settings))
 
 
@@ -234,22 +234,6 @@ async def _outbox(settings: Settings) -> str:
     if found.problem:
         raise SettingsError(found.problem)
     return f"{found.events:,} events are kept for its readers"
-
-
-async def _audit(settings: Settings) -> str:
-    async with open_configured(settings) as store:
-        left = sealed = 0
-        for keys in store.parts_of(settings.tenant):
-            log = store.audit(keys)
-            left += number(await store.conn.command("XLEN", keys.audit))
-            # With a whole chain, or it raises.
-            sealed += len(await log.headers(await log.sealed()))
-    if settings.audit_folder is None and not sealed:
-        return (
-            f"all {left:,} entries are in the store's memory; 'audit_folder' in "
-            "twokey.yml moves them into sealed files"
-        )
-    return f"{sealed} sealed segments, and {left:,} entries in the store"
 
 
 async def _graph(

@@ -77,6 +77,7 @@ class EventName(StrEnum):
     DELEGATION_LIFTED = "delegation.lifted"
     FREEZE_SET = "freeze.set"
     FREEZE_LIFTED = "freeze.lifted"
+    KEYS_CHANGED = "keys.changed"
     POLICY_LOADED = "policy.loaded"
     POLICY_REFUSED = "policy.refused"
     METRICS_DIGEST = "metrics.digest"

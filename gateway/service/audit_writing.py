@@ -14,6 +14,7 @@ an order that nobody can check against the streams.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import secrets
 from collections.abc import Callable, Iterable
@@ -21,6 +22,7 @@ from contextlib import aclosing, suppress
 from pathlib import Path
 
 from twokey.gateway.approvals.audit_leaf import SealState
+from twokey.gateway.approvals.events import BY_GATEWAY, Event, EventName
 from twokey.gateway.approvals.security import SecurityEvent, SecurityKind
 from twokey.gateway.clock import now_s
 from twokey.gateway.errors import (
@@ -58,7 +60,8 @@ class AuditWriter:
     Args:
         store: with a keyring that signs for the audit log, and a folder for the tree.
         keys: of the shard.
-        tenant: who is told of what is wrong with it.
+        tenant: who is told of what is wrong with it, and of other signing keys; ""
+            tells nobody.
         clock: seconds that only go forward.
     """
 
@@ -67,7 +70,7 @@ class AuditWriter:
         store: Store,
         keys: Keys,
         *,
-        tenant: str = "default",
+        tenant: str = "",
         clock: Callable[[], float] = now_s,
     ) -> None:
         self._store = store
@@ -131,6 +134,7 @@ class AuditWriter:
                         return
                     if self._tree is None or not was_last:
                         self._tree = await self._load()
+                    await self._tell_keys()
                     await self._append(self._tree, lease)
                     if self._tree.is_due(self._clock(), is_last=is_last):
                         await self._sign(self._tree, lease)
@@ -177,6 +181,27 @@ class AuditWriter:
             if found.size <= size:
                 return (found.size, found.root.hex()) == (size, root)
         return False
+
+    async def _tell_keys(self) -> None:
+        """Write an entry when other signing keys count than before."""
+        own = self._store.keys_of_tenant(self._tenant).shard
+        if not self._tenant or self._keys.shard != own:
+            return
+        found = {
+            role.value: ",".join(key.label for key in self._keyring.verifying(role))
+            for role in Role
+        }
+        now = json.dumps(found, sort_keys=True)
+        if now == self._files.noted_keys():
+            return
+        event = Event(
+            name=EventName.KEYS_CHANGED,
+            tenant=self._tenant,
+            actor=BY_GATEWAY,
+            data={role: labels for role, labels in found.items() if labels},
+        )
+        await self._log.append(event)
+        self._files.note_keys(now)
 
     async def _append(self, tree: GrowingTree, lease: Lease) -> None:
         batch: list[Row] = []

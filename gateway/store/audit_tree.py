@@ -200,6 +200,15 @@ class TreeFiles:
                 low, high = (middle + 1, high) if (ms, part) < place else (low, middle)
         return low
 
+    def noted_keys(self) -> str:
+        """Return which signing keys the log was told of last."""
+        path = self.folder / f"{self.shard}.keys.json"
+        return path.read_text(encoding="utf-8") if path.exists() else ""
+
+    def note_keys(self, keys: str) -> None:
+        """Note which signing keys the log was told of."""
+        _write(self.folder / f"{self.shard}.keys.json", keys.encode(), "wb")
+
     def append(self, records: Sequence[TreeRecord]) -> None:
         """Add records; they are on the disk when a checkpoint is written."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND

@@ -76,13 +76,6 @@ AUDIT_TABLE = (
         WRITING,
     ),
     Mutant(
-        "an older copy of the tree is not continued",
-        "gateway/service/audit_writing.py",
-        "        if found.signed < size:\n",
-        "        if False:\n",
-        WRITING,
-    ),
-    Mutant(
         "a tree in another folder is not begun a second time",
         "gateway/service/audit_writing.py",
         "!= origin and origin:\n",

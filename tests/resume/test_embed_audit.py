@@ -30,13 +30,16 @@ async def test_what_happened_is_signed_when_the_gateway_has_stopped(
             insecure_dev=True,
         ) as twokey:
             await twokey.store.outbox(keys, reader="r").put(event)
-            ring = twokey.store.keyring
+            store.keyring = twokey.store.keyring
 
-    store.keyring, store.tree_folder = ring, tmp_path / "audit"
+    store.tree_folder = tmp_path / "audit"
     [found] = await verify_logs(store, "default")
     files = TreeFiles(tmp_path / "audit", keys.shard)
     assert (found.problems, found.unsigned) == ([], 0)
-    assert found.size == files.size >= 2
+    assert found.size == files.size >= 3
+    names = [event.name async for event in store.audit(keys).entries()]
+    # Which keys sign is told once, and again only where others do.
+    assert names.count(EventName.KEYS_CHANGED) == 1
     assert len(files.notes()) >= 2
     # The folder tells who acted and why, where it has segments.
     assert files.folder.stat().st_mode & 0o077 == 0

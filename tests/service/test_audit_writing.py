@@ -256,6 +256,7 @@ async def test_a_tree_that_is_not_the_newest_is_not_continued(
     await house.another().tick(is_last=True)
 
     assert "audit.not_written" in caplog.text
+    assert (files.name() is None) == (lost == "other")
     exists = files.checkpoints_path.exists()
     assert (exists and files.checkpoints_path.read_bytes()) == before
 

@@ -101,6 +101,7 @@ async def test_the_doctor_is_content_when_everything_is_there(
         "checkpoints",
         "audit",
         "outbox",
+        "security",
         "processes",
         "waiting",
         "agent a",

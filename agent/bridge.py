@@ -10,6 +10,9 @@ that background loop: a tool that blocks its own loop must not lose its claim.
 from __future__ import annotations
 
 import asyncio
+import heapq
+import itertools
+import math
 import os
 import threading
 import time
@@ -104,6 +107,14 @@ def spawn(work: Coroutine[Any, Any, T]) -> Future[T]:
     return asyncio.run_coroutine_threadsafe(work, _background.loop())
 
 
+def call_later(delay_s: float, callback: Callable[[], None]) -> None:
+    """Call a function on the background loop of this process after a while.
+
+    It cannot be taken back: what is no longer wanted does nothing when it is called.
+    """
+    _background.call_later(delay_s, callback)
+
+
 async def ask_with_retries(
     shell: Shell, question: Callable[[], Coroutine[Any, Any, T]]
 ) -> T:
@@ -152,6 +163,9 @@ class _Background:
         self._lock = threading.Lock()
         self._pid = 0
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._due: list[tuple[float, int, Callable[[], None]]] = []
+        self._count = itertools.count()
+        self._looks_at = math.inf
 
     def loop(self) -> asyncio.AbstractEventLoop:
         with self._lock:
@@ -159,11 +173,39 @@ class _Background:
             if self._loop is None or self._pid != os.getpid():
                 self._loop = asyncio.new_event_loop()
                 self._pid = os.getpid()
+                self._due, self._looks_at = [], math.inf
                 # A daemon: a heartbeat must not keep the program from ending.
                 threading.Thread(
                     target=self._loop.run_forever, name="twokey-agent", daemon=True
                 ).start()
             return self._loop
+
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> None:
+        """See `call_later`."""
+        loop = self.loop()
+        when = loop.time() + delay_s
+        with self._lock:
+            heapq.heappush(self._due, (when, next(self._count), callback))
+            # Only for what is due before all else the thread is woken, which would take
+            # the processor from the caller. Heartbeats are mostly due in their order.
+            is_first = when < self._looks_at
+            if is_first:
+                self._looks_at = when
+        if is_first:
+            loop.call_soon_threadsafe(loop.call_at, when, self._look)
+
+    def _look(self) -> None:
+        """Call what is due (on the loop)."""
+        now, found = self.loop().time(), list[Callable[[], None]]()
+        with self._lock:
+            while self._due and self._due[0][0] <= now:
+                found.append(heapq.heappop(self._due)[2])
+            self._looks_at = self._due[0][0] if self._due else math.inf
+            looks_at = self._looks_at
+        if looks_at < math.inf:
+            self.loop().call_at(looks_at, self._look)
+        for callback in found:
+            callback()
 
 
 _background = _Background()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from twokey.gateway.clock import now_s
 from twokey.gateway.errors import ThreadUnavailable, TwokeyError
 from twokey.gateway.protocol.port import Gateway
 from twokey.gateway.protocol.wire import Claimed
+from twokey.gateway.uncancelled import begun
 
 logger = logging.getLogger(__name__)
 
@@ -48,26 +48,47 @@ async def stands(
 @contextmanager
 def heartbeats(item_id: str, claimed: Claimed, gateway: Gateway) -> Generator[None]:
     """Keep a claim alive while the block runs."""
-    beats = bridge.spawn(_send(item_id, claimed, gateway))
+    beats = _Beats(item_id, claimed.fence, claimed.lease_s, gateway)
+    beats.send_later()
     try:
         yield
     finally:
-        beats.cancel()
+        beats.is_over = True
 
 
-async def _send(item_id: str, claimed: Claimed, gateway: Gateway) -> None:
-    # Two beats before the lease ends, so that one of them may fail.
-    pause = max(claimed.lease_s / 3, 0.05)
-    while True:
-        await asyncio.sleep(pause)
+class _Beats:
+    """The heartbeats of one claim, sent from the background loop."""
+
+    def __init__(
+        self, item_id: str, fence: int, lease_s: float, gateway: Gateway
+    ) -> None:
+        self._item_id = item_id
+        self._fence = fence
+        # Two beats before the lease ends, so that one of them may fail.
+        self._pause_s = max(lease_s / 3, 0.05)
+        self._gateway = gateway
+        self.is_over = False
+
+    def send_later(self) -> None:
+        bridge.call_later(self._pause_s, self._begin)
+
+    def _begin(self) -> None:
+        if not self.is_over:
+            begun(self._send())
+
+    async def _send(self) -> None:
         try:
-            is_ours = await gateway.heartbeat(item_id, claimed.fence)
+            is_ours = await self._gateway.heartbeat(self._item_id, self._fence)
         except (TwokeyError, OSError):
             # Not given up: the gateway may be back before the lease ends.
-            logger.warning("execution.heartbeat_failed item=%s", item_id)
-            continue
-        if not is_ours:
+            is_ours = None
+        if self.is_over:
+            return
+        if is_ours is None:
+            logger.warning("execution.heartbeat_failed item=%s", self._item_id)
+        elif not is_ours:
             # The gateway has put the call in doubt, but a running tool cannot be
             # stopped. Its result is still recorded, as a late report.
-            logger.warning("execution.claim_lost item=%s", item_id)
+            logger.warning("execution.claim_lost item=%s", self._item_id)
             return
+        self.send_later()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
@@ -14,7 +13,8 @@ from twokey.gateway.errors import LeaseLost, ThreadUnavailable, TwokeyError
 from twokey.gateway.protocol import run_context
 from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.protocol.thread_api import LeaseRef, LeaseReply
-from twokey.gateway.store.fences import Lease, end_in_time
+from twokey.gateway.store.beating import beating
+from twokey.gateway.store.fences import Lease, ending_in_time
 
 
 @asynccontextmanager
@@ -30,20 +30,17 @@ async def thread_lease(threads: HttpThreads, run: RunRef) -> AsyncGenerator[Leas
     """
     holder = _Holder(threads, run, secrets.token_hex(16))
     lease = await holder.take()
-    tasks = [
-        asyncio.create_task(holder.keep(lease)),
-        asyncio.create_task(end_in_time(lease)),
-    ]
     try:
-        with run_context.under_lease(
-            lambda: LeaseRef(run, lease.token, lease.fence).text
+        with (
+            ending_in_time(lease),
+            run_context.under_lease(
+                lambda: LeaseRef(run, lease.token, lease.fence).text
+            ),
         ):
-            yield lease
-    finally:
-        for task in tasks:
             # Before the lease is freed: keeping it after that would be answered "lost".
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+            async with beating(holder.lease_s / 3, lambda: holder.keep(lease)):
+                yield lease
+    finally:
         # Not after its end: cut off from the gateway, nobody should wait for it.
         if lease.left_s:
             with suppress(TwokeyError):
@@ -74,8 +71,7 @@ class _Holder:
         )
 
     async def keep(self, lease: Lease) -> None:
-        while lease.left_s:
-            await asyncio.sleep(self.lease_s / 3)
+        if lease.left_s:
             # Also when the key was revoked: then the lease ends by its time.
             with suppress(TwokeyError):
                 await self._again(lease, "keep")

@@ -97,7 +97,7 @@ class Lease:
 
 
 _LOOK_S = 1.0
-"""How long the clock is not looked at at most: a sleep may last longer than asked."""
+"""How long the clock is not looked at at most: a timer may be later than asked."""
 
 _current: ContextVar[Lease | None] = ContextVar("twokey_lease", default=None)
 
@@ -117,8 +117,22 @@ def holding(lease: Lease) -> Generator[None]:
         _current.reset(token)
 
 
-async def end_in_time(taken: Lease) -> None:
+@contextmanager
+def ending_in_time(taken: Lease) -> Generator[None]:
     """Notify the holder when its lease ends, even if the store does not answer."""
-    while left_s := taken.left_s:  # noqa: ASYNC110 - time ends it, and no event does
-        await asyncio.sleep(min(left_s, _LOOK_S))
-    taken.lost.set()
+    loop = asyncio.get_running_loop()
+    timer: asyncio.TimerHandle | None = None
+
+    def look() -> None:
+        nonlocal timer
+        if left_s := taken.left_s:
+            timer = loop.call_later(min(left_s, _LOOK_S), look)
+        else:
+            taken.lost.set()
+
+    look()
+    try:
+        yield
+    finally:
+        if timer is not None:
+            timer.cancel()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
@@ -19,6 +18,7 @@ from pydantic import (
 
 from twokey.gateway.errors import StoreUnavailable
 from twokey.gateway.protocol.records import Record
+from twokey.gateway.store.beating import beating
 from twokey.gateway.store.connection import (
     Connection,
     Entry,
@@ -252,13 +252,11 @@ class JobQueue:
         self, consumer: str, delivery: Delivery
     ) -> AsyncGenerator[None, None]:
         """Keep a delivery from being taken over while the block runs."""
-        beat = asyncio.create_task(self._keep(consumer, delivery))
-        try:
+        # A third of the lease: two heartbeats may get lost.
+        async with beating(
+            self._lease_ms / 3000, lambda: self._keep(consumer, delivery)
+        ):
             yield
-        finally:
-            beat.cancel()
-            # Not `await beat`: a cancellation of the caller would look like the beat's.
-            await asyncio.wait([beat])
 
     async def done(self, delivery: Delivery) -> None:
         """Acknowledge a job and drop it."""
@@ -300,15 +298,12 @@ class JobQueue:
         return streams + number(await self._conn.command("ZCARD", self._keys.retry))
 
     async def _keep(self, consumer: str, delivery: Delivery) -> None:
-        while True:
-            # A third of the lease: two heartbeats may get lost.
-            await asyncio.sleep(self._lease_ms / 3000)
-            with suppress(StoreUnavailable):
-                # Without JUSTID, whose reply redis-py cannot parse by itself.
-                # Claimed from ourselves, which sets the idle time to zero.
-                await self._conn.command(
-                    "XCLAIM", self._keys.jobs, GROUP, consumer, 0, delivery.id
-                )
+        with suppress(StoreUnavailable):
+            # Without JUSTID, whose reply redis-py cannot parse by itself.
+            # Claimed from ourselves, which sets the idle time to zero.
+            await self._conn.command(
+                "XCLAIM", self._keys.jobs, GROUP, consumer, 0, delivery.id
+            )
 
 
 def _job(entry: Entry) -> Job:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
@@ -10,8 +9,9 @@ from functools import partial
 
 from twokey.gateway.clock import now_s
 from twokey.gateway.errors import LeaseLost, StoreUnavailable, ThreadUnavailable
+from twokey.gateway.store.beating import beating
 from twokey.gateway.store.connection import Connection, Reply, number, text
-from twokey.gateway.store.fences import Lease, end_in_time
+from twokey.gateway.store.fences import Lease, ending_in_time
 from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.script import Script
 
@@ -37,23 +37,25 @@ class LeaseStore:
         Raises:
             ThreadUnavailable: when another holds it.
         """
-        taken = await self._take(keys, name)
-        tasks = [
-            asyncio.create_task(self._keep(keys, taken)),
-            asyncio.create_task(end_in_time(taken)),
-        ]
-        try:
+        async with self.kept(keys, await self._take(keys, name)) as taken:
             yield taken
-        finally:
-            for task in tasks:
+
+    @asynccontextmanager
+    async def kept(self, keys: Keys, taken: Lease) -> AsyncGenerator[Lease]:
+        """Hold a lease that was taken, as `held` does."""
+        try:
+            with ending_in_time(taken):
                 # Before the lease is freed: a heartbeat after it would be answered
                 # "lost".
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+                async with beating(
+                    self._lease_ms / 3000, lambda: self._keep(keys, taken)
+                ):
+                    yield taken
+        finally:
             # Not after its end: cut off from the store, nobody should wait for it.
             if taken.left_s:
                 with suppress(StoreUnavailable):
-                    await self._run(keys, name, taken.token, "free")
+                    await self._run(keys, taken.key, taken.token, "free")
             # Also after a normal end: another task may still wait for it and has to
             # stop.
             taken.lost.set()
@@ -91,16 +93,16 @@ class LeaseStore:
         return number(reply[1])
 
     async def _keep(self, keys: Keys, taken: Lease) -> None:
-        while taken.left_s:
-            await asyncio.sleep(self._lease_ms / 3000)
-            ends_s = self._ends_s()
-            with suppress(StoreUnavailable):
-                reply = await self._run(keys, taken.key, taken.token, "keep")
-                if text(reply[0]) != "held":
-                    taken.lost.set()
-                # After `lost` is set this does nothing: a lease that has ended does not
-                # come back.
-                taken.keep(ends_s)
+        if not taken.left_s:
+            return
+        ends_s = self._ends_s()
+        with suppress(StoreUnavailable):
+            reply = await self._run(keys, taken.key, taken.token, "keep")
+            if text(reply[0]) != "held":
+                taken.lost.set()
+            # After `lost` is set this does nothing: a lease that has ended does not
+            # come back.
+            taken.keep(ends_s)
 
     def _ends_s(self) -> float:
         """Return when a lease ends that the store is asked for from now on.

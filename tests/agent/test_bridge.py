@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -81,6 +83,35 @@ def test_the_background_loop_is_one_thread_apart_from_the_agents() -> None:
         return threading.current_thread().name
 
     assert {spawn(where()).result(5) for _ in range(3)} == {"twokey-agent"}
+
+
+def test_what_is_due_later_than_all_else_does_not_wake_the_background_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The thread would take the processor from an agent that is about to run a tool."""
+    loop = spawn(_running_loop()).result()
+    wake, wakes = loop.call_soon_threadsafe, list[object]()
+
+    def counted(callback: Callable[..., object], *args: Any) -> asyncio.Handle:
+        wakes.append(callback)
+        return wake(callback, *args)
+
+    called = threading.Event()
+    bridge.call_later(60.0, called.clear)
+    monkeypatch.setattr(loop, "call_soon_threadsafe", counted)
+
+    bridge.call_later(61.0, called.clear)
+    bridge.call_later(62.0, called.clear)
+
+    assert not wakes
+    # What comes before all of them is called in time.
+    bridge.call_later(0.001, called.set)
+    assert called.wait(10.0)
+    assert len(wakes) == 1
+
+
+async def _running_loop() -> asyncio.AbstractEventLoop:
+    return asyncio.get_running_loop()
 
 
 async def test_an_answer_that_came_through_unchecked_is_asked_for_again(

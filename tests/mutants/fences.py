@@ -198,9 +198,9 @@ FENCES_TABLE = (
     ),
     Mutant(
         "a holder that is cut off stops by its own clock",
-        "gateway/store/leases.py",
-        "asyncio.create_task(_end_in_time(taken)),",
-        "",
+        "gateway/store/fences.py",
+        "            taken.lost.set()\n",
+        "            pass\n",
         FENCES,
     ),
     Mutant(

@@ -39,7 +39,7 @@ def job_held(store: Store) -> AbstractAsyncContextManager[object]:
         store.conn,
         store.keys_of_tenant("default"),
         store.sealing,
-        lease_ms=60_000,
+        lease_ms=3,
     )
     return queue.holding("test", Delivery(id="1-0", job=JOB))
 

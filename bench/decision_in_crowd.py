@@ -76,7 +76,7 @@ async def measured(plan: Plan) -> Figure:
                 taken,
                 share=P99,
                 at_most=AMONG_MANY_MS,
-                limit=waits_for_the_disk("decision, the lease, the claim", WRITES),
+                limit=waits_for_the_disk("decision, the claim", WRITES),
             ),
             plain(f"decision to tool p50, {plan.waiting:,} waiting", taken),
         ),

@@ -47,6 +47,7 @@ from twokey.gateway.resume.run_events import RunEvents, ThreadRef
 from twokey.gateway.resume.runner import AnswerRefused, Runner, ThreadState
 from twokey.gateway.service.agents import AgentService
 from twokey.gateway.service.dropped_calls import DroppedCalls
+from twokey.gateway.store.jobs import Given
 from twokey.gateway.store.store import Store
 
 logger = logging.getLogger(__name__)
@@ -98,6 +99,15 @@ class Advancer:
         async with ahead(self._asked.read(at)) as reading, ahead(opened) as opening:
             state = await runner.probe(at.thread)
             return Seen(state, await reading, await opening)
+
+    async def look_given(self, at: ThreadRef, runner: Runner, given: Given) -> Seen:
+        """Read where a thread stands whose job was handed over with its lease.
+
+        The script that did so has found its run open.
+        """
+        state = await runner.probe(at.thread)
+        read = given.known or await self._asked.read(at)
+        return Seen(state, read, is_open=True)
 
     async def begin(
         self,

@@ -7,13 +7,18 @@ from typing import TypeVar
 
 from twokey.gateway.resume.held_work import while_held
 from twokey.gateway.resume.run_events import ThreadRef
+from twokey.gateway.store.fences import Lease
 from twokey.gateway.store.store import Store
 
 T = TypeVar("T")
 
 
 async def under_lease(
-    store: Store, at: ThreadRef, work: Callable[[], Awaitable[T]]
+    store: Store,
+    at: ThreadRef,
+    work: Callable[[], Awaitable[T]],
+    *,
+    taken: Lease | None = None,
 ) -> T:
     """Run ``work`` as the only one who runs this thread.
 
@@ -22,10 +27,19 @@ async def under_lease(
     (`twokey.gateway.store.fences`): stopping it is not enough, since a process that was
     paused may be in the middle of a write when it goes on.
 
+    Args:
+        store: where the lease is.
+        at: the thread.
+        work: what is done under it.
+        taken: the lease, if this process has it.
+
     Raises:
         ThreadUnavailable: when another process runs it.
         LeaseLost: when the lease was lost and the work was stopped. Nothing is lost:
             read the thread and go on later.
     """
-    lease = store.threads.lease(at.keys, at.tenant, at.agent, at.thread)
+    threads = store.threads
+    if taken is not None:
+        return await while_held(threads.leases.kept(at.keys, taken), work)
+    lease = threads.lease(at.keys, at.tenant, at.agent, at.thread)
     return await while_held(lease, work)

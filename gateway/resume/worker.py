@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 
 from twokey.gateway.errors import (
     NewerRecord,
@@ -19,6 +20,7 @@ from twokey.gateway.policy.rules import Policy
 from twokey.gateway.protocol.port import connected
 from twokey.gateway.resume.advancer import Advancer
 from twokey.gateway.resume.concurrent import ahead
+from twokey.gateway.resume.job_taker import job_taker
 from twokey.gateway.resume.leases import under_lease
 from twokey.gateway.resume.retries import Retries, jittered
 from twokey.gateway.resume.run_events import ThreadRef
@@ -27,6 +29,8 @@ from twokey.gateway.resume.runners import Runners
 from twokey.gateway.resume.third_party_interrupts import ThirdPartyInterrupts
 from twokey.gateway.resume.transient_retry import drain_tasks, wait_or_timeout
 from twokey.gateway.service.agents import AgentService
+from twokey.gateway.store.given_jobs import given
+from twokey.gateway.store.handover import Handover, Taker
 from twokey.gateway.store.jobs import Delivery, Job, JobKind, JobQueue
 from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.stalled import RunState
@@ -111,9 +115,35 @@ class Worker:
             # Of its own tenant's shards only: jobs in the others are of tenants whose
             # threads it does not run.
             parts = self._store.parts_of(self._tenant)
-            await asyncio.gather(*(self._read(keys, stop) for keys in parts))
+            with self._store.approvals.takers.offering(self._taker(parts, stop)):
+                await asyncio.gather(*(self._read(keys, stop) for keys in parts))
         finally:
             await drain_tasks(self._running, grace_s)
+
+    def _taker(self, parts: Sequence[Keys], stop: asyncio.Event) -> Taker:
+        """Return what takes jobs of decisions in this process; see `handover`."""
+
+        def may_take(keys: Keys, job: Job) -> bool:
+            return (
+                not stop.is_set()
+                and job.tenant == self._tenant
+                and keys in parts
+                and self._runners.of(job.agent, job.thread) is not None
+                and _at(keys, job).run not in self._joined
+            )
+
+        return job_taker(
+            may_take,
+            self._do_handed,
+            running=self._running,
+            slots=self._slots,
+            consumer=self._consumer,
+            lease_ms=self._store.lease_ms,
+        )
+
+    async def _do_handed(self, handover: Handover) -> None:
+        if delivery := await given(self._store, handover):
+            await self._do(handover.keys, self._store.queue(handover.keys), delivery)
 
     async def _read(self, keys: Keys, stop: asyncio.Event) -> None:
         queue = self._store.queue(keys)
@@ -161,7 +191,7 @@ class Worker:
     async def _do(self, keys: Keys, queue: JobQueue, delivery: Delivery) -> None:
         """Do one job to one of its ends: done, later, again, dead."""
         job = delivery.job
-        at = ThreadRef(keys, job.tenant, job.agent, job.thread)
+        at = _at(keys, job)
         runner = self._runners.of(job.agent, job.thread)
         # Shards are shared by tenants; each worker runs the threads of one.
         is_ours = job.tenant == self._tenant
@@ -179,6 +209,10 @@ class Worker:
             logger.warning("job.unacknowledged job=%s error=%s", delivery.id, error)
         except Exception as error:  # noqa: BLE001 - the worker survives
             log_failure(logger, error, "job.failed job=%s", delivery.id)
+        finally:
+            # Where the job joined a run that began meanwhile, which lacks the lease.
+            if delivery.given is not None and delivery.given.lease.left_s:
+                await self._store.threads.leases.free(keys, delivery.given.lease)
 
     async def _serve(
         self, at: ThreadRef, runner: Runner, queue: JobQueue, delivery: Delivery
@@ -190,7 +224,7 @@ class Worker:
         """
         joined = self._joined.get(at.run)
         if joined is not None and delivery.job.kind is JobKind.RESUME:
-            joined.append(delivery)
+            joined.append(delivery.alone)
             # As that of the run is: it may take longer than the lease of a delivery.
             beat = queue.holding(self._consumer, delivery)
             await self._beats[at.run].enter_async_context(beat)
@@ -239,9 +273,9 @@ class Worker:
         """Try a job; return True when it is done, False when it was put back."""
         try:
             with connected(self._gateway, at.run_ref):
-                return await under_lease(
-                    self._store, at, lambda: self._once(at, runner, delivery)
-                )
+                once = partial(self._once, at, runner, delivery)
+                taken = delivery.given and delivery.given.lease
+                return await under_lease(self._store, at, once, taken=taken)
         except asyncio.CancelledError:
             # The grace is over: hand back what is left now, not when the delivery's
             # lease ends.
@@ -297,6 +331,10 @@ class Worker:
             )
         elif is_start:
             state = await self._advancer.forward(at, runner)
+        elif delivery.given is not None:
+            # Who handed the job over has compared whether the run was dropped.
+            seen = await self._advancer.look_given(at, runner, delivery.given)
+            state = await self._advancer.forward(at, runner, seen=seen)
         else:
             async with ahead(self._advancer.look(at, runner)) as looking:
                 # Somebody dropped the run while this job was queued; only a new message
@@ -347,8 +385,11 @@ class Worker:
             logger.warning(
                 "thread.not_run_here agent=%s thread=%s", job.agent, job.thread
             )
-        at = ThreadRef(keys, job.tenant, job.agent, job.thread)
-        await self._retries.requeue_unserved(at, delivery, why)
+        await self._retries.requeue_unserved(_at(keys, job), delivery, why)
+
+
+def _at(keys: Keys, job: Job) -> ThreadRef:
+    return ThreadRef(keys, job.tenant, job.agent, job.thread)
 
 
 def _key(delivery: Delivery) -> str:

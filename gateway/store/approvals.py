@@ -22,6 +22,7 @@ from twokey.gateway.store.connection import Connection, Reply, number, text
 from twokey.gateway.store.effect_turns import EffectTurns
 from twokey.gateway.store.freeze_list import compared, freeze_lists
 from twokey.gateway.store.group_commit import Row, Rows, computed
+from twokey.gateway.store.handover import Takers
 from twokey.gateway.store.keys import KEEP_MS, Keys, keys_of_shard, shard_of_approval
 from twokey.gateway.store.known_records import KnownRecords
 from twokey.gateway.store.packing import packed
@@ -41,11 +42,9 @@ Found = TypeVar("Found")
 
 
 class ApprovalStore:
-    """Approvals of all shards.
+    """Approvals of all shards; ``takers`` are offered the jobs of their changes.
 
-    Args:
-        conn: the server.
-        lease_ms: how long a claim stands without a heartbeat.
+    A claim stands for ``lease_ms`` without a heartbeat.
     """
 
     def __init__(self, conn: Connection, *, lease_ms: int) -> None:
@@ -56,6 +55,7 @@ class ApprovalStore:
         self._known = KnownRecords(self.schemas)
         self._rows = Rows()
         self._effects = EffectTurns()
+        self.takers = Takers()
 
     async def open_turn(
         self,
@@ -215,7 +215,7 @@ class ApprovalStore:
         return shard is not None and await self._write(keys_of_shard(shard), seen, what)
 
     async def _write(self, keys: Keys, seen: Loaded, what: Write) -> bool:
-        written = await write(self._conn, keys, seen, what)
+        written = await write(self._conn, keys, seen, what, self.takers)
         if written is None:
             self._known.forget(seen.approval.id)
             if what.unfrozen:

@@ -20,11 +20,12 @@ from twokey.gateway.store.agent_load import FAILED_MS
 from twokey.gateway.store.audit_seals import event_texts, with_sealed_event
 from twokey.gateway.store.connection import Connection, number, text
 from twokey.gateway.store.freeze_list import compared
-from twokey.gateway.store.jobs import Job
+from twokey.gateway.store.handover import NOBODY, Takers
 from twokey.gateway.store.keys import KEEP_MS, KeptText, Keys
 from twokey.gateway.store.person_queues import moves
 from twokey.gateway.store.precedents import Known, rows_of_change, seen_precedents
 from twokey.gateway.store.record_texts import changed_texts
+from twokey.gateway.store.resume_jobs import job_of, offered
 from twokey.gateway.store.script import Script
 from twokey.gateway.store.windows import Use, as_rows
 
@@ -162,9 +163,15 @@ class WriteMany:
 
 
 async def write(
-    conn: Connection, keys: Keys, seen: Loaded, what: Write
+    conn: Connection,
+    keys: Keys,
+    seen: Loaded,
+    what: Write,
+    takers: Takers = NOBODY,
 ) -> Written | None:
     """Write a change if nothing moved since it was read.
+
+    ``takers`` are offered the job that it queues.
 
     Returns:
         What stands now; None when something moved, and nothing was written.
@@ -177,13 +184,18 @@ async def write(
     values = {name: _text(one) for name, one in found.items()}
     if values["rejection"] == "{}":
         values["rejection"] = ""
-    reply = await (FENCED_CHANGE if what.is_fenced else CHANGE)(
-        conn,
-        **_keys_of(keys, seen.approval),
-        failed_ms=FAILED_MS,
-        keep_ms=KEEP_MS,
-        **values,
-    )
+    is_read = seen.remembered is None
+    async with offered(takers, conn, keys, what.change, is_read=is_read) as offer:
+        reply = await (FENCED_CHANGE if what.is_fenced else CHANGE)(
+            conn,
+            **_keys_of(keys, seen.approval),
+            thread=offer.thread,
+            failed_ms=FAILED_MS,
+            keep_ms=KEEP_MS,
+            taker=offer.taker,
+            **values,
+        )
+        offer.told(reply)
     if text(reply[0]) != "done":
         return None
     return Written(
@@ -238,7 +250,7 @@ def _values(
     old = codec.head(before, were)
     head = codec.changed(old, codec.head(after, are))
     states = _states(before, after)
-    job = resume_job(after) if change.resumes else None
+    job = job_of(change)
     return {
         "id": before.id,
         "rev": str(before.rev),
@@ -281,14 +293,6 @@ def _text(value: object) -> str | int:
 def _json(value: object) -> str:
     # In a fifth of the time that `json` takes.
     return to_json(value).decode()
-
-
-def resume_job(approval: Approval) -> Job | None:
-    """Return the job that brings the agent of an approval back, if one waits."""
-    if approval.is_standing or approval.resumes_itself:
-        return None
-    run = approval.nested_in or approval
-    return Job.to_resume(approval.tenant, run.agent, run.thread)
 
 
 def _keys_of(keys: Keys, approval: Approval) -> dict[str, str]:

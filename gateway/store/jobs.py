@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -16,6 +16,7 @@ from pydantic import (
     model_validator,
 )
 
+from twokey.gateway.approvals.record import Approval
 from twokey.gateway.errors import StoreUnavailable
 from twokey.gateway.protocol.records import Record
 from twokey.gateway.store.beating import beating
@@ -28,6 +29,7 @@ from twokey.gateway.store.connection import (
     number,
     text,
 )
+from twokey.gateway.store.fences import Lease
 from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.message_format import MESSAGE_FORMAT, is_newer
 from twokey.gateway.store.readers import make_group
@@ -116,11 +118,30 @@ def _content(job: Job) -> tuple[tuple[str, ...], bytes]:
 
 
 @dataclass(frozen=True)
+class Given:
+    """What a worker got with a job that was handed over; see `handover`.
+
+    Attributes:
+        lease: of the job's thread.
+        known: approvals by id as they were then, as far as it is known.
+    """
+
+    lease: Lease
+    known: Mapping[str, Approval]
+
+
+@dataclass(frozen=True)
 class Delivery:
     """A job delivered to one worker, under its id in the stream."""
 
     id: str
     job: Job
+    given: Given | None = None
+
+    @property
+    def alone(self) -> Delivery:
+        """Return it without the lease, for who takes the lease anew."""
+        return Delivery(self.id, self.job)
 
 
 @dataclass(frozen=True)

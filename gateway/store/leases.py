@@ -37,7 +37,7 @@ class LeaseStore:
         Raises:
             ThreadUnavailable: when another holds it.
         """
-        async with self.kept(keys, await self._take(keys, name)) as taken:
+        async with self.kept(keys, await self.take(keys, name)) as taken:
             yield taken
 
     @asynccontextmanager
@@ -52,13 +52,7 @@ class LeaseStore:
                 ):
                     yield taken
         finally:
-            # Not after its end: cut off from the store, nobody should wait for it.
-            if taken.left_s:
-                with suppress(StoreUnavailable):
-                    await self._run(keys, taken.key, taken.token, "free")
-            # Also after a normal end: another task may still wait for it and has to
-            # stop.
-            taken.lost.set()
+            await self.free(keys, taken)
 
     async def step(
         self, keys: Keys, name: str, *, verb: str, token: str, above: int = 0
@@ -72,16 +66,37 @@ class LeaseStore:
         reply = await self._run(keys, name, token, verb, above)
         return text(reply[0]), number(reply[1]) if len(reply) > 1 else 0
 
-    async def _take(self, keys: Keys, name: str) -> Lease:
+    async def take(self, keys: Keys, name: str) -> Lease:
+        """Take a lease; whoever takes it hands it to `kept`.
+
+        Raises:
+            ThreadUnavailable: when another holds it.
+        """
         # A token for each taking, not for the process: one that lost the lease and took
         # it again must not pass for the holder that it was before.
         token, ends_s = secrets.token_hex(16), self._ends_s()
         reply = await self._run(keys, name, token, "take")
         if text(reply[0]) != "held":
             raise ThreadUnavailable("Another process runs this thread right now.")
+        return self.taken(keys, name, token, fence=number(reply[1]), ends_s=ends_s)
 
-        renumber, fence = partial(self._renumbered, keys), number(reply[1])
+    def taken(
+        self, keys: Keys, name: str, token: str, *, fence: int, ends_s: float
+    ) -> Lease:
+        """Return a lease that a script gave to the holder with this token."""
+        renumber = partial(self._renumbered, keys)
         return Lease(name, token, fence=fence, ends_s=ends_s, renumber=renumber)
+
+    async def free(self, keys: Keys, taken: Lease) -> None:
+        """Give a lease back, unless it has ended.
+
+        Not after its end: cut off from the store, nobody should wait for it.
+        """
+        if taken.left_s:
+            with suppress(StoreUnavailable):
+                await self._run(keys, taken.key, taken.token, "free")
+        # Also after a normal end: another task may still wait for it and has to stop.
+        taken.lost.set()
 
     async def _renumbered(self, keys: Keys, taken: Lease, above: int) -> int:
         ends_s = self._ends_s()

@@ -167,7 +167,7 @@ class ThreadStore:
     def __init__(self, conn: Connection, sealing: Sealing, *, lease_ms: int) -> None:
         self._conn = conn
         self._sealing = sealing
-        self._leases = LeaseStore(conn, lease_ms=lease_ms)
+        self.leases = LeaseStore(conn, lease_ms=lease_ms)
 
     async def facts(
         self, keys: Keys, tenant: str, agent: str, thread: str
@@ -373,7 +373,7 @@ class ThreadStore:
         Raises:
             ThreadUnavailable: when another process runs this thread.
         """
-        return self._leases.held(keys, keys.lease(tenant, agent, thread))
+        return self.leases.held(keys, keys.lease(tenant, agent, thread))
 
     async def lease_step(
         self,
@@ -388,4 +388,4 @@ class ThreadStore:
     ) -> tuple[str, int]:
         """Do a step of a thread's lease for another process; see `LeaseStore.step`."""
         name = keys.lease(tenant, agent, thread)
-        return await self._leases.step(keys, name, verb=verb, token=token, above=above)
+        return await self.leases.step(keys, name, verb=verb, token=token, above=above)

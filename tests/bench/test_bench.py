@@ -41,7 +41,7 @@ async def test_the_way_from_decision_to_tool_is_measured() -> None:
     # Beside the figure stands what it cannot go below, measured in the same run.
     alone, by_poll, *_ = figure.ratios
     assert f"a bare resume in this run ({bare.at(0.5):.1f} ms)" in alone.limit
-    assert "3 durable writes" in alone.limit
+    assert "2 durable writes" in alone.limit
     most = float(by_poll.limit.rpartition(" ")[2])
     # Printed without decimals, so up to a half above.
     assert 1 < most <= poller.at(0.5) / bare.at(0.5) + 0.5

@@ -13,6 +13,7 @@ from tests.mutants.connection import CONNECTION_TABLE
 from tests.mutants.current_policy import CURRENT_POLICY_TABLE
 from tests.mutants.fences import FENCES_TABLE
 from tests.mutants.gestures import GESTURES_TABLE
+from tests.mutants.handovers import HANDOVERS_TABLE
 from tests.mutants.inquiries import INQUIRY_TABLE
 from tests.mutants.lifetimes import LIFETIMES_TABLE
 from tests.mutants.many_machines import MANY_MACHINES_TABLE
@@ -487,6 +488,7 @@ TABLE = (
     *AS_SHOWN_TABLE,
     *COLLECTED_TABLE,
     *FENCES_TABLE,
+    *HANDOVERS_TABLE,
     *OUTAGES_TABLE,
     *GESTURES_TABLE,
     *LIFETIMES_TABLE,

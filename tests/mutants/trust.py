@@ -200,7 +200,7 @@ TRUST_TABLE = (
     ),
     Mutant(
         "a decision brings back the agent outside",
-        "gateway/store/atomic_write.py",
+        "gateway/store/resume_jobs.py",
         "Job.to_resume(approval.tenant, run.agent, run.thread)",
         "Job.to_resume(approval.tenant, approval.agent, run.thread)",
         "tests/service/test_inside.py",

@@ -4,6 +4,7 @@
 -- (approvals/*.py); this only compares, writes, and keeps the indexes true.
 -- include precedents.lua
 -- include next_version.lua
+-- include hand_over.lua
 -- KEYS[1] head        hash    what changes of the approval
 -- KEYS[2] pinned      string  what no decision changes of it
 -- KEYS[3] expiry      zset    deadlines of the shard
@@ -16,6 +17,8 @@
 -- KEYS[10] rejections   string  how many of the agent's calls were rejected in a row
 -- KEYS[11] rejected   hash    what was rejected in this thread, and its turns since
 -- KEYS[12] failures   zset    the agent's failed executions
+-- KEYS[13..] thread   key     lease, fences, mark of a dropped run and facts of the thread;
+--                             none without a taker
 -- ARGV[1] id          text    the approval
 -- ARGV[2] rev         text    what was read; "" for a corrupt record without one
 -- ARGV[3] seen_ms     int     when it was read, by this server's clock
@@ -49,8 +52,11 @@
 --                             card; alone: whom no queue is delegated to, by delegations,
 --                             a key; unseen: a key that nothing stands under}
 -- ARGV[23] kept       json    rows of {key, text, keep_ms}: texts to keep beside it
+-- ARGV[24] taker      json    {group, consumer, token, ttl_ms}: the worker that would begin
+--                             the job at once, and what its lease is to be; or empty
 -- Returns:
 --   {"done", now}  written, at this moment of this server's clock
+--   {"done", now, fence, job}  and the taker has the job with this id, and the lease
 --   {"gone"}   no such approval
 --   {"moved"}  read again and compute again: another rev, a claim that was renewed, a
 --              reading that is too old, a deadline that has passed, a freeze, a timer
@@ -83,8 +89,14 @@ local change = {
 if redis.call('EXISTS', change.head) == 0 then return {'gone'} end
 local now = now_ms()
 if has_moved(change, now) then return {'moved'} end
+local taker = ARGV[24] ~= '' and change.job ~= '' and cjson.decode(ARGV[24]) or nil
+local is_taken = taker and may_hand_over(taker, change.jobs, unpack(KEYS, 13, 16))
 -- Every check is above, every write below: Redis does not roll back a script that stops
 -- in the middle.
 write_version(change, now)
 count_rejections({change}, now)
+if is_taken then
+  local fence = hand_over(taker, change.jobs, change.queued, KEYS[13], KEYS[14])
+  if fence then return {'done', now, fence, change.queued} end
+end
 return {'done', now}

@@ -129,7 +129,8 @@ local function move_queues(change)
   end
 end
 
--- Write a change, and everything that belongs to it but the row of rejections.
+-- Write a change, and everything that belongs to it but the row of rejections; the id of
+-- its job is `queued`.
 local function write_version(change, now)
   local head, id, keep = change.head, change.id, change.keep_ms
   if change.fires ~= '' then redis.call('ZREM', change.timers, id .. ' ' .. change.fires) end
@@ -171,7 +172,7 @@ local function write_version(change, now)
   end
   retain(head, change.pinned, keep)
   announce(change.outbox, change.audit, change.events, now)
-  enqueue(change.jobs, change.job)
+  change.queued = enqueue(change.jobs, change.job)
   note_precedents(change.precedents, now)
   for _, item in ipairs(change.failed) do
     redis.call('ZREMRANGEBYSCORE', change.failures, '-inf', now)

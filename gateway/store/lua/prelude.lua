@@ -53,10 +53,11 @@ local function announce(outbox, audit, events, now)
   end
 end
 
--- Queue a job (JSON) that brings the agent back; an empty text queues nothing.
+-- Queue a job (JSON) that brings the agent back, and return its id; an empty text queues
+-- nothing.
 local function enqueue(jobs, job)
   if job ~= '' then
-    redis.call('XADD', jobs, '*', 'j', job)
+    return redis.call('XADD', jobs, '*', 'j', job)
   end
 end
 

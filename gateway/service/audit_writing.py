@@ -54,6 +54,10 @@ _PAGE = 200
 _TRIM_S = 60.0
 
 
+class _Elsewhere(AuditUnreadable):
+    """The tree was begun in another folder, which another machine may have."""
+
+
 class AuditWriter:
     """Writes the tree of one shard while the process runs, if no other process does.
 
@@ -104,15 +108,22 @@ class AuditWriter:
             self._tree = None
             if (problem := str(error)) != self._problem:
                 self._problem = problem
-                logger.error(  # noqa: TRY400 - it says all
-                    "audit.not_written shard=%s why=%s", self._keys.shard, problem
-                )
-                stalled = SecurityEvent(
-                    kind=SecurityKind.STALLED, tenant=self._tenant, about="audit tree"
-                )
-                await self._store.security.report(self._keys, stalled)
+                await self._tell_problem(error)
         else:
             self._problem = ""
+
+    async def _tell_problem(self, error: Exception) -> None:
+        # Several machines without a common folder: the one that has the tree writes.
+        is_elsewhere = isinstance(error, _Elsewhere)
+        logger.log(
+            logging.WARNING if is_elsewhere else logging.ERROR,
+            "audit.not_written shard=%s why=%s", self._keys.shard, error,
+        )  # fmt: skip
+        if not is_elsewhere:
+            stalled = SecurityEvent(
+                kind=SecurityKind.STALLED, tenant=self._tenant, about="audit tree"
+            )
+            await self._store.security.report(self._keys, stalled)
 
     async def _has_work(self, *, is_last: bool) -> bool:
         tree = self._tree
@@ -146,7 +157,7 @@ class AuditWriter:
         origin, size = text(noted.get("origin")), number(noted.get("size"))
         name = await asyncio.to_thread(self._files.name)
         if (name.origin if name else "") != origin and origin:
-            raise AuditUnreadable(
+            raise _Elsewhere(
                 f"The audit tree of shard {self._keys.shard} was begun in another "
                 f"folder than {str(self._files.folder)!r}; bring its files back, let "
                 "all gateways share one 'audit_folder', or begin another tree by "

@@ -113,8 +113,8 @@ AUDIT_TABLE = (
     Mutant(
         "each entry is compared with its leaf",
         "gateway/store/audit_verifying.py",
-        'row.state in {"", record.state}',
-        "True",
+        "is_same = leaf == record.leaf and row.state",
+        "is_same = row.state",
         VERIFYING,
     ),
     Mutant(

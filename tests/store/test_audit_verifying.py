@@ -131,6 +131,35 @@ async def test_what_was_erased_leaves_the_log_verifiable(
     assert b"U0ANA" not in gzip.decompress(path.read_bytes()).splitlines()[1]
 
 
+async def test_where_only_hashes_are_kept_they_are_those_that_were_signed(
+    house: AuditHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    what = await written(house, monkeypatch)
+    kept = replace(what, sealed=Sealed(), oldest_ms=2**60)
+    before = verify_log(kept)
+    body = bytearray(house.files.tree_path.read_bytes())
+    body[130 * RECORD_BYTES + 20] ^= 1
+    house.files.tree_path.write_bytes(body)
+
+    found = verify_log(kept)
+
+    assert (before.problems, before.kept_from) == ([], SEALED)
+    assert found.first_bad
+    assert found.first_bad.index == FIRST
+    assert "100 to 199" in found.first_bad.text
+
+
+async def test_what_is_not_kept_before_its_time_is_over_is_missing(
+    house: AuditHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    what = await written(house, monkeypatch)
+
+    found = verify_log(replace(what, sealed=Sealed()))
+
+    assert found.first_bad
+    assert found.first_bad.index == 0
+
+
 @dataclass
 class Bench:
     """One log in files, to change and to put back."""

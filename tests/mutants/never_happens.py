@@ -6,7 +6,7 @@ from tests.mutants.mutant import Mutant
 
 GRANTS = "agent/grants.py"
 TURNS = "agent/turns.py"
-ANSWERS = "gateway/resume/answers.py"
+ANSWERS = "gateway/service/answering.py"
 LUA = "gateway/store/lua"
 EVIDENCE = "gateway/approvals/evidence.py"
 SHOWN = "tests/approvals/test_edits_and_evidence.py"
@@ -295,14 +295,14 @@ BY_PEOPLE: tuple[Mutant, ...] = (
     Mutant(
         "a copied thread gets no answer of the original",
         ANSWERS,
-        "if found[0].thread != thread:",
+        "if run_ref.thread != run.thread:",
         "if False:",
         "tests/resume/test_answers.py",
     ),
     Mutant(
         "a question about another hash gets no answer",
         ANSWERS,
-        "if question.action_hash != digest.action_hash(item.requested):",
+        "if asked.action_hash != digest.action_hash(item.requested):",
         "if False:",
         "tests/resume/test_answers.py",
     ),
@@ -361,20 +361,20 @@ GOES_ON: tuple[Mutant, ...] = (
     Mutant(
         "a thread does not wait for a record that is lost",
         ANSWERS,
-        "            answers.add(question, _unknown(question, _LOST))\n",
-        "",
+        "return Found(_unknown(asked, _LOST), is_unknown=True, is_lost=True)",
+        "return None",
         "tests/resume/test_answers.py",
     ),
     Mutant(
         "a thread does not wait for a record that is corrupt",
         ANSWERS,
-        "            answers.add(question, _unknown(question, _CORRUPT))\n",
-        "",
+        "return Found(_unknown(asked, _CORRUPT), is_unknown=True)",
+        "return None",
         "tests/resume/test_advancer.py",
     ),
     Mutant(
         "a schema that is none keeps no answer back",
-        ANSWERS,
+        "gateway/resume/questions.py",
         "    except _NO_SCHEMA:\n        return True",
         "    except _NO_SCHEMA:\n        return False",
         "tests/resume/test_answers.py",

@@ -39,14 +39,14 @@ TRUST_TABLE = (
     ),
     Mutant(
         "holding connections keeps nobody else out",
-        "bot/ingress.py",
+        "gateway/guarded_server.py",
         " and not self._made_room()",
         "",
         FLOODS,
     ),
     Mutant(
         "a request that came whole makes room for nobody",
-        "bot/ingress.py",
+        "gateway/guarded_server.py",
         "        self._waiting.pop(connection, None)\n        try:",
         "        try:",
         FLOODS,
@@ -338,7 +338,7 @@ TRUST_TABLE = (
     ),
     Mutant(
         "what a paused task may come back to is not dropped",
-        "gateway/resume/advancer.py",
+        "gateway/service/dropped_calls.py",
         "paused = {_task(ns) for ns in asking if ns}",
         "paused = set[str]()",
         "tests/resume/test_cut_off_inside.py",

@@ -67,6 +67,19 @@ class CorruptRecord(TwokeyError):
         )
 
 
+class ForgedRecord(CorruptRecord):
+    """A stored record is not as a process with the secret wrote it last.
+
+    Attributes:
+        why: in words.
+        is_replayed: it was like this before.
+    """
+
+    def __init__(self, approval: str, why: str, *, is_replayed: bool = False) -> None:
+        self.why, self.is_replayed = why, is_replayed
+        super().__init__(approval)
+
+
 class NotConfirmed(StoreUnavailable):
     """The store kept a write, and no replica has confirmed it: it may yet be lost."""
 

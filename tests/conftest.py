@@ -14,6 +14,7 @@ import pytest
 
 from tests.lifetimes import wrong_lifetimes
 from tests.patience import WAIT_S, be_patient
+from tests.resealing import reseal_writes
 from tests.store_secrets import SECRETS
 from tests.topologies import Cluster, SentinelSet, programs
 from twokey.gateway.store.connection import Connection
@@ -37,6 +38,14 @@ def slack_waits() -> Generator[pytest.MonkeyPatch]:
     with pytest.MonkeyPatch.context() as patch:
         be_patient(patch)
         yield patch
+
+
+@pytest.fixture(scope="session", autouse=True)
+def resealed_writes() -> Generator[None]:
+    """Seal the records anew that tests write into."""
+    with pytest.MonkeyPatch.context() as patch:
+        reseal_writes(patch)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -12,12 +11,10 @@ import pytest
 from twokey.gateway.approvals.events import Event
 from twokey.gateway.store import codec, message_format, record_texts
 from twokey.gateway.store.jobs import Job
-from twokey.gateway.store.script import Script
 
 NEW = "brought_by_the_next_version"
 """A field of every record, event and job that this version does not know."""
 
-_OLD, _NEXT = (f"local FORMAT = '{codec.FORMAT + more}'" for more in (0, 1))
 _MESSAGES = message_format.MESSAGE_FORMAT + 1
 
 
@@ -40,12 +37,6 @@ def become_newer(patch: pytest.MonkeyPatch) -> None:
         dump = _adding(kind.model_dump_json, {NEW: 1, "format": _MESSAGES})
         patch.setattr(kind, "model_dump_json", dump)
         patch.setattr(kind, "model_validate_json", _reading(kind.model_validate_json))
-    modules = [one for name, one in sys.modules.items() if name.startswith("twokey")]
-    named = [one for module in modules for one in vars(module).values()]
-    for script in {one for one in named if isinstance(one, Script)}:
-        for name in ("_plain", "_fenced"):
-            source = getattr(script, name)
-            patch.setattr(script, name, source.replace(_OLD, _NEXT))
 
 
 def _adding(dump: Callable[..., str], more: dict[str, Any]) -> Callable[..., str]:

@@ -209,7 +209,8 @@ class AsShownService(PolicyService):
     def _loaded(self, shown: _Shown) -> Loaded:
         passed_ms = int(1000 * (self._clock() - shown.read_s))
         now_ms = shown.loaded.now_ms + passed_ms
-        return Loaded(shown.loaded.approval, now_ms, remembered={})
+        stored = shown.loaded.stored
+        return Loaded(shown.loaded.approval, now_ms, remembered={}, stored=stored)
 
     def _forget(self, approval_id: str) -> None:
         shown = self._by_id.pop(approval_id, None)

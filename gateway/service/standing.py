@@ -142,7 +142,7 @@ class StandingService(PolicyService):
         listed = await self._store.standing.listed(self._own, self._tenant)
         if len(listed) >= MOST_LISTED:
             return _TOO_MANY
-        await self._open(standing, bounds)
+        await self._open(standing, bounds, now_ms)
         found = await self.read(standing.id)
         if found is None:
             raise StoreUnavailable("The standing approval is not known to be opened.")
@@ -283,7 +283,7 @@ class StandingService(PolicyService):
             items=(item,),
         )
 
-    async def _open(self, standing: Approval, bounds: Bounds) -> None:
+    async def _open(self, standing: Approval, bounds: Bounds, now_ms: int) -> None:
         keys, tenant = self._own, self._tenant
         await self._store.standing.add(
             keys, tenant, standing.id, until_ms=bounds.until_ms
@@ -311,6 +311,7 @@ class StandingService(PolicyService):
                 waiting=_UNLIMITED,
                 requests_10m=_UNLIMITED,
                 run_ref=standing.run_ref,
+                now_ms=now_ms,
             ),
         )
         if found is None:

@@ -258,7 +258,7 @@ class Submitter(PolicyService):
                 with_hidden_words(one, policy) for one in proposal.approvals
             ),
         )
-        return _EvaluatedTurn(same, same.known(load), usage, proposal)
+        return _EvaluatedTurn(same, same.known(load), usage, proposal, load.now_ms)
 
     async def _open(
         self, turn_key: str, evaluated: _EvaluatedTurn
@@ -357,6 +357,7 @@ class _EvaluatedTurn:
     known: Sequence[Known]
     usage: Sequence[CallUsage]
     proposal: Proposal
+    now_ms: int = 0
     is_unread: bool = False
 
     def preconditions(self) -> Preconditions:
@@ -382,6 +383,7 @@ class _EvaluatedTurn:
             auto_runs=self.same.auto_runs(verdicts),
             known=self.known,
             standing=self.proposal.standing,
+            now_ms=self.now_ms,
             not_rejected=denials.wanted_of(turn.calls, ()).calls
             if self.is_unread
             else (),

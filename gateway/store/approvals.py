@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TypeVar, cast
@@ -11,29 +10,27 @@ from twokey.gateway.approvals.events import Event
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.errors import CorruptRecord, NewerRecord, StoreUnavailable
 from twokey.gateway.failures import log_failure
-from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.records import RunRef
-from twokey.gateway.store import codec, run_list, turn_opening
+from twokey.gateway.store import run_list
 from twokey.gateway.store.atomic_write import Loaded, Write, write
 from twokey.gateway.store.attempts import ATTEMPTS, BUSY, pause_before
-from twokey.gateway.store.audit_seals import event_texts
+from twokey.gateway.store.audit_index import AuditIndex
 from twokey.gateway.store.changing_many import change_many, load_many
 from twokey.gateway.store.connection import Connection, Reply, number, text
 from twokey.gateway.store.effect_turns import EffectTurns
-from twokey.gateway.store.freeze_list import compared, freeze_lists
+from twokey.gateway.store.freeze_list import freeze_lists
 from twokey.gateway.store.group_commit import Row, Rows, computed
 from twokey.gateway.store.handover import Takers
-from twokey.gateway.store.keys import KEEP_MS, Keys, keys_of_shard, shard_of_approval
+from twokey.gateway.store.keys import Keys, keys_of_shard, shard_of_approval
 from twokey.gateway.store.known_records import KnownRecords
-from twokey.gateway.store.packing import packed
-from twokey.gateway.store.pending import PendingIndex
-from twokey.gateway.store.precedents import rows_of_opening, seen_precedents
+from twokey.gateway.store.quarantine import ForgedRecords
+from twokey.gateway.store.record_seals import RecordSeals
 from twokey.gateway.store.schemas import SchemaStore
 from twokey.gateway.store.script import Script
+from twokey.gateway.store.security_events import SecurityEvents
+from twokey.gateway.store.turn_opener import TurnOpener
 from twokey.gateway.store.turn_opening import Listed, OpenedTurn, Preconditions
-from twokey.gateway.store.windows import as_rows
 
-OPEN = Script("open", is_fenced=True)
 HEARTBEAT = Script("heartbeat")
 
 logger = logging.getLogger(__name__)
@@ -44,15 +41,33 @@ Found = TypeVar("Found")
 class ApprovalStore:
     """Approvals of all shards; ``takers`` are offered the jobs of their changes.
 
-    A claim stands for ``lease_ms`` without a heartbeat.
+    Args:
+        conn: the server.
+        security: reports what was noticed.
+        index: what the audit log has of approvals.
+        lease_ms: how long a claim stands without a heartbeat.
+
+    Attributes:
+        schemas: what records share.
+        seals: of the records.
+        forged: what is done with records that do not verify.
     """
 
-    def __init__(self, conn: Connection, *, lease_ms: int) -> None:
+    def __init__(
+        self,
+        conn: Connection,
+        security: SecurityEvents,
+        index: AuditIndex | None = None,
+        *,
+        lease_ms: int,
+    ) -> None:
         self._conn = conn
         self.lease_ms = lease_ms
-        self._pending = PendingIndex(conn)
         self.schemas = SchemaStore(conn)
-        self._known = KnownRecords(self.schemas)
+        self.seals = RecordSeals(conn)
+        self.forged = ForgedRecords(conn, security)
+        self._known = KnownRecords(self.schemas, self.seals, index)
+        self._opener = TurnOpener(conn, self._known, self.load)
         self._rows = Rows()
         self._effects = EffectTurns()
         self.takers = Takers()
@@ -68,95 +83,30 @@ class ApprovalStore:
         thread: tuple[str, str],
         preconditions: Preconditions,
     ) -> OpenedTurn | None:
-        """Store the approvals of one turn, their events and the verdicts, once.
-
-        Args:
-            keys: of the tenant's shard.
-            turn_key: the same for every submit of this turn.
-            approvals: new records; their deadlines are set by the store's clock.
-            verdicts: to answer this turn with again; see `open.lua`.
-            events: what to announce.
-            thread: agent and thread id.
-            preconditions: what must not have changed meanwhile.
-
-        Returns:
-            None when something moved since the calls were evaluated: evaluate them
-            again.
-        """
-        # Before the script, not in it: an agent that is listed without anything pending
-        # costs one look, one that is pending without being listed is never shown to
-        # reviewers.
-        if approvals:
-            await self._pending.add(keys, preconditions.tenant, thread[0])
-        new = [(one, codec.new(one)) for one in approvals]
-        reply = await OPEN(
-            self._conn,
-            turn=keys.turn(turn_key),
-            run=keys.run(preconditions.tenant, preconditions.run_ref),
-            expiry=keys.expiry,
-            outbox=keys.outbox,
-            audit=keys.audit,
-            reservation=keys.reservation(turn_key, as_rows(preconditions.reserved)),
-            frozen=keys.frozen(preconditions.tenant),
-            waiting=keys.waiting(preconditions.tenant, thread[0]),
-            requests_10m=keys.requests_10m(preconditions.tenant, thread[0]),
-            rejected=keys.rejected(preconditions.tenant, *thread),
-            timers=keys.timers,
-            outdated=keys.outdated(preconditions.tenant),
-            queue_groups=keys.queue_groups(preconditions.tenant),
-            first=keys.head(keys.first_of_turn(turn_key)),
-            records=[
-                key
-                for one in approvals
-                for key in (keys.head(one.id), keys.pinned(one.id))
-            ],
-            keep_ms=KEEP_MS,
+        """Store the approvals of one turn, once; see `TurnOpener.open`."""
+        return await self._opener.open(
+            keys,
+            turn_key,
+            approvals,
             verdicts=verdicts,
-            events=event_texts(
-                self._conn, keys, events, of=[one.id for one in approvals], rev=1
-            ),
-            approvals=json.dumps(
-                [turn_opening.row(keys, *row, preconditions.held) for row in new]
-            ),
-            names=json.dumps(compared(self._conn, keys, *preconditions.unfrozen)),
-            limits=json.dumps(preconditions.limits),
-            counted=as_rows(preconditions.counted),
-            refused=as_rows(preconditions.refused),
-            is_reserved=bool(preconditions.reserved),
-            precedents=json.dumps(
-                [*rows_of_opening(keys, approvals), *preconditions.auto_runs]
-            ),
-            seen=json.dumps(seen_precedents(preconditions.known)),
-            standing=json.dumps(turn_opening.standing_rows(preconditions.standing)),
-            shared=json.dumps(
-                {
-                    digest.to_raw(name).hex(): body
-                    for _, one in new
-                    for name, body in one.shared.items()
-                }
-            ),
-            not_rejected=json.dumps([*preconditions.not_rejected]),
-            pinned=[packed(one.pinned) for _, one in new],
+            events=events,
+            thread=thread,
+            preconditions=preconditions,
         )
-        match text(reply[0]):
-            case "opened":
-                return OpenedTurn(older=run_list.listed(keys, reply[1]))
-            case "exists":
-                return OpenedTurn(kept=cast("bytes", reply[1]))
-            case _:
-                return None
 
     async def load(self, approval_id: str) -> Loaded | None:
         """Read one approval and the store's clock, as of one moment; None: unknown.
 
         Raises:
             CorruptRecord: when the record is corrupt.
+            ForgedRecord: when it is not as it was sealed; it is quarantined by that.
         """
         shard = shard_of_approval(approval_id)
         if shard is None:
             return None
         keys = keys_of_shard(shard)
-        found = await load_many(self._conn, self._known, keys, [approval_id])
+        async with self.forged.noticed(keys):
+            found = await load_many(self._conn, self._known, keys, [approval_id])
         return found.get(approval_id)
 
     async def change(
@@ -215,13 +165,15 @@ class ApprovalStore:
         return shard is not None and await self._write(keys_of_shard(shard), seen, what)
 
     async def _write(self, keys: Keys, seen: Loaded, what: Write) -> bool:
-        written = await write(self._conn, keys, seen, what, self.takers)
+        read = self._known.with_stored(seen)
+        # Somebody kept the reading of a record that is forgotten here.
+        written = read and await write(self._conn, keys, read, what, self.takers)
         if written is None:
             self._known.forget(seen.approval.id)
             if what.unfrozen:
                 await freeze_lists(self._conn).refresh(keys, seen.approval.tenant)
             return False
-        self._known.wrote(seen.approval, written)
+        self._known.wrote(written)
         return True
 
     async def _write_waiting(
@@ -255,7 +207,8 @@ class ApprovalStore:
             for attempt in range(ATTEMPTS):
                 await pause_before(attempt)
                 # What the caller has read serves once: the second try would fail, too.
-                loaded, seen = seen or await self.load(approval_id), None
+                known = seen and self._known.with_stored(seen)
+                loaded, seen = known or await self.load(approval_id), None
                 if loaded is None:
                     return None
                 # Beaten by itself: sent again, after a connection that broke.
@@ -284,7 +237,10 @@ class ApprovalStore:
         compute: Callable[[Mapping[str, Loaded]], Awaitable[Found]],
     ) -> Found:
         """Change several approvals or none, see `changing_many.change_many`."""
-        return await change_many(self._conn, self._known, keys, approval_ids, compute)
+        async with self.forged.noticed(keys):
+            return await change_many(
+                self._conn, self._known, keys, approval_ids, compute
+            )
 
     async def heartbeat(self, approval_id: str, index: int, fence: int) -> bool:
         """Keep a claim; False when it is no longer this fence's."""

@@ -6,7 +6,6 @@ import hashlib
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import cast
 
 from pydantic_core import to_json
 
@@ -24,6 +23,8 @@ from twokey.gateway.store.handover import NOBODY, Takers
 from twokey.gateway.store.keys import KEEP_MS, KeptText, Keys
 from twokey.gateway.store.person_queues import moves
 from twokey.gateway.store.precedents import Known, rows_of_change, seen_precedents
+from twokey.gateway.store.record_heads import following, sealed, with_format
+from twokey.gateway.store.record_seals import SEAL, RecordSeals, Stored
 from twokey.gateway.store.record_texts import changed_texts
 from twokey.gateway.store.resume_jobs import job_of, offered
 from twokey.gateway.store.script import Script
@@ -49,6 +50,7 @@ class Loaded:
             these of its large fields. A master that took over may have another change
             under the number of one that it lacks.
         read_s: when it came here, by a clock of this process that never goes back.
+        stored: as it is stored; None where somebody made a reading of what they keep.
     """
 
     approval: Approval
@@ -57,26 +59,12 @@ class Loaded:
         default=None, repr=False, compare=False
     )
     read_s: float = field(default_factory=time.monotonic, repr=False, compare=False)
+    stored: Stored | None = field(default=None, repr=False, compare=False)
 
     @property
     def age_s(self) -> float:
         """Return for how many seconds it has been here."""
         return time.monotonic() - self.read_s
-
-
-@dataclass(frozen=True)
-class Written:
-    """What stands since a change was written, and the fields that it wrote.
-
-    Attributes:
-        loaded: the approval as it stands.
-        fields: see `change.lua`.
-        uses: text of what each item uses of windows.
-    """
-
-    loaded: Loaded
-    fields: Mapping[str, str | bool]
-    uses: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -168,7 +156,7 @@ async def write(
     seen: Loaded,
     what: Write,
     takers: Takers = NOBODY,
-) -> Written | None:
+) -> Loaded | None:
     """Write a change if nothing moved since it was read.
 
     ``takers`` are offered the job that it queues.
@@ -180,7 +168,7 @@ async def write(
         StoreUnavailable: when it is not known to be written.
         LeaseLost: another holder has the lease now; nothing was written.
     """
-    found = _values(conn, keys, seen, what)
+    found, after = _values(conn, keys, seen, what)
     values = {name: _text(one) for name, one in found.items()}
     if values["rejection"] == "{}":
         values["rejection"] = ""
@@ -198,11 +186,7 @@ async def write(
         offer.told(reply)
     if text(reply[0]) != "done":
         return None
-    return Written(
-        Loaded(what.approval, now_ms=number(reply[1])),
-        cast("Mapping[str, str | bool]", found["fields"]),
-        {str(i): as_rows(one.uses) for i, one in what.inputs.items()},
-    )
+    return Loaded(what.approval, now_ms=number(reply[1]), stored=after)
 
 
 async def write_many(
@@ -232,15 +216,18 @@ async def write_many(
         failed_ms=FAILED_MS,
         keep_ms=KEEP_MS,
         events=event_texts(conn, keys, what.events),
-        changes=[_json(_values(conn, keys, *pair)) for pair in pairs],
+        changes=[_json(_values(conn, keys, *pair)[0]) for pair in pairs],
     )
     return text(reply[0]) == "done"
 
 
 def _values(
     conn: Connection, keys: Keys, seen: Loaded, what: Write
-) -> dict[str, object]:
-    """Return what a script is told of one change, by the names that it has there."""
+) -> tuple[dict[str, object], Stored]:
+    """Return what a script is told of one change, by the names that it has there.
+
+    Beside it stands what is stored from then on.
+    """
     before, change = seen.approval, what.change
     after = change.approval
     # Comparing identities spares the JSON of the items that nothing happened to.
@@ -250,18 +237,27 @@ def _values(
     old = codec.head(before, were)
     head = codec.changed(old, codec.head(after, are))
     states = _states(before, after)
+    stored = seen.stored
+    if stored is None:
+        raise ValueError("what is stored of the record is not known")
+    # Only what changed is sent: most changes are about one of six large texts.
+    texts = changed_texts(before, after, moved)
+    fields = with_format(stored.head, head | texts)
+    uses = {str(i): as_rows(one.uses) for i, one in what.inputs.items()}
+    sealed_after = sealed(RecordSeals(conn), before.id, following(stored, fields, uses))
+    fields[SEAL] = sealed_after.seal.hex()
     job = job_of(change)
-    return {
+    values: dict[str, object] = {
         "id": before.id,
         "rev": str(before.rev),
         "seen_ms": seen.now_ms,
         "before_ms": change.before_ms,
         "unfrozen": compared(conn, keys, before.tenant, what.unfrozen),
         "fires": change.fires,
-        "as_read": _as_read(old, head, seen),
-        # Only what changed is sent: a card may have six large texts, and most changes
-        # are about one of them.
-        "fields": head | changed_texts(before, after, moved),
+        # The seal says more than the `rev`: another master may have other changes under
+        # the same number.
+        "as_read": _as_read(old, head, seen) | {SEAL: stored.seal.hex()},
+        "fields": fields,
         "states": states,
         "uses": {str(i): _uses(inputs) for i, inputs in what.inputs.items()},
         "set": [*timing.timers(before, after), *change.timers],
@@ -280,6 +276,7 @@ def _values(
         ),
         "kept": list(what.kept),
     }
+    return values, sealed_after
 
 
 def _text(value: object) -> str | int:

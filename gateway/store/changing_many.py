@@ -12,6 +12,7 @@ from twokey.gateway.store.attempts import ATTEMPTS, BUSY, pause_before
 from twokey.gateway.store.connection import Connection, fields, milliseconds
 from twokey.gateway.store.keys import Keys, shard_of_approval
 from twokey.gateway.store.known_records import KnownRecords
+from twokey.gateway.store.record_seals import Stored
 
 MOST_CHANGED = 50
 """How many approvals may change in one step: the server does nothing else meanwhile."""
@@ -25,8 +26,10 @@ async def load_many(
     """Read those approvals of a shard that are there, as of one moment.
 
     Raises:
+        ForgedRecord: when one is not as it was sealed.
         CorruptRecord: when a record is corrupt.
     """
+    revs = known.lasting_revs(approval_ids)
     # One MULTI: the time is that of the reading.
     *replies, time = await conn.transaction(
         *(
@@ -38,18 +41,24 @@ async def load_many(
     )
     now_ms, found = milliseconds(time), dict[str, Loaded]()
     rows = [
-        (approval_id, fields(head), cast("bytes", pinned))
+        (approval_id, Stored(fields(head), cast("bytes", pinned)))
         for approval_id, head, pinned in zip(
             approval_ids, replies[::2], replies[1::2], strict=True
         )
         if head and pinned
     ]
     schemas = await known.schemas.read(
-        keys, (one for _, head, _ in rows for one in codec.digests(head))
+        keys, (one for _, stored in rows for one in codec.digests(stored.head))
     )
-    for approval_id, head, pinned in rows:
+    for approval_id, stored in rows:
         found[approval_id] = known.parsed(
-            approval_id, head, pinned, schemas, now_ms=now_ms
+            approval_id,
+            stored,
+            schemas,
+            now_ms=now_ms,
+            lasting_rev=revs[approval_id],
+            # With replicas, what another process wrote may not be confirmed yet.
+            is_lasting=not conn.confirmed_by,
         )
     return found
 

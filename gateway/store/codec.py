@@ -5,14 +5,15 @@ again. What changes are fields of one hash (`head`): small ones, which scripts c
 and texts, such as an item's detail (``<i>:d``) once a decision has changed it. Where
 all are small, the server keeps the hash in one piece. Arguments stand in the record
 once, in the request, until an edit changes them. What the policy says of every such
-call stands apart, under its digest (``parts``).
+call stands apart, under its digest (``parts``). All of it is sealed (`record_seals`),
+and what does not verify is not read.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 from pydantic import JsonValue
@@ -29,12 +30,13 @@ from twokey.gateway.store.connection import number
 from twokey.gateway.store.derived import completed, has_turns_id, shortened
 from twokey.gateway.store.integrity import is_whole
 from twokey.gateway.store.packing import unpacked
+from twokey.gateway.store.record_seals import SEAL, RecordSeals, Stored
 from twokey.gateway.store.record_texts import IN_DETAIL, same_action
 from twokey.gateway.store.schemas import Parts
 from twokey.gateway.store.shared_parts import Shared
 
-FORMAT = 14
-"""Number of the format in which records are written; scripts write it beside them.
+FORMAT = 15
+"""Number of the format in which records are written; it stands beside them.
 
 It rises with every change after which an older version would misread a record: a new
 field, another meaning. An older version leaves what has a higher number alone, and a
@@ -120,8 +122,7 @@ def pinned(record: JsonObject) -> str:
 def head(approval: Approval, items: Sequence[Item]) -> dict[str, str]:
     """Return the small fields of an approval, and of these items, that may change.
 
-    ``rev`` is the store's own. What is zero or empty has no field. The action hashes
-    (``<i>:h``) are in hex here, and raw in the store.
+    ``rev`` is the store's own. What is zero or empty has no field.
     """
     fields = {field: getattr(approval, name) for field, name in _TIMES.items()}
     # The first one, which most keep, has no field.
@@ -135,7 +136,6 @@ def head(approval: Approval, items: Sequence[Item]) -> dict[str, str]:
         found[f"{index}:s"] = str(item.state)
         if item.owner:
             found[f"{index}:o"] = item.owner
-        found[f"{index}:h"] = item.action_hash.removeprefix("sha256:")
     return found
 
 
@@ -174,21 +174,28 @@ def digests(head: Mapping[str, bytes]) -> list[str]:
 
 def approval(
     approval_id: str,
-    head: dict[str, bytes],
-    pinned: bytes,
+    stored: Stored,
     parts: Parts,
+    seals: RecordSeals,
 ) -> Approval:
     """Put a stored approval together again, with those of these parts that it shares.
 
+    It is the only door: what does not verify is not parsed.
+
     Raises:
         NewerRecord: when a newer version wrote it.
+        ForgedRecord: when it is not as it was sealed.
         CorruptRecord: when it cannot be parsed, or its parts do not belong
             together: what a card shows is what was hashed is what runs.
     """
+    head = stored.head
     check_format(approval_id, head)
+    seals.check(approval_id, stored)
     try:
-        found = _together(approval_id, head, pinned, _in_order(parts, head))
-        hashes = [head[f"{item.index}:h"] for item in found.items]
+        found = _together(approval_id, stored, _in_order(parts, head))
+        # Until format 14 these stood in the place of a seal.
+        read = head.get if SEAL in head else head.__getitem__
+        hashes = [read(f"{item.index}:h") for item in found.items]
         is_ours = (
             found.id == approval_id
             and number(head["n"]) == len(found.items)
@@ -206,9 +213,9 @@ def approval(
 
 def as_opened(
     approval_id: str,
-    head: dict[str, bytes],
-    pinned: bytes,
+    stored: Stored,
     parts: Parts,
+    seals: RecordSeals,
 ) -> Approval:
     """Return a stored approval with its items as the policy decided on them first.
 
@@ -216,9 +223,10 @@ def as_opened(
         NewerRecord: when a newer version wrote it.
         CorruptRecord: as `approval`, by everything that is stored of it.
     """
-    approval(approval_id, head, pinned, parts)
+    approval(approval_id, stored, parts, seals)
+    head = stored.head
     kept = {name: one for name, one in head.items() if not name.endswith(":d")}
-    return _together(approval_id, kept, pinned, _in_order(parts, head))
+    return _together(approval_id, replace(stored, head=kept), _in_order(parts, head))
 
 
 def whose(pinned: bytes) -> tuple[str, TurnRef] | None:
@@ -250,10 +258,9 @@ def _in_order(parts: Parts, head: Mapping[str, bytes]) -> Shared:
     return {place: parts[one] for place, one in enumerate(digests(head))}
 
 
-def _together(
-    approval_id: str, head: dict[str, bytes], pinned: bytes, shared: Shared
-) -> Approval:
-    record = {**shared_parts.of_record(shared), **_object(pinned)}
+def _together(approval_id: str, stored: Stored, shared: Shared) -> Approval:
+    head = stored.head
+    record = {**shared_parts.of_record(shared), **_object(stored.pinned)}
     if "id" not in record:
         record["id"] = approval_id
         # What stands under another id than its turn has was moved there.
@@ -290,7 +297,7 @@ def _together(
 def _item(
     index: int,
     row: JsonObject,
-    head: dict[str, bytes],
+    head: Mapping[str, bytes],
 ) -> Item:
     result, late = head.get(f"{index}:r"), head.get(f"{index}:late")
     if (changed := head.get(f"{index}:d")) is not None:

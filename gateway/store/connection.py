@@ -75,11 +75,12 @@ class Connection:
     claims alive and serves synchronous agents (`twokey.agent.bridge`). A connection
     belongs to one loop, where all callers share it: see `twokey.gateway.store.node`.
 
-    A burst waits for its turn instead of failing. Commands are tried again after a
-    broken connection, so the caller has to make them safe to repeat.
+    A burst waits for its turn. Commands are tried again after a broken connection: the
+    caller has to make them safe to repeat.
 
     Attributes:
-        secrets: what seals texts of this store: the one in use, then older ones.
+        secrets: what seals its texts, the one in use first.
+        takes_unsealed: also what was written before there were seals.
         confirmed_by: how many replicas must have what a script writes before its reply
             counts.
         resent: how often something was sent again, and may have been done before.
@@ -87,7 +88,7 @@ class Connection:
 
     def __init__(self, url: str, *, is_embedded: bool = False) -> None:
         self.url = url
-        self.secrets: tuple[bytes, ...] = ()
+        self.secrets, self.takes_unsealed = tuple[bytes, ...](), False
         self.confirmed_by = self.resent = 0
         self._hint = _EMBEDDED_HINT if is_embedded else _HINT
         self._servers: dict[asyncio.AbstractEventLoop, _Servers] = {}
@@ -284,8 +285,7 @@ class Connection:
     def _here(self) -> _Servers:
         """Return the store as the loop that runs sees it."""
         loop = asyncio.get_running_loop()
-        # A fork has its parent's sockets: were both to use one, each would get the
-        # other's replies.
+        # A fork has its parent's sockets: each would get the other's replies.
         if self._process != os.getpid():
             self._servers, self._process = {}, os.getpid()
         found = self._servers.get(loop)

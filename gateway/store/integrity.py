@@ -10,14 +10,14 @@ from twokey.gateway.protocol.business_state import is_same_but_state
 from twokey.gateway.protocol.strict_json import parse_object
 
 
-def is_whole(found: Approval, hashes: Sequence[bytes]) -> bool:
+def is_whole(found: Approval, hashes: Sequence[bytes | None]) -> bool:
     """Return whether every item is this approval's and its action the one hashed."""
-    # A writer with access to the store must not be able to move an approval from one
-    # call to another: ids, context, hash and edit record are compared with each other.
+    # The seal keeps others from moving an approval from one call to another. This finds
+    # what we put together wrongly ourselves, and is all there is of an unsealed record.
     return all(
         (item.index, item.id) == (index, item_id(found.id, index))
         and item.ctx.with_(tool_call_id="") == _context(found)
-        and digest.to_raw(item.action_hash) == hashes[index]
+        and hashes[index] in {None, digest.to_raw(item.action_hash)}
         and _says(item, item.action)
         and (_is_edited(item) or _is_as_requested(item))
         # Parsing its bounds raises where they are none.

@@ -60,8 +60,8 @@ PERMANENT = frozenset(
         "audit_tree", "retry", "frozen", "frozen_sealed", "undrawn", "fences",
         "agents", "queues",
         "queue_groups", "stalled", "stalled_waiting", "stalled_parked",
-        "restore_counters", "standing", "shards", "split", "freeze_changes",
-        "api_keys",
+        "restore_counters", "standing", "shards", "split", "sealed_by",
+        "freeze_changes", "api_keys",
     }
 )  # fmt: skip
 """Last part of the keys that live as long as the store: indexes, streams, freezes."""
@@ -128,6 +128,7 @@ class Keys:
         self.fences = f"{base}:fences"
         self.members = f"{base}:members"
         self.shards = f"{base}:shards"
+        self.sealed_by = f"{base}:sealed_by"
         self.stalled = f"{base}:stalled"
         self.stalled_waiting = f"{base}:stalled_waiting"
         self.stalled_parked = f"{base}:stalled_parked"

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.clock import now_s
+from twokey.gateway.errors import ForgedRecord
 from twokey.gateway.store import codec
-from twokey.gateway.store.atomic_write import Loaded, Written
+from twokey.gateway.store.atomic_write import Loaded
+from twokey.gateway.store.audit_index import AuditIndex
+from twokey.gateway.store.record_seals import REPLAYED, RecordSeals, Stored
 from twokey.gateway.store.schemas import Parts, SchemaStore
 
 MOST_BYTES: Final = 8_000_000
@@ -27,17 +30,26 @@ KEPT_S: Final = 300.0
 more to do with, because another one decides it or runs it, would stay for ever in a
 process that has little to do."""
 
+MOST_REVS: Final = 10_000
+"""Of how many approvals is remembered how far they had come: less than 3 MB."""
+
 _RECORD, _ITEM = 5_000, 8_000
 """About how many bytes a parsed record takes, and each item of it: many times more than
 the fields that are stored of them, which are packed."""
 
-Fields = dict[str, bytes]
-
 
 @dataclass(frozen=True)
 class _Known:
-    head: Fields
-    pinned: bytes
+    """A record as it was read or written last.
+
+    Attributes:
+        stored: as it is stored.
+        loaded: the same, parsed.
+        at_s: when that was.
+        used_s: when it was looked at last.
+    """
+
+    stored: Stored
     loaded: Loaded
     at_s: float
     used_s: float
@@ -45,7 +57,8 @@ class _Known:
     @property
     def size(self) -> int:
         """Return about how many bytes it takes, parsed and as it was stored."""
-        stored = len(self.pinned) + sum(map(len, self.head.values()))
+        head, pinned = self.stored.head, self.stored.pinned
+        stored = len(pinned) + sum(map(len, head.values()))
         return stored + parsed_size(self.loaded.approval)
 
 
@@ -59,47 +72,87 @@ class KnownRecords:
 
     Args:
         schemas: the parts that records share.
+        seals: of the records.
+        index: what the audit log has of approvals, outside of the store.
         clock: seconds that only go forward.
 
     Attributes:
-        schemas: see above.
+        schemas, seals: see above.
         bytes: how much memory it takes, about.
     """
 
     def __init__(
-        self, schemas: SchemaStore, *, clock: Callable[[], float] = now_s
+        self,
+        schemas: SchemaStore,
+        seals: RecordSeals,
+        index: AuditIndex | None = None,
+        *,
+        clock: Callable[[], float] = now_s,
     ) -> None:
         self.schemas = schemas
+        self.seals = seals
+        self._index = index or AuditIndex()
         self._clock = clock
         self._by_id = OrderedDict[str, _Known]()
+        self._lasting = OrderedDict[str, int]()
         # Event loops of several threads share one store.
         self._lock = threading.Lock()
         self.bytes = 0
 
+    def lasting_revs(self, approval_ids: Iterable[str]) -> dict[str, int]:
+        """Return the revisions below which these approvals cannot be any more.
+
+        Asked before a reading, and given to `parsed` after it: what is written while it
+        is on its way may be newer.
+        """
+        return {one: self._lasting.get(one) or self._begun(one) for one in approval_ids}
+
+    def _begun(self, approval_id: str) -> int:
+        """Return the newest revision by the audit log, where a call was ever begun.
+
+        Any other record may also come from a backup; it is recovered, and runs nothing
+        that ran before.
+        """
+        seen = self._index.newest(approval_id)
+        return seen.rev if seen.claimed else 0
+
     def parsed(
         self,
         approval_id: str,
-        head: Fields,
-        pinned: bytes,
+        stored: Stored,
         parts: Parts,
         *,
         now_ms: int,
+        lasting_rev: int = 0,
+        is_lasting: bool = False,
     ) -> Loaded:
         """Return a record that was read now, parsed unless it is as it was.
 
+        Args:
+            approval_id: of the approval.
+            stored: what was read.
+            parts: that it may share.
+            now_ms: the store's clock.
+            lasting_rev: from `lasting_revs`, before it was read.
+            is_lasting: whether what is read here cannot be lost any more.
+
         Raises:
             NewerRecord: when a newer version wrote it.
+            ForgedRecord: when it is not as it was sealed, or was sealed before what is
+                known of it.
             CorruptRecord: when it is corrupt.
         """
-        codec.check_format(approval_id, head)
+        codec.check_format(approval_id, stored.head)
         known = self._by_id.get(approval_id)
-        if known and known.head == head and known.pinned == pinned:
+        if known and known.stored == stored:
             approval = known.loaded.approval
         else:
-            approval = codec.approval(approval_id, head, pinned, parts)
-        loaded = Loaded(approval, now_ms)
+            approval = codec.approval(approval_id, stored, parts, self.seals)
+        if approval.rev < lasting_rev:
+            raise ForgedRecord(approval_id, REPLAYED, is_replayed=True)
+        loaded = Loaded(approval, now_ms, stored=stored)
         at_s = self._clock()
-        self._remember(_Known(head, pinned, loaded, at_s, at_s))
+        self._remember(_Known(stored, loaded, at_s, at_s), is_lasting=is_lasting)
         return loaded
 
     def latest(self, approval_id: str) -> Loaded | None:
@@ -113,25 +166,26 @@ class KnownRecords:
             return None
         passed_ms = int(1000 * (self._clock() - known.at_s))
         now_ms = known.loaded.now_ms + passed_ms
-        remembered = {**codec.texts_in(known.head), "pinned": known.pinned}
-        return Loaded(known.loaded.approval, now_ms, remembered=remembered)
+        stored = known.stored
+        remembered = {**codec.texts_in(stored.head), "pinned": stored.pinned}
+        approval = known.loaded.approval
+        return Loaded(approval, now_ms, remembered=remembered, stored=stored)
 
-    def wrote(self, before: Approval, written: Written) -> None:
-        """Remember what was written over the record that it was computed from."""
-        known = self._by_id.get(before.id)
-        if known is None or known.loaded.approval is not before:
-            # Its fields are not known; the next reading parses them.
-            self.forget(before.id)
-            return
-        head = dict(known.head)
-        head["rev"] = str(before.rev + 1).encode()
-        head["format"] = str(codec.FORMAT).encode()
-        _apply(head, written.fields)
-        for i, rows in written.uses.items():
-            if rows.encode() != head.get(f"{i}:w", b"[]"):
-                head[f"{i}:w"] = rows.encode()
-        at_s = self._clock()
-        self._remember(_Known(head, known.pinned, written.loaded, at_s, at_s))
+    def with_stored(self, seen: Loaded) -> Loaded | None:
+        """Return a reading with what is stored of it; None: that is not known."""
+        if seen.stored is not None:
+            return seen
+        known = self._by_id.get(seen.approval.id)
+        if known is None or known.loaded.approval != seen.approval:
+            return None
+        return replace(seen, stored=known.stored)
+
+    def wrote(self, loaded: Loaded) -> None:
+        """Remember what was written."""
+        if loaded.stored is not None:
+            at_s = self._clock()
+            known = _Known(loaded.stored, loaded, at_s, at_s)
+            self._remember(known, is_lasting=True)
 
     def renewed(self, approval_id: str, index: int, until_ms: int) -> None:
         """Remember until when a claim stands, which no other number tells."""
@@ -140,19 +194,25 @@ class KnownRecords:
             return
         approval = known.loaded.approval
         item = approval.items[index].with_(claimed_until_ms=until_ms)
-        loaded = replace(known.loaded, approval=approval.replacing(item))
-        head = {**known.head, f"{index}:u": str(until_ms).encode()}
+        head = {**known.stored.head, f"{index}:u": str(until_ms).encode()}
+        stored = replace(known.stored, head=head)
+        loaded = replace(known.loaded, approval=approval.replacing(item), stored=stored)
         used_s = self._clock()
-        self._remember(replace(known, head=head, loaded=loaded, used_s=used_s))
+        self._remember(replace(known, stored=stored, loaded=loaded, used_s=used_s))
 
     def forget(self, approval_id: str) -> None:
-        """Forget an approval, of which nothing is known any more."""
+        """Forget what an approval looked like; how far it had come stays known."""
         with self._lock:
             self._forget(approval_id)
 
-    def _remember(self, known: _Known) -> None:
-        approval_id = known.loaded.approval.id
+    def _remember(self, known: _Known, *, is_lasting: bool = False) -> None:
+        approval_id, rev = known.loaded.approval.id, known.loaded.approval.rev
         with self._lock:
+            if is_lasting:
+                rev = max(rev, self._lasting.pop(approval_id, 0))
+                self._lasting[approval_id] = rev
+                if len(self._lasting) > MOST_REVS:
+                    self._lasting.popitem(last=False)
             self._forget(approval_id)
             self._by_id[approval_id] = known
             self.bytes += known.size
@@ -167,13 +227,3 @@ class KnownRecords:
         known = self._by_id.pop(approval_id, None)
         if known is not None:
             self.bytes -= known.size
-
-
-def _apply(fields: Fields, changes: Mapping[str, str | bool]) -> None:
-    for name, value in changes.items():
-        if isinstance(value, bool):
-            fields.pop(name, None)
-        elif name.endswith(":h"):
-            fields[name] = bytes.fromhex(value)
-        else:
-            fields[name] = value.encode()

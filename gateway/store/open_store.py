@@ -11,6 +11,7 @@ from twokey.gateway.secret_file import folder_secrets
 from twokey.gateway.store.durability import ensure_durable
 from twokey.gateway.store.engine import EmbeddedEngine
 from twokey.gateway.store.loading import until_loaded
+from twokey.gateway.store.secret_check import ensure_secret
 from twokey.gateway.store.shard_count import ensure_shards
 from twokey.gateway.store.split_tenants import ensure_split, require_shards
 from twokey.gateway.store.store import Store
@@ -78,6 +79,7 @@ async def open_store(  # noqa: PLR0913 - what a process says of its store, by na
             await until_loaded(store.conn, shown(url))
             await ensure_durable(store.conn, insecure_dev=insecure_dev)
             await ensure_shards(store.conn, shards)
+            await ensure_secret(store.conn)
             own = store.keys_of_tenant(tenant)
             await ensure_split(store.conn, own, tenant, is_split=split_by_agent)
 

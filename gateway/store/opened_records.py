@@ -9,6 +9,7 @@ from twokey.gateway.errors import CorruptRecord
 from twokey.gateway.store import codec
 from twokey.gateway.store.connection import fields
 from twokey.gateway.store.keys import Keys
+from twokey.gateway.store.record_seals import Stored
 from twokey.gateway.store.store import Store
 
 
@@ -17,14 +18,16 @@ async def read_opened(store: Store, keys: Keys, approval_id: str) -> Approval:
 
     Raises:
         NewerRecord: when a newer version wrote it.
+        ForgedRecord: when it is not as it was sealed; it is quarantined by that.
         CorruptRecord: when it is damaged, or a part of it is gone.
     """
     head, pinned = await store.conn.transaction(
         ["HGETALL", keys.head(approval_id)], ["GET", keys.pinned(approval_id)]
     )
-    stored = fields(head)
-    codec.check_format(approval_id, stored)
     if pinned is None:
         raise CorruptRecord(approval_id)
-    schemas = await store.approvals.schemas.read(keys, codec.digests(stored))
-    return codec.as_opened(approval_id, stored, cast("bytes", pinned), schemas)
+    stored = Stored(fields(head), cast("bytes", pinned))
+    codec.check_format(approval_id, stored.head)
+    schemas = await store.approvals.schemas.read(keys, codec.digests(stored.head))
+    async with store.approvals.forged.noticed(keys):
+        return codec.as_opened(approval_id, stored, schemas, store.approvals.seals)

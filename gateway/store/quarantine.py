@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
 from typing import cast
 
 from twokey.gateway.approvals import ending, timing
 from twokey.gateway.approvals.events import Event, EventName
+from twokey.gateway.approvals.security import SecurityEvent, SecurityKind
+from twokey.gateway.errors import ForgedRecord, StoreUnavailable
 from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.wire import TurnRef
 from twokey.gateway.store import codec, run_list
@@ -16,15 +20,67 @@ from twokey.gateway.store.audit_seals import event_texts
 from twokey.gateway.store.connection import Connection, fields, milliseconds
 from twokey.gateway.store.jobs import Job
 from twokey.gateway.store.keys import KEEP_MS, Keys
+from twokey.gateway.store.record_seals import (
+    QUARANTINE_SEAL,
+    QUARANTINED,
+    RecordSeals,
+)
+from twokey.gateway.store.security_events import SecurityEvents
 from twokey.gateway.store.turn_opening import Listed
 
 
-async def quarantine(conn: Connection, keys: Keys, approval_id: str) -> None:
+class ForgedRecords:
+    """Reports forged records, and sets them aside.
+
+    Args:
+        conn: the server.
+        security: reports what was noticed.
+    """
+
+    def __init__(self, conn: Connection, security: SecurityEvents) -> None:
+        self._conn = conn
+        self._security = security
+
+    @asynccontextmanager
+    async def noticed(self, keys: Keys) -> AsyncGenerator[None]:
+        """Set a record aside that is found to be forged, before the finder is told.
+
+        Raises:
+            ForgedRecord: that was found inside.
+        """
+        try:
+            yield
+        except ForgedRecord as error:
+            # Refused in any case, also where none of this is written.
+            with suppress(StoreUnavailable):
+                tenant, ref = await quarantine(
+                    self._conn, keys, error.approval, why=error.why
+                )
+                await self._security.report(keys, _event(error, tenant, ref))
+            raise
+
+
+def _event(error: ForgedRecord, tenant: str, ref: TurnRef) -> SecurityEvent:
+    replayed = error.is_replayed
+    return SecurityEvent(
+        kind=SecurityKind.REPLAYED if replayed else SecurityKind.SEAL_WRONG,
+        tenant=tenant,
+        about="record",
+        agent=ref.run_ref.agent,
+        thread=ref.run_ref.thread,
+        approval=error.approval,
+    )
+
+
+async def quarantine(
+    conn: Connection, keys: Keys, approval_id: str, *, why: str = ""
+) -> tuple[str, TurnRef]:
     """End a corrupt approval: nothing in it is decided or run any more.
 
     What waits in it is withdrawn and leaves its windows, it has no deadline any more,
     it is announced, and its thread, if that much can be read, is brought back. An
-    approval that was quarantined before is left as it is.
+    approval that was quarantined before is left as it is. ``why`` says in words what
+    was found. Returns the tenant and the turn that it names, if it does.
     """
     raw_head, pinned, time = await conn.transaction(
         ["HGETALL", keys.head(approval_id)],
@@ -34,7 +90,8 @@ async def quarantine(conn: Connection, keys: Keys, approval_id: str) -> None:
     head, now_ms = fields(raw_head), milliseconds(time)
     # The sweep and a click may find the same corrupt record at once: it is announced,
     # and its thread brought back, once.
-    is_first = "quarantined" not in head
+    seals = RecordSeals(conn)
+    is_first = not seals.is_quarantined(approval_id, head)
     # Its keys exist for nobody, so what the script does with them changes nothing.
     nobody = ("", TurnRef(agent="", thread="", message_id=""))
     tenant, ref = codec.whose(cast("bytes", pinned or b"")) or nobody
@@ -46,6 +103,7 @@ async def quarantine(conn: Connection, keys: Keys, approval_id: str) -> None:
         agent=run_ref.agent,
         thread=run_ref.thread,
         approval=approval_id,
+        reason=why,
     )
     job = Job.to_resume(tenant, run_ref.agent, run_ref.thread)
     states = {
@@ -64,7 +122,16 @@ async def quarantine(conn: Connection, keys: Keys, approval_id: str) -> None:
         before_ms=0,
         unfrozen="[]",
         fires="",
-        fields=json.dumps({**moved, **since, "quarantined": str(now_ms)}),
+        fields=json.dumps(
+            {
+                **moved,
+                **since,
+                **_set_aside(seals, approval_id, now_ms),
+                # Also where it is in doubt what wrote it: an older version must not
+                # read what this one wrote into it.
+                "format": str(codec.FORMAT),
+            }
+        ),
         as_read="{}",
         states=json.dumps(states),
         uses="{}",
@@ -84,7 +151,17 @@ async def quarantine(conn: Connection, keys: Keys, approval_id: str) -> None:
         queues="{}",
         assumed="{}",
         kept="[]",
+        # Nobody waits for its job.
+        thread=(),
+        taker="",
     )
+    return tenant, ref
+
+
+def _set_aside(seals: RecordSeals, approval_id: str, now_ms: int) -> dict[str, str]:
+    at = str(now_ms)
+    seal = seals.of_moment(approval_id, QUARANTINED, at)
+    return {QUARANTINED: at, QUARANTINE_SEAL: seal.hex()}
 
 
 async def _mend_of(

@@ -10,6 +10,7 @@ from typing import cast
 
 from twokey.gateway.store.connection import Connection, Reply, text
 from twokey.gateway.store.keys import Keys
+from twokey.gateway.store.record_seals import CHECKED, RecordSeals
 from twokey.gateway.store.script import Script
 
 CONFIRM = Script("confirm")
@@ -20,6 +21,7 @@ class StandingStore:
 
     def __init__(self, conn: Connection) -> None:
         self._conn = conn
+        self._seals = RecordSeals(conn)
 
     async def add(
         self, keys: Keys, tenant: str, approval: str, *, until_ms: int
@@ -47,5 +49,8 @@ class StandingStore:
 
         ``asked_ms`` is by the store's clock, from before Slack was asked.
         """
-        reply = await CONFIRM(self._conn, head=keys.head(approval), asked_ms=asked_ms)
+        seal = self._seals.of_moment(approval, CHECKED, str(asked_ms))
+        reply = await CONFIRM(
+            self._conn, head=keys.head(approval), asked_ms=asked_ms, seal=seal
+        )
         return text(reply[0]) == "confirmed"

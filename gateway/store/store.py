@@ -102,7 +102,9 @@ class Store:
         self.retries = RetrySettings()
         self.keyring: Keyring | None = None
         self.audit_index = AuditIndex()
-        self.approvals = ApprovalStore(self.conn, lease_ms=lease_ms)
+        self.approvals = ApprovalStore(
+            self.conn, self.security, self.audit_index, lease_ms=lease_ms
+        )
         self.threads = ThreadStore(self.conn, self.sealing, lease_ms=lease_ms)
         self.cards = CardStore(self.conn)
         self.collected_cards = CollectedCardStore(self.conn)

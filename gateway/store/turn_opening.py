@@ -9,11 +9,13 @@ from twokey.gateway.approvals.record import Approval
 from twokey.gateway.approvals.standing import CHECKED_FOR_MS
 from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.records import RunRef
-from twokey.gateway.store import codec, timers
+from twokey.gateway.store import codec, record_heads, timers
 from twokey.gateway.store.agent_load import ASKED_MS
 from twokey.gateway.store.keys import LISTED_BYTES, Keys
 from twokey.gateway.store.person_queues import rows_of
 from twokey.gateway.store.precedents import Known, Row
+from twokey.gateway.store.record_heads import following, sealed, with_format
+from twokey.gateway.store.record_seals import SEAL, RecordSeals, Stored
 from twokey.gateway.store.record_texts import uses
 from twokey.gateway.store.windows import Use, as_rows
 
@@ -66,6 +68,8 @@ class Preconditions:
         known: the precedents that the calls were evaluated by.
         standing: the standing approvals that cover calls, each with the rev that was
             read and its uses from now on.
+        now_ms: the store's clock when the calls were evaluated: what they open is not
+            created before.
         not_rejected: fingerprints of calls that were not looked up before: none of them
             may have been rejected in the thread.
     """
@@ -82,6 +86,7 @@ class Preconditions:
     auto_runs: Sequence[Row] = ()
     known: Sequence[Known] = ()
     standing: Sequence[Approval] = ()
+    now_ms: int = 0
     not_rejected: Collection[str] = ()
 
     @property
@@ -99,34 +104,78 @@ class Preconditions:
         return self.tenant, self.names
 
 
-def standing_rows(standing: Sequence[Approval]) -> list[dict[str, object]]:
-    """Return what the script compares and writes of standing approvals."""
-    return [
-        {
-            "id": one.id,
-            "rev": str(one.rev),
-            "checked_ms": CHECKED_FOR_MS,
-            "uses": uses(one),
-        }
-        for one in standing
-    ]
+def standing_row(seals: RecordSeals, read: Stored, used: Approval) -> dict[str, object]:
+    """Return what the script compares and writes of a standing approval.
+
+    Args:
+        seals: of the records.
+        read: as it was stored when it was read.
+        used: the same with its uses from now on.
+    """
+    fields = with_format(read.head, {"uses": uses(used)})
+    after = sealed(seals, used.id, following(read, fields, {}))
+    return {
+        "id": used.id,
+        "as_read": {"rev": str(used.rev), SEAL: read.seal.hex()},
+        "checked_ms": CHECKED_FOR_MS,
+        "fields": fields | {"rev": str(used.rev + 1), SEAL: after.seal.hex()},
+    }
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a turn opens, and when.
+
+    Attributes:
+        keys: of the shard.
+        run: key of the run.
+        turn: key of the turn; "" where its verdicts follow from its record.
+        created_ms: the store's clock.
+    """
+
+    keys: Keys
+    run: str
+    turn: str
+    created_ms: int
+
+    def of(self, approval: Approval) -> tuple[bytes, bytes]:
+        """Return the hash of the run with the agent's namespace, and of the turn."""
+        run, turn = (
+            bytes.fromhex(key.rpartition(":")[2]) for key in (self.run, self.turn)
+        )
+        return run + approval.ns.encode(), turn
 
 
 def row(
-    keys: Keys,
+    seals: RecordSeals,
+    place: Place,
     approval: Approval,
     new: codec.NewRecord,
+    pinned: bytes,
     held: Mapping[str, Sequence[Use]],
 ) -> dict[str, object]:
     """Return what the script needs to store a new approval."""
+    created_ms, ends_ms = place.created_ms, place.created_ms + approval.ttl_ms
+    items = [
+        item
+        if item.is_pending
+        else item.with_(changed_at_ms=created_ms, lapses_at_ms=ends_ms)
+        for item in approval.items
+    ]
+    opened = approval.replacing(
+        *items, rev=1, created_at_ms=created_ms, expires_at_ms=ends_ms
+    )
+    used = [as_rows(held.get(item.id, ())) for item in items]
+    fields = record_heads.opened(opened, new, used, *place.of(approval))
+    stored = Stored(record_heads.applied({}, fields), pinned)
     return {
         "id": approval.id,
         "ns": approval.ns,
         "ttl_ms": approval.ttl_ms,
-        "state": approval.items[0].state.value,
+        "state": items[0].state.value,
+        "count": len(items),
         "timers": timers.rows(approval.waiting),
         "shared": [digest.to_raw(one).hex() for one in new.shared],
-        "hashes": [digest.to_raw(item.action_hash).hex() for item in approval.items],
-        "queues": rows_of(keys, approval),
-        "uses": [as_rows(held.get(item.id, ())) for item in approval.items],
+        "fields": {**fields, SEAL: seals.of(approval.id, stored).hex()},
+        "queues": rows_of(place.keys, approval),
     }

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.store_secrets import ENV
 from twokey.cli.main import USAGE, run
 
 HOSTILE = "x\x1b]0;owned\x07\x9b2J\u202e\u2066\r"
@@ -25,7 +26,7 @@ def tell(
     (tmp_path / "twokey.yml").write_text("policy: {version: 1}\n")
 
     def told(*words: str, url: str = "") -> str:
-        env = {"TWOKEY_REDIS_URL": url} if url else {}
+        env = {**ENV, "TWOKEY_REDIS_URL": url} if url else {}
         run(words, env)
         return capsys.readouterr().out
 

@@ -15,6 +15,7 @@ from tests.conftest import eventually
 from tests.resume import sample_tools
 from tests.resume.resume_stack import ANA, DAN, RULES, Stack
 from tests.service.harness import ServiceHarness
+from tests.store_secrets import SECRETS
 from twokey.agent import guarded
 from twokey.gateway.approvals.decisions import AccountKind, Decided, Forbidden, Reviewer
 from twokey.gateway.approvals.record import Approval
@@ -128,7 +129,11 @@ async def test_a_run_that_a_tool_starts_knows_them_too(
         ]
     }
     async with Twokey(
-        policy=RULES, url=store.conn.url, data_dir=tmp_path, keyring=store.keyring
+        policy=RULES,
+        url=store.conn.url,
+        secrets=SECRETS,
+        data_dir=tmp_path,
+        keyring=store.keyring,
     ) as tk:
         RUNNING[:] = [tk]
         stack = Stack(store, await tk._runner(graph, "shop"))  # pyright: ignore[reportPrivateUsage] - to look at its threads

@@ -15,6 +15,7 @@ from pathlib import Path
 import aiohttp
 
 from tests.bot.bot_stack import POLICY, Stack
+from tests.store_secrets import ENV
 from tests.topologies import free_port
 from twokey.gateway.config import SlackMode
 
@@ -94,7 +95,7 @@ async def started(
         **{name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ},
         "PYTHONPATH": str(Path(__file__).parents[2] / "src"),
         "TWOKEY_REDIS_URL": store_url,
-        "TWOKEY_SECRET": "ab" * 32,
+        **ENV,
         "TWOKEY_SLACK_MODE": stack.mode,
         "TWOKEY_SLACK_PORT": str(port),
         "TWOKEY_SLACK_API_URL": config.api_url,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.service.away_shards import AwayShards
-from tests.store_secrets import SECRETS
+from tests.store_secrets import ENV, SECRETS
 from twokey.cli import freeze_checks
 from twokey.cli.freeze_checks import check_freezes
 from twokey.cli.main import run
@@ -49,8 +49,7 @@ def away(split: Store, monkeypatch: pytest.MonkeyPatch) -> AwayShards:
 def settings(tmp_path: Path, split: Store) -> Settings:
     file = tmp_path / "twokey.yml"
     file.write_text(SETTINGS, encoding="utf-8")
-    env = {"TWOKEY_REDIS_URL": split.conn.url, "TWOKEY_SECRET": SECRETS[0].hex()}
-    return Settings.load(file, env)
+    return Settings.load(file, {**ENV, "TWOKEY_REDIS_URL": split.conn.url})
 
 
 async def test_freezes_that_are_everywhere_are_counted(

@@ -13,7 +13,7 @@ import typer
 from typer.testing import CliRunner
 
 from tests.bot.strategies import CANARY
-from tests.store_secrets import SECRETS
+from tests.store_secrets import ENV, SECRETS
 from tests.streams import announced
 from twokey.cli import jobs
 from twokey.cli.command_context import CommandContext
@@ -42,7 +42,7 @@ class Shell:
     def __call__(self, *words: str) -> str:
         """Type ``twokey jobs ...``; return what it prints."""
         session = CommandContext(
-            env={"TWOKEY_REDIS_URL": self._url}, config=self._config
+            env={**ENV, "TWOKEY_REDIS_URL": self._url}, config=self._config
         )
         given = ["jobs", *words]
         done = CliRunner().invoke(self._app, given, obj=session, catch_exceptions=False)

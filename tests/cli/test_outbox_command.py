@@ -12,7 +12,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from tests.store_secrets import SECRETS
+from tests.store_secrets import ENV, SECRETS
 from twokey.cli import outbox
 from twokey.cli.command_context import CommandContext
 from twokey.cli.main import add
@@ -37,7 +37,7 @@ class Shell:
     def __call__(self, *words: str) -> str:
         """Type ``twokey outbox ...``; return what it prints."""
         session = CommandContext(
-            env={"TWOKEY_REDIS_URL": self._url}, config=self._config
+            env={**ENV, "TWOKEY_REDIS_URL": self._url}, config=self._config
         )
         done = CliRunner().invoke(
             self._app, ["outbox", *words], obj=session, catch_exceptions=False

@@ -52,7 +52,7 @@ from twokey.gateway.store.durability import ensure_durable
 from twokey.gateway.store.store import Store
 from twokey.sandbox.server import Sandbox
 
-SECRET = "ab" * 32
+SECRET = SECRETS[0].hex()
 PEOPLE = ("U0ANA", "U0BEN")
 POLICY = """
 version: 1

@@ -19,6 +19,7 @@ from tests.resume.test_restored import (
     until,
     waits,
 )
+from tests.store_secrets import ENV
 from tests.streams import audit_entries
 from twokey.cli import main as cli
 from twokey.gateway.approvals.decisions import Reconcile
@@ -45,7 +46,7 @@ async def told(config: Path, capsys: pytest.CaptureFixture[str], *words: str) ->
     """Run the command, and return what it printed."""
     capsys.readouterr()
     given = ["--config", str(config), "repair", *words]
-    code = await asyncio.to_thread(cli.run, given, {"NO_COLOR": "1"})
+    code = await asyncio.to_thread(cli.run, given, {**ENV, "NO_COLOR": "1"})
     printed = capsys.readouterr()
     assert code == 0, printed.err
     return printed.out

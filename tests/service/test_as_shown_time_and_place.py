@@ -16,6 +16,7 @@ from tests.service.harness import (
     ServiceHarness,
 )
 from tests.service.showing import at_once, shown, shown_again
+from tests.store_secrets import SECRETS
 from twokey.gateway.approvals.decisions import (
     Approve,
     Click,
@@ -236,13 +237,21 @@ async def test_another_call_of_the_same_number_of_changes_is_noticed(
     approval, conn = verdict.item_id.partition(".")[0], store.conn
     keys = [KEYS.head(approval), KEYS.pinned(approval)]
     replica = [await conn.command("DUMP", key) for key in keys]
-    other = ReviewService(store, lambda: harness.policy)
     seen = await harness.click(verdict)
-    assert isinstance(await other.decide(seen, Edit(args={"amount": 6.0}), BEN), Voted)
+
+    async def edited_elsewhere(amount: float) -> None:
+        # By a process that knows nothing of the other master's changes.
+        away = Store(conn.url, secrets=SECRETS)
+        other = ReviewService(away, lambda: harness.policy)
+        edit = Edit(args={"amount": amount})
+        assert isinstance(await other.decide(seen, edit, BEN), Voted)
+        await away.close()
+
+    await edited_elsewhere(6.0)
     click = await shown_again(harness, verdict)
     for key, body in zip(keys, replica, strict=True):
         await conn.command("RESTORE", key, HOUR_MS, cast("bytes", body), "REPLACE")
-    assert isinstance(await other.decide(seen, Edit(args={"amount": 7.0}), BEN), Voted)
+    await edited_elsewhere(7.0)
 
     assert await at_once(harness.reviews, click) is None
 

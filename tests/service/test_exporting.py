@@ -11,6 +11,7 @@ import pytest
 
 from tests.lifetimes import lose_records
 from tests.service.harness import ANA, POLICY, ServiceHarness
+from tests.store_secrets import ENV
 from twokey.cli.main import run
 from twokey.gateway.approvals.decisions import Approve, Reject
 from twokey.gateway.approvals.evidence import HIDDEN
@@ -178,7 +179,7 @@ async def test_the_command_prints_one_object_a_line(
 ) -> None:
     await a_day(harness)
     monkeypatch.chdir(tmp_path)
-    env = {"TWOKEY_REDIS_URL": harness.store.conn.url}
+    env = {**ENV, "TWOKEY_REDIS_URL": harness.store.conn.url}
 
     def told(*words: str) -> tuple[int, str, str]:
         code = run(["audit", "export", *words], env)
@@ -206,7 +207,7 @@ async def test_what_is_exported_steers_no_terminal(
     _, (verdict,) = await harness.submit(("process_refund", {"note": odd}))
     await harness.reviews.decide(await harness.click(verdict), Approve(), ANA)
     monkeypatch.chdir(tmp_path)
-    env = {"TWOKEY_REDIS_URL": harness.store.conn.url}
+    env = {**ENV, "TWOKEY_REDIS_URL": harness.store.conn.url}
 
     await asyncio.to_thread(run, ["audit", "export"], env)
 

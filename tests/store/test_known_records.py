@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import itertools
+import time
 import tracemalloc
+from collections.abc import Callable
 
 import pytest
 
@@ -27,6 +29,7 @@ from twokey.gateway.store import codec, known_records
 from twokey.gateway.store.changing_many import load_many
 from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.known_records import KnownRecords
+from twokey.gateway.store.record_seals import RecordSeals
 from twokey.gateway.store.schemas import SchemaStore
 from twokey.gateway.store.store import Store
 
@@ -131,7 +134,14 @@ async def test_a_claim_that_was_renewed_is_remembered_as_it_is_stored(
     assert loaded.approval == await as_stored(store, approval_id)
 
 
-@pytest.mark.parametrize(("field", "value"), [("0:s", "rejected"), ("0:h", "x" * 32)])
+def forgetting(
+    store: Store, clock: Callable[[], float] = time.monotonic
+) -> KnownRecords:
+    """Return what a process knows that has just started."""
+    return KnownRecords(SchemaStore(store.conn), RecordSeals(store.conn), clock=clock)
+
+
+@pytest.mark.parametrize(("field", "value"), [("0:s", "rejected")])
 async def test_a_call_is_not_started_over_another_change_of_the_same_number(
     harness: ServiceHarness, store: Store, field: str, value: str
 ) -> None:
@@ -166,7 +176,9 @@ async def test_time_that_passes_counts_for_what_is_remembered(
     _, item_id = await authorized(harness)
     approval_id = item_id.partition(".")[0]
     now_s = [100.0]
-    known = KnownRecords(SchemaStore(store.conn), clock=lambda: now_s[0])
+    known = KnownRecords(
+        SchemaStore(store.conn), RecordSeals(store.conn), clock=lambda: now_s[0]
+    )
     read = await load_many(store.conn, known, KEYS, [approval_id])
 
     now_s[0] += 2.5
@@ -181,7 +193,7 @@ async def test_what_was_read_longest_ago_is_forgotten_first(
     harness: ServiceHarness, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = [(await authorized(harness))[1].partition(".")[0] for _ in range(3)]
-    known = KnownRecords(SchemaStore(store.conn))
+    known = forgetting(store)
     await load_many(store.conn, known, KEYS, ids[:2])
     monkeypatch.setattr(known_records, "MOST_BYTES", known.bytes)
 
@@ -198,7 +210,9 @@ async def test_what_nobody_uses_is_forgotten_after_a_while(
 ) -> None:
     ids = [(await authorized(harness))[1].partition(".")[0] for _ in range(4)]
     at_s = [100.0]
-    known = KnownRecords(SchemaStore(store.conn), clock=lambda: at_s[0])
+    known = KnownRecords(
+        SchemaStore(store.conn), RecordSeals(store.conn), clock=lambda: at_s[0]
+    )
     await load_many(store.conn, known, KEYS, ids[:3])
 
     at_s[0] += known_records.KEPT_S / 2
@@ -218,7 +232,7 @@ async def test_what_is_remembered_takes_no_more_memory_than_it_counts(
     harness: ServiceHarness, store: Store
 ) -> None:
     ids = [(await authorized(harness))[1].partition(".")[0] for _ in range(40)]
-    known = KnownRecords(SchemaStore(store.conn))
+    known = forgetting(store)
     # What all records share is made by the first.
     await load_many(store.conn, known, KEYS, ids[:1])
     counted = known.bytes

@@ -51,6 +51,8 @@ async def field(
 ) -> None:
     head = harness.store.keys_of_tenant("default").head(standing.id)
     await harness.store.conn.command("HSET", head, name, value)
+    # What is used is what was read: without it another seal would be noticed.
+    assert await harness.store.approvals.load(standing.id)
 
 
 async def test_a_use_is_written_with_what_it_opens(harness: ServiceHarness) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.service.harness import ANA, ServiceHarness
+from tests.store_secrets import ENV
 from twokey.cli.main import run
 from twokey.gateway.approvals.decisions import Approve, Decision, Edit, Reject
 from twokey.gateway.store.store import Store
@@ -23,7 +24,7 @@ async def test_a_day_s_numbers_are_read_from_the_store_and_from_an_export(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     harness = ServiceHarness(store)
-    env = {"TWOKEY_REDIS_URL": store.conn.url}
+    env = {**ENV, "TWOKEY_REDIS_URL": store.conn.url}
 
     async def typed(*words: str) -> str:
         assert await asyncio.to_thread(run, words, env) == 0

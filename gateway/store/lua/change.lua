@@ -26,9 +26,9 @@
 -- ARGV[5] unfrozen    json    array of names of which none may be frozen, behind the seal
 --                             of the list of freezes; empty for none
 -- ARGV[6] fires       text    kind of the timer that has to be due, and is taken out
--- ARGV[7] fields      json    {field: text, or false to delete it}; hashes in hex
--- ARGV[8] as_read     json    {field: text} of the head as it was read, hashes in hex:
---                             a heartbeat renews a claim without another rev
+-- ARGV[7] fields      json    {field: text, or false to delete it}; bytes in hex
+-- ARGV[8] as_read     json    {field: text} of the head as it was read, bytes in hex:
+--                             its seal; a heartbeat renews a claim without another rev
 -- ARGV[9] states      json    {index: state} of items whose state or deadline moved
 -- ARGV[10] uses       json    {index: {rows, totals}}: what an item uses of windows from
 --                             now on (json), and what each came to when it was evaluated

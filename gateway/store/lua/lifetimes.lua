@@ -178,11 +178,6 @@ end
 local function retain(head, pinned, keep)
   local base, id = split(head)
   local needed = is_open(head)
-  -- At each write, not only at the opening: an older version may have opened this
-  -- record, and must not read what this one wrote into it.
-  if redis.call('HGET', head, 'format') ~= FORMAT then
-    redis.call('HSET', head, 'format', FORMAT)
-  end
   live_on({head, pinned}, not needed and keep)
   live_on(attached(head), not needed and keep)
   -- Also of one that is open: no deadline, doubt or reminder is so far apart.

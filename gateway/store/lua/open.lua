@@ -25,10 +25,12 @@
 -- ARGV[2] verdicts    text    what the turn is answered with; "" where it follows from the
 --                             first approval
 -- ARGV[3] events      json    array of event texts
--- ARGV[4] approvals   json    array of {id, ns, ttl_ms, state, timers, shared,
---                             hashes, queues, uses}; shared are digests in hex; queues are
---                             rows of {queue, lists, groups}, see person_queues.py; state is pending, or
---                             authorized, which lapses after ttl_ms; timers are rows of {kind, after_ms}
+-- ARGV[4] approvals   json    array of {id, ns, ttl_ms, state, count, timers, shared,
+--                             fields, queues}; fields are the whole head, bytes in hex, with
+--                             the times of a creation at created_ms; shared are digests in hex;
+--                             queues are rows of {queue, lists, groups}, see person_queues.py;
+--                             state, of all of its `count` items, is pending, or authorized, which
+--                             lapses after ttl_ms; timers are rows of {kind, after_ms}
 -- ARGV[5] names       json    array of names under which nothing may be frozen, behind the
 --                             seal of the list of freezes
 -- ARGV[6] limits      json    {waiting, requests_10m, asked_ms} of the agent
@@ -38,14 +40,18 @@
 -- ARGV[9] is_reserved int     1 when the turn has to have its reservation
 -- ARGV[10] precedents json    rows of {key, call, kind, body, keep_ms} to note
 -- ARGV[11] seen       json    rows of {key, n}: precedents that the evaluation used
--- ARGV[12] standing   json    rows of {id, rev, checked_ms, uses} of standing approvals that
---                             calls are opened by: the rev that was read, how old Slack's word
---                             on its givers may be, and its uses from now on (json)
+-- ARGV[12] standing   json    rows of {id, as_read, checked_ms, fields} of standing approvals
+--                             that calls are opened by: its rev and seal as they were read, how
+--                             old Slack's word on its givers may be, and what to write; bytes in
+--                             hex
 -- ARGV[13] shared     json    {digest in hex: text}
 -- ARGV[14] not_rejected json   array of fingerprints of calls of which none was rejected
--- ARGV[15..] pinned   text    of each approval: what is pinned
+-- ARGV[15] created_ms int     when the approvals are created: now, by this server's clock, as
+--                             far as the caller knows it
+-- ARGV[16..] pinned   text    of each approval: what is pinned
 -- Returns:
---   {"opened", older}  what the run lists of its earlier approvals that are open
+--   {"opened", older, now}  what the run lists of its earlier approvals that are open
+--   {"late", now}   it is not created_ms any more: seal the approvals with this time
 --   {"exists", verdicts}  "" where they follow from the first approval
 --   {"unreserved"}  evaluating took so long that the reservation ended: evaluate again
 --   {"frozen"}      something was frozen meanwhile: evaluate again
@@ -75,19 +81,22 @@ local base, run = string.match(KEYS[2], '^(.+:)run:(%x+)$')
 -- Compared in the step that counts the use: two calls never share the last one.
 local standing = cjson.decode(ARGV[12])
 for _, row in ipairs(standing) do
-  local found = redis.call('HMGET', base .. 'a:' .. row.id, 'rev', '0:l', '0:t', 'checked')
+  local head = base .. 'a:' .. row.id
+  local found = redis.call('HMGET', head, '0:l', '0:t', 'checked')
   -- Of this rev it was in force; only time, and Slack's word, pass without another one.
-  local checked = math.max(tonumber(found[3] or '0'), tonumber(found[4] or '0'))
-  if found[1] ~= row.rev or now >= tonumber(found[2] or '0')
+  local checked = math.max(tonumber(found[2] or '0'), tonumber(found[3] or '0'))
+  if differs(head, row.as_read) or now >= tonumber(found[1] or '0')
     or now - checked > row.checked_ms then
     return {'uncovered'}
   end
 end
-local approvals = cjson.decode(ARGV[4])
+local approvals, created = cjson.decode(ARGV[4]), tonumber(ARGV[15])
+-- The seals are over these times, and only a caller can make a seal.
+if #approvals > 0 and math.abs(now - created) > MAX_READING_MS then return {'late', now} end
 local limits = cjson.decode(ARGV[6])
 local held = 0
 for _, approval in ipairs(approvals) do
-  if approval.state == 'pending' then held = held + #approval.hashes end
+  if approval.state == 'pending' then held = held + approval.count end
 end
 -- ZCARD counts what has ended, too, until it is removed.
 redis.call('ZREMRANGEBYSCORE', KEYS[8], '-inf', now)
@@ -117,17 +126,11 @@ end
 
 local shared = cjson.decode(ARGV[13])
 for index, approval in ipairs(approvals) do
-  local head = KEYS[13 + 2 * index]
-  local expires = now + approval.ttl_ms
+  local head, member = KEYS[13 + 2 * index], listed(approval.id)
+  local expires = created + approval.ttl_ms
   local waits = approval.state == 'pending'
-  redis.call('HSET', head, 'rev', 1, 'n', #approval.hashes,
-    'created', now, 'expires', expires, 'format', FORMAT, 'run', from_hex(run) .. approval.ns)
-  if ARGV[2] ~= '' then
-    redis.call('HSET', head, 'turn', from_hex(string.match(KEYS[1], '%x+$')))
-  end
-  redis.call('SET', KEYS[14 + 2 * index], ARGV[14 + index])
-  local member = listed(approval.id)
-  redis.call('HSET', head, 'parts', from_hex(table.concat(approval.shared)))
+  write_fields(head, approval.fields)
+  redis.call('SET', KEYS[14 + 2 * index], ARGV[15 + index])
   for _, digest in ipairs(approval.shared) do
     local key = base .. 'schema:' .. digest
     -- Compared and not only looked for, so that a damaged one is mended.
@@ -137,37 +140,25 @@ for index, approval in ipairs(approvals) do
     redis.call('HINCRBY', key, 'open', 1)
     redis.call('PERSIST', key)
   end
-  for i, hash in ipairs(approval.hashes) do
-    redis.call('HSET', head, (i - 1) .. ':s', approval.state, (i - 1) .. ':h', from_hex(hash))
-    if approval.uses[i] ~= '[]' then
-      redis.call('HSET', head, (i - 1) .. ':w', approval.uses[i])
-    end
-    update_uses(head, i - 1, approval.state, now, expires + keep)
-    if waits then
-      redis.call('ZADD', KEYS[8], expires, member .. (i - 1))
-    else
-      redis.call('HSET', head, (i - 1) .. ':t', now, (i - 1) .. ':l', expires)
-    end
+  for i = 0, approval.count - 1 do
+    update_uses(head, i, approval.state, now, expires + keep)
+    if waits then redis.call('ZADD', KEYS[8], expires, member .. i) end
   end
   if waits then enter_queues(approval.queues, approval.id, expires, KEYS[13]) end
-  list_short(base, approval.id, now)
-  know_short(base, approval.id, now, expires + 4 * keep)
+  list_short(base, approval.id, created)
+  know_short(base, approval.id, created, expires + 4 * keep)
   redis.call('ZADD', KEYS[3], expires, member)
   for _, timer in ipairs(approval.timers) do
-    redis.call('ZADD', KEYS[11], now + timer[2], approval.id .. ' ' .. timer[1])
+    redis.call('ZADD', KEYS[11], created + timer[2], approval.id .. ' ' .. timer[1])
   end
-  enter_run(base .. 'tm:' .. run, approval.id, approval.ns, now)
+  enter_run(base .. 'tm:' .. run, approval.id, approval.ns, created)
 end
 if #approvals > 0 then
   -- What ended so long ago is kept no longer, unless something older is still open.
   redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(' .. math.min(now - 4 * keep, first))
   redis.call('PERSIST', KEYS[2])
 end
-for _, row in ipairs(standing) do
-  local head = base .. 'a:' .. row.id
-  redis.call('HINCRBY', head, 'rev', 1)
-  redis.call('HSET', head, 'uses', row.uses, 'format', FORMAT)
-end
+for _, row in ipairs(standing) do write_fields(base .. 'a:' .. row.id, row.fields) end
 until_last(KEYS[8])
 if held > 0 then count_asked(KEYS[9], held, now, limits.asked_ms) end
 for _, row in ipairs(cjson.decode(ARGV[7])) do hold(row[1], row[2], now + row[3]) end
@@ -180,6 +171,7 @@ if ARGV[2] ~= '' then
   redis.call('SET', KEYS[1], ARGV[2])
   retain_turn(base, KEYS[1], keep)
 end
-announce(KEYS[4], KEYS[5], ARGV[3], now)
+-- Of what opens, events and records tell the same time.
+announce(KEYS[4], KEYS[5], ARGV[3], #approvals > 0 and created or now)
 note_precedents(cjson.decode(ARGV[10]), now)
-return {'opened', older}
+return {'opened', older, now}

@@ -94,9 +94,6 @@ local function reindex(head, expiry, id, now)
   end
 end
 
--- The format in which this version writes records, as codec.py has it.
-local FORMAT = '14'
-
 -- How long the verdicts of a turn are kept that needed no record, and what is listed of
 -- answers, in milliseconds.
 local DAY_MS = 24 * 60 * 60 * 1000
@@ -119,7 +116,10 @@ local function call_with(command, key, arguments)
   end
 end
 
--- Write fields of a hash, and delete those that are false. A hash comes in hex.
+-- Fields of a record's head that are bytes: they come in hex.
+local RAW = {h = true, quarantine_seal = true, run = true, turn = true, parts = true}
+
+-- Write fields of a hash, and delete those that are false.
 local function write_fields(key, fields)
   local written, deleted = {}, {}
   for field, value in pairs(fields) do
@@ -127,7 +127,7 @@ local function write_fields(key, fields)
     if not value then
       deleted[#deleted + 1] = field
     else
-      if string.sub(field, -2) == ':h' then value = from_hex(value) end
+      if RAW[field] then value = from_hex(value) end
       written[#written + 1] = field
       written[#written + 1] = value
     end
@@ -136,8 +136,7 @@ local function write_fields(key, fields)
   call_with('HSET', key, written)
 end
 
--- Return whether a field of a hash is not what these say; "" is for one that is not there,
--- and a hash comes in hex.
+-- Return whether a field of a hash is not what these say; "" is for one that is not there.
 local function differs(key, fields)
   local names = {}
   for field in pairs(fields) do names[#names + 1] = field end
@@ -147,7 +146,7 @@ local function differs(key, fields)
     for index, value in ipairs(found) do
       local field = names[at + index - 1]
       local wanted = fields[field]
-      if string.sub(field, -2) == ':h' then wanted = from_hex(wanted) end
+      if RAW[field] then wanted = from_hex(wanted) end
       if (value or '') ~= wanted then return true end
     end
   end

@@ -1,0 +1,39 @@
+"""Refuse a process whose secret is not the one that a store is sealed with."""
+
+from __future__ import annotations
+
+from twokey.gateway.errors import SettingsError
+from twokey.gateway.store.connection import Connection, text
+from twokey.gateway.store.keys import Keys
+from twokey.gateway.trust.derived_keys import Purpose, key_id_of
+
+
+async def ensure_secret(conn: Connection) -> None:
+    """Keep with the data by which secret it is sealed, or compare it with what is kept.
+
+    A process with another secret would take every record for a forgery, and set it
+    aside. Only the id of a derived key is kept, which says nothing about the secret:
+    who changes it keeps processes from starting, and no more.
+
+    Raises:
+        SettingsError: it is another secret; says what to do.
+        StoreUnavailable: when the store does not answer.
+    """
+    key = Keys("s0").sealed_by
+    mine = [key_id_of(one, Purpose.RECORDS) for one in conn.secrets]
+    kept = text(await conn.command("GET", key))
+    if not kept:
+        # Of two processes that start first at the same time one wins, and both compare.
+        await conn.keep(["SET", key, mine[0], "NX"])
+        kept = text(await conn.command("GET", key))
+    if kept not in mine:
+        raise SettingsError(
+            f"What this store holds is sealed with another secret (its key is {kept}, "
+            f"and this process has {', '.join(mine)}), so nothing of it could be "
+            "verified. Give all processes of a store the same TWOKEY_SECRET, or the "
+            "same 'data_dir'. If that secret is lost, see 'A secret that was lost' in "
+            "docs/operations.md."
+        )
+    if kept != mine[0]:
+        # The secret is being replaced: others have this one among those they accept.
+        await conn.keep(["SET", key, mine[0]])

@@ -1,0 +1,176 @@
+"""Open the approvals of a turn, sealed as they are stored."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from typing import cast
+
+from twokey.gateway.approvals.events import Event
+from twokey.gateway.approvals.record import Approval
+from twokey.gateway.protocol import digest
+from twokey.gateway.store import codec, run_list, turn_opening
+from twokey.gateway.store.atomic_write import Loaded
+from twokey.gateway.store.audit_seals import event_texts
+from twokey.gateway.store.connection import Argument, Connection, Reply, number, text
+from twokey.gateway.store.freeze_list import compared
+from twokey.gateway.store.keys import KEEP_MS, Keys
+from twokey.gateway.store.known_records import KnownRecords
+from twokey.gateway.store.packing import packed
+from twokey.gateway.store.pending import PendingIndex
+from twokey.gateway.store.precedents import rows_of_opening, seen_precedents
+from twokey.gateway.store.script import Script
+from twokey.gateway.store.server_clocks import ServerClocks
+from twokey.gateway.store.turn_opening import OpenedTurn, Place, Preconditions
+from twokey.gateway.store.windows import as_rows
+
+OPEN = Script("open", is_fenced=True)
+
+
+class TurnOpener:
+    """Opens approvals in all shards.
+
+    Args:
+        conn: the server.
+        known: what this process knows of approvals.
+        load: reads one.
+    """
+
+    def __init__(
+        self,
+        conn: Connection,
+        known: KnownRecords,
+        load: Callable[[str], Awaitable[Loaded | None]],
+    ) -> None:
+        self._conn = conn
+        self._known = known
+        self._load = load
+        self._pending = PendingIndex(conn)
+        self._clocks = ServerClocks()
+
+    async def open(
+        self,
+        keys: Keys,
+        turn_key: str,
+        approvals: Sequence[Approval],
+        *,
+        verdicts: bytes,
+        events: Sequence[Event],
+        thread: tuple[str, str],
+        preconditions: Preconditions,
+    ) -> OpenedTurn | None:
+        """Store the approvals of one turn, their events and the verdicts, once.
+
+        Args:
+            keys: of the tenant's shard.
+            turn_key: the same for every submit of this turn.
+            approvals: new records; their times are set here.
+            verdicts: to answer this turn with again; see `open.lua`.
+            events: what to announce.
+            thread: agent and thread id.
+            preconditions: what must not have changed meanwhile.
+
+        Returns:
+            None when something moved since the calls were evaluated: evaluate them
+            again.
+        """
+        # Before the script, not in it: an agent that is listed without anything pending
+        # costs one look, one that is pending without being listed is never shown to
+        # reviewers.
+        if approvals:
+            await self._pending.add(keys, preconditions.tenant, thread[0])
+        stored = [codec.new(one) for one in approvals]
+        pinned = [packed(one.pinned) for one in stored]
+        standing = await self._standing_rows(preconditions.standing)
+        if standing is None:
+            return None
+        run = keys.run(preconditions.tenant, preconditions.run_ref)
+        turn = keys.turn(turn_key)
+        values: dict[str, Argument | Sequence[Argument]] = {
+            "turn": turn,
+            "run": run,
+            "expiry": keys.expiry,
+            "outbox": keys.outbox,
+            "audit": keys.audit,
+            "reservation": keys.reservation(turn_key, as_rows(preconditions.reserved)),
+            "frozen": keys.frozen(preconditions.tenant),
+            "waiting": keys.waiting(preconditions.tenant, thread[0]),
+            "requests_10m": keys.requests_10m(preconditions.tenant, thread[0]),
+            "rejected": keys.rejected(preconditions.tenant, *thread),
+            "timers": keys.timers,
+            "outdated": keys.outdated(preconditions.tenant),
+            "queue_groups": keys.queue_groups(preconditions.tenant),
+            "first": keys.head(keys.first_of_turn(turn_key)),
+            "records": [
+                key
+                for one in approvals
+                for key in (keys.head(one.id), keys.pinned(one.id))
+            ],
+            "keep_ms": KEEP_MS,
+            "verdicts": verdicts,
+            "events": event_texts(
+                self._conn, keys, events, of=[one.id for one in approvals], rev=1
+            ),
+            "names": json.dumps(compared(self._conn, keys, *preconditions.unfrozen)),
+            "limits": json.dumps(preconditions.limits),
+            "counted": as_rows(preconditions.counted),
+            "refused": as_rows(preconditions.refused),
+            "is_reserved": bool(preconditions.reserved),
+            "precedents": json.dumps(
+                [*rows_of_opening(keys, approvals), *preconditions.auto_runs]
+            ),
+            "seen": json.dumps(seen_precedents(preconditions.known)),
+            "standing": json.dumps(standing),
+            "shared": json.dumps(
+                {
+                    digest.to_raw(name).hex(): body
+                    for one in stored
+                    for name, body in one.shared.items()
+                }
+            ),
+            "not_rejected": json.dumps([*preconditions.not_rejected]),
+            "pinned": pinned,
+        }
+        of_turn = turn if verdicts else ""
+
+        async def write() -> list[Reply]:
+            known_ms = self._clocks.now_ms(keys.shard)
+            created_ms = max(known_ms, preconditions.now_ms)
+            place = Place(keys, run, of_turn, created_ms)
+            rows = [
+                turn_opening.row(self._known.seals, place, *each, preconditions.held)
+                for each in zip(approvals, stored, pinned, strict=True)
+            ]
+            return await OPEN(
+                self._conn, **values, approvals=json.dumps(rows), created_ms=created_ms
+            )
+
+        reply = await write()
+        if text(reply[0]) == "late":
+            # The first submit of a process does not know the time, and a clock may have
+            # been set.
+            self._clocks.saw(keys.shard, number(reply[1]))
+            reply = await write()
+        match text(reply[0]):
+            case "opened":
+                self._clocks.saw(keys.shard, number(reply[2]))
+                return OpenedTurn(older=run_list.listed(keys, reply[1]))
+            case "exists":
+                return OpenedTurn(kept=cast("bytes", reply[1]))
+            case _:
+                return None
+
+    async def _standing_rows(
+        self, used: Sequence[Approval]
+    ) -> list[dict[str, object]] | None:
+        """Return what is written of standing approvals; None: one has moved."""
+        found: list[dict[str, object]] = []
+        for one in used:
+            # It was read a moment ago, to see what it covers.
+            seen = self._known.latest(one.id)
+            if seen is None or seen.approval.with_(uses=one.uses) != one:
+                seen = await self._load(one.id)
+            if seen is None or seen.stored is None or seen.approval.rev != one.rev:
+                return None
+            found.append(turn_opening.standing_row(self._known.seals, seen.stored, one))
+        return found

@@ -1,0 +1,145 @@
+"""Write stored records as somebody does who can write to Redis, but has no secret."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from redis.asyncio import Redis
+
+from tests.service.harness import ANA, BEN, ServiceHarness, claim_of
+from twokey.gateway.approvals.decisions import Approve, Edit
+from twokey.gateway.protocol import digest
+from twokey.gateway.protocol.records import Result
+from twokey.gateway.protocol.wire import Claimed, ClaimRequest
+from twokey.gateway.store.keys import Keys
+from twokey.gateway.store.packing import packed, unpacked
+from twokey.gateway.store.record_texts import detail
+
+AMOUNT, FORGED = 899, 1_000_000
+
+
+@dataclass
+class Victim:
+    """An approval of two refunds, and a way to write it past the gateway.
+
+    Attributes:
+        harness: the gateway that opened it.
+        redis: a connection that nobody seals anything for.
+        claims: what an executor would claim its calls by.
+        older: its record as it was before its last change.
+        others: approvals of others, to copy from.
+    """
+
+    harness: ServiceHarness
+    redis: Redis
+    claims: tuple[ClaimRequest, ...]
+    older: dict[bytes, bytes] = field(default_factory=dict[bytes, bytes])
+    others: dict[str, ClaimRequest] = field(default_factory=dict[str, ClaimRequest])
+
+    @property
+    def id(self) -> str:
+        """Return the id of the approval."""
+        return self.claims[0].item_id.partition(".")[0]
+
+    @property
+    def keys(self) -> Keys:
+        """Return the keys of its shard."""
+        return self.harness.store.keys_of_tenant("default")
+
+    async def head(self, approval: str = "") -> dict[bytes, bytes]:
+        """Return what is stored in a head."""
+        found = await self.redis.hgetall(self.keys.head(approval or self.id))  # pyright: ignore[reportGeneralTypeIssues, reportUnknownVariableType] - of redis-py
+        return cast("dict[bytes, bytes]", found)
+
+    async def body(self, approval: str) -> bytes:
+        """Return what is pinned of an approval."""
+        return cast("bytes", await self.redis.get(self.keys.pinned(approval)))
+
+    async def put(self, **fields: str | bytes | int) -> None:
+        """Write fields; ``i0_s`` is ``0:s``, which is no name in Python."""
+        for name, value in fields.items():
+            await self.put_field(name.replace("i0_", "0:").replace("i1_", "1:"), value)
+
+    async def put_field(self, name: str, value: str | bytes | int) -> None:
+        """Write one field."""
+        await self.redis.hset(self.keys.head(self.id), name, value)  # pyright: ignore[reportGeneralTypeIssues, reportArgumentType]
+
+    async def drop(self, *names: str) -> None:
+        """Delete fields."""
+        await self.redis.hdel(self.keys.head(self.id), *names)  # pyright: ignore[reportGeneralTypeIssues]
+
+    async def replace(self, head: dict[bytes, bytes]) -> None:
+        """Write a whole head in place of what is there."""
+        key = self.keys.head(self.id)
+        await self.redis.delete(key)
+        await self.redis.hset(key, mapping=cast("dict[Any, Any]", head))  # pyright: ignore[reportGeneralTypeIssues]
+
+    async def pinned(self, change: Callable[[dict[str, Any]], None]) -> None:
+        """Change what was stored at the opening."""
+        key = self.keys.pinned(self.id)
+        body = json.loads(unpacked(await self.body(self.id)))
+        change(body)
+        await self.redis.set(key, packed(json.dumps(body)))
+
+    async def detail(self, **changes: object) -> None:
+        """Write a detail of the first call as a decision does."""
+        item = await self.harness.item(self.claims[0].item_id)
+        row = {**json.loads(detail(item)), **changes}
+        await self.put_field("0:d", json.dumps(row))
+
+    def other_action(self, action: str) -> str:
+        """Return an action with another amount."""
+        document = json.loads(action)
+        document["args"]["amount"] = FORGED
+        return digest.canonical(document).decode()
+
+
+async def asked(harness: ServiceHarness, redis: Redis) -> Victim:
+    """Ask people about two refunds on one card, and about one more on another."""
+    calls = [("process_refund", {"amount": AMOUNT + n}) for n in range(2)]
+    ref, verdicts = await harness.submit(*calls)  # pyright: ignore[reportArgumentType]
+    victim = Victim(harness, redis, tuple(claim_of(ref, one) for one in verdicts))
+    victim.older = await victim.head()
+    click, other = await harness.refund(5, thread="other")
+    await harness.reviews.decide(click, Approve(), ANA)
+    victim.others["authorized"] = other
+    return victim
+
+
+async def authorized(harness: ServiceHarness, redis: Redis) -> Victim:
+    """Have the first one approved."""
+    victim = await asked(harness, redis)
+    click = await harness.click_on(victim.claims[0].item_id)
+    await harness.reviews.decide(click, Approve(), ANA)
+    return victim
+
+
+async def edited(harness: ServiceHarness, redis: Redis) -> Victim:
+    """Have the first one edited, and approved by another person."""
+    victim = await asked(harness, redis)
+    item_id = victim.claims[0].item_id
+    edit = Edit(args={"amount": 5}, reason="less")
+    await harness.reviews.decide(await harness.click_on(item_id), edit, ANA)
+    if (await harness.item(item_id)).is_pending:
+        click = await harness.click_on(item_id)
+        await harness.reviews.decide(click, Approve(), BEN)
+    return victim
+
+
+async def executing(harness: ServiceHarness, redis: Redis) -> Victim:
+    """Have the first one approved and started."""
+    victim = await authorized(harness, redis)
+    victim.older = await victim.head()
+    assert isinstance(await harness.agents.claim(victim.claims[0]), Claimed)
+    return victim
+
+
+async def executed(harness: ServiceHarness, redis: Redis) -> Victim:
+    """Have the first one approved and run."""
+    victim = await executing(harness, redis)
+    done = Result(ok=True, summary="refunded", payload="refunded")
+    await harness.agents.finish(victim.claims[0].item_id, 1, done)
+    return victim

@@ -1,0 +1,160 @@
+"""Who can write to Redis, but has no secret, makes no call run, and nobody believe it.
+
+Each forgery is written by a connection of its own, past everything that seals. A
+process that has just started, and remembers nothing, then meets it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+
+import pytest
+from redis.asyncio import Redis
+
+from tests.security.record_forgeries import (
+    FORGERIES,
+    IDS,
+    OTHER_SECRET,
+    Before,
+    Forge,
+    requirement,
+)
+from tests.security.record_forging import Victim, asked, authorized, executed, executing
+from tests.service.harness import ANA, EVE, ServiceHarness, claim_of
+from tests.store_secrets import SECRETS
+from tests.streams import announced, audit_entries
+from twokey.gateway.approvals.decisions import Approve
+from twokey.gateway.approvals.events import EventName
+from twokey.gateway.errors import CorruptRecord
+from twokey.gateway.protocol.records import RunRef
+from twokey.gateway.protocol.wire import Claimed, Refused
+from twokey.gateway.store.record_seals import QUARANTINED
+from twokey.gateway.store.store import Store
+
+
+@pytest.fixture
+def harness(store: Store) -> ServiceHarness:
+    return ServiceHarness(store)
+
+
+@pytest.fixture
+async def redis(store: Store) -> AsyncGenerator[Redis]:
+    client = Redis.from_url(store.conn.url)  # pyright: ignore[reportUnknownMemberType]
+    yield client
+    await client.aclose()
+
+
+def newcomer(harness: ServiceHarness) -> ServiceHarness:
+    """Return a gateway that has just started."""
+    url = harness.store.conn.url
+    return ServiceHarness(Store(url, secrets=SECRETS, lease_ms=2000))
+
+
+async def told(store: Store) -> tuple[list[str], list[str]]:
+    """Return the security events, and the records that were quarantined."""
+    part = store.keys_of_tenant("default")
+    events = await audit_entries(store.conn, part)
+    found = [one for one in events if one.name is EventName.SECURITY_DETECTED]
+    outbox = await announced(store.conn, part)
+    aside = [one for one in outbox if one.name is EventName.RECORD_QUARANTINED]
+    return [one.reason for one in found], [one.approval for one in aside]
+
+
+async def is_refused(victim: Victim, kind: str = "seal_wrong") -> None:
+    """Let a gateway that has just started meet the record, in every way."""
+    now = newcomer(victim.harness)
+    ref, run_ref = victim.claims[0].ref, RunRef(agent="support", thread="t1")
+    for claim in victim.claims:
+        reply = await now.agents.claim(claim)
+        assert isinstance(reply, Refused), reply
+        with pytest.raises(CorruptRecord):
+            await now.reviews.read(victim.id)
+    # Nothing is said of it to the model: neither an outcome nor an edit.
+    ids = {claim.item_id for claim in victim.claims}
+    outcomes = await now.agents.outcomes(ref)
+    assert not [one for one in outcomes if one.item_id in ids]
+    assert await now.agents.history(run_ref) == ()
+    await now.sweeper.sweep()
+
+    kinds, aside = await told(now.store)
+    assert kinds == [kind]
+    assert aside == [victim.id]
+    assert QUARANTINED.encode() in await victim.head()
+    for claim in victim.claims:
+        assert isinstance(await now.agents.claim(claim), Refused)
+    await now.store.close()
+
+
+@pytest.mark.parametrize(("before", "forge"), FORGERIES, ids=IDS)
+async def test_a_forged_record_runs_nothing_and_is_set_aside(
+    harness: ServiceHarness, redis: Redis, before: Before, forge: Forge
+) -> None:
+    victim = await before(harness, redis)
+    ref, (verdict,) = await harness.submit(("wire_money", {"amount": 1}), thread="wire")
+    victim.others["wire"] = claim_of(ref, verdict)
+
+    await forge(victim)
+
+    await is_refused(victim)
+    # What others wait for is not touched.
+    assert (await harness.item(verdict.item_id)).is_pending
+
+
+async def test_a_person_who_may_not_decides_nothing_by_a_forged_requirement(
+    harness: ServiceHarness, redis: Redis
+) -> None:
+    victim = await asked(harness, redis)
+    click = await harness.click_on(victim.claims[0].item_id)
+    await requirement(victim)
+    now = newcomer(harness)
+
+    with pytest.raises(CorruptRecord):
+        await now.reviews.decide(click, Approve(), EVE)
+
+    await now.store.close()
+
+
+@pytest.mark.parametrize("before", [executing, executed], ids=["started", "ran"])
+async def test_an_older_sealed_record_is_noticed_by_who_knows_a_newer_one(
+    harness: ServiceHarness, redis: Redis, before: Before
+) -> None:
+    """All of it is as we once sealed it: only what is known of it tells."""
+    victim = await before(harness, redis)
+    await victim.replace(victim.older)
+
+    for claim in victim.claims:
+        assert isinstance(await harness.agents.claim(claim), Refused)
+
+    kinds, aside = await told(harness.store)
+    assert kinds == ["replayed"]
+    assert aside == [victim.id]
+
+
+async def test_who_wrote_a_record_needs_no_reading_to_notice_an_older_one(
+    harness: ServiceHarness, redis: Redis
+) -> None:
+    victim = await authorized(harness, redis)
+    await victim.replace(victim.older)
+
+    with pytest.raises(CorruptRecord):
+        await harness.reviews.decide(
+            await harness.click_on(victim.claims[1].item_id), Approve(), ANA
+        )
+
+    assert (await told(harness.store))[0] == ["replayed"]
+
+
+async def test_a_seal_holds_under_a_secret_that_is_being_replaced(
+    harness: ServiceHarness, redis: Redis
+) -> None:
+    victim = await authorized(harness, redis)
+    url = harness.store.conn.url
+    rotated = ServiceHarness(Store(url, secrets=(OTHER_SECRET, *SECRETS)))
+
+    reply = await rotated.agents.claim(victim.claims[0])
+    assert isinstance(reply, Claimed)
+
+    # Sealed with the new secret now, which the old one alone does not know.
+    with pytest.raises(CorruptRecord):
+        await newcomer(harness).reviews.read(victim.id)
+    await rotated.store.close()

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from twokey.gateway.approvals.security import SecurityKind
 from twokey.gateway.store.api_keys import FoundKey
 from twokey.gateway.trust.api_keys import ApiKey, PresentedKey, is_right, presented
 from twokey.gateway.trust.seals import SealKeys
-
-logger = logging.getLogger(__name__)
 
 FRESH_S = 1.0
 """For how long a key that was read counts as it was: a revoked key ends within that."""
@@ -20,6 +18,11 @@ MOST_KNOWN = 10_000
 """How many keys are remembered."""
 
 Find = Callable[[str], Awaitable[FoundKey | None]]
+Report = Callable[[SecurityKind, str], Awaitable[None]]
+
+
+async def say_nothing(_: SecurityKind, __: str) -> None:
+    """Report to nobody."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,7 @@ class ApiKeys:
     Args:
         seals: the gateway's keys for API keys.
         find: returns what is kept of a key by its id, None for one that is not.
+        report: is told what is noticed of a key, by its id.
         clock_s: a clock of this process that never goes back.
     """
 
@@ -42,10 +46,12 @@ class ApiKeys:
         seals: SealKeys,
         find: Find,
         *,
+        report: Report = say_nothing,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._seals = seals
         self._find = find
+        self._report = report
         self._clock_s = clock_s
         self._known: dict[str, _Known] = {}
         self._revoked: set[str] = set()
@@ -65,6 +71,8 @@ class ApiKeys:
             # The same work as for a key that is known.
             if kept is None:
                 is_right(self._seals, key, None)
+            # Also of keys that never were: somebody tries them.
+            await self._report(SecurityKind.KEY_REFUSED, key.id)
             return None
         # By the clock of the store: that of this machine may be wrong.
         passed_s = self._clock_s() - known.read_s
@@ -77,7 +85,7 @@ class ApiKeys:
         if known is None or now_s - known.read_s >= FRESH_S:
             self._known.pop(key.id, None)
             found = await self._find(key.id)
-            if found is None or self._is_revoked(found.key):
+            if found is None or await self._is_revoked(found.key):
                 return None
             # Before the reading, so that what is remembered is never older.
             known = _Known(found, now_s)
@@ -86,7 +94,7 @@ class ApiKeys:
             self._known[key.id] = known
         return known
 
-    def _is_revoked(self, key: ApiKey) -> bool:
+    async def _is_revoked(self, key: ApiKey) -> bool:
         """Return whether a key was revoked, also when it is said that it was not."""
         if key.revoked_at is not None:
             if len(self._revoked) < MOST_KNOWN:
@@ -95,5 +103,5 @@ class ApiKeys:
         if key.id not in self._revoked:
             return False
         # An older sealed copy was put back into the store.
-        logger.error("security.api_key id=%r reason=replayed", key.id)
+        await self._report(SecurityKind.REPLAYED, key.id)
         return True

@@ -79,7 +79,8 @@ async def serving_api(
         yield ""
         return
     seals = api_key_seals(settings)
-    keys = ApiKeys(seals, api_key_store(settings, store).find)
+    kept = api_key_store(settings, store)
+    keys = ApiKeys(seals, kept.find, report=kept.report)
     feed = EventFeed(store, tenant=settings.tenant)
     tenant = tenant_services(store, service, feed, seals, tenant=settings.tenant)
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable
+import hashlib
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 
 from twokey.gateway.approvals.events import Event, EventName
+from twokey.gateway.approvals.security import SecurityEvent, SecurityKind
 from twokey.gateway.errors import NotAllowed, NotVerified
 from twokey.gateway.store.audit_seals import sealed_text
 from twokey.gateway.store.connection import fields, milliseconds
@@ -16,8 +16,6 @@ from twokey.gateway.store.script import Script
 from twokey.gateway.store.store import Store
 from twokey.gateway.trust.api_keys import ApiKey, sealed, unsealed
 from twokey.gateway.trust.seals import SealKeys
-
-logger = logging.getLogger(__name__)
 
 WRITE = Script("api_key")
 
@@ -28,21 +26,15 @@ KEPT = timedelta(days=30)
 """How long a key that has ended is still listed."""
 
 
+_LONGEST_ID = 32
+
+
 @dataclass(frozen=True)
 class FoundKey:
     """A key as it is kept, and the time of the store when it was read."""
 
     key: ApiKey
     now: datetime
-
-
-Refused = Callable[[str, NotVerified], None]
-"""Is told of each key that does not verify: its id, and why."""
-
-
-def log_refused(key_id: str, error: NotVerified) -> None:
-    """Log that what the store has of a key does not verify."""
-    logger.error("security.api_key id=%.32r reason=%s", key_id, error.reason)
 
 
 class ApiKeyStore:
@@ -52,23 +44,15 @@ class ApiKeyStore:
         store: where they are kept.
         seals: the gateway's keys for API keys.
         tenant: whose they are.
-        refused: is told of those that somebody else wrote.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        seals: SealKeys,
-        *,
-        tenant: str,
-        refused: Refused = log_refused,
-    ) -> None:
+    def __init__(self, store: Store, seals: SealKeys, *, tenant: str) -> None:
         self._conn = store.conn
+        self._security = store.security
         self._keys = store.keys_of_tenant(tenant)
         self._name = self._keys.api_keys(tenant)
         self._seals = seals
         self._tenant = tenant
-        self._refused = refused
 
     async def now(self) -> datetime:
         """Return the time of the store."""
@@ -85,7 +69,7 @@ class ApiKeyStore:
         )
         if not isinstance(stored, bytes):
             return None
-        key = self._read(key_id, stored)
+        key = await self._read(key_id, stored)
         return None if key is None else FoundKey(key, _time(milliseconds(time)))
 
     async def all(self) -> tuple[ApiKey, ...]:
@@ -97,7 +81,7 @@ class ApiKeyStore:
         found: list[ApiKey] = []
         now = await self.now()
         for key_id, stored in await self._rows():
-            key = self._read(key_id, stored)
+            key = await self._read(key_id, stored)
             if key is None:
                 continue
             if min(key.expires_at, key.revoked_at or key.expires_at) + KEPT < now:
@@ -114,7 +98,11 @@ class ApiKeyStore:
         """
         rows = await self._rows()
         return tuple(
-            key_id for key_id, stored in rows if not self._read(key_id, stored)
+            [
+                key_id
+                for key_id, stored in rows
+                if await self._read(key_id, stored) is None
+            ]
         )
 
     async def add(self, key: ApiKey, by: str) -> None:
@@ -144,7 +132,7 @@ class ApiKeyStore:
             )
             if not isinstance(stored, bytes):
                 return None
-            key = self._read(key_id, stored)
+            key = await self._read(key_id, stored)
             if key is None:
                 await self._write(key_id, stored, b"", None)
                 return "removed"
@@ -160,11 +148,31 @@ class ApiKeyStore:
         reply = await self._conn.command("HGETALL", self._name)
         return list(fields(reply).items())
 
-    def _read(self, key_id: str, stored: bytes) -> ApiKey | None:
+    async def report(
+        self, kind: SecurityKind, key_id: str, stored: bytes = b""
+    ) -> None:
+        """Report what was noticed about a key; never fails.
+
+        Args:
+            kind: what.
+            key_id: whose, which anybody may have made up.
+            stored: what the store has of it.
+        """
+        found = SecurityEvent(
+            kind=kind,
+            tenant=self._tenant,
+            about="api_key",
+            name=key_id[:_LONGEST_ID],
+            key_id=self._seals.id,
+            evidence=hashlib.sha256(stored).hexdigest() if stored else "",
+        )
+        await self._security.report(self._keys, found)
+
+    async def _read(self, key_id: str, stored: bytes) -> ApiKey | None:
         try:
             return unsealed(self._seals, self._tenant, key_id, stored)
-        except NotVerified as error:
-            self._refused(key_id, error)
+        except NotVerified:
+            await self.report(SecurityKind.SEAL_WRONG, key_id, stored)
             return None
 
     async def _write(

@@ -9,7 +9,7 @@ import pytest
 
 from twokey.gateway.api.api_keys import FRESH_S, ApiKeys
 from twokey.gateway.approvals.events import EventName
-from twokey.gateway.errors import NotVerified
+from twokey.gateway.approvals.security import SecurityKind
 from twokey.gateway.protocol.http_api import Scope
 from twokey.gateway.store.api_keys import KEPT, ApiKeyStore
 from twokey.gateway.store.connection import fields
@@ -42,21 +42,13 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def reported() -> list[tuple[str, str]]:
-    return []
-
-
-@pytest.fixture
-def kept(store: Store, reported: list[tuple[str, str]]) -> ApiKeyStore:
-    def refused(key_id: str, error: NotVerified) -> None:
-        reported.append((key_id, error.reason))
-
-    return ApiKeyStore(store, SEALS, tenant="default", refused=refused)
+def kept(store: Store) -> ApiKeyStore:
+    return ApiKeyStore(store, SEALS, tenant="default")
 
 
 @pytest.fixture
 def keys(kept: ApiKeyStore, clock: Clock) -> ApiKeys:
-    return ApiKeys(SEALS, kept.find, clock_s=clock)
+    return ApiKeys(SEALS, kept.find, report=kept.report, clock_s=clock)
 
 
 async def made(
@@ -147,7 +139,6 @@ async def test_a_key_that_somebody_widened_is_refused_and_reported(
     store: Store,
     kept: ApiKeyStore,
     keys: ApiKeys,
-    reported: list[tuple[str, str]],
     change: dict[str, object],
 ) -> None:
     new = await made(kept)
@@ -156,31 +147,31 @@ async def test_a_key_that_somebody_widened_is_refused_and_reported(
     await put(store, new.kept.id, seal + b" " + key)
 
     assert await keys.check(new.text) is None
-    assert reported == [(new.kept.id, "seal_wrong")]
+    assert store.security.counts[SecurityKind.SEAL_WRONG] == 1
     assert await kept.refused() == (new.kept.id,)
     assert await kept.all() == ()
 
 
 async def test_a_key_of_somebody_elses_secret_is_refused(
-    kept: ApiKeyStore, keys: ApiKeys, store: Store, reported: list[tuple[str, str]]
+    kept: ApiKeyStore, keys: ApiKeys, store: Store
 ) -> None:
     forger = ApiKeyStore(store, OTHER_SEALS, tenant="default")
     new = await made(forger, seals=OTHER_SEALS)
 
     assert await keys.check(new.text) is None
-    assert reported == [(new.kept.id, "seal_wrong")]
+    assert store.security.counts[SecurityKind.SEAL_WRONG] == 1
     assert await kept.revoke(new.kept.id, "cli/ana") == "removed"
     assert await stored(store) == {}
 
 
 async def test_a_key_that_was_copied_to_another_id_is_refused(
-    kept: ApiKeyStore, keys: ApiKeys, store: Store, reported: list[tuple[str, str]]
+    kept: ApiKeyStore, keys: ApiKeys, store: Store
 ) -> None:
     new, other = await made(kept), await made(kept, scopes=tuple(Scope))
     await put(store, new.kept.id, (await stored(store))[other.kept.id])
 
     assert await keys.check(new.text) is None
-    assert reported == [(new.kept.id, "seal_wrong")]
+    assert store.security.counts[SecurityKind.SEAL_WRONG] == 1
 
 
 @pytest.mark.parametrize(
@@ -207,6 +198,7 @@ async def test_a_revoked_key_that_is_put_back_stays_revoked(
     clock.pass_by()
 
     assert await keys.check(new.text) is None
+    assert store.security.counts[SecurityKind.REPLAYED] == 1
 
 
 async def test_keys_stay_valid_while_the_secret_is_replaced(
@@ -232,6 +224,18 @@ async def test_making_and_revoking_a_key_is_audited(
     assert (revoked.name, revoked.actor) == (EventName.API_KEY_REVOKED, "cli/ben")
     assert created.data["key"] == new.kept.id
     assert new.kept.hash not in created.model_dump_json()
+
+
+async def test_a_key_with_a_wrong_secret_is_noticed(
+    store: Store, kept: ApiKeyStore, keys: ApiKeys
+) -> None:
+    new = await made(kept)
+    wrong = new.text[:-1] + ("0" if new.text[-1] != "0" else "1")
+
+    assert await keys.check(wrong) is None
+    assert await keys.check("tk_" + "0" * 16 + "_" + "0" * 64) is None
+    assert await keys.check("x") is None
+    assert store.security.counts[SecurityKind.KEY_REFUSED] == 2
 
 
 async def test_keys_that_ended_long_ago_are_forgotten(

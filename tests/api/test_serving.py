@@ -33,6 +33,9 @@ REF = TurnRef(agent="support", thread="t1", message_id="m1")
 CALL = ProposedCall(tool="process_refund", args={"amount": 899}, tool_call_id="c1")
 
 
+CREATE = ("api-keys", "create", "billing", "--agent", "support", "--json")
+
+
 def twokey(folder: Path, store_url: str, *words: str) -> str:
     """Run a command of `twokey` beside the gateway."""
     done = subprocess.run(
@@ -217,3 +220,23 @@ def test_an_address_that_would_show_keys_is_refused(
 ) -> None:
     with pytest.raises(ValidationError, match=why):
         ApiSettings.model_validate(given)
+
+
+@pytest.mark.slow
+async def test_a_stop_answers_those_who_wait(store: Store, tmp_path: Path) -> None:
+    async with gateway_process(tmp_path, store.conn.url) as running:
+        made = await asyncio.to_thread(twokey, tmp_path, store.conn.url, *CREATE)
+        headers = {"Authorization": f"Bearer {json.loads(made)['key']}"}
+        async with httpx.AsyncClient(base_url=running.url, headers=headers) as client:
+            ready = await client.get("/readyz")
+            waiting = asyncio.create_task(
+                client.get("/v1/events", params={"wait": 60}, timeout=70)
+            )
+            await asyncio.wait([waiting], timeout=0.5)
+            code = await running.stop()
+            answered = await waiting
+
+    assert ready.json()["ready"]
+    assert answered.status_code == 200
+    assert answered.json()["events"] == []
+    assert code == 0

@@ -16,8 +16,8 @@ from twokey.gateway.service.audit_bundling import AuditBundler
 from twokey.gateway.service.audit_checking import verify_logs
 from twokey.gateway.service.audit_writing import AuditWriter, public_keys, required
 from twokey.gateway.service.security_events import security_events
-from twokey.gateway.store.atomic_write import resume_job
 from twokey.gateway.store.keys import Keys
+from twokey.gateway.store.resume_jobs import resume_job
 from twokey.gateway.store.store import Store
 from twokey.gateway.trust.audit_bundle import verify_bundle
 

@@ -15,7 +15,7 @@ from twokey.gateway.resume.run_events import ThreadRef
 from twokey.gateway.service.runs import RunService
 from twokey.gateway.store.connection import text
 from twokey.gateway.store.jobs import Job, JobKind
-from twokey.gateway.store.stalled import RunState
+from twokey.gateway.store.stalled import FORMAT, RunState
 
 REFUND = ("refund", {"order": "78291", "amount": 899.0})
 RESUME = Job(kind=JobKind.RESUME, tenant="default", agent="shop", thread="t2")
@@ -50,7 +50,7 @@ def service(stack: Stack) -> RunService:
     "fields",
     [
         {"of_nobody": 1},
-        {"format": 2, "of_the_next_version": 1},
+        {"format": FORMAT + 1, "of_the_next_version": 1},
         {"id": "run_s0_\x1b]0;owned\x07"},
         {"agent": "another"},
         {"since_ms": 10**18},
@@ -85,7 +85,7 @@ async def test_a_thread_whose_failed_run_nobody_can_read_goes_on(stack: Stack) -
 
 async def test_a_failed_run_of_a_newer_version_is_left_as_it_is(stack: Stack) -> None:
     run = await failed(stack)
-    await changed(stack, run, format=2, of_the_next_version=1)
+    await changed(stack, run, format=FORMAT + 1, of_the_next_version=1)
     before = await kept_of(stack, run)
 
     with pytest.raises(NewerRecord):
@@ -116,7 +116,7 @@ async def test_what_is_no_record_at_all_is_left_out(stack: Stack) -> None:
 async def test_every_failed_run_says_its_format(stack: Stack) -> None:
     run = await failed(stack)
 
-    assert json.loads(await kept_of(stack, run))["format"] == 1
+    assert json.loads(await kept_of(stack, run))["format"] == FORMAT
     found = await service(stack).find(run)
     assert found
     assert found.state is RunState.PARKED

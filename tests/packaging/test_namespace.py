@@ -58,6 +58,25 @@ def test_the_agents_side_loads_no_server_no_redis_and_no_slack() -> None:
     }
 
 
+WITHOUT_STORE = """
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("redis", "aiohttp", "slack_sdk", "slack_bolt"):
+            raise ModuleNotFoundError(name, name=name)
+sys.meta_path.insert(0, Missing())
+from twokey import Twokey
+Twokey.remote("https://gateway.example", api_key="tk_1")
+"""
+
+
+@pytest.mark.slow
+def test_a_process_with_a_key_alone_needs_no_package_of_a_store() -> None:
+    loaded = loaded_by(f"exec({WITHOUT_STORE!r})")
+
+    assert "twokey.gateway.remote.program" in loaded
+    assert not loaded & {"redis", "aiohttp", "slack_bolt", "slack_sdk"}
+
+
 def test_the_sandbox_loads_nothing_else_of_ours() -> None:
     loaded = loaded_by("import twokey.sandbox.serve")
 

@@ -1,0 +1,58 @@
+"""docs/http-api.md shows settings, requests and answers that hold."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import yaml
+
+from twokey.gateway.api.openapi import document
+from twokey.gateway.api_settings import ApiSettings
+from twokey.gateway.protocol import http_problems
+from twokey.gateway.protocol.decision_api import DecideQuestion
+from twokey.gateway.protocol.http_problems import Problem, ProblemKind
+
+PAGE = (Path(__file__).parents[2] / "docs" / "http-api.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
+
+
+def test_its_settings_are_taken() -> None:
+    inline = re.findall(r"`(api: \{.*?\})`", PAGE)
+    found = [yaml.safe_load(one)["api"] for one in [*blocks("yaml"), *inline]]
+
+    assert len(found) >= 4
+    for one in found:
+        assert ApiSettings.model_validate(one).address
+
+
+def test_its_bodies_fit() -> None:
+    decision, refusal = sorted(
+        map(json.loads, blocks("json")), key=lambda one: "type" in one
+    )
+    decision["action_hash"] = f"sha256:{'0' * 64}"
+
+    assert DecideQuestion.model_validate(decision).decision == "edit"
+    assert Problem.model_validate(refusal).type == http_problems.TOO_MANY.type
+
+
+def test_what_it_names_is_there() -> None:
+    paths = json.loads(document())["paths"]
+    named = re.findall(r"`(GET|POST) (/[a-z0-9/{}.-]+)`", PAGE)
+
+    assert len(named) >= 8
+    assert [one for one in named if one[0].lower() not in paths.get(one[1], {})] == []
+
+
+def test_the_refusals_of_a_decision_are_those_of_the_code() -> None:
+    kinds = {
+        kind.name
+        for kind in vars(http_problems).values()
+        if isinstance(kind, ProblemKind)
+    }
+
+    assert {"stale", "settled", "expired"} <= kinds

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
+from tests.mutants.receipts import RECEIPTS_TABLE
 
 FACTS = "tests/security/test_forged_facts.py"
 FREEZES = "tests/security/test_forged_freezes.py"
@@ -144,4 +145,5 @@ SEALED_TABLE = (
         "if False:",
         EVENTS,
     ),
+    *RECEIPTS_TABLE,
 )

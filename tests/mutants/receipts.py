@@ -1,0 +1,97 @@
+"""List ways to run a call on decisions that nobody signed."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+DECISIONS = "gateway/approvals/signed_decisions.py"
+FORGED = "tests/service/test_forged_decisions.py"
+CLAIMED = "tests/service/test_claim_receipts.py"
+
+RECEIPTS_TABLE = (
+    Mutant(
+        "a claim is granted on signed decisions alone",
+        "gateway/service/receipts.py",
+        "        if keyring is None or _is_by_policy(item):\n            return\n",
+        "        if keyring is None or item:\n            return\n",
+        FORGED,
+    ),
+    Mutant(
+        "a call that runs is proven as one that is to start",
+        "gateway/service/claiming.py",
+        "            return Unproven(loaded.approval, item, error)\n",
+        "            if item.state is ItemState.AUTHORIZED:\n"
+        "                return Unproven(loaded.approval, item, error)\n",
+        FORGED,
+    ),
+    Mutant(
+        "a signature is of what it stands beside",
+        DECISIONS,
+        "    if not any(key.has_signed(message, raw) for key in known):\n",
+        "    if not raw:\n",
+        FORGED,
+    ),
+    Mutant(
+        "as many signed as have to agree",
+        DECISIONS,
+        "    if not quorum.tally(item.requirement, counted, item.action_hash).is_met:",
+        "    if not counted:",
+        FORGED,
+    ),
+    Mutant(
+        "who asked for a call has not approved it",
+        DECISIONS,
+        "        if quorum.is_among(vote.by, barred):\n",
+        "        if False:\n",
+        FORGED,
+    ),
+    Mutant(
+        "an edit is signed by who made it",
+        DECISIONS,
+        "    if word is not None:\n        check(word, item.edit_signed, keys)\n",
+        "    del word\n",
+        FORGED,
+    ),
+    Mutant(
+        "a rerun is signed by those who let it run again",
+        DECISIONS,
+        "    _check_rerun(approval, item, keys)\n\n\ndef _approves",
+        "\n\ndef _approves",
+        FORGED,
+    ),
+    Mutant(
+        "a record that was forged is put aside",
+        "gateway/service/unproven.py",
+        "            await quarantine(store.conn, keys, approval.id)\n",
+        "            pass\n",
+        FORGED,
+    ),
+    Mutant(
+        "a key that is not known yet puts nothing aside",
+        "gateway/service/unproven.py",
+        '        if reason != "key_unknown":\n',
+        "        if reason:\n",
+        CLAIMED,
+    ),
+    Mutant(
+        "each attempt has a receipt of its own",
+        "gateway/service/receipts.py",
+        "[item.id, item.fence, item.action_hash]",
+        "[item.id, item.action_hash]",
+        CLAIMED,
+    ),
+    Mutant(
+        "a late answer to a claim renews its receipt",
+        "gateway/service/receipts.py",
+        "            iat = now_ms // 1000\n",
+        "            pass\n",
+        CLAIMED,
+    ),
+    Mutant(
+        "an agent with the gateway's key runs a call on its receipt alone",
+        "gateway/client/claim_receipts.py",
+        "    if (receipt.item, digest) != (request.item_id, reply.action_hash):\n",
+        "    if receipt.item != request.item_id:\n",
+        "tests/agent/test_receipts.py",
+    ),
+)

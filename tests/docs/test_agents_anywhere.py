@@ -18,6 +18,7 @@ from typing import Any, cast
 import httpx
 import pytest
 import yaml
+from fastapi import FastAPI
 
 from examples.fastapi_remote import app as fastapi_remote
 from tests.api.api_stack import ApiStack, serving
@@ -128,7 +129,7 @@ async def test_two_workers_of_the_application_answer_for_one_thread(
     async with contextlib.AsyncExitStack() as opened:
         workers: list[httpx.AsyncClient] = []
         for _ in range(2):
-            app = fastapi_remote.FastAPI(lifespan=fastapi_remote.lifespan)
+            app = FastAPI(lifespan=fastapi_remote.lifespan)
             app.include_router(fastapi_remote.app.router)
             await opened.enter_async_context(fastapi_remote.lifespan(app))
             transport = httpx.ASGITransport(app)

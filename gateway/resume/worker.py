@@ -274,7 +274,7 @@ class Worker:
         try:
             with connected(self._gateway, at.run_ref):
                 once = partial(self._once, at, runner, delivery)
-                taken = delivery.given and delivery.given.lease
+                taken = delivery.given.lease if delivery.given else None
                 return await under_lease(self._store, at, once, taken=taken)
         except asyncio.CancelledError:
             # The grace is over: hand back what is left now, not when the delivery's

@@ -83,7 +83,7 @@ async def _seal(ask: Any, conn: Connection, found: list[tuple[str, str]]) -> Non
         stored = await _stored(ask, conn, base, approval)
         if not stored.head or not stored.pinned:
             continue
-        words = ["HSET", f"{base}a:{approval}"]
+        words: list[Argument] = ["HSET", f"{base}a:{approval}"]
         after = sealed(seals, approval, stored)
         words += [SEAL, after.seal]
         if CHECKED in stored.head:

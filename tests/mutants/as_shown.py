@@ -238,8 +238,8 @@ AS_SHOWN_TABLE = (
     Mutant(
         "what was damaged since it was read is parsed again",
         "gateway/store/known_records.py",
-        "known.head == head and known.pinned == pinned",
-        "known.head == head",
+        "if known and known.stored == stored:",
+        "if known and known.stored.head == stored.head:",
         "tests/store/test_known_records.py",
     ),
     Mutant(

@@ -219,7 +219,7 @@ SCALE_TABLE = (
     Mutant(
         "what is remembered of a newer format is not used",
         "gateway/store/known_records.py",
-        "        codec.check_format(approval_id, head)\n",
+        "        codec.check_format(approval_id, stored.head)\n",
         "",
         "tests/resume/test_rolling_upgrade.py",
     ),

@@ -11,6 +11,9 @@ EVENTS = "tests/store/test_security_events.py"
 SEALS = "tests/trust/test_seals.py"
 LISTS = "gateway/store/freeze_list.py"
 
+RECORDS = "gateway/store/record_seals.py"
+FORGED = "tests/security/test_forged_records.py"
+
 SEALED_TABLE = (
     Mutant(
         "a seal names its kind",
@@ -146,4 +149,53 @@ SEALED_TABLE = (
         EVENTS,
     ),
     *RECEIPTS_TABLE,
+    Mutant(
+        "a record whose seal does not fit it is refused",
+        RECORDS,
+        "        elif not self._keys.is_valid(stored.seal,",
+        "        elif False and not self._keys.is_valid(stored.seal,",
+        FORGED,
+    ),
+    Mutant(
+        "a record without a seal is refused",
+        RECORDS,
+        "return int(written) < FIRST_SEALED and self._conn.takes_unsealed",
+        "return True",
+        FORGED,
+    ),
+    Mutant(
+        "when givers were confirmed is sealed",
+        RECORDS,
+        "        if is_checked and not",
+        "        if False and not",
+        FORGED,
+    ),
+    Mutant(
+        "nobody else sets a record aside unheard",
+        RECORDS,
+        "        if self.is_quarantined(approval_id, head):",
+        "        if QUARANTINED in head:",
+        FORGED,
+    ),
+    Mutant(
+        "an older sealed record is a replay",
+        "gateway/store/known_records.py",
+        "        if approval.rev < lasting_rev:",
+        "        if False:",
+        FORGED,
+    ),
+    Mutant(
+        "how far a record had come outlives what is remembered of it",
+        "gateway/store/known_records.py",
+        "rev = known.loaded.approval.id, known.loaded.approval.rev",
+        "rev = known.loaded.approval.id, 0",
+        FORGED,
+    ),
+    Mutant(
+        "a process with another secret does not start",
+        "gateway/store/secret_check.py",
+        "    if kept not in mine:",
+        "    if False:",
+        "tests/store/test_secret_check.py",
+    ),
 )

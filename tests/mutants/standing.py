@@ -88,14 +88,14 @@ STANDING_TABLE = (
     Mutant(
         "standing: a use is written only over what was read",
         OPEN,
-        "if found[1] ~= row.rev or now >=",
+        "if differs(head, row.as_read) or now >=",
         "if now >=",
         GUARDS,
     ),
     Mutant(
         "standing: nothing is opened after its time",
         OPEN,
-        "or now >= tonumber(found[2] or '0')\n",
+        "or now >= tonumber(found[1] or '0')\n",
         "\n",
         GUARDS,
     ),

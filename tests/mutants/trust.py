@@ -285,7 +285,7 @@ TRUST_TABLE = (
     ),
     Mutant(
         "every agent with a pending item is in its tenant's index",
-        "gateway/store/approvals.py",
+        "gateway/store/turn_opener.py",
         "        if approvals:\n            await self._pending.add",
         "        if False:\n            await self._pending.add",
         "tests/service/test_queue.py",

@@ -13,6 +13,7 @@ from tests.service.harness import ANA, BEN, ServiceHarness, claim_of
 from twokey.gateway.approvals.decisions import Approve, Edit
 from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.records import Result
+from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.wire import Claimed, ClaimRequest
 from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.packing import packed, unpacked
@@ -99,8 +100,10 @@ class Victim:
 
 async def asked(harness: ServiceHarness, redis: Redis) -> Victim:
     """Ask people about two refunds on one card, and about one more on another."""
-    calls = [("process_refund", {"amount": AMOUNT + n}) for n in range(2)]
-    ref, verdicts = await harness.submit(*calls)  # pyright: ignore[reportArgumentType]
+    calls: list[tuple[str, JsonObject]] = [
+        ("process_refund", {"amount": AMOUNT + n}) for n in range(2)
+    ]
+    ref, verdicts = await harness.submit(*calls)
     victim = Victim(harness, redis, tuple(claim_of(ref, one) for one in verdicts))
     victim.older = await victim.head()
     click, other = await harness.refund(5, thread="other")

@@ -125,9 +125,8 @@ def listed(ctx: typer.Context, *, json: AsJson = False) -> None:
 
     found, refused = _ask(command_context(ctx), read)
     if json:
-        rows: list[JsonValue] = [_row(key) for key in found]
-        rows += [{"id": one, "forged": True} for one in refused]
-        console.as_json(rows)
+        rows = [*map(_row, found), *map(_forged_row, refused)]
+        console.as_json([*rows])
         return
     for key in found:
         (console.note if key.revoked_at else console.good)(_line(key))
@@ -208,6 +207,10 @@ def _checked(name: str, others: list[str]) -> str:
                 f"{one!r} is no name; write 1 to {_MOST_NAME} printable characters."
             )
     return name
+
+
+def _forged_row(key_id: str) -> dict[str, JsonValue]:
+    return {"id": key_id, "forged": True}
 
 
 def _row(key: ApiKey) -> dict[str, JsonValue]:

@@ -82,6 +82,7 @@ class Job(Record):
             fields = cast("dict[str, object]", given)
             if fields.get("format") == MESSAGE_FORMAT:
                 return {key: one for key, one in fields.items() if key != "format"}
+            return fields
         return given
 
     @model_serializer(mode="wrap")

@@ -47,7 +47,11 @@ def test_the_policy_names_the_audience() -> None:
 
 def test_the_tool_passes_its_receipt_on() -> None:
     sent: list[Any] = []
-    names = run(blocks("python", PAGE)[0], post=lambda _, **it: sent.append(it))
+
+    def post(_: object, **it: Any) -> None:
+        sent.append(it)
+
+    names = run(blocks("python", PAGE)[0], post=post)
     granted = grants.Grant("i", "k", "h", "process_refund", "a", receipt="signed")
 
     with grants.grant_scope(granted):

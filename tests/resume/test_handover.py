@@ -261,7 +261,7 @@ async def test_a_worker_that_stops_takes_nothing_more(stack: Stack) -> None:
     async def read(_keys: Keys, _stop: asyncio.Event) -> None:
         await is_stopped.wait()
 
-    worker._read = read  # type: ignore[method-assign]  # pyright: ignore[reportPrivateUsage] - as one that reads for a while yet
+    worker._read = read  # type: ignore[method-assign, assignment]  # pyright: ignore[reportPrivateUsage] - as one that reads for a while yet
     working = asyncio.create_task(worker.run(stop))
     await stack.store.queue(stack.keys).prepare()
     stop.set()

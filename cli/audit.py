@@ -88,7 +88,7 @@ def export(
     each entry what was signed, the words and names that it hides as hashes, and its
     proof; calls that are still kept and have no redacted arguments come with them. It
     tells who saw, decided and ran what. Without --sample it has every entry of its
-    time, so what is not in it did not happen.
+    time, so what is not in it was not recorded.
     """
     command = command_context(ctx)
     times = (_ms(since, "--since") or 0, _ms(until, "--until"))

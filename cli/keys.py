@@ -139,10 +139,14 @@ def _hand_over(role: Role, public: PublicKey) -> None:
     console.note("Its public key, for those who verify (it is no secret):")
     typer.echo(public.text)
     if role is Role.BOT:
-        console.note("Of a gateway on another machine: keys: {bot: [<this line>]}")
+        console.note(
+            "For a gateway on another machine, in its twokey.yml: "
+            "keys: {bot: [<this line>]}"
+        )
     elif role is Role.GATEWAY:
         console.note(
-            "Of a tool: Verifier(keys=[<this line>], ...), see docs/receipts.md"
+            "For who runs a tool: Verifier(keys=[<this line>], ...), "
+            "see docs/receipts.md"
         )
 
 

@@ -61,7 +61,9 @@ COMMANDS = {
     "manifest": {"manifest": "Print the manifest of the Slack app, or check one."},
     "keys": {"keys": "Make, rotate, retire and list the keys that Twokey signs with."},
     "audit": {"audit": "Read, prove, export and verify the audit log."},
-    "security": {"security": "List what in the store was forged, and what stalls."},
+    "security": {
+        "security": "List security events: what was forged, refused or stalled."
+    },
     "stats": {"stats": "Count calls by what people did, and how long they waited."},
     "policy": {"policy": "Check a policy, say what it asks, or try it on past calls."},
     "api_keys": {

@@ -30,7 +30,7 @@ def security(
     ] = "",
     json: console.AsJson = False,
 ) -> None:
-    """List what in the store was forged, and what stalls."""
+    """List security events: what was forged, refused or stalled."""
     since_ms = int(parse_time(since, "--since").timestamp() * 1000) if since else 0
 
     async def listed(store: Store, tenant: str) -> list[Event]:

@@ -15,17 +15,18 @@ from twokey.gateway.approvals.security import SecurityKind
 SECURITY_EVENTS = frozenset({EventName.SECURITY_DETECTED})
 """Events that are posted in the channel, not in the thread of one card."""
 
-_TEXT = "Twokey found something in its store that it did not write."
+_TEXT = "Twokey found data in its store that it could not verify."
 _FOUND: dict[str, LiteralString] = {
-    SecurityKind.SEAL_WRONG: "Something in the store ({about}) was written by others.",
-    SecurityKind.REPLAYED: "An older state ({about}) was put back into the store.",
-    SecurityKind.RECORD_FORGED: "A record in the store ({about}) was changed.",
+    SecurityKind.SEAL_WRONG: "Data in the store ({about}) was not written by Twokey.",
+    SecurityKind.REPLAYED: "Older data ({about}) was put back into the store.",
+    SecurityKind.RECORD_FORGED: "A stored record ({about}) could not be verified.",
 }
-_OTHER: LiteralString = "Something is not as it should be ({about})."
+_OTHER: LiteralString = "Twokey noticed a problem ({about})."
 _MORE: LiteralString = "{count} more of this kind ({about}) were found."
 _HINT = (
-    "It is refused: nothing of it runs. Find out who can write to the store; "
-    "'twokey security' lists what was found."
+    "Twokey refused it: no call runs because of it. You don't need to decide "
+    "anything. Please tell whoever operates Twokey: 'twokey security' lists what was "
+    "found, and docs/operations.md says what each kind means."
 )
 _NAME = 200
 

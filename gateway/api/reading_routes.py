@@ -109,8 +109,8 @@ async def events(
     except BadPlace as error:
         raise Refusal(
             MALFORMED,
-            "The place to go on from is none of this gateway's; leave it out to begin "
-            "now.",
+            "'Last-Event-ID' or 'after' is no id of an event of this gateway; leave it "
+            "out to begin with what happens from now on.",
         ) from error
     return web.Response(text=page.model_dump_json(), content_type="application/json")
 

@@ -14,10 +14,10 @@ class SecurityKind(StrEnum):
     """What was noticed; the text is the reason of the event, and a label of metrics.
 
     ``seal_wrong``: a stored text was not sealed by us for its place. ``replayed``: it
-    was, but is older than what was known of that place. ``record_forged``: parts of a
-    record contradict each other. ``request_replayed``: a signed request came twice.
-    ``key_refused``: an API key that is not valid. ``lookup_failed``: it could not be
-    found out who somebody is. ``stalled``: something does not go on by itself.
+    was, but is older than what was known of that place. ``record_forged``: decisions
+    in a record are not what the bot signed. ``request_replayed``: a signed request came
+    twice. ``key_refused``: an API key that is not valid. ``lookup_failed``: it could
+    not be found out who somebody is. ``stalled``: something does not go on by itself.
     """
 
     SEAL_WRONG = "seal_wrong"

@@ -105,13 +105,13 @@ class HttpConnection:
             # Of a proxy between the two, or of another program at this address.
             raise StoreUnavailable(
                 f"{self.url!r} answered {reply.status_code} with something that is "
-                "not of a Twokey gateway; see the address and what stands between."
+                "not of a Twokey gateway; check the address, and any proxy before it."
             ) from error
         refused = error_of(found)
         if isinstance(refused, KeyRefused):
             raise KeyRefused(
                 f"The gateway {self.url!r} refused the API key of this process: "
-                f"{found.detail} Set TWOKEY_API_KEY, or api_key=, to one that may."
+                f"{found.detail} Set TWOKEY_API_KEY, or api_key=, to a key that may."
             )
         raise refused
 

@@ -75,8 +75,8 @@ _NOT_BELIEVED = Freeze(
     scope=FreezeScope(kind=ScopeKind.TENANT),
     by=BY_GATEWAY,
     reason=(
-        "the list of freezes in the store was changed by others; an admin has to look "
-        "at 'twokey security', then freeze and unfreeze everything"
+        "the list of freezes in the store is missing, changed or older than before; "
+        "whoever operates Twokey can lift this (see 'twokey security')"
     ),
 )
 

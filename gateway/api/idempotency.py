@@ -87,9 +87,7 @@ class Idempotency:
         if given is None:
             return await work(), False
         if _KEY.fullmatch(given) is None:
-            raise Refusal(
-                MALFORMED, f"The {HEADER} may have 1 to 200 printable characters."
-            )
+            raise Refusal(MALFORMED, f"{HEADER} takes 1 to 200 printable characters.")
         asked = hashlib.sha256(f"{what}\n".encode() + body).hexdigest()
         place = (api_key, given)
         await self._wait_for(place)
@@ -120,7 +118,7 @@ class Idempotency:
         if found is not None and found.request != asked:
             raise Refusal(
                 KEY_REUSED,
-                f"This {HEADER} came with another request before; make a new one for "
+                f"This {HEADER} was used for another request; make a new one for "
                 "each write, and keep it for its repetitions.",
             )
         return found

@@ -111,8 +111,8 @@ class PersonTokens:
         if person is None:
             raise Refusal(
                 NOT_ALLOWED,
-                "Nobody of this name decides here; 'api.people.reviewers' in the "
-                "settings lists who does.",
+                "This person may not decide here; 'api.people.reviewers' in the "
+                "settings lists who may.",
             )
         return self.known(person.user)
 

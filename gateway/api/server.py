@@ -118,21 +118,20 @@ class Api:
             raise
         except Exception as error:  # noqa: BLE001 - one request fails, and not the server
             log_failure(logger, error, "api.failed")
-            return refused(
-                Refusal(FAILED, "This is a mistake of the gateway; see its log.")
-            )
+            return refused(Refusal(FAILED, "The gateway failed; its log says why."))
 
     def _route(self, request: web.BaseRequest) -> _Route:
         path = request.path
         route = self._known(path)
         if route is None:
             raise Refusal(
-                NOT_FOUND, f"There is nothing here; {BASE}/openapi.json says what is."
+                NOT_FOUND,
+                f"There is no such path; {BASE}/openapi.json lists all of them.",
             )
         if request.method != route.method:
             raise Refusal(
                 WRONG_METHOD,
-                f"Ask this by {route.method}.",
+                f"Use the method {route.method} for this path.",
                 {"Allow": route.method},
             )
         return route
@@ -263,5 +262,5 @@ async def _body(request: web.BaseRequest) -> bytes:
         return await request.read()
     except web.HTTPRequestEntityTooLarge as error:
         raise Refusal(
-            TOO_LARGE, f"A request may have {MAX_BODY_BYTES} bytes."
+            TOO_LARGE, f"A request may have {MAX_BODY_BYTES} bytes at most."
         ) from error

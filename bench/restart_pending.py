@@ -24,6 +24,7 @@ from bench.pending import (
     open_one,
 )
 from bench.stats import Figure, Measured, NotMeasured, ratio
+from bench.store_secrets import SECRETS
 from twokey.gateway.store.connection import Connection, number, text
 from twokey.gateway.store.open_store import open_store
 
@@ -55,13 +56,13 @@ async def measured(count: int, rounds: int) -> Figure:
 
 
 async def _commands(folder: Path) -> list[Command]:
-    async with open_store(None, folder) as store:
+    async with open_store(None, folder, secrets=SECRETS) as store:
         await open_one(store, agents_of(store), 0)
         return await commands_of(store.conn)
 
 
 async def _filled(folder: Path, commands: Sequence[Command], count: int) -> None:
-    async with open_store(None, folder) as store:
+    async with open_store(None, folder, secrets=SECRETS) as store:
         # Without the log of single writes, which is replaced at once by what is here.
         await store.conn.command("CONFIG", "SET", "appendonly", "no")
         await multiply(store.conn, commands, count)
@@ -73,7 +74,7 @@ async def _filled(folder: Path, commands: Sequence[Command], count: int) -> None
 
 async def _loaded(folder: Path) -> float:
     began = time.perf_counter()
-    async with open_store(None, folder) as store:
+    async with open_store(None, folder, secrets=SECRETS) as store:
         taken = time.perf_counter() - began
         if not number(await store.conn.command("DBSIZE")):
             raise NotMeasured("Nothing was loaded.")

@@ -32,7 +32,7 @@ class LeaseQuestion(ThreadQuestion):
 
     ``token`` is made by who asks and names one holder: the same one again is the same
     question, whose answer was lost. ``above`` is a fence that the checkpoint database
-    knows, for ``renumber``.
+    knows, for ``renumber``; one far above the newest of the gateway is refused.
     """
 
     verb: Literal["take", "keep", "renumber", "free"]

@@ -8,7 +8,12 @@ from contextlib import asynccontextmanager, suppress
 from functools import partial
 
 from twokey.gateway.clock import now_s
-from twokey.gateway.errors import LeaseLost, StoreUnavailable, ThreadUnavailable
+from twokey.gateway.errors import (
+    LeaseLost,
+    NotAllowed,
+    StoreUnavailable,
+    ThreadUnavailable,
+)
 from twokey.gateway.store.beating import beating
 from twokey.gateway.store.connection import Connection, Reply, number, text
 from twokey.gateway.store.fences import Lease, ending_in_time
@@ -16,6 +21,10 @@ from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.script import Script
 
 TAKE_LEASE = Script("lease")
+
+REACH = 1_000_000
+"""How far above the newest fence of its shard a holder in another process may rise: one
+that rises at will uses up the fences of all agents and tenants there."""
 
 
 class LeaseStore:
@@ -62,8 +71,16 @@ class LeaseStore:
         Returns:
             ``held`` with the holder's fence, ``busy`` with the milliseconds that
             another has it for at most, ``lost`` or ``free``.
+
+        Raises:
+            NotAllowed: ``above`` is out of reach; nothing changed.
         """
-        reply = await self._run(keys, name, token, verb, above)
+        reply = await self._run(keys, name, token, verb, above, reach=REACH)
+        if text(reply[0]) == "too_high":
+            raise NotAllowed(
+                f"'above' is more than {REACH} above the newest fence of this gateway; "
+                "run the thread in the gateway's own process once."
+            )
         return text(reply[0]), number(reply[1]) if len(reply) > 1 else 0
 
     async def take(self, keys: Keys, name: str) -> Lease:
@@ -127,7 +144,14 @@ class LeaseStore:
         return now_s() + self._lease_ms / 1000
 
     async def _run(
-        self, keys: Keys, name: str, token: str, verb: str, above: int = 0
+        self,
+        keys: Keys,
+        name: str,
+        token: str,
+        verb: str,
+        above: int = 0,
+        *,
+        reach: int = 0,
     ) -> list[Reply]:
         return await TAKE_LEASE(
             self._conn,
@@ -137,4 +161,5 @@ class LeaseStore:
             token=token,
             ttl_ms=self._lease_ms,
             above=above,
+            reach=reach,
         )

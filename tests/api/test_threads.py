@@ -17,8 +17,14 @@ from twokey.gateway.errors import LeaseLost, NotAllowed
 from twokey.gateway.protocol import run_context
 from twokey.gateway.protocol.http_api import LEASE_HEADER, Scope
 from twokey.gateway.protocol.records import RunRef
-from twokey.gateway.protocol.thread_api import THREAD_OPERATIONS, LeaseRef, read_lease
+from twokey.gateway.protocol.thread_api import (
+    MAX_FENCE,
+    THREAD_OPERATIONS,
+    LeaseRef,
+    read_lease,
+)
 from twokey.gateway.protocol.wire import ProposedCall, Turn, TurnRef
+from twokey.gateway.store.leases import REACH
 from twokey.gateway.store.store import Store
 
 RUN = RunRef(agent="support", thread="t 1/ä%")
@@ -69,6 +75,20 @@ async def test_one_process_at_a_time_runs_a_thread(threads: HttpThreads) -> None
     assert second.fence > above.fence
     assert first.lease_s > 0
     assert first.name == second.name != ""
+
+
+@pytest.mark.parametrize("above", [REACH + 10, MAX_FENCE - 2])
+async def test_no_key_uses_up_the_fences_of_a_shard(
+    threads: HttpThreads, above: int
+) -> None:
+    first = await threads.lease(RUN, "take", token=MINE, above=above)
+    with pytest.raises(NotAllowed, match="above the newest fence"):
+        await threads.lease(RUN, "renumber", token=MINE, above=above)
+    kept = await threads.lease(RUN, "keep", token=MINE, above=above)
+    again = await threads.lease(RUN, "renumber", token=MINE, above=first.fence + REACH)
+
+    assert kept.fence == first.fence < REACH
+    assert again.fence == first.fence + REACH + 1
 
 
 async def test_what_a_late_holder_writes_is_refused(

@@ -5,18 +5,20 @@
 -- ARGV[1] verb   text    take, keep, renumber or free
 -- ARGV[2] token  text    the holder
 -- ARGV[3] ttl_ms int     life from now on, milliseconds
--- ARGV[4] above  int     a fence that a checkpoint database knows; 0 for none
+-- ARGV[4] above  int     for renumber: a fence that a checkpoint database knows
+-- ARGV[5] reach  int     how far above the newest fence it may be; 0: any
 -- Returns:
 --   {"held", fence}    it is yours
 --   {"busy", left_ms}  another holds it
 --   {"free"}           given back
 --   {"lost"}           it was not yours to keep or give back
+--   {"too_high"}       above is out of reach; nothing changed
 local holder = redis.call('HGET', KEYS[1], 'token')
-local function hold()
+local newest = tonumber(redis.call('GET', KEYS[2]) or '0')
+local function hold(above)
   -- One counter for the shard and not one a lease: a lease's own would restart with
   -- its key, and the number of a holder that was paused for long would come again.
-  local newest = tonumber(redis.call('GET', KEYS[2]) or '0')
-  local next_one = math.max(newest, tonumber(ARGV[4])) + 1
+  local next_one = math.max(newest, above) + 1
   if next_one >= 2 ^ 53 then
     -- Numbers from here on have no successor of their own in Lua.
     return redis.error_reply('ERR the fences of this shard are used up')
@@ -38,10 +40,15 @@ if ARGV[1] == 'take' then
     end
     return {'busy', left}
   end
-  return hold()
+  return hold(0)
 end
 if holder ~= ARGV[2] then return {'lost'} end
-if ARGV[1] == 'renumber' then return hold() end
+if ARGV[1] == 'renumber' then
+  local above, reach = tonumber(ARGV[4]), tonumber(ARGV[5])
+  -- All agents and tenants of the shard share the counter.
+  if reach > 0 and above > newest + reach then return {'too_high'} end
+  return hold(above)
+end
 if ARGV[1] == 'keep' then
   redis.call('PEXPIRE', KEYS[1], ARGV[3])
   return {'held', redis.call('HGET', KEYS[1], 'fence')}

@@ -37,7 +37,8 @@ class ApiKeys:
     Args:
         seals: the gateway's keys for API keys.
         find: returns what is kept of a key by its id, None for one that is not.
-        report: is told what is noticed of a key, by its id.
+        report: is told what is noticed of a key, by its id; who refuses the request
+            reports that.
         clock_s: a clock of this process that never goes back.
     """
 
@@ -71,8 +72,6 @@ class ApiKeys:
             # The same work as for a key that is known.
             if kept is None:
                 is_right(self._seals, key, None)
-            # Also of keys that never were: somebody tries them.
-            await self._report(SecurityKind.KEY_REFUSED, key.id)
             return None
         # By the clock of the store: that of this machine may be wrong.
         passed_s = self._clock_s() - known.read_s

@@ -2,8 +2,9 @@
 
 Whoever can write to the store can cause any number of them. The log and the counter of
 this process, which are not in the store, have each. The store has each once in ten
-minutes, 20 within that time, and how many more there were; people are told of three,
-and how many more.
+minutes, of each kind 20 within that time, and how many more there were; people are told
+of three, and how many more. Each kind has a budget of its own: anybody who reaches a
+port can cause some kinds, and must not use up that of the others.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 from twokey.gateway.approvals.events import Event
 from twokey.gateway.approvals.security import SecurityEvent, SecurityKind, summary
@@ -33,14 +34,17 @@ _MOST_KNOWN = 10_000
 
 @dataclass
 class _Period:
-    """What was told of one tenant since a moment, and how much was not."""
+    """How many of one kind were noticed for one tenant since a moment."""
 
     since: float
     keys: Keys
-    logged: int = 0
-    announced: int = 0
-    untold: Counter[SecurityKind] = field(default_factory=Counter[SecurityKind])
-    unannounced: Counter[SecurityKind] = field(default_factory=Counter[SecurityKind])
+    found: int = 0
+
+    def summaries(self, tenant: str, kind: SecurityKind) -> Iterator[Event | None]:
+        """Yield what is left to announce and to log; None for nothing."""
+        for told in (_ANNOUNCED if kind.is_announced else self.found, _LOGGED):
+            left = self.found - told
+            yield summary(tenant, kind, left) if left > 0 else None
 
 
 class SecurityEvents:
@@ -60,7 +64,7 @@ class SecurityEvents:
         self._conn = conn
         self._clock = clock
         self._known: dict[str, float] = {}
-        self._periods: dict[str, _Period] = {}
+        self._periods: dict[tuple[str, SecurityKind], _Period] = {}
         self.counts: Counter[SecurityKind] = Counter()
 
     async def report(self, keys: Keys, found: SecurityEvent) -> None:
@@ -84,18 +88,15 @@ class SecurityEvents:
             found.thread, found.approval, found.key_id,
         )  # fmt: skip
         await self._end_periods(now)
-        period = self._periods.setdefault(found.tenant, _Period(now, keys))
-        is_announced = found.kind.is_announced
-        if is_announced and period.announced >= _ANNOUNCED:
-            period.unannounced[found.kind] += 1
-            is_announced = False
-        if period.logged >= _LOGGED:
-            period.untold[found.kind] += 1
-            return
-        period.logged += 1
-        period.announced += is_announced
+        period = self._periods.setdefault(
+            (found.tenant, found.kind), _Period(now, keys)
+        )
+        period.found += 1
+        is_announced = found.kind.is_announced and period.found <= _ANNOUNCED
         told = found.announced() if is_announced else None
-        await self._write(keys, place, told, found.logged())
+        logged = found.logged() if period.found <= _LOGGED else None
+        if told or logged:
+            await self._write(keys, place, told, logged)
 
     async def tell_left(self) -> None:
         """Tell of what was not told one by one, when its time has come."""
@@ -103,17 +104,14 @@ class SecurityEvents:
 
     async def _end_periods(self, now: float) -> None:
         ended = [
-            tenant
-            for tenant, one in self._periods.items()
-            if now - one.since >= _PERIOD_S
+            one
+            for one, period in self._periods.items()
+            if now - period.since >= _PERIOD_S
         ]
-        for tenant in ended:
-            period = self._periods.pop(tenant)
-            for kind in period.untold | period.unannounced:
-                told, logged = (
-                    summary(tenant, kind, counted[kind]) if counted[kind] else None
-                    for counted in (period.unannounced, period.untold)
-                )
+        for tenant, kind in ended:
+            period = self._periods.pop((tenant, kind))
+            told, logged = period.summaries(tenant, kind)
+            if told or logged:
                 place = period.keys.security(f"{tenant} {kind} {id(self)} {now}")
                 await self._write(period.keys, place, told, logged)
 

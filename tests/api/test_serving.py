@@ -21,10 +21,12 @@ from tests.service.harness import ANA, ServiceHarness, claim_of
 from twokey.gateway.api.serving import serving_api
 from twokey.gateway.api_settings import ApiSettings
 from twokey.gateway.approvals.decisions import Approve
+from twokey.gateway.approvals.security import SecurityKind
 from twokey.gateway.client.http_gateway import HttpGateway
 from twokey.gateway.config import Settings
 from twokey.gateway.errors import NotAllowed, SettingsError
 from twokey.gateway.protocol.wire import Claimed, ProposedCall, Turn, TurnRef, Verdict
+from twokey.gateway.service.security_events import security_events
 from twokey.gateway.store.store import Store
 from twokey.gateway.trust.key_folder import Role
 from twokey.gateway.trust.keyring import FOLDER, Keyring
@@ -127,6 +129,24 @@ async def test_without_an_address_nothing_is_served(
     agents, reviews = harness.agents, harness.reviews
     async with serving_api(settings(tmp_path), store, agents, reviews) as url:
         assert url == ""
+
+
+async def test_a_request_with_a_wrong_key_is_noticed_once(
+    store: Store, tmp_path: Path
+) -> None:
+    harness = ServiceHarness(store)
+    agents, reviews = harness.agents, harness.reviews
+    wrong = {"Authorization": f"Bearer tk_{'0' * 16}_{'0' * 64}"}
+    served = serving_api(
+        settings(tmp_path, listen="127.0.0.1:0"), store, agents, reviews
+    )
+    async with served as url, httpx.AsyncClient(headers=wrong) as client:
+        reply = await client.get(f"{url}/v1/events")
+
+    assert reply.status_code == 401
+    [event] = [one async for one in security_events(store, "default")]
+    assert (event.reason, event.data["name"]) == ("key_refused", "0" * 16)
+    assert store.security.counts == {SecurityKind.KEY_REFUSED: 1}
 
 
 async def test_a_taken_port_is_a_sentence(store: Store, tmp_path: Path) -> None:

@@ -144,8 +144,15 @@ SEALED_TABLE = (
     Mutant(
         "a flood is posted as a summary",
         "gateway/store/security_events.py",
-        "if is_announced and period.announced >= _ANNOUNCED:",
-        "if False:",
+        "found.kind.is_announced and period.found <= _ANNOUNCED",
+        "found.kind.is_announced",
+        EVENTS,
+    ),
+    Mutant(
+        "what anybody can cause does not silence forgeries",
+        "gateway/store/security_events.py",
+        "            (found.tenant, found.kind), _Period(now, keys)",
+        '            (found.tenant, SecurityKind("stalled")), _Period(now, keys)',
         EVENTS,
     ),
     *RECEIPTS_TABLE,

@@ -110,6 +110,29 @@ async def test_a_flood_posts_three_and_then_how_many_more(store: Store) -> None:
     assert reporter.counts[SecurityKind.SEAL_WRONG] == 1000
 
 
+async def test_keys_that_anybody_tries_keep_no_forgery_from_people(
+    store: Store,
+) -> None:
+    keys, clock = store.keys_of_tenant(TENANT), _Clock()
+    reporter = SecurityEvents(store.conn, clock=clock)
+    tried = FOUND.with_(kind=SecurityKind.KEY_REFUSED, about="api_key")
+
+    for number in range(100):
+        await reporter.report(keys, tried.with_(name=str(number)))
+    for number in range(30):
+        await reporter.report(keys, FOUND.with_(evidence=str(number)))
+    before = len(await _announced(store, keys))
+    clock.now += 601
+    await reporter.tell_left()
+
+    announced = await _announced(store, keys)
+    assert (before, len(announced)) == (3, 4)
+    assert {one.reason for one in announced} == {"seal_wrong"}
+    assert announced[-1].data == {"count": "27"}
+    audited = [one.reason for one in await _audited(store)]
+    assert (audited.count("seal_wrong"), audited.count("key_refused")) == (21, 21)
+
+
 async def test_what_anybody_can_cause_is_audited_and_not_posted(store: Store) -> None:
     keys = store.keys_of_tenant(TENANT)
 

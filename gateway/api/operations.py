@@ -153,13 +153,29 @@ async def check(key: ApiKey, tenant: Tenant, question: object) -> None:
             raise Refusal(
                 FORBIDDEN, f"The key {key.name!r} may not use the tool {tool!r}."
             )
-    item = _item(question)
-    if item is not None:
-        owner = await tenant.port.agent_of(item)
-        # One answer for what does not exist and what is another's: ids of others are
-        # not told apart.
-        if owner is None or not key.may_be(owner):
-            raise Refusal(NOT_FOUND, "There is no such call for this key.")
+    # One answer for what does not exist and what is another's: ids of others are not
+    # told apart.
+    if not await _is_known(key, tenant, question):
+        raise Refusal(NOT_FOUND, "There is no such call for this key.")
+
+
+async def _is_known(key: ApiKey, tenant: Tenant, question: object) -> bool:
+    """Return whether the call of a question, if it names one, is one of the key's.
+
+    By our record of it: who asks may name another tool than the call's.
+    """
+    match question:
+        case ClaimRequest() | Heartbeat() | Finish() | Release():
+            owner = await tenant.port.owner_of(question.item_id)
+            if owner is None:
+                return False
+            agent, tool = owner
+            return key.may_be(agent) and key.may_use(tool)
+        case CallProgress() | CallEnd() if not key.may_use_all:
+            tools = await tenant.port.tools_of(question.ref, question.tool_call_id)
+            return bool(tools) and all(map(key.may_use, tools))
+        case _:
+            return True
 
 
 def check_agents(key: ApiKey, agents: Iterable[str]) -> None:
@@ -221,11 +237,3 @@ def _tools(question: object) -> Iterable[str]:
             return (question.tool,)
         case _:
             return ()
-
-
-def _item(question: object) -> str | None:
-    match question:
-        case ClaimRequest() | Heartbeat() | Finish() | Release():
-            return question.item_id
-        case _:
-            return None

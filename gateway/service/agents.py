@@ -179,10 +179,10 @@ class AgentService(ClaimService, AutoRunService):
             other_tools_are_gated=policy.defaults.tier.needs_people,
         )
 
-    async def agent_of(self, item_id: str) -> str | None:
-        """Return the agent of an item of this tenant, None where there is none."""
+    async def owner_of(self, item_id: str) -> tuple[str, str] | None:
+        """Return agent and tool of an item of this tenant, None where there is none."""
         found = await self._found(item_id)
-        return None if found is None else found[0].agent
+        return None if found is None else (found[0].agent, found[1].tool)
 
     async def _found(self, item_id: str) -> tuple[Approval, Item] | None:
         """Return an item for telling of it; None for one of a newer version, too."""

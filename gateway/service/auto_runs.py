@@ -75,6 +75,12 @@ class AutoRunService(PolicyService):
         name = f"{turn_key.removeprefix('sha256:')} {end.tool_call_id}"
         await self._store.agent_load.count_failure(keys, name, event)
 
+    async def tools_of(self, ref: TurnRef, tool_call_id: str) -> frozenset[str]:
+        """Return the tools of the calls with this id in a turn; empty for none."""
+        keys = self._keys_of(ref.run_ref.agent)
+        verdicts = await self._verdicts(keys, self._turn_key(ref))
+        return frozenset(it.tool for it in verdicts if it.tool_call_id == tool_call_id)
+
     async def _verdicts(self, keys: Keys, turn_key: str) -> tuple[Verdict, ...]:
         stored = await self._store.agent_load.verdicts(keys, turn_key)
         try:
@@ -83,7 +89,7 @@ class AutoRunService(PolicyService):
             sealing = self._store.sealing
             return StoredVerdicts.read(sealing, turn_key, stored).verdicts
         except (NewerRecord, CorruptRecord) as error:
-            # The call has run and its end is kept: only its failure is not counted.
+            # A call that has run stays as it is kept: only its failure is not counted.
             log_failure(logger, error, "turn.unread")
             return ()
 

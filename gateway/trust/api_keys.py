@@ -59,6 +59,11 @@ class ApiKey(Record):
         """Return whether the key may propose and run calls of a tool."""
         return bool(self.tools & {tool, "*"})
 
+    @property
+    def may_use_all(self) -> bool:
+        """Return whether the key may use every tool."""
+        return "*" in self.tools
+
 
 class NewKey(NamedTuple):
     """A new key: what is kept, and the text that is shown once."""

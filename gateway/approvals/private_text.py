@@ -24,9 +24,11 @@ class PrivateData(StrEnum):
     EMAIL_ADDRESSES = "email_addresses"
 
 
-# ISO/IEC 7812-1: 19 digits at most. No card in use has fewer than 14, which keeps times
-# in milliseconds apart.
-_CARD = re.compile(r"(?<!\d)\d(?:[ \u00a0\u202f.-]?\d){13,18}(?!\d)")
+_DIGITS = re.compile(r"\d(?:[ \u00a0\u202f.-]?\d){13,}")
+_CARD_LENGTHS = range(19, 13, -1)
+"""ISO/IEC 7812-1: 19 digits at most. No card in use has fewer than 14, so that times in
+milliseconds are none."""
+
 # A mark, names and a dot; what reads as an address is hidden, valid or not.
 _EMAIL = re.compile(r"[^\s@<>()\[\]\"',;:]{1,64}@[^\s@<>()\[\]\"',;:]{1,255}")
 
@@ -60,23 +62,50 @@ def without_private(
         pattern = "|".join(map(re.escape, found))
         text = re.sub(pattern, HIDDEN, text, flags=re.IGNORECASE)
     if PrivateData.CARD_NUMBERS in kinds:
-        text = _CARD.sub(_without_card, text)
+        text = _DIGITS.sub(_without_card, text)
     if PrivateData.EMAIL_ADDRESSES in kinds:
         text = _EMAIL.sub("(e-mail address hidden)", text)
     return text
 
 
 def _without_card(found: re.Match[str]) -> str:
-    digits = [int(one) for one in found[0] if one.isdigit()]
-    return "(card number hidden)" if _is_card(digits) else found[0]
+    """Return a run of digits, groups of which may be a card number, without these."""
+    text = found[0]
+    places = [at for at, one in enumerate(text) if one.isdigit()]
+    digits = [int(text[at]) for at in places]
+    shown, at, done = "", 0, 0
+    while at < len(digits):
+        # Other numbers may stand beside it, such as when the card ends: only where a
+        # group begins and ends, so that no part of a longer number is taken for one.
+        size = next(
+            (
+                size
+                for size in _CARD_LENGTHS
+                if _is_card(digits[at : at + size], size)
+                and _is_edge(places, at)
+                and _is_edge(places, at + size)
+            ),
+            0,
+        )
+        if size:
+            shown += text[done : places[at]] + "(card number hidden)"
+            done = places[at + size - 1] + 1
+        at += size or 1
+    return shown + text[done:]
 
 
-def _is_card(digits: list[int]) -> bool:
+def _is_edge(places: list[int], at: int) -> bool:
+    """Return whether something stands between a digit and the one before it."""
+    return at in {0, len(places)} or places[at] - places[at - 1] > 1
+
+
+def _is_card(digits: list[int], size: int) -> bool:
     """Return whether these can be the digits of a payment card."""
     # Payment networks begin with 2 to 6; the last digit checks the others (Luhn).
+    if len(digits) != size or digits[0] not in _NETWORKS:
+        return False
     doubled = (sum(divmod(2 * one, 10)) for one in digits[-2::-2])
-    is_checked = (sum(digits[::-2]) + sum(doubled)) % 10 == 0
-    return is_checked and digits[0] in _NETWORKS
+    return (sum(digits[::-2]) + sum(doubled)) % 10 == 0
 
 
 def _hidden(value: JsonValue, shown: JsonValue) -> Iterator[str]:

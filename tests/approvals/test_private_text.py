@@ -27,6 +27,11 @@ EMAIL = "(e-mail address hidden)"
         ("4111111111111111.", f"{CARD}."),
         ("amex 378282246310005", f"amex {CARD}"),
         ("nineteen 6304000000000000000", f"nineteen {CARD}"),
+        # Other numbers beside it.
+        ("4111 1111 1111 1111 12/27", f"{CARD} 12/27"),
+        ("4111-1111-1111-1111 123", f"{CARD} 123"),
+        ("paid 5 4111 1111 1111 1111", f"paid 5 {CARD}"),
+        ("4111111111111111 5500000000000004", f"{CARD} {CARD}"),
         # Digits of another script are digits.
         ("٤١١١١١١١١١١١١١١١", CARD),
         # No check digit fits: an order number.

@@ -44,6 +44,7 @@ from langgraph.types import Command
 from bench.disk import waits_for_the_disk
 from bench.payments_stub import Graph
 from bench.stats import Figure, Measured, NotMeasured, ratio, short
+from bench.store_secrets import SECRETS
 from twokey.agent import ApprovalMiddleware
 from twokey.agent.scripted_model import ScriptedModel, calling
 from twokey.gateway.policy.load import load_policy
@@ -249,7 +250,7 @@ async def _subjects(calls: int) -> AsyncGenerator[list[Subject]]:
     make = cast("Callable[..., Graph]", create_agent)
     with TemporaryDirectory(prefix="tk-bench-") as folder:
         async with (
-            open_store(None, Path(folder)) as store,
+            open_store(None, Path(folder), secrets=SECRETS) as store,
             open_checkpoints(str(Path(folder) / "checkpoints.db")) as saver,
         ):
 

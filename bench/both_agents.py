@@ -17,6 +17,7 @@ from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain_core.runnables import RunnableConfig
 
 from bench.payments_stub import Graph, PaymentsStub, Reply, agent
+from bench.store_secrets import SECRETS
 from twokey.agent import ApprovalMiddleware, guarded
 from twokey.gateway.approvals.decisions import AccountKind, Reviewer
 from twokey.gateway.policy.load import load_policy
@@ -72,7 +73,7 @@ async def both_agents(
     with TemporaryDirectory(prefix="tk-bench-") as folder:
         data_dir = Path(folder)
         async with (
-            open_store(None, data_dir) as store,
+            open_store(None, data_dir, secrets=SECRETS) as store,
             open_checkpoints(str(data_dir / "checkpoints.db")) as saver,
         ):
             gated = agent(stub, ApprovalMiddleware(AGENT), guarded, reply)

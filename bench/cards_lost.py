@@ -16,6 +16,7 @@ from tempfile import TemporaryDirectory
 from bench.clicks import CHANNEL, POLICY, bot_config
 from bench.progress import progress
 from bench.stats import Figure, Measured, NotMeasured, plain
+from bench.store_secrets import SECRETS
 from twokey.bot.app import SlackBot
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.approvals.record import approval_of
@@ -130,7 +131,10 @@ async def measure(*, is_quick: bool = False) -> Figure:
     """Lose no card of ten behind a million events."""
     events = 10_000 if is_quick else EVENTS
     with TemporaryDirectory(prefix="tk-bench-") as folder:
-        async with open_store(None, Path(folder)) as store, Sandbox() as sandbox:
+        async with (
+            open_store(None, Path(folder), secrets=SECRETS) as store,
+            Sandbox() as sandbox,
+        ):
             found = await measured(store, sandbox, events=events)
     lost = Measured("cards lost", "cards", ((float(found.lost),),))
     return Figure(

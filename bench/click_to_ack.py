@@ -32,6 +32,7 @@ from bench.processors import with_descendants, worked_s
 from bench.progress import progress
 from bench.serve import Name, Served, serving, settings_of
 from bench.stats import Figure, Measured, NotMeasured, ratio
+from bench.store_secrets import SECRETS
 from twokey.gateway.store.open_store import open_store
 from twokey.gateway.store.store import Store
 from twokey.sandbox.server import Sandbox
@@ -105,7 +106,10 @@ async def measured(plan: Plan) -> Figure:
     size = 0
     with TemporaryDirectory(prefix="tk-bench-") as folder:
         for turn in range(plan.rounds):
-            async with Sandbox() as sandbox, open_store(None, Path(folder)) as store:
+            async with (
+                Sandbox() as sandbox,
+                open_store(None, Path(folder), secrets=SECRETS) as store,
+            ):
                 progress(f"clicks: round {turn + 1} of {plan.rounds}")
                 count = 1 + plan.alone + plan.together
                 clicks = await prepare(store, sandbox, count + 1 + plan.together)

@@ -82,7 +82,9 @@ async def measured(plan: Plan) -> Figure:
                 progress(f"cluster: round {turn + 1} of {plan.rounds}")
                 with TemporaryDirectory(prefix="tk-bench-") as folder:
                     place = Path(folder)
-                    async with open_store(None, place / "one") as store:
+                    async with open_store(
+                        None, place / "one", secrets=SECRETS
+                    ) as store:
                         work = _Work(store, fresh_database(postgres), place / "1.txt")
                         ones.append(await work.done(1, plan.threads))
                     with Cluster(program, place / "cluster") as cluster:

@@ -19,6 +19,7 @@ from unittest.mock import patch
 
 from bench.decision_to_tool import Plan
 from bench.stats import Figure, Measured, NotMeasured, ratio
+from bench.store_secrets import SECRETS
 from twokey.gateway.approvals.decisions import (
     AccountKind,
     Approve,
@@ -95,7 +96,7 @@ async def measured(plan: Plan) -> Figure:
     """
     rounds: list[Round] = []
     with TemporaryDirectory(prefix="tk-bench-") as folder, counted() as sent:
-        async with open_store(None, Path(folder)) as store:
+        async with open_store(None, Path(folder), secrets=SECRETS) as store:
             await play(store, Round(sent), "warm-up", 3)
             for turn in range(plan.rounds):
                 rounds.append(Round(sent))

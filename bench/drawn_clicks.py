@@ -21,6 +21,7 @@ from bench.load import fire
 from bench.progress import progress
 from bench.serve import serving, settings_of
 from bench.stats import Figure, Measured, NotMeasured, ratio
+from bench.store_secrets import SECRETS
 from twokey.gateway.store.open_store import open_store
 from twokey.gateway.store.store import Store
 from twokey.sandbox.server import Sandbox
@@ -47,7 +48,10 @@ async def measured(rounds: int, count: int) -> Figure:
     with TemporaryDirectory(prefix="tk-bench-") as folder:
         for turn in range(rounds):
             progress(f"clicks with their cards: round {turn + 1} of {rounds}")
-            async with Sandbox() as sandbox, open_store(None, Path(folder)) as store:
+            async with (
+                Sandbox() as sandbox,
+                open_store(None, Path(folder), secrets=SECRETS) as store,
+            ):
                 clicks = await prepare(store, sandbox, count)
                 rates = await _with_cards(store, sandbox, clicks)
                 answered.append((rates[0],))

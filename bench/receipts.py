@@ -18,6 +18,7 @@ from typing import TypeVar
 from bench.decision_cost import CLAIM, DECISION, FULL, QUICK, Round, counted, play
 from bench.decision_to_tool import Plan
 from bench.stats import Figure, Measured, NotMeasured, plain, ratio
+from bench.store_secrets import SECRETS
 from twokey.gateway.protocol.digest import action_args
 from twokey.gateway.protocol.receipts import (
     PAYLOAD_TYPE,
@@ -67,7 +68,7 @@ async def measured(plan: Plan) -> Figure:
     with TemporaryDirectory(prefix="tk-bench-") as folder, counted() as sent:
         keyring = Keyring(Path(folder, "keys"), makes=Role)
         keyring.make_missing(datetime.fromtimestamp(0, UTC))
-        async with open_store(None, Path(folder)) as store:
+        async with open_store(None, Path(folder), secrets=SECRETS) as store:
             await play(store, Round(sent), "warm-up", 3)
             for turn in range(plan.rounds):
                 store.keyring = None

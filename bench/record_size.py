@@ -17,6 +17,7 @@ from tempfile import TemporaryDirectory
 
 from bench.pending import ARGS_BYTES, agents_of, arguments, keys_in, open_one
 from bench.stats import Figure, Measured, plain, ratio
+from bench.store_secrets import SECRETS
 from twokey.gateway.store.connection import Connection, number
 from twokey.gateway.store.open_store import open_store
 
@@ -34,7 +35,7 @@ async def measure(*, is_quick: bool = False) -> Figure:
 async def measured(count: int) -> Figure:
     """Open so many."""
     with TemporaryDirectory(prefix="tk-bench-") as folder:
-        async with open_store(None, Path(folder)) as store:
+        async with open_store(None, Path(folder), secrets=SECRETS) as store:
             agents = agents_of(store)
             for one in range(count):
                 await open_one(store, agents, one)

@@ -28,6 +28,7 @@ import hiredis
 
 from bench.progress import progress
 from bench.stats import Figure, Measured, NotMeasured, ratio
+from bench.store_secrets import SECRETS
 from twokey.gateway.approvals.decisions import (
     AccountKind,
     Approve,
@@ -86,7 +87,7 @@ async def measured(plan: Plan) -> Figure:
     ours: list[tuple[float, ...]] = []
     raw: list[tuple[float, ...]] = []
     with TemporaryDirectory(prefix="tk-bench-") as folder:
-        async with open_store(None, Path(folder)) as store:
+        async with open_store(None, Path(folder), secrets=SECRETS) as store:
             for turn in range(plan.rounds):
                 progress(f"service decisions: round {turn + 1} of {plan.rounds}")
                 clicks = await _opened(store, plan.approvals)

@@ -36,7 +36,7 @@ META_KEY = "dev.twokey/receipt"
 """Member of ``_meta`` of a tool call to an MCP server (Model Context Protocol)."""
 
 LIFETIME_S = 15 * 60
-"""How long a receipt may live; the gateway renews it while the call may still run."""
+"""How long a receipt may live, from the start of its claim on; none is renewed."""
 
 SKEW_S = 30
 """How far the clocks of the gateway and of who verifies may differ."""
@@ -125,7 +125,7 @@ class Ledger(Protocol):
         """Record the use of a receipt; return False when it was recorded before.
 
         Two calls at the same time must not both get True, and what was recorded must
-        survive a crash until the receipt's end.
+        survive a crash until that time. No receipt of the same id ends later.
         """
         ...
 

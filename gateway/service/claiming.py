@@ -234,9 +234,12 @@ class ClaimService(PolicyService):
         approval, now_ms = loaded.approval, loaded.now_ms
         # `owner` names one attempt, so this is the same claim asked again.
         if item.owner == request.owner:
-            # Its answer was lost.
-            return self._reply(
-                approval, item.index, request.owner, standing, now_ms=now_ms
+            if await self._may_still_run(loaded, item, standing):
+                # Its answer was lost.
+                return self._reply(approval, item.index, request.owner, standing)
+            # It may have begun: a refusal would read as if nothing had run.
+            return Write(
+                executing.put_in_doubt(approval, item, now_ms=now_ms), is_fenced=True
             )
         cut = executing.shorten_claim(
             approval, item, lease_ms=self._store.lease_ms, now_ms=now_ms
@@ -246,19 +249,25 @@ class ClaimService(PolicyService):
         # Even an idempotent call is not run by two at once.
         if now_ms < item.claimed_until_ms:
             return _busy(item.claimed_until_ms - now_ms)
-        if item.idempotent:
-            evaluated = await self._evaluate_now(loaded, item)
-            authorized = item.with_(state=ItemState.AUTHORIZED)
-            # A refusal would read as if nothing had run, so a frozen call is in doubt.
-            is_free = evaluated.freeze is None
-            back = revoke(
-                approval, authorized, evaluated.policy_now, now_ms=0, standing=standing
-            )
-            if is_free and back is None:
-                return self._grant(loaded, item, request, standing)
+        if item.idempotent and await self._may_still_run(loaded, item, standing):
+            return self._grant(loaded, item, request, standing)
         return Write(
             executing.put_in_doubt(approval, item, now_ms=now_ms), is_fenced=True
         )
+
+    async def _may_still_run(
+        self, loaded: Loaded, item: Item, standing: Approval | None
+    ) -> bool:
+        """Return whether freezes and the policy of now let a started call run."""
+        evaluated = await self._evaluate_now(loaded, item)
+        back = revoke(
+            loaded.approval,
+            item.with_(state=ItemState.AUTHORIZED),
+            evaluated.policy_now,
+            now_ms=0,
+            standing=standing,
+        )
+        return evaluated.freeze is None and back is None
 
     def _grant(
         self,
@@ -287,8 +296,6 @@ class ClaimService(PolicyService):
         index: int,
         owner: str,
         standing: Approval | None,
-        *,
-        now_ms: int = 0,
     ) -> ClaimReply:
         """Return how a claim stands after it was written."""
         item = approval.items[index]
@@ -310,7 +317,7 @@ class ClaimService(PolicyService):
             asks_on_failure=item.asks_on_failure,
             reconciled=last_finding(item),
             requested=requested_before(item),
-            receipt=self._receipts.issue(approval, item, standing, now_ms=now_ms),
+            receipt=self._receipts.issue(approval, item, standing),
         )
 
 

@@ -72,24 +72,17 @@ class Receipts:
             raise NotVerified("unsigned", "what covered it is gone")
         # One that covered an authorized call and is gone: the claim ends the call.
 
-    def issue(
-        self,
-        approval: Approval,
-        item: Item,
-        standing: Approval | None,
-        *,
-        now_ms: int = 0,
-    ) -> str:
+    def issue(self, approval: Approval, item: Item, standing: Approval | None) -> str:
         """Return the receipt of a claim that stands, after `check`; "" without keys.
 
-        The same claim has the same receipt, also when it is asked for again: it is
-        used once. When it is asked for late, the receipt is renewed under its id.
+        A claim that is asked for again has a receipt of the same id and end, counted
+        from its start: a ledger may forget a use at that end, so a later end would let
+        the call run twice.
 
         Args:
             approval: the record of the call.
             item: of it; executing.
             standing: the standing approval that covered it, if any.
-            now_ms: the store's clock, where the claim is asked for again.
 
         Raises:
             SettingsError: when this process has no key to sign with.
@@ -100,8 +93,6 @@ class Receipts:
         votes = _votes(item, standing)
         key = keyring.signing(Role.GATEWAY)
         iat = item.changed_at_ms // 1000
-        if now_ms // 1000 - iat > LIFETIME_S // 2:
-            iat = now_ms // 1000
         rules = EffectiveRules(self._policy(), approval.agent, item.tool)
         edit = item.edit
         receipt = Receipt(

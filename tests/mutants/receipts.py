@@ -81,10 +81,17 @@ RECEIPTS_TABLE = (
         CLAIMED,
     ),
     Mutant(
-        "a late answer to a claim renews its receipt",
+        "no receipt of a claim ends later than its first",
         "gateway/service/receipts.py",
-        "            iat = now_ms // 1000\n",
-        "            pass\n",
+        "        iat = item.changed_at_ms // 1000\n",
+        "        iat = max(item.changed_at_ms, item.claimed_until_ms) // 1000\n",
+        CLAIMED,
+    ),
+    Mutant(
+        "a claim that is asked for again is asked of freezes and policy",
+        "gateway/service/claiming.py",
+        "            if await self._may_still_run(loaded, item, standing):\n",
+        "            if loaded:\n",
         CLAIMED,
     ),
     Mutant(

@@ -190,8 +190,8 @@ TABLE = (
     Mutant(
         "a doubt is not retried",
         "gateway/service/claiming.py",
-        "        if item.idempotent:\n            evaluated",
-        "        if True:\n            evaluated",
+        "        if item.idempotent and await",
+        "        if await",
     ),
     Mutant(
         "a zombie cannot finish",

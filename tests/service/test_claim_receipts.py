@@ -38,8 +38,9 @@ from twokey.gateway.protocol.receipts import (
 )
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.wire import Claimed, Refused
+from twokey.gateway.protocol.wire import Claimed, InDoubt, Refused
 from twokey.gateway.service.unproven import NOT_PROVEN
+from twokey.gateway.store.freezes import FreezeScope, ScopeKind
 from twokey.gateway.store.store import Store
 from twokey.gateway.trust.key_folder import Role
 from twokey.gateway.trust.keyring import Keyring
@@ -177,22 +178,52 @@ async def test_the_same_claim_has_one_receipt_and_another_attempt_another(
     assert read_receipt(first.receipt, gateway_keys(harness))[0].jti != other.jti
 
 
-async def test_a_late_answer_to_the_same_claim_renews_its_receipt(
-    harness: ServiceHarness,
+@pytest.mark.parametrize("ago_s", [600, 10_000])
+async def test_no_receipt_of_a_claim_ends_later_than_its_first(
+    harness: ServiceHarness, ago_s: int
 ) -> None:
+    # A ledger may forget a use when the receipt that was used ends.
     claim = await decided(harness)
     first = await receipt_of(harness, claim)
-    approval_id, index = approval_of(claim.item_id)
+    assert await harness.agents.heartbeat(claim.item_id, 1)
 
     def long_ago(approval: Approval, item: Item) -> tuple[Approval, Item]:
-        return approval, item.with_(changed_at_ms=item.changed_at_ms - 600_000)
+        return approval, item.with_(changed_at_ms=item.changed_at_ms - ago_s * 1000)
 
     await forge(harness, claim.item_id, long_ago)
     later = await receipt_of(harness, claim)
 
-    assert (approval_id, index) == approval_of(later.item)
     assert later.jti == first.jti
-    assert later.exp >= first.exp
+    assert later.exp == first.exp - ago_s
+
+
+async def test_a_claim_that_is_asked_for_again_has_no_receipt_once_it_is_frozen(
+    harness: ServiceHarness,
+) -> None:
+    claim = await decided(harness)
+    await claimed(harness, claim)
+
+    scope = FreezeScope(kind=ScopeKind.TOOL, name="process_refund")
+    await harness.reviews.freezes.freeze(scope, "T0/U0BEN", "stop")
+
+    # It may have begun, so it is not refused as if it had not.
+    assert await harness.agents.claim(claim) == InDoubt()
+
+
+async def test_a_claim_that_is_asked_for_again_has_no_receipt_once_it_is_forbidden(
+    harness: ServiceHarness,
+) -> None:
+    claim = await decided(harness)
+    await claimed(harness, claim)
+
+    harness.policy = load_policy(
+        POLICY.replace(
+            "process_refund: {tier: approve}", "process_refund: {tier: deny}"
+        ),
+        "policy.yml",
+    )
+
+    assert await harness.agents.claim(claim) == InDoubt()
 
 
 async def test_each_decision_is_signed_and_says_what_was_seen(

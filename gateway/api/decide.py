@@ -153,12 +153,15 @@ def decision_of(asked: DecideQuestion) -> Decision:
 
 
 def _item(approval: Approval, call: str) -> Item:
+    # First: its one item is no call. It is given in Slack alone.
+    if approval.is_standing:
+        raise Refusal(NOT_FOUND, "There is no such call in this approval.")
     if not call and len(approval.items) == 1:
         return approval.items[0]
     found = next((item for item in approval.items if item.id == call), None)
     if not call:
         raise Refusal(INVALID, "This approval has several calls; name one in 'call'.")
-    if found is None or approval.is_standing:
+    if found is None:
         raise Refusal(NOT_FOUND, "There is no such call in this approval.")
     return found
 

@@ -15,6 +15,7 @@ from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 from pydantic import ValidationError
 
 from tests.api.api_stack import ApiStack, serving
+from tests.service import standing
 from tests.service.harness import ANA, ServiceHarness, claim_of
 from twokey.gateway.api.decide import Decisions
 from twokey.gateway.api.person_tokens import AGAIN_S, FRESH_S, PersonTokens
@@ -246,6 +247,32 @@ async def test_what_is_not_there_is_not_found(stack: ApiStack, issuer: Issuer) -
     ]
 
     assert [one.status_code for one in replies] == [404] * 3
+
+
+@pytest.mark.parametrize("decision", ["approve", "reject"])
+async def test_a_standing_approval_is_given_in_slack_alone(
+    stack: ApiStack, issuer: Issuer, decision: str
+) -> None:
+    stack.harness.policy = standing.allowing_policy()
+    asked = await standing.proposed(stack.harness)
+    (item,) = asked.items
+    body = {
+        "expected_version": 1,
+        "action_hash": item.action_hash,
+        "decision": decision,
+        "reason": "no",
+    }
+    url = f"{stack.url}/v1/approvals/{asked.id}/decide"
+    headers = {"Authorization": f"Bearer {issuer.token()}"}
+    async with httpx.AsyncClient(headers=headers) as client:
+        replies = [
+            await client.post(url, json={**body, **call})
+            for call in ({}, {"call": item.id})
+        ]
+
+    assert [one.status_code for one in replies] == [404] * 2
+    now = await standing.standing_now(stack.harness, asked)
+    assert now.items[0].state is ItemState.PENDING
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from aiohttp import web
 from twokey.gateway.api.operations import Tenant, check_agents
 from twokey.gateway.api.rate_limits import RateLimits
 from twokey.gateway.api.refusals import Refusal
-from twokey.gateway.errors import BadJson
+from twokey.gateway.errors import BadJson, StoreUnavailable
 from twokey.gateway.protocol.approval_views import (
     MOST_OF_A_PAGE,
     PAGE,
@@ -84,8 +84,12 @@ async def events(
     tenant: Tenant,
     request: web.BaseRequest,
     limits: RateLimits,
+    *,
+    is_valid: Callable[[], Awaitable[bool]],
 ) -> web.StreamResponse:
     """Return what happened since a place: as a page, or as a stream of events.
+
+    A stream ends with its key: ``is_valid`` says whether that still counts.
 
     Raises:
         Refusal: when the question cannot be read, or too many of this key wait.
@@ -104,7 +108,7 @@ async def events(
                 key.may_be, agent=agent, after=after
             ) as following:
                 if is_stream:
-                    return await _stream(request, tenant, following.next)
+                    return await _stream(request, tenant, following.next, is_valid)
                 page = await following.next(wait_s)
     except BadPlace as error:
         raise Refusal(
@@ -116,7 +120,10 @@ async def events(
 
 
 async def _stream(
-    request: web.BaseRequest, tenant: Tenant, next_page: NextPage
+    request: web.BaseRequest,
+    tenant: Tenant,
+    next_page: NextPage,
+    is_valid: Callable[[], Awaitable[bool]],
 ) -> web.StreamResponse:
     response = web.StreamResponse(
         headers={
@@ -132,10 +139,13 @@ async def _stream(
     while not tenant.events.is_closing:
         page = await next_page(0.0 if first else KEEPALIVE_S)
         try:
+            if not await is_valid():
+                break
             async with asyncio.timeout(KEEPALIVE_S):
                 await response.write(_lines(page, is_first=first))
-        except (TimeoutError, ConnectionError):
-            # Who does not read is cut off; they go on from the last event that came.
+        except (TimeoutError, ConnectionError, StoreUnavailable):
+            # Who does not read is cut off, and so is everybody while nobody knows which
+            # keys count; they go on from the last event that came.
             request.protocol.force_close()
             break
         first = False

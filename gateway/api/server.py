@@ -181,7 +181,13 @@ class Api:
     async def _events(self, request: web.BaseRequest) -> web.StreamResponse:
         key = await self._key(request, Scope.READ)
         tenant = self.tenant_of(key.tenant)
-        return await reading_routes.events(key, tenant, request, self.limits)
+
+        async def is_valid() -> bool:
+            return await self._presented(request) is not None
+
+        return await reading_routes.events(
+            key, tenant, request, self.limits, is_valid=is_valid
+        )
 
     async def _ask(
         self, operation: Operation[Any, Any], request: web.BaseRequest
@@ -234,10 +240,10 @@ class Api:
     async def _key(self, request: web.BaseRequest, scope: Scope) -> ApiKey:
         """Return the key of a request, if it is valid and may ask this now."""
         self._refuse_while_stopping()
-        kind, _, text = request.headers.get("Authorization", "").partition(" ")
-        found = await self.keys.check(text) if kind.lower() == "bearer" else None
+        found = await self._presented(request)
         if found is None:
             if self.key_refused is not None:
+                _, _, text = request.headers.get("Authorization", "").partition(" ")
                 await self.key_refused(text)
             raise Refusal(
                 UNAUTHENTICATED,
@@ -251,6 +257,10 @@ class Api:
                 FORBIDDEN, f"The key {found.name!r} lacks the scope {scope.value!r}."
             )
         return found
+
+    async def _presented(self, request: web.BaseRequest) -> ApiKey | None:
+        kind, _, text = request.headers.get("Authorization", "").partition(" ")
+        return await self.keys.check(text) if kind.lower() == "bearer" else None
 
     def _waiting(self, key: ApiKey, question: object) -> AbstractContextManager[None]:
         waits = isinstance(question, AnswersQuestion) and question.wait_s > 0

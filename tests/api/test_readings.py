@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any
 
 import httpx
@@ -13,6 +14,7 @@ import pytest
 
 from tests.api.api_stack import ApiStack, serving
 from tests.service.harness import ANA, ServiceHarness, claim_of
+from twokey.gateway.api import reading_routes
 from twokey.gateway.approvals.decisions import Approve, Reject
 from twokey.gateway.protocol.http_api import Scope
 from twokey.gateway.protocol.wire import TurnRef, Verdict
@@ -269,6 +271,31 @@ async def test_a_stream_ends_when_the_gateway_stops(stack: ApiStack) -> None:
             0.3, stack.api.tenant_of("default").events.end_waits
         )
         assert [one["event"] for one in await lines(reply, 2)] == ["begun"]
+
+
+@pytest.mark.parametrize("something_happens", [True, False])
+async def test_a_stream_ends_with_its_key(
+    stack: ApiStack, monkeypatch: pytest.MonkeyPatch, *, something_happens: bool
+) -> None:
+    if not something_happens:
+        monkeypatch.setattr(reading_routes, "KEEPALIVE_S", 0.5)
+    _, verdict = await refund(stack)
+    async with (
+        reader(stack) as client,
+        asyncio.timeout(10),
+        client.stream(
+            "GET", "/v1/events", headers={"Accept": "text/event-stream"}
+        ) as reply,
+    ):
+        told = reply.aiter_lines()
+        begun = [await anext(told) for _ in range(4)]
+        stack.now += timedelta(hours=1)
+        if something_happens:
+            await decide(stack, verdict)
+        after = [line async for line in told]
+
+    assert "event: begun" in begun
+    assert "item.authorized" not in "".join(after)
 
 
 async def test_what_is_not_kept_any_more_is_said(stack: ApiStack) -> None:

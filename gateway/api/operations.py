@@ -26,6 +26,7 @@ from twokey.gateway.protocol.http_api import (
     Release,
 )
 from twokey.gateway.protocol.http_problems import FORBIDDEN, MALFORMED, NOT_FOUND
+from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.protocol.remote_runs import (
     AnswersQuestion,
     RunFacts,
@@ -211,6 +212,9 @@ def under_lease(
 
 def _agents(question: object) -> Iterable[str]:
     match question:
+        case Turn(enclosing_run=RunRef() as outer):
+            # Its people are shown with the calls, so they are not told to anybody.
+            return (question.ref.agent, question.ref.run_ref.agent, outer.agent)
         case Turn() | CallProgress() | CallEnd() | ClaimRequest():
             ref = question.ref
         case EditsQuestion() | LateReportsQuestion():

@@ -52,6 +52,27 @@ async def stack(store: Store) -> AsyncGenerator[ApiStack]:
         yield found
 
 
+async def test_people_of_anothers_run_are_joined_to_no_other_run(
+    stack: ApiStack,
+) -> None:
+    await stack.harness.submit(("process_refund", {"amount": 5}), thread="t9")
+    ref = TurnRef(agent="billing", thread="t1", message_id="m1")
+    outer = RunRef(agent="support", thread="t9")
+    inside = turn("process_refund", ref).with_(enclosing_run=outer)
+    billing, both = stack.key(agents=["billing"]), stack.key(agents=["*"])
+    async with stack.gateway(billing) as theirs, stack.gateway(both) as ours:
+        with pytest.raises(NotAllowed, match="speak for the agent 'support'"):
+            await theirs.submit(inside)
+        (verdict,) = await theirs.submit(turn("process_refund", ref))
+        (joined,) = await ours.submit(
+            inside.with_(ref=ref.with_(message_id="m2", thread="t2"))
+        )
+
+    approval = await stack.harness.approval(verdict.item_id)
+    assert (approval.requester, approval.principals) == (None, ())
+    assert (await stack.harness.approval(joined.item_id)).requester is not None
+
+
 Ask = Callable[[HttpGateway, str, int], Coroutine[Any, Any, object]]
 ASKS: dict[str, Ask] = {
     "heartbeat": lambda it, item, fence: it.heartbeat(item, fence),

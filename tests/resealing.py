@@ -2,8 +2,8 @@
 
 Many tests move a clock, or damage a record, by writing into its head. What they are
 about is not the seal, so a record that was sealed before such a write is sealed after
-it, too. Forgeries are written past this, by a connection of their own (see
-`tests.security`).
+it, too, and no process holds it against the seal that it knew. Forgeries are written
+past this, by a connection of their own (see `tests.security`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import pytest
 
 from twokey.gateway.errors import TwokeyError
 from twokey.gateway.store.connection import Argument, Connection, Reply, fields
+from twokey.gateway.store.known_records import KnownRecords, Lasting
 from twokey.gateway.store.record_heads import sealed
 from twokey.gateway.store.record_seals import (
     CHECKED,
@@ -32,11 +33,22 @@ _WRITES = {"HSET", "HDEL", "HINCRBY", "SET"}
 def reseal_writes(patch: pytest.MonkeyPatch) -> None:
     """Seal anew what commands that are sent one by one change of a record."""
     command, transaction = Connection.command, Connection.transaction
+    lasting, replaced = KnownRecords.lasting, set[bytes]()
+
+    def lasting_of_any_seal(
+        records: KnownRecords, approval_ids: Iterable[str]
+    ) -> dict[str, Lasting]:
+        found = lasting(records, approval_ids)
+        return found | {
+            one: Lasting(known.rev)
+            for one, known in found.items()
+            if known.seal in replaced
+        }
 
     async def command_then_seal(conn: Connection, *words: Argument) -> Reply:
         found = await _sealed_ones(transaction, conn, [words])
         reply = await command(conn, *words)
-        await _seal(transaction, conn, found)
+        replaced.update(await _seal(transaction, conn, found))
         return reply
 
     async def transaction_then_seal(
@@ -44,11 +56,12 @@ def reseal_writes(patch: pytest.MonkeyPatch) -> None:
     ) -> list[Reply]:
         found = await _sealed_ones(transaction, conn, commands)
         replies = await transaction(conn, *commands)
-        await _seal(transaction, conn, found)
+        replaced.update(await _seal(transaction, conn, found))
         return replies
 
     patch.setattr(Connection, "command", command_then_seal)
     patch.setattr(Connection, "transaction", transaction_then_seal)
+    patch.setattr(KnownRecords, "lasting", lasting_of_any_seal)
 
 
 async def _sealed_ones(
@@ -77,8 +90,9 @@ async def _is_sealed(ask: Any, conn: Connection, base: str, approval: str) -> bo
     return SEAL in stored.head
 
 
-async def _seal(ask: Any, conn: Connection, found: list[tuple[str, str]]) -> None:
-    seals = RecordSeals(conn)
+async def _seal(ask: Any, conn: Connection, found: list[tuple[str, str]]) -> set[bytes]:
+    """Seal records anew; return the seals that they had."""
+    seals, replaced = RecordSeals(conn), set[bytes]()
     for base, approval in found:
         stored = await _stored(ask, conn, base, approval)
         if not stored.head or not stored.pinned:
@@ -90,6 +104,8 @@ async def _seal(ask: Any, conn: Connection, found: list[tuple[str, str]]) -> Non
             at = stored.head[CHECKED].decode()
             words += [CHECKED_SEAL, seals.of_moment(approval, CHECKED, at)]
         await ask(conn, words)
+        replaced.add(stored.seal)
+    return replaced
 
 
 async def _stored(ask: Any, conn: Connection, base: str, approval: str) -> Stored:

@@ -29,7 +29,7 @@ async def load_many(
         ForgedRecord: when one is not as it was sealed.
         CorruptRecord: when a record is corrupt.
     """
-    revs = known.lasting_revs(approval_ids)
+    lasting = known.lasting(approval_ids)
     # One MULTI: the time is that of the reading.
     *replies, time = await conn.transaction(
         *(
@@ -56,7 +56,7 @@ async def load_many(
             stored,
             schemas,
             now_ms=now_ms,
-            lasting_rev=revs[approval_id],
+            lasting=lasting[approval_id],
             # With replicas, what another process wrote may not be confirmed yet.
             is_lasting=not conn.confirmed_by,
         )

@@ -11,7 +11,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.clock import now_s
@@ -31,11 +31,29 @@ more to do with, because another one decides it or runs it, would stay for ever 
 process that has little to do."""
 
 MOST_REVS: Final = 10_000
-"""Of how many approvals is remembered how far they had come: less than 3 MB."""
+"""Of how many approvals is remembered how far they had come: about 3 MB."""
 
 _RECORD, _ITEM = 5_000, 8_000
 """About how many bytes a parsed record takes, and each item of it: many times more than
 the fields that are stored of them, which are packed."""
+
+
+class Lasting(NamedTuple):
+    """How far an approval had come: it cannot be older, nor another one of this rev.
+
+    Where two changes of one rev race, both were sealed, and the one that lost was sent
+    to the server as well. The seal is None where it is not known.
+    """
+
+    rev: int = 0
+    seal: bytes | None = None
+
+    def is_replayed(self, rev: int, seal: bytes) -> bool:
+        """Return whether a sealed record is not what an approval has come to."""
+        return rev < self.rev or (rev == self.rev and self.seal not in (None, seal))
+
+
+NOTHING: Final = Lasting()
 
 
 @dataclass(frozen=True)
@@ -94,27 +112,27 @@ class KnownRecords:
         self._index = index or AuditIndex()
         self._clock = clock
         self._by_id = OrderedDict[str, _Known]()
-        self._lasting = OrderedDict[str, int]()
+        self._lasting = OrderedDict[str, Lasting]()
         # Event loops of several threads share one store.
         self._lock = threading.Lock()
         self.bytes = 0
 
-    def lasting_revs(self, approval_ids: Iterable[str]) -> dict[str, int]:
-        """Return the revisions below which these approvals cannot be any more.
+    def lasting(self, approval_ids: Iterable[str]) -> dict[str, Lasting]:
+        """Return how far these approvals had come.
 
         Asked before a reading, and given to `parsed` after it: what is written while it
         is on its way may be newer.
         """
         return {one: self._lasting.get(one) or self._begun(one) for one in approval_ids}
 
-    def _begun(self, approval_id: str) -> int:
+    def _begun(self, approval_id: str) -> Lasting:
         """Return the newest revision by the audit log, where a call was ever begun.
 
         Any other record may also come from a backup; it is recovered, and runs nothing
         that ran before.
         """
         seen = self._index.newest(approval_id)
-        return seen.rev if seen.claimed else 0
+        return Lasting(seen.rev) if seen.claimed else NOTHING
 
     def parsed(
         self,
@@ -123,7 +141,7 @@ class KnownRecords:
         parts: Parts,
         *,
         now_ms: int,
-        lasting_rev: int = 0,
+        lasting: Lasting = NOTHING,
         is_lasting: bool = False,
     ) -> Loaded:
         """Return a record that was read now, parsed unless it is as it was.
@@ -133,13 +151,13 @@ class KnownRecords:
             stored: what was read.
             parts: that it may share.
             now_ms: the store's clock.
-            lasting_rev: from `lasting_revs`, before it was read.
+            lasting: from `lasting`, before it was read.
             is_lasting: whether what is read here cannot be lost any more.
 
         Raises:
             NewerRecord: when a newer version wrote it.
             ForgedRecord: when it is not as it was sealed, or was sealed before what is
-                known of it.
+                known of it, or in place of that.
             CorruptRecord: when it is corrupt.
         """
         codec.check_format(approval_id, stored.head)
@@ -148,7 +166,7 @@ class KnownRecords:
             approval = known.loaded.approval
         else:
             approval = codec.approval(approval_id, stored, parts, self.seals)
-        if approval.rev < lasting_rev:
+        if lasting.is_replayed(approval.rev, stored.seal):
             raise ForgedRecord(approval_id, REPLAYED, is_replayed=True)
         loaded = Loaded(approval, now_ms, stored=stored)
         at_s = self._clock()
@@ -209,8 +227,9 @@ class KnownRecords:
         approval_id, rev = known.loaded.approval.id, known.loaded.approval.rev
         with self._lock:
             if is_lasting:
-                rev = max(rev, self._lasting.pop(approval_id, 0))
-                self._lasting[approval_id] = rev
+                was = self._lasting.pop(approval_id, NOTHING)
+                now = Lasting(rev, known.stored.seal)
+                self._lasting[approval_id] = now if rev > was.rev else was
                 if len(self._lasting) > MOST_REVS:
                     self._lasting.popitem(last=False)
             self._forget(approval_id)

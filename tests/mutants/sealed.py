@@ -187,8 +187,15 @@ SEALED_TABLE = (
     Mutant(
         "an older sealed record is a replay",
         "gateway/store/known_records.py",
-        "        if approval.rev < lasting_rev:",
-        "        if False:",
+        "return rev < self.rev or (",
+        "return (",
+        FORGED,
+    ),
+    Mutant(
+        "a sealed record that lost a race is a replay",
+        "gateway/store/known_records.py",
+        "(rev == self.rev and self.seal not in (None, seal))",
+        "False",
         FORGED,
     ),
     Mutant(

@@ -23,10 +23,11 @@ from tests.security.record_forging import Victim, asked, authorized, executed, e
 from tests.service.harness import ANA, EVE, ServiceHarness, claim_of
 from tests.store_secrets import SECRETS
 from tests.streams import announced, audit_entries
-from twokey.gateway.approvals.decisions import Approve
+from twokey.gateway.approvals.decisions import Approve, Reject
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.errors import CorruptRecord
 from twokey.gateway.protocol.records import RunRef
+from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.wire import Claimed, Refused
 from twokey.gateway.store.record_seals import QUARANTINED
 from twokey.gateway.store.store import Store
@@ -128,6 +129,31 @@ async def test_an_older_sealed_record_is_noticed_by_who_knows_a_newer_one(
     kinds, aside = await told(harness.store)
     assert kinds == ["replayed"]
     assert aside == [victim.id]
+
+
+@pytest.mark.parametrize("knows", ["wrote", "read"])
+async def test_a_sealed_record_that_lost_a_race_is_not_taken_for_the_winner(
+    harness: ServiceHarness, redis: Redis, knows: str
+) -> None:
+    """Who sees what is sent to the server knows both: the one that lost as well."""
+    victim = await asked(harness, redis)
+    item_id = victim.claims[0].item_id
+    await harness.reviews.decide(await harness.click_on(item_id), Approve(), ANA)
+    lost = await victim.head()
+    await victim.replace(victim.older)
+    # Another process, which the first one lost against.
+    winner = newcomer(harness)
+    await winner.reviews.decide(await winner.click_on(item_id), Reject(), ANA)
+    assert (await victim.head())[b"rev"] == lost[b"rev"]
+    first = winner if knows == "wrote" else newcomer(harness)
+    assert (await first.item(item_id)).state is ItemState.REJECTED
+
+    await victim.replace(lost)
+
+    assert isinstance(await first.agents.claim(victim.claims[0]), Refused)
+    assert await told(harness.store) == (["replayed"], [victim.id])
+    for one in (winner, first):
+        await one.store.close()
 
 
 async def test_who_wrote_a_record_needs_no_reading_to_notice_an_older_one(

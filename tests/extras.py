@@ -22,7 +22,14 @@ STARTS: dict[str, list[list[str]]] = {
             "import twokey.gateway.policy.load, twokey.gateway.approvals.deciding",
         ]
     ],
-    "agent": [["python", "-c", "from twokey.agent import ApprovalMiddleware"]],
+    "agent": [
+        ["python", "-c", "from twokey.agent import ApprovalMiddleware"],
+        [
+            "python",
+            "-c",
+            "from twokey import Twokey; Twokey.remote('http://127.0.0.1', api_key='k')",
+        ],
+    ],
     "server": [
         [
             "python",

@@ -180,8 +180,10 @@ class FreezeLists:
                 found[name] = _pause(name, stored)
                 continue
             found[name] = listed[name] if name in listed else of_nobody(name, stored)
-            # Of a list that is not believed, the list is what was found.
-            if not is_whole and known.is_believed:
+            # Of a list that is not believed, the list is what was found; that it froze
+            # everything stands in no hash.
+            is_ours = listed.get(name) == _NOT_BELIEVED
+            if not is_whole and known.is_believed and not is_ours:
                 await self.refuse(keys, tenant, name, stored)
         if not known.is_believed:
             found[_NOT_BELIEVED.name] = _NOT_BELIEVED
@@ -223,12 +225,16 @@ def believed_list(known: KnownList, beside: Mapping[str, bytes]) -> FreezeList:
     """Return the list to go on from: also with freezes that stand beside it alone.
 
     They were set by an older version, or are what is left where it is not believed.
+    Then everything stays frozen until people unfreeze everything: freezing one thing
+    more must not end it.
     """
     unlisted = {
         name: of_nobody(name, stored)
         for name, stored in beside.items()
         if name not in known.found.freezes and not name.startswith(_PAUSED)
     }
+    if not known.is_believed:
+        unlisted[_NOT_BELIEVED.name] = _NOT_BELIEVED
     return known.found.with_(freezes={**unlisted, **known.found.freezes})
 
 

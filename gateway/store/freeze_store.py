@@ -77,8 +77,7 @@ class FreezeStore:
             known, beside, now_ms = await self._read(keys, tenant)
             found = believed_list(known, beside)
             standing = {*found.freezes, *beside} & {*names}
-            # A list that is not believed freezes everything, which this ends.
-            if not standing and known.is_believed:
+            if not standing:
                 return False
             left = {
                 name: one for name, one in found.freezes.items() if name not in names

@@ -154,6 +154,27 @@ async def test_people_lift_what_a_changed_list_froze(attack: Attack) -> None:
     assert isinstance(await attack.harness.agents.claim(claim), Claimed)
 
 
+async def test_freezing_one_thing_more_does_not_end_the_freeze_of_everything(
+    attack: Attack,
+) -> None:
+    freezes = attack.harness.reviews.freezes
+    claim = await authorized(attack)
+    await freeze(attack)
+    await _all_gone(attack)
+    await attack.harness.agents.claim(claim)
+    other = FreezeScope(kind=ScopeKind.TOOL, name="send_email")
+
+    await freezes.freeze(other, "T0/U0ANA", "not now")
+    assert not isinstance(await attack.harness.agents.claim(claim), Claimed)
+    await freezes.unfreeze(other, "T0/U0ANA")
+    assert not isinstance(await attack.harness.agents.claim(claim), Claimed)
+    assert await freezes.unfreeze(_EVERYTHING, "T0/U0ANA")
+
+    assert isinstance(await attack.harness.agents.claim(claim), Claimed)
+    # It is told once that the list was lost, and not that ours is one.
+    assert await attack.found() == [("replayed", "freezes")]
+
+
 async def test_the_rest_of_the_tenant_works_on(attack: Attack) -> None:
     """A forged freeze of one tool stops that tool, and no other tenant's."""
     forged = Freeze(scope=REFUNDS, by="the CEO", reason="because")

@@ -126,6 +126,27 @@ def _may_cover(standing: Approval, call: Wanted) -> bool:
     return quorum.tally(found.requirement, item.votes_now, item.action_hash).is_met
 
 
+def has_covered(standing: Approval, item: Item) -> bool:
+    """Return whether what people gave allows a call, and was used for it.
+
+    Compared before the call runs: the call names the standing approval, and a record
+    may name any.
+    """
+    bounds, given = standing.items[0].bounds, standing.items[0]
+    if bounds is None or item.tier is not Tier.APPROVE or item.edit is not None:
+        return False
+    is_alike = (bounds.agent, bounds.tool) == (item.ctx.agent, item.tool)
+    if not is_alike or bounds.amount_of(item.args) is None:
+        return False
+    used_for = [use.item for use in standing.uses]
+    is_within = len(used_for) <= bounds.uses and used_micro(standing) <= (
+        bounds.total_micro
+    )
+    if used_for.count(item.id) != 1 or not is_within:
+        return False
+    return quorum.tally(item.requirement, given.votes_now, given.action_hash).is_met
+
+
 def used_micro(standing: Approval) -> int:
     """Return the total of what it was used for, in millionths."""
     return sum(use.amount_micro for use in standing.uses)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.approvals.requirement import Vote
 from twokey.gateway.approvals.signed_decisions import check_authorization
+from twokey.gateway.approvals.standing import has_covered
 from twokey.gateway.errors import NotVerified
 from twokey.gateway.policy.effective_rules import EffectiveRules
 from twokey.gateway.policy.rules import Policy
@@ -29,6 +30,7 @@ from twokey.gateway.protocol.receipts import (
 )
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.strict_json import parse_object
+from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.store.store import Store
 from twokey.gateway.trust.key_folder import Role
 
@@ -61,16 +63,37 @@ class Receipts:
             NotVerified: says in one word what is wrong.
         """
         keyring = self._store.keyring
-        if keyring is None or _is_by_policy(item):
+        if keyring is None:
+            return
+        if _is_by_policy(item):
+            self._check_policy(approval, item)
             return
         keys = keyring.verifying(Role.BOT)
         if item.cover is None:
             check_authorization(approval, item, keys)
         elif standing is not None:
             check_authorization(standing, standing.items[0], keys)
+            if not has_covered(standing, item):
+                raise NotVerified("not_covered", "what people gave is for other calls")
         elif item.state is not ItemState.AUTHORIZED:
             raise NotVerified("unsigned", "what covered it is gone")
         # One that covered an authorized call and is gone: the claim ends the call.
+
+    def _check_policy(self, approval: Approval, item: Item) -> None:
+        """Check that the policy can let a call run without people, as its record says.
+
+        Under another policy than the one that opened it, the claim compares what the
+        policy of now says of the call. Under the same one only the facts have moved.
+        """
+        policy = self._policy()
+        if approval.policy_digest != policy.digest:
+            return
+        rules = EffectiveRules(policy, item.ctx.agent, item.tool)
+        tier, _ = rules.tier()
+        # A run of the agent may ask for less than is listed.
+        is_free = rules.overridable and tier is not Tier.DENY
+        if not (tier.is_auto_approved or is_free):
+            raise NotVerified("nobody_decided", "the policy gives this call to people")
 
     def issue(self, approval: Approval, item: Item, standing: Approval | None) -> str:
         """Return the receipt of a claim that stands, after `check`; "" without keys.

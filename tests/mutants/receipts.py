@@ -12,8 +12,29 @@ RECEIPTS_TABLE = (
     Mutant(
         "a claim is granted on signed decisions alone",
         "gateway/service/receipts.py",
-        "        if keyring is None or _is_by_policy(item):\n            return\n",
+        "        if keyring is None:\n            return\n",
         "        if keyring is None or item:\n            return\n",
+        FORGED,
+    ),
+    Mutant(
+        "what the policy let run alone is what it can let run alone",
+        "gateway/service/receipts.py",
+        "        if not (tier.is_auto_approved or is_free):\n",
+        "        if False:\n",
+        FORGED,
+    ),
+    Mutant(
+        "a standing approval lets run what people gave it for",
+        "gateway/approvals/standing.py",
+        "    if not is_alike or bounds.amount_of(item.args) is None:\n",
+        "    if not is_alike:\n",
+        FORGED,
+    ),
+    Mutant(
+        "a call that names a standing approval is one of its uses",
+        "gateway/approvals/standing.py",
+        "    if used_for.count(item.id) != 1 or not is_within:\n",
+        "    if not is_within:\n",
         FORGED,
     ),
     Mutant(

@@ -17,7 +17,9 @@ from tests.service.decided_calls import (
 from tests.service.harness import (
     ANA,
     ServiceHarness,
+    claim_of,
 )
+from tests.service.standing import allowed, allowing_policy, refund
 from twokey.gateway.approvals.decisions import (
     Decided,
     Decision,
@@ -26,11 +28,14 @@ from twokey.gateway.approvals.decisions import (
     Respond,
 )
 from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.approvals.similar import Cover, Use
 from twokey.gateway.errors import CorruptRecord
 from twokey.gateway.protocol.records import Person
 from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.protocol.verbs import Finding, Verb
-from twokey.gateway.protocol.wire import Refused
+from twokey.gateway.protocol.wire import Claimed, Refused, VerdictKind
 from twokey.gateway.service.unproven import NOT_PROVEN
 from twokey.gateway.store.store import Store
 from twokey.gateway.trust.signing_key import SigningKey
@@ -210,3 +215,90 @@ async def test_a_rerun_takes_those_who_let_it_run_again(
     await forge(harness, claim.item_id, rerun)
 
     assert isinstance(await harness.agents.claim(claim), Refused)
+
+
+def _opened(state: ItemState, item: Item, **changes: Any) -> Item:
+    later = item.changed_at_ms + 10**9
+    return item.with_(
+        state=state,
+        owner="worker-1",
+        fence=1 if state is ItemState.EXECUTING else 0,
+        lapses_at_ms=later,
+        claimed_until_ms=later if state is ItemState.EXECUTING else 0,
+        **changes,
+    )
+
+
+@pytest.mark.parametrize("state", [ItemState.AUTHORIZED, ItemState.EXECUTING])
+@pytest.mark.parametrize("tier", [Tier.NOTIFY, Tier.AUTO])
+async def test_a_call_that_needs_people_is_not_made_one_that_the_policy_let_run(
+    harness: ServiceHarness, tier: Tier, state: ItemState
+) -> None:
+    _, claim = await harness.refund()
+
+    await forge(
+        harness, claim.item_id, lambda a, item: (a, _opened(state, item, tier=tier))
+    )
+
+    assert await harness.agents.claim(claim) == Refused(reason=NOT_PROVEN, state=state)
+    # A call that waited and runs has keys that nobody would end.
+    await harness.store.conn.command("FLUSHALL")
+
+
+async def test_a_record_of_an_older_policy_does_not_make_it_one_either(
+    harness: ServiceHarness,
+) -> None:
+    _, claim = await harness.refund()
+
+    def forged(approval: Approval, item: Item) -> tuple[Approval, Item]:
+        old = approval.with_(policy_digest="sha256:" + "0" * 64)
+        return old, _opened(ItemState.EXECUTING, item, tier=Tier.NOTIFY)
+
+    await forge(harness, claim.item_id, forged)
+
+    assert not isinstance(await harness.agents.claim(claim), Claimed)
+    await harness.store.conn.command("FLUSHALL")
+
+
+COVERED: dict[str, tuple[str, JsonObject, bool, Tier]] = {
+    "another tool": ("send_email", refund(30, "o2")[1], True, Tier.APPROVE),
+    "other arguments": (*refund(30, "o2", customer="c2"), True, Tier.APPROVE),
+    "a larger amount": (*refund(120, "o2"), True, Tier.APPROVE),
+    "a raised call": (*refund(300, "o2"), True, Tier.ESCALATE),
+    "never used for it": (*refund(30, "o2"), False, Tier.APPROVE),
+}
+
+
+@pytest.mark.parametrize("state", [ItemState.AUTHORIZED, ItemState.EXECUTING])
+@pytest.mark.parametrize(
+    ("tool", "args", "is_used", "tier"), COVERED.values(), ids=COVERED
+)
+async def test_a_standing_approval_for_other_calls_lets_none_run(
+    harness: ServiceHarness,
+    tool: str,
+    args: JsonObject,
+    state: ItemState,
+    *,
+    is_used: bool,
+    tier: Tier,
+) -> None:
+    harness.policy = allowing_policy()
+    ref, (verdict,) = await harness.submit((tool, args))
+    standing = await allowed(harness)
+    assert verdict.kind is VerdictKind.HOLD
+    cover = Cover(approval=standing.id, given_by=(ANA.person,), uses_left=9)
+
+    def used_for_it(approval: Approval, item: Item) -> tuple[Approval, Item]:
+        return approval.with_(uses=(Use(item=verdict.item_id),)), item
+
+    if is_used:
+        await forge(harness, f"{standing.id}.0", used_for_it)
+    await forge(
+        harness,
+        verdict.item_id,
+        lambda a, item: (a, _opened(state, item, cover=cover, tier=tier)),
+    )
+
+    claim = claim_of(ref, verdict)
+    assert await harness.agents.claim(claim) == Refused(reason=NOT_PROVEN, state=state)
+    await harness.store.conn.command("FLUSHALL")

@@ -27,7 +27,8 @@ STARTS: dict[str, list[list[str]]] = {
         [
             "python",
             "-c",
-            "from twokey import Twokey; Twokey.remote('http://127.0.0.1', api_key='k')",
+            "from twokey import Twokey; "
+            f"Twokey.remote('http://127.0.0.1', api_key='tk_{'0' * 16}_{'0' * 64}')",
         ],
     ],
     "server": [

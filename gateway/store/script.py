@@ -76,7 +76,7 @@ class Script:
         # By our own clock first: a holder that was cut off need not ask a store that it
         # may not reach.
         lease.check()
-        args = [*args, str(lease.fence)]
+        args = [*args, f"{lease.fence} {lease.token}"]
         reply = await conn.evalsha(self._fenced, [*keys, lease.key], args)
         if text(reply[0]) == "fenced":
             raise LeaseLost

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Coroutine
+from functools import partial
 from typing import Any
 
 import httpx
@@ -113,6 +114,23 @@ async def test_what_a_late_holder_writes_is_refused(
         await gateway.claim(claim_of(REF, verdict))
 
     assert isinstance(decided, Decided)
+
+
+async def test_who_does_not_know_the_holders_token_writes_nothing_under_its_lease(
+    gateway: HttpGateway, threads: HttpThreads
+) -> None:
+    held = await threads.lease(RUN, "take", token=MINE)
+    free = RunRef(agent=RUN.agent, thread="t2")
+
+    for run, token in ((RUN, OTHERS), (RUN, ""), (free, MINE)):
+        text = LeaseRef(run, token, held.fence).text
+        with (
+            run_context.under_lease(partial(str, text)),
+            pytest.raises(LeaseLost),
+        ):
+            await gateway.submit(turn("c1"))
+    with run_context.under_lease(lambda: LeaseRef(RUN, MINE, held.fence).text):
+        assert await gateway.submit(turn("c1"))
 
 
 async def test_what_a_resting_thread_does_not_ask_is_ended(

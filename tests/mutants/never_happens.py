@@ -145,9 +145,16 @@ ONCE: tuple[Mutant, ...] = (
     Mutant(
         "a script compares the fence of its lease",
         f"{LUA}/fence.lua",
-        "if redis.call('HGET', KEYS[#KEYS], 'fence') ~= ARGV[#ARGV] then",
+        "if (held[1] or '') .. ' ' .. (held[2] or '') ~= ARGV[#ARGV] then",
         "if false then",
         "tests/resume/test_fences.py",
+    ),
+    Mutant(
+        "a script compares the token of its lease",
+        f"{LUA}/fence.lua",
+        "(held[2] or '') ~= ARGV[#ARGV]",
+        "'' ~= string.gsub(ARGV[#ARGV], ' .*', ' ')",
+        "tests/api/test_threads.py",
     ),
     Mutant(
         "a heartbeat keeps no other owner's claim",

@@ -137,7 +137,7 @@ async def test_a_holder_that_lost_the_lease_claims_nothing(
     key = f"tk:{{{keys.shard}}}:lease:t1"
     lease = Lease(key, "me", fence=1, ends_s=now_s() + 600, renumber=never)
     with holding(lease):
-        await conn.command("HSET", key, "fence", 2)
+        await conn.command("HSET", key, "fence", 2, "token", "me")
         with pytest.raises(LeaseLost):
             await harness.agents.claim(claim)
         lost = await harness.item(claim.item_id)

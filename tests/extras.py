@@ -27,8 +27,10 @@ STARTS: dict[str, list[list[str]]] = {
         [
             "python",
             "-c",
-            "from twokey import Twokey; "
-            f"Twokey.remote('http://127.0.0.1', api_key='tk_{'0' * 16}_{'0' * 64}')",
+            (
+                "from twokey import Twokey; "
+                f"Twokey.remote('http://127.0.0.1', api_key='tk_{'0' * 16}_{'0' * 64}')"
+            ),
         ],
     ],
     "server": [

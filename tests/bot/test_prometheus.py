@@ -157,6 +157,7 @@ def whole_text() -> str:
     )
     counts.calls.update(Outcome)
     counts.waits.add(70_000)
+    metrics.security["replayed"] = 1
     metrics.cells["process_refund", "approve"] = counts
     waiting.add(("process_refund", "approve"), 9000)
     return exposition(metrics, waiting, (1, 2), Backlog(300_000, "away")).decode()

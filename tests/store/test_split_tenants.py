@@ -114,7 +114,9 @@ async def test_a_command_with_the_other_setting_freezes_nothing(
 ) -> None:
     async with open_store(store.conn.url, tmp_path, shards=4, split_by_agent=True):
         pass
-    (tmp_path / "twokey.yml").write_text("policy: {version: 1}\nshards: 4\n")
+    (tmp_path / "twokey.yml").write_text(
+        f"policy: {{version: 1}}\nshards: 4\ndata_dir: {tmp_path}\n"
+    )
     app = typer.Typer()
     app.command()(freeze.freeze)
     app.command()(freeze.unfreeze)

@@ -90,13 +90,15 @@ if redis.call('EXISTS', change.head) == 0 then return {'gone'} end
 local now = now_ms()
 if has_moved(change, now) then return {'moved'} end
 local taker = ARGV[24] ~= '' and change.job ~= '' and cjson.decode(ARGV[24]) or nil
-local is_taken = taker and may_hand_over(taker, change.jobs, unpack(KEYS, 13, 16))
+local lease, fences, dropped, facts = unpack(KEYS, 13)
+local is_taken = taker
+  and may_hand_over(taker, change.jobs, lease, fences, dropped, facts)
 -- Every check is above, every write below: Redis does not roll back a script that stops
 -- in the middle.
 write_version(change, now)
 count_rejections({change}, now)
 if is_taken then
-  local fence = hand_over(taker, change.jobs, change.queued, KEYS[13], KEYS[14])
+  local fence = hand_over(taker, change.jobs, change.queued, lease, fences)
   if fence then return {'done', now, fence, change.queued} end
 end
 return {'done', now}

@@ -163,6 +163,10 @@ class PersonTokens:
             raise jwt.ExpiredSignatureError("too old")
 
     async def _key(self, kid: str) -> jwt.PyJWK:
+        # Before the lock: nobody waits while the issuer is asked for the key that
+        # somebody else named.
+        if kid in self._keys and self._clock_s() - self._read_s < FRESH_S:
+            return self._keys[kid]
         async with self._lock:
             now_s = self._clock_s()
             is_fresh = now_s - self._read_s < FRESH_S

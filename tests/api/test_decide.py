@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import AsyncGenerator
 from typing import Any
@@ -10,11 +9,10 @@ from typing import Any
 import httpx
 import jwt
 import pytest
-from cryptography.hazmat.primitives.asymmetric import ec, rsa
-from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 from pydantic import ValidationError
 
 from tests.api.api_stack import ApiStack, serving
+from tests.api.issuer import EC, ISSUER, OTHER, RSA, SETTINGS, Issuer, jwk
 from tests.service import standing
 from tests.service.harness import ANA, ServiceHarness, claim_of
 from twokey.gateway.api.decide import Decisions
@@ -25,72 +23,6 @@ from twokey.gateway.protocol.http_api import OPERATIONS, Scope
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.wire import Claimed, TurnRef, Verdict
 from twokey.gateway.store.store import Store
-
-ISSUER = "https://login.example.com/"
-SETTINGS = PeopleSettings.model_validate(
-    {
-        "issuer": ISSUER,
-        "audience": "twokey",
-        "team": "T0",
-        "reviewers": {
-            "ana": {"user": "U0ANA", "name": "Ana"},
-            "ben": {"user": "U0BEN"},
-            "chloe": {"user": "U0CHLOE"},
-            "dan": {"user": "U0DAN"},
-            "eve": {"user": "U0EVE"},
-        },
-    }
-)
-RSA = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-EC = ec.generate_private_key(ec.SECP256R1())
-OTHER = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-
-
-def jwk(key: Any, kid: str) -> dict[str, Any]:
-    algorithm: Any = RSAAlgorithm if isinstance(key, rsa.RSAPrivateKey) else ECAlgorithm
-    return {**json.loads(algorithm.to_jwk(key.public_key())), "kid": kid}
-
-
-class Issuer:
-    """An issuer of tokens, and the clock of who asks it."""
-
-    def __init__(self) -> None:
-        self.documents: dict[str, Any] = {
-            f"{ISSUER}.well-known/openid-configuration": {
-                "issuer": ISSUER,
-                "jwks_uri": f"{ISSUER}keys",
-            },
-            f"{ISSUER}keys": {"keys": [jwk(RSA, "a"), jwk(EC, "b")]},
-        }
-        self.asked: list[str] = []
-        self.now_s = 0.0
-
-    async def fetch(self, url: str) -> bytes:
-        self.asked.append(url)
-        found = self.documents.get(url)
-        if found is None:
-            raise OSError("status 404")
-        return json.dumps(found).encode()
-
-    def token(
-        self,
-        sub: str = "ana",
-        *,
-        key: Any = RSA,
-        kid: str = "a",
-        alg: str = "RS256",
-        **claims: Any,
-    ) -> str:
-        now = int(time.time())  # noqa: TID251 - an issuer's clock is that of the world
-        body = {
-            "iss": ISSUER,
-            "aud": "twokey",
-            "sub": sub,
-            "iat": now,
-            "exp": now + 300,
-        }
-        body = {k: v for k, v in {**body, **claims}.items() if v is not None}
-        return jwt.encode(body, key, algorithm=alg, headers={"kid": kid})
 
 
 @pytest.fixture

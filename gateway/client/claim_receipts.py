@@ -1,17 +1,24 @@
 """Verify the receipt of a claim that a gateway in another process granted.
 
-With the gateway's public key, an agent's process runs no call on the word of whoever
-answers at the gateway's address: the claim has to be signed, for exactly this call.
+With the gateway's public key, an agent's process takes no claim on the word of whoever
+answers at the gateway's address: it has to be signed, for exactly this call, and for
+one attempt. Calls of tier ``auto`` run without a claim, so nothing here is about them.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+import threading
+from collections.abc import Iterable
 
 from twokey.gateway.errors import NotVerified, SettingsError
 from twokey.gateway.protocol.public_keys import PublicKey, parse_public_key
-from twokey.gateway.protocol.receipts import read_receipt
+from twokey.gateway.protocol.receipts import (
+    SKEW_S,
+    Receipt,
+    check_time,
+    read_receipt,
+)
 from twokey.gateway.protocol.wire import Claimed, ClaimReply, ClaimRequest, Refused
 
 logger = logging.getLogger(__name__)
@@ -30,25 +37,62 @@ def parse_keys(texts: Iterable[str]) -> tuple[PublicKey, ...]:
     return tuple(map(parse_public_key, texts))
 
 
-def verified_claim(
-    reply: ClaimReply, request: ClaimRequest, keys: Sequence[PublicKey]
-) -> ClaimReply:
-    """Return the answer to a claim, refused where its receipt does not prove it.
+class ClaimReceipts:
+    """Verifies the claims that one process is granted.
 
-    Without keys nothing is verified. The time is not compared: the claim's own lease
-    does that, and a clock of the agent's machine proves nothing.
+    Args:
+        keys: the gateway's public keys; without any, nothing is verified.
+
+    Raises:
+        SettingsError: when one of them is not a whole key.
     """
-    if not keys or not isinstance(reply, Claimed):
+
+    def __init__(self, keys: Iterable[str] = ()) -> None:
+        self._keys = parse_keys(keys)
+        self._used = dict[str, tuple[str, float]]()
+        # Event loops of several threads share one gateway.
+        self._lock = threading.Lock()
+
+    def verified(
+        self, reply: ClaimReply, request: ClaimRequest, now_s: float
+    ) -> ClaimReply:
+        """Return the answer to a claim, refused where its receipt does not prove it.
+
+        The audience is not compared: it names who runs the effect, which may be a
+        server behind the tool.
+
+        Args:
+            reply: of whoever answered.
+            request: the claim that was asked for.
+            now_s: seconds since 1970.
+        """
+        if not self._keys or not isinstance(reply, Claimed):
+            return reply
+        try:
+            receipt, digest = read_receipt(reply.receipt, self._keys)
+            check_time(receipt, now_s)
+        except NotVerified as error:
+            return _refused(request, error.reason)
+        if (receipt.item, digest) != (request.item_id, reply.action_hash):
+            return _refused(request, "call_differs")
+        if receipt.idempotency_key != reply.idempotency_key:
+            return _refused(request, "key_differs")
+        if not self._is_first_use(receipt, request.owner, now_s):
+            return _refused(request, "used")
         return reply
-    try:
-        receipt, digest = read_receipt(reply.receipt, keys)
-    except NotVerified as error:
-        return _refused(request, error.reason)
-    if (receipt.item, digest) != (request.item_id, reply.action_hash):
-        return _refused(request, "call_differs")
-    if receipt.idempotency_key != reply.idempotency_key:
-        return _refused(request, "key_differs")
-    return reply
+
+    def _is_first_use(self, receipt: Receipt, owner: str, now_s: float) -> bool:
+        """Return whether no other attempt has used a receipt; remember who does."""
+        with self._lock:
+            # In about the order of their ends, as a receipt lives for a fixed time.
+            while self._used:
+                jti, (_, ends_s) = next(iter(self._used.items()))
+                if now_s < ends_s:
+                    break
+                del self._used[jti]
+            # The same attempt may have lost the first answer.
+            user, _ = self._used.setdefault(receipt.jti, (owner, receipt.exp + SKEW_S))
+        return user == owner
 
 
 def _refused(request: ClaimRequest, reason: str) -> Refused:

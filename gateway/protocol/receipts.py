@@ -183,7 +183,7 @@ def verify_receipt(
             "audience_wrong",
             f"it is for {receipt.aud[:_MAX_NAME]!r}, and this is {audience!r}",
         )
-    _check_time(receipt, now_s)
+    check_time(receipt, now_s)
     if needs_people and (receipt.decision is Grant.POLICY or not receipt.approvers):
         raise NotVerified("nobody_decided", "no person has decided about this call")
     if _hash_of(tool, args, receipt) != digest:
@@ -236,7 +236,12 @@ def _is_canonical(*encoded: str) -> bool:
     return all(_BASE64.fullmatch(one) for one in encoded)
 
 
-def _check_time(receipt: Receipt, now_s: float) -> None:
+def check_time(receipt: Receipt, now_s: float) -> None:
+    """Check that a receipt holds at this time, in seconds since 1970.
+
+    Raises:
+        NotVerified: ``too_long``, ``not_yet`` or ``expired``.
+    """
     if receipt.exp - receipt.iat > LIFETIME_S or receipt.exp <= receipt.nbf:
         raise NotVerified(
             "too_long", f"it has to live for more than 0 and at most {LIFETIME_S} s"

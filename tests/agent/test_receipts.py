@@ -17,10 +17,18 @@ from tests.service.harness import ANA, ServiceHarness, claim_of
 from twokey.agent import current_receipt, receipt_meta
 from twokey.agent.scripted_model import calling
 from twokey.gateway.approvals.decisions import Approve
-from twokey.gateway.client.claim_receipts import NOT_PROVEN, verified_claim
+from twokey.gateway.client.claim_receipts import NOT_PROVEN, ClaimReceipts
 from twokey.gateway.client.http_gateway import HttpGateway
 from twokey.gateway.errors import SettingsError
-from twokey.gateway.protocol.wire import Busy, Claimed, ProposedCall, Refused, Turn
+from twokey.gateway.protocol.wire import (
+    Busy,
+    Claimed,
+    ClaimReply,
+    ClaimRequest,
+    ProposedCall,
+    Refused,
+    Turn,
+)
 from twokey.gateway.store.store import Store
 from twokey.gateway.trust.key_folder import Role
 from twokey.gateway.trust.signing_key import SigningKey
@@ -97,7 +105,13 @@ async def test_an_agent_with_the_gateways_key_verifies_each_claim(
 
     assert refused == Refused(reason=NOT_PROVEN)
     assert isinstance(granted, Claimed)
-    keys = keyring.verifying(Role.GATEWAY)
+    now_s = (await stack.harness.item(claim.item_id)).changed_at_ms / 1000
+
+    def verified(
+        reply: ClaimReply, asked: ClaimRequest = claim, later_s: float = 0
+    ) -> ClaimReply:
+        return ClaimReceipts(known).verified(reply, asked, now_s + later_s)
+
     for changes in (
         {"receipt": ""},
         {"receipt": granted.receipt[:-1]},
@@ -105,10 +119,38 @@ async def test_an_agent_with_the_gateways_key_verifies_each_claim(
         {"idempotency_key": "another"},
     ):
         changed = granted.with_(**changes)
-        assert verified_claim(changed, claim, keys) == refused
-    assert verified_claim(granted, claim.with_(item_id="ap.1"), keys) == refused
+        assert verified(changed) == refused
+    assert verified(granted, claim.with_(item_id="ap.1")) == refused
+    assert verified(granted, later_s=929) == granted
+    # An old answer that somebody kept.
+    assert verified(granted, later_s=931) == refused
+    assert verified(granted, later_s=-31) == refused
     # An answer that lets nothing run needs no proof.
-    assert verified_claim(Busy(), claim, keys) == Busy()
+    assert verified(Busy()) == Busy()
+
+
+async def test_an_answer_to_a_claim_is_for_one_attempt(stack: ApiStack) -> None:
+    keyring = stack.harness.store.keyring
+    assert keyring
+    known = [key.text for key in keyring.verifying(Role.GATEWAY)]
+    gateway = HttpGateway(stack.url, stack.key(), receipt_keys=known)
+    try:
+        claim = await _approved(stack, gateway)
+        granted = await gateway.claim(claim)
+        # The first answer may have been lost.
+        assert await gateway.claim(claim) == granted
+    finally:
+        await gateway.aclose()
+    now_s = (await stack.harness.item(claim.item_id)).changed_at_ms / 1000
+    receipts = ClaimReceipts(known)
+    other = claim.with_(owner="worker-2")
+
+    assert receipts.verified(granted, claim, now_s) == granted
+    assert receipts.verified(granted, claim, now_s) == granted
+    # Until the receipt has ended by itself.
+    for later_s in (0, 929):
+        found = receipts.verified(granted, other, now_s + later_s)
+        assert found == Refused(reason=NOT_PROVEN)
 
 
 def test_keys_are_a_list_of_whole_keys() -> None:

@@ -116,10 +116,24 @@ RECEIPTS_TABLE = (
         CLAIMED,
     ),
     Mutant(
-        "an agent with the gateway's key runs a call on its receipt alone",
+        "an agent with the gateway's key takes a claim by its receipt alone",
         "gateway/client/claim_receipts.py",
-        "    if (receipt.item, digest) != (request.item_id, reply.action_hash):\n",
-        "    if receipt.item != request.item_id:\n",
+        "        if (receipt.item, digest) != (request.item_id, reply.action_hash):\n",
+        "        if receipt.item != request.item_id:\n",
+        "tests/agent/test_receipts.py",
+    ),
+    Mutant(
+        "an old answer to a claim counts for no other attempt",
+        "gateway/client/claim_receipts.py",
+        "        return user == owner\n",
+        "        return bool(user)\n",
+        "tests/agent/test_receipts.py",
+    ),
+    Mutant(
+        "an answer to a claim ends with its receipt",
+        "gateway/client/claim_receipts.py",
+        "            check_time(receipt, now_s)\n",
+        "            pass\n",
         "tests/agent/test_receipts.py",
     ),
 )

@@ -35,10 +35,10 @@ from twokey.gateway.protocol.public_keys import PublicKey
 from twokey.gateway.service.growing_tree import GrowingTree
 from twokey.gateway.service.sealing import Signed, seal
 from twokey.gateway.store.audit_index import Seen, seen_in
+from twokey.gateway.store.audit_note import TreeNote, TreeNotes
 from twokey.gateway.store.audit_seals import read_seal
 from twokey.gateway.store.audit_segments import Row
 from twokey.gateway.store.audit_tree import LogName, TreeFiles, TreeRecord
-from twokey.gateway.store.connection import fields, number, text
 from twokey.gateway.store.fences import Lease, holding
 from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.readers import EntryId, entry_id
@@ -56,6 +56,14 @@ _TRIM_S = 60.0
 
 class _Elsewhere(AuditUnreadable):
     """The tree was begun in another folder, which another machine may have."""
+
+
+class _WrongNote(AuditUnreadable):
+    """What the store knows of the tree is not what we wrote there, or not the last."""
+
+    def __init__(self, message: str, kind: SecurityKind) -> None:
+        super().__init__(message)
+        self.kind = kind
 
 
 class AuditWriter:
@@ -87,6 +95,7 @@ class AuditWriter:
         store.audit_index.folder = folder
         self._writer = secrets.token_hex(8)
         self._tree: GrowingTree | None = None
+        self._notes = TreeNotes(store.conn, store.sealing, keys)
         self._trimmed_s = 0.0
         self._problem = ""
 
@@ -120,10 +129,13 @@ class AuditWriter:
             "audit.not_written shard=%s why=%s", self._keys.shard, error,
         )  # fmt: skip
         if not is_elsewhere:
-            stalled = SecurityEvent(
-                kind=SecurityKind.STALLED, tenant=self._tenant, about="audit tree"
-            )
-            await self._store.security.report(self._keys, stalled)
+            stalled = SecurityKind.STALLED
+            kind = error.kind if isinstance(error, _WrongNote) else stalled
+            await self._report_tree(kind)
+
+    async def _report_tree(self, kind: SecurityKind) -> None:
+        event = SecurityEvent(kind=kind, tenant=self._tenant, about="audit tree")
+        await self._store.security.report(self._keys, event)
 
     async def _has_work(self, *, is_last: bool) -> bool:
         tree = self._tree
@@ -143,8 +155,10 @@ class AuditWriter:
                 with holding(lease), self._files.locked(self._writer) as was_last:
                     if was_last is None:
                         return
-                    if self._tree is None or not was_last:
-                        self._tree = await self._load()
+                    noted = await self._notes.read()
+                    # Nobody else may change the note while this one writes.
+                    if self._tree is None or not was_last or noted != self._notes.last:
+                        self._tree = await self._load(noted)
                     await self._tell_keys()
                     await self._append(self._tree, lease)
                     if self._tree.is_due(self._clock(), is_last=is_last):
@@ -152,35 +166,49 @@ class AuditWriter:
         except ThreadUnavailable:
             logger.debug("audit.written_elsewhere shard=%s", self._keys.shard)
 
-    async def _load(self) -> GrowingTree:
-        noted = fields(await self._store.conn.command("HGETALL", self._keys.audit_tree))
-        origin, size = text(noted.get("origin")), number(noted.get("size"))
+    async def _load(self, noted: TreeNote) -> GrowingTree:
         name = await asyncio.to_thread(self._files.name)
-        if (name.origin if name else "") != origin and origin:
-            raise _Elsewhere(
+        if (name.origin if name else "") != noted.origin and noted.origin:
+            message = (
                 f"The audit tree of shard {self._keys.shard} was begun in another "
                 f"folder than {str(self._files.folder)!r}; bring its files back, let "
                 "all gateways share one 'audit_folder', or begin another tree by "
                 "'twokey audit restart'."
             )
+            # Who signed here goes on with this tree, or was told to begin another one.
+            if name and self._files.notes():
+                is_ours = noted.is_sealed
+                replayed, wrong = SecurityKind.REPLAYED, SecurityKind.SEAL_WRONG
+                raise _WrongNote(message, replayed if is_ours else wrong)
+            raise _Elsewhere(message)
         if name is None:
             now_ms = await self._store.conn.now_ms(self._keys.audit)
             name = await asyncio.to_thread(self._files.create, now_ms)
         keys = public_keys(self._keyring)
         found = await asyncio.to_thread(_load_files, self._files, name, keys)
-        if found.signed < size:
-            raise AuditUnreadable(
+        size, root = noted.size, noted.root
+        if noted.origin and found.signed < size:
+            raise _unless_sealed(
+                noted,
                 f"The audit tree in {str(self._files.folder)!r} has {found.signed} "
                 f"entries, and had {size}: it is an older copy. Bring the newest one "
-                "back; entries that it lacks may have left the store."
+                "back; entries that it lacks may have left the store.",
             )
-        root = text(noted.get("root"))
         if size and not self._is_known(name, keys, size, root):
-            raise AuditUnreadable(
+            raise _unless_sealed(
+                noted,
                 f"The audit tree in {str(self._files.folder)!r} has no checkpoint with "
                 f"{size} entries and the root {root}, which the store knows: one of "
-                "both was changed. 'twokey audit verify' says more."
+                "both was changed. 'twokey audit verify' says more.",
             )
+        self._notes.last = noted
+        if found.signed:
+            if not noted.origin:
+                # Another gateway could begin another tree meanwhile.
+                await self._report_tree(SecurityKind.SEAL_WRONG)
+            newest = found.head.root().hex()
+            if noted != TreeNote(name.origin, found.signed, newest, is_sealed=True):
+                await self._notes.write(name.origin, found.signed, newest)
         await self._index_rest(found)
         return found
 
@@ -285,10 +313,7 @@ class AuditWriter:
         root = checkpoint.root.hex()
         # For other gateways: this folder has the log, and so much of it. Behind the
         # file, which alone counts; a process may end in between.
-        await self._store.conn.command(
-            "HSET", self._keys.audit_tree,
-            "origin", checkpoint.origin, "size", checkpoint.size, "root", root,
-        )  # fmt: skip
+        await self._notes.write(checkpoint.origin, checkpoint.size, root)
         logger.info(
             "audit.checkpoint origin=%s size=%d root=%s",
             checkpoint.origin, checkpoint.size, root,
@@ -336,6 +361,13 @@ class AuditWriter:
             await seal(self._store, self._keys, folder, signed=known)
             return
         await self._log.trim(self._store.audit_kept, before=tree.signed_last)
+
+
+def _unless_sealed(noted: TreeNote, message: str) -> AuditUnreadable:
+    """Return what is wrong: the note, or the files where we wrote the note."""
+    if noted.is_sealed:
+        return AuditUnreadable(message)
+    return _WrongNote(message, SecurityKind.SEAL_WRONG)
 
 
 def _load_files(

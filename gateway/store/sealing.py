@@ -39,6 +39,7 @@ class Sealed(StrEnum):
     JOB = "job"
     PAGE = "page"
     CALL_END = "call"
+    TREE_NOTE = "audit tree"
 
 
 class Sealing:

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 
@@ -259,6 +260,98 @@ async def test_a_tree_that_is_not_the_newest_is_not_continued(
     assert (files.name() is None) == (lost == "other")
     exists = files.checkpoints_path.exists()
     assert (exists and files.checkpoints_path.read_bytes()) == before
+
+
+async def put_note(house: AuditHarness, noted: Mapping[str, str | bytes]) -> None:
+    key = house.keys.audit_tree
+    await house.store.conn.command("DEL", key)
+    for name, value in noted.items():
+        await house.store.conn.command("HSET", key, name, value)
+
+
+async def noted_origin(house: AuditHarness) -> str:
+    noted = fields(await house.store.conn.command("HGETALL", house.keys.audit_tree))
+    return noted["origin"].decode()
+
+
+FORGED_NOTES: dict[str, dict[str, str | bytes]] = {
+    "other": {"origin": "x"},
+    "larger": {"size": "200"},
+    "no number": {"size": "many"},
+    "root": {"root": "00" * 32},
+}
+
+
+@pytest.mark.parametrize("is_running", [True, False])
+@pytest.mark.parametrize("change", FORGED_NOTES.values(), ids=FORGED_NOTES)
+async def test_a_forged_note_of_the_tree_is_told_and_not_followed(
+    house: AuditHarness, change: dict[str, str | bytes], *, is_running: bool
+) -> None:
+    await house.put(100)
+    await house.writer.tick()
+    noted = fields(await house.store.conn.command("HGETALL", house.keys.audit_tree))
+    await put_note(house, noted | change)
+    await house.put(100)
+
+    await (house.writer if is_running else house.another()).tick(is_last=True)
+
+    assert house.store.security.counts == {SecurityKind.SEAL_WRONG: 1}
+    assert [one.size for one in house.checkpoints()] == [100]
+
+
+@pytest.mark.parametrize("is_running", [True, False])
+async def test_a_note_that_is_gone_is_told_and_written_again(
+    house: AuditHarness, *, is_running: bool
+) -> None:
+    await house.put(100)
+    await house.writer.tick()
+    origin = await noted_origin(house)
+    await put_note(house, {})
+    await house.put(1)
+
+    await (house.writer if is_running else house.another()).tick()
+
+    # Not only with the next checkpoint: another machine could begin another tree.
+    assert await noted_origin(house) == origin
+    assert house.store.security.counts == {SecurityKind.SEAL_WRONG: 1}
+    await house.writer.tick(is_last=True)
+    await assert_whole(house)
+
+
+async def test_a_tree_that_another_machine_begins_is_told_where_there_is_one(
+    house: AuditHarness, tmp_path: Path
+) -> None:
+    await house.put(100)
+    await house.writer.tick()
+    await put_note(house, {})
+    own, house.store.tree_folder = house.store.tree_folder, tmp_path / "other"
+    await house.another().tick(is_last=True)
+    assert house.store.security.counts == {}
+    house.store.tree_folder = own
+    await house.put(1)
+
+    await house.writer.tick(is_last=True)
+
+    assert house.store.security.counts == {SecurityKind.REPLAYED: 1}
+    assert [one.size for one in house.checkpoints()] == [100]
+
+
+async def test_the_note_of_an_older_version_is_taken_where_the_files_say_the_same(
+    house: AuditHarness,
+) -> None:
+    await house.put(100)
+    await house.writer.tick()
+    noted = fields(await house.store.conn.command("HGETALL", house.keys.audit_tree))
+    seal = noted.pop("seal")
+    await put_note(house, noted)
+    await house.put(100)
+
+    await house.another().tick(is_last=True)
+
+    assert house.store.security.counts == {}
+    assert [one.size for one in house.checkpoints()] == [100, 200]
+    noted = fields(await house.store.conn.command("HGETALL", house.keys.audit_tree))
+    assert noted["seal"] not in {seal, b""}
 
 
 async def test_a_store_from_an_older_copy_goes_on_behind_the_tree(

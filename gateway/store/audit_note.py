@@ -1,0 +1,65 @@
+"""Note of the audit tree of a shard in the store: which one it is, and what is signed.
+
+It keeps a gateway whose folder lacks the tree from beginning another one, and tells one
+that has an older copy. It is sealed. One without a seal, as older versions write it,
+counts where the signed files say the same.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from twokey.gateway.store.connection import Connection, fields
+from twokey.gateway.store.keys import Keys
+from twokey.gateway.store.sealing import Sealed, Sealing
+
+_FIELDS = ("origin", "size", "root")
+
+
+class TreeNote(NamedTuple):
+    """The newest checkpoint by the store; all is empty where no tree is known.
+
+    A size that is no number is -1: anybody may have written it.
+    """
+
+    origin: str = ""
+    size: int = 0
+    root: str = ""
+    is_sealed: bool = False
+
+
+class TreeNotes:
+    """The note of one shard.
+
+    Attributes:
+        last: as this process took or wrote it last.
+    """
+
+    def __init__(self, conn: Connection, sealing: Sealing, keys: Keys) -> None:
+        self._conn = conn
+        self._sealing = sealing
+        self._place = keys.audit_tree
+        self.last = TreeNote()
+
+    async def read(self) -> TreeNote:
+        """Return what the store knows."""
+        stored = fields(await self._conn.command("HGETALL", self._place))
+        if not stored:
+            return TreeNote()
+        origin, size, root = (stored.get(name, b"") for name in _FIELDS)
+        body, seal = b"\n".join((origin, size, root)), stored.get("seal", b"")
+        return TreeNote(
+            origin.decode(errors="replace"),
+            int(size) if size.isdigit() else -1,
+            root.decode(errors="replace"),
+            self._sealing.is_valid(Sealed.TREE_NOTE, (self._place,), body, seal),
+        )
+
+    async def write(self, origin: str, size: int, root: str) -> None:
+        """Write which tree a shard has, and what is signed of it."""
+        body = f"{origin}\n{size}\n{root}".encode()
+        await self._conn.command(
+            "HSET", self._place, "origin", origin, "size", size, "root", root,
+            "seal", self._sealing.seal(Sealed.TREE_NOTE, (self._place,), body),
+        )  # fmt: skip
+        self.last = TreeNote(origin, size, root, is_sealed=True)

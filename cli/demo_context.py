@@ -29,7 +29,7 @@ from twokey.sandbox.client import Person
 from twokey.sandbox.elements import placed_elements
 from twokey.sandbox.json_types import JsonObject, as_object, as_objects
 
-STEP_TIMEOUT_S = 30.0
+STEP_TIMEOUT_S = 60.0
 
 # The bot's own builders: a script that repeats their texts breaks with every comma.
 _ANNOUNCEMENTS: dict[EventName, Callable[[Approval], Message]] = {

@@ -59,7 +59,7 @@ class Plan:
 
 
 FULL = Plan(rounds=6, alone=100, together=600)
-QUICK = Plan(rounds=2, alone=20, together=100)
+QUICK = Plan(rounds=1, alone=20, together=100)
 
 
 @dataclass(slots=True)

@@ -22,6 +22,8 @@ from twokey.gateway.store.audit_seals import sealed_text
 from twokey.gateway.store.connection import Connection
 from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.script import Script
+from twokey.gateway.trust.derived_keys import Purpose
+from twokey.gateway.trust.seals import seal_keys
 
 logger = logging.getLogger(__name__)
 
@@ -74,7 +76,7 @@ class SecurityEvents:
             keys: of the shard where it was found.
             found: what it is.
         """
-        place, now = keys.security(found.model_dump_json()), self._clock()
+        place, now = self._mark(keys, found.model_dump_json()), self._clock()
         if now - self._known.get(place, now - _PERIOD_S) < _PERIOD_S:
             return
         if len(self._known) >= _MOST_KNOWN:
@@ -112,8 +114,17 @@ class SecurityEvents:
             period = self._periods.pop((tenant, kind))
             told, logged = period.summaries(tenant, kind)
             if told or logged:
-                place = period.keys.security(f"{tenant} {kind} {id(self)} {now}")
+                text = f"{tenant} {kind} {id(self)} {now}"
+                place = self._mark(period.keys, text)
                 await self._write(period.keys, place, told, logged)
+
+    def _mark(self, keys: Keys, text: str) -> str:
+        """Return the key that says that something was told."""
+        # By a secret: who can write to the store must not be able to say so before.
+        if self._conn.secrets:
+            sealing = seal_keys(self._conn.secrets, Purpose.RECORDS)
+            text = sealing.make("told", (keys.shard,), text.encode()).hex()
+        return keys.security(text)
 
     async def _write(
         self, keys: Keys, place: str, told: Event | None, logged: Event | None

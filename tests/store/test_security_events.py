@@ -78,6 +78,15 @@ async def test_the_same_is_told_once_by_all_processes(store: Store) -> None:
     assert len(await _audited(store)) == 1
 
 
+async def test_nobody_else_can_say_that_a_finding_was_told(store: Store) -> None:
+    keys = store.keys_of_tenant(TENANT)
+    await store.conn.command("SET", keys.security(FOUND.model_dump_json()), "1")
+
+    await store.security.report(keys, FOUND)
+
+    assert len(await _audited(store)) == 1
+
+
 async def test_another_finding_in_the_same_place_is_told(store: Store) -> None:
     keys = store.keys_of_tenant(TENANT)
 

@@ -80,7 +80,8 @@ async def test_the_same_is_told_once_by_all_processes(store: Store) -> None:
 
 async def test_nobody_else_can_say_that_a_finding_was_told(store: Store) -> None:
     keys = store.keys_of_tenant(TENANT)
-    await store.conn.command("SET", keys.security(FOUND.model_dump_json()), "1")
+    mark = keys.security(FOUND.model_dump_json())
+    await store.conn.command("SET", mark, "1", "EX", 600)
 
     await store.security.report(keys, FOUND)
 

@@ -16,7 +16,7 @@ import pytest
 
 from twokey.gateway.errors import TwokeyError
 from twokey.gateway.store.connection import Argument, Connection, Reply, fields
-from twokey.gateway.store.known_records import KnownRecords, Lasting
+from twokey.gateway.store.known_records import Lasting
 from twokey.gateway.store.record_heads import sealed
 from twokey.gateway.store.record_seals import (
     CHECKED,
@@ -33,17 +33,12 @@ _WRITES = {"HSET", "HDEL", "HINCRBY", "SET"}
 def reseal_writes(patch: pytest.MonkeyPatch) -> None:
     """Seal anew what commands that are sent one by one change of a record."""
     command, transaction = Connection.command, Connection.transaction
-    lasting, replaced = KnownRecords.lasting, set[bytes]()
+    is_replayed, replaced = Lasting.is_replayed, set[bytes]()
 
-    def lasting_of_any_seal(
-        records: KnownRecords, approval_ids: Iterable[str]
-    ) -> dict[str, Lasting]:
-        found = lasting(records, approval_ids)
-        return found | {
-            one: Lasting(known.rev)
-            for one, known in found.items()
-            if known.seal in replaced
-        }
+    def is_replayed_under_our_seals(known: Lasting, rev: int, seal: bytes) -> bool:
+        # Either may have been read before the record was sealed anew.
+        is_ours = known.seal in replaced or seal in replaced
+        return is_replayed(Lasting(known.rev) if is_ours else known, rev, seal)
 
     async def command_then_seal(conn: Connection, *words: Argument) -> Reply:
         found = await _sealed_ones(transaction, conn, [words])
@@ -61,7 +56,7 @@ def reseal_writes(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(Connection, "command", command_then_seal)
     patch.setattr(Connection, "transaction", transaction_then_seal)
-    patch.setattr(KnownRecords, "lasting", lasting_of_any_seal)
+    patch.setattr(Lasting, "is_replayed", is_replayed_under_our_seals)
 
 
 async def _sealed_ones(

@@ -15,10 +15,8 @@ from twokey.gateway.errors import (
     GraphError,
     KeyRefused,
     NotAllowed,
-    StoreUnavailable,
     ThreadUnavailable,
 )
-from twokey.gateway.failures import log_failure
 from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.protocol.remote_runs import Answered, OpenQuestion
 from twokey.gateway.protocol.wire import APPROVAL_INTERRUPT
@@ -31,6 +29,7 @@ from twokey.gateway.resume.classification import (
 )
 from twokey.gateway.resume.diagnosis import name_of
 from twokey.gateway.resume.questions import Answers, Question, asked_items, question_of
+from twokey.gateway.resume.run_rules import finish_before
 from twokey.gateway.resume.runner import (
     AnswerRefused,
     PendingInterrupt,
@@ -60,7 +59,7 @@ class RemoteAdvancer:
         self, run: RunRef, runner: Runner, give: Callable[[], Awaitable[None]]
     ) -> ThreadState:
         """Give a thread new input and advance it; what was decided runs first."""
-        await self._finish_before(run, runner)
+        await finish_before(run, self._until_waiting(run, runner))
         self._halts.pop(run, None)
         await self._step(run, runner, give)
         state = await runner.probe(run.thread)
@@ -192,24 +191,6 @@ class RemoteAdvancer:
         halted = at_breakpoint(run.thread, is_announced=True)
         self._halts[run] = (state.checkpoint, halted)
         raise halted
-
-    async def _finish_before(self, run: RunRef, runner: Runner) -> None:
-        try:
-            await self._until_waiting(run, runner)
-        except (StoreUnavailable, ThreadUnavailable):
-            raise
-        except ThreadHalted:
-            return
-        except Exception as error:  # noqa: BLE001 - see below
-            # A thread that cannot go on must not keep out the message that may bring
-            # it back on its way; the middleware repairs the turn.
-            log_failure(
-                logger,
-                error,
-                "thread.finish_failed agent=%s thread=%s",
-                run.agent,
-                run.thread,
-            )
 
 
 def _answers(

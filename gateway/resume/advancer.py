@@ -25,18 +25,14 @@ from typing import NoReturn
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.errors import (
     GraphError,
-    StoreUnavailable,
-    ThreadUnavailable,
     ThreadUnknown,
 )
-from twokey.gateway.failures import log_failure
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.resume.answers import answers_for
 from twokey.gateway.resume.asked_approvals import AskedApprovals
 from twokey.gateway.resume.classification import (
     CALL_LIMITS,
     AtBreakpoint,
-    ThreadHalted,
     at_breakpoint,
     is_final,
 )
@@ -44,6 +40,7 @@ from twokey.gateway.resume.concurrent import ahead
 from twokey.gateway.resume.halts import Halts
 from twokey.gateway.resume.questions import Answers, asked_items, question_of
 from twokey.gateway.resume.run_events import RunEvents, ThreadRef
+from twokey.gateway.resume.run_rules import finish_before
 from twokey.gateway.resume.runner import AnswerRefused, Runner, ThreadState
 from twokey.gateway.service.agents import AgentService
 from twokey.gateway.service.dropped_calls import DroppedCalls
@@ -126,7 +123,7 @@ class Advancer:
         ``key`` names the input: that its run began is told once, and not at each try.
         """
         if not await self._store.stalled.taken_up(at.keys, at.run):
-            await self._finish_before(at, runner)
+            await finish_before(at.run_ref, self.run_until_waiting(at, runner))
             await self._announce_earlier(at, runner)
         await self._events.started(at, key)
         # Before the step: what the step itself opens must not be superseded below.
@@ -304,24 +301,6 @@ class Advancer:
             )
             return refused
         return None
-
-    async def _finish_before(self, at: ThreadRef, runner: Runner) -> None:
-        try:
-            await self.run_until_waiting(at, runner)
-        except (StoreUnavailable, ThreadUnavailable):
-            raise
-        except ThreadHalted:
-            return
-        except Exception as error:  # noqa: BLE001 - see below
-            # A thread that cannot go on must not keep out the message that may
-            # bring it back on its way; the middleware repairs the turn.
-            log_failure(
-                logger,
-                error,
-                "thread.finish_failed agent=%s thread=%s",
-                at.agent,
-                at.thread,
-            )
 
     async def _announce_earlier(self, at: ThreadRef, runner: Runner) -> None:
         """Announce the final message of the turn before, if its process died too early.

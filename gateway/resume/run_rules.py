@@ -4,19 +4,48 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 from langgraph.types import StreamMode
 
 from twokey.gateway.approvals.record import Origin
-from twokey.gateway.errors import GraphError
-from twokey.gateway.protocol.records import Person
+from twokey.gateway.errors import GraphError, StoreUnavailable, ThreadUnavailable
+from twokey.gateway.failures import log_failure
+from twokey.gateway.protocol.records import Person, RunRef
+from twokey.gateway.resume.classification import ThreadHalted
 from twokey.gateway.resume.langgraph_local import STREAM_END, LangGraphLocal
 from twokey.gateway.resume.questions import asked_items
 from twokey.gateway.resume.runner import ThreadState
 from twokey.gateway.resume.strict_state import strict_serializer
+
+logger = logging.getLogger(__name__)
+
+
+async def finish_before(run: RunRef, work: Awaitable[object]) -> None:
+    """Finish what was asked of a thread before a new message, as far as it goes.
+
+    Raises:
+        StoreUnavailable, ThreadUnavailable: it can be finished later.
+    """
+    try:
+        await work
+    except (StoreUnavailable, ThreadUnavailable):
+        raise
+    except ThreadHalted:
+        return
+    except Exception as error:  # noqa: BLE001 - see below
+        # A thread that cannot go on must not keep out the message that may bring it
+        # back on its way; the middleware repairs the turn.
+        log_failure(
+            logger,
+            error,
+            "thread.finish_failed agent=%s thread=%s",
+            run.agent,
+            run.thread,
+        )
 
 
 @asynccontextmanager

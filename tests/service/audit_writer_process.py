@@ -13,31 +13,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests.kill_points import cut
 from tests.service.audit_harness import AuditHarness
 from tests.store_secrets import SECRETS
 from twokey.gateway.store import audit_tree
 from twokey.gateway.store.connection import Connection
 from twokey.gateway.store.store import Store
-
-
-def _cut(owner: Any, name: str, left: list[int], *, is_async: bool = False) -> None:
-    """Let a function end the process instead, when its turn comes."""
-    plain = getattr(owner, name)
-
-    def step() -> None:
-        if left[0] == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        left[0] -= 1
-
-    def run(*args: Any, **named: Any) -> Any:
-        step()
-        return plain(*args, **named)
-
-    async def run_async(*args: Any, **named: Any) -> Any:
-        step()
-        return await plain(*args, **named)
-
-    setattr(owner, name, run_async if is_async else run)
 
 
 def _write_half(owner: Any, left: list[int]) -> None:
@@ -60,11 +41,11 @@ async def _run(url: str, folder: Path, at: int) -> None:
     house = AuditHarness(store, folder)
     left = [at]
     for name in ("fsync", "ftruncate", "pwrite"):
-        _cut(os, name, left)
+        cut(os, name, left)
     for name in ("append", "cut", "write_checkpoint", "create"):
-        _cut(audit_tree.TreeFiles, name, left)
+        cut(audit_tree.TreeFiles, name, left)
     _write_half(audit_tree, left)
-    _cut(Connection, "command", left, is_async=True)
+    cut(Connection, "command", left, is_async=True)
     await house.writer.tick(is_last=True)
     print(at - left[0], flush=True)  # noqa: T201 - how many steps there are
     await store.close()

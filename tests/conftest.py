@@ -85,6 +85,19 @@ def keyring(tmp_path_factory: pytest.TempPathFactory) -> Keyring:
 
 
 @pytest.fixture
+def empty_url(valkey_url: str) -> str:
+    """Give the URL of an empty store, for commands that open it themselves."""
+    asyncio.run(_empty(valkey_url))
+    return valkey_url
+
+
+async def _empty(url: str) -> None:
+    conn = Connection(url)
+    await conn.command("FLUSHALL")
+    await conn.close()
+
+
+@pytest.fixture
 async def store(valkey_url: str, keyring: Keyring) -> AsyncGenerator[Store]:
     """Give an empty store; afterwards each key lives as long as it is needed."""
     opened = Store(valkey_url, secrets=SECRETS, lease_ms=2000)

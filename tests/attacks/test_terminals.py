@@ -35,12 +35,12 @@ def tell(
 
 @pytest.mark.parametrize("words", [("frozen",), ("frozen", "--json")])
 def test_what_is_frozen_is_listed_without_steering(
-    tell: Tell, valkey_url: str, words: tuple[str, ...]
+    tell: Tell, empty_url: str, words: tuple[str, ...]
 ) -> None:
     """A tool is frozen by the name that its agent gave it."""
-    tell("freeze", "tool", HOSTILE, "--reason", HOSTILE, url=valkey_url)
+    tell("freeze", "tool", HOSTILE, "--reason", HOSTILE, url=empty_url)
 
-    listed = tell(*words, url=valkey_url)
+    listed = tell(*words, url=empty_url)
 
     assert "owned" in listed
     assert listed.replace("\n", "").isprintable()

@@ -388,9 +388,9 @@ async def doctor(
 
 
 async def test_the_doctor_posts_only_when_asked(
-    home: Path, capsys: pytest.CaptureFixture[str], sandbox: Sandbox, valkey_url: str
+    home: Path, capsys: pytest.CaptureFixture[str], sandbox: Sandbox, empty_url: str
 ) -> None:
-    env = environment(sandbox, valkey_url)
+    env = environment(sandbox, empty_url)
 
     code, checks = await doctor(capsys, env, "--post")
 
@@ -403,9 +403,9 @@ async def test_the_doctor_posts_only_when_asked(
 
 
 async def test_the_doctor_names_what_is_wrong_with_the_tokens(
-    home: Path, capsys: pytest.CaptureFixture[str], sandbox: Sandbox, valkey_url: str
+    home: Path, capsys: pytest.CaptureFixture[str], sandbox: Sandbox, empty_url: str
 ) -> None:
-    env = environment(sandbox, valkey_url)
+    env = environment(sandbox, empty_url)
     wrong = env | {"SLACK_BOT_TOKEN": "xoxb-wrong", "SLACK_APP_TOKEN": "xapp-wrong"}
     absent = env | {"TWOKEY_SLACK_API_URL": "http://127.0.0.1:1/api/"}
 

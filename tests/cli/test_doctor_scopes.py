@@ -31,12 +31,12 @@ __all__ = ["home"]
 async def test_the_doctor_compares_the_granted_scopes(
     home: Path,
     capsys: pytest.CaptureFixture[str],
-    valkey_url: str,
+    empty_url: str,
     granted: str,
     state: State,
     text: str,
 ) -> None:
-    checks = await checked_scopes(capsys, valkey_url, granted)
+    checks = await checked_scopes(capsys, empty_url, granted)
 
     assert checks["Slack scopes"][0] == state
     assert text in checks["Slack scopes"][1]
@@ -52,7 +52,7 @@ async def test_the_doctor_compares_the_granted_scopes(
 async def test_direct_messages_need_a_scope_only_where_the_policy_has_them(
     home: Path,
     capsys: pytest.CaptureFixture[str],
-    valkey_url: str,
+    empty_url: str,
     notify: str,
     state: State,
     text: str,
@@ -62,14 +62,14 @@ async def test_direct_messages_need_a_scope_only_where_the_policy_has_them(
     (home / "policy.yml").write_text(policy, encoding="utf-8")
     granted = ",".join(one for one in SCOPES if one != DIRECT_MESSAGES)
 
-    checks = await checked_scopes(capsys, valkey_url, granted)
+    checks = await checked_scopes(capsys, empty_url, granted)
 
     assert checks["Slack scopes"][0] == state
     assert text in checks["Slack scopes"][1]
 
 
 async def checked_scopes(
-    capsys: pytest.CaptureFixture[str], valkey_url: str, granted: str
+    capsys: pytest.CaptureFixture[str], empty_url: str, granted: str
 ) -> dict[str, tuple[str, str]]:
     """Return what the doctor says of an app with these scopes."""
 
@@ -81,7 +81,7 @@ async def checked_scopes(
     app.router.add_post("/api/{method}", answer)
     async with TestServer(app) as server:
         env = {
-            "TWOKEY_REDIS_URL": valkey_url,
+            "TWOKEY_REDIS_URL": empty_url,
             "TWOKEY_SLACK_API_URL": str(server.make_url("/api/")),
             "SLACK_BOT_TOKEN": "xoxb-1",
             "SLACK_APP_TOKEN": "xapp-1",

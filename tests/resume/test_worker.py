@@ -135,13 +135,15 @@ async def test_jobs_that_come_while_their_thread_runs_are_done_by_one_more_run(
         put_back += 1
         await later(self, delivery, delay_ms=delay_ms)
 
+    # Before the worker starts: a take that waits already would not be counted.
+    monkeypatch.setattr(JobQueue, "take", counted)
     async with stack.working():
         calls = [("refund", {"order": str(n), "amount": 5.0}) for n in range(4)]
         await stack.ask(*calls)
         first, *others = await stack.asked(4)
         await stack.idle()
+        taken.clear()
         monkeypatch.setattr(LangGraphLocal, "resume", slow)
-        monkeypatch.setattr(JobQueue, "take", counted)
         monkeypatch.setattr(JobQueue, "later", put)
 
         async def is_running() -> bool:

@@ -249,6 +249,9 @@ def _check_edit(approval: Approval, item: Item, keys: Sequence[PublicKey]) -> No
 def _check_rerun(approval: Approval, item: Item, keys: Sequence[PublicKey]) -> None:
     """Check that people let an execution in doubt run again, where they say so."""
     if item.finding is not Finding.RERUN:
+        # It names another execution, for which receipts have another id.
+        if item.reconciled_fence:
+            raise NotVerified("too_few", "nobody let it run again")
         return
     found = [one for one in item.observations if one.finding is Finding.RERUN]
     # The attempt that they reconciled last: the next one has a higher fence.

@@ -49,7 +49,7 @@ class ClaimReceipts:
 
     def __init__(self, keys: Iterable[str] = ()) -> None:
         self._keys = parse_keys(keys)
-        self._used = dict[str, tuple[str, float]]()
+        self._used = dict[tuple[str, int], tuple[str, float]]()
         # Event loops of several threads share one gateway.
         self._lock = threading.Lock()
 
@@ -73,10 +73,15 @@ class ClaimReceipts:
             check_time(receipt, now_s)
         except NotVerified as error:
             return _refused(request, error.reason)
-        if (receipt.item, digest) != (request.item_id, reply.action_hash):
-            return _refused(request, "call_differs")
-        if receipt.idempotency_key != reply.idempotency_key:
-            return _refused(request, "key_differs")
+        differs = {
+            "call_differs": (receipt.item, digest)
+            != (request.item_id, reply.action_hash),
+            "key_differs": receipt.idempotency_key != reply.idempotency_key,
+            "attempt_differs": receipt.attempt != reply.fence,
+        }
+        for reason, is_so in differs.items():
+            if is_so:
+                return _refused(request, reason)
         if not self._is_first_use(receipt, request.owner, now_s):
             return _refused(request, "used")
         return reply
@@ -86,12 +91,14 @@ class ClaimReceipts:
         with self._lock:
             # In about the order of their ends, as a receipt lives for a fixed time.
             while self._used:
-                jti, (_, ends_s) = next(iter(self._used.items()))
+                oldest, (_, ends_s) = next(iter(self._used.items()))
                 if now_s < ends_s:
                     break
-                del self._used[jti]
-            # The same attempt may have lost the first answer.
-            user, _ = self._used.setdefault(receipt.jti, (owner, receipt.exp + SKEW_S))
+                del self._used[oldest]
+            # The same attempt may have lost the first answer. A claim that was given
+            # back has the same id at the next attempt.
+            claim = (receipt.jti, receipt.attempt)
+            user, _ = self._used.setdefault(claim, (owner, receipt.exp + SKEW_S))
         return user == owner
 
 

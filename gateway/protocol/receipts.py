@@ -38,6 +38,13 @@ META_KEY = "dev.twokey/receipt"
 LIFETIME_S = 15 * 60
 """How long a receipt may live, from the start of its claim on; none is renewed."""
 
+USABLE_S = 400 * 24 * 60 * 60
+"""How long all receipts of one id can be used, counted from the first one's time.
+
+A ledger has to remember a use for as long: an agent that gives its claim back has
+another receipt of the same id at its next claim, which may be much later.
+"""
+
 SKEW_S = 30
 """How far the clocks of the gateway and of who verifies may differ."""
 
@@ -73,12 +80,17 @@ class BatchPlace(Record):
 class Receipt(Record):
     """What a receipt says. Times are seconds since 1970.
 
+    ``jti`` is the id of one execution: a call that was given back unused keeps it at
+    its next claim, so that no agent gets a second use by giving back what it used.
+    ``attempt`` is the number of the claim.
+
     ``ctx``, ``salt`` and ``state`` are those of the action document: with the tool and
     the arguments of the real call they give its hash.
     """
 
     decision: Grant
     jti: str = Field(pattern=r"^[0-9a-f]{32}$")
+    attempt: int = Field(ge=1)
     aud: str
     iat: int
     nbf: int
@@ -125,7 +137,8 @@ class Ledger(Protocol):
         """Record the use of a receipt; return False when it was recorded before.
 
         Two calls at the same time must not both get True, and what was recorded must
-        survive a crash until that time. No receipt of the same id ends later.
+        survive a crash until that time, which is more than a year away: an agent may
+        get another receipt of the same id until then.
         """
         ...
 
@@ -191,7 +204,7 @@ def verify_receipt(
             "call_differs", "it was given for another tool, or for other arguments"
         )
     # Last: whatever is refused above stays usable for the call that it belongs to.
-    if not ledger.use(receipt.jti, receipt.exp + SKEW_S):
+    if not ledger.use(receipt.jti, receipt.exp + USABLE_S + SKEW_S):
         raise NotVerified("used", "a call has already run with it")
     return receipt
 

@@ -22,6 +22,7 @@ from twokey.gateway.protocol.effect import Effect
 from twokey.gateway.protocol.receipts import (
     LIFETIME_S,
     PAYLOAD_TYPE,
+    USABLE_S,
     Approver,
     BatchPlace,
     Grant,
@@ -98,9 +99,9 @@ class Receipts:
     def issue(self, approval: Approval, item: Item, standing: Approval | None) -> str:
         """Return the receipt of a claim that stands, after `check`; "" without keys.
 
-        A claim that is asked for again has a receipt of the same id and end, counted
-        from its start: a ledger may forget a use at that end, so a later end would let
-        the call run twice.
+        A claim that is asked for again has the same receipt, which ends as it would
+        have. One that was given back has the same id at the next claim
+        (`receipt_id`), and none of that id ends later than a ledger remembers it.
 
         Args:
             approval: the record of the call.
@@ -121,10 +122,11 @@ class Receipts:
         receipt = Receipt(
             decision=_grant(item),
             jti=receipt_id(item),
+            attempt=item.fence,
             aud=rules.first.audience or approval.agent,
             iat=iat,
             nbf=iat,
-            exp=iat + LIFETIME_S,
+            exp=min(iat + LIFETIME_S, _since_ms(approval, item) // 1000 + USABLE_S),
             approval=approval.id,
             item=item.id,
             version=approval.version,
@@ -147,9 +149,21 @@ class Receipts:
 
 
 def receipt_id(item: Item) -> str:
-    """Return the id of the receipt of an item's latest claim: one for each claim."""
-    named = digest.canonical([item.id, item.fence, item.action_hash])
+    """Return the id of an item's receipts, which a ledger lets be used once.
+
+    An agent alone says that a claim was given back unused, so all claims of an item
+    have one id, whatever became of the call meanwhile, until people let an execution
+    in doubt run again. An idempotent tool may repeat a call when a worker died.
+    """
+    start = item.fence if item.idempotent else item.reconciled_fence
+    named = digest.canonical([item.id, start, item.idempotent])
     return digest.tagged_hash(RECEIPT_TAG, named).removeprefix("sha256:")[:32]
+
+
+def _since_ms(approval: Approval, item: Item) -> int:
+    """Return a time before the first receipt of this id, the same for all of them."""
+    found = (one for one in item.observations if one.fence == item.reconciled_fence)
+    return max((one.vote.at_ms for one in found), default=approval.created_at_ms)
 
 
 def _is_by_policy(item: Item) -> bool:

@@ -6,6 +6,7 @@ from tests.mutants.mutant import Mutant
 
 DECISIONS = "gateway/approvals/signed_decisions.py"
 FORGED = "tests/service/test_forged_decisions.py"
+GIVEN_BACK = "tests/receipts/test_given_back.py"
 CLAIMED = "tests/service/test_claim_receipts.py"
 
 RECEIPTS_TABLE = (
@@ -95,11 +96,39 @@ RECEIPTS_TABLE = (
         CLAIMED,
     ),
     Mutant(
-        "each attempt has a receipt of its own",
+        "a claim that is given back has no second use",
         "gateway/service/receipts.py",
-        "[item.id, item.fence, item.action_hash]",
-        "[item.id, item.action_hash]",
-        CLAIMED,
+        "    start = item.fence if item.idempotent else item.reconciled_fence\n",
+        "    start = item.fence\n",
+        GIVEN_BACK,
+    ),
+    Mutant(
+        "a call has another use when people let it run again",
+        "gateway/service/receipts.py",
+        "    start = item.fence if item.idempotent else item.reconciled_fence\n",
+        "    start = item.fence if item.idempotent else 0\n",
+        GIVEN_BACK,
+    ),
+    Mutant(
+        "no receipt ends later than a ledger remembers its id",
+        "gateway/service/receipts.py",
+        "_since_ms(approval, item) // 1000 + USABLE_S",
+        "iat + USABLE_S",
+        GIVEN_BACK,
+    ),
+    Mutant(
+        "a ledger is told to remember a use until no receipt of its id is left",
+        "gateway/protocol/receipts.py",
+        "receipt.exp + USABLE_S + SKEW_S",
+        "receipt.exp + SKEW_S",
+        GIVEN_BACK,
+    ),
+    Mutant(
+        "nobody but people give a call another use",
+        "gateway/approvals/signed_decisions.py",
+        "        if item.reconciled_fence:\n",
+        "        if False:\n",
+        GIVEN_BACK,
     ),
     Mutant(
         "no receipt of a claim ends later than its first",
@@ -118,8 +147,8 @@ RECEIPTS_TABLE = (
     Mutant(
         "an agent with the gateway's key takes a claim by its receipt alone",
         "gateway/client/claim_receipts.py",
-        "        if (receipt.item, digest) != (request.item_id, reply.action_hash):\n",
-        "        if receipt.item != request.item_id:\n",
+        "            != (request.item_id, reply.action_hash),\n",
+        "            != (request.item_id, digest),\n",
         "tests/agent/test_receipts.py",
     ),
     Mutant(

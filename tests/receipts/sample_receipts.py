@@ -38,6 +38,7 @@ def receipt(**changes: Any) -> Receipt:
     fields: dict[str, Any] = {
         "decision": Grant.APPROVE,
         "jti": "0123456789abcdef" * 2,
+        "attempt": 1,
         "aud": AUDIENCE,
         "iat": NOW_S,
         "nbf": NOW_S,

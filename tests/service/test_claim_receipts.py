@@ -165,7 +165,7 @@ async def test_the_policy_names_who_runs_a_tool_and_what_it_does(
     assert (receipt.aud, receipt.effect) == ("payments", Effect.REVERSIBLE)
 
 
-async def test_the_same_claim_has_one_receipt_and_another_attempt_another(
+async def test_the_same_claim_has_one_receipt_and_another_attempt_its_id(
     harness: ServiceHarness,
 ) -> None:
     claim = await decided(harness)
@@ -175,7 +175,9 @@ async def test_the_same_claim_has_one_receipt_and_another_attempt_another(
     await harness.agents.release(claim.item_id, first.fence)
     other = await receipt_of(harness, claim.with_(owner="worker-2"))
 
-    assert read_receipt(first.receipt, gateway_keys(harness))[0].jti != other.jti
+    before, _ = read_receipt(first.receipt, gateway_keys(harness))
+    assert (before.attempt, other.attempt) == (1, 2)
+    assert before.jti == other.jti
 
 
 @pytest.mark.parametrize("ago_s", [600, 10_000])

@@ -19,17 +19,19 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import cast
 
 from bench.click_bounds import BOT, SLACK, STORE, ClickCost, bounds, cost_of
-from bench.clicks import PreparedClick, ensure_decided, prepare
+from bench.clicks import PreparedClick, clicks_on, ensure_decided, post_cards
 from bench.load import Report, fire
 from bench.processors import with_descendants, worked_s
 from bench.progress import progress
+from bench.restored import restore, saved
 from bench.serve import Name, Served, serving, settings_of
 from bench.stats import Figure, Measured, NotMeasured, ratio
 from bench.store_secrets import SECRETS
@@ -58,7 +60,7 @@ class Plan:
     together: int
 
 
-FULL = Plan(rounds=6, alone=100, together=600)
+FULL = Plan(rounds=5, alone=100, together=600)
 QUICK = Plan(rounds=1, alone=20, together=100)
 
 
@@ -104,20 +106,28 @@ async def measured(plan: Plan) -> Figure:
         "two_of_one_script_and_reply": _Samples("two processes of that"),
     }
     size = 0
-    with TemporaryDirectory(prefix="tk-bench-") as folder:
+    async with AsyncExitStack() as opened:
+        folder = opened.enter_context(TemporaryDirectory(prefix="tk-bench-"))
+        sandbox = await opened.enter_async_context(Sandbox())
+        store = await opened.enter_async_context(
+            open_store(None, Path(folder), secrets=SECRETS)
+        )
+        progress("clicks: opening approvals")
+        count = 1 + plan.alone + plan.together
+        posted = await post_cards(store, sandbox, count)
+        bench = _Bench(store, sandbox, plan, found, await saved(store))
+        peers = await opened.enter_async_context(bench.peers())
         for turn in range(plan.rounds):
-            async with (
-                Sandbox() as sandbox,
-                open_store(None, Path(folder), secrets=SECRETS) as store,
-            ):
-                progress(f"clicks: round {turn + 1} of {plan.rounds}")
-                count = 1 + plan.alone + plan.together
-                clicks = await prepare(store, sandbox, count + 1 + plan.together)
-                size = len(clicks[-1].request.body)
-                await _round(store, sandbox, clicks[:count], plan, found, turn)
-                await _least(store, sandbox, clicks[:count], plan, found)
-                await _workers(store, sandbox, clicks[count:], found)
-                await ensure_decided(store, clicks)
+            progress(f"clicks: round {turn + 1} of {plan.rounds}")
+            clicks = clicks_on(sandbox, posted)
+            async with bench.put_back(clicks):
+                await bench.compare(peers["bolt"], clicks, turn)
+                await bench.least(peers, clicks)
+            # Response URLs are good for five posts; each was used twice.
+            clicks = clicks[:1] + clicks[1 + plan.alone :]
+            async with bench.put_back(clicks):
+                await bench.workers(peers, clicks)
+            size = len(clicks[-1].request.body)
     ours, bolts = found["twokey"], found["bolt"]
     workers = found["two_workers"].together()
     least, replying = found["one_script"], found["one_script_and_reply"]
@@ -195,74 +205,125 @@ def _bounds(ours: _Samples, bare: _Samples, bolt: _Samples, *, bots: int) -> str
     return bounds(*costs, bots=bots, processors=os.cpu_count() or 1)
 
 
-async def _workers(
-    store: Store,
-    sandbox: Sandbox,
-    clicks: Sequence[PreparedClick],
-    found: dict[Name, _Samples],
-) -> None:
-    """Measure two workers alone: their publisher must not be that of another bot.
+@dataclass(frozen=True, slots=True)
+class _Bench:
+    """What all rounds are measured with.
 
-    Then two processes of the least that replies, with the same clicks.
+    Attributes:
+        store: where every round finds the same approvals, none of them decided.
+        sandbox: the stand-in for Slack.
+        plan: how much to measure.
+        found: what was measured, by server.
+        kept: the store as it was before the first click.
     """
-    names: tuple[Name, Name] = ("two_workers", "two_of_one_script_and_reply")
-    for name in names:
-        async with serving(settings_of(name, store, sandbox)) as served:
-            await _fired(served, clicks[:1], connections=1)
-            await _until_idle(served)
-            found[name].add(await _fired_together(served, store, clicks[1:]))
 
+    store: Store
+    sandbox: Sandbox
+    plan: Plan
+    found: dict[Name, _Samples]
+    kept: dict[bytes, bytes]
 
-async def _least(
-    store: Store,
-    sandbox: Sandbox,
-    clicks: Sequence[PreparedClick],
-    plan: Plan,
-    found: dict[Name, _Samples],
-) -> None:
-    """Measure the least that these clicks cost, one server after the other."""
-    first, rest = clicks[:1], clicks[1:]
-    names: tuple[Name, Name] = ("one_script", "one_script_and_reply")
-    for name in names:
-        async with serving(settings_of(name, store, sandbox)) as served:
+    @asynccontextmanager
+    async def peers(self) -> AsyncGenerator[dict[Name, Served]]:
+        """Serve all but Twokey: they know nothing of a store that was put back.
+
+        They do nothing while nobody clicks, so they take no time from who is measured.
+        """
+        names: tuple[Name, ...] = (
+            "bolt",
+            "one_script",
+            "one_script_and_reply",
+            "two_of_one_script_and_reply",
+        )
+        async with AsyncExitStack() as opened:
+            served = await asyncio.gather(
+                *(opened.enter_async_context(self._serving(name)) for name in names)
+            )
+            yield dict(zip(names, served, strict=True))
+
+    @asynccontextmanager
+    async def put_back(self, clicks: Sequence[PreparedClick]) -> AsyncGenerator[None]:
+        """Begin with the store as it was; afterwards the clicks have to be decided."""
+        await restore(self.store, self.kept)
+        yield
+        reader = Store(self.store.conn.url, secrets=SECRETS)
+        try:
+            await ensure_decided(reader, clicks)
+        finally:
+            await reader.close()
+
+    async def workers(
+        self, peers: Mapping[Name, Served], clicks: Sequence[PreparedClick]
+    ) -> None:
+        """Measure two workers alone: their publisher must not be that of another bot.
+
+        Then two processes of the least that replies, with the same clicks.
+        """
+        async with self._serving("two_workers") as served:
+            await self._together_alone("two_workers", served, clicks)
+        name: Name = "two_of_one_script_and_reply"
+        await self._together_alone(name, peers[name], clicks)
+
+    async def least(
+        self, peers: Mapping[Name, Served], clicks: Sequence[PreparedClick]
+    ) -> None:
+        """Measure the least that these clicks cost, one server after the other."""
+        first, rest = clicks[:1], clicks[1:]
+        names: tuple[Name, Name] = ("one_script", "one_script_and_reply")
+        for name in names:
+            served, alone = peers[name], self.plan.alone
             await _fired(served, first, connections=1)
-            report = await _fired(served, rest[: plan.alone], connections=1)
-            found[name].alone_ms.append(tuple(report.taken_ms))
+            report = await _fired(served, rest[:alone], connections=1)
+            self.found[name].alone_ms.append(tuple(report.taken_ms))
             await _until_idle(served)
-            report = await _fired_together(served, store, rest[plan.alone :])
-            found[name].add(report)
+            self.found[name].add(await self._together(served, rest[alone:]))
 
+    async def compare(
+        self, bolt: Served, clicks: Sequence[PreparedClick], turn: int
+    ) -> None:
+        """Measure Twokey and Bolt in turns, neither while the other one works."""
+        first, rest = clicks[:1], clicks[1:]
+        alone, sandbox = self.plan.alone, self.sandbox
+        async with self._serving("twokey") as twokey:
+            # Who goes first changes, so that nobody always has the warmer machine.
+            both: list[tuple[Name, Served]] = [("twokey", twokey), ("bolt", bolt)]
+            both = both[:: 1 if turn % 2 == 0 else -1]
+            for _, served in both:
+                await _fired(served, first, connections=1)
+            calls = len(sandbox.calls)
+            for name, served in both:
+                await _until_idle(twokey, bolt)
+                report = await _fired(served, rest[:alone], connections=1)
+                self.found[name].alone_ms.append(tuple(report.taken_ms))
+            for name, served in both:
+                await _until_idle(twokey, bolt)
+                self.found[name].add(await self._together(served, rest[alone:]))
+            methods = {call.method for call in sandbox.calls[calls:]}
+            if asked := methods - _AFTER_THE_ANSWER:
+                raise NotMeasured(f"Slack was asked before an answer: {sorted(asked)}.")
 
-async def _round(
-    store: Store,
-    sandbox: Sandbox,
-    clicks: Sequence[PreparedClick],
-    plan: Plan,
-    found: dict[Name, _Samples],
-    turn: int,
-) -> None:
-    first, rest = clicks[:1], clicks[1:]
-    async with (
-        serving(settings_of("twokey", store, sandbox)) as twokey,
-        serving(settings_of("bolt", store, sandbox)) as bolt,
-    ):
-        # Who goes first changes, so that nobody always has the warmer machine.
-        both: list[tuple[Name, Served]] = [("twokey", twokey), ("bolt", bolt)]
-        both = both[:: 1 if turn % 2 == 0 else -1]
-        for _, served in both:
-            await _fired(served, first, connections=1)
-        calls = len(sandbox.calls)
-        for name, served in both:
-            await _until_idle(twokey, bolt)
-            report = await _fired(served, rest[: plan.alone], connections=1)
-            found[name].alone_ms.append(tuple(report.taken_ms))
-        for name, served in both:
-            await _until_idle(twokey, bolt)
-            report = await _fired_together(served, store, rest[plan.alone :])
-            found[name].add(report)
-        asked = {call.method for call in sandbox.calls[calls:]} - _AFTER_THE_ANSWER
-        if asked:
-            raise NotMeasured(f"Slack was asked before an answer: {sorted(asked)}.")
+    async def _together_alone(
+        self, name: Name, served: Served, clicks: Sequence[PreparedClick]
+    ) -> None:
+        await _fired(served, clicks[:1], connections=1)
+        await _until_idle(served)
+        self.found[name].add(await self._together(served, clicks[1:]))
+
+    async def _together(
+        self, served: Served, clicks: Sequence[PreparedClick]
+    ) -> Report:
+        """Click over many connections, and look who works meanwhile."""
+        info = await self.store.conn.command("INFO", "server")
+        watched = {
+            # It runs in this process, which does nothing else meanwhile.
+            SLACK: [os.getpid()],
+            STORE: [cast("dict[str, int]", info)["process_id"]],
+            BOT: with_descendants(served.process),
+        }
+        return await _fired(served, clicks, connections=MANY, watched=watched)
+
+    def _serving(self, name: Name) -> AbstractAsyncContextManager[Served]:
+        return serving(settings_of(name, self.store, self.sandbox))
 
 
 async def _until_idle(*servers: Served) -> None:
@@ -281,20 +342,6 @@ async def _until_idle(*servers: Served) -> None:
         if worked_s(processes) - before_s < _IDLE * _LOOK_S:
             return
     raise NotMeasured("A server did not come to rest before the next measurement.")
-
-
-async def _fired_together(
-    served: Served, store: Store, clicks: Sequence[PreparedClick]
-) -> Report:
-    """Click over many connections, and look who works meanwhile."""
-    server = cast("dict[str, int]", await store.conn.command("INFO", "server"))
-    watched = {
-        # It runs in this process, which does nothing else meanwhile.
-        SLACK: [os.getpid()],
-        STORE: [server["process_id"]],
-        BOT: with_descendants(served.process),
-    }
-    return await _fired(served, clicks, connections=MANY, watched=watched)
 
 
 async def _fired(

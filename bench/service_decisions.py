@@ -27,6 +27,7 @@ from urllib.parse import unquote, urlsplit
 import hiredis
 
 from bench.progress import progress
+from bench.restored import restore, saved
 from bench.stats import Figure, Measured, NotMeasured, ratio
 from bench.store_secrets import SECRETS
 from twokey.gateway.approvals.decisions import (
@@ -91,11 +92,11 @@ async def measured(plan: Plan) -> Figure:
             for turn in range(plan.rounds):
                 progress(f"service decisions: round {turn + 1} of {plan.rounds}")
                 clicks = await _opened(store, plan.approvals)
-                saved = await _saved(store)
+                kept = await saved(store)
                 scripts = await _recorded(store, clicks)
-                await _restore(store, saved)
+                await restore(store, kept)
                 raw.append((await _raw(store, scripts),))
-                await _restore(store, saved)
+                await restore(store, kept)
                 # As a process that starts: the first one would take what was put
                 # back for a replay of older records.
                 other = Store(store.conn.url, secrets=store.conn.secrets)
@@ -145,26 +146,6 @@ async def _opened(store: Store, count: int) -> list[Click]:
             )
         )
     return clicks
-
-
-async def _saved(store: Store) -> dict[bytes, bytes]:
-    """Return every key of the store as the server dumps it."""
-    async with _connections(store, 1) as (client,):
-        keys: list[bytes] = await client.ask(b"KEYS", b"*")
-        return {key: await client.ask(b"DUMP", key) for key in keys}
-
-
-async def _restore(store: Store, saved: dict[bytes, bytes]) -> None:
-    """Put the store back. Keys have no expiry here: a round takes seconds."""
-    await store.conn.command("FLUSHALL")
-    async with _connections(store, DECIDERS) as clients:
-        waiting = iter(saved.items())
-
-        async def restore(client: _RawClient) -> None:
-            for key, dumped in waiting:
-                await client.ask(b"RESTORE", key, b"0", dumped)
-
-        await asyncio.gather(*map(restore, clients))
 
 
 async def _recorded(store: Store, clicks: Sequence[Click]) -> list[tuple[bytes, ...]]:

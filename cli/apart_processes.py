@@ -115,9 +115,9 @@ class Apart:
                         return
                 for name, process in self.running.items():
                     if process.returncode is not None:
-                        raise ProcessFailed(f"{name} ended: {self._said(name)}")
+                        raise ProcessFailed(f"{name} ended: {self.said(name)}")
                 await asyncio.sleep(_LOOK_S)
-        raise ProcessFailed(f"The gateway is not ready: {self._said('gateway')}")
+        raise ProcessFailed(f"The gateway is not ready: {self.said('gateway')}")
 
     async def start_agent(
         self, home: Path, thread: str, text: str
@@ -144,7 +144,8 @@ class Apart:
         config = str(self.folder / "twokey.yml")
         return (sys.executable, "-m", "twokey", "--config", config, *words)
 
-    def _said(self, name: str) -> str:
+    def said(self, name: str) -> str:
+        """Return the last lines that a process wrote."""
         path = self.folder / f"{name}.log"
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
         return " ".join(lines[-5:]) if path.exists() else ""

@@ -52,6 +52,15 @@ class ApartContext(DemoContext):
             self.agent.kill()
             await self.agent.wait()
 
+    def where_it_stands(self) -> str:
+        """Say how the agent's process is, and the last words of every log."""
+        log = self.home / "agent.log"
+        lines = log.read_text(encoding="utf-8").splitlines() if log.exists() else []
+        code = None if self.agent is None else self.agent.returncode
+        how = "runs" if code is None else f"ended with {code}"
+        said = [f"{name}: {self.apart.said(name)}" for name in self.apart.running]
+        return " ".join([f"The agent's process {how}: {' '.join(lines[-3:])}", *said])
+
     @override
     async def ask(self, text: str = _TEXT) -> tuple[str, Approval]:
         """Start the agent's process with a person's words; wait for the card."""
@@ -132,6 +141,8 @@ class Scene:
         )
         try:
             yield context
+        except StoryFailed as error:
+            raise StoryFailed(f"{error} {context.where_it_stands()}") from error
         finally:
             await context.kill_agent()
 

@@ -179,7 +179,12 @@ class DemoContext:
             now = await self.approval(approval.id)
             return all(now.items[n].state is state for n, state in states.items())
 
-        await self.until(there, f"states {[s.value for s in states.values()]}")
+        try:
+            await self.until(there, f"states {[s.value for s in states.values()]}")
+        except StoryFailed as error:
+            now = await self.approval(approval.id)
+            stand = ", ".join(f"{one.id} is {one.state.value}" for one in now.items)
+            raise StoryFailed(f"{error} Now {stand}.") from error
         for n, state in states.items():
             self.say(f"item.{state}", approval=approval.id, item=approval.items[n].id)
         return await self.approval(approval.id)

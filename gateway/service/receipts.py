@@ -34,6 +34,7 @@ from twokey.gateway.protocol.strict_json import parse_object
 from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.store.store import Store
 from twokey.gateway.trust.key_folder import Role
+from twokey.gateway.trust.keyring import Keyring
 
 RECEIPT_TAG = "twokey/v1/receipt"
 
@@ -69,11 +70,10 @@ class Receipts:
         if _is_by_policy(item):
             self._check_policy(approval, item)
             return
-        keys = keyring.verifying(Role.BOT)
         if item.cover is None:
-            check_authorization(approval, item, keys)
+            _check_signed(approval, item, keyring)
         elif standing is not None:
-            check_authorization(standing, standing.items[0], keys)
+            _check_signed(standing, standing.items[0], keyring)
             if not has_covered(standing, item):
                 raise NotVerified("not_covered", "what people gave is for other calls")
         elif item.state is not ItemState.AUTHORIZED:
@@ -164,6 +164,15 @@ def _since_ms(approval: Approval, item: Item) -> int:
     """Return a time before the first receipt of this id, the same for all of them."""
     found = (one for one in item.observations if one.fence == item.reconciled_fence)
     return max((one.vote.at_ms for one in found), default=approval.created_at_ms)
+
+
+def _check_signed(approval: Approval, item: Item, keyring: Keyring) -> None:
+    try:
+        check_authorization(approval, item, keyring.verifying(Role.BOT))
+    except NotVerified as error:
+        if error.reason != "key_unknown":
+            raise
+        check_authorization(approval, item, keyring.verifying_now(Role.BOT))
 
 
 def _is_by_policy(item: Item) -> bool:

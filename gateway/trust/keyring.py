@@ -2,7 +2,8 @@
 
 A process signs with the keys of its own roles. Whose signatures it accepts is written
 in its folder, where it shares one with the others, and in the settings, where it does
-not. A key that is made, rotated or retired counts within a second, without a restart.
+not. A key that is made or rotated counts at once, and one that is retired no longer
+after a second, without a restart.
 """
 
 from __future__ import annotations
@@ -104,6 +105,17 @@ class Keyring:
     def verifying(self, role: Role) -> tuple[PublicKey, ...]:
         """Return the public keys whose signatures count for a role."""
         return (*self._look(role).verifying, *self.known(role))
+
+    def verifying_now(self, role: Role) -> tuple[PublicKey, ...]:
+        """Return them as the folder is at this moment.
+
+        For a signature whose key is not known: a bot that has just made its first key
+        signs with it at once.
+        """
+        self._found[role] = self._read(
+            role, self._clock(), _changed_ns(self.folder / role), self._found.get(role)
+        )
+        return self.verifying(role)
 
     def known(self, role: Role) -> tuple[PublicKey, ...]:
         """Return the public keys of a role that the settings name."""

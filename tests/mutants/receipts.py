@@ -96,6 +96,13 @@ RECEIPTS_TABLE = (
         CLAIMED,
     ),
     Mutant(
+        "a key that a bot has just made counts at once",
+        "gateway/service/receipts.py",
+        '        if error.reason != "key_unknown":\n',
+        "        if error.reason:\n",
+        CLAIMED,
+    ),
+    Mutant(
         "a claim that is given back has no second use",
         "gateway/service/receipts.py",
         "    start = item.fence if item.idempotent else item.reconciled_fence\n",

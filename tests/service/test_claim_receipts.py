@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 
 from tests.service.decided_calls import (
@@ -285,6 +287,25 @@ async def test_a_decision_under_a_key_that_is_not_known_waits_for_it(
     harness.store.keyring = known
 
     assert refused == Refused(reason=NOT_PROVEN, state=ItemState.AUTHORIZED)
+    assert isinstance(await harness.agents.claim(claim), Claimed)
+
+
+async def test_the_first_decision_of_a_bot_that_has_just_made_its_key_counts(
+    harness: ServiceHarness, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """The gateway has looked for keys a moment before, and found none."""
+    now = datetime(2026, 11, 26, 12, tzinfo=UTC)
+    folder = tmp_path_factory.mktemp("keys")
+    bot = Keyring(folder, makes=[Role.BOT])
+    gateway = Keyring(folder, makes=[Role.GATEWAY], clock=lambda: 0.0)
+    gateway.make_missing(now)
+    assert gateway.verifying(Role.BOT) == ()
+    bot.make_missing(now)
+
+    harness.store.keyring = bot
+    claim = await decided(harness)
+    harness.store.keyring = gateway
+
     assert isinstance(await harness.agents.claim(claim), Claimed)
 
 

@@ -90,6 +90,8 @@ def test_a_rotated_key_signs_within_a_second(tmp_path: Path, clock: Clock) -> No
 
     new = KeyFolder(tmp_path, Role.BOT).rotate(NOW + timedelta(days=1))
     assert keyring.signing(Role.BOT).public == old
+    assert keyring.verifying(Role.BOT) == (old,)
+    assert keyring.verifying_now(Role.BOT) == (new, old)
     clock.s = 1.0
     assert keyring.signing(Role.BOT).public == new
     assert keyring.verifying(Role.BOT) == (new, old)

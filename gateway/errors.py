@@ -52,6 +52,10 @@ class AuditUnreadable(StoreUnavailable):
     """A part of the audit log that is in files is missing, or was changed."""
 
 
+class BotKeyUnknown(StoreUnavailable):
+    """A decision is signed with a key that this process has not been told of yet."""
+
+
 class CorruptRecord(TwokeyError):
     """A stored record cannot be parsed, or its parts do not belong together.
 

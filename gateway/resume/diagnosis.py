@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from twokey.gateway.errors import (
+    BotKeyUnknown,
     NewerRecord,
     StateUnknown,
     StoreUnavailable,
@@ -143,8 +144,8 @@ def _own(error: BaseException) -> Diagnosis | None:
 
 
 def _of_twokey(error: TwokeyError) -> Diagnosis:
-    # Before its base class: its own sentence says what to upgrade.
-    if isinstance(error, NewerRecord):
+    # Before their base class: their own sentences say what to do.
+    if isinstance(error, BotKeyUnknown | NewerRecord):
         return Diagnosis(ErrorKind.STORE, str(error))
     if isinstance(error, StoreUnavailable):
         return Diagnosis(ErrorKind.STORE, _SENTENCES[ErrorKind.STORE])

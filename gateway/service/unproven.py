@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.approvals.security import SecurityEvent, SecurityKind
-from twokey.gateway.errors import NotVerified
+from twokey.gateway.errors import BotKeyUnknown, NotVerified
 from twokey.gateway.protocol.wire import Refused
 from twokey.gateway.store.quarantine import quarantine
 from twokey.gateway.store.store import Store
@@ -26,15 +26,22 @@ class Unproven:
 async def refuse_unproven(store: Store, found: Unproven) -> Refused:
     """Refuse a claim; where somebody changed the record, nothing of it runs any more.
 
-    A key that is not known here may be missing in the settings: such a record is left
-    as it is, and runs once the key is known, if that is in time.
+    Raises:
+        BotKeyUnknown: when the key may only be missing in the settings; the call runs
+            once it is there, if that is in time.
     """
     approval, reason = found.approval, found.error.reason
     keys = store.keys_of_approval(approval.id)
     if keys is not None:
         await store.security.report(keys, _event(found))
-        if reason != "key_unknown":
-            await quarantine(store.conn, keys, approval.id)
+    if reason == "key_unknown":
+        raise BotKeyUnknown(
+            f"The gateway does not know the key that signed the decision of "
+            f"{approval.id!r}, so nothing ran. If it is the bot's, add it to "
+            "'keys: {bot: […]}' of the gateway; `twokey keys list` shows it there."
+        )
+    if keys is not None:
+        await quarantine(store.conn, keys, approval.id)
     return Refused(reason=NOT_PROVEN, state=found.item.state)
 
 

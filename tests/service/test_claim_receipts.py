@@ -29,7 +29,7 @@ from twokey.gateway.approvals.decisions import (
 )
 from twokey.gateway.approvals.record import Approval, Item, approval_of
 from twokey.gateway.approvals.signed_decisions import check_end
-from twokey.gateway.errors import NotVerified, SettingsError
+from twokey.gateway.errors import BotKeyUnknown, NotVerified, SettingsError
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.protocol.effect import Effect
 from twokey.gateway.protocol.receipts import (
@@ -38,10 +38,8 @@ from twokey.gateway.protocol.receipts import (
     read_receipt,
     verify_receipt,
 )
-from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.wire import Claimed, InDoubt, Refused
-from twokey.gateway.service.unproven import NOT_PROVEN
+from twokey.gateway.protocol.wire import Claimed, InDoubt
 from twokey.gateway.store.freezes import FreezeScope, ScopeKind
 from twokey.gateway.store.store import Store
 from twokey.gateway.trust.key_folder import Role
@@ -283,10 +281,10 @@ async def test_a_decision_under_a_key_that_is_not_known_waits_for_it(
     known = harness.store.keyring
     harness.store.keyring = Keyring(tmp_path_factory.mktemp("empty"))
 
-    refused = await harness.agents.claim(claim)
+    with pytest.raises(BotKeyUnknown, match="add it to 'keys"):
+        await harness.agents.claim(claim)
     harness.store.keyring = known
 
-    assert refused == Refused(reason=NOT_PROVEN, state=ItemState.AUTHORIZED)
     assert isinstance(await harness.agents.claim(claim), Claimed)
 
 

@@ -1,0 +1,35 @@
+"""A decision whose key a gateway does not know yet is not lost."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+from tests.conftest import eventually
+from tests.resume.handed import asked
+from tests.resume.resume_stack import Stack
+from twokey.gateway.approvals.security import SecurityKind
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.trust.keyring import Keyring
+
+
+async def _is_refused(stack: Stack) -> bool:
+    return stack.store.security.counts[SecurityKind.RECORD_FORGED] > 0
+
+
+async def test_a_decision_runs_once_the_gateway_knows_the_key_of_the_bot(
+    stack: Stack, tmp_path: Path
+) -> None:
+    item = await asked(stack)
+    await stack.decide(item)
+    known, stack.store.keyring = stack.store.keyring, Keyring(tmp_path)
+
+    async with stack.working():
+        await eventually(partial(_is_refused, stack))
+        assert await stack.states() == [ItemState.AUTHORIZED]
+        stack.store.keyring = known
+
+        await stack.words()
+        await stack.idle()
+
+    assert await stack.states() == [ItemState.EXECUTED]

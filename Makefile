@@ -22,7 +22,7 @@ timed = @began=$$(date +%s); $(1); ended=$$?; \
 	echo "make $@ took $$(($$(date +%s) - began)) s"; exit $$ended
 
 .PHONY: help install demo demo-apart test test-fast test-store coverage check format lock dist \
-	bench bench-compare bench-keep bench-peers chaos mutants screenshots clean
+	bench bench-compare bench-keep bench-peers chaos fuzz mutants screenshots clean
 
 help:
 	@echo "make demo         start everything locally and print a link to the page"
@@ -35,6 +35,7 @@ help:
 	@echo "make bench-compare  fail where a ratio is 15 % worse than in bench/baseline.json"
 	@echo "make bench-keep   make the last run of make bench that baseline"
 	@echo "make chaos        kill, pause and cut off processes for ten minutes (MINUTES=, SEED=)"
+	@echo "make fuzz         send each operation of the API many requests (EACH=190)"
 	@echo "make mutants      break the core in every listed way; a test must notice each"
 	@echo "make screenshots  take the pictures of docs/img again"
 	@echo "make format       format the code"
@@ -141,6 +142,11 @@ bench-keep:
 
 chaos: $(VENV)/.dev
 	@$(BIN)/python -m tests.chaos --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED))
+
+# 190 for each of 27 operations: more than 5,000.
+fuzz: $(VENV)/.dev
+	$(call timed,FUZZ_EACH=$(or $(EACH),190) $(BIN)/python -m pytest \
+		tests/api/test_fuzz.py tests/api/test_raw_sockets.py)
 
 screenshots: $(VENV)/.dev
 	@$(BIN)/python -m pytest -q tests/browser/test_screenshots.py --screenshots docs/img

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from http import HTTPStatus
 
-from aiohttp import StreamReader, web
+from aiohttp import StreamReader, hdrs, web
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http import RawRequestMessage
 
@@ -129,7 +129,12 @@ class GuardedServer(web.Server):
             return self._closing(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
         self._waiting.pop(connection, None)
         try:
-            return await self._handler(request)
+            response = await self._handler(request)
+            if hdrs.UPGRADE in request.headers:
+                # We speak nothing else. The parser took what came behind this request
+                # for the other protocol, so requests among it are never answered.
+                response.force_close()
+            return response
         finally:
             # None means that the client went away meanwhile; it must not be listed
             # again, since `connection_lost` ran already.
@@ -186,11 +191,17 @@ class _Connection(web.RequestHandler):
         exc: BaseException | None = None,  # noqa: ARG002 - its text quotes what came
         message: str | None = None,  # noqa: ARG002 - likewise
     ) -> web.StreamResponse:
-        """Return the answer to a request that cannot be read, and close."""
+        """Return the answer to a request that cannot be read, and close.
+
+        Raises:
+            ConnectionError: there is nobody to answer, or the answer was begun.
+        """
+        manager = self._manager
+        if not isinstance(manager, GuardedServer):
+            # None: the client went away in the middle of its request.
+            raise ConnectionError("The connection is lost.")
         if request.writer.output_size > 0:
             raise ConnectionError("The answer was begun already.")
-        manager = self._manager
-        assert isinstance(manager, GuardedServer)  # noqa: S101 - it made this
         answer = manager.error_answer or _plain
         phrase = HTTPStatus(status).phrase if status in _STATUSES else "Error"
         response = answer(status, phrase)

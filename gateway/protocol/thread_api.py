@@ -7,6 +7,7 @@ one that runs a thread, and says where the thread stands.
 
 from __future__ import annotations
 
+import re
 from typing import Any, Literal, NamedTuple
 from urllib.parse import quote, unquote
 
@@ -15,8 +16,9 @@ from pydantic import Field, TypeAdapter
 from twokey.gateway.protocol.http_api import Operation, Scope
 from twokey.gateway.protocol.records import Record, RunRef
 
-_PARTS = 4
 MAX_FENCE = 2**53
+_LEASE = re.compile(r"([0-9]{1,16}) ([0-9a-f]{32}) ([!-~]*) ([!-~]*)", re.ASCII)
+"""Fence, token, agent and thread; the last two are quoted, as `LeaseRef.text` does."""
 
 Token = Field(pattern=r"^[0-9a-f]{32}$")
 
@@ -79,14 +81,15 @@ class LeaseRef(NamedTuple):
 
 def read_lease(text: str) -> LeaseRef | None:
     """Read the header of a lease; None for what is none."""
-    parts = text.split(" ")
-    if len(parts) != _PARTS or not (parts[0].isascii() and parts[0].isdigit()):
+    found = _LEASE.fullmatch(text)
+    if found is None:
         return None
-    fence, token, agent, thread = parts
-    if len(fence) > len(str(MAX_FENCE)):
+    try:
+        # Strictly: half of a character is no part of a name, and no store takes it.
+        agent, thread = (unquote(one, errors="strict") for one in found.group(3, 4))
+    except UnicodeDecodeError:
         return None
-    run = RunRef(agent=unquote(agent), thread=unquote(thread))
-    return LeaseRef(run, token, int(fence))
+    return LeaseRef(RunRef(agent=agent, thread=thread), found[2], int(found[1]))
 
 
 LEASE = Operation(

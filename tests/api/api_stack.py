@@ -33,7 +33,10 @@ SEALS = SealKeys([b"p" * 32], Purpose.API_KEYS)
 
 @dataclass
 class ApiStack:
-    """The harness of the services, and its agents' side over HTTP."""
+    """The harness of the services, and its agents' side over HTTP.
+
+    ``names`` are values that exist, under the names of the fields that hold them.
+    """
 
     harness: ServiceHarness
     url: str = ""
@@ -41,6 +44,7 @@ class ApiStack:
     kept: dict[str, ApiKey] = field(default_factory=dict[str, ApiKey])
     api: Api = field(init=False)
     feeds: list[EventFeed] = field(default_factory=list[EventFeed])
+    names: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     _clock_s: float = 0.0
 
     def key(

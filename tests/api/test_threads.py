@@ -122,7 +122,7 @@ async def test_who_does_not_know_the_holders_token_writes_nothing_under_its_leas
     held = await threads.lease(RUN, "take", token=MINE)
     free = RunRef(agent=RUN.agent, thread="t2")
 
-    for run, token in ((RUN, OTHERS), (RUN, ""), (free, MINE)):
+    for run, token in ((RUN, OTHERS), (RUN, "0" * 32), (free, MINE)):
         text = LeaseRef(run, token, held.fence).text
         with (
             run_context.under_lease(partial(str, text)),
@@ -226,3 +226,22 @@ async def test_a_key_does_what_its_scopes_say(stack: ApiStack, scope: Scope) -> 
             )
             expected = 400 if operation.scope is scope else 403
             assert (operation.name, reply.status_code) == (operation.name, expected)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "1", f"1 {MINE} support", f"-1 {MINE} support t1"),
+        *(f"1 {MINE.upper()} support t1", f"1 {MINE[1:]} support t1"),
+        *(f"1 {MINE} \udcff t1", f"1 {MINE} %ed%a0%80 t1", f"1 {MINE} %ff t1"),
+        *(f"1 {MINE} support t1 x", f"99999999999999999 {MINE} support t1"),
+    ],
+)
+def test_what_is_no_lease_names_none(text: str) -> None:
+    assert read_lease(text) is None
+
+
+def test_a_lease_is_read_as_it_is_written() -> None:
+    ref = LeaseRef(RunRef(agent="süd west", thread="t/1 %"), MINE, 7)
+
+    assert read_lease(ref.text) == ref

@@ -1,0 +1,78 @@
+"""Give what sends strange requests a gateway with calls in every state."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Generator
+
+import pytest
+
+from tests.api.api_stack import ApiStack, serving
+from tests.api.issuer import SETTINGS, Issuer
+from tests.service.harness import ANA, ServiceHarness, claim_of
+from tests.store_secrets import SECRETS
+from twokey.gateway.api.decide import Decisions
+from twokey.gateway.api.person_tokens import PersonTokens
+from twokey.gateway.api.rate_limits import RateLimits
+from twokey.gateway.approvals.decisions import Approve, Reject
+from twokey.gateway.protocol.records import Result
+from twokey.gateway.protocol.wire import Claimed
+from twokey.gateway.store.store import Store
+from twokey.gateway.trust.keyring import Keyring
+
+
+@pytest.fixture(scope="module")
+def apart(valkey_url: str, keyring: Keyring) -> Generator[ApiStack]:
+    """Serve in a thread of its own: what asks here is synchronous."""
+    ready, ended = threading.Event(), threading.Event()
+    found: list[ApiStack] = []
+
+    async def serve() -> None:
+        store = Store(valkey_url, secrets=SECRETS, lease_ms=2000)
+        store.keyring = keyring
+        await store.conn.command("FLUSHALL")
+        harness = ServiceHarness(store)
+        async with serving(harness) as stack:
+            stack.api.limits = RateLimits(10**9)
+            stack.api.decisions = Decisions(
+                PersonTokens(SETTINGS, fetch=Issuer().fetch), harness.reviews
+            )
+            await _in_every_state(stack)
+            found.append(stack)
+            ready.set()
+            await asyncio.to_thread(ended.wait)
+        await store.close()
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    assert ready.wait(60)
+    yield found[0]
+    ended.set()
+    thread.join()
+
+
+async def _in_every_state(stack: ApiStack) -> None:
+    """Open calls and bring each of them to another state; note their names."""
+    harness = stack.harness
+    for stage in range(6):
+        ref, (verdict,) = await harness.submit(
+            ("process_refund", {"amount": 5}), thread=f"t{stage}"
+        )
+        stack.names.setdefault("item_id", []).append(verdict.item_id)
+        stack.names.setdefault("action_hash", []).append(verdict.action_hash)
+        stack.names.setdefault("thread", []).append(ref.thread)
+        stack.names.setdefault("message_id", []).append(ref.message_id)
+        if stage == 1:
+            await harness.reviews.decide(await harness.click(verdict), Reject(), ANA)
+        if stage > 1:
+            await harness.reviews.decide(await harness.click(verdict), Approve(), ANA)
+        if stage > 2:
+            claimed = await harness.agents.claim(claim_of(ref, verdict))
+            assert isinstance(claimed, Claimed)
+            if stage == 5:
+                done = Result(ok=True, summary="paid")
+                await harness.agents.finish(verdict.item_id, claimed.fence, done)
+    stack.names["id"] = [one.partition(".")[0] for one in stack.names["item_id"]]
+    stack.names["agent"] = ["support"]
+    stack.names["tool"] = ["process_refund"]

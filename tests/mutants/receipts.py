@@ -84,8 +84,8 @@ RECEIPTS_TABLE = (
     Mutant(
         "a record that was forged is put aside",
         "gateway/service/unproven.py",
-        "            await quarantine(store.conn, keys, approval.id)\n",
-        "            pass\n",
+        "        await quarantine(store.conn, keys, approval.id)\n",
+        "        pass\n",
         FORGED,
     ),
     Mutant(

@@ -122,7 +122,7 @@ def _is_alike(one: object, other: object, depth: int) -> bool:
         )
     if one is None or kind is bool:
         return one is other
-    return kind is int and one == other and strict_json.is_exact(one)
+    return strict_json.is_exact(one) and one == other
 
 
 def _canonical(model: ArgumentModel, given: JsonObject) -> JsonObject:

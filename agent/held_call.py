@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import cast
 
+from twokey.agent.canonical import same
 from twokey.agent.rechecks import Recheck
 from twokey.gateway.errors import BadJson
-from twokey.gateway.protocol import digest, strict_json, wire
+from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.business_state import is_same_but_state
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.wire import Answer, CheckState, Claimed, TurnRef, Verdict
@@ -36,9 +38,8 @@ class HeldCall:
 def authorized_args(held: HeldCall, claimed: Claimed | CheckState) -> JsonObject | None:
     """Return the arguments to run when the claim is for exactly this call."""
     try:
-        document = strict_json.parse_object(claimed.action)
-        args = digest.action_args(claimed.action)
-        asked = wire.args_hash(held.args)
+        document = digest.action_members(claimed.action)
+        args = cast("JsonObject", document["args"])
         edit = claimed.edit
         # The message has the requested arguments, also after an edit.
         base = args if edit is None else edit.requested
@@ -48,7 +49,7 @@ def authorized_args(held: HeldCall, claimed: Claimed | CheckState) -> JsonObject
             and (edit is not None or _is_as_requested(held, claimed))
             and document.get("tool") == held.verdict.tool
             and _is_same_turn(document.get("ctx"), held)
-            and wire.args_hash(base) == asked
+            and same(base, held.args)
         )
     except (BadJson, KeyError):
         return None

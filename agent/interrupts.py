@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import (
-    Annotated,
     Any,
     Final,
     Generic,
@@ -23,6 +25,7 @@ from pydantic import (
     ConfigDict,
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
+    TypeAdapter,
     ValidationError,
     ValidationInfo,
     model_validator,
@@ -115,22 +118,56 @@ class Expected(Generic[_A]):
         # A copy: whoever gets it may change it.
         return copy.deepcopy(schema)
 
-    def form(self) -> type[Any]:
-        """Return what LangGraph validates an answer by and shows as its JSON Schema."""
-        return cast("type[Any]", Annotated[object, self])
+    @contextmanager
+    def form(self) -> Generator[type[Any]]:
+        """Give what LangGraph validates an answer by and shows as its JSON Schema.
 
+        It is the same type each time and stands for this while the block runs.
+        """
+        token = _asked.set(self)
+        try:
+            yield _Form
+        finally:
+            _asked.reset(token)
+
+
+_asked: ContextVar[Expected[Any]] = ContextVar("twokey_asked")
+
+
+def _parsed_now(answer: object) -> object:
+    return _asked.get().parse(answer)
+
+
+class _Form:
+    """The answer to the interrupt that is asked or answered right now.
+
+    LangGraph makes a `TypeAdapter` of the type that it is given, at each run of a task
+    up to the interrupt, also when the answer is there. One of this type takes a seventh
+    of the time, since the type has what pydantic would make.
+    """
+
+    @classmethod
     def __get_pydantic_core_schema__(
-        self, _source: object, _handler: GetCoreSchemaHandler
+        cls, _source: object, _handler: GetCoreSchemaHandler
     ) -> CoreSchema:
-        """Validate as `parse` does; what it raises goes on as it is."""
-        return core_schema.no_info_plain_validator_function(self.parse)
+        """Validate as `Expected.parse` does; what it raises goes on as it is."""
+        return core_schema.no_info_plain_validator_function(_parsed_now)
 
+    @classmethod
     def __get_pydantic_json_schema__(
-        self, _schema: CoreSchema, _handler: GetJsonSchemaHandler
+        cls, _schema: CoreSchema, _handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
         """Return the JSON Schema that a client sees."""
-        return self.json_schema()
+        return _asked.get().json_schema()
 
+
+def _keep_what_pydantic_makes() -> None:
+    made = TypeAdapter(_Form)
+    for name in ("core_schema", "validator", "serializer"):
+        setattr(_Form, f"__pydantic_{name}__", getattr(made, name))
+
+
+_keep_what_pydantic_makes()
 
 _Context: TypeAlias = "ValidationInfo[Expected[Any] | None]"
 
@@ -204,7 +241,7 @@ def request_decision(
         "allow": [str(verb) for verb in verdict.allow],
     }
     # With the form, LangGraph would refuse the saved answers of the tool.
-    schema = expected.json_schema() if is_again else expected.form()
+    schema = expected.json_schema() if is_again else None
     answer = _interrupt(question, expected, schema)
     return _latest(answer, expected)
 
@@ -220,7 +257,7 @@ def request_reconciliation(verdict: Verdict) -> ReconcileAnswer:
         "allow": ["executed", "rerun", "skip"],
     }
     expected = _expected_finding(verdict)
-    return _interrupt(question, expected, expected.form())
+    return _interrupt(question, expected)
 
 
 def drop_findings(verdict: Verdict) -> None:
@@ -252,13 +289,18 @@ def _expected_finding(verdict: Verdict) -> Expected[ReconcileAnswer]:
 
 
 def _interrupt(
-    question: JsonObject, expected: Expected[_A], schema: type[Any] | dict[str, Any]
+    question: JsonObject,
+    expected: Expected[_A],
+    schema: dict[str, Any] | None = None,
 ) -> _A:
+    """Pause; with a ``schema`` LangGraph does not validate the answer, see above."""
     errors: list[str] = []
     while True:
-        answer: object = interrupt(
-            {**question, "errors": list(errors)}, response_schema=schema
-        )
+        with expected.form() as form:
+            answer: object = interrupt(
+                {**question, "errors": list(errors)},
+                response_schema=form if schema is None else schema,
+            )
         try:
             return expected.parse(answer)
         except ValidationError as error:

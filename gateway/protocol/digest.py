@@ -99,11 +99,17 @@ def _written(value: object, depth: int) -> str:
         return "true" if value else "false"
     if not is_exact(value):
         raise _Odd
-    return (
-        str(value)
-        if kind is int
-        else rfc8785.dumps(cast("float", value)).decode("ascii")
-    )
+    return str(value) if kind is int else _number(cast("float", value))
+
+
+def _number(value: float) -> str:
+    """Return the RFC 8785 text of a float that is exact (section 3.2.2.3)."""
+    if value.is_integer():
+        return str(int(value))  # also of -0.0
+    text = repr(value)
+    # Both write the fewest digits that are read as this number. Python has an exponent
+    # for smaller numbers than ECMAScript.
+    return text if "e" not in text else rfc8785.dumps(value).decode("ascii")
 
 
 def _read_back(value: object, depth: int) -> JsonValue:
@@ -128,8 +134,9 @@ def _read_back(value: object, depth: int) -> JsonValue:
         raise _Odd
     if kind is int:
         return cast("int", value)
+    number = cast("float", value)
     # 1.0 is written as 1, and a text of ours is no other number.
-    return cast("float", json.loads(rfc8785.dumps(cast("float", value))))
+    return int(number) if number.is_integer() else number
 
 
 def _ordered(members: dict[str, object]) -> list[str]:
@@ -216,8 +223,17 @@ def action_args(document: str) -> JsonObject:
     Raises:
         BadJson: when it is not strict JSON with such arguments.
     """
+    return cast("JsonObject", action_members(document)["args"])
+
+
+def action_members(document: str) -> JsonObject:
+    """Return the members of an action document; its arguments are an object.
+
+    Raises:
+        BadJson: when it is not strict JSON with such arguments.
+    """
     _ensure_args(document)
-    return cast("JsonObject", json.loads(document)["args"])
+    return cast("JsonObject", json.loads(document))
 
 
 @lru_cache(maxsize=128)

@@ -231,10 +231,10 @@ def _verdict(gateway: FakeGateway, action_hash: str) -> Verdict:
 def test_the_schema_that_a_client_sees_is_what_answers_have_to_fit() -> None:
     gateway = FakeGateway()
     expected = interrupts.expected_answer(_verdict(gateway, "sha256:" + "1" * 64))
-    form = TypeAdapter[Any](expected.form())
     base = {"item_id": "ap0.0", "action_hash": "sha256:" + "1" * 64}
 
-    schema = form.json_schema()
+    with expected.form() as form:
+        schema = TypeAdapter[Any](form).json_schema()
 
     Draft202012Validator.check_schema(schema)
     given: Any = Draft202012Validator(schema)
@@ -250,8 +250,11 @@ def test_the_schema_that_a_client_sees_is_what_answers_have_to_fit() -> None:
         {"type": "nonsense", **base},
     ):
         assert given.is_valid(answer) is expected.accepts(answer), answer
-    with pytest.raises(ValidationError, match="carries `args`"):
-        form.validate_python({"type": "edit", **base})
+    with (
+        expected.form() as form,
+        pytest.raises(ValidationError, match="carries `args`"),
+    ):
+        TypeAdapter[Any](form).validate_python({"type": "edit", **base})
 
 
 def test_a_client_that_changes_a_schema_changes_no_other() -> None:
@@ -285,11 +288,15 @@ def test_a_process_that_asked_about_many_calls_keeps_nothing_of_them() -> None:
 
     def ask(number: int) -> None:
         expected = interrupts.expected_answer(_verdict(gateway, f"sha256:{number:064}"))
-        form = TypeAdapter[Any](expected.form())
-        form.json_schema()
-        form.validate_python(
-            {"type": "reject", "item_id": "ap0.0", "action_hash": expected.action_hash}
-        )
+        answer = {
+            "type": "reject",
+            "item_id": "ap0.0",
+            "action_hash": expected.action_hash,
+        }
+        with expected.form() as form:
+            adapter = TypeAdapter[Any](form)
+            adapter.json_schema()
+            adapter.validate_python(answer)
 
     ask(0)
     gc.collect()

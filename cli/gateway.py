@@ -15,6 +15,7 @@ from twokey.gateway.embed import Twokey
 from twokey.gateway.garbage_collection import spare_what_is_there
 from twokey.gateway.trust.key_folder import Role
 from twokey.gateway.trust.keyring import Keyring
+from twokey.gateway.webhooks.sending import sending_webhooks
 
 EXAMPLES = start_options.EXAMPLES
 
@@ -31,6 +32,7 @@ async def _gateway(command: CommandContext, *, insecure_dev: bool) -> None:
     async with (
         Twokey(settings, insecure_dev=insecure_dev, keyring=keyring) as twokey,
         serving_api(settings, twokey.store, twokey.service, twokey.reviews) as url,
+        sending_webhooks(settings, twokey.store),
     ):
         names = ", ".join(settings.agents) or "nobody"
         spare_what_is_there()

@@ -69,6 +69,7 @@ COMMANDS = {
     "api_keys": {
         "api-keys": "Make, list and revoke API keys for agents in other processes."
     },
+    "webhooks": {"webhooks": "List, test and repair webhooks, and show their secrets."},
     "adopt": {"adopt": "Replace lost checkpoints by those of the settings."},
     "version": {"version": "Print the version of Twokey and of Python."},
 }

@@ -14,6 +14,7 @@ from twokey.gateway.api.serving import serving_api
 from twokey.gateway.config import Settings
 from twokey.gateway.embed import Twokey
 from twokey.gateway.errors import SettingsError
+from twokey.gateway.webhooks.sending import sending_webhooks
 
 _NO_AGENTS = (
     "'agents' in twokey.yml names no graph; leave it so if your own programs run their "
@@ -51,6 +52,7 @@ async def open_stack(
         Twokey(settings, insecure_dev=insecure_dev) as twokey,
         SlackBot(config, twokey.reviews) as bot,
         serving_api(settings, twokey.store, twokey.service, twokey.reviews) as url,
+        sending_webhooks(settings, twokey.store),
     ):
         yield Stack(twokey, bot, url)
 

@@ -49,6 +49,7 @@ from twokey.gateway.retrying import RetrySettings
 from twokey.gateway.secret_file import folder_secrets, parse_secrets
 from twokey.gateway.text_file import read_text
 from twokey.gateway.validation_errors import dotted, sentence
+from twokey.gateway.webhook_settings import WebhookSettings
 
 DEFAULT_FILE = Path("twokey.yml")
 
@@ -171,6 +172,7 @@ class _AsWritten(_Model):
     metrics: MetricsSettings = MetricsSettings()
     keys: KeySettings = KeySettings()
     api: ApiSettings = ApiSettings()
+    webhooks: WebhookSettings = WebhookSettings()
 
 
 class SettingsFile(_AsWritten):
@@ -218,6 +220,7 @@ class Settings(_AsWritten):
         metrics: which digest and alerts the bot posts, and where.
         keys: where the signing keys are, and others' public keys.
         api: how agents in other processes reach the gateway.
+        webhooks: which of them are told that their threads have decisions.
         log: what ``twokey run`` and its parts write to stderr, and how.
         slack_secrets: tokens and the signing secret.
         secret: keys from the environment that seal buttons, the one in use first.
@@ -354,10 +357,10 @@ def _resolved(
     short = {name: AgentSettings(graph=ref) for name, ref in settings.graphs.items()}
     data_dir, folder = base / settings.data_dir.expanduser(), settings.audit_folder
     as_written = {name: getattr(settings, name) for name in _AsWritten.model_fields}
+    for name in ("keys", "api", "webhooks"):
+        as_written[name] = as_written[name].below(base)
     return Settings(
-        **{name: as_written[name] for name in as_written.keys() - {"keys", "api"}},
-        keys=settings.keys.below(base),
-        api=settings.api.below(base),
+        **as_written,
         folder=base,
         agents={
             name: agent.model_copy(update={"graph": _absolute(agent.graph, base)})

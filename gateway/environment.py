@@ -43,8 +43,9 @@ SECRETS: Final[Mapping[str, str]] = {
 }
 """Environment variable to the name of the secret; none of them may be in a file."""
 
-OF_AGENTS: Final = ("TWOKEY_GATEWAY", "TWOKEY_API_KEY")
-"""What an agent in another process reads (`twokey.gateway.client.choice`)."""
+OF_AGENTS: Final = ("TWOKEY_GATEWAY", "TWOKEY_API_KEY", "TWOKEY_WEBHOOK_SECRET")
+"""What an agent in another process reads (`twokey.gateway.client.choice`, and
+`twokey.gateway.remote.webhooks`)."""
 
 _WHERE: Final[Mapping[str, str]] = {
     "SLACK_BOT_TOKEN": (

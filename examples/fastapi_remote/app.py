@@ -7,6 +7,9 @@ Every worker opens the same database of threads. A worker that starts takes up a
 threads that have not ended; the gateway leases each thread to one of them at a time, so
 that nothing runs twice, and when a worker dies another one goes on. Use Postgres
 (`AsyncPostgresSaver`) where the workers are on several machines.
+
+With TWOKEY_WEBHOOK_SECRET the gateway can tell the application of decisions, at
+/twokey (docs/webhooks.md); without it, workers ask the gateway by themselves.
 """
 
 from __future__ import annotations
@@ -18,12 +21,13 @@ from contextlib import asynccontextmanager
 from typing import Any, cast
 
 import aiosqlite
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, HTTPException, Request, Response
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from pydantic import BaseModel
 
 from examples.support_agent import graph
 from twokey import Twokey
+from twokey.gateway.errors import NotVerified
 from twokey.gateway.remote.program import RemoteTwokey
 
 DATABASE = os.environ.get("APP_DATABASE", "threads.sqlite")
@@ -94,6 +98,19 @@ async def ask(thread: str, question: Question, request: Request) -> dict[str, An
     """Ask the agent; the answer may take as long as people do."""
     await threads_of(request).ask(thread, question.text)
     return {"thread": thread}
+
+
+@app.post("/twokey", status_code=204)
+async def decided(request: Request) -> Response:
+    """Let the thread go on of which the gateway says that it has a decision."""
+    threads = threads_of(request)
+    try:
+        await threads.tk.handle_webhook(
+            request.headers, await request.body(), graph=threads.graph
+        )
+    except NotVerified as refused:
+        raise HTTPException(401, str(refused)) from refused
+    return Response(status_code=204)
 
 
 @app.get("/orders/{thread}")

@@ -26,6 +26,7 @@ from twokey.gateway.protocol.port import connected
 from twokey.gateway.protocol.records import Person, RunRef
 from twokey.gateway.protocol.remote_runs import PendingCall, RunFacts
 from twokey.gateway.remote.thread_runs import RemoteThreadRuns
+from twokey.gateway.remote.webhooks import WebhookNews, WebhookVerifier
 from twokey.gateway.resume.graphs import as_graph
 from twokey.gateway.resume.langgraph_local import LangGraphLocal, check_config
 from twokey.gateway.resume.run_rules import check_who_asked, streamed, wait_at_most
@@ -41,6 +42,8 @@ class RemoteTwokey:
         api_key: by default that of ``TWOKEY_API_KEY``.
         retries: how long a run that fails is retried; None is the default.
         ungated: agent to names of tools that may start ungated; `connected`: them all.
+        webhook_secrets: see `handle_webhook`; by default those of
+            ``TWOKEY_WEBHOOK_SECRET``.
 
     Attributes:
         gateway: what agents are connected to; may be given to their middleware.
@@ -56,7 +59,9 @@ class RemoteTwokey:
         api_key: str | None = None,
         retries: RetrySettings | None = None,
         ungated: Mapping[str, Collection[str]] | None = None,
+        webhook_secrets: Sequence[str] | None = None,
     ) -> None:
+        self._webhooks = WebhookVerifier(webhook_secrets)
         self.gateway = gateway_at(url, api_key)
         self._threads = HttpThreads(self.gateway.connection)
         self._retries = retries or RetrySettings()
@@ -200,6 +205,39 @@ class RemoteTwokey:
         """
         run = RunRef(agent=agent, thread=thread_id)
         return await self._open().answers(run, interrupts, timeout_s)
+
+    async def handle_webhook(
+        self,
+        headers: Mapping[str, str],
+        body: bytes,
+        *,
+        graph: object = None,
+    ) -> WebhookNews:
+        """Verify a webhook of the gateway, and let the thread that it names go on.
+
+        What runs here goes on at once instead of with its next question to the
+        gateway. Where nothing here runs the thread and ``graph`` is given, it is taken
+        up in the background. A message that comes twice does nothing the second time;
+        one that is lost does no harm, since threads that run here ask by themselves.
+
+        Args:
+            headers: of the request.
+            body: of the request, as it was received.
+            graph: of the thread's agent.
+
+        Raises:
+            NotVerified: when the gateway did not send this now; answer 401 or 403.
+            SettingsError: when there is no secret to verify it with.
+            GraphError: when the graph cannot be used.
+        """
+        news = self._webhooks.verify(headers, body)
+        if not (news.is_new and news.is_decision):
+            return news
+        run = RunRef(agent=news.agent, thread=news.thread)
+        if not self._open().wake(run) and graph is not None:
+            runner = await self._runner(graph, news.agent)
+            await self._open().take_up(run, runner)
+        return news
 
     async def delete(
         self, graph: object, *, thread_id: str, agent: str = "agent"

@@ -71,6 +71,7 @@ class Drive:
 
     def __init__(self) -> None:
         self.replaced = asyncio.Event()
+        self.news = asyncio.Event()
         self.successor: Drive | None = None
         self.task: asyncio.Task[ThreadState]
 
@@ -109,14 +110,25 @@ class RemoteThreadRuns:
             ThreadUnavailable: when there is no thread and no input, or it was deleted.
             NotAllowed: when the gateway refuses the key.
         """
-        drive, before = Drive(), self._drives.get(run)
-        drive.task = asyncio.create_task(self._drive(drive, run, runner, given))
-        drive.task.add_done_callback(lambda _: self._ended(run, drive))
-        self._drives[run] = drive
+        before = self._drives.get(run)
+        drive = self._begin(run, runner, given)
         if before is not None:
             before.replace(drive)
         # Who gives up waiting must not stop a step in its middle.
         return await self._values(run, runner, await asyncio.shield(drive.task))
+
+    def wake(self, run: RunRef) -> bool:
+        """Let a thread look for its answer now; False when nothing here runs it."""
+        drive = self._drives.get(run)
+        if drive is not None:
+            drive.news.set()
+        return drive is not None
+
+    async def take_up(self, run: RunRef, runner: LangGraphLocal) -> None:
+        """Bring a thread of these checkpoints forward, unless it rests for good."""
+        state = await _probe(runner, run)
+        if state.exists and not rests_for_good(state) and not self.wake(run):
+            self._begin(run, runner, None)
 
     async def wait(self, run: RunRef, runner: LangGraphLocal) -> dict[str, Any]:
         """Wait until a thread rests for good, whichever process runs it.
@@ -180,6 +192,13 @@ class RemoteThreadRuns:
         """Let running steps rest, then stop them; threads that wait stop at once."""
         self._closing.set()
         await drain_tasks([one.task for one in self._drives.values()], grace_s)
+
+    def _begin(self, run: RunRef, runner: LangGraphLocal, given: object) -> Drive:
+        drive = Drive()
+        drive.task = asyncio.create_task(self._drive(drive, run, runner, given))
+        drive.task.add_done_callback(lambda _: self._ended(run, drive))
+        self._drives[run] = drive
+        return drive
 
     async def _values(
         self, run: RunRef, runner: LangGraphLocal, state: ThreadState
@@ -253,17 +272,16 @@ class RemoteThreadRuns:
             return await while_held(thread_lease(self._threads, run), work)
 
     async def _until_moved(self, drive: Drive, work: Coroutine[Any, Any, None]) -> None:
-        """Wait for work; end early when another drive takes over, or at the end."""
-        tasks = [
-            asyncio.create_task(one)
-            for one in (work, drive.replaced.wait(), self._closing.wait())
-        ]
+        """Wait for work; end early with news, another drive, or the end of it all."""
+        others = (drive.replaced.wait(), drive.news.wait(), self._closing.wait())
+        tasks = [asyncio.create_task(one) for one in (work, *others)]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            drive.news.clear()
 
     async def _next_answer(self, run: RunRef, state: ThreadState) -> None:
         """Wait until a question of a thread may have an answer; no longer than a poll.

@@ -267,6 +267,10 @@ class Keys:
         """String: the answer to a write over HTTP, for a day."""
         return f"{self._base}:done:{_hashed(tenant, api_key, idempotency_key)}"
 
+    def webhook(self, tenant: str, target: str, part: str) -> str:
+        """What is sent to a program; parts: ``all``, ``due``, ``dead``, ``state``."""
+        return f"{self._base}:hook_{part}:{_hashed(tenant, target)}"
+
     def split(self, tenant: str) -> str:
         """String: whether a tenant is split by agent, in its own shard."""
         return f"{self._base}:{_hashed(tenant)}:split"

@@ -40,6 +40,7 @@ class Sealed(StrEnum):
     PAGE = "page"
     CALL_END = "call"
     TREE_NOTE = "audit tree"
+    WEBHOOK = "webhook"
 
 
 class Sealing:

@@ -23,6 +23,7 @@ class Purpose(StrEnum):
     FACTS = "twokey/v1/facts"
     DATA_KEYS = "twokey/v1/data-keys"
     API_KEYS = "twokey/v1/api-keys"
+    WEBHOOKS = "twokey/v1/webhooks"
 
 
 @lru_cache(maxsize=64)

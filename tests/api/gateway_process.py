@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,13 +53,18 @@ def environment(store_url: str) -> dict[str, str]:
 
 @asynccontextmanager
 async def gateway_process(
-    folder: Path, store_url: str, **api: object
+    folder: Path,
+    store_url: str,
+    *,
+    beside: Mapping[str, object] | None = None,
+    **api: object,
 ) -> AsyncGenerator[GatewayProcess]:
-    """Run a gateway until the block ends."""
+    """Run a gateway until the block ends; ``beside``: other settings than its API's."""
     document = {
         "policy": yaml.safe_load(POLICY),
         "api": {"listen": "127.0.0.1:0", **api},
         "log": {"level": "info"},
+        **(beside or {}),
     }
     config = folder / "twokey.yml"
     config.write_text(yaml.safe_dump(document))

@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import subprocess
+import time
 from collections.abc import AsyncGenerator
 from configparser import ConfigParser
 from pathlib import Path
@@ -25,12 +26,16 @@ from tests.api.api_stack import ApiStack, serving
 from tests.docs.reviewing import HEAD, approve_all
 from tests.docs.test_readme import ROOT, blocks
 from tests.service.harness import ServiceHarness
+from tests.store_secrets import SECRETS
 from twokey.gateway.approvals.decisions import Approve, Edit, Reject
 from twokey.gateway.config import Settings
 from twokey.gateway.embed import Twokey
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.protocol.records import RunRef
+from twokey.gateway.protocol.webhooks import DECIDED, News, body_of
 from twokey.gateway.store.store import Store
+from twokey.gateway.trust.webhook_secrets import shown, webhook_secret
+from twokey.gateway.trust.webhook_signatures import Message, headers
 
 PAGE = (ROOT / "docs" / "agents-anywhere.md").read_text(encoding="utf-8")
 AGENT, PROGRAM, OWN = blocks("python", PAGE)
@@ -151,6 +156,33 @@ async def test_two_workers_of_the_application_answer_for_one_thread(
     assert shown == {"waiting": [], "said": said}
     effects = (tmp_path / "effects.jsonl").read_text(encoding="utf-8").splitlines()
     assert len(effects) == 1
+
+
+async def test_the_application_takes_the_gateways_webhooks_and_no_others(
+    stack: ApiStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = webhook_secret(SECRETS[0], "default", "app", 1)
+    monkeypatch.setattr(fastapi_remote, "DATABASE", str(tmp_path / "threads.sqlite"))
+    monkeypatch.setenv("TWOKEY_WEBHOOK_SECRET", shown(secret))
+    body = body_of(DECIDED, News(agent="support", thread="o9", approval="ap_1"), 5)
+    now_s = int(time.time())  # noqa: TID251 - the application has no other clock
+    app = FastAPI(lifespan=fastapi_remote.lifespan)
+    app.include_router(fastapi_remote.app.router)
+    transport = httpx.ASGITransport(app)
+    async with (
+        fastapi_remote.lifespan(app),
+        httpx.AsyncClient(transport=transport, base_url="http://app") as client,
+    ):
+        ours, theirs = [
+            await client.post(
+                "/twokey",
+                content=body,
+                headers=headers(Message("msg_1", now_s, body), [key]),
+            )
+            for key in (secret, b"x" * 32)
+        ]
+
+    assert (ours.status_code, theirs.status_code) == (204, 401)
 
 
 def test_the_compose_file_starts_what_the_docs_name() -> None:

@@ -1,0 +1,121 @@
+"""Settings of webhooks: which program is told that its threads have decisions."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+from twokey.gateway.durations import parse_duration
+
+_NAME = r"^[a-z0-9][a-z0-9_-]{0,39}$"
+_HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,252}", re.ASCII)
+_LONGEST_URL = 2048
+_LONGEST_RETRY = timedelta(days=7)
+
+
+def _is_name(host: str) -> bool:
+    """Return whether this is a host name, and no address in any spelling."""
+    if ":" in host or not _HOST.fullmatch(host):
+        return False
+    # What ends with a number is an address: 127.1, 2130706433 and 0x7f000001, too (URL
+    # Standard, "ends in a number").
+    last = host.rstrip(".").rpartition(".")[2].lower()
+    return not (last.isdigit() or re.fullmatch("0x[0-9a-f]*", last))
+
+
+def _url(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port
+    except ValueError as error:
+        raise ValueError(f"{url!r} is no URL; write https://host/path.") from error
+    is_plain = url.isascii() and url.isprintable() and len(url) <= _LONGEST_URL
+    if parts.scheme != "https" or not host or port == 0 or not is_plain:
+        raise ValueError(f"{url!r} cannot be used; write https://host/path.")
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("a name or password in a URL would be in logs; leave it out.")
+    if parts.fragment:
+        raise ValueError(f"{url!r} has a part after '#', which is never sent.")
+    if not _is_name(host):
+        raise ValueError(
+            f"{host!r} is no host name; a webhook needs one, which its certificate "
+            "names."
+        )
+    return url
+
+
+def _host(name: str) -> str:
+    if not _is_name(name):
+        raise ValueError(f"{name!r} is no host name.")
+    return name.lower().rstrip(".")
+
+
+def _retry_for(value: object) -> object:
+    found = parse_duration(value) if isinstance(value, str) else value
+    if isinstance(found, timedelta) and not (
+        timedelta(minutes=1) <= found <= _LONGEST_RETRY
+    ):
+        raise ValueError(f"write 1m to {_LONGEST_RETRY.days}d.")
+    return found
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+
+class WebhookTarget(_Model):
+    """One program that is told.
+
+    Attributes:
+        url: where, ``https://…`` with a host name.
+        agents: of whose threads; ``*`` is all of them.
+        secrets: numbers of its secrets, the one in use first: each message is signed
+            with all of them, so that a receiver can change from one to the next.
+    """
+
+    url: Annotated[str, AfterValidator(_url)]
+    agents: tuple[Annotated[str, Field(min_length=1)], ...] = Field(min_length=1)
+    secrets: tuple[Annotated[int, Field(ge=1, le=1_000_000)], ...] = Field(
+        default=(1,), min_length=1, max_length=3
+    )
+
+    @property
+    def host(self) -> str:
+        """Return the host of the URL."""
+        return (urlsplit(self.url).hostname or "").rstrip(".")
+
+    def is_of(self, agent: str) -> bool:
+        """Return whether it is told about threads of an agent."""
+        return bool({agent, "*"} & {*self.agents})
+
+
+class WebhookSettings(_Model):
+    """Who is told that their threads have decisions.
+
+    Attributes:
+        targets: a name, which never changes, to each program.
+        private_hosts: names of hosts that may have a private address.
+        certificates: a file of certificate authorities that are trusted as well.
+        timeout_s: how long a receiver may take to answer.
+        retry_for: how long a message is sent again until it is given up.
+    """
+
+    targets: dict[Annotated[str, Field(pattern=_NAME)], WebhookTarget] = Field(
+        default_factory=dict
+    )
+    private_hosts: tuple[Annotated[str, AfterValidator(_host)], ...] = ()
+    certificates: Path | None = None
+    timeout_s: float = Field(default=10.0, ge=0.5, le=60.0)
+    retry_for: Annotated[timedelta, BeforeValidator(_retry_for)] = timedelta(hours=24)
+
+    def below(self, base: Path) -> WebhookSettings:
+        """Return the settings with file names that start at a folder."""
+        if self.certificates is None:
+            return self
+        path = base / self.certificates.expanduser()
+        return self.model_copy(update={"certificates": path})

@@ -1,0 +1,1 @@
+"""Tell programs elsewhere, by signed webhooks, that their threads have decisions."""

@@ -1,0 +1,171 @@
+"""'twokey webhooks' shows secrets and targets, tests them, and sends again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable, Generator
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from tests.store_secrets import SECRETS
+from tests.webhooks.receiver import Receiver, receiving
+from twokey.cli.main import USAGE, run
+from twokey.gateway.protocol.webhooks import DECIDED, News
+from twokey.gateway.store.engine import EmbeddedEngine
+from twokey.gateway.store.store import Store
+from twokey.gateway.store.webhooks import Delivery, Outcome, WebhookQueue
+from twokey.gateway.trust.webhook_secrets import webhook_secret
+from twokey.gateway.trust.webhook_signatures import (
+    parse_webhook_secret,
+    verify_webhook,
+)
+
+Tell = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def receiver(tmp_path: Path) -> Generator[Receiver]:
+    """Receive in a thread of its own: commands run an event loop themselves."""
+    loop, found = asyncio.new_event_loop(), list[Receiver]()
+    is_up, stop = threading.Event(), asyncio.Event()
+
+    async def receive() -> None:
+        async with receiving(tmp_path) as one:
+            found.append(one)
+            is_up.set()
+            await stop.wait()
+
+    thread = threading.Thread(target=loop.run_until_complete, args=(receive(),))
+    thread.start()
+    is_up.wait()
+    yield found[0]
+    loop.call_soon_threadsafe(stop.set)
+    thread.join()
+    loop.close()
+
+
+@pytest.fixture
+def engine_url(tmp_path: Path) -> Generator[str]:
+    with EmbeddedEngine(tmp_path / "engine") as engine:
+        yield engine.url
+
+
+@pytest.fixture
+def tell(
+    tmp_path: Path,
+    engine_url: str,
+    receiver: Receiver,
+    capsys: pytest.CaptureFixture[str],
+) -> Tell:
+    config = tmp_path / "twokey.yml"
+    app = {"url": receiver.url("localhost"), "agents": ["billing"], "secrets": [2, 1]}
+    webhooks = {
+        "targets": {"app": app},
+        "private_hosts": ["localhost"],
+        "certificates": "hooks.crt",
+    }
+    config.write_text(json.dumps({"policy": {"version": 1}, "webhooks": webhooks}))
+
+    def told(*words: str) -> tuple[int, str, str]:
+        env = {"TWOKEY_REDIS_URL": engine_url, "TWOKEY_SECRET": SECRETS[0].hex()}
+        code = run(["--config", str(config), "webhooks", *words], env)
+        shown = capsys.readouterr()
+        return code, shown.out, shown.err
+
+    return told
+
+
+def given_up(url: str) -> None:
+    """Leave a message that was given up."""
+
+    async def leave() -> None:
+        store = Store(url, secrets=SECRETS)
+        queue = WebhookQueue(store, tenant="default", target="app")
+        news = News(agent="billing", thread="t\x1b1", approval="ap_1")
+        await queue.put(Delivery(id="msg_1", kind=DECIDED, news=news, at_ms=5))
+        [taken] = (await queue.take(1, lease_ms=1000)).taken
+        after = taken.delivery.with_(attempts=7, error="status 500")
+        await queue.end(taken, Outcome.DEAD, after)
+        await store.close()
+
+    asyncio.run(leave())
+
+
+def test_the_secret_is_the_one_that_messages_are_signed_with(
+    tell: Tell, receiver: Receiver
+) -> None:
+    _, in_use, _ = tell("secret", "app")
+    _, first, _ = tell("secret", "app", "--number", "1")
+    code, out, _ = tell("test", "app")
+
+    assert code == 0
+    assert "took the message (status 204)" in out
+    [received] = receiver.requests
+    at_s = float(received.headers["webhook-timestamp"])
+    for text in (in_use, first):
+        key = parse_webhook_secret(text.strip())
+        verify_webhook(received.headers, received.body, keys=[key], now_s=at_s)
+    assert json.loads(received.body)["type"] == "webhook.test"
+    assert parse_webhook_secret(in_use.strip()) == webhook_secret(
+        SECRETS[0], "default", "app", 2
+    )
+
+
+def test_a_program_that_does_not_answer_well_is_an_error(
+    tell: Tell, receiver: Receiver
+) -> None:
+    async def fail(_: web.Request) -> web.StreamResponse:
+        return web.Response(status=500)
+
+    receiver.answer = fail
+    code, _, err = tell("test", "app")
+
+    assert code == USAGE
+    assert "app did not take the message: status 500." in err
+
+
+def test_what_was_given_up_is_listed_and_sent_again(
+    tell: Tell, engine_url: str
+) -> None:
+    before = tell("list")[1], tell("failed", "app")[1]
+    given_up(engine_url)
+    [row] = json.loads(tell("list", "--json")[1])
+    shown = tell("list")[1]
+    failed = tell("failed", "app")[1]
+    [dead] = json.loads(tell("failed", "app", "--json")[1])
+    again = tell("retry", "app")[1]
+    [after] = json.loads(tell("list", "--json")[1])
+
+    assert "nothing sent yet" in before[0]
+    assert "Nothing for app was given up" in before[1]
+    assert (row["waiting"], row["failed"], row["error"]) == (0, 1, "status 500")
+    assert row["failing_since"]
+    assert "failing since" in shown
+    assert "\x1b" not in failed
+    assert "7 attempts, status 500" in failed
+    assert (dead["id"], dead["agent"], dead["attempts"]) == ("msg_1", "billing", 7)
+    assert "1 messages for app are sent again" in again
+    assert (after["waiting"], after["failed"]) == (1, 0)
+
+
+@pytest.mark.parametrize("word", ["secret", "test", "failed", "retry"])
+def test_another_name_is_a_mistake(tell: Tell, word: str) -> None:
+    code, _, err = tell(word, "other")
+
+    assert code == USAGE
+    assert "There is no webhook 'other'" in err
+
+
+def test_without_targets_there_is_nothing(
+    tmp_path: Path, engine_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "empty.yml"
+    config.write_text("policy: {version: 1}\n")
+    env = {"TWOKEY_REDIS_URL": engine_url, "TWOKEY_SECRET": SECRETS[0].hex()}
+
+    assert run(["--config", str(config), "webhooks", "list"], env) == 0
+    assert "There is no webhook" in capsys.readouterr().out

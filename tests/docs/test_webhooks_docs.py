@@ -1,0 +1,54 @@
+"""The settings and the route of docs/webhooks.md work as they stand."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.docs.test_readme import ROOT, blocks
+from twokey.gateway.errors import NotVerified
+from twokey.gateway.webhook_settings import WebhookSettings
+from twokey.gateway.webhooks.attempts import FIRST_MS, LONGEST_MS
+
+PAGE = (ROOT / "docs" / "webhooks.md").read_text(encoding="utf-8")
+
+
+def test_the_settings_are_settings() -> None:
+    [text] = blocks("yaml", PAGE)
+    found = WebhookSettings.model_validate(yaml.safe_load(text)["webhooks"])
+
+    assert found.targets["billing-app"].is_of("billing")
+    assert not found.targets["billing-app"].is_of("support")
+
+
+class Program:
+    """A program that is handed what its route gets."""
+
+    def __init__(self, *, refuses: bool) -> None:
+        self.refuses = refuses
+
+    async def handle_webhook(
+        self, _: dict[str, str], __: bytes, *, graph: object
+    ) -> object:
+        if self.refuses:
+            raise NotVerified("signature_wrong", "no trusted key has signed it")
+        return graph
+
+
+@pytest.mark.parametrize(("refuses", "status"), [(True, 401), (False, 204)])
+async def test_the_route_answers_as_it_should(refuses: bool, status: int) -> None:
+    [route] = blocks("python", PAGE)
+    names: dict[str, Any] = {"__name__": "page"}
+    exec(compile(route, "page", "exec"), names)  # noqa: S102 - the page's own code
+
+    found = await names["twokey_route"](Program(refuses=refuses), None, {}, b"")
+
+    assert found == status
+
+
+def test_the_pauses_are_those_that_it_names() -> None:
+    assert (FIRST_MS, LONGEST_MS) == (2_000, 3_600_000)
+    assert re.search("after 2 seconds .* an hour at most", PAGE)

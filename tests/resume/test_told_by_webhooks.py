@@ -1,0 +1,141 @@
+"""A program goes on with the thread that a webhook names, at once."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from aiohttp import web
+
+from tests.api.remote_program import RemoteProgram, remote_program
+from tests.conftest import eventually
+from tests.resume import sample_tools
+from tests.resume.resume_stack import AT_ONCE, RULES
+from tests.resume.test_embed import asked, decide, refund
+from tests.store_secrets import SECRETS
+from tests.webhooks.receiver import Receiver, receiving
+from tests.webhooks.test_sending import arrived, telling
+from twokey.gateway.errors import NotVerified
+from twokey.gateway.protocol.webhooks import DECIDED, News, body_of
+from twokey.gateway.remote import thread_runs
+from twokey.gateway.store.store import Store
+from twokey.gateway.trust.webhook_secrets import shown, webhook_secret
+from twokey.gateway.trust.webhook_signatures import Message, headers
+
+AT: dict[str, Any] = {"thread_id": "t1", "agent": "shop"}
+KEY = webhook_secret(SECRETS[0], "default", "app", 1)
+BODY = body_of(DECIDED, News(agent="shop", thread="t1", approval="ap_1"), 5)
+
+
+def signed(id_: str, key: bytes = KEY) -> dict[str, str]:
+    now_s = int(time.time())  # noqa: TID251 - what a program compares with
+    return headers(Message(id_, now_s, BODY), [key])
+
+
+@pytest.fixture(autouse=True)
+def secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TWOKEY_WEBHOOK_SECRET", shown(KEY))
+
+
+@pytest.fixture
+async def receiver(tmp_path: Path) -> AsyncGenerator[Receiver]:
+    async with receiving(tmp_path) as found:
+        yield found
+
+
+@asynccontextmanager
+async def open_program(store: Store, folder: Path) -> AsyncGenerator[RemoteProgram]:
+    async with remote_program(store, RULES, folder, retries=AT_ONCE) as tk:
+        yield cast("RemoteProgram", cast("object", tk))
+
+
+@pytest.fixture
+async def program(store: Store, tmp_path: Path) -> AsyncGenerator[RemoteProgram]:
+    async with open_program(store, tmp_path) as found:
+        yield found
+
+
+def handing_to(receiver: Receiver, program: RemoteProgram) -> None:
+    async def hand(request: web.Request) -> web.StreamResponse:
+        await program.handle_webhook(
+            request.headers, await request.read(), graph=sample_tools.graph
+        )
+        return web.Response(status=204)
+
+    receiver.answer = hand
+
+
+async def test_a_thread_that_nobody_runs_is_taken_up(
+    store: Store, receiver: Receiver, program: RemoteProgram, tmp_path: Path
+) -> None:
+    async with open_program(store, tmp_path) as before:
+        # It stops while people think; its checkpoints are those of the next one.
+        running = asyncio.create_task(before.run(sample_tools.graph, refund(), **AT))
+        held = await asked(cast("Any", before))
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    handing_to(receiver, program)
+    targets = {"app": {"url": receiver.url(), "agents": ["shop"]}}
+    async with telling(store, receiver, targets=targets):
+        await decide(cast("Any", program), held)
+
+        async def has_run() -> bool:
+            return len(sample_tools.ledger()) == 1
+
+        await eventually(has_run)
+        final = await program.wait(sample_tools.graph, **AT)
+
+    assert final["messages"][-1].text == "refunded 78291 899"
+    [received] = receiver.requests
+    # Once more, and another one: it has finished, so nothing begins.
+    again = await program.handle_webhook(
+        received.headers, received.body, graph=sample_tools.graph
+    )
+    later = await program.handle_webhook(
+        signed("msg_2"), BODY, graph=sample_tools.graph
+    )
+    assert (again.is_new, later.is_new) == (False, True)
+    assert len(sample_tools.ledger()) == 1
+
+
+async def test_a_thread_that_waits_here_goes_on_at_once(
+    store: Store,
+    receiver: Receiver,
+    program: RemoteProgram,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # It does not ask by itself: nothing but the webhook wakes it.
+    async def never(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(thread_runs.RemoteThreadRuns, "_next_answer", never)
+    handing_to(receiver, program)
+    targets = {"app": {"url": receiver.url(), "agents": ["shop"]}}
+    async with telling(store, receiver, targets=targets):
+        running = asyncio.create_task(program.run(sample_tools.graph, refund(), **AT))
+        await decide(cast("Any", program), await asked(cast("Any", program)))
+        await eventually(arrived(receiver))
+        final = await running
+
+    assert final["messages"][-1].text == "refunded 78291 899"
+
+
+async def test_a_message_about_a_thread_elsewhere_does_nothing(
+    program: RemoteProgram,
+) -> None:
+    news = await program.handle_webhook(signed("msg_1"), BODY, graph=sample_tools.graph)
+
+    assert news.is_new
+    assert news.is_decision
+
+
+async def test_a_forged_message_wakes_nobody(program: RemoteProgram) -> None:
+    with pytest.raises(NotVerified):
+        await program.handle_webhook(
+            signed("msg_1", b"x" * 32), BODY, graph=sample_tools.graph
+        )

@@ -1,0 +1,112 @@
+"""A program that receives webhooks over TLS, with a certificate of its own."""
+
+from __future__ import annotations
+
+import ssl
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from aiohttp import web
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+)
+from cryptography.x509.oid import NameOID
+
+HOST = "hooks.test"
+
+Answers = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@dataclass
+class Received:
+    """One request."""
+
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def id(self) -> str:
+        """Return the id of the message."""
+        return self.headers["webhook-id"]
+
+
+async def ok(_: web.Request) -> web.StreamResponse:
+    """Answer that all is well."""
+    return web.Response(status=204)
+
+
+@dataclass
+class Receiver:
+    """A receiving server, what it got, and what it answers."""
+
+    port: int = 0
+    certificates: Path = Path()
+    requests: list[Received] = field(default_factory=list[Received])
+    answer: Answers = ok
+
+    def url(self, host: str = HOST, path: str = "/twokey") -> str:
+        """Return where it is, by a name."""
+        return f"https://{host}:{self.port}{path}"
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        """Remember a request, and answer."""
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        self.requests.append(Received(headers, await request.read()))
+        return await self.answer(request)
+
+
+def make_certificate(folder: Path) -> tuple[Path, Path]:
+    """Write a certificate that is its own authority, and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "twokey tests")])
+    now = datetime.fromtimestamp(time.time(), UTC)  # noqa: TID251 - a certificate is
+    # valid by the clock of this machine.
+    names = [x509.DNSName(one) for one in (HOST, "localhost")]
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, SHA256())
+    )
+    certificate, private = folder / "hooks.crt", folder / "hooks.key"
+    certificate.write_bytes(made.public_bytes(Encoding.PEM))
+    private.write_bytes(
+        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    )
+    return certificate, private
+
+
+@asynccontextmanager
+async def receiving(folder: Path, port: int = 0) -> AsyncGenerator[Receiver]:
+    """Receive on this machine while the block runs."""
+    if not (folder / "hooks.crt").exists():
+        make_certificate(folder)
+    certificate, private = folder / "hooks.crt", folder / "hooks.key"
+    receiver = Receiver(certificates=certificate)
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", receiver.handle)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(certificate, private)
+    await web.TCPSite(runner, "127.0.0.1", port, ssl_context=tls).start()
+    receiver.port = runner.addresses[0][1]
+    try:
+        yield receiver
+    finally:
+        await runner.cleanup()

@@ -39,7 +39,7 @@ class Program:
 
 
 @pytest.mark.parametrize(("refuses", "status"), [(True, 401), (False, 204)])
-async def test_the_route_answers_as_it_should(refuses: bool, status: int) -> None:
+async def test_the_route_answers_as_it_should(*, refuses: bool, status: int) -> None:
     [route] = blocks("python", PAGE)
     names: dict[str, Any] = {"__name__": "page"}
     exec(compile(route, "page", "exec"), names)  # noqa: S102 - the page's own code

@@ -12,7 +12,7 @@ deepagents gives no subagent the middleware of its parent, and adds one that is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from typing import Any, cast
 
@@ -31,6 +31,7 @@ def gated_subagents(
     agent: str = "agent",
     gateway: Gateway | str | None = None,
     api_key: str | None = None,
+    receipt_keys: Iterable[str] = (),
     general_purpose: bool = True,
 ) -> list[Any]:
     """Return subagents for ``create_deep_agent`` whose calls are all gated.
@@ -44,6 +45,7 @@ def gated_subagents(
         agent: the name by which policy and cards know the calls of these subagents.
         gateway: see `ApprovalMiddleware`.
         api_key: likewise.
+        receipt_keys: likewise.
         general_purpose: whether to list the subagent that deepagents would add by
             itself. Say False only where a profile switches it off; list one of that
             name to give it skills or another prompt.
@@ -52,7 +54,7 @@ def gated_subagents(
         GraphError: when a compiled subagent can start tools that no gate clears:
             nothing can be put into it any more.
     """
-    found = given_gateway(gateway, api_key)
+    found = given_gateway(gateway, api_key, receipt_keys)
     listed = [_gated(spec, agent, found) for spec in subagents]
     names = {str(spec.get("name")) for spec in subagents}
     # Listed here because deepagents adds one of this name otherwise, without a gate.

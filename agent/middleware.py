@@ -14,7 +14,14 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Generator,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from contextlib import contextmanager
 from types import CoroutineType
 from typing import Any, TypeVar, cast
@@ -96,6 +103,8 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
             environment, ``TWOKEY_GATEWAY``. Without any, nothing runs.
         api_key: for a gateway at a URL; by default that of the environment,
             ``TWOKEY_API_KEY``.
+        receipt_keys: public keys of a gateway at a URL, as `twokey keys list` prints
+            them; with any, a claim counts only with a receipt that one of them signed.
         system_note: whether the system prompt lists the tools that need a person.
         interrupt_on: LangChain's mapping of the tools that need a person; the others
             then run, as far as the gateway's policy lets this agent decide that.
@@ -115,6 +124,7 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
         *,
         gateway: Gateway | str | None = None,
         api_key: str | None = None,
+        receipt_keys: Iterable[str] = (),
         system_note: bool = True,
         interrupt_on: InterruptOn | None = None,
         description_prefix: str = DESCRIPTION_PREFIX,
@@ -122,7 +132,7 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
         super().__init__()
         self.agent = agent
         self.system_note = system_note
-        self._gateway = given_gateway(gateway, api_key)
+        self._gateway = given_gateway(gateway, api_key, receipt_keys)
         self._interrupts: InterruptConfig | None = None
         self.description_prefix = description_prefix
         if interrupt_on is not None:

@@ -31,7 +31,13 @@ async def _gateway(command: CommandContext, *, insecure_dev: bool) -> None:
     keyring = Keyring.of(settings, Role.GATEWAY, Role.AUDIT)
     async with (
         Twokey(settings, insecure_dev=insecure_dev, keyring=keyring) as twokey,
-        serving_api(settings, twokey.store, twokey.service, twokey.reviews) as url,
+        serving_api(
+            settings,
+            twokey.store,
+            twokey.service,
+            twokey.reviews,
+            twokey.registration,
+        ) as url,
         sending_webhooks(settings, twokey.store),
     ):
         names = ", ".join(settings.agents) or "nobody"

@@ -51,7 +51,13 @@ async def open_stack(
         # is there.
         Twokey(settings, insecure_dev=insecure_dev) as twokey,
         SlackBot(config, twokey.reviews) as bot,
-        serving_api(settings, twokey.store, twokey.service, twokey.reviews) as url,
+        serving_api(
+            settings,
+            twokey.store,
+            twokey.service,
+            twokey.reviews,
+            twokey.registration,
+        ) as url,
         sending_webhooks(settings, twokey.store),
     ):
         yield Stack(twokey, bot, url)

@@ -74,6 +74,7 @@ class Twokey:
         store: the open store.
         service: the gateway that agents of this process are connected to.
         reviews: what a chat front end may ask.
+        registration: of this process among the others of the store.
     """
 
     store: Store
@@ -145,7 +146,7 @@ class Twokey:
             process = await gateway_process(
                 self._saver, self._checkpoints, tenant=self._tenant, serves=serves
             )
-            self._registration = await enter(registered(self.store, process))
+            self.registration = await enter(registered(self.store, process))
             if isinstance(self._policy, PolicyFile):
                 await enter(followed(self._policy, self.store, tenant=self._tenant))
             watch = ThreadWatch(self.store, *self.store.parts_of(self._tenant))
@@ -375,7 +376,7 @@ class Twokey:
         context: object = None,
     ) -> LangGraphLocal:
         saver = self._require_open()
-        self._registration.add_agent(agent)
+        self.registration.add_agent(agent)
         return await langgraph_local.local_runner(
             graph,
             f"graph of {agent}",

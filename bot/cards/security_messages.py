@@ -20,6 +20,9 @@ _FOUND: dict[str, LiteralString] = {
     SecurityKind.SEAL_WRONG: "Data in the store ({about}) was not written by Twokey.",
     SecurityKind.REPLAYED: "Older data ({about}) was put back into the store.",
     SecurityKind.RECORD_FORGED: "A stored record ({about}) could not be verified.",
+    SecurityKind.KEY_UNKNOWN: (
+        "A call did not run: the gateway does not know the key that signed its {about}."
+    ),
 }
 _OTHER: LiteralString = "Twokey noticed a problem ({about})."
 _MORE: LiteralString = "{count} more of this kind ({about}) were found."

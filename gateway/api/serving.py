@@ -57,7 +57,7 @@ async def serving_api(
     store: Store,
     service: AgentService,
     reviews: ReviewService,
-    registration: Registration | None = None,
+    registration: Registration | None,
 ) -> AsyncGenerator[str]:
     """Serve the HTTP API while the block runs, where the settings have it.
 
@@ -66,7 +66,7 @@ async def serving_api(
         store: what it works on.
         service: what agents of this process ask.
         reviews: what decides, for people with a token.
-        registration: of this process among the others.
+        registration: of this process among the others, which `/readyz` tells of.
 
     Yields:
         Its URL; "" where there is none.

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from functools import cache
 
+from twokey.gateway.client.claim_receipts import key_lines
 from twokey.gateway.client.http_gateway import HttpGateway
 from twokey.gateway.errors import NotAllowed, SettingsError
 from twokey.gateway.protocol import port
@@ -15,17 +17,29 @@ KEY_VARIABLE = "TWOKEY_API_KEY"
 
 
 def given_gateway(
-    gateway: Gateway | str | None, api_key: str | None = None
+    gateway: Gateway | str | None,
+    api_key: str | None = None,
+    receipt_keys: Iterable[str] = (),
 ) -> Gateway | None:
     """Return the gateway that a program names; None when it names none.
 
-    A URL takes its key from ``api_key``, else from the environment.
+    A URL takes its key from ``api_key``, else from the environment. With
+    ``receipt_keys`` and without a URL it is the gateway of the environment.
 
     Raises:
-        SettingsError: when the URL or the key cannot be used.
+        SettingsError: when the URL or a key cannot be used.
     """
+    known = key_lines(receipt_keys)
     if isinstance(gateway, str):
-        return _at(gateway, key_or_environment(api_key))
+        return _at(gateway, key_or_environment(api_key), known)
+    if known:
+        url = "" if gateway is not None else os.environ.get(URL_VARIABLE, "")
+        if not url:
+            raise SettingsError(
+                "receipt_keys= is for a gateway at a URL; write gateway='https://…' "
+                f"as well, or set {URL_VARIABLE}."
+            )
+        return _at(url, key_or_environment(api_key), known)
     if api_key is not None:
         raise SettingsError(
             "api_key= is for a gateway at a URL; write gateway='https://…' as well."
@@ -45,7 +59,7 @@ def current_gateway() -> Gateway:
         return found
     url = os.environ.get(URL_VARIABLE, "")
     if url:
-        return _at(url, key_or_environment(None))
+        return _at(url, key_or_environment(None), ())
     raise NotAllowed(
         "No approval gateway is connected, so this call cannot run. Start the agent "
         "with `twokey run`, inside `Twokey(...)`, pass `gateway=`, or set "
@@ -53,8 +67,10 @@ def current_gateway() -> Gateway:
     )
 
 
-def gateway_at(url: str | None, api_key: str | None) -> HttpGateway:
-    """Return the gateway at a URL; what is not given is the environment's.
+def gateway_at(
+    url: str | None, api_key: str | None, receipt_keys: Iterable[str] = ()
+) -> HttpGateway:
+    """Return the gateway at a URL; URL and API key may be the environment's.
 
     Raises:
         SettingsError: when the URL or the key is missing or cannot be used.
@@ -64,7 +80,7 @@ def gateway_at(url: str | None, api_key: str | None) -> HttpGateway:
         raise SettingsError(
             f"No gateway is named: give its URL, https://…, or set {URL_VARIABLE}."
         )
-    return HttpGateway(found, key_or_environment(api_key))
+    return HttpGateway(found, key_or_environment(api_key), receipt_keys=receipt_keys)
 
 
 def key_or_environment(api_key: str | None) -> str:
@@ -73,6 +89,6 @@ def key_or_environment(api_key: str | None) -> str:
 
 
 @cache
-def _at(url: str, api_key: str) -> HttpGateway:
-    # One for each gateway and key, so that all agents share its connections.
-    return HttpGateway(url, api_key)
+def _at(url: str, api_key: str, receipt_keys: tuple[str, ...]) -> HttpGateway:
+    # One for each gateway and its keys, so that all agents share its connections.
+    return HttpGateway(url, api_key, receipt_keys=receipt_keys)

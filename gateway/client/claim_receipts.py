@@ -32,9 +32,18 @@ def parse_keys(texts: Iterable[str]) -> tuple[PublicKey, ...]:
     Raises:
         SettingsError: when one of them is not a whole key.
     """
+    return tuple(map(parse_public_key, key_lines(texts)))
+
+
+def key_lines(texts: Iterable[str]) -> tuple[str, ...]:
+    """Return lines of public keys.
+
+    Raises:
+        SettingsError: when it is one line, and no list of them.
+    """
     if isinstance(texts, str):
         raise SettingsError("Write the gateway's public keys as a list of lines.")
-    return tuple(map(parse_public_key, texts))
+    return tuple(texts)
 
 
 class ClaimReceipts:

@@ -10,7 +10,7 @@ forward itself, as `Twokey` does where it has the store.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, aclosing
 from typing import Any, Self
 
@@ -40,6 +40,8 @@ class RemoteTwokey:
     Args:
         url: of the gateway, ``https://…``; by default that of ``TWOKEY_GATEWAY``.
         api_key: by default that of ``TWOKEY_API_KEY``.
+        receipt_keys: public keys of the gateway, as `twokey keys list` prints them;
+            with any, a claim counts only with a receipt that one of them signed.
         retries: how long a run that fails is retried; None is the default.
         ungated: agent to names of tools that may start ungated; `connected`: them all.
         webhook_secrets: see `handle_webhook`; by default those of
@@ -57,12 +59,13 @@ class RemoteTwokey:
         url: str | None = None,
         *,
         api_key: str | None = None,
+        receipt_keys: Iterable[str] = (),
         retries: RetrySettings | None = None,
         ungated: Mapping[str, Collection[str]] | None = None,
         webhook_secrets: Sequence[str] | None = None,
     ) -> None:
         self._webhooks = WebhookVerifier(webhook_secrets)
-        self.gateway = gateway_at(url, api_key)
+        self.gateway = gateway_at(url, api_key, receipt_keys)
         self._threads = HttpThreads(self.gateway.connection)
         self._retries = retries or RetrySettings()
         self._ungated = ungated or {}

@@ -22,6 +22,11 @@ class Unproven:
     item: Item
     error: NotVerified
 
+    @property
+    def is_unknown_key(self) -> bool:
+        """Return whether the key that signed may only be missing in the settings."""
+        return self.error.reason == SecurityKind.KEY_UNKNOWN
+
 
 async def refuse_unproven(store: Store, found: Unproven) -> Refused:
     """Refuse a claim; where somebody changed the record, nothing of it runs any more.
@@ -30,11 +35,11 @@ async def refuse_unproven(store: Store, found: Unproven) -> Refused:
         BotKeyUnknown: when the key may only be missing in the settings; the call runs
             once it is there, if that is in time.
     """
-    approval, reason = found.approval, found.error.reason
+    approval = found.approval
     keys = store.keys_of_approval(approval.id)
     if keys is not None:
         await store.security.report(keys, _event(found))
-    if reason == "key_unknown":
+    if found.is_unknown_key:
         raise BotKeyUnknown(
             f"The gateway does not know the key that signed the decision of "
             f"{approval.id!r}, so nothing ran. If it is the bot's, add it to "
@@ -48,7 +53,11 @@ async def refuse_unproven(store: Store, found: Unproven) -> Refused:
 def _event(found: Unproven) -> SecurityEvent:
     approval = found.approval
     return SecurityEvent(
-        kind=SecurityKind.RECORD_FORGED,
+        kind=(
+            SecurityKind.KEY_UNKNOWN
+            if found.is_unknown_key
+            else SecurityKind.RECORD_FORGED
+        ),
         tenant=approval.tenant,
         about="decision",
         agent=approval.agent,

@@ -14,9 +14,11 @@ from tests.agent.agent_runner import pay as pay_turn
 from tests.agent.fake_gateway import FakeGateway
 from tests.api.api_stack import ApiStack, serving
 from tests.service.harness import ANA, ServiceHarness, claim_of
-from twokey.agent import current_receipt, receipt_meta
+from twokey.agent import ApprovalMiddleware, current_receipt, receipt_meta
+from twokey.agent.deep_agents import gated_subagents
 from twokey.agent.scripted_model import calling
 from twokey.gateway.approvals.decisions import Approve
+from twokey.gateway.client import choice
 from twokey.gateway.client.claim_receipts import NOT_PROVEN, ClaimReceipts
 from twokey.gateway.client.http_gateway import HttpGateway
 from twokey.gateway.errors import SettingsError
@@ -29,6 +31,7 @@ from twokey.gateway.protocol.wire import (
     Refused,
     Turn,
 )
+from twokey.gateway.remote.program import RemoteTwokey
 from twokey.gateway.store.store import Store
 from twokey.gateway.trust.key_folder import Role
 from twokey.gateway.trust.signing_key import SigningKey
@@ -158,3 +161,41 @@ def test_keys_are_a_list_of_whole_keys() -> None:
     for keys in (text, ["x"], [text[:-4]]):
         with pytest.raises(SettingsError):
             HttpGateway("https://gateway.example", "key", receipt_keys=keys)
+
+
+async def test_a_program_that_knows_the_gateways_key_takes_no_other(
+    stack: ApiStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other, key = [OTHER.public.text], stack.key()
+    monkeypatch.setenv(choice.URL_VARIABLE, stack.url)
+    monkeypatch.setenv(choice.KEY_VARIABLE, key)
+    gateways = [
+        choice.given_gateway(stack.url, key, other),
+        choice.given_gateway(None, None, other),
+        RemoteTwokey(stack.url, api_key=key, receipt_keys=other).gateway,
+    ]
+    plain = choice.given_gateway(stack.url, key)
+    assert isinstance(plain, HttpGateway)
+    claim = await _approved(stack, plain)
+    for gateway in gateways:
+        assert isinstance(gateway, HttpGateway)
+        assert await gateway.claim(claim) == Refused(reason=NOT_PROVEN)
+        await gateway.aclose()
+
+    assert isinstance(await plain.claim(claim), Claimed)
+    await plain.aclose()
+
+
+def test_keys_of_a_gateway_are_for_one_at_a_url(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv(choice.URL_VARIABLE, raising=False)
+    for given in (None, FakeGateway(FREE)):
+        with pytest.raises(SettingsError, match="for a gateway at a URL"):
+            choice.given_gateway(given, None, [OTHER.public.text])
+    with pytest.raises(SettingsError):
+        ApprovalMiddleware(
+            "a", gateway="https://a.example", api_key="tk_1", receipt_keys=["x"]
+        )
+    with pytest.raises(SettingsError):
+        gated_subagents([], gateway="https://a.example", receipt_keys="twokey/gateway+")

@@ -17,13 +17,15 @@ from pydantic import ValidationError
 from tests.api.api_stack import ApiStack, serving
 from tests.api.gateway_process import SECRET, environment, gateway_process
 from tests.conftest import eventually
-from tests.service.harness import ANA, ServiceHarness, claim_of
+from tests.service.harness import ANA, RULES, ServiceHarness, claim_of
+from tests.store_secrets import SECRETS
 from twokey.gateway.api.serving import serving_api
 from twokey.gateway.api_settings import ApiSettings
 from twokey.gateway.approvals.decisions import Approve
 from twokey.gateway.approvals.security import SecurityKind
 from twokey.gateway.client.http_gateway import HttpGateway
 from twokey.gateway.config import Settings
+from twokey.gateway.embed import Twokey
 from twokey.gateway.errors import NotAllowed, SettingsError
 from twokey.gateway.protocol.wire import Claimed, ProposedCall, Turn, TurnRef, Verdict
 from twokey.gateway.service.security_events import security_events
@@ -127,7 +129,7 @@ async def test_without_an_address_nothing_is_served(
 ) -> None:
     harness = ServiceHarness(store)
     agents, reviews = harness.agents, harness.reviews
-    async with serving_api(settings(tmp_path), store, agents, reviews) as url:
+    async with serving_api(settings(tmp_path), store, agents, reviews, None) as url:
         assert url == ""
 
 
@@ -138,7 +140,7 @@ async def test_a_request_with_a_wrong_key_is_noticed_once(
     agents, reviews = harness.agents, harness.reviews
     wrong = {"Authorization": f"Bearer tk_{'0' * 16}_{'0' * 64}"}
     served = serving_api(
-        settings(tmp_path, listen="127.0.0.1:0"), store, agents, reviews
+        settings(tmp_path, listen="127.0.0.1:0"), store, agents, reviews, None
     )
     async with served as url, httpx.AsyncClient(headers=wrong) as client:
         reply = await client.get(f"{url}/v1/events")
@@ -149,6 +151,27 @@ async def test_a_request_with_a_wrong_key_is_noticed_once(
     assert store.security.counts == {SecurityKind.KEY_REFUSED: 1}
 
 
+async def test_a_process_that_does_not_fit_is_not_ready(
+    store: Store, tmp_path: Path
+) -> None:
+    found = settings(tmp_path, listen="127.0.0.1:0")
+    async with (
+        Twokey(
+            policy=RULES, url=store.conn.url, secrets=SECRETS, data_dir=tmp_path
+        ) as house,
+        serving_api(
+            found, house.store, house.service, house.reviews, house.registration
+        ) as url,
+        httpx.AsyncClient(base_url=url) as client,
+    ):
+        before = await client.get("/readyz")
+        house.registration.problem = "Another gateway keeps its threads elsewhere."
+        after = await client.get("/readyz")
+
+    assert (before.status_code, after.status_code) == (200, 503)
+    assert after.json()["problems"] == [house.registration.problem]
+
+
 async def test_a_taken_port_is_a_sentence(store: Store, tmp_path: Path) -> None:
     harness = ServiceHarness(store)
     agents, reviews = harness.agents, harness.reviews
@@ -156,7 +179,7 @@ async def test_a_taken_port_is_a_sentence(store: Store, tmp_path: Path) -> None:
         listen = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(SettingsError, match=r"is in use; .* 'api\.listen'"):
             async with serving_api(
-                settings(tmp_path, listen=listen), store, agents, reviews
+                settings(tmp_path, listen=listen), store, agents, reviews, None
             ):
                 pass
 
@@ -169,7 +192,7 @@ async def test_tls_is_spoken_with_a_certificate(store: Store, tmp_path: Path) ->
         tmp_path, listen="127.0.0.1:0", certificate="tls.crt", private_key="tls.key"
     )
     async with (
-        serving_api(found, store, agents, reviews) as url,
+        serving_api(found, store, agents, reviews, None) as url,
         httpx.AsyncClient(base_url=url, verify=False) as client,  # noqa: S501 - its own certificate
     ):
         reply = await client.post("/v1/note")
@@ -188,7 +211,7 @@ async def test_a_certificate_that_cannot_be_used_is_a_sentence(
     )
     harness = ServiceHarness(store)
     with pytest.raises(SettingsError, match=r"api\.certificate"):
-        async with serving_api(found, store, harness.agents, harness.reviews):
+        async with serving_api(found, store, harness.agents, harness.reviews, None):
             pass
 
 

@@ -91,8 +91,8 @@ RECEIPTS_TABLE = (
     Mutant(
         "a key that is not known yet puts nothing aside",
         "gateway/service/unproven.py",
-        '    if reason == "key_unknown":\n',
-        "    if not reason:\n",
+        "    if found.is_unknown_key:\n",
+        "    if not found:\n",
         CLAIMED,
     ),
     Mutant(

@@ -14,7 +14,7 @@ from twokey.gateway.trust.keyring import Keyring
 
 
 async def _is_refused(stack: Stack) -> bool:
-    return stack.store.security.counts[SecurityKind.RECORD_FORGED] > 0
+    return stack.store.security.counts[SecurityKind.KEY_UNKNOWN] > 0
 
 
 async def test_a_decision_runs_once_the_gateway_knows_the_key_of_the_bot(

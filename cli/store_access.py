@@ -35,6 +35,7 @@ async def open_configured(
         insecure_dev=insecure_dev,
         waits=waits,
         keyring=keyring,
+        encrypt=settings.encrypt_store,
     ) as store:
         store.keep_audit(*settings.audit)
         yield store

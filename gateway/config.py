@@ -164,6 +164,7 @@ class _AsWritten(_Model):
     redis_url: Annotated[SecretStr, AfterValidator(_redis_url)] | None = None
     shards: int = Field(default=1, ge=1, le=_MAX_SHARDS)
     split_by_agent: bool = False
+    encrypt_store: bool = False
     workers: int = Field(default=8, ge=1, le=256)
     retention: RetentionSettings = RetentionSettings()
     retries: RetrySettings = RetrySettings()
@@ -211,6 +212,8 @@ class Settings(_AsWritten):
             set.
         split_by_agent: whether the agents of the tenant are spread over the shards;
             fixed for a tenant.
+        encrypt_store: whether texts of people, agents and tools are encrypted in the
+            store.
         workers: how many threads of agents are resumed at the same time.
         retention: how long the audit log is kept.
         audit_folder: where sealed segments of the audit log go; None keeps all of it in

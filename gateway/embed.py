@@ -60,6 +60,7 @@ class Twokey:
         url: the store's address; None is an embedded server in ``data_dir``.
         secrets: all processes on one store have the same; none: those in ``data_dir``.
         shards, split_by_agent: see ``docs/machines.md``; never changed.
+        encrypt_store: encrypt texts in the store (``docs/encryption.md``).
         data_dir: where the embedded server and the checkpoints live.
         checkpoints: a SQLite file or ``postgresql://`` URL instead of that.
         tenant: whose approvals these are.
@@ -93,6 +94,7 @@ class Twokey:
         secrets: Sequence[bytes] = (),
         shards: int = 1,
         split_by_agent: bool = False,
+        encrypt_store: bool = False,
         data_dir: Path = Path(".twokey"),
         checkpoints: str | None = None,
         tenant: str = "default",
@@ -112,12 +114,13 @@ class Twokey:
             url, slots, retries = settings.store_url, settings.workers, settings.retries
             ungated = {name: one.ungated for name, one in settings.agents.items()}
             shards, split_by_agent = settings.shards, settings.split_by_agent
-            tenant = settings.tenant
+            tenant, encrypt_store = settings.tenant, settings.encrypt_store
             checkpoints = settings.checkpoints.get_secret_value()
         keyring = keyring or own_keyring(settings, data_dir)
         self._open_store = partial(open_store, url, data_dir, secrets=secrets,
             shards=shards, tenant=tenant, split_by_agent=split_by_agent,
-            insecure_dev=insecure_dev, keyring=keyring)  # fmt: skip
+            encrypt=encrypt_store, insecure_dev=insecure_dev,
+            keyring=keyring)  # fmt: skip
         self._checkpoints = checkpoints or str(data_dir / "checkpoints.sqlite")
         self._tenant, self._slots, self._retries = tenant, slots, retries
         self._runners, self._ungated = Runners(), ungated or {}

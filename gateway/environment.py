@@ -19,6 +19,7 @@ VARIABLES: Final[Mapping[str, tuple[str, ...]]] = {
     "TWOKEY_REDIS_URL": ("redis_url",),
     "TWOKEY_SHARDS": ("shards",),
     "TWOKEY_SPLIT_BY_AGENT": ("split_by_agent",),
+    "TWOKEY_ENCRYPT_STORE": ("encrypt_store",),
     "TWOKEY_CHECKPOINTS": ("checkpoints",),
     "TWOKEY_POLICY": ("policy",),
     "TWOKEY_WORKERS": ("workers",),

@@ -242,9 +242,11 @@ def _values(
         raise ValueError("what is stored of the record is not known")
     # Only what changed is sent: most changes are about one of six large texts.
     texts = changed_texts(before, after, moved)
+    seals = RecordSeals(conn)
+    texts = seals.encryption.changes(before.id, before.tenant, stored.head, texts)
     fields = with_format(stored.head, head | texts)
     uses = {str(i): as_rows(one.uses) for i, one in what.inputs.items()}
-    sealed_after = sealed(RecordSeals(conn), before.id, following(stored, fields, uses))
+    sealed_after = sealed(seals, before.id, following(stored, fields, uses))
     fields[SEAL] = sealed_after.seal.hex()
     job = job_of(change)
     values: dict[str, object] = {

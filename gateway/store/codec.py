@@ -43,6 +43,10 @@ field, another meaning. An older version leaves what has a higher number alone, 
 newer one reads all lower numbers.
 """
 
+ENCRYPTED = 100
+"""How much higher the number of an encrypted record is: a version that cannot decrypt
+leaves it alone."""
+
 _NUMBERS = {
     "t": "changed_at_ms",
     "l": "lapses_at_ms",
@@ -192,7 +196,8 @@ def approval(
     check_format(approval_id, head)
     seals.check(approval_id, stored)
     try:
-        found = _together(approval_id, stored, _in_order(parts, head))
+        plain = _plain(approval_id, stored, seals)
+        found = _together(approval_id, plain, _in_order(parts, head))
         # Until format 14 these stood in the place of a seal.
         read = head.get if SEAL in head else head.__getitem__
         hashes = [read(f"{item.index}:h") for item in found.items]
@@ -226,7 +231,8 @@ def as_opened(
     approval(approval_id, stored, parts, seals)
     head = stored.head
     kept = {name: one for name, one in head.items() if not name.endswith(":d")}
-    return _together(approval_id, replace(stored, head=kept), _in_order(parts, head))
+    plain = _plain(approval_id, replace(stored, head=kept), seals)
+    return _together(approval_id, plain, _in_order(parts, head))
 
 
 def whose(pinned: bytes) -> tuple[str, TurnRef] | None:
@@ -241,6 +247,11 @@ def whose(pinned: bytes) -> tuple[str, TurnRef] | None:
         return None
 
 
+def format_of(*, is_encrypted: bool) -> str:
+    """Return the number of the format that a record is written in."""
+    return str(FORMAT + ENCRYPTED * is_encrypted)
+
+
 def check_format(record: str, found: Mapping[str, bytes]) -> None:
     """Check that this version knows the format of a record.
 
@@ -249,8 +260,12 @@ def check_format(record: str, found: Mapping[str, bytes]) -> None:
     """
     written = found.get("format", b"")
     # A record without a number is of a format before numbers.
-    if written.isdigit() and int(written) > FORMAT:
+    if written.isdigit() and int(written) % ENCRYPTED > FORMAT:
         raise NewerRecord(record, format=int(written), known=FORMAT)
+
+
+def _plain(approval_id: str, stored: Stored, seals: RecordSeals) -> Stored:
+    return Stored(*seals.encryption.opened(approval_id, stored.head, stored.pinned))
 
 
 def _in_order(parts: Parts, head: Mapping[str, bytes]) -> Shared:

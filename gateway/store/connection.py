@@ -75,20 +75,20 @@ class Connection:
     claims alive and serves synchronous agents (`twokey.agent.bridge`). A connection
     belongs to one loop, where all callers share it: see `twokey.gateway.store.node`.
 
-    A burst waits for its turn. Commands are tried again after a broken connection: the
-    caller has to make them safe to repeat.
+    Commands are tried again after a broken connection: callers make them repeatable.
 
     Attributes:
         secrets: what seals its texts, the one in use first.
         takes_unsealed: also what was written before there were seals.
-        confirmed_by: how many replicas must have what a script writes before its reply
-            counts.
+        encrypts: whether texts of people, agents and tools are encrypted.
+        confirmed_by: so many replicas must have what a script writes before it counts.
         resent: how often something was sent again, and may have been done before.
     """
 
     def __init__(self, url: str, *, is_embedded: bool = False) -> None:
         self.url = url
-        self.secrets, self.takes_unsealed = tuple[bytes, ...](), False
+        self.secrets = tuple[bytes, ...]()
+        self.takes_unsealed = self.encrypts = False
         self.confirmed_by = self.resent = 0
         self._hint = _EMBEDDED_HINT if is_embedded else _HINT
         self._servers: dict[asyncio.AbstractEventLoop, _Servers] = {}

@@ -37,6 +37,7 @@ async def open_store(  # noqa: PLR0913 - what a process says of its store, by na
     insecure_dev: bool = False,
     waits: bool = True,
     keyring: Keyring | None = None,
+    encrypt: bool = False,
 ) -> AsyncGenerator[Store]:
     """Open the store behind a URL, or the embedded one of a data folder.
 
@@ -53,6 +54,8 @@ async def open_store(  # noqa: PLR0913 - what a process says of its store, by na
         insecure_dev: accept a server that would lose acknowledged decisions.
         waits: wait for a server that is away for a while, see `until_usable`.
         keyring: the signing keys of this process; those that are missing are made.
+        encrypt: whether this process encrypts the texts that it stores; what another
+            one encrypted is read in any case.
 
     Raises:
         StoreUnavailable: when there is no server, or none in time.
@@ -73,6 +76,7 @@ async def open_store(  # noqa: PLR0913 - what a process says of its store, by na
         secrets = secrets or folder_secrets(data_dir)
         store = Store(url, secrets=secrets, shards=shards, engine=engine, split=split)
         store.keyring, store.tree_folder = keyring, data_dir / AUDIT_FOLDER
+        store.conn.encrypts = encrypt
         opened.push_async_callback(store.close)
 
         async def check() -> None:

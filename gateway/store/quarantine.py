@@ -20,6 +20,7 @@ from twokey.gateway.store.audit_seals import event_texts
 from twokey.gateway.store.connection import Connection, fields, milliseconds
 from twokey.gateway.store.jobs import Job
 from twokey.gateway.store.keys import KEEP_MS, Keys
+from twokey.gateway.store.record_encryption import DATA_KEY
 from twokey.gateway.store.record_seals import (
     QUARANTINE_SEAL,
     QUARANTINED,
@@ -94,7 +95,8 @@ async def quarantine(
     is_first = not seals.is_quarantined(approval_id, head)
     # Its keys exist for nobody, so what the script does with them changes nothing.
     nobody = ("", TurnRef(agent="", thread="", message_id=""))
-    tenant, ref = codec.whose(cast("bytes", pinned or b"")) or nobody
+    kept = seals.encryption.pinned(approval_id, head, cast("bytes", pinned or b""))
+    tenant, ref = codec.whose(kept) or nobody
     run_ref = ref.run_ref
     await _mend_of(conn, keys, approval_id, tenant, ref)
     event = Event(
@@ -129,7 +131,7 @@ async def quarantine(
                 **_set_aside(seals, approval_id, now_ms),
                 # Also where it is in doubt what wrote it: an older version must not
                 # read what this one wrote into it.
-                "format": str(codec.FORMAT),
+                "format": codec.format_of(is_encrypted=DATA_KEY in head),
             }
         ),
         as_read="{}",

@@ -12,6 +12,7 @@ from twokey.gateway.approvals.record import Approval
 from twokey.gateway.protocol import digest
 from twokey.gateway.store import codec
 from twokey.gateway.store.connection import number
+from twokey.gateway.store.record_encryption import DATA_KEY, MARK, may_be_encrypted
 from twokey.gateway.store.record_seals import (
     QUARANTINE_SEAL,
     SEAL,
@@ -19,8 +20,10 @@ from twokey.gateway.store.record_seals import (
     Stored,
 )
 
-_RAW: Final = {SEAL, QUARANTINE_SEAL, "run", "turn", "parts"}
+_RAW: Final = {SEAL, QUARANTINE_SEAL, DATA_KEY, "run", "turn", "parts"}
 """Fields that are bytes; they are in hex where fields are texts, see `prelude.lua`."""
+
+_MARK: Final = MARK.decode()
 
 
 def opened(
@@ -29,6 +32,7 @@ def opened(
     uses: Sequence[str],
     run: bytes,
     turn: bytes,
+    data_key: bytes = b"",
 ) -> dict[str, str]:
     """Return the head of a new approval, as fields to write, but for its seal.
 
@@ -38,14 +42,16 @@ def opened(
         uses: what each item uses of windows, as JSON.
         run: hash of its run, and its agent's namespace.
         turn: hash of its turn, where that has a key of its own; else empty.
+        data_key: wrapped, where what is pinned is encrypted.
     """
     raw = {"run": run, "turn": turn, "parts": b"".join(map(digest.to_raw, new.shared))}
+    raw[DATA_KEY] = data_key
     return {
         **codec.head(approval, approval.items),
         "rev": str(approval.rev),
         "n": str(len(approval.items)),
         "created": str(approval.created_at_ms),
-        "format": str(codec.FORMAT),
+        "format": codec.format_of(is_encrypted=bool(data_key)),
         **{name: one.hex() for name, one in raw.items() if one},
         **{f"{i}:w": rows for i, rows in enumerate(uses) if rows != "[]"},
     }
@@ -81,6 +87,8 @@ def applied(
             found.pop(name, None)
         elif name in _RAW:
             found[name] = bytes.fromhex(value)
+        elif value.startswith(_MARK) and may_be_encrypted(name):
+            found[name] = MARK + bytes.fromhex(value.removeprefix(_MARK))
         else:
             found[name] = value.encode()
     return found
@@ -95,10 +103,11 @@ def with_format(
     record, and must not read what this one wrote into it. Until format 14 the hash of
     each action stood in the head; now the seal is over the actions themselves.
     """
-    if head.get("format") == str(codec.FORMAT).encode():
+    written = codec.format_of(is_encrypted=DATA_KEY in head)
+    if head.get("format") == written.encode():
         return dict(changes)
     hashes = dict.fromkeys((one for one in head if one.endswith(":h")), False)
-    return {**changes, **hashes, "format": str(codec.FORMAT)}
+    return {**changes, **hashes, "format": written}
 
 
 def sealed(seals: RecordSeals, approval_id: str, stored: Stored) -> Stored:

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 
 from twokey.gateway.errors import CorruptRecord, ForgedRecord
 from twokey.gateway.store.connection import Connection
+from twokey.gateway.store.record_encryption import RecordEncryption
 from twokey.gateway.trust.derived_keys import Purpose
 from twokey.gateway.trust.seals import SealKeys, seal_keys
 
@@ -71,10 +72,14 @@ class RecordSeals:
 
     Args:
         conn: the store.
+
+    Attributes:
+        encryption: of what is sealed.
     """
 
     def __init__(self, conn: Connection) -> None:
         self._conn = conn
+        self.encryption = RecordEncryption(conn)
 
     @property
     def _keys(self) -> SealKeys:

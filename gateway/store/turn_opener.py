@@ -80,7 +80,12 @@ class TurnOpener:
         if approvals:
             await self._pending.add(keys, preconditions.tenant, thread[0])
         stored = [codec.new(one) for one in approvals]
-        pinned = [packed(one.pinned) for one in stored]
+        encryption = self._known.seals.encryption
+        kept = [
+            encryption.opening(one.id, packed(new.pinned))
+            for one, new in zip(approvals, stored, strict=True)
+        ]
+        pinned = [text for text, _ in kept]
         standing = await self._standing_rows(preconditions.standing)
         if standing is None:
             return None
@@ -139,7 +144,7 @@ class TurnOpener:
             place = Place(keys, run, of_turn, created_ms)
             rows = [
                 turn_opening.row(self._known.seals, place, *each, preconditions.held)
-                for each in zip(approvals, stored, pinned, strict=True)
+                for each in zip(approvals, stored, kept, strict=True)
             ]
             return await OPEN(
                 self._conn, **values, approvals=json.dumps(rows), created_ms=created_ms

@@ -112,7 +112,9 @@ def standing_row(seals: RecordSeals, read: Stored, used: Approval) -> dict[str, 
         read: as it was stored when it was read.
         used: the same with its uses from now on.
     """
-    fields = with_format(read.head, {"uses": uses(used)})
+    texts = {"uses": uses(used)}
+    texts = seals.encryption.changes(used.id, used.tenant, read.head, texts)
+    fields = with_format(read.head, texts)
     after = sealed(seals, used.id, following(read, fields, {}))
     return {
         "id": used.id,
@@ -151,10 +153,14 @@ def row(
     place: Place,
     approval: Approval,
     new: codec.NewRecord,
-    pinned: bytes,
+    kept: tuple[bytes, bytes],
     held: Mapping[str, Sequence[Use]],
 ) -> dict[str, object]:
-    """Return what the script needs to store a new approval."""
+    """Return what the script needs to store a new approval.
+
+    ``kept`` is what is pinned, as it is stored, and the data key of that.
+    """
+    pinned, data_key = kept
     created_ms, ends_ms = place.created_ms, place.created_ms + approval.ttl_ms
     items = [
         item
@@ -166,7 +172,7 @@ def row(
         *items, rev=1, created_at_ms=created_ms, expires_at_ms=ends_ms
     )
     used = [as_rows(held.get(item.id, ())) for item in items]
-    fields = record_heads.opened(opened, new, used, *place.of(approval))
+    fields = record_heads.opened(opened, new, used, *place.of(approval), data_key)
     stored = Stored(record_heads.applied({}, fields), pinned)
     return {
         "id": approval.id,

@@ -11,11 +11,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from twokey.gateway.errors import NotVerified
+from twokey.gateway.trust.derived_keys import Purpose, derived_key, key_id_of
 
 KEY_BYTES = 32
 _NONCE_BYTES = 12
@@ -48,6 +50,16 @@ class WrappingKeys:
     current: str
     _keys: Mapping[str, bytes] = field(repr=False)
 
+    def key(self, id_: str) -> bytes:
+        """Return a key by its id.
+
+        Raises:
+            NotVerified: ``key_unknown``.
+        """
+        if id_ not in self._keys:
+            raise NotVerified("key_unknown", f"the key {id_!r} is not configured")
+        return self._keys[id_]
+
     def new_data_key(self, tenant: str, approval: str) -> tuple[bytes, bytes]:
         """Return a new data key, and the same wrapped, for the store."""
         key = os.urandom(KEY_BYTES)
@@ -66,10 +78,21 @@ class WrappingKeys:
             NotVerified: ``key_unknown`` when its key is gone, ``changed`` when it is
                 not the one that was wrapped for this approval.
         """
-        id_, rest = wrapped[:_KEY_ID_BYTES].hex(), wrapped[_KEY_ID_BYTES:]
-        if id_ not in self._keys:
-            raise NotVerified("key_unknown", f"the key {id_!r} is not configured")
-        return decrypt(self._keys[id_], rest, Place(tenant, approval, "data key"))
+        place = Place(tenant, approval, "data key")
+        return decrypt(self.key(wrapped_by(wrapped)), wrapped[_KEY_ID_BYTES:], place)
+
+
+def wrapped_by(wrapped: bytes) -> str:
+    """Return the id of the key that a data key is wrapped with."""
+    return wrapped[:_KEY_ID_BYTES].hex()
+
+
+@lru_cache(maxsize=16)
+def wrapping_keys(secrets: tuple[bytes, ...]) -> WrappingKeys:
+    """Return the keys that are derived from these secrets; the first one is in use."""
+    ids = [key_id_of(one, Purpose.DATA_KEYS) for one in secrets]
+    keys = [derived_key(one, Purpose.DATA_KEYS) for one in secrets]
+    return WrappingKeys(ids[0], dict(zip(ids, keys, strict=True)))
 
 
 def encrypt(key: bytes, text: bytes, place: Place) -> bytes:

@@ -89,8 +89,8 @@ LIFETIMES_TABLE = (
     Mutant(
         "a record of a newer version is left alone",
         "gateway/store/codec.py",
-        "int(written) > FORMAT",
-        "int(written) > FORMAT + 9",
+        "int(written) % ENCRYPTED > FORMAT",
+        "int(written) % ENCRYPTED > FORMAT + 9",
         "tests/service/test_newer_records.py",
     ),
     Mutant(

@@ -117,7 +117,12 @@ local function call_with(command, key, arguments)
 end
 
 -- Fields of a record's head that are bytes: they come in hex.
-local RAW = {h = true, quarantine_seal = true, run = true, turn = true, parts = true}
+local RAW = {h = true, quarantine_seal = true, dk = true, run = true, turn = true, parts = true}
+
+-- Kinds of fields whose texts may be encrypted: then they come in hex behind this mark,
+-- see record_encryption.py.
+local ENCRYPTED, ENCRYPTED_MARK = {d = true, r = true, late = true, acknowledged = true,
+  remarks = true, inquiries = true, uses = true}, '\030'
 
 -- Write fields of a hash, and delete those that are false.
 local function write_fields(key, fields)
@@ -127,7 +132,12 @@ local function write_fields(key, fields)
     if not value then
       deleted[#deleted + 1] = field
     else
-      if RAW[field] then value = from_hex(value) end
+      if RAW[field] then
+        value = from_hex(value)
+      elseif ENCRYPTED[string.match(field, '[^:]*$')]
+        and string.sub(value, 1, 1) == ENCRYPTED_MARK then
+        value = ENCRYPTED_MARK .. from_hex(string.sub(value, 2))
+      end
       written[#written + 1] = field
       written[#written + 1] = value
     end

@@ -1,0 +1,287 @@
+"""With `encrypt_store` nobody reads a record without the secret, or moves a part."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from tests.service.harness import ANA, BEN, ServiceHarness, claim_of
+from tests.store_secrets import SECRETS
+from tests.streams import audit_entries
+from twokey.gateway.approvals.decisions import Approve, Edit, Reject
+from twokey.gateway.approvals.events import EventName
+from twokey.gateway.errors import CorruptRecord, ForgedRecord, NewerRecord
+from twokey.gateway.protocol.digest import action_args
+from twokey.gateway.protocol.records import Result
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.wire import Claimed, Refused
+from twokey.gateway.store import codec
+from twokey.gateway.store.connection import fields
+from twokey.gateway.store.record_encryption import DATA_KEY, MARK
+from twokey.gateway.store.record_seals import SEAL
+from twokey.gateway.store.store import Store
+from twokey.gateway.trust.encryption import wrapped_by
+
+WORD = "canary-4711"
+"""Stands in everything that is to be encrypted."""
+
+RAN = Result(ok=True, summary=f"refunded {WORD}", payload=f'"{WORD}"')
+
+
+@pytest.fixture
+def harness(store: Store) -> ServiceHarness:
+    store.conn.encrypts = True
+    return ServiceHarness(store)
+
+
+def another(
+    harness: ServiceHarness, *secrets: bytes, encrypts: bool = True
+) -> ServiceHarness:
+    """Return a gateway that has just started, and remembers nothing."""
+    url = harness.store.conn.url
+    store = Store(url, secrets=secrets or SECRETS, lease_ms=2000)
+    store.conn.encrypts, store.keyring = encrypts, harness.store.keyring
+    return ServiceHarness(store)
+
+
+async def stored(harness: ServiceHarness, approval: str) -> tuple[bytes, bytes]:
+    """Return all fields of a head in one text, and what is pinned."""
+    keys = harness.store.keys_of_tenant("default")
+    head = fields(await harness.store.conn.command("HGETALL", keys.head(approval)))
+    pinned = await harness.store.conn.command("GET", keys.pinned(approval))
+    assert isinstance(pinned, bytes)
+    return b"\n".join(name.encode() + b"=" + one for name, one in head.items()), pinned
+
+
+async def field(harness: ServiceHarness, approval: str, name: str) -> bytes:
+    key = harness.store.keys_of_tenant("default").head(approval)
+    found = await harness.store.conn.command("HGET", key, name)
+    assert isinstance(found, bytes)
+    return found
+
+
+async def edited_and_run(harness: ServiceHarness) -> str:
+    """Let a call be edited, approved and run; return its approval."""
+    ref, [verdict] = await harness.submit(
+        ("process_refund", {"amount": 5, "note": f"one {WORD}"})
+    )
+    click = await harness.click(verdict)
+    change = Edit(args={"amount": 4, "note": f"two {WORD}"}, reason=f"why {WORD}")
+    await harness.reviews.decide(click, change, ANA)
+    claim = claim_of(ref, verdict)
+    reply = await harness.agents.claim(claim)
+    assert isinstance(reply, Claimed)
+    assert action_args(reply.action) == {"amount": 4, "note": f"two {WORD}"}
+    await harness.agents.finish(claim.item_id, reply.fence, RAN)
+    return click.approval
+
+
+async def test_nothing_that_was_written_is_readable_in_the_record(
+    harness: ServiceHarness,
+) -> None:
+    approval = await edited_and_run(harness)
+
+    head, pinned = await stored(harness, approval)
+
+    assert pinned.startswith(MARK)
+    assert b"0:d=" + MARK in head
+    assert b"0:r=" + MARK in head
+    for text in (head, pinned):
+        for word in (WORD, "process_refund", "U0DAN", "U0ANA", "amount"):
+            assert word.encode() not in text
+
+
+async def test_another_process_with_the_secret_reads_all_of_it(
+    harness: ServiceHarness,
+) -> None:
+    approval = await edited_and_run(harness)
+
+    there = another(harness, encrypts=False)
+    read = await there.reviews.read(approval)
+
+    assert read
+    item = read.approval.items[0]
+    assert item.state is ItemState.EXECUTED
+    assert action_args(item.action)["note"] == f"two {WORD}"
+    assert item.edit
+    assert item.edit.reason == f"why {WORD}"
+    assert item.result
+    assert item.result.summary == f"refunded {WORD}"
+    await there.store.close()
+
+
+async def test_each_approval_has_a_key_of_its_own(harness: ServiceHarness) -> None:
+    first, _ = await harness.refund()
+    second, _ = await harness.refund(thread="t2")
+
+    keys = [await field(harness, one.approval, DATA_KEY) for one in (first, second)]
+
+    assert keys[0] != keys[1]
+    # The id of the wrapping key, a nonce, the key, and its tag.
+    assert {len(one) for one in keys} == {4 + 12 + 32 + 16}
+
+
+async def test_nothing_is_encrypted_unless_it_is_asked_for(store: Store) -> None:
+    harness = ServiceHarness(store)
+    click, _ = await harness.refund()
+
+    head, pinned = await stored(harness, click.approval)
+
+    assert f"{DATA_KEY}=".encode() not in head
+    assert not pinned.startswith(MARK)
+    assert f"format={codec.FORMAT}".encode() in head
+
+
+async def test_what_was_opened_before_stays_as_it_is_and_goes_on(store: Store) -> None:
+    plain = ServiceHarness(store)
+    click, claim = await plain.refund()
+
+    there = another(plain)
+    await there.reviews.decide(click, Approve(), ANA)
+
+    assert isinstance(await plain.agents.claim(claim), Claimed)
+    head, _ = await stored(plain, click.approval)
+    assert f"{DATA_KEY}=".encode() not in head
+    await there.store.close()
+
+
+async def test_a_process_that_does_not_encrypt_keeps_encrypted_records_so(
+    harness: ServiceHarness,
+) -> None:
+    click, _ = await harness.refund()
+
+    there = another(harness, encrypts=False)
+    await there.reviews.decide(click, Reject(reason=f"no {WORD}"), ANA)
+
+    head, _ = await stored(harness, click.approval)
+    assert b"0:d=" + MARK in head
+    assert WORD.encode() not in head
+    await there.store.close()
+
+
+async def test_a_version_that_cannot_decrypt_leaves_it_alone(
+    harness: ServiceHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    click, _ = await harness.refund()
+    written = int(await field(harness, click.approval, "format"))
+
+    # Versions before this one compare the whole number.
+    monkeypatch.setattr(codec, "ENCRYPTED", 1 + written)
+
+    there = another(harness)
+    with pytest.raises(NewerRecord):
+        await there.reviews.read(click.approval)
+    await there.store.close()
+
+
+async def test_after_the_secret_was_replaced_it_is_read_and_wrapped_anew(
+    harness: ServiceHarness,
+) -> None:
+    click, claim = await harness.refund()
+    before = await field(harness, click.approval, DATA_KEY)
+
+    there = another(harness, b"n" * 32, *SECRETS)
+    await there.reviews.decide(click, Approve(reason=f"fine {WORD}"), ANA)
+
+    after = await field(harness, click.approval, DATA_KEY)
+    assert wrapped_by(after) != wrapped_by(before)
+    assert isinstance(await there.agents.claim(claim), Claimed)
+    await there.store.close()
+
+
+Move = Callable[[ServiceHarness, str, str], Awaitable[None]]
+
+
+async def _pinned_of_another(harness: ServiceHarness, one: str, other: str) -> None:
+    keys, conn = harness.store.keys_of_tenant("default"), harness.store.conn
+    theirs = await conn.command("GET", keys.pinned(other))
+    assert isinstance(theirs, bytes)
+    await conn.command("SET", keys.pinned(one), theirs)
+
+
+async def _key_of_another(harness: ServiceHarness, one: str, other: str) -> None:
+    theirs = await field(harness, other, DATA_KEY)
+    key = harness.store.keys_of_tenant("default").head(one)
+    await harness.store.conn.command("HSET", key, DATA_KEY, theirs)
+
+
+async def _text_of_another(harness: ServiceHarness, one: str, other: str) -> None:
+    theirs = await field(harness, other, "0:d")
+    key = harness.store.keys_of_tenant("default").head(one)
+    await harness.store.conn.command("HSET", key, "0:d", theirs)
+
+
+async def _text_of_another_field(harness: ServiceHarness, one: str, _: str) -> None:
+    mine = await field(harness, one, "0:d")
+    key = harness.store.keys_of_tenant("default").head(one)
+    await harness.store.conn.command("HSET", key, "0:late", mine)
+
+
+async def _no_key(harness: ServiceHarness, one: str, _: str) -> None:
+    key = harness.store.keys_of_tenant("default").head(one)
+    await harness.store.conn.command("HDEL", key, DATA_KEY)
+
+
+@pytest.mark.parametrize(
+    "move",
+    [
+        _pinned_of_another,
+        _key_of_another,
+        _text_of_another,
+        _text_of_another_field,
+        _no_key,
+    ],
+)
+async def test_what_was_moved_is_refused_even_if_it_was_sealed_there(
+    harness: ServiceHarness, move: Move
+) -> None:
+    clicks = [await harness.refund(thread=one) for one in ("t1", "t2")]
+    for click, _ in clicks:
+        await harness.reviews.decide(click, Approve(reason=WORD), ANA)
+    (one, claim), (other, _) = clicks
+
+    # The store of the tests seals anew what they write: as if the seal were broken.
+    await move(harness, one.approval, other.approval)
+
+    there = another(harness)
+    reply = await there.agents.claim(claim)
+    assert isinstance(reply, Refused)
+    with pytest.raises(CorruptRecord):
+        await there.reviews.read(one.approval)
+    entries = await audit_entries(
+        harness.store.conn, harness.store.keys_of_tenant("default")
+    )
+    assert EventName.SECURITY_DETECTED in {entry.name for entry in entries}
+    await there.store.close()
+
+
+async def test_a_process_with_another_secret_reads_nothing(
+    harness: ServiceHarness,
+) -> None:
+    click, _ = await harness.refund()
+    sealed = await field(harness, click.approval, SEAL)
+
+    there = another(harness, b"x" * 32)
+    with pytest.raises(ForgedRecord):
+        await there.reviews.read(click.approval)
+
+    assert await field(harness, click.approval, SEAL) == sealed
+    await there.store.close()
+
+
+async def test_calls_of_one_approval_are_decided_and_run_apart(
+    harness: ServiceHarness,
+) -> None:
+    first, second = {"amount": 1, "note": WORD}, {"amount": 2, "note": WORD}
+    ref, verdicts = await harness.submit(
+        ("process_refund", {**first}), ("process_refund", {**second})
+    )
+    for verdict in verdicts:
+        await harness.reviews.decide(await harness.click(verdict), Approve(), BEN)
+
+    replies = [await harness.agents.claim(claim_of(ref, one)) for one in verdicts]
+
+    assert all(isinstance(one, Claimed) for one in replies)
+    head, pinned = await stored(harness, verdicts[0].item_id.split(".")[0])
+    assert WORD.encode() not in head + pinned

@@ -215,7 +215,7 @@ async def test_slow_clients_are_cut_off_and_keep_nobody_out(store: Store) -> Non
             writer.write(start + (body if number % 2 else b""))
         async with httpx.AsyncClient(base_url=stack.url) as client:
             health = await client.get("/healthz")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             ends = await asyncio.gather(
                 *(reader.read(-1) for reader, _ in slow), return_exceptions=True
             )
@@ -236,7 +236,7 @@ async def test_what_is_no_http_is_a_problem(stack: ApiStack) -> None:
     ):
         reader, writer = await asyncio.open_connection(host, int(port))
         writer.write(sent)
-        reply = await asyncio.wait_for(reader.read(-1), 10)
+        reply = await asyncio.wait_for(reader.read(-1), 30)
         head, _, body = reply.partition(b"\r\n\r\n")
         assert b" 400 " in head
         assert json.loads(body)["type"].endswith("/malformed")

@@ -204,7 +204,7 @@ async def test_a_wait_for_events_ends_with_the_first(stack: ApiStack) -> None:
         )
         done, _ = await asyncio.wait([waiting], timeout=0.3)
         await decide(stack, verdict)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             page = (await waiting).json()
 
     assert not done
@@ -282,7 +282,7 @@ async def test_a_stream_ends_with_its_key(
     _, verdict = await refund(stack)
     async with (
         reader(stack) as client,
-        asyncio.timeout(10),
+        asyncio.timeout(30),
         client.stream(
             "GET", "/v1/events", headers={"Accept": "text/event-stream"}
         ) as reply,

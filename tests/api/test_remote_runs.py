@@ -121,7 +121,7 @@ async def test_a_wait_ends_with_the_decision(stack: ApiStack) -> None:
         ]
         done, _ = await asyncio.wait(waiting, timeout=0.2)
         await mine.approve(verdict)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             found = await asyncio.gather(*waiting)
 
     assert not done
@@ -141,7 +141,7 @@ async def test_a_wait_ends_when_the_gateway_stops(stack: ApiStack) -> None:
         await asyncio.wait([waiting], timeout=0.2)
         for feed in stack.feeds:
             feed.end_waits()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             assert await waiting == ()
 
 

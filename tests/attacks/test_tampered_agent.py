@@ -376,7 +376,7 @@ async def test_a_job_that_nobody_can_read_keeps_no_other_from_being_done(
         await conn.command("XADD", keys.jobs, "*", b"\xff", b"\xff")
         await conn.command("ZADD", keys.retry, 0, "{broken")
 
-        async with asyncio.timeout(6):
+        async with asyncio.timeout(20):
             await stack.ask(REFUND)
             [item] = await stack.asked()
             await stack.decide(item)

@@ -418,7 +418,7 @@ class SlowDoor(Door):
 
 async def read_to_the_end(reader: asyncio.StreamReader) -> bytes:
     """Read until the other side closes; a bare close counts as cut off."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         data = await reader.read()
     if not data:
         raise ConnectionResetError

@@ -223,7 +223,7 @@ async def test_a_change_that_nobody_told_of_is_seen_all_the_same(stand: Stand) -
     stand.add(WORDS, "t1")
     stand.scheduler.changed.clear()
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while len(stand.queue):  # noqa: ASYNC110 - nothing tells of it here
             await asyncio.sleep(0.05)
 

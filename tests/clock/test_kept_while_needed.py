@@ -137,6 +137,19 @@ async def test_a_call_is_known_until_it_has_ended_and_its_card_as_long(
         assert found is not None or not was_open, "it ended unseen"
 
 
+async def test_what_is_open_loses_a_lifetime_that_it_should_not_have(
+    harness: ServiceHarness,
+) -> None:
+    made, conn = await carded(harness), harness.store.conn
+    keys, approval = harness.store.keys_of_tenant("default"), made[0].approval
+    for key in (keys.head(approval), keys.pinned(approval), keys.card(approval)):
+        await conn.command("PEXPIRE", key, 60_000)
+
+    await approved(harness, made)
+
+    assert await wrong_lifetimes(conn) == []
+
+
 async def test_a_card_of_30_days_is_still_known_when_it_expires(
     harness: ServiceHarness, clock: Clock
 ) -> None:

@@ -245,7 +245,7 @@ AS_SHOWN_TABLE = (
     Mutant(
         "what would run is compared with what is remembered",
         "gateway/store/lua/next_version.lua",
-        "if redis.sha1hex(value or '') ~= sha1 then return true end",
+        "if redis.sha1hex(values[field] or '') ~= sha1 then return true end",
         "",
         "tests/service/test_executions.py tests/service/test_newer_records.py",
     ),

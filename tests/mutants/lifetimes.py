@@ -10,6 +10,13 @@ OPEN_OF_RUN = "tests/store/test_open_of_run.py"
 
 LIFETIMES_TABLE = (
     Mutant(
+        "what is open loses a lifetime that it should not have",
+        "gateway/store/lua/lifetimes.lua",
+        "if not needed or redis.call('PTTL', head) >= 0 then",
+        "if not needed then",
+        "tests/clock/test_kept_while_needed.py",
+    ),
+    Mutant(
         "a doubt is kept until people reconcile it",
         "gateway/store/lua/lifetimes.lua",
         "executing = true, in_doubt = true}",

@@ -6,7 +6,10 @@ local OPEN = {pending = true, authorized = true, executing = true, in_doubt = tr
 
 local function is_open(head)
   -- An approval that is kept no longer has no `n`: nothing of it is open.
-  for i = 0, (tonumber(redis.call('HGET', head, 'n')) or 0) - 1 do
+  local n, first = unpack(redis.call('HMGET', head, 'n', '0:s'))
+  n = tonumber(n) or 0
+  if n > 0 and OPEN[first] then return true end
+  for i = 1, n - 1 do
     if OPEN[redis.call('HGET', head, i .. ':s')] then return true end
   end
   return false
@@ -178,13 +181,18 @@ end
 local function retain(head, pinned, keep)
   local base, id = split(head)
   local needed = is_open(head)
-  live_on({head, pinned}, not needed and keep)
-  live_on(attached(head), not needed and keep)
+  -- One that was open and is has no lifetime, and what belongs to it has none, either:
+  -- all of it got and gets that together, see `live_as_long_as`.
+  if not needed or redis.call('PTTL', head) >= 0 then
+    live_on({head, pinned}, not needed and keep)
+    live_on(attached(head), not needed and keep)
+  end
   -- Also of one that is open: no deadline, doubt or reminder is so far apart.
   local created = tonumber(redis.call('HGET', head, 'created')) or 0
   know_short(base, id, created, now_ms() + 4 * keep)
+  if needed then return end
   local run, turn, ns = belongs_to(head)
-  if needed or not run then return end
+  if not run then return end
   local was_open = leave_run(base, run, id, ns, keep)
   if was_open then
     redis.call('ZADD', base .. 'run:' .. run, created, listed(id) .. ns)

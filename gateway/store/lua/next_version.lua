@@ -17,10 +17,21 @@ end
 -- Return whether something is not as a change takes it to be, which nobody read for it.
 local function is_otherwise(change, now)
   local assumed = change.assumed
-  for field, sha1 in pairs(assumed.large or {}) do
-    local value = field == 'pinned' and redis.call('GET', change.pinned)
-      or redis.call('HGET', change.head, field)
-    if redis.sha1hex(value or '') ~= sha1 then return true end
+  if assumed.large then
+    local names, values = {}, {}
+    for field in pairs(assumed.large) do
+      if field ~= 'pinned' then names[#names + 1] = field end
+    end
+    for at = 1, #names, MOST_FIELDS do
+      local last = math.min(#names, at + MOST_FIELDS - 1)
+      for index, value in ipairs(redis.call('HMGET', change.head, unpack(names, at, last))) do
+        values[names[at + index - 1]] = value
+      end
+    end
+    if assumed.large.pinned then values.pinned = redis.call('GET', change.pinned) end
+    for field, sha1 in pairs(assumed.large) do
+      if redis.sha1hex(values[field] or '') ~= sha1 then return true end
+    end
   end
   for _, row in ipairs(assumed.totals or {}) do
     local total = total_with(row[2], row[3], uses_of(change.head, row[1]), now)
@@ -115,8 +126,9 @@ end
 local function move_queues(change)
   for _, queue in ipairs(change.queues.leaves or {}) do
     redis.call('ZREM', queue, listed(change.id))
-    until_last(queue)
   end
+  local enters = change.queues.enters or {}
+  if #enters == 0 then return end
   local due = nil
   for i = 0, (tonumber(redis.call('HGET', change.head, 'n')) or 0) - 1 do
     if redis.call('HGET', change.head, i .. ':s') == 'pending' then
@@ -125,7 +137,7 @@ local function move_queues(change)
     end
   end
   if due then
-    enter_queues(change.queues.enters or {}, change.id, due, change.queues.groups)
+    enter_queues(enters, change.id, due, change.queues.groups)
   end
 end
 
@@ -141,9 +153,11 @@ local function write_version(change, now)
   move_uses(change, now)
   local corrupt = redis.call('HEXISTS', head, 'quarantined') == 1
   for i, state in pairs(change.states) do
-    local item, expires = listed(id) .. i, tonumber(end_of(head, i)) or now
+    local item, expires = listed(id) .. i, now
     if state == 'pending' then
+      expires = tonumber(end_of(head, i)) or now
       redis.call('ZADD', change.waiting, expires, item)
+      until_last(change.waiting)
     else
       redis.call('ZREM', change.waiting, item)
     end
@@ -154,7 +168,6 @@ local function write_version(change, now)
       update_uses(head, i, state, now, expires + keep)
     end
   end
-  until_last(change.waiting)
   move_queues(change)
   for _, row in ipairs(change.set) do
     if row[2] == 0 then

@@ -32,14 +32,15 @@ end
 local function note_precedents(rows, now)
   for _, row in ipairs(rows) do
     local key, call, kind, keep = row[1], row[2], row[3], row[5]
-    redis.call('HINCRBY', key, 'n', 1)
     if kind then
-      local was = redis.call('HGET', key, call) or ''
-      local since, of = string.match(was, '^(%d+) %d+ (%l+) ')
+      local n, was = unpack(redis.call('HMGET', key, 'n', call))
+      local since, of = string.match(was or '', '^(%d+) %d+ (%l+) ')
       if of ~= kind then since = string.format('%.0f', now) end
       local times = since .. ' ' .. string.format('%.0f', now)
-      redis.call('HSET', key, call, times .. ' ' .. kind .. ' ' .. row[4])
+      redis.call('HSET', key, 'n', string.format('%.0f', (tonumber(n) or 0) + 1),
+        call, times .. ' ' .. kind .. ' ' .. row[4])
     else
+      redis.call('HINCRBY', key, 'n', 1)
       redis.call('HDEL', key, call)
     end
     trim_precedents(key, now)

@@ -1,9 +1,14 @@
 -- Functions that all scripts share; script.py puts them behind the first line of each.
 -- The server's clock and no process's: all deadlines are compared with this one. Redis
--- replicates what a script wrote, not the script, so a clock in it is safe.
+-- replicates what a script wrote, not the script, so a clock in it is safe. A script is
+-- run at one moment.
+local NOW = nil
 local function now_ms()
-  local time = redis.call('TIME')
-  return tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+  if NOW == nil then
+    local time = redis.call('TIME')
+    NOW = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+  end
+  return NOW
 end
 
 local function to_hex(raw)
@@ -75,15 +80,16 @@ local function reindex(head, expiry, id, now)
     if at > 0 and (due == nil or at < due) then due = at end
   end
   for i = 0, tonumber(redis.call('HGET', head, 'n')) - 1 do
-    local state = redis.call('HGET', head, i .. ':s')
+    local item = redis.call('HMGET', head, i .. ':s', i .. ':l', i .. ':u')
+    local state = item[1]
     if state == 'pending' then
       consider(end_of(head, i))
     elseif state == 'authorized' then
-      consider(redis.call('HGET', head, i .. ':l'))
+      consider(item[2])
     elseif state == 'executing' then
       -- The next process that asks for a claim finds that it has ended.
       -- Listed again, an idempotent call that stays executing would be swept for ever.
-      local ends = tonumber(redis.call('HGET', head, i .. ':u') or '0')
+      local ends = tonumber(item[3] or '0')
       if ends > now then consider(ends) end
     end
   end

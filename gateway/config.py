@@ -212,8 +212,7 @@ class Settings(_AsWritten):
             set.
         split_by_agent: whether the agents of the tenant are spread over the shards;
             fixed for a tenant.
-        encrypt_store: whether texts of people, agents and tools are encrypted in the
-            store.
+        encrypt_store: whether texts are encrypted in the store.
         workers: how many threads of agents are resumed at the same time.
         retention: how long the audit log is kept.
         audit_folder: where sealed segments of the audit log go; None keeps all of it in

@@ -117,9 +117,9 @@ class Twokey:
             tenant, encrypt_store = settings.tenant, settings.encrypt_store
             checkpoints = settings.checkpoints.get_secret_value()
         keyring = keyring or own_keyring(settings, data_dir)
-        self._open_store = partial(open_store, url, data_dir, secrets=secrets,
-            shards=shards, tenant=tenant, split_by_agent=split_by_agent, keyring=keyring,
-            insecure_dev=insecure_dev, encrypt=encrypt_store)  # fmt: skip
+        self._open_store = partial(open_store, url, data_dir, keyring=keyring,
+            secrets=secrets, shards=shards, tenant=tenant, encrypt=encrypt_store,
+            split_by_agent=split_by_agent, insecure_dev=insecure_dev)  # fmt: skip
         self._checkpoints = checkpoints or str(data_dir / "checkpoints.sqlite")
         self._tenant, self._slots, self._retries = tenant, slots, retries
         self._runners, self._ungated = Runners(), ungated or {}

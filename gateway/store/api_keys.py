@@ -49,6 +49,7 @@ class ApiKeyStore:
     def __init__(self, store: Store, seals: SealKeys, *, tenant: str) -> None:
         self._conn = store.conn
         self._security = store.security
+        self._index = store.audit_index
         self._keys = store.keys_of_tenant(tenant)
         self._name = self._keys.api_keys(tenant)
         self._seals = seals
@@ -70,7 +71,9 @@ class ApiKeyStore:
         if not isinstance(stored, bytes):
             return None
         key = await self._read(key_id, stored)
-        return None if key is None else FoundKey(key, _time(milliseconds(time)))
+        if key is None or await self._was_revoked(key, stored):
+            return None
+        return FoundKey(key, _time(milliseconds(time)))
 
     async def all(self) -> tuple[ApiKey, ...]:
         """Return every key, the oldest first; those that ended long ago are dropped.
@@ -167,6 +170,15 @@ class ApiKeyStore:
             evidence=hashlib.sha256(stored).hexdigest() if stored else "",
         )
         await self._security.report(self._keys, found)
+
+    async def _was_revoked(self, key: ApiKey, stored: bytes) -> bool:
+        """Return whether the audit log has that a key ended which is said to count."""
+        shard = self._keys.shard
+        if key.revoked_at or not self._index.is_revoked(shard, self._tenant, key.id):
+            return False
+        # An older sealed copy was put back into the store.
+        await self.report(SecurityKind.REPLAYED, key.id, stored)
+        return True
 
     async def _read(self, key_id: str, stored: bytes) -> ApiKey | None:
         try:

@@ -4,7 +4,8 @@ A record that is older than an entry of the log about it was put back by somebod
 seal verifies, for it was ours once. Processes that start know nothing of records that
 changed before, so the writer of the audit tree keeps beside it, for each approval, the
 highest rev that a sealed entry had. It is asked in memory, and for what was not asked
-lately in a SQLite file, by one look at one page.
+lately in a SQLite file, by one look at one page. The same holds for API keys: one that
+was revoked stands there, too.
 
 The file follows from the log: it is written with each checkpoint, and where it is lost
 or behind, it is built again from the entries that are kept.
@@ -21,6 +22,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
+from pydantic import BaseModel, Field
+
 from twokey.gateway.approvals.audit_leaf import SealState
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.store.audit_seals import nonce_of
@@ -30,6 +33,7 @@ from twokey.gateway.store.keys import shard_of_approval
 _MOST_KNOWN = 50_000
 _APPROVAL = re.compile(r'"approval":"(ap_s[0-9]{1,4}_[0-9a-f]{32})"')
 _CLAIMED = f'"{EventName.ITEM_EXECUTING}"'
+_REVOKED = f'"{EventName.API_KEY_REVOKED}"'
 _TABLES = """
 CREATE TABLE IF NOT EXISTS seen (
     approval TEXT PRIMARY KEY, rev INTEGER NOT NULL, claimed INTEGER NOT NULL
@@ -59,6 +63,14 @@ class Seen(NamedTuple):
         return Seen(max(self.rev, other.rev), self.claimed or other.claimed)
 
 
+class JsonEvent(BaseModel):
+    """What is read of an event that a newer version may have written."""
+
+    name: str = ""
+    tenant: str = ""
+    data: dict[str, str] = Field(default_factory=dict)
+
+
 class AuditIndex:
     """The index of all shards, as one process knows it.
 
@@ -79,16 +91,23 @@ class AuditIndex:
         Compare a record only with what this returned before the record was read: it
         may change right behind the reading.
         """
+        return self._newest(approval, shard_of_approval(approval) or "")
+
+    def is_revoked(self, shard: str, tenant: str, key_id: str) -> bool:
+        """Return whether the log of a shard has that an API key was revoked."""
+        return self._newest(_key_name(tenant, key_id), shard).rev > 0
+
+    def _newest(self, name: str, shard: str) -> Seen:
         with self._lock:
             # What the file says is not remembered: another process may write it.
-            return self._known.get(approval) or self._stored(approval)
+            return self._known.get(name) or self._stored(name, shard)
 
     def note(self, seen: Mapping[str, Seen]) -> None:
         """Remember what entries say that cannot get lost any more."""
-        for approval, one in seen.items():
-            found = self.newest(approval).joined(one)
+        for name, one in seen.items():
+            found = self._newest(name, shard_of_approval(name) or "").joined(one)
             with self._lock:
-                self._keep(approval, found)
+                self._keep(name, found)
 
     def close(self) -> None:
         """Close the files."""
@@ -129,14 +148,13 @@ class AuditIndex:
             return ""
         return str(found[1]) if found and found[0] == origin else ""
 
-    def _stored(self, approval: str) -> Seen:
-        shard = shard_of_approval(approval)
+    def _stored(self, name: str, shard: str) -> Seen:
         path = self._path(shard) if shard else None
         if path is None:
             return Seen()
         query = "SELECT rev, claimed FROM seen WHERE approval = ?"
         try:
-            found = self._reader(path).execute(query, (approval,)).fetchone()
+            found = self._reader(path).execute(query, (name,)).fetchone()
         except (sqlite3.Error, OSError):
             return Seen()
         return Seen(int(found[0]), bool(found[1])) if found else Seen()
@@ -166,9 +184,25 @@ class AuditIndex:
 
 
 def seen_in(row: Row, state: str) -> tuple[str, Seen] | None:
-    """Return what an entry says of an approval; None for one that says nothing."""
+    """Return what an entry says of an approval, or of an API key; None for nothing."""
     rev, _ = nonce_of(row.seal)
-    if state != SealState.SEALED or not rev:
+    if state != SealState.SEALED:
+        return None
+    if _REVOKED in row.event and (key := _revoked_in(row.event)):
+        return key
+    if not rev:
         return None
     found = _APPROVAL.search(row.event)
     return (found[1], Seen(rev, _CLAIMED in row.event)) if found else None
+
+
+def _revoked_in(event: str) -> tuple[str, Seen] | None:
+    # Words of somebody may name the event as well.
+    found = JsonEvent.model_validate_json(event)
+    if found.name != EventName.API_KEY_REVOKED:
+        return None
+    return _key_name(found.tenant, found.data.get("key", "")), Seen(rev=1)
+
+
+def _key_name(tenant: str, key_id: str) -> str:
+    return f"api_key {tenant} {key_id}"

@@ -169,8 +169,8 @@ AUDIT_TABLE = (
     Mutant(
         "what somebody else wrote does not move the index",
         "gateway/store/audit_index.py",
-        "    if state != SealState.SEALED or not rev:",
-        "    if not rev:",
+        "    if state != SealState.SEALED:\n        return None\n",
+        "",
         INDEX,
     ),
     Mutant(

@@ -25,11 +25,17 @@ from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.business_state import stateless_hash
 from twokey.gateway.protocol.public_keys import PublicKey
 from twokey.gateway.protocol.records import Person
+from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.verbs import Finding, Verb
 
 TAG = b"twokey/v1/decision\x00"
 
-_APPROVING = frozenset({Verb.APPROVE, Verb.EDIT})
+_ENDED_BY = {
+    ItemState.REJECTED: Verb.REJECT,
+    ItemState.ANSWERED: Verb.RESPOND,
+    # By those who asked for it.
+    ItemState.WITHDRAWN: Verb.REJECT,
+}
 
 
 class DecisionKey(Protocol):
@@ -156,8 +162,10 @@ def word_of_edit(approval: Approval, item: Item) -> Word | None:
     )
 
 
-def check(word: Word, signature: Signature | None, keys: Sequence[PublicKey]) -> None:
-    """Check that the bot signed a word.
+def check(
+    word: Word, signature: Signature | None, keys: Sequence[PublicKey]
+) -> Signature:
+    """Check that the bot signed a word; return its signature.
 
     Raises:
         NotVerified: ``unsigned``, ``key_unknown`` or ``signature_wrong``.
@@ -174,19 +182,49 @@ def check(word: Word, signature: Signature | None, keys: Sequence[PublicKey]) ->
     message = word.message(signature)
     if not any(key.has_signed(message, raw) for key in known):
         raise NotVerified("signature_wrong", "it is not what the bot signed")
+    return signature
 
 
 def check_end(approval: Approval, item: Item, keys: Sequence[PublicKey]) -> None:
     """Check the rejection, the answer or the withdrawal that a person gave.
 
     Raises:
+        NotVerified: as `check`, and ``verb_wrong``.
+    """
+    verb, decision = _ENDED_BY.get(item.state), item.decision
+    # The agent itself can drop a call, and then nobody said a word.
+    if verb is None or (decision is None and item.state is ItemState.WITHDRAWN):
+        return
+    if decision is None:
+        raise NotVerified("unsigned", "nobody has decided it")
+    word = word_of_end(approval, item, decision, item.action_hash)
+    signature = check(word, decision.signed, keys)
+    if not signature.verb is decision.verb is verb:
+        raise NotVerified("verb_wrong", "people said something else")
+
+
+def check_edit(approval: Approval, item: Item, keys: Sequence[PublicKey]) -> None:
+    """Check that a person made the edit of a call, where there is one.
+
+    Raises:
         NotVerified: as `check`.
     """
-    decision = item.decision
-    if decision is None or decision.verb in _APPROVING:
+    word = word_of_edit(approval, item)
+    if word is not None:
+        check(word, item.edit_signed, keys)
+
+
+def check_finding(approval: Approval, item: Item, keys: Sequence[PublicKey]) -> None:
+    """Check that people found out what the record says of an execution in doubt.
+
+    Raises:
+        NotVerified: as `check`, and ``too_few``.
+    """
+    if item.finding is None:
         return
-    word = word_of_end(approval, item, decision, item.action_hash)
-    check(word, decision.signed, keys)
+    votes = _found_votes(approval, item, keys)
+    if not quorum.tally(item.requirement, votes, item.action_hash).is_met:
+        raise NotVerified("too_few", "fewer people found this than have to agree")
 
 
 def check_authorization(
@@ -204,7 +242,7 @@ def check_authorization(
     votes = item.votes_now
     for vote in votes:
         check(word_of_vote(approval, item, vote), vote.signed, keys)
-    _check_edit(approval, item, keys)
+    check_edit(approval, item, keys)
     barred = (
         *approval.principals,
         *permission.editors(item, item.requirement),
@@ -240,12 +278,6 @@ def _proven_roles(item: Item, vote: Vote, signature: Signature) -> tuple[str, ..
     return tuple(name for name in vote.roles if name in proven)
 
 
-def _check_edit(approval: Approval, item: Item, keys: Sequence[PublicKey]) -> None:
-    word = word_of_edit(approval, item)
-    if word is not None:
-        check(word, item.edit_signed, keys)
-
-
 def _check_rerun(approval: Approval, item: Item, keys: Sequence[PublicKey]) -> None:
     """Check that people let an execution in doubt run again, where they say so."""
     if item.finding is not Finding.RERUN:
@@ -253,18 +285,32 @@ def _check_rerun(approval: Approval, item: Item, keys: Sequence[PublicKey]) -> N
         if item.reconciled_fence:
             raise NotVerified("too_few", "nobody let it run again")
         return
-    found = [one for one in item.observations if one.finding is Finding.RERUN]
-    # The attempt that they reconciled last: the next one has a higher fence.
-    found = [one for one in found if one.fence == item.reconciled_fence]
-    for one in found:
-        check(word_of_observation(approval, item, one), one.vote.signed, keys)
-    votes = [one.vote for one in found]
+    votes = _found_votes(approval, item, keys)
     # It may have gone back to people since, who approved it anew.
     last_ms = max((one.at_ms for one in votes), default=0)
     if votes and any(one.at_ms > last_ms for one in item.votes_now):
         return
     if not quorum.tally(item.requirement, votes, item.action_hash).is_met:
         raise NotVerified("too_few", "fewer people let it run again than have to agree")
+
+
+def _found_votes(
+    approval: Approval, item: Item, keys: Sequence[PublicKey]
+) -> tuple[Vote, ...]:
+    """Return the signed votes for what people found out at the last reconciliation."""
+    # The attempt that they reconciled last: the next one has a higher fence.
+    found = [
+        one
+        for one in item.observations
+        if one.finding is item.finding and one.fence == item.reconciled_fence
+    ]
+    votes: list[Vote] = []
+    for one in found:
+        word = word_of_observation(approval, item, one)
+        signature = check(word, one.vote.signed, keys)
+        roles = _proven_roles(item, one.vote, signature)
+        votes.append(one.vote.with_(roles=roles))
+    return tuple(votes)
 
 
 def word_of_observation(approval: Approval, item: Item, one: Observation) -> Word:

@@ -30,8 +30,13 @@ from twokey.gateway.protocol.wire import (
     Verdict,
 )
 from twokey.gateway.service.auto_runs import AutoRunService
-from twokey.gateway.service.call_outcomes import late_report, outcome_of
+from twokey.gateway.service.call_outcomes import (
+    late_report,
+    outcome_of,
+    unproven_outcome,
+)
 from twokey.gateway.service.claiming import ClaimService
+from twokey.gateway.service.proven_words import are_proven, is_edit_proven
 from twokey.gateway.service.submitting import Submitter
 from twokey.gateway.store.atomic_write import Loaded, Write
 from twokey.gateway.store.keys import shard_of_approval
@@ -82,7 +87,14 @@ class AgentService(ClaimService, AutoRunService):
     async def outcomes(self, ref: TurnRef) -> tuple[CallOutcome, ...]:
         """Return the outcomes of the held calls of one message, in the whole run."""
         approvals = await self._of_message(ref)
-        return tuple(outcome_of(item) for one in approvals for item in one.items)
+        found = [
+            outcome_of(item)
+            if await are_proven(self._store, one, item)
+            else unproven_outcome(item)
+            for one in approvals
+            for item in one.items
+        ]
+        return tuple(found)
 
     async def history(self, run: RunRef, within: str = "") -> tuple[EditRecord, ...]:
         """Return edits of calls that ran; see the port `Gateway`."""
@@ -90,12 +102,15 @@ class AgentService(ClaimService, AutoRunService):
             self._keys_of(run.agent), self._tenant, run, newest=MAX_HISTORY
         )
         ids = [one.id for one in listed if _is_within(one.ns, within)]
-        return tuple(
+        found = [
             item.edit
             for loaded in await self._store.approvals.load_each(ids)
             for item in loaded.approval.items
-            if item.edit is not None and item.state in _RAN
-        )
+            if item.edit is not None
+            and item.state in _RAN
+            and await is_edit_proven(self._store, loaded.approval, item)
+        ]
+        return tuple(found)
 
     async def supersede(self, ref: TurnRef) -> None:
         """End what still waits of this turn, and inside it: the thread moved on."""
@@ -137,8 +152,9 @@ class AgentService(ClaimService, AutoRunService):
     async def edits_known(self, ref: TurnRef, edits: Mapping[str, str]) -> EditsKnown:
         """Return which edits were made in a run, and of which nothing is known.
 
-        An edit was made when our record has it: hash, item and run alike. Of an item
-        that we have no record of, or no longer, we can say neither.
+        An edit was made when our record has it, hash, item and run alike, and the bot
+        signed it. Of an item that we have no record of, or no longer, we can say
+        neither.
         """
         made, unknown = set[str](), set[str]()
         for each, item_id in edits.items():
@@ -152,7 +168,8 @@ class AgentService(ClaimService, AutoRunService):
                 record = found[1].edit
                 # The whole record is compared: who changed it and why may be forged as
                 # well.
-                if record is not None and edit_hash(record) == each:
+                is_ours = record is not None and edit_hash(record) == each
+                if is_ours and await is_edit_proven(self._store, *found):
                     made.add(each)
         return EditsKnown(made=frozenset(made), unknown=frozenset(unknown))
 

@@ -22,6 +22,7 @@ from twokey.gateway.protocol.wire import (
     ReconcileAnswer,
 )
 from twokey.gateway.service.call_outcomes import reconcile_answer
+from twokey.gateway.service.proven_words import NOT_TOLD, are_proven
 from twokey.gateway.store.store import Store
 
 logger = logging.getLogger(__name__)
@@ -98,7 +99,8 @@ async def find_answer(
         # lost it, or it never was. Nobody can decide it, so nobody waits.
         logger.warning("record.unknown item=%.100r", asked.item_id)
         return Found(_unknown(asked, _LOST), is_unknown=True, is_lost=True)
-    run_ref, item = found
+    approval, item = found
+    run_ref = approval.run_ref
     # A copied thread asks with the ids of the original, and gets no answer.
     if run_ref.thread != run.thread:
         return None
@@ -111,9 +113,10 @@ async def find_answer(
     if asked.action_hash != digest.action_hash(item.requested):
         return None
     answer = _answer(asked, item)
-    if answer is None:
-        return None
-    return Found(answer, times=item.revoked.times if item.revoked else 0)
+    if answer is not None and not await are_proven(store, approval, item):
+        return Found(_unknown(asked, NOT_TOLD), is_unknown=True)
+    times = item.revoked.times if item.revoked else 0
+    return None if answer is None else Found(answer, times)
 
 
 def _answer(asked: Asked, item: Item) -> JsonObject | None:
@@ -164,8 +167,8 @@ def _reconciled(item: Item) -> ReconcileAnswer | None:
 
 async def _item(
     store: Store, item_id: str, cards: dict[str, Approval | None], concerns: Concerns
-) -> tuple[RunRef, Item] | None:
-    """Return an item and its run; ``cards`` keeps the approvals that were read."""
+) -> tuple[Approval, Item] | None:
+    """Return an item and its record; ``cards`` keeps the approvals that were read."""
     try:
         approval_id, index = approval_of(item_id)
     except ValueError:
@@ -176,4 +179,4 @@ async def _item(
     approval = cards[approval_id]
     if approval is None or index >= len(approval.items) or not concerns(approval):
         return None
-    return approval.run_ref, approval.items[index]
+    return approval, approval.items[index]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from twokey.gateway.approvals.record import Item
-from twokey.gateway.approvals.resume_value import answer_for
+from twokey.gateway.approvals.resume_value import answer_for, unknown_answer
 from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.verbs import Finding
 from twokey.gateway.protocol.wire import (
@@ -12,6 +12,7 @@ from twokey.gateway.protocol.wire import (
     LateReport,
     ReconcileAnswer,
 )
+from twokey.gateway.service.proven_words import NOT_TOLD
 
 
 def reconcile_answer(item: Item, word: FindingWord) -> ReconcileAnswer:
@@ -72,6 +73,17 @@ def outcome_of(item: Item) -> CallOutcome:
         result=item.result,
         reconcile_answer=found_by_people(item),
         reconciled=last_finding(item),
+    )
+
+
+def unproven_outcome(item: Item) -> CallOutcome:
+    """Return the outcome of a call of which the record says what nobody has proven."""
+    return CallOutcome(
+        item_id=item.id,
+        tool_call_id=item.ctx.tool_call_id,
+        tool=item.tool,
+        state=item.state,
+        answer=unknown_answer(item.id, digest.action_hash(item.requested), NOT_TOLD),
     )
 
 

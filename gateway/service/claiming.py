@@ -43,6 +43,7 @@ from twokey.gateway.service.call_outcomes import (
 from twokey.gateway.service.covering import standing_of
 from twokey.gateway.service.denials import freeze_message
 from twokey.gateway.service.hidden_words import with_hidden_summary
+from twokey.gateway.service.proven_words import unproven_end
 from twokey.gateway.service.receipts import Receipts
 from twokey.gateway.service.spot_checks import with_spot_check
 from twokey.gateway.service.starting_together import StartingTogether
@@ -172,7 +173,8 @@ class ClaimService(PolicyService):
         if item.is_standing or not is_same_call(request, item):
             return Refused(reason=_NOT_OURS, state=item.state)
         if item.state not in {ItemState.AUTHORIZED, ItemState.EXECUTING}:
-            return _unclaimable(item)
+            unproven = unproven_end(self._store, loaded.approval, item)
+            return unproven or _unclaimable(item)
         standing = await standing_of(self._store, item)
         try:
             self._receipts.check(loaded.approval, item, standing)

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.approvals.security import SecurityEvent, SecurityKind
+from twokey.gateway.approvals.timing import AUTHORIZATION_LIFETIME
 from twokey.gateway.errors import BotKeyUnknown, NotVerified
+from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.wire import Refused
 from twokey.gateway.store.quarantine import quarantine
 from twokey.gateway.store.store import Store
@@ -16,11 +18,12 @@ NOT_PROVEN = "It could not be proven that people decided this call, so it must n
 
 @dataclass(frozen=True, slots=True)
 class Unproven:
-    """A call of which the record says that it may run, and no signature does."""
+    """A call of which the record says what no signature does; ``told`` to its agent."""
 
     approval: Approval
     item: Item
     error: NotVerified
+    told: str = NOT_PROVEN
 
     @property
     def is_unknown_key(self) -> bool:
@@ -39,15 +42,27 @@ async def refuse_unproven(store: Store, found: Unproven) -> Refused:
     keys = store.keys_of_approval(approval.id)
     if keys is not None:
         await store.security.report(keys, _event(found))
-    if found.is_unknown_key:
+    if found.is_unknown_key and not await _is_settled(store, found):
         raise BotKeyUnknown(
             f"The gateway does not know the key that signed the decision of "
             f"{approval.id!r}, so nothing ran. If it is the bot's, add it to "
             "'keys: {bot: […]}' of the gateway; `twokey keys list` shows it there."
         )
-    if keys is not None:
+    if keys is not None and not found.is_unknown_key:
         await quarantine(store.conn, keys, approval.id)
-    return Refused(reason=NOT_PROVEN, state=found.item.state)
+    return Refused(reason=found.told, state=found.item.state)
+
+
+async def _is_settled(store: Store, found: Unproven) -> bool:
+    """Return whether a call ended so long ago that nobody waits for a key any more.
+
+    One that may still run waits as long as its authorization.
+    """
+    item = found.item
+    if item.state in {ItemState.AUTHORIZED, ItemState.EXECUTING}:
+        return False
+    age_ms = await store.conn.now_ms("") - item.changed_at_ms
+    return age_ms > AUTHORIZATION_LIFETIME.total_seconds() * 1000
 
 
 def _event(found: Unproven) -> SecurityEvent:

@@ -7,6 +7,7 @@ from tests.mutants.mutant import Mutant
 DECISIONS = "gateway/approvals/signed_decisions.py"
 FORGED = "tests/service/test_forged_decisions.py"
 GIVEN_BACK = "tests/receipts/test_given_back.py"
+WORDS = "tests/service/test_forged_words.py"
 CLAIMED = "tests/service/test_claim_receipts.py"
 
 RECEIPTS_TABLE = (
@@ -91,7 +92,7 @@ RECEIPTS_TABLE = (
     Mutant(
         "a key that is not known yet puts nothing aside",
         "gateway/service/unproven.py",
-        "    if found.is_unknown_key:\n",
+        "    if found.is_unknown_key and not await _is_settled(store, found):\n",
         "    if not found:\n",
         CLAIMED,
     ),
@@ -171,5 +172,54 @@ RECEIPTS_TABLE = (
         "            check_time(receipt, now_s)\n",
         "            pass\n",
         "tests/agent/test_receipts.py",
+    ),
+    Mutant(
+        "a rejection and an answer are signed by who gave them",
+        DECISIONS,
+        "    signature = check(word, decision.signed, keys)\n",
+        "    signature = decision.signed\n    assert signature\n",
+        WORDS,
+    ),
+    Mutant(
+        "a rejection is told as one, and an answer as one",
+        DECISIONS,
+        "    if not signature.verb is decision.verb is verb:\n",
+        "    if False:\n",
+        WORDS,
+    ),
+    Mutant(
+        "what people found out is signed by them",
+        DECISIONS,
+        "    if item.finding is None:\n        return\n",
+        "    if item:\n        return\n",
+        WORDS,
+    ),
+    Mutant(
+        "a run is resumed with words that people said",
+        "gateway/service/answering.py",
+        "    if answer is not None and not await are_proven(store, approval, item):\n",
+        "    if False:\n",
+        WORDS,
+    ),
+    Mutant(
+        "a turn is repaired with words that people said",
+        "gateway/service/agents.py",
+        "            if await are_proven(self._store, one, item)\n",
+        "            if await is_edit_proven(self._store, one, item)\n",
+        WORDS,
+    ),
+    Mutant(
+        "a claim is answered with words that people said",
+        "gateway/service/claiming.py",
+        "            return unproven or _unclaimable(item)\n",
+        "            return _unclaimable(item)\n",
+        WORDS,
+    ),
+    Mutant(
+        "a revoked API key stays revoked for who has the audit log",
+        "gateway/store/api_keys.py",
+        "        if key is None or await self._was_revoked(key, stored):\n",
+        "        if key is None:\n",
+        "tests/api/test_revoked_keys.py",
     ),
 )

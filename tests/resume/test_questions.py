@@ -190,12 +190,13 @@ async def test_an_unanswered_question_ends_with_its_defaults(shop: Stack) -> Non
     async with shop.working():
         await shop.ask(asking(EXTRAS, NAME))
         [item] = await shop.asked()
-        approval_id = item.id.rpartition(".")[0]
-        await shop.store.conn.transaction(
-            ["HSET", shop.keys.head(approval_id), "expires", 1],
-            ["ZADD", shop.keys.expiry, 1, shop.keys.listed(approval_id)],
-        )
-
+    # While nobody reads it: the record is sealed anew only after it was written.
+    approval_id = item.id.rpartition(".")[0]
+    await shop.store.conn.transaction(
+        ["HSET", shop.keys.head(approval_id), "expires", 1],
+        ["ZADD", shop.keys.expiry, 1, shop.keys.listed(approval_id)],
+    )
+    async with shop.working():
         late = await shop.decide(item, Respond(answers=("logs", "Ada")))
         await Sweeper(shop.store).expire(shop.keys, approval_id)
 

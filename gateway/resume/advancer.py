@@ -180,12 +180,7 @@ class Advancer:
         stale, has_run = 0, False
         seen = seen or await self.look(at, runner)
         state = seen.state
-        async with ahead(self._answers(at, state, seen.read)) as reading:
-            if not seen.is_open:
-                await self._store.threads.open_run(
-                    at.keys, at.tenant, at.agent, at.thread, has_past=state.exists
-                )
-            found = await reading
+        found = await self._opened(at, seen)
         while True:
             # An answer whose question came back was refused for good: sending it again
             # would never end.
@@ -215,6 +210,17 @@ class Advancer:
                 # Before any answer: one for another branch would run this one, too.
                 await self._halt_at_breakpoint(at, state)
             found = await self._answers(at, state)
+
+    async def _opened(self, at: ThreadRef, seen: Seen) -> Answers:
+        """Return the answers that there are, once the run is open."""
+        answers = self._answers(at, seen.state, seen.read)
+        if seen.is_open:
+            return await answers
+        async with ahead(answers) as reading:
+            await self._store.threads.open_run(
+                at.keys, at.tenant, at.agent, at.thread, has_past=seen.state.exists
+            )
+            return await reading
 
     async def _answers(
         self,

@@ -20,7 +20,6 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
 from twokey.gateway.errors import LeaseLost
-from twokey.gateway.resume.sqlite import to_the_end
 from twokey.gateway.resume.sqlite_writes import (
     FENCE,
     SqliteWrites,
@@ -198,14 +197,14 @@ class SqliteFence:
     """Fences beside the checkpoints of an `AsyncSqliteSaver`.
 
     SQLite lets one process write at a time, so the whole write is one transaction. It
-    completes even if its caller is cancelled: left open on this connection, it would
-    keep every other process from writing.
+    completes even if its caller is cancelled, since one function does all of it in the
+    connection's thread: left open on this connection, it would keep every other process
+    from writing.
     """
 
     def __init__(self) -> None:
         self._writes = SqliteWrites()
 
-    @to_the_end
     async def raise_fence(self, saver: Saver, lease: Lease) -> int:
         """Keep a new holder's fence; return the newest one."""
         own = cast("AsyncSqliteSaver", saver)
@@ -214,7 +213,6 @@ class SqliteFence:
         async with own.lock:
             return await in_thread(own, _raise_in_sqlite, lease.name, lease.fence)
 
-    @to_the_end
     async def raise_and_read(
         self, saver: Saver, lease: Lease, config: RunnableConfig
     ) -> tuple[int, CheckpointTuple | None]:

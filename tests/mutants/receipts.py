@@ -50,7 +50,7 @@ RECEIPTS_TABLE = (
     Mutant(
         "a signature is of what it stands beside",
         DECISIONS,
-        "    if not any(key.has_signed(message, raw) for key in known):\n",
+        "    if not any(_has_signed(key, message, raw) for key in known):\n",
         "    if not raw:\n",
         FORGED,
     ),

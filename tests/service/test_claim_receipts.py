@@ -28,10 +28,14 @@ from twokey.gateway.approvals.decisions import (
     Respond,
 )
 from twokey.gateway.approvals.record import Approval, Item, approval_of
-from twokey.gateway.approvals.signed_decisions import check_end
+from twokey.gateway.approvals.signed_decisions import (
+    check_authorization,
+    check_end,
+)
 from twokey.gateway.errors import BotKeyUnknown, NotVerified, SettingsError
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.protocol.effect import Effect
+from twokey.gateway.protocol.public_keys import PublicKey
 from twokey.gateway.protocol.receipts import (
     Grant,
     Ledger,
@@ -246,6 +250,27 @@ async def test_each_decision_is_signed_and_says_what_was_seen(
         said = item.decision.with_(text="yes")
         with pytest.raises(NotVerified, match="signature_wrong"):
             check_end(approval, item.with_(decision=said), keys)
+
+
+async def test_what_people_said_is_verified_once(
+    harness: ServiceHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verified, has_signed = list[bytes](), PublicKey.has_signed
+
+    def noted(key: PublicKey, message: bytes, signature: bytes) -> bool:
+        verified.append(message)
+        return has_signed(key, message, signature)
+
+    monkeypatch.setattr(PublicKey, "has_signed", noted)
+    claim = await decided(harness)
+    approval = await harness.approval(claim.item_id)
+    assert harness.store.keyring
+    keys = harness.store.keyring.verifying(Role.BOT)
+    check_authorization(approval, approval.items[0], keys)
+
+    await claimed(harness, claim)
+
+    assert len(verified) == 1
 
 
 async def test_no_receipt_is_issued_by_a_process_without_the_key(

@@ -119,17 +119,22 @@ def listed(ctx: typer.Context, *, json: AsJson = False) -> None:
     """List the keys, the oldest first; none of them can be printed."""
 
     async def read(
-        keys: ApiKeyStore, _: Settings
-    ) -> tuple[tuple[ApiKey, ...], tuple[str, ...]]:
-        return await keys.all(), await keys.refused()
+        keys: ApiKeyStore, settings: Settings
+    ) -> tuple[tuple[ApiKey, ...], tuple[str, ...], str]:
+        return await keys.all(), await keys.refused(), api_key_seals(settings).id
 
-    found, refused = _ask(command_context(ctx), read)
+    found, refused, seals = _ask(command_context(ctx), read)
     if json:
-        rows = [*map(_row, found), *map(_forged_row, refused)]
-        console.as_json([*rows])
+        rows = [{**_row(key), "secret_in_use": key.seals == seals} for key in found]
+        console.as_json([*rows, *map(_forged_row, refused)])
         return
     for key in found:
         (console.note if key.revoked_at else console.good)(_line(key))
+        if key.seals != seals and not key.revoked_at:
+            console.note(
+                "  Made with the TWOKEY_SECRET before this one, and ends with it: make "
+                "another, then revoke this one."
+            )
     for one in refused:
         console.bad(
             f"{console.printable(one)}: not made by this gateway, or with a secret "

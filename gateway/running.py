@@ -37,6 +37,7 @@ from twokey.gateway.resume.worker import GRACE_S, ThreadChange, Worker, ignore
 from twokey.gateway.service.agents import AgentService
 from twokey.gateway.service.audit_writing import AuditWriter, end_audit
 from twokey.gateway.service.process_check import process_name
+from twokey.gateway.service.resealing import reseal
 from twokey.gateway.service.split_freezes import SplitFreezes
 from twokey.gateway.service.sweep import Sweeper
 from twokey.gateway.store.processes import ProcessInfo
@@ -146,6 +147,7 @@ async def running(
     # Before the first job: a store that was put back to an older copy must not run a
     # call that has run since.
     await recovery.begin()
+    await reseal(store, tenant)
     orphans = OrphanFinder(store, known, consumer=consumer, tenant=tenant)
     sweeper, stop = Sweeper(store), asyncio.Event()
     tasks = [

@@ -22,6 +22,7 @@ from twokey.gateway.store.sealing import Sealed, Sealing
 logger = logging.getLogger(__name__)
 
 DELEGATE = Script("delegate")
+RESEAL = Script("reseal")
 
 
 MOST_DELEGATIONS = 1000
@@ -66,6 +67,24 @@ class DelegationStore:
         # What was sealed before it was taken back is older than this.
         self._sealing.is_older(_number_of(key, user), now_ms + 1)
         return text(reply[0]) == "done"
+
+    async def reseal(self, keys: Keys, tenant: str) -> None:
+        """Seal rows with the secret in use that were sealed with one before.
+
+        Raises:
+            StoreUnavailable: when the store does not answer.
+        """
+        key = keys.delegations(tenant)
+        rows = fields(await self._conn.command("HGETALL", key))
+        for user, body in rows.items():
+            since_ms, one = self._read(key, user, body)
+            if one is None:
+                continue
+            seal = self._seal_of(key, user, one.to, since_ms, one.until_ms)
+            row = f"{seal} {since_ms} {one.to} {one.until_ms}".encode()
+            if row != body:
+                # One that was changed meanwhile is sealed with the secret in use.
+                await RESEAL(self._conn, rows=key, name=user, seen=body, row=row)
 
     async def all(self, keys: Keys, tenant: str) -> tuple[Delegation, ...]:
         """Return what holds now, by the store's clock.

@@ -64,11 +64,13 @@ class KnownList:
         found: what it says; empty where it is not believed.
         seal: its seal in hexadecimal digits; empty where there is none.
         is_believed: False freezes everything.
+        is_of_key_in_use: False for one that an older secret sealed.
     """
 
     found: FreezeList = field(default_factory=FreezeList)
     seal: str = ""
     is_believed: bool = True
+    is_of_key_in_use: bool = True
 
 
 _NOT_BELIEVED = Freeze(
@@ -141,7 +143,14 @@ class FreezeLists:
             return KnownList(seal=seal, is_believed=False)
         found = FreezeList.model_validate_json(body) if body else FreezeList()
         is_believed = not self._sealing.is_older(key, found.epoch)
-        return KnownList(found if is_believed else FreezeList(), seal, is_believed)
+        return KnownList(
+            found if is_believed else FreezeList(),
+            seal,
+            is_believed,
+            self._sealing.keys.is_of_key_in_use(
+                stored[_SEAL], Sealed.FREEZES, (key,), body
+            ),
+        )
 
     def sealed(
         self, keys: Keys, tenant: str, found: FreezeList, *, now_ms: int

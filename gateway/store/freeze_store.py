@@ -87,6 +87,20 @@ class FreezeStore:
                 return True
         raise StoreUnavailable(_BUSY)
 
+    async def reseal(self, keys: Keys, tenant: str) -> None:
+        """Seal the list with the secret in use, where it was sealed with one before.
+
+        Raises:
+            StoreUnavailable: when it is not known to be sealed.
+        """
+        for _ in range(_ATTEMPTS):
+            known, _, now_ms = await self._read(keys, tenant)
+            if not known.seal or not known.is_believed or known.is_of_key_in_use:
+                return
+            if await self._write(keys, tenant, known, known.found, now_ms, {}, ()):
+                return
+        raise StoreUnavailable(_BUSY)
+
     async def all(self, keys: Keys, tenant: str) -> tuple[Freeze, ...]:
         """Return everything that is frozen or paused of a tenant, oldest first."""
         _, beside, _ = await self._read(keys, tenant)
@@ -113,7 +127,7 @@ class FreezeStore:
         now_ms: int,
         added: Mapping[str, Freeze],
         removed: list[str] | tuple[str, ...],
-        event: Event,
+        *events: Event,
     ) -> bool:
         stored = self._lists.sealed(keys, tenant, after, now_ms=now_ms)
         reply = await FREEZE(
@@ -125,7 +139,7 @@ class FreezeStore:
             after=stored,
             added=as_json(added),
             removed=json.dumps(removed),
-            events=event_texts(self._conn, keys, [event]),
+            events=event_texts(self._conn, keys, events),
         )
         if text(reply[0]) != "done":
             return False

@@ -53,6 +53,12 @@ class SealKeys:
         message = _message(label, place, content)
         return any(hmac.compare_digest(_mac(key, message), seal) for key in self._keys)
 
+    def is_of_key_in_use(
+        self, seal: bytes, label: str, place: Sequence[str | bytes], content: bytes
+    ) -> bool:
+        """Return whether a seal is that of the key which seals now."""
+        return hmac.compare_digest(self.make(label, place, content), seal)
+
     def check(
         self, seal: bytes, label: str, place: Sequence[str | bytes], content: bytes
     ) -> None:

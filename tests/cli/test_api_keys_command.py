@@ -98,3 +98,21 @@ def test_a_mistake_makes_no_key(tell: Tell, words: tuple[str, ...], why: str) ->
     assert code == USAGE
     assert why in out + err
     assert "There is no API key" in tell("list")[1]
+
+
+def test_a_key_that_ends_with_the_secret_before_is_marked(
+    tell: Tell, tmp_path: Path
+) -> None:
+    tell("create", "old", "--agent", "billing")
+    _, before, _ = tell("list")
+    [secret] = tmp_path.rglob("secret.key")
+    secret.rename(secret.with_name("secret.old.key"))
+    tell("create", "new", "--agent", "billing")
+
+    _, after, _ = tell("list")
+    _, as_json, _ = tell("list", "--json")
+
+    assert "ends with it" not in before
+    assert after.count("ends with it") == 1
+    found = {one["name"]: one["secret_in_use"] for one in json.loads(as_json)}
+    assert found == {"old": False, "new": True}

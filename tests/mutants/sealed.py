@@ -212,4 +212,32 @@ SEALED_TABLE = (
         "    if False:",
         "tests/store/test_secret_check.py",
     ),
+    Mutant(
+        "freezes hold when the secret that sealed them is gone",
+        "gateway/service/resealing.py",
+        "            await store.freezes.reseal(keys, tenant)\n",
+        "",
+        "tests/service/test_resealing.py",
+    ),
+    Mutant(
+        "delegations hold when the secret that sealed them is gone",
+        "gateway/service/resealing.py",
+        "            await store.delegations.reseal(keys, tenant)\n",
+        "",
+        "tests/service/test_resealing.py",
+    ),
+    Mutant(
+        "a list of freezes that nobody sealed is not sealed anew",
+        "gateway/store/freeze_store.py",
+        "not known.seal or not known.is_believed or known.is_of_key_in_use",
+        "not known.seal or known.is_of_key_in_use",
+        "tests/service/test_resealing.py",
+    ),
+    Mutant(
+        "a delegation that was taken back meanwhile is not sealed anew",
+        "gateway/store/lua/reseal.lua",
+        "if redis.call('HGET', KEYS[1], ARGV[1]) ~= ARGV[2] ",
+        "if false ",
+        "tests/service/test_resealing.py",
+    ),
 )

@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import hmac
 from dataclasses import dataclass, field
+from datetime import timedelta
 
 from twokey.bot.ids import COMMAND
 from twokey.gateway.config import SlackMode
 from twokey.gateway.errors import SettingsError
 from twokey.gateway.metrics_settings import MetricsSettings
+from twokey.gateway.retention import MESSAGES_KEPT
 
 SLACK_API = "https://slack.com/api/"
 
@@ -36,6 +38,8 @@ class BotConfig:
         command: the slash command that the app has.
         fallback_channel: takes a card that its own channel refuses; empty for none.
         metrics: which digest and alerts are posted.
+        messages_kept: how long messages about an approval stay as they are after it has
+            ended; None: for ever.
         api_url: of Slack's Web API.
         host: interface to listen on.
         port: 0 takes any free one. None is 3000 by HTTP, and in Socket Mode nothing:
@@ -56,6 +60,7 @@ class BotConfig:
     command: str = COMMAND
     fallback_channel: str = ""
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
+    messages_kept: timedelta | None = MESSAGES_KEPT
     api_url: str = SLACK_API
     host: str = "127.0.0.1"
     port: int | None = None

@@ -109,6 +109,7 @@ def bot_config(settings: Settings) -> BotConfig:
         command=settings.slack.command,
         fallback_channel=settings.slack.fallback_channel,
         metrics=settings.metrics,
+        messages_kept=settings.retention.messages,
         team=settings.slack.team,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from pydantic import ValidationError
 
 from twokey.gateway.config import Settings, SlackMode
 from twokey.gateway.errors import SettingsError
+from twokey.gateway.retention import AUDIT_KEPT, RetentionSettings
 
 SECRET = "ab" * 32
 
@@ -262,3 +264,22 @@ def test_older_secrets_follow_the_one_in_use(file: Path) -> None:
     (folder / "secret.old.key").chmod(0o644)
     with pytest.raises(SettingsError, match="chmod 600"):
         load(file, "").secret_keys()
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [("7d", timedelta(days=7)), ("400d", timedelta(days=400)), ("never", None)],
+)
+def test_messages_are_kept_for_days_or_for_ever(
+    given: str, kept: timedelta | None
+) -> None:
+    found = RetentionSettings.model_validate({"messages": given})
+
+    assert found.messages == kept
+    assert found.audit == AUDIT_KEPT
+
+
+@pytest.mark.parametrize("given", ["0d", "12h", "", "always", 30])
+def test_another_time_for_messages_is_a_mistake(given: object) -> None:
+    with pytest.raises(ValidationError):
+        RetentionSettings.model_validate({"messages": given})

@@ -183,6 +183,7 @@ class CopyUpdater:
 
     async def _register(self, record: Approval, user: str, at: tuple[str, str]) -> bool:
         """Register a copy; False when another one was, and this one is deleted."""
+        await self.card_publisher.note(record.id, *at)
         kept = await self.copies.posted(
             self.keys, record.id, user, channel=at[0], ts=at[1]
         )

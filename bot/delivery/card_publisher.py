@@ -7,7 +7,7 @@ first card of a conversation asks for its permalink as well, a call of its own l
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from twokey.bot.blocks import (
@@ -45,7 +45,7 @@ from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.verbs import Verb
 from twokey.gateway.store.cards import CardPlace, CardStore
 from twokey.gateway.store.fences import current
-from twokey.gateway.store.keys import Keys
+from twokey.gateway.store.keys import Keys, shard_of_approval
 
 logger = logging.getLogger(__name__)
 
@@ -74,6 +74,7 @@ class CardPublisher:
         unregistered: channel and ts of posted messages that are not in the store yet,
             because it failed meanwhile; by the approval or outage they show.
         links: permalinks of the messages with which agents were asked.
+        noted: notes that a message about an approval was posted; None: nobody does.
     """
 
     slack: Slack
@@ -87,6 +88,7 @@ class CardPublisher:
         default_factory=dict[str, tuple[str, str]]
     )
     links: ConversationLinks = field(default_factory=ConversationLinks)
+    noted: Callable[[str, tuple[str, str]], Awaitable[None]] | None = None
 
     async def find_place(self, shown: str) -> CardPlace | None:
         """Return the message that shows an approval or outage; None before the post.
@@ -110,6 +112,7 @@ class CardPublisher:
         # message. After a restart it is gone and a second copy is posted; `posted` then
         # keeps the one that was registered first.
         self.unregistered[shown] = channel, ts
+        await self.note(shown, channel, ts)
         place = await self.cards.posted(self.keys, shown, channel=channel, ts=ts)
         self.unregistered.pop(shown, None)
         if (place.channel, place.ts) != (channel, ts):
@@ -152,6 +155,17 @@ class CardPublisher:
         shown = await self.record_shown(record, place, message)
         logger.info("card.posted id=%s rev=%d", record.id, record.rev)
         return shown
+
+    async def note(self, shown: str, channel: str, ts: str) -> None:
+        """Note a message that was posted, so that it can be redacted later.
+
+        Args:
+            shown: what it is about; only messages about approvals are noted.
+            channel: where it is.
+            ts: of the message.
+        """
+        if self.noted is not None and shard_of_approval(shown):
+            await self.noted(shown, (channel, ts))
 
     async def delete(self, channel: str, ts: str) -> None:
         """Delete a surplus copy, if Slack lets it."""

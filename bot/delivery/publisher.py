@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from twokey.bot.clicks_first import at_once
+from twokey.bot.delivery import redacting
 from twokey.bot.delivery.feed import Feed
 from twokey.bot.delivery.metrics_reports import LOOK_S
 from twokey.bot.delivery.outbox_queue import Call, OutboxQueue, QueueEntry
@@ -68,9 +69,10 @@ class Publisher:
         quiet: waits until there is time to publish.
         gather: waits until there is time to read what happened.
         clicked: called for events of what people did in Slack.
+        redact: redacts messages whose time is over; None: they stay.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a publisher is made of
         self,
         store: Store,
         dispatcher: QueueSender,
@@ -81,7 +83,9 @@ class Publisher:
         quiet: Callable[[], Awaitable[None]] = at_once,
         gather: Callable[[], Awaitable[None]] = at_once,
         clicked: Callable[[], None] = lambda: None,
+        redact: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
+        self._redact = redact
         self._quiet = quiet
         self._gather = gather
         self._clicked = clicked
@@ -151,6 +155,7 @@ class Publisher:
             asyncio.create_task(self._redraw_outdated(term)),
             asyncio.create_task(self._watch(term)),
             asyncio.create_task(self._report_metrics(term)),
+            asyncio.create_task(self._redact_old(term)),
         ]
         try:
             done, _ = await asyncio.wait(
@@ -259,6 +264,20 @@ class Publisher:
             ):
                 await wait_until_set(term.happened, 1.0)
                 seconds += 1
+
+    async def _redact_old(self, term: _LeaseTerm) -> None:
+        """Redact messages whose time is over; cards are published even if it fails."""
+        while not term.is_over:
+            await asyncio.sleep(redacting.LOOK_S)
+            if self._redact is None:
+                continue
+            await self._quiet()
+            try:
+                await self._redact()
+            except (LeaseLost, StoreUnavailable):
+                raise
+            except Exception as error:  # noqa: BLE001 - cards are published without it
+                log_failure(logger, error, "publisher.not_redacted")
 
     async def _report_metrics(self, term: _LeaseTerm) -> None:
         """Announce digests and alerts; cards are published even if that fails."""

@@ -15,6 +15,7 @@ from twokey.bot.delivery.collecting import Collector
 from twokey.bot.delivery.metrics_reports import MetricsReports
 from twokey.bot.delivery.publisher import Publisher
 from twokey.bot.delivery.queue_sender import QueueSender
+from twokey.bot.delivery.redacting import Redactor
 from twokey.bot.delivery.seeded_defects import SeededDefects
 from twokey.bot.home_updates import HomeUpdates
 from twokey.bot.identity import Identity
@@ -25,6 +26,7 @@ from twokey.bot.reviewers import Reviewers
 from twokey.bot.tasks import Tasks
 from twokey.bot.web import Slack
 from twokey.gateway.approvals.record import Approval
+from twokey.gateway.retention import MESSAGES_KEPT
 from twokey.gateway.service.reviews import ReviewService
 from twokey.gateway.store.atomic_write import Loaded
 from twokey.gateway.store.keys import Keys
@@ -70,6 +72,29 @@ def publishers_of(  # noqa: PLR0913 - what a bot is made of
         loaded = await service.read_as_of_now(approval)
         return await groups.resolved(loaded) if loaded else None
 
+    async def note(keys: Keys, approval: str, place: tuple[str, str]) -> None:
+        await store.posted_messages.note(
+            keys,
+            config.tenant,
+            approval,
+            place,
+            kept=config.messages_kept or MESSAGES_KEPT,
+        )
+
+    def redactor(
+        card_publisher: CardPublisher,
+    ) -> Callable[[], Awaitable[None]] | None:
+        if config.messages_kept is None:
+            return None
+        return Redactor(
+            card_publisher,
+            store.posted_messages,
+            store.collected_cards,
+            service.read,
+            config.tenant,
+            config.messages_kept,
+        ).look
+
     def publisher(keys: Keys, report: Callable[[], Awaitable[None]]) -> Publisher:
         card_publisher = CardPublisher(
             slack=slack,
@@ -79,6 +104,7 @@ def publishers_of(  # noqa: PLR0913 - what a bot is made of
             team=me.team,
             seal_key=config.seal_key,
             command=config.command,
+            noted=partial(note, keys) if config.messages_kept is not None else None,
         )
         urls = store.response_urls
         updater = CardUpdater(
@@ -123,6 +149,7 @@ def publishers_of(  # noqa: PLR0913 - what a bot is made of
             # Who answers knows of each click before it is in the outbox.
             gather=first.quiet if answers else first.gather,
             clicked=(lambda: None) if answers else first.answered_elsewhere,
+            redact=redactor(card_publisher),
         )
 
     reports = MetricsReports(

@@ -145,9 +145,10 @@ class QueueSender:
             # Rendered now and not when it was queued: it names the channels that could
             # not be notified, which is known after the messages before it.
             message = escalation(queued.escalation_of, entry.escalation_results)
-        await self.card_publisher.post(
+        at = await self.card_publisher.post(
             queued.channel, message, thread_ts=queued.thread_ts
         )
+        await self.card_publisher.note(entry.approval, *at)
         # Recorded after the post: a crash in between posts the message twice, while the
         # other order could lose it.
         if queued.escalated_to:
@@ -201,6 +202,7 @@ class QueueSender:
             # In order and each once: `folded` registers the message under the last
             # approval, whose record lives longest.
             approvals = [*dict.fromkeys(event.approval for event in ran)]
+            await self.card_publisher.note(approvals[-1], *place)
             await self.card_publisher.cards.shown_in_summary(
                 self.updater.keys, approvals, *place
             )

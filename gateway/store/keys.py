@@ -61,7 +61,7 @@ PERMANENT = frozenset(
         "agents", "queues",
         "queue_groups", "stalled", "stalled_waiting", "stalled_parked",
         "restore_counters", "standing", "shards", "split", "sealed_by",
-        "freeze_changes", "api_keys",
+        "freeze_changes", "api_keys", "messages_due",
     }
 )  # fmt: skip
 """Last part of the keys that live as long as the store: indexes, streams, freezes."""
@@ -183,6 +183,14 @@ class Keys:
     def card_at(self, channel: str, ts: str) -> str:
         """String: which approval a message in Slack shows."""
         return f"{self._base}:at:{_hashed(channel, ts)}"
+
+    def messages(self, approval: str) -> str:
+        """Hash: where messages about an approval are in Slack, and how it ended."""
+        return f"{self._base}:told:{approval}"
+
+    def messages_due(self, tenant: str) -> str:
+        """Sorted set: approvals by when their messages in Slack are looked at."""
+        return f"{self._base}:{_hashed(tenant)}:messages_due"
 
     def outdated(self, tenant: str) -> str:
         """Sorted set: approvals whose card is missing or old, by when they are gone."""

@@ -38,6 +38,7 @@ from twokey.gateway.store.keys import (
 from twokey.gateway.store.outbox import Outbox
 from twokey.gateway.store.pending import PendingIndex
 from twokey.gateway.store.person_queues import PersonQueues
+from twokey.gateway.store.posted_messages import PostedMessageStore
 from twokey.gateway.store.processes import ProcessStore
 from twokey.gateway.store.read_pages import ReadPageStore
 from twokey.gateway.store.response_urls import ResponseUrlStore
@@ -110,6 +111,7 @@ class Store:
         self.collected_cards = CollectedCardStore(self.conn)
         self.read_pages = ReadPageStore(self.conn, self.sealing)
         self.copies = CopyStore(self.conn)
+        self.posted_messages = PostedMessageStore(self.conn)
         self.processes = ProcessStore(self.conn)
         self.windows = WindowStore(self.conn)
         self.agent_load = AgentLoadStore(self.conn, self.sealing, self.freeze_lists)

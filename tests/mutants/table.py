@@ -24,6 +24,7 @@ from tests.mutants.outages import OUTAGES_TABLE
 from tests.mutants.precedents import PRECEDENTS_TABLE
 from tests.mutants.questions import QUESTION_TABLE
 from tests.mutants.reach import REACH_TABLE
+from tests.mutants.redaction import REDACTION_TABLE
 from tests.mutants.scale import SCALE_TABLE
 from tests.mutants.sealed import SEALED_TABLE
 from tests.mutants.slack import SLACK_TABLE
@@ -31,6 +32,7 @@ from tests.mutants.standing import STANDING_TABLE
 from tests.mutants.totals import TOTALS_TABLE
 from tests.mutants.triage import TRIAGE_TABLE
 from tests.mutants.trust import TRUST_TABLE
+from tests.mutants.webhooks import WEBHOOKS_TABLE
 
 DECIDING = "gateway/approvals/deciding.py"
 QUORUM = "gateway/approvals/quorum.py"
@@ -491,4 +493,6 @@ TABLE = (
     *SCALE_TABLE,
     *CONNECTION_TABLE,
     *NEVER_HAPPENS_TABLE,
+    *WEBHOOKS_TABLE,
+    *REDACTION_TABLE,
 )

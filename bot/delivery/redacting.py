@@ -1,0 +1,228 @@
+"""Redact messages in Slack some time after their approval has ended.
+
+The publisher notes each message that it posts about an approval. When the time is over,
+each of them is replaced by a few words: the card, its copies in direct messages, what
+was said in their threads and in other channels. This waits for everything else that is
+to be sent, and is tried again for a month where Slack cannot be reached. What nobody
+can change any more is left, calmly.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import timedelta
+
+from twokey.bot.blocks import Message
+from twokey.bot.cards.redacted import outcome_of, redacted
+from twokey.bot.cards.undelivered import is_over
+from twokey.bot.delivery.card_publisher import CardPublisher, RateLimitDelay
+from twokey.bot.limits import UPDATE
+from twokey.bot.web import (
+    ABOUT_THE_BLOCKS,
+    STILL_THERE,
+    SlackError,
+    SlackRefused,
+)
+from twokey.gateway.approvals.record import Approval
+from twokey.gateway.errors import CorruptRecord, NewerRecord
+from twokey.gateway.store.atomic_write import Loaded
+from twokey.gateway.store.collected_cards import CollectedCardStore
+from twokey.gateway.store.posted_messages import (
+    LOOK,
+    Ended,
+    PostedMessages,
+    PostedMessageStore,
+)
+
+logger = logging.getLogger(__name__)
+
+LOOK_S = 30.0
+"""How often it is looked for messages whose time is over."""
+
+RETRY = timedelta(minutes=10)
+END = timedelta(days=30)
+"""How long it is tried to redact a message."""
+
+_BATCH = 20
+_RESERVE = 3
+_GONE = frozenset(
+    {
+        "channel_not_found",
+        "is_archived",
+        "is_inactive",
+        "message_not_found",
+        "not_in_channel",
+        "thread_not_found",
+        "user_not_found",
+    }
+)
+"""Refusals after which nobody reads the message here, or the bot cannot reach it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What is known of an approval: how it ended; None while it has not."""
+
+    ended: Ended | None
+    is_there: bool
+    rev: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Redactor:
+    """Redacts the messages of one tenant on one shard.
+
+    Attributes:
+        card_publisher: makes the calls.
+        store: knows the messages.
+        collected: knows which approvals share a card.
+        read: reads an approval.
+        tenant: whose messages.
+        kept: how long messages stay as they are after their approval has ended.
+    """
+
+    card_publisher: CardPublisher
+    store: PostedMessageStore
+    collected: CollectedCardStore
+    read: Callable[[str], Awaitable[Loaded | None]]
+    tenant: str
+    kept: timedelta
+
+    async def look(self) -> None:
+        """Redact what is due, some of it; the rest waits for the next look.
+
+        Raises:
+            StoreUnavailable: when the store does not answer.
+            LeaseLost: when another process publishes now.
+        """
+        keys = self.card_publisher.keys
+        for approval in await self.store.due(keys, self.tenant, _BATCH):
+            posted = await self.store.read(keys, approval)
+            try:
+                await self._look_at(approval, posted)
+            except NewerRecord as error:
+                await self._later(approval, posted, error)
+            except (RateLimitDelay, SlackError) as error:
+                await self._later(approval, posted, error)
+                # The next one would fare no better.
+                return
+
+    async def _look_at(self, approval: str, posted: PostedMessages) -> None:
+        keys, now_ms = self.card_publisher.keys, posted.now_ms
+        found = await self._find(approval, posted)
+        if found.ended is None:
+            at_ms = now_ms + self._pause_ms
+            await self.store.look_at(keys, self.tenant, approval, at_ms)
+            return
+        due_ms = found.ended.at_ms + _ms(self.kept)
+        if due_ms > now_ms:
+            at_ms = min(due_ms, now_ms + _ms(LOOK))
+            await self.store.look_at(
+                keys, self.tenant, approval, at_ms, ended=found.ended
+            )
+            return
+        # Kept first: on the next attempt the record may be gone.
+        await self.store.look_at(keys, self.tenant, approval, now_ms, ended=found.ended)
+        places = dict.fromkeys(posted.places)
+        if found.is_there and found.ended.redacted_rev != found.rev:
+            places |= dict.fromkeys(await self._of_card(approval))
+        message = redacted(approval, found.ended.outcome, days=max(1, self.kept.days))
+        for place in places:
+            await self._replace(place, message)
+            await self.store.redacted(keys, approval, place)
+        logger.info("messages.redacted id=%s count=%d", approval, len(places))
+        if not found.is_there:
+            await self.store.forget(keys, self.tenant, approval)
+            return
+        # While it is kept, somebody may have it run again, and its card is drawn anew.
+        await self.store.look_at(
+            keys,
+            self.tenant,
+            approval,
+            now_ms + self._pause_ms,
+            ended=found.ended.with_(redacted_rev=found.rev),
+        )
+
+    @property
+    def _pause_ms(self) -> int:
+        """Return how long nothing can be due of an approval that has not ended."""
+        return _ms(max(min(self.kept, LOOK), timedelta(hours=1)))
+
+    async def _find(self, approval: str, posted: PostedMessages) -> _Found:
+        keys = self.card_publisher.keys
+        members, _ = await self.collected.members(keys, approval)
+        records: list[Approval] = []
+        try:
+            for one in members or [approval]:
+                loaded = await self.read(one)
+                records += [loaded.approval] if loaded else []
+        except CorruptRecord:
+            # Nothing of it runs. It ends when that was found out.
+            ended = posted.ended or Ended(at_ms=posted.now_ms)
+            return _Found(ended, is_there=False)
+        if not records:
+            # Where nobody saw how it ended, it has been gone for long enough.
+            long_ago = Ended(at_ms=posted.now_ms - _ms(self.kept))
+            return _Found(posted.ended or long_ago, is_there=False)
+        if not all(map(is_over, records)):
+            return _Found(None, is_there=True)
+        ended = Ended(
+            at_ms=max(item.changed_at_ms for one in records for item in one.items),
+            outcome=outcome_of(records),
+            redacted_rev=posted.ended.redacted_rev if posted.ended else 0,
+        )
+        return _Found(ended, is_there=True, rev=sum(one.rev for one in records))
+
+    async def _of_card(self, approval: str) -> list[tuple[str, str]]:
+        """Return where the card of an approval is, and its copies."""
+        place = await self.card_publisher.cards.place(
+            self.card_publisher.keys, approval
+        )
+        # A message that tells of many is redacted with the last of them.
+        if place is None or place.collected or place.is_in_summary:
+            return []
+        return [(place.channel, place.ts), *place.places.values()]
+
+    async def _replace(self, place: tuple[str, str], message: Message) -> None:
+        """Replace one message, if that is possible at all.
+
+        Raises:
+            RateLimitDelay: Slack asks to wait.
+            SlackError: it may be possible later.
+        """
+        publisher = self.card_publisher
+        while wait_s := publisher.limits.take(UPDATE, keep=_RESERVE):  # noqa: ASYNC110 - it waits for time to pass
+            await asyncio.sleep(wait_s)
+        try:
+            await publisher.update(*place, message)
+        except SlackRefused as error:
+            if error.error in _GONE:
+                logger.info("message.gone why=%s", error.error)
+            elif error.error in STILL_THERE | ABOUT_THE_BLOCKS:
+                # A workspace that lets nothing be edited may let it be deleted.
+                logger.warning("message.not_redacted why=%s", error.error)
+                await publisher.delete(*place)
+            else:
+                raise
+
+    async def _later(
+        self, approval: str, posted: PostedMessages, error: Exception
+    ) -> None:
+        keys, now_ms = self.card_publisher.keys, posted.now_ms
+        logger.warning("messages.not_redacted id=%s why=%s", approval, error)
+        ended = posted.ended
+        if ended and now_ms > ended.at_ms + _ms(self.kept + END):
+            logger.error("messages.given_up id=%s", approval)
+            await self.store.forget(keys, self.tenant, approval)
+            return
+        wait = RETRY
+        if isinstance(error, RateLimitDelay):
+            wait = timedelta(seconds=error.wait_s)
+        await self.store.look_at(keys, self.tenant, approval, now_ms + _ms(wait))
+
+
+def _ms(time: timedelta) -> int:
+    return int(time.total_seconds() * 1000)

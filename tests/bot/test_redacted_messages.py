@@ -1,0 +1,306 @@
+"""When their time is over, messages in Slack say how a request ended, and no more."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import timedelta
+from typing import cast
+
+import pytest
+
+from tests.bot.bot_stack import CHANNEL, POLICY, Stack, has_button
+from tests.bot.test_notified import ana, click_on
+from tests.bot.test_publisher import nothing_is_left
+from tests.conftest import eventually
+from twokey.bot.delivery import redacting
+from twokey.bot.ids import Action
+from twokey.gateway.approvals.decisions import Edit, Reject
+from twokey.gateway.approvals.short_id import short_id
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.protocol.strict_json import JsonObject as Args
+from twokey.gateway.protocol.wire import Verdict
+from twokey.gateway.store import posted_messages
+from twokey.gateway.store.keys import RETENTION
+from twokey.gateway.store.posted_messages import LOOK, Ended
+
+DIRECT = POLICY.replace(
+    "  support: {usergroups: [S0SUPPORT], users: [U0DAN]}",
+    "  support: {usergroups: [S0SUPPORT], users: [U0DAN], notify: dm}",
+)
+SHARED = POLICY.replace(
+    "  send_email: {tier: approve, idempotent: true}",
+    "  send_email: {tier: approve, batch: {within: 1s, up_to: 2}}",
+)
+BOT = "U0TWOKEY"
+CANARY = "order-CANARY-4711"
+DAY = timedelta(days=1)
+OVER = timedelta(0)
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look for what is due all the time."""
+    monkeypatch.setattr(redacting, "LOOK_S", 0.02)
+
+
+@asynccontextmanager
+async def keeping(stack: Stack, kept: timedelta | None) -> AsyncGenerator[None]:
+    async with stack.running(messages_kept=kept):
+        yield
+
+
+async def time_is_over(stack: Stack) -> None:
+    """Move the clock: let everything that is noted be looked at now."""
+    key = stack.keys.messages_due("default")
+    for member in await rows(stack):
+        await stack.store.conn.command("ZADD", key, 1, member)
+
+
+async def rows(stack: Stack) -> list[bytes]:
+    key = stack.keys.messages_due("default")
+    return cast("list[bytes]", await stack.store.conn.command("ZRANGE", key, 0, -1))
+
+
+async def shown(stack: Stack) -> list[str]:
+    """Return everything that stands in all channels."""
+    workspace = stack.sandbox.workspace
+    return [
+        f"{one.text} {one.blocks}"
+        for messages in workspace.messages.values()
+        for one in messages.values()
+    ]
+
+
+async def no_canary(stack: Stack) -> bool:
+    return not any(CANARY in one for one in await shown(stack))
+
+
+async def decided(stack: Stack, copies: tuple[str, ...] = ()) -> Verdict:
+    """Ask, edit and run one call, with everything that is posted about it."""
+
+    async def are_posted() -> bool:
+        messages = stack.sandbox.workspace.messages
+        return all(CANARY in str(messages[one]) for one in copies)
+
+    args: Args = {"amount": 899, "order_id": CANARY, "note": f"note {CANARY}"}
+    (verdict,) = await stack.submit(("process_refund", args))
+    await stack.card(verdict)
+    await eventually(are_posted)
+    changed: Args = {**args, "amount": 5, "note": f"changed {CANARY}"}
+    click = click_on(await stack.approval(verdict))
+    outcome = await stack.reviews.decide(click, Edit(args=changed), ana())
+    assert outcome.kind == "decided"
+    await stack.execute(verdict, ok=False, summary=f"no {CANARY}")
+    await stack.drawn(verdict)
+    await nothing_is_left(stack)
+    return verdict
+
+
+async def redact(stack: Stack) -> None:
+    """Let the time be over, and a bot run until nothing shows any more."""
+    await time_is_over(stack)
+    async with keeping(stack, OVER):
+        await eventually(lambda: no_canary(stack))
+
+
+async def test_everything_about_a_request_is_redacted(stack: Stack) -> None:
+    stack.policy = load_policy(DIRECT, "policy.yml")
+    async with keeping(stack, DAY):
+        verdict = await decided(stack, copies=("D0ANA", "D0BEN"))
+        before = [one for one in await shown(stack) if CANARY in one]
+    await redact(stack)
+
+    # The card, a copy for each of two people, and what was said in the threads.
+    assert len(before) > 3
+    [card] = await stack.cards(verdict)
+    said = str(card["blocks"])
+    assert f"{short_id((await stack.approval(verdict)).id)}: failed." in said
+    assert "The audit log keeps what was decided" in said
+    assert not has_button(card, Action.TRY_AGAIN)
+
+
+async def test_nothing_is_redacted_before_its_time(stack: Stack) -> None:
+    async with keeping(stack, DAY):
+        waiting = await stack.refund("t2", note=CANARY)
+        await stack.card(waiting)
+        await decided(stack)
+        before = sorted(await shown(stack))
+        await time_is_over(stack)
+
+        async def is_later() -> bool:
+            keys, posted = stack.keys, stack.store.posted_messages
+            return not await posted.due(keys, "default", 9)
+
+        await eventually(is_later)
+        await nothing_is_left(stack)
+        after = sorted(await shown(stack))
+    await time_is_over(stack)
+    async with keeping(stack, OVER):
+
+        async def is_redacted() -> bool:
+            return any("details were removed" in one for one in await shown(stack))
+
+        await eventually(is_redacted)
+        await eventually(is_later)
+        card = await stack.card(waiting)
+
+    assert after == before
+    # What waits is looked at again, and its card stays.
+    assert has_button(card, Action.APPROVE)
+    assert CANARY in str(card["blocks"])
+
+
+async def test_nothing_is_redacted_where_nobody_wants_it(stack: Stack) -> None:
+    async with keeping(stack, None):
+        await decided(stack)
+
+    assert await rows(stack) == []
+
+
+async def test_what_the_store_has_forgotten_is_redacted(stack: Stack) -> None:
+    async with keeping(stack, 40 * DAY):
+        verdict = await decided(stack)
+        await time_is_over(stack)
+
+        async def knows_the_end() -> bool:
+            approval = (await stack.approval(verdict)).id
+            posted = await stack.store.posted_messages.read(stack.keys, approval)
+            return posted.ended is not None
+
+        await eventually(knows_the_end)
+    approval = (await stack.approval(verdict)).id
+    for name in (stack.keys.head(approval), stack.keys.pinned(approval)):
+        await stack.store.conn.command("DEL", name)
+    await stack.store.cards.forget_place(stack.keys, approval)
+    await redact(stack)
+
+    assert any(f"{short_id(approval)}: failed." in one for one in await shown(stack))
+
+    async def is_forgotten() -> bool:
+        return await rows(stack) == []
+
+    async with keeping(stack, OVER):
+        await eventually(is_forgotten)
+
+
+@pytest.mark.parametrize("fault", ["http_500", "lost_response", "rate_limit"])
+async def test_it_is_tried_again_where_slack_fails(
+    stack: Stack, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redacting, "RETRY", OVER)
+    async with keeping(stack, DAY):
+        await decided(stack)
+    stack.sandbox.faults.plan(fault, "chat.update", calls=3)
+
+    await redact(stack)
+
+
+@pytest.mark.parametrize("why", ["archived", "deleted", "left"])
+async def test_what_nobody_can_change_ends_it(stack: Stack, why: str) -> None:
+    async with keeping(stack, DAY):
+        verdict = await decided(stack)
+    [card] = await stack.cards(verdict)
+    workspace = stack.sandbox.workspace
+    if why == "archived":
+        stack.sandbox.control.archive(CHANNEL)
+    elif why == "left":
+        stack.sandbox.control.leave(CHANNEL, BOT)
+    else:
+        for one in [*workspace.messages[CHANNEL].values()]:
+            workspace.drop_message(one)
+    await time_is_over(stack)
+    async with keeping(stack, OVER):
+
+        async def is_over() -> bool:
+            approval = (await stack.approval(verdict)).id
+            posted = await stack.store.posted_messages.read(stack.keys, approval)
+            return bool(posted.ended and posted.ended.redacted_rev)
+
+        await eventually(is_over)
+    assert card
+
+
+async def test_a_message_that_cannot_be_edited_is_deleted(stack: Stack) -> None:
+    async with keeping(stack, DAY):
+        await decided(stack)
+    stack.sandbox.control.edit_window(0)
+    await redact(stack)
+
+    assert not any("details were removed" in one for one in await shown(stack))
+
+
+async def test_two_bots_redact_once(stack: Stack) -> None:
+    async with keeping(stack, DAY):
+        await decided(stack)
+    await time_is_over(stack)
+    async with keeping(stack, OVER), keeping(stack, OVER):
+        await eventually(lambda: no_canary(stack))
+
+
+async def test_calls_that_share_a_card_are_redacted_together(stack: Stack) -> None:
+    stack.policy = load_policy(SHARED, "policy.yml")
+    async with keeping(stack, DAY):
+        args: Args = {"to": CANARY}
+        verdicts = [
+            (await stack.submit(("send_email", args), thread=f"t{n}"))[0]
+            for n in range(2)
+        ]
+
+        async def is_shown() -> bool:
+            return any(CANARY in one for one in await shown(stack))
+
+        await eventually(is_shown)
+        for verdict in verdicts:
+            click = click_on(await stack.approval(verdict))
+            await stack.reviews.decide(click, Reject(reason=CANARY), ana())
+        await nothing_is_left(stack)
+    await redact(stack)
+
+    assert any("2 rejected" in one for one in await shown(stack))
+
+
+async def test_a_call_that_runs_again_is_redacted_again(stack: Stack) -> None:
+    async with keeping(stack, DAY):
+        verdict = await decided(stack)
+    await redact(stack)
+    async with keeping(stack, DAY):
+        # Drawn anew, as somebody does who has it run again.
+        approval = await stack.approval(verdict)
+        await stack.store.cards.mark_outdated(stack.keys, "default", approval.id)
+        keys = stack.store.posted_messages
+        posted = await keys.read(stack.keys, approval.id)
+        assert posted.ended
+        older = posted.ended.with_(redacted_rev=approval.rev - 1)
+        await keys.look_at(stack.keys, "default", approval.id, 1, ended=older)
+        place = await stack.store.cards.place(stack.keys, approval.id)
+        assert place
+        message = stack.sandbox.workspace.messages[place.channel][place.ts]
+        stack.sandbox.workspace.put_message(replace(message, text=CANARY))
+    await redact(stack)
+
+
+async def test_so_many_messages_are_noted(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(posted_messages, "MOST", 2)
+    store, keys = stack.store.posted_messages, stack.keys
+    id_ = f"ap_s0_{'a' * 32}"
+    for n in range(4):
+        await store.note(keys, "default", id_, ("C1", f"{n}.0"), kept=DAY)
+
+    found = await store.read(keys, id_)
+    assert len(found.places) == 2
+    await store.redacted(keys, id_, ("C1", "0.0"))
+    await store.look_at(keys, "default", id_, 1, ended=Ended(at_ms=5, outcome="done"))
+    found = await store.read(keys, id_)
+    assert found.places == (("C1", "1.0"),)
+    assert found.ended == Ended(at_ms=5, outcome="done")
+    assert await store.due(keys, "default", 9) == [id_]
+    await store.forget(keys, "default", id_)
+    assert await store.due(keys, "default", 9) == []
+
+
+def test_a_look_comes_before_the_record_is_gone() -> None:
+    assert LOOK < RETENTION

@@ -79,7 +79,6 @@ class Connection:
 
     Attributes:
         secrets: what seals its texts, the one in use first.
-        takes_unsealed: also what was written before there were seals.
         encrypts: whether texts of people, agents and tools are encrypted.
         confirmed_by: so many replicas must have what a script writes before it counts.
         resent: how often something was sent again, and may have been done before.
@@ -88,7 +87,7 @@ class Connection:
     def __init__(self, url: str, *, is_embedded: bool = False) -> None:
         self.url = url
         self.secrets = tuple[bytes, ...]()
-        self.takes_unsealed = self.encrypts = False
+        self.encrypts = False
         self.confirmed_by = self.resent = 0
         self._hint = _EMBEDDED_HINT if is_embedded else _HINT
         self._servers: dict[asyncio.AbstractEventLoop, _Servers] = {}

@@ -39,9 +39,6 @@ CHECKED, CHECKED_SEAL = "checked", "checked_seal"
 QUARANTINED, QUARANTINE_SEAL = "quarantined", "quarantine_seal"
 """When a record was set aside, and the seal of that."""
 
-FIRST_SEALED = 15
-"""Format from which on records have a seal."""
-
 _RECORD = "record"
 _UNSEALED = frozenset({SEAL, CHECKED, CHECKED_SEAL})
 _CLAIM_END = ":u"
@@ -102,30 +99,24 @@ class RecordSeals:
 
         Raises:
             ForgedRecord: it was not.
-            CorruptRecord: it was set aside before, or its format is no number.
+            CorruptRecord: it was set aside before.
         """
         place, head = (approval_id,), stored.head
         if self.is_quarantined(approval_id, head):
             raise CorruptRecord(approval_id)
         if SEAL not in head:
-            if not self._may_lack_seal(approval_id, head):
-                raise ForgedRecord(approval_id, NO_SEAL)
-        elif not self._keys.is_valid(stored.seal, _RECORD, place, _content(stored)):
+            # Also of a format before 15, when there were no seals: whoever writes to
+            # the store could name any. See "Upgrading" in docs/operations.md.
+            raise ForgedRecord(approval_id, NO_SEAL)
+        if not self._keys.is_valid(stored.seal, _RECORD, place, _content(stored)):
             raise ForgedRecord(approval_id, WRONG_SEAL)
-        is_checked = SEAL in head and CHECKED in head
+        is_checked = CHECKED in head
         if is_checked and not self._is_moment(approval_id, head, CHECKED, CHECKED_SEAL):
             raise ForgedRecord(approval_id, WRONG_CHECK)
 
     def _is_moment(self, approval_id: str, head: Fields, name: str, seal: str) -> bool:
         at, made = head.get(name, b""), head.get(seal, b"")
         return self._keys.is_valid(made, name, (approval_id,), at)
-
-    def _may_lack_seal(self, approval_id: str, head: Fields) -> bool:
-        """Return whether a record without a seal is taken as it is."""
-        written = head.get("format", b"0")
-        if not written.isdigit():
-            raise CorruptRecord(approval_id)
-        return int(written) < FIRST_SEALED and self._conn.takes_unsealed
 
 
 def _content(stored: Stored) -> bytes:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from twokey.gateway.approvals.events import Event
 from twokey.gateway.store.audit_log import AuditLog
-from twokey.gateway.store.connection import Connection, entries, number
+from twokey.gateway.store.connection import Connection, entries
 from twokey.gateway.store.keys import Keys
+from twokey.gateway.store.outbox import event_in
 
 
 async def audit_entries(conn: Connection, keys: Keys) -> list[Event]:
@@ -16,8 +17,6 @@ async def audit_entries(conn: Connection, keys: Keys) -> list[Event]:
 async def announced(conn: Connection, keys: Keys) -> list[Event]:
     """Return what was announced in a shard, oldest first, read or not."""
     return [
-        Event.model_validate_json(entry.values["e"]).with_(
-            at_ms=number(entry.values["at"]), seq=entry.id
-        )
+        event_in(conn, keys, entry)
         for entry in entries(await conn.command("XRANGE", keys.outbox, "-", "+"))
     ]

@@ -31,7 +31,7 @@ from twokey.gateway.resume.transient_retry import drain_tasks, wait_or_timeout
 from twokey.gateway.service.agents import AgentService
 from twokey.gateway.store.given_jobs import given
 from twokey.gateway.store.handover import Handover, Taker
-from twokey.gateway.store.jobs import Delivery, Job, JobKind, JobQueue
+from twokey.gateway.store.jobs import Delivery, Job, JobKind, JobQueue, input_of
 from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.stalled import RunState
 from twokey.gateway.store.store import Store
@@ -318,7 +318,7 @@ class Worker:
             self._on_change(ThreadChange(at.agent, at.thread, error))
 
     async def _advance(self, at: ThreadRef, runner: Runner, delivery: Delivery) -> None:
-        job, key = delivery.job, _key(delivery)
+        job, key, sealing = delivery.job, _key(delivery), self._store.sealing
         is_start = job.kind is JobKind.START
         # Jobs are delivered at least once, messages are given once.
         is_new = is_start and not await runner.has_taken(at.thread, key)
@@ -326,7 +326,7 @@ class Worker:
             state = await self._advancer.begin(
                 at,
                 runner,
-                lambda: runner.start(at.thread, job.input, key=key),
+                lambda: runner.start(at.thread, input_of(sealing, job), key=key),
                 key=key,
             )
         elif is_start:

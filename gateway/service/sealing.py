@@ -275,7 +275,7 @@ class _Sealer:
                     "XRANGE", self._keys.audit, start, end, "COUNT", size
                 )
             )
-            found += map(row_of, page)
+            found += [row_of(self._store.conn, self._keys, one) for one in page]
             if len(page) < size:
                 break
             start = f"({page[-1].id}"

@@ -24,6 +24,7 @@ from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.packing import packed, unpacked
 from twokey.gateway.store.sealing import Sealed, Sealing
 from twokey.gateway.store.store import Store
+from twokey.gateway.store.text_encryption import decrypted, encrypted
 from twokey.gateway.store.windows import Use, use_of
 from twokey.gateway.trust.seals import SEAL_BYTES
 
@@ -85,6 +86,7 @@ class StoredVerdicts(Record):
         line, _, rest = stored.partition(b"\n")
         try:
             body, is_sealed = _checked(sealing, turn_key, line, rest)
+            body = decrypted(sealing.conn, (Sealed.VERDICTS, turn_key), body)
             found = cls.model_validate_json(unpacked(body))
             approvals = line.decode("ascii").split()
             verdicts = tuple(_with_id(one, approvals) for one in found.verdicts)
@@ -122,6 +124,7 @@ class StoredVerdicts(Record):
         )
         line = " ".join(approvals).encode("ascii")
         body = packed(stored.model_dump_json(exclude_defaults=True))
+        body = encrypted(sealing.conn, (Sealed.VERDICTS, turn_key), body)
         seal = sealing.seal(Sealed.VERDICTS, _place(turn_key, line), body)
         return b"%b\n%c%b%b" % (line, FORMAT, seal, body)
 

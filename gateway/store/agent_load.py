@@ -17,7 +17,7 @@ from twokey.gateway.approvals.record import Approval, DecisionRecord, Item
 from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.records import Record, RunRef
 from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.store.audit_seals import event_texts
+from twokey.gateway.store.audit_seals import decrypted_rejection, event_texts
 from twokey.gateway.store.connection import (
     Argument,
     Connection,
@@ -221,8 +221,8 @@ class AgentLoadStore:
             requests_10m=requests_10m,
             failures=failures,
             rejections=rejections,
-            rejected=_rejected(fields(reply[6])),
-            precedents=read_all(precedents, cast("list[Reply]", reply[7])),
+            rejected=_rejected(self._conn, fields(reply[6])),
+            precedents=read_all(self._conn, precedents, cast("list[Reply]", reply[7])),
         )
 
     async def count_failure(self, keys: Keys, name: str, event: Event) -> bool:
@@ -247,12 +247,13 @@ class AgentLoadStore:
         return cast("bytes", reply or b"")
 
 
-def _rejected(found: dict[str, bytes]) -> dict[str, Rejection]:
+def _rejected(conn: Connection, found: dict[str, bytes]) -> dict[str, Rejection]:
     # The turn that is being evaluated comes after those that are counted.
     turns = number(found.pop("turns", None)) + 1
     rejections: dict[str, Rejection] = {}
     for call, value in found.items():
         turn, _, body = value.partition(b" ")
+        body = decrypted_rejection(conn, call, body)
         rejection = Rejection.model_validate_json(body)
         rejections[call] = rejection.with_(turns_ago=turns - number(turn))
     return rejections

@@ -269,7 +269,7 @@ def _values(
         "job": job.model_dump_json() if job else "",
         "rejection": with_sealed_event(conn, keys, _rejection(before, what)),
         "failed": _failed(before, after),
-        "precedents": rows_of_change(keys, before, after),
+        "precedents": rows_of_change(conn, keys, before, after),
         "seen": seen_precedents(one.known for one in what.inputs.values() if one.known),
         "standing": _states_as_read(what.standing),
         "queues": moves(keys, before, after, is_due_moved=bool(states)),

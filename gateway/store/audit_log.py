@@ -21,7 +21,7 @@ from twokey.gateway.approvals.audit_leaf import opened
 from twokey.gateway.approvals.events import Event
 from twokey.gateway.errors import AuditUnreadable, NotVerified
 from twokey.gateway.store import audit_segments
-from twokey.gateway.store.audit_seals import parts_of, sealed_text
+from twokey.gateway.store.audit_seals import decrypted_event, parts_of, sealed_text
 from twokey.gateway.store.audit_segments import Header, Row
 from twokey.gateway.store.connection import (
     Argument,
@@ -176,7 +176,7 @@ class AuditLog:
                 continue
             found = entries(reply)
             for entry in found:
-                yield row_of(entry)
+                yield self._row(entry)
             if len(found) < _PAGE:
                 return
             # Behind the last one and not by a count: the log grows, and is trimmed,
@@ -193,7 +193,7 @@ class AuditLog:
                 "XRANGE", self._keys.audit, _place(low), "+", "COUNT", _PAGE
             )
             page = entries(reply)
-            found += map(row_of, page)
+            found += map(self._row, page)
             if len(page) < _PAGE:
                 return sealed, found
             low = _behind(entry_id(page[-1].id))
@@ -213,7 +213,7 @@ class AuditLog:
             sealed, reply = await self._with_sealed("XREVRANGE", end, "-", size)
             found = entries(reply)
             # What is sealed may be gone from the store in part: it is read from files.
-            rows = [row_of(one) for one in found if entry_id(one.id) > sealed.last]
+            rows = [self._row(one) for one in found if entry_id(one.id) > sealed.last]
             for row in rows:
                 if (event := _event_of(row, is_logged=False)) is not None:
                     yield event
@@ -276,6 +276,9 @@ class AuditLog:
                 return []
             raise audit_segments.missing(folder, header.shard, header.number) from None
 
+    def _row(self, entry: Entry) -> Row:
+        return row_of(self._conn, self._keys, entry)
+
     def _require_folder(self) -> Path:
         if self._folder is None:
             raise AuditUnreadable(
@@ -295,14 +298,21 @@ class AuditLog:
         return Sealed.of(sealed), reply
 
 
-def row_of(entry: Entry) -> Row:
-    """Return an entry of the store as segments keep it, with every byte of it."""
+def row_of(conn: Connection, keys: Keys, entry: Entry) -> Row:
+    """Return an entry of the store as segments keep it, with every byte of it.
+
+    One that is encrypted is decrypted; what cannot be is kept as it stands.
+    """
+    event = entry.values.get("e", b"")
+    with suppress(ValueError):
+        event = decrypted_event(conn, keys, event)
 
     # What is no UTF-8 is none of ours; it is kept all the same.
-    def kept(name: str) -> str:
-        return entry.values.get(name, b"").decode("utf-8", "surrogateescape")
+    def kept(raw: bytes) -> str:
+        return raw.decode("utf-8", "surrogateescape")
 
-    return Row(entry.id, kept("at"), kept("e"), kept("s"))
+    at, seal = (kept(entry.values.get(name, b"")) for name in ("at", "s"))
+    return Row(entry.id, at, kept(event), seal)
 
 
 def _chain(folder: Path, shard: str, sealed: Sealed) -> list[Header]:

@@ -14,7 +14,7 @@ import binascii
 import re
 import secrets
 from collections.abc import Collection, Iterable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from pydantic_core import to_json
 
@@ -22,10 +22,12 @@ from twokey.gateway.approvals.audit_leaf import SealState
 from twokey.gateway.approvals.events import Event
 from twokey.gateway.store.connection import Connection
 from twokey.gateway.store.keys import Keys
+from twokey.gateway.store.text_encryption import decrypted_text, encrypted_text
 from twokey.gateway.trust.derived_keys import Purpose
 from twokey.gateway.trust.seals import seal_keys
 
 _LABEL = "audit-entry"
+_EVENT, _REJECTION = "event", "rejection"
 _NONCE_BYTES = 12
 _SEAL = re.compile(r"(0|[1-9][0-9]{0,15})\.([\w-]{16})\.([\w-]{22})", re.ASCII)
 
@@ -56,7 +58,24 @@ def sealed_text(conn: Connection, keys: Keys, body: str, *, rev: int = 0) -> str
     nonce = secrets.token_bytes(_NONCE_BYTES)
     known = seal_keys(conn.secrets, Purpose.AUDIT_ENTRIES)
     code = known.make(_LABEL, (keys.shard, str(rev), nonce), body.encode())
-    return f"{body}\n{rev}.{_encoded(nonce)}.{_encoded(code)}"
+    # The seal is over what the event says, whether it is encrypted or not.
+    return (
+        f"{encrypted_event(conn, keys, body)}\n{rev}.{_encoded(nonce)}.{_encoded(code)}"
+    )
+
+
+def encrypted_event(conn: Connection, keys: Keys, body: str) -> str:
+    """Return the text of an event as a shard's streams hold it."""
+    return encrypted_text(conn, (_EVENT, keys.shard), body)
+
+
+def decrypted_event(conn: Connection, keys: Keys, stored: bytes) -> bytes:
+    """Return the text of an event of a shard's streams.
+
+    Raises:
+        ValueError: it was encrypted, and not as one of this shard.
+    """
+    return decrypted_text(conn, (_EVENT, keys.shard), stored)
 
 
 def event_texts(
@@ -93,11 +112,32 @@ def event_texts(
 def with_sealed_event(
     conn: Connection, keys: Keys, rejection: Mapping[str, object]
 ) -> dict[str, object]:
-    """Return what a rejection brings with it, with the seal of its event."""
+    """Return what a rejection brings with it, with the seal of its event.
+
+    What people said of each call is encrypted.
+    """
     found = dict(rejection)
+    if isinstance(calls := found.get("calls"), list):
+        rows = cast("list[list[str]]", calls)
+        found["calls"] = [
+            [one, _encrypted_rejection(conn, one, body)] for one, body in rows
+        ]
     if isinstance(paused := found.get("event"), str):
         found["event"] = sealed_text(conn, keys, paused)
     return found
+
+
+def _encrypted_rejection(conn: Connection, call: str, body: str) -> str:
+    return encrypted_text(conn, (_REJECTION, call), body)
+
+
+def decrypted_rejection(conn: Connection, call: str, stored: bytes) -> bytes:
+    """Return what is kept of a call that was rejected in its thread.
+
+    Raises:
+        ValueError: it was encrypted, and not for this call.
+    """
+    return decrypted_text(conn, (_REJECTION, call), stored)
 
 
 def read_seal(conn: Connection, keys: Keys, event: str, seal: str) -> EntrySeal:

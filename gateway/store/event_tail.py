@@ -15,9 +15,9 @@ from twokey.gateway.store.connection import (
     Entry,
     entries,
     first_stream,
-    number,
 )
 from twokey.gateway.store.keys import Keys
+from twokey.gateway.store.outbox import event_in
 from twokey.gateway.store.readers import entry_id
 
 START = "0-0"
@@ -34,6 +34,7 @@ class EventTail:
 
     def __init__(self, conn: Connection, keys: Keys) -> None:
         self._conn = conn
+        self._keys = keys
         self._name = keys.audit
         self.shard = keys.shard
 
@@ -65,14 +66,12 @@ class EventTail:
             "XREAD", "COUNT", limit, *waits, "STREAMS", self._name, after
         )
         found = first_stream(reply)
-        return _events(found), found[-1].id if found else after
+        return self._events(found), found[-1].id if found else after
 
-
-def _events(found: Sequence[Entry]) -> list[Event]:
-    read: list[Event] = []
-    for entry in found:
-        # Readers of the log itself report what cannot be read.
-        with suppress(KeyError, ValueError):
-            event = Event.model_validate_json(entry.values["e"])
-            read.append(event.with_(at_ms=number(entry.values["at"]), seq=entry.id))
-    return read
+    def _events(self, found: Sequence[Entry]) -> list[Event]:
+        read: list[Event] = []
+        for entry in found:
+            # Readers of the log itself report what cannot be read.
+            with suppress(KeyError, ValueError):
+                read.append(event_in(self._conn, self._keys, entry))
+        return read

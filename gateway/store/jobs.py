@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -33,8 +34,10 @@ from twokey.gateway.store.fences import Lease
 from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.message_format import MESSAGE_FORMAT, is_newer
 from twokey.gateway.store.readers import make_group
+from twokey.gateway.store.record_encryption import MARK
 from twokey.gateway.store.script import Script
 from twokey.gateway.store.sealing import Sealed, Sealing
+from twokey.gateway.store.text_encryption import decrypted_text, encrypt_text
 
 PUT_BACK = Script("put_back")
 REQUEUE = Script("requeue")
@@ -42,6 +45,7 @@ REQUEUE = Script("requeue")
 logger = logging.getLogger(__name__)
 
 GROUP = "workers"
+_MARK = MARK.decode()
 _NEWER_MS = 1000
 """How soon a job of a newer version is offered again to a process of that version."""
 _LOOKS = 60
@@ -100,7 +104,8 @@ class Job(Record):
 
 
 def sealed_job(sealing: Sealing, job: Job) -> Job:
-    """Return a job that starts a thread with its seal."""
+    """Return a job that starts a thread with its seal, its input encrypted."""
+    job = job.with_(input=_encrypted(sealing, job))
     return job.with_(seal=sealing.seal(Sealed.JOB, *_content(job)).hex())
 
 
@@ -111,6 +116,29 @@ def _is_believed(sealing: Sealing, job: Job) -> bool:
         seal = bytes.fromhex(job.seal)
         return sealing.is_valid(Sealed.JOB, *_content(job), seal)
     return False
+
+
+def input_of(sealing: Sealing, job: Job) -> str:
+    """Return what a thread is started with.
+
+    Raises:
+        ValueError: it was encrypted with a key that is gone.
+    """
+    if not job.input.startswith(_MARK):
+        return job.input
+    found = decrypted_text(sealing.conn, _place(job), job.input.encode())
+    return str(json.loads(found)[0])
+
+
+def _encrypted(sealing: Sealing, job: Job) -> str:
+    if not sealing.conn.encrypts and not job.input.startswith(_MARK):
+        return job.input
+    # As JSON, which is told apart from what is compressed.
+    return encrypt_text(sealing.conn, _place(job), json.dumps([job.input]))
+
+
+def _place(job: Job) -> tuple[str, ...]:
+    return Sealed.JOB, job.tenant, job.agent, job.thread, job.id
 
 
 def _content(job: Job) -> tuple[tuple[str, ...], bytes]:

@@ -11,6 +11,7 @@ from twokey.gateway.approvals.security import SecurityEvent, SecurityKind
 from twokey.gateway.protocol.records import Record
 from twokey.gateway.store.packing import packed, unpacked
 from twokey.gateway.store.store import Store
+from twokey.gateway.store.text_encryption import decrypted, encrypted
 from twokey.gateway.trust.seals import SEAL_BYTES, SealKeys
 
 KEPT = timedelta(hours=24)
@@ -71,6 +72,7 @@ class KeptAnswers:
             await self._store.security.report(self._keys, found)
             return None
         try:
+            content = decrypted(self._store.conn, (_LABEL, name), content)
             return KeptAnswer.model_validate_json(unpacked(content))
         except (ValidationError, ValueError):
             # Of a version that is not known; it is asked anew.
@@ -86,6 +88,7 @@ class KeptAnswers:
         """
         name = self._name(api_key, idempotency_key)
         content = packed(answer.model_dump_json())
+        content = encrypted(self._store.conn, (_LABEL, name), content)
         seal = self._seals.make(_LABEL, [self._tenant, name], content)
         await self._store.conn.command(
             "SET", name, seal + content, "NX", "PX", _KEPT_MS

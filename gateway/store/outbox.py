@@ -9,7 +9,12 @@ from contextlib import suppress
 from typing import NamedTuple, cast
 
 from twokey.gateway.approvals.events import Event, EventName
-from twokey.gateway.store.audit_seals import parts_of, sealed_text
+from twokey.gateway.store.audit_seals import (
+    decrypted_event,
+    encrypted_event,
+    parts_of,
+    sealed_text,
+)
 from twokey.gateway.store.connection import (
     Argument,
     Connection,
@@ -156,7 +161,7 @@ class Outbox:
         what is not an event is left out.
         """
         found = await self._after(after, block_ms, limit)
-        return _events(found), found[-1].id if found else after
+        return self._events(found), found[-1].id if found else after
 
     async def changes(self, after: str, *, block_ms: int, limit: int = 500) -> Changes:
         """Return what became of approvals after a place; waits as `tail` does."""
@@ -165,13 +170,13 @@ class Outbox:
         opened: list[Entry] = []
         moved: dict[str, int] = {}
         for entry in found:
-            body = entry.values.get("e", b"")
+            body = self._body(entry)
             if _OPENED in body:
                 opened.append(entry)
             elif named := _APPROVAL.search(body):
                 moved[named[1].decode()] = entry_id(entry.id)[0]
         place = found[-1].id if found else after
-        return Changes(_events(opened), moved, place)
+        return Changes(self._events(opened), moved, place)
 
     async def _after(self, after: str, block_ms: int, limit: int) -> list[Entry]:
         reply = await self._conn.command(
@@ -184,9 +189,9 @@ class Outbox:
         read: list[Event] = []
         for entry in found:
             try:
-                read.append(_event(entry))
+                read.append(self._event(entry))
             except (KeyError, ValueError):
-                if is_newer(entry.values.get("e", b"")):
+                if is_newer(self._body(entry)):
                     logger.info("event.newer reader=%s seq=%s", self.reader, entry.id)
                     continue
                 self.corrupt += 1
@@ -201,6 +206,26 @@ class Outbox:
                 await self.done(entry.id)
         return read
 
+    def _events(self, found: Sequence[Entry]) -> list[Event]:
+        """Read events; what is none is left out."""
+        read: list[Event] = []
+        for entry in found:
+            # Not counted as `_readable` does: the group that reads this event reports
+            # it, once.
+            with suppress(KeyError, ValueError):
+                read.append(self._event(entry))
+        return read
+
+    def _event(self, entry: Entry) -> Event:
+        """Read an event; raises KeyError or ValueError for anything else."""
+        return event_in(self._conn, self._keys, entry)
+
+    def _body(self, entry: Entry) -> bytes:
+        body = entry.values.get("e", b"")
+        with suppress(ValueError):
+            return decrypted_event(self._conn, self._keys, body)
+        return body
+
     async def done(self, *seqs: str) -> None:
         """Acknowledge events by their ``seq``."""
         if seqs:
@@ -212,25 +237,21 @@ def announcement(
 ) -> list[list[Argument]]:
     """Return the commands that put an event into the outbox and the audit log."""
     body, seal = parts_of(sealed_text(conn, keys, audit_event.model_dump_json()))
+    told = encrypted_event(conn, keys, outbox_event.model_dump_json())
     return [
-        ["XADD", keys.outbox, "*", "e", outbox_event.model_dump_json(), "at", at_ms],
+        ["XADD", keys.outbox, "*", "e", told, "at", at_ms],
         ["XADD", keys.audit, "*", "e", body, "at", at_ms, "s", seal],
     ]
 
 
-def _events(found: Sequence[Entry]) -> list[Event]:
-    """Read events; what is none is left out."""
-    read: list[Event] = []
-    for entry in found:
-        # Not counted as `_readable` does: the group that reads this event reports it,
-        # once.
-        with suppress(KeyError, ValueError):
-            read.append(_event(entry))
-    return read
+def event_in(conn: Connection, keys: Keys, entry: Entry) -> Event:
+    """Read the event of an entry of an outbox.
 
-
-def _event(entry: Entry) -> Event:
-    """Read an event; raises KeyError or ValueError for anything else."""
-    return Event.model_validate_json(entry.values["e"]).with_(
+    Raises:
+        KeyError: it holds none.
+        ValueError: it cannot be read.
+    """
+    body = decrypted_event(conn, keys, entry.values["e"])
+    return Event.model_validate_json(body).with_(
         at_ms=number(entry.values["at"]), seq=entry.id
     )

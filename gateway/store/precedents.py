@@ -17,11 +17,13 @@ from pydantic import ValidationError
 from twokey.gateway.approvals.precedents import DAY_MS, KINDS, Precedent
 from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.approvals.repeating import precedent_of
-from twokey.gateway.store.connection import Reply, fields, text
+from twokey.gateway.store.connection import Connection, Reply, fields, text
 from twokey.gateway.store.keys import KEEP_MS, Keys
+from twokey.gateway.store.text_encryption import decrypted_text, encrypted_text
 
 logger = logging.getLogger(__name__)
 
+_LABEL = "precedent"
 _TIMES = {"since_ms", "at_ms"}
 _CHANGES = "n"
 """Field that numbers the changes."""
@@ -45,14 +47,23 @@ class Known:
     precedents: tuple[Precedent, ...] = ()
 
 
-def read(key: str, found: Mapping[str, bytes]) -> Known:
+def encrypted_rows(conn: Connection, rows: Iterable[Row]) -> list[Row]:
+    """Return rows with their bodies as they are stored."""
+    return [
+        (key, call, kind, encrypted_text(conn, (_LABEL, key, call), body), keep_ms)
+        for key, call, kind, body, keep_ms in rows
+    ]
+
+
+def read(conn: Connection, key: str, found: Mapping[str, bytes]) -> Known:
     """Read the precedents of one effect; what another version wrote is left out."""
     precedents: list[Precedent] = []
     for call, value in found.items():
         if call == _CHANGES:
             continue
         try:
-            since_ms, at_ms, _, body = (text(value).split(" ", 3) + [""] * 4)[:4]
+            since_ms, at_ms, _, stored = (value.split(b" ", 3) + [b""] * 4)[:4]
+            body = decrypted_text(conn, (_LABEL, key, call), stored)
             one = Precedent.model_validate_json(body)
             one = one.with_(since_ms=int(since_ms), at_ms=int(at_ms))
         except (ValidationError, ValueError):
@@ -64,13 +75,17 @@ def read(key: str, found: Mapping[str, bytes]) -> Known:
     return Known(key, text(found.get(_CHANGES, b"")), tuple(precedents))
 
 
-def read_all(keys: Sequence[str], replies: Iterable[Reply]) -> dict[str, Known]:
+def read_all(
+    conn: Connection, keys: Sequence[str], replies: Iterable[Reply]
+) -> dict[str, Known]:
     """Read the precedents of several effects, by key."""
     pairs = zip(keys, replies, strict=True)
-    return {key: read(key, fields(found)) for key, found in pairs}
+    return {key: read(conn, key, fields(found)) for key, found in pairs}
 
 
-def rows_of_change(keys: Keys, before: Approval, after: Approval) -> list[Row]:
+def rows_of_change(
+    conn: Connection, keys: Keys, before: Approval, after: Approval
+) -> list[Row]:
     """Return what a change makes of the precedents that its calls are."""
     rows: list[Row] = []
     for was, now in zip(before.items, after.items, strict=True):
@@ -83,7 +98,7 @@ def rows_of_change(keys: Keys, before: Approval, after: Approval) -> list[Row]:
             rows.append((old[0], was.id, False, "", KEEP_MS))
         if new is not None:
             rows.append(_row(*new))
-    return rows
+    return encrypted_rows(conn, rows)
 
 
 def rows_of_opening(keys: Keys, approvals: Iterable[Approval]) -> list[Row]:

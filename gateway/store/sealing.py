@@ -20,6 +20,7 @@ from twokey.gateway.approvals.security import SecurityEvent, SecurityKind
 from twokey.gateway.store.connection import Connection
 from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.security_events import SecurityEvents
+from twokey.gateway.store.text_encryption import decrypted, encrypted
 from twokey.gateway.trust.derived_keys import Purpose
 from twokey.gateway.trust.seals import SEAL_BYTES, SealKeys, seal_keys
 
@@ -57,6 +58,11 @@ class Sealing:
         self._newest: OrderedDict[str, int] = OrderedDict()
 
     @property
+    def conn(self) -> Connection:
+        """Return the connection to the store."""
+        return self._conn
+
+    @property
     def keys(self) -> SealKeys:
         """Return the keys of facts."""
         return seal_keys(self._conn.secrets, Purpose.FACTS)
@@ -73,6 +79,7 @@ class Sealing:
 
     def sealed(self, kind: Sealed, place: Sequence[str], body: bytes) -> bytes:
         """Return a text as it is stored."""
+        body = encrypted(self._conn, (kind, *place), body)
         return MARK + self.seal(kind, place, body) + body
 
     def opened(self, kind: Sealed, place: Sequence[str], stored: bytes) -> bytes | None:
@@ -81,7 +88,10 @@ class Sealing:
         seal, body = stored[len(MARK) : start], stored[start:]
         if not stored.startswith(MARK) or not self.is_valid(kind, place, body, seal):
             return None
-        return body
+        try:
+            return decrypted(self._conn, (kind, *place), body)
+        except ValueError:
+            return None
 
     def is_older(self, place: str, number: int) -> bool:
         """Return whether a number of a place is below one that was seen before."""

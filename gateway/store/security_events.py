@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from twokey.gateway.approvals.events import Event
 from twokey.gateway.approvals.security import SecurityEvent, SecurityKind, summary
 from twokey.gateway.errors import StoreUnavailable
-from twokey.gateway.store.audit_seals import sealed_text
+from twokey.gateway.store.audit_seals import encrypted_event, sealed_text
 from twokey.gateway.store.connection import Connection
 from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.script import Script
@@ -137,7 +137,7 @@ class SecurityEvents:
                 outbox=keys.outbox,
                 audit=keys.audit,
                 found_ms=int(_PERIOD_S * 1000),
-                outbox_event=_text(told),
+                outbox_event=encrypted_event(self._conn, keys, _text(told)),
                 audit_event=entry,
             )
         except StoreUnavailable as error:

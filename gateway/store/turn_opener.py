@@ -18,7 +18,11 @@ from twokey.gateway.store.keys import KEEP_MS, Keys
 from twokey.gateway.store.known_records import KnownRecords
 from twokey.gateway.store.packing import packed
 from twokey.gateway.store.pending import PendingIndex
-from twokey.gateway.store.precedents import rows_of_opening, seen_precedents
+from twokey.gateway.store.precedents import (
+    encrypted_rows,
+    rows_of_opening,
+    seen_precedents,
+)
 from twokey.gateway.store.script import Script
 from twokey.gateway.store.server_clocks import ServerClocks
 from twokey.gateway.store.turn_opening import OpenedTurn, Place, Preconditions
@@ -122,7 +126,10 @@ class TurnOpener:
             "refused": as_rows(preconditions.refused),
             "is_reserved": bool(preconditions.reserved),
             "precedents": json.dumps(
-                [*rows_of_opening(keys, approvals), *preconditions.auto_runs]
+                encrypted_rows(
+                    self._conn,
+                    [*rows_of_opening(keys, approvals), *preconditions.auto_runs],
+                )
             ),
             "seen": json.dumps(seen_precedents(preconditions.known)),
             "standing": json.dumps(standing),

@@ -22,6 +22,7 @@ class Purpose(StrEnum):
     AUDIT_ENTRIES = "twokey/v1/audit-entries"
     FACTS = "twokey/v1/facts"
     DATA_KEYS = "twokey/v1/data-keys"
+    TEXTS = "twokey/v1/texts"
     API_KEYS = "twokey/v1/api-keys"
     WEBHOOKS = "twokey/v1/webhooks"
 

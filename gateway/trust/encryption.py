@@ -9,7 +9,7 @@ wrapped data key has erased what it encrypted.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -93,6 +93,35 @@ def wrapping_keys(secrets: tuple[bytes, ...]) -> WrappingKeys:
     ids = [key_id_of(one, Purpose.DATA_KEYS) for one in secrets]
     keys = [derived_key(one, Purpose.DATA_KEYS) for one in secrets]
     return WrappingKeys(ids[0], dict(zip(ids, keys, strict=True)))
+
+
+@lru_cache(maxsize=16)
+def text_keys(secrets: tuple[bytes, ...]) -> WrappingKeys:
+    """Return the keys of texts that belong to no approval; the first one is in use."""
+    ids = [key_id_of(one, Purpose.TEXTS) for one in secrets]
+    keys = [derived_key(one, Purpose.TEXTS) for one in secrets]
+    return WrappingKeys(ids[0], dict(zip(ids, keys, strict=True)))
+
+
+def encrypt_here(keys: WrappingKeys, text: bytes, place: Sequence[str]) -> bytes:
+    """Return the id of the key in use, and a text encrypted with it for a place."""
+    encrypted = encrypt(keys.key(keys.current), text, _place_of(place))
+    return bytes.fromhex(keys.current) + encrypted
+
+
+def decrypt_here(keys: WrappingKeys, stored: bytes, place: Sequence[str]) -> bytes:
+    """Return a text that `encrypt_here` encrypted for this place.
+
+    Raises:
+        NotVerified: ``key_unknown`` or ``changed``.
+    """
+    key = keys.key(wrapped_by(stored))
+    return decrypt(key, stored[_KEY_ID_BYTES:], _place_of(place))
+
+
+def _place_of(place: Sequence[str]) -> Place:
+    # With its length before each part: no two places give the same text.
+    return Place("", "", "".join(f"{len(one)}:{one}" for one in place))
 
 
 def encrypt(key: bytes, text: bytes, place: Place) -> bytes:

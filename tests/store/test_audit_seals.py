@@ -34,7 +34,7 @@ def harness(store: Store) -> ServiceHarness:
 
 async def stream(store: Store, keys: Keys) -> list[Row]:
     found = await store.conn.command("XRANGE", keys.audit, "-", "+")
-    return [row_of(entry) for entry in entries(found)]
+    return [row_of(store.conn, keys, entry) for entry in entries(found)]
 
 
 async def seals(store: Store) -> list[tuple[str, EntrySeal]]:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from twokey.gateway.approvals.precedents import Precedent
 from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.store.connection import Connection
 from twokey.gateway.store.precedents import read
+
+CONN = Connection("redis://127.0.0.1:1")
 
 
 def test_a_field_of_a_newer_version_hides_no_precedent() -> None:
     body = Precedent(call="ap_1.0", state=ItemState.EXECUTED).model_dump_json()
     newer = f'{body[:-1]},"newer":1}}'
 
-    known = read("key", {"ap_1.0": f"5 6 done {newer}".encode()})
+    known = read(CONN, "key", {"ap_1.0": f"5 6 done {newer}".encode()})
 
     assert [(one.call, one.at_ms) for one in known.precedents] == [("ap_1.0", 6)]
 
 
 def test_what_is_no_text_is_left_out() -> None:
-    assert read("key", {"ap_1.0": b"5 6 done \xff"}).precedents == ()
+    assert read(CONN, "key", {"ap_1.0": b"5 6 done \xff"}).precedents == ()

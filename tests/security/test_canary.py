@@ -1,0 +1,222 @@
+"""With `encrypt_store` no word of a person, an agent or a tool is in the store."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple, cast
+
+import pytest
+
+from tests.service.harness import ANA, BEN, DAN, ServiceHarness, claim_of
+from tests.store_secrets import SECRETS
+from tests.streams import announced, audit_entries
+from twokey.gateway.approvals.decisions import Approve, Edit, Reject, Respond
+from twokey.gateway.approvals.events import EventName
+from twokey.gateway.protocol.records import Result
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.protocol.wire import Claimed, ProposedCall, Turn, TurnRef
+from twokey.gateway.store.connection import Connection, Reply, entries, text
+from twokey.gateway.store.jobs import Job, JobKind, input_of
+from twokey.gateway.store.store import Store
+from twokey.gateway.store.threads import ThreadFacts
+
+
+class Canaries(NamedTuple):
+    """Words that stand nowhere else: the server keeps what other tests wrote."""
+
+    argument: str
+    person: str
+    agent: str
+    tool: str
+
+    @property
+    def args(self) -> JsonObject:
+        return {"amount": 5, "note": self.argument, "deep": [{"x": [self.argument]}]}
+
+
+@pytest.fixture
+def words() -> Canaries:
+    return Canaries(*(f"canary-{secrets.token_hex(8)}" for _ in range(4)))
+
+
+@pytest.fixture
+def harness(store: Store) -> ServiceHarness:
+    store.conn.encrypts = True
+    return ServiceHarness(store)
+
+
+async def whole_life(harness: ServiceHarness, words: Canaries) -> None:
+    """Put the canaries into every field that people, agents and tools fill."""
+    keys = harness.store.keys_of_tenant("default")
+    facts = ThreadFacts(requester=DAN.with_(name=words.person))
+    for thread in ("t1", "t2", "t3"):
+        await harness.store.threads.change(
+            keys, "default", "support", thread, lambda _: facts, why="begin"
+        )
+    job = Job(
+        kind=JobKind.START, tenant="default", agent="support", thread="t9",
+        input=words.person, id="1",
+    )  # fmt: skip
+    await harness.store.threads.ask(keys, job, "m", lambda _: facts)
+    claim, fence = await _edited_and_approved(harness, words)
+    result = Result(ok=False, summary=words.tool, payload=f'"{words.tool}"')
+    await harness.agents.finish(claim, fence, result)
+    _, [verdict] = await harness.submit(("process_refund", words.args), thread="t2")
+    await harness.reviews.decide(
+        await harness.click(verdict), Reject(reason=words.person), ANA
+    )
+    # The agent is told why, which its turn keeps.
+    await harness.submit(
+        ("process_refund", words.args), ("send_email", words.args), thread="t2"
+    )
+    _, [verdict] = await harness.submit(("process_refund", words.args), thread="t3")
+    await harness.reviews.decide(
+        await harness.click(verdict), Respond(message=words.person), ANA
+    )
+
+
+async def _edited_and_approved(
+    harness: ServiceHarness, words: Canaries
+) -> tuple[str, int]:
+    ref = TurnRef(agent="support", thread="t1", message_id="m-first")
+    call = ProposedCall(tool="process_refund", args=words.args, tool_call_id="c0")
+    [verdict] = await harness.agents.submit(
+        Turn(ref=ref, calls=(call,), says=words.agent)
+    )
+    click = await harness.click(verdict)
+    await harness.reviews.report(click.approval, BEN, words.person)
+    await harness.reviews.inquiries.ask(click.approval, None, ANA, words.person)
+    edited = Edit(args={**words.args, "amount": 4}, reason=words.person)
+    await harness.reviews.decide(await harness.click(verdict), edited, ANA)
+    item = await harness.item(verdict.item_id)
+    if item.state is ItemState.PENDING:
+        click = await harness.click(verdict)
+        await harness.reviews.decide(click, Approve(reason=words.person), BEN)
+    claimed = await harness.agents.claim(claim_of(ref, verdict))
+    assert isinstance(claimed, Claimed)
+    return verdict.item_id, claimed.fence
+
+
+_READ = {
+    "string": ("GET",),
+    "hash": ("HGETALL",),
+    "set": ("SMEMBERS",),
+    "zset": ("ZRANGE", 0, -1),
+    "stream": ("XRANGE", "-", "+"),
+    "list": ("LRANGE", 0, -1),
+}
+
+
+async def dump(conn: Connection) -> dict[str, bytes]:
+    """Return everything that a server holds, by key."""
+    found: dict[str, bytes] = {}
+    names = cast("list[Reply]", await conn.command("KEYS", "*"))
+    for name in map(text, names):
+        kind = text(await conn.command("TYPE", name))
+        command, *rest = _READ[kind]
+        reply = await conn.command(str(command), name, *rest)
+        found[name] = b"\n".join(_bytes(reply))
+    return found
+
+
+def _bytes(reply: Reply) -> Iterator[bytes]:
+    if isinstance(reply, dict):
+        for key, value in cast("dict[object, Reply]", reply).items():
+            yield from (str(key).encode(), *_bytes(value))
+    elif isinstance(reply, list | tuple):
+        for one in cast("list[Reply]", reply):
+            yield from _bytes(one)
+    else:
+        yield reply if isinstance(reply, bytes) else str(reply).encode()
+
+
+def files_of(folder: Path) -> bytes:
+    """Return what the server wrote to its disk."""
+    files = [one for one in folder.rglob("*") if one.is_file()]
+    return b"".join(one.read_bytes() for one in files)
+
+
+async def test_no_canary_is_in_any_key_or_file_of_the_store(
+    harness: ServiceHarness, words: Canaries, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG")
+    await whole_life(harness, words)
+
+    found = await dump(harness.store.conn)
+    leaks = {
+        (name, word)
+        for name, body in found.items()
+        for word in words
+        if word.encode() in body or word in name
+    }
+    assert not leaks
+    assert not [word for word in words if word in caplog.text]
+    conn = harness.store.conn
+    reply = await conn.command("CONFIG GET", "dir")
+    folder = Path(list(_bytes(reply))[1].decode())
+    written = files_of(folder)
+    assert b"XADD" in written
+    assert not [word for word in words if word.encode() in written]
+
+
+async def test_the_canaries_are_there_where_nothing_is_encrypted(
+    store: Store, words: Canaries
+) -> None:
+    """The test above looks where they would be."""
+    await whole_life(ServiceHarness(store), words)
+
+    found = b"\n".join((await dump(store.conn)).values())
+
+    # Arguments and the agent's words are compressed in a record.
+    assert words.person.encode() in found
+    assert words.tool.encode() in found
+
+
+async def test_events_jobs_and_rejections_are_read_with_the_secret(
+    harness: ServiceHarness, words: Canaries
+) -> None:
+    await whole_life(harness, words)
+    there = Store(harness.store.conn.url, secrets=(b"n" * 32, *SECRETS), lease_ms=2000)
+    keys = there.keys_of_tenant("default")
+
+    told = await announced(there.conn, keys)
+    logged = await audit_entries(there.conn, keys)
+    queue = there.queue(keys)
+    await queue.prepare()
+    found = [await queue.take("w", block_ms=1) for _ in range(10)]
+
+    rejected = [one for one in logged if one.name is EventName.ITEM_REJECTED]
+    assert [one.reason for one in rejected] == [words.person]
+    assert {one.name for one in logged} >= {one.name for one in told}
+    jobs = [one.job for one in found if one and one.job.kind is JobKind.START]
+    assert [input_of(there.sealing, one) for one in jobs] == [words.person]
+    facts = await there.threads.facts(keys, "default", "support", "t9")
+    assert facts.requester
+    assert facts.requester.name == words.person
+    await there.close()
+
+
+async def test_an_event_that_was_encrypted_elsewhere_is_none(
+    harness: ServiceHarness,
+) -> None:
+    store = harness.store
+    await harness.refund()
+    here, elsewhere = (
+        store.every_shard()[0],
+        Store(store.conn.url, secrets=SECRETS, shards=2),
+    )
+    other = elsewhere.every_shard()[1]
+    reply = await store.conn.command("XRANGE", here.outbox, "-", "+", "COUNT", 1)
+    event = entries(reply)[0].values["e"]
+    assert event.startswith(b"\x1e")
+    await store.conn.command("XADD", other.outbox, "*", "e", event, "at", 1)
+
+    outbox = elsewhere.outbox(other, reader="r")
+    await outbox.prepare()
+
+    assert await outbox.take("c", block_ms=1) == []
+    assert outbox.corrupt == 1
+    await elsewhere.close()

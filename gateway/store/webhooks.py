@@ -17,13 +17,7 @@ from pydantic import ValidationError
 
 from twokey.gateway.protocol.records import Record
 from twokey.gateway.protocol.webhooks import News, body_of
-from twokey.gateway.store.connection import (
-    Reply,
-    fields,
-    milliseconds,
-    number,
-    text,
-)
+from twokey.gateway.store.connection import Reply, fields, number, text
 from twokey.gateway.store.keys import KEEP_MS
 from twokey.gateway.store.script import Script
 from twokey.gateway.store.sealing import Sealed
@@ -226,8 +220,7 @@ class WebhookQueue:
 
     async def now_ms(self) -> int:
         """Return the time of the store."""
-        reply = await self._conn.transaction(["TIME"], ["ZCARD", self._due])
-        return milliseconds(reply[0])
+        return await self._conn.now_ms(self._due)
 
     async def _read(self, rows: Sequence[Reply]) -> list[Taken]:
         found: list[Taken] = []

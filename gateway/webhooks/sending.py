@@ -20,6 +20,7 @@ import secrets
 import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from typing import NoReturn
 
 from twokey.gateway.approvals.events import Event
 from twokey.gateway.approvals.security import SecurityEvent, SecurityKind
@@ -49,9 +50,9 @@ logger = logging.getLogger(__name__)
 READERS = "webhooks"
 """How the names of these readers begin."""
 
-GONE_MS = 24 * 60 * 60 * 1000
-"""How long nobody reads as a reader that is dropped: it would keep the outbox from
-being trimmed where the settings have no targets any more."""
+GONE_MS = 60 * 60 * 1000
+"""How long nobody reads as a reader that is dropped by a gateway without targets: it
+would keep the outbox from being trimmed."""
 
 AT_ONCE = 4
 """How many messages one process sends to one target at the same time."""
@@ -61,6 +62,7 @@ _BLOCK_MS = 2_000
 _ABANDONED_MS = 30_000
 _POLL_S = 5.0
 _PAUSE_S = 1.0
+_DROP_S = 600.0
 
 
 class WebhookSender:
@@ -89,9 +91,8 @@ class WebhookSender:
 
     async def run(self) -> None:
         """Send until the task is cancelled."""
-        await self._drop_readers()
         if not self._settings.targets:
-            return
+            await self._forever(self._drop_reader)
         poster = Poster(self._settings, self._resolve)
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -175,23 +176,26 @@ class WebhookSender:
 
     def outbox(self, keys: Keys) -> Outbox:
         """Return the events of a shard, for the reader of this tenant."""
-        reader = f"{READERS}:{json.dumps([self._tenant])}"
-        return self._store.outbox(keys, reader=reader)
+        return self._store.outbox(keys, reader=self._reader)
+
+    @property
+    def _reader(self) -> str:
+        return f"{READERS}:{json.dumps([self._tenant])}"
 
     @property
     def consumer(self) -> str:
         """Return the name of this process among those that read."""
         return self._consumer
 
-    async def _drop_readers(self) -> None:
-        """Drop readers as which nobody reads; a store that is away does no harm."""
-        with suppress(StoreUnavailable):
-            for keys in self._store.parts_of(self._tenant):
-                await drop_idle_readers(
-                    self._store.conn, keys, prefix=READERS, idle_ms=GONE_MS
-                )
+    async def _drop_reader(self) -> None:
+        """Drop the reader of before, as which no gateway reads any more."""
+        for keys in self._store.parts_of(self._tenant):
+            await drop_idle_readers(
+                self._store.conn, keys, prefix=self._reader, idle_ms=GONE_MS
+            )
+        await asyncio.sleep(_DROP_S)
 
-    async def _forever(self, step: Callable[[], Awaitable[None]]) -> None:
+    async def _forever(self, step: Callable[[], Awaitable[None]]) -> NoReturn:
         while True:
             try:
                 await step()

@@ -92,7 +92,7 @@ def make_certificate(folder: Path) -> tuple[Path, Path]:
 
 
 @asynccontextmanager
-async def receiving(folder: Path, port: int = 0) -> AsyncGenerator[Receiver]:
+async def receiving(folder: Path) -> AsyncGenerator[Receiver]:
     """Receive on this machine while the block runs."""
     if not (folder / "hooks.crt").exists():
         make_certificate(folder)
@@ -104,7 +104,7 @@ async def receiving(folder: Path, port: int = 0) -> AsyncGenerator[Receiver]:
     await runner.setup()
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     tls.load_cert_chain(certificate, private)
-    await web.TCPSite(runner, "127.0.0.1", port, ssl_context=tls).start()
+    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls).start()
     receiver.port = runner.addresses[0][1]
     try:
         yield receiver

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import eventually
+from tests.store_secrets import SECRETS
+from tests.topologies import Cluster
 from tests.webhooks.receiver import Receiver, receiving
 from tests.webhooks.test_sending import arrived, idle, telling
 from twokey.gateway.approvals.security import SecurityKind
@@ -134,3 +136,17 @@ async def test_a_message_that_was_given_up_can_be_sent_again(
 
     assert [one.id for one in receiver.requests] == ["msg_1"]
     assert (await queue.standing()).dead == 0
+
+
+async def test_a_queue_is_on_one_node_of_a_cluster(cluster: Cluster) -> None:
+    store = Store(cluster.url, secrets=SECRETS, shards=8)
+    queues = [WebhookQueue(store, tenant=tenant, target="app") for tenant in "abcdefgh"]
+    for queue in queues:
+        await queue.put(message("msg_1"))
+        [taken] = (await queue.take(9, lease_ms=60_000)).taken
+        assert await queue.now_ms()
+        await queue.end(taken, Outcome.DEAD, taken.delivery)
+        [dead] = [one async for one in queue.dead()]
+        assert await queue.put(dead.delivery, seen=dead.stored) == "queued"
+        assert (await queue.standing()).waiting == 1
+    await store.close()

@@ -112,7 +112,7 @@ def standing_row(seals: RecordSeals, read: Stored, used: Approval) -> dict[str, 
         read: as it was stored when it was read.
         used: the same with its uses from now on.
     """
-    texts = {"uses": uses(used)}
+    texts: dict[str, str | bool] = {"uses": uses(used)}
     texts = seals.encryption.changes(used.id, used.tenant, read.head, texts)
     fields = with_format(read.head, texts)
     after = sealed(seals, used.id, following(read, fields, {}))

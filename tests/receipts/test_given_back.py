@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
+from pydantic import JsonValue
 
 from tests.api.api_stack import serving
 from tests.service.decided_calls import (
@@ -106,11 +107,11 @@ async def test_a_call_that_is_approved_again_in_a_new_state_has_no_second_use(
         click = await harness.click_on(claim.item_id)
         assert (await harness.reviews.decide(click, Approve(), ANA)).kind == "decided"
 
-    async def ask(state: object, owner: str) -> object:
+    async def ask(state: JsonValue, owner: str) -> object:
         mine = claim.with_(owner=owner)
         reply = await harness.agents.claim(mine)
         assert isinstance(reply, CheckState)
-        seen = now(reply.action_hash, state)  # type: ignore[arg-type] - JSON
+        seen = now(reply.action_hash, state)
         return await harness.agents.claim(mine.with_(state=seen))
 
     def read(reply: object) -> Receipt:

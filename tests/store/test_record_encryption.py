@@ -15,6 +15,7 @@ from twokey.gateway.errors import CorruptRecord, ForgedRecord, NewerRecord
 from twokey.gateway.protocol.digest import action_args
 from twokey.gateway.protocol.records import Result
 from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.wire import Claimed, Refused
 from twokey.gateway.store import codec
 from twokey.gateway.store.connection import fields
@@ -273,9 +274,10 @@ async def test_a_process_with_another_secret_reads_nothing(
 async def test_calls_of_one_approval_are_decided_and_run_apart(
     harness: ServiceHarness,
 ) -> None:
-    first, second = {"amount": 1, "note": WORD}, {"amount": 2, "note": WORD}
+    first: JsonObject = {"amount": 1, "note": WORD}
+    second: JsonObject = {"amount": 2, "note": WORD}
     ref, verdicts = await harness.submit(
-        ("process_refund", {**first}), ("process_refund", {**second})
+        ("process_refund", first), ("process_refund", second)
     )
     for verdict in verdicts:
         await harness.reviews.decide(await harness.click(verdict), Approve(), BEN)

@@ -239,7 +239,7 @@ async def _claim(request: ClaimRequest, gateway: Gateway, shell: Shell) -> Claim
     except asyncio.CancelledError:
         # It may be granted all the same; nobody would use it, and it would end as a
         # doubt that people have to clear up.
-        giving_back = begun(_give_back(request, gateway))
+        giving_back = begun(_give_back(request, gateway, shell))
         await asyncio.wait([giving_back], timeout=GIVE_BACK_S)
         raise
     except KeyRefused:
@@ -256,13 +256,16 @@ async def _claim(request: ClaimRequest, gateway: Gateway, shell: Shell) -> Claim
         ) from error
 
 
-async def _give_back(request: ClaimRequest, gateway: Gateway) -> None:
+async def _give_back(request: ClaimRequest, gateway: Gateway, shell: Shell) -> None:
     """Give back a claim whose answer nobody waits for any more."""
     # Asked again by the same attempt, which does not run anything: that tells the fence
     # of what it was granted.
-    reply = await gateway.claim(request)
+    reply = await ask_with_retries(shell, lambda: gateway.claim(request))
     if isinstance(reply, Claimed):
-        await gateway.release(request.item_id, reply.fence, has_begun=False)
+        item_id, fence = request.item_id, reply.fence
+        await ask_with_retries(
+            shell, lambda: gateway.release(item_id, fence, has_begun=False)
+        )
 
 
 async def _read_state(

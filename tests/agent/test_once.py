@@ -29,7 +29,7 @@ from tests.agent.fake_gateway import FakeGateway
 from tests.conftest import eventually
 from twokey.agent import execution, guarded, heartbeats
 from twokey.agent.scripted_model import calling
-from twokey.gateway.errors import ThreadUnavailable
+from twokey.gateway.errors import StoreUnavailable, ThreadUnavailable
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.wire import Claimed, ClaimReply, ClaimRequest
 
@@ -440,18 +440,30 @@ def _once(act: Callable[[], None]) -> Callable[[], None]:
     return maybe
 
 
+@pytest.mark.parametrize("has_outage", [False, True])
 async def test_a_claim_of_a_cancelled_run_is_given_back(
-    memory: InMemorySaver, effects: Effects, monkeypatch: pytest.MonkeyPatch
+    memory: InMemorySaver,
+    effects: Effects,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    has_outage: bool,
 ) -> None:
     runner = Runner(is_async=True)
     gateway, graph = await _approved(runner, memory, effects)
     answers = await runner.answers(graph, gateway)
     granted, real = asyncio.Event(), gateway.claim
     replies: dict[str, ClaimReply] = {}
+    fails = ["claim", "release"] if has_outage else []
+
+    def fail_once(question: str) -> None:
+        if question in fails:
+            fails.remove(question)
+            raise StoreUnavailable("It is away for a moment.")
 
     async def claim(request: ClaimRequest) -> ClaimReply:
         # As the service does: one attempt is granted one claim, however often it asks.
         if request.owner in replies:
+            fail_once("claim")
             return replies[request.owner]
         reply = replies[request.owner] = await real(request)
         if not granted.is_set():
@@ -459,6 +471,7 @@ async def test_a_claim_of_a_cancelled_run_is_given_back(
             await asyncio.Event().wait()
         return reply
 
+    gateway.before["release"] = lambda: fail_once("release")
     monkeypatch.setattr(gateway, "claim", claim)
     run = asyncio.create_task(runner.run(graph, Command(resume=answers), STRICT))
     await granted.wait()
@@ -470,6 +483,7 @@ async def test_a_claim_of_a_cancelled_run_is_given_back(
         return gateway.items["ap0.0"].state is ItemState.AUTHORIZED
 
     await eventually(is_given_back)
+    assert not fails
     assert gateway.unbegun == 1, "its authorization must not live longer by this"
     assert effects.paid == []
     await runner.run(graph, Command(resume=answers), STRICT)

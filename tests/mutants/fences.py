@@ -234,8 +234,8 @@ FENCES_TABLE = (
     Mutant(
         "a claim that nobody would use is given back",
         "agent/execution.py",
-        "await gateway.release(request.item_id, reply.fence, has_begun=False)",
-        "pass",
+        "    if isinstance(reply, Claimed):\n        item_id, fence = request.item_id",
+        "    if not reply:\n        item_id, fence = request.item_id",
         "tests/agent/test_once.py",
     ),
     Mutant(

@@ -9,10 +9,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from twokey.gateway.api.refusals import Refusal
-from twokey.gateway.protocol.http_problems import TOO_MANY
+from twokey.gateway.protocol.http_problems import TOO_MANY, UNAVAILABLE
 
 MOST_WAITS = 200
 """How many requests of one key may wait for an event at once."""
+
+MOST_WAITS_OF_ALL = 500
+"""How many requests of all keys may wait where nobody says otherwise."""
 
 _MOST_KNOWN = 10_000
 _LEAST_BURST = 20
@@ -30,6 +33,8 @@ class RateLimits:
     Args:
         per_minute: requests of a key, in the long run; a third of it at once.
         most_waits: requests of a key that wait at once.
+        most_of_all: requests of all keys that wait at once. Each key gets at most as
+            many as are left: many keys of one owner leave room for those of others.
         clock_s: a clock that never goes back.
     """
 
@@ -38,14 +43,17 @@ class RateLimits:
         per_minute: int,
         *,
         most_waits: int = MOST_WAITS,
+        most_of_all: int = MOST_WAITS_OF_ALL,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._per_s = per_minute / 60
         self._burst = max(_LEAST_BURST, per_minute / 3)
         self._most_waits = most_waits
+        self._most_of_all = most_of_all
         self._clock_s = clock_s
         self._buckets: dict[str, _Bucket] = {}
         self._waits: dict[str, int] = {}
+        self._all_waits = 0
 
     def take(self, key_id: str) -> None:
         """Count one request.
@@ -77,10 +85,18 @@ class RateLimits:
         """Count a request that waits while the block runs.
 
         Raises:
-            Refusal: as many of this key wait already.
+            Refusal: as many of this key, or of all keys, wait already.
         """
         waits = self._waits.get(key_id, 0)
-        if waits >= self._most_waits:
+        left = self._most_of_all - self._all_waits
+        if left <= 0 and not waits:
+            raise Refusal(
+                UNAVAILABLE,
+                "As many requests wait as this process keeps; ask again, or ask "
+                "another process.",
+                {"Retry-After": "5"},
+            )
+        if waits >= min(self._most_waits, left):
             raise Refusal(
                 TOO_MANY,
                 f"{waits} requests of this key wait already; follow GET /v1/events "
@@ -88,9 +104,11 @@ class RateLimits:
                 {"Retry-After": "5"},
             )
         self._waits[key_id] = waits + 1
+        self._all_waits += 1
         try:
             yield
         finally:
+            self._all_waits -= 1
             self._waits[key_id] -= 1
             if not self._waits[key_id]:
                 del self._waits[key_id]

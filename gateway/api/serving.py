@@ -105,7 +105,11 @@ async def serving_api(
         keys,
         tenant_of,
         key_refused=key_refused,
-        limits=RateLimits(settings.api.requests_per_minute),
+        limits=RateLimits(
+            settings.api.requests_per_minute,
+            # The other half answers at once, such as claims and results.
+            most_of_all=settings.api.connections // 2,
+        ),
         ready=partial(readiness, store, settings.tenant, registration),
         decisions=_decisions(settings.api, reviews),
     )

@@ -56,7 +56,8 @@ def redacted(args: JsonObject, paths: Iterable[str]) -> JsonObject:
     Args:
         args: the arguments.
         paths: dotted paths such as ``args.card.number``; ``*`` stands for every
-            member or element of one level.
+            member or element of one level. A name goes through lists: where ``card`` is
+            a list, at any depth of lists, the number of each is hidden.
     """
     # A copy: what is hidden here still has to be hashed and run.
     shown: JsonObject = dict(args)
@@ -154,6 +155,10 @@ def _hide(node: JsonValue, tokens: list[str]) -> JsonValue:
         return _hide_members(node, tokens)
     if isinstance(node, list):
         head, *rest = tokens
+        # Hidden in each element: what is named is not shown because a tool takes it
+        # several times.
+        if not (head == "*" or head.isdecimal()):
+            return [_hide(element, tokens) for element in node]
         return [
             _hide(element, rest) if head in {str(index), "*"} else element
             for index, element in enumerate(node)

@@ -134,8 +134,19 @@ def hides(redact: Iterable[str], named: str) -> str:
 
 def _hides(redact: str, tokens: Sequence[str]) -> bool:
     hidden = redact.split(".")[1:]
-    pairs = zip(hidden, tokens, strict=False)
-    return len(hidden) <= len(tokens) and all(a in {"*", b} for a, b in pairs)
+    at = 0
+    for name in hidden:
+        # A name goes through the elements of lists, as it does on cards.
+        while tokens[at : at + 1] and tokens[at].isdecimal() and not _is_place(name):
+            at += 1
+        if at == len(tokens) or name not in {"*", tokens[at]}:
+            return False
+        at += 1
+    return True
+
+
+def _is_place(name: str) -> bool:
+    return name == "*" or name.isdecimal()
 
 
 def _value(args: JsonObject, tokens: Sequence[str]) -> JsonValue:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator
+from contextlib import ExitStack
 from typing import cast
 
 import httpx
@@ -16,6 +17,11 @@ from twokey.gateway.api.rate_limits import RateLimits
 from twokey.gateway.api.refusals import Refusal
 from twokey.gateway.guarded_server import Limits
 from twokey.gateway.protocol import http_api
+from twokey.gateway.protocol.http_problems import (
+    TOO_MANY,
+    UNAVAILABLE,
+    ProblemKind,
+)
 from twokey.gateway.protocol.wire import ProposedCall, Turn, TurnRef
 from twokey.gateway.store.connection import text
 from twokey.gateway.store.store import Store
@@ -256,3 +262,42 @@ async def test_a_process_that_stops_takes_no_new_work(
     assert reply.headers["Retry-After"] == "1"
     assert ready.status_code == 503
     assert health.status_code == 200
+
+
+def test_waits_of_many_keys_leave_room_for_those_of_others() -> None:
+    limits = RateLimits(6000, most_of_all=12)
+    with ExitStack() as waits:
+
+        def wait(key: str) -> ProblemKind | None:
+            try:
+                waits.enter_context(limits.waiting(key))
+            except Refusal as refusal:
+                return refusal.kind if "Retry-After" in refusal.headers else None
+            return None
+
+        taken = {
+            key: [wait(key) for _ in range(20)].count(None) for key in "abcdefghijkl"
+        }
+
+        # Each flood leaves something to who comes next.
+        assert taken["a"] == 6
+        assert [taken[key] for key in "bcd"] == [3, 2, 1]
+        assert sum(taken.values()) == 12
+        assert (wait("a"), wait("z")) == (TOO_MANY, UNAVAILABLE)
+
+    # They have ended.
+    with limits.waiting("z"):
+        pass
+
+
+async def test_a_gateway_that_keeps_no_more_waits_says_when_to_ask_again(
+    stack: ApiStack,
+) -> None:
+    stack.api.limits = RateLimits(6000, most_of_all=0)
+    async with httpx.AsyncClient(base_url=stack.url) as client:
+        answer = await client.get(
+            "/v1/events?wait=30",
+            headers={"Authorization": f"Bearer {stack.key()}"},
+        )
+
+    assert (answer.status_code, answer.headers["Retry-After"]) == (503, "5")

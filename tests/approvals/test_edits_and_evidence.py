@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import time
 
 import jsonpatch
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import JsonValue
 
 from tests.approvals.builders import ANA, NOW_MS, an_item
 from twokey.gateway.approvals import editing, evidence
@@ -207,3 +209,32 @@ def test_a_bound_is_said_in_plain_words(bound: JsonObject, said: str) -> None:
     errors = edits.argument_errors({"properties": {"amount": amount}}, {"amount": 0})
 
     assert errors == {"/amount": f"This has to be {said}."}
+
+
+@pytest.mark.parametrize(
+    ("value", "path"),
+    [
+        ([{"card": "4111"}, {"card": "5500"}], "args.lines.card"),
+        ([[{"card": "4111"}]], "args.lines.card"),
+        ([{"by": [{"card": "4111"}, {"card": {"n": "5500"}}]}], "args.lines.by.card"),
+        ([{"by": [[{"card": "4111"}]]}], "args.lines.*.by.card"),
+        ([{"by": [{"card": "4111"}]}], "args.lines.0.by.card"),
+        ({"x": [{"card": "4111"}]}, "args.lines.*.card"),
+    ],
+)
+def test_what_is_hidden_is_hidden_in_lists_at_every_depth(
+    value: JsonValue, path: str
+) -> None:
+    shown = json.dumps(evidence.redacted({"lines": value}, [path]), ensure_ascii=False)
+
+    assert "4111" not in shown
+    assert "5500" not in shown
+    assert evidence.HIDDEN in shown
+
+
+def test_the_number_of_an_element_hides_no_other() -> None:
+    args: JsonObject = {"ids": ["a", "b", {"1": "c"}]}
+
+    assert evidence.redacted(args, ["args.ids.1"]) == {
+        "ids": ["a", evidence.HIDDEN, {"1": "c"}]
+    }

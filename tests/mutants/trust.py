@@ -470,4 +470,18 @@ TRUST_TABLE = (
         ASKING,
     ),
     *AUTO_CALLS_TABLE,
+    Mutant(
+        "what is hidden is hidden in lists at every depth",
+        "gateway/approvals/evidence.py",
+        "            return [_hide(element, tokens) for element in node]\n",
+        "            return node\n",
+        "tests/approvals/test_edits_and_evidence.py",
+    ),
+    Mutant(
+        "waits of many API keys leave room for those of others",
+        "gateway/api/rate_limits.py",
+        "        if waits >= min(self._most_waits, left):\n",
+        "        if waits >= self._most_waits:\n",
+        "tests/api/test_limits.py",
+    ),
 )

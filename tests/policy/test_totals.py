@@ -150,6 +150,8 @@ def test_a_policy_names_what_is_added_up() -> None:
         ("totals: [args.a, args.b, args.c, args.d]", "at most 3"),
         ("{totals: args.card.sum, redact: [args.card]}", "hidden by 'redact'"),
         ("{totals: args.a, redact: ['args.*']}", "hidden by 'redact'"),
+        ("{totals: args.a.0.b, redact: [args.a.b]}", "hidden by 'redact'"),
+        ("{totals: args.a.0.0.b, redact: [args.a.b]}", "hidden by 'redact'"),
         (
             "{totals: args.b, args_schema: {properties: {a: {type: number}}}}",
             "names 'args.b'",

@@ -77,16 +77,19 @@ async def both_agents(
             open_checkpoints(str(data_dir / "checkpoints.db")) as saver,
         ):
             gated = agent(stub, ApprovalMiddleware(AGENT), guarded, reply)
-            theirs = HumanInTheLoopMiddleware(
-                {"refund": True}, interrupt_mode="per_call"
-            )
-            bare = agent(stub, theirs, lambda tool: tool, reply)
+            bare = ungated(stub, reply)
             ours = make(store)
             runners = {AGENT: LangGraphLocal(attached(gated, saver))}
             async with running(
                 store, lambda: POLICY, runners, on_change=ours.on_change
             ):
                 yield ours, store, attached(bare, saver)
+
+
+def ungated(stub: PaymentsStub, reply: Reply) -> Graph:
+    """Return the agent behind LangChain's own middleware, without a checkpointer."""
+    theirs = HumanInTheLoopMiddleware({"refund": True}, interrupt_mode="per_call")
+    return agent(stub, theirs, lambda tool: tool, reply)
 
 
 def run_of(thread: str) -> RunRef:

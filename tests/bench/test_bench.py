@@ -32,8 +32,8 @@ async def test_the_way_from_decision_to_tool_is_measured() -> None:
 
     figure = await decision_to_tool.measured(plan)
 
-    twokey, bare, poller = figure.measured
-    assert [len(one.rounds[0]) for one in figure.measured] == [2, 2, 2]
+    twokey, bare, poller, writing = figure.measured
+    assert [len(one.rounds[0]) for one in figure.measured] == [2, 2, 2, 2]
     assert bare.at(0.0) > 0
     assert twokey.at(0.0) > 0
     # The first of the two decisions comes 118 ms after a poll, so 382 before the next.
@@ -42,6 +42,7 @@ async def test_the_way_from_decision_to_tool_is_measured() -> None:
     alone, by_poll, *_ = figure.ratios
     assert f"a bare resume in this run ({bare.at(0.5):.1f} ms)" in alone.limit
     assert "2 durable writes" in alone.limit
+    assert alone.limit.endswith(f" takes {writing.at(0.5):.1f} ms")
     most = float(by_poll.limit.rpartition(" ")[2])
     # Printed without decimals, so up to a half above.
     assert 1 < most <= poller.at(0.5) / bare.at(0.5) + 0.5

@@ -24,7 +24,16 @@ ROOT = Path(__file__).parent
 
 SLOW_PATHS = frozenset(
     {
-        *("attacks", "bench", "browser", "chaos", "clock", "conformance", "docs"),
+        *(
+            "apart",
+            "attacks",
+            "bench",
+            "browser",
+            "chaos",
+            "clock",
+            "conformance",
+            "docs",
+        ),
         *("matrix", "races", "resume", "sandbox/page"),
         "agent/test_nested_agents.py",
         "bot/cards/test_card_properties.py",

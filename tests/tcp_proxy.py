@@ -63,6 +63,11 @@ class Proxy:
         """Let everything through that waited, and what comes."""
         self._is_open.set()
 
+    def reset(self) -> None:
+        """Hang up on everybody who is connected; who comes anew is let through."""
+        for pipe in self._pipes:
+            pipe.cancel()
+
     async def _serve(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:

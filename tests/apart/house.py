@@ -1,0 +1,265 @@
+"""Gateway, bot and agent in three processes, each of which can be killed or cut off."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+
+import yaml
+
+from tests.apart.agent_process import AGENT, TOOL
+from tests.apart.between import EFFECT, Act, Between, Fate
+from tests.conftest import eventually
+from tests.forked import Forked
+from tests.patience import WAIT_S
+from tests.store_secrets import SECRETS
+from tests.tcp_proxy import Proxy
+from twokey.bot.ids import Action
+from twokey.cli.demo_apart import ApartContext
+from twokey.cli.demo_context import StoryFailed
+from twokey.cli.demo_stack import CHANNEL, DemoStack, environment
+from twokey.gateway.api.serving import api_key_seals
+from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.config import Settings, SlackMode
+from twokey.gateway.policy_file import PolicyFile
+from twokey.gateway.protocol.records import RunRef
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.service.reviews import ReviewService
+from twokey.gateway.store.api_keys import ApiKeyStore
+from twokey.gateway.store.engine import EmbeddedEngine
+from twokey.gateway.store.store import Store
+from twokey.gateway.trust.api_keys import new_api_key
+from twokey.sandbox.client import UserActionFailed
+from twokey.sandbox.json_types import as_object
+from twokey.sandbox.server import Sandbox
+
+SECRET = SECRETS[0].hex()
+POLICY = {
+    "version": 1,
+    "defaults": {"channel": CHANNEL, "reviewers": ["U0ANA"]},
+    "tools": {TOOL: {"tier": "approve"}},
+}
+LONG_S = 6 * WAIT_S
+"""How long anything may take here at most: processes start, and the machine is busy."""
+OVER = {ItemState.SUPERSEDED, ItemState.WITHDRAWN, ItemState.LAPSED}
+
+
+@dataclass
+class Member:
+    """One process of the house, which can be killed and started again."""
+
+    words: tuple[str, ...]
+    env: Mapping[str, str]
+    log: Path
+    process: Forked | None = None
+
+    async def start(self) -> None:
+        """Start it; it is ready a while later."""
+        self.process = await asyncio.to_thread(
+            Forked, *self.words, env=self.env, merged=True
+        )
+        self._reading = asyncio.create_task(
+            asyncio.to_thread(_kept, self.process, self.log)
+        )
+
+    async def says(self, words: str) -> None:
+        """Wait until its log has some words; fail when it ends before that."""
+
+        async def has_said() -> bool:
+            log = self.log.read_text("utf-8") if self.log.exists() else ""
+            assert self.process is None or self.process.returncode is None, log
+            return words in log
+
+        await eventually(has_said, within_s=LONG_S)
+
+    async def kill(self) -> None:
+        """End it as kill -9 does, and wait until it is gone."""
+        if self.process is not None:
+            self.process.send_signal(signal.SIGKILL)
+            await self.ended()
+
+    async def ended(self) -> int:
+        """Wait until it has ended; return how."""
+        assert self.process is not None
+        await self._reading
+        return await asyncio.to_thread(self.process.wait, LONG_S)
+
+    async def again(self) -> None:
+        """Kill it and start it again."""
+        await self.kill()
+        await self.start()
+
+
+def _kept(process: Forked, log: Path) -> None:
+    with log.open("a", encoding="utf-8") as file:
+        for line in process.stdout:
+            file.write(line)
+            file.flush()
+
+
+@dataclass
+class House:
+    """The processes, the networks between them, and the people.
+
+    Attributes:
+        cuts: networks to the store and to Slack, by whose they are.
+    """
+
+    folder: Path
+    sandbox: Sandbox
+    store: Store
+    reviews: ReviewService
+    between: Between
+    env: Mapping[str, str]
+    cuts: dict[str, Proxy] = field(default_factory=dict[str, Proxy])
+    members: dict[str, Member] = field(default_factory=dict[str, Member])
+    key: str = ""
+    clicked: set[str] = field(default_factory=set[str])
+
+    async def start_agent(self, thread: str) -> Member:
+        """Start the agent's process for a thread, or start it again."""
+        env = {k: v for k, v in self.env.items() if not k.startswith("TWOKEY_")}
+        env |= {"TWOKEY_GATEWAY": self.between.url, "TWOKEY_API_KEY": self.key}
+        member = Member(
+            (
+                *("tests.apart.agent_process", thread),
+                *(str(self.folder / f"{thread}.sqlite"), f"{self.between.url}{EFFECT}"),
+            ),
+            env,
+            self.folder / f"{thread}.log",
+        )
+        self.members["agent"] = member
+        self.between.thread = thread
+        await member.start()
+        return member
+
+    async def approvals(self, thread: str) -> list[Approval]:
+        """Return what the thread asked, oldest first."""
+        keys = self.store.keys_of_agent("default", AGENT)
+        run = RunRef(agent=AGENT, thread=thread)
+        listed = await self.store.approvals.of_run(keys, "default", run)
+        found = await self.store.approvals.load_each(one.id for one in listed)
+        return [one.approval for one in found]
+
+    async def items(self, thread: str) -> list[Item]:
+        """Return its calls, oldest first."""
+        return [one for it in await self.approvals(thread) for one in it.items]
+
+    @asynccontextmanager
+    async def people(self, thread: str) -> AsyncGenerator[None]:
+        """Let Ana approve whatever waits in a thread while the block runs."""
+        task = asyncio.create_task(self._approve_all(thread))
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _approve_all(self, thread: str) -> None:
+        stack = DemoStack(self.sandbox, None)  # type: ignore[arg-type] # the rest of it is elsewhere
+        none = self.folder / "none"
+        context = ApartContext(
+            stack, lambda *_, **__: None, none, none,
+            apart=None, reviews=self.reviews, home=none,  # type: ignore[arg-type] # likewise
+        )  # fmt: skip
+        while True:
+            for approval in await self.approvals(thread):
+                if approval.items[0].is_pending:
+                    await self._click(context, approval)
+            await asyncio.sleep(0.05)
+
+    async def _click(self, context: ApartContext, approval: Approval) -> None:
+        """Click on the newest card of an approval, if it has one."""
+        for message in reversed(await context.ana.messages(CHANNEL)):
+            said = as_object(as_object(message.get("metadata")).get("event_payload"))
+            if said.get("approval") == approval.id:
+                # Before it: the answer to the click may be lost with the bot.
+                self.clicked.add(approval.thread)
+                with suppress(UserActionFailed, StoryFailed):
+                    await context.click(str(message["ts"]), Action.APPROVE, approval, 0)
+                return
+
+    async def was_allowed(self, thread: str) -> None:
+        """Hold that somebody approved before a tool had its effect."""
+        assert thread in self.clicked
+
+    def kills(self, victim: str, fate: Fate = Fate.PASSED) -> Act:
+        """Return what kills a process at a stage; all but agents are started again."""
+
+        async def act() -> Fate:
+            if victim == "agent":
+                await self.members[victim].kill()
+                return Fate.DROPPED
+            await self.members[victim].again()
+            return fate
+
+        return act
+
+
+@asynccontextmanager
+async def open_house(folder: Path) -> AsyncGenerator[House]:
+    """Run a gateway and a bot, and give what an agent needs."""
+    async with AsyncExitStack() as opened:
+        enter = opened.enter_async_context
+        engine = opened.enter_context(EmbeddedEngine(folder / "store"))
+        sandbox = await enter(Sandbox(port=0))
+        port = _free_port()
+        config = folder / "twokey.yml"
+        listen = {"listen": f"127.0.0.1:{port}"}
+        config.write_text(yaml.safe_dump({"policy": POLICY, "api": listen}))
+        machine = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("TWOKEY_", "SLACK_"))
+        }
+        given = environment(sandbox, folder, SlackMode.SOCKET, machine)
+        given |= {"TWOKEY_SECRET": SECRET, "NO_COLOR": "1"}
+        cuts = {
+            "gateway-store": await enter(Proxy(engine.url)),
+            "bot-store": await enter(Proxy(engine.url)),
+            "bot-slack": await enter(Proxy(sandbox.url)),
+        }
+        settings = Settings.load(config, {**given, "TWOKEY_REDIS_URL": engine.url})
+        store = Store(engine.url, secrets=SECRETS)
+        opened.push_async_callback(store.close)
+        between = await enter(Between(f"http://127.0.0.1:{port}"))
+        reviews = ReviewService(store, PolicyFile(settings.policy))
+        house = House(folder, sandbox, store, reviews, between, given, cuts)
+        between.before_effect = house.was_allowed
+        seals = api_key_seals(settings)
+        keys = ApiKeyStore(store, seals, tenant="default")
+        for name in ("gateway", "bot"):
+            env = {**given, "TWOKEY_REDIS_URL": cuts[f"{name}-store"].url}
+            if name == "bot":
+                slack = cuts["bot-slack"].url
+                env["TWOKEY_SLACK_API_URL"] = given["TWOKEY_SLACK_API_URL"].replace(
+                    sandbox.url, slack
+                )
+            words = ("tests.apart.cli_process", "--config", str(config), name)
+            house.members[name] = Member(words, env, folder / f"{name}.log")
+            opened.push_async_callback(house.members[name].kill)
+            await house.members[name].start()
+        await house.members["gateway"].says("reach it at")
+        now = await keys.now()
+        new = new_api_key(
+            seals, name="a", tenant="default", agents=[AGENT], now=now,
+            expires_at=now + timedelta(hours=2),
+        )  # fmt: skip
+        await keys.add(new.kept, "test")
+        house.key = new.text
+        yield house
+        for member in house.members.values():
+            await member.kill()
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])

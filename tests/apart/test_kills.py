@@ -1,0 +1,91 @@
+"""Kill each of the three processes at every stage: nothing twice, lost or unasked."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import pytest
+
+from tests.apart.between import Fate
+from tests.apart.house import LONG_S, OVER, House, open_house
+from tests.conftest import eventually
+from twokey.gateway.protocol.states import ItemState
+
+pytestmark = pytest.mark.slow
+
+STAGES = (
+    *("submit sent", "submit answered", "answers sent", "answers answered"),
+    *("claim sent", "claim answered", "running", "finish sent", "finish answered"),
+)
+IN_DOUBT = {"claim answered": 0, "running": 1, "finish sent": 1}
+"""Where nobody can know whether a killed agent paid, and how often it did."""
+
+
+@pytest.fixture
+async def house(tmp_path: Path) -> AsyncGenerator[House]:
+    async with open_house(tmp_path) as found:
+        yield found
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("victim", ["gateway", "bot", "agent"])
+async def test_whoever_is_killed_and_whenever_the_call_runs_once(
+    house: House, victim: str
+) -> None:
+    for stage in STAGES:
+        thread = f"{victim}-{stage.replace(' ', '-')}"
+        # With the gateway goes what it was asked, or was about to answer.
+        is_lost = victim == "gateway" and stage != "running"
+        fate = Fate.DROPPED if is_lost else Fate.PASSED
+        house.between.acts[thread, stage] = house.kills(victim, fate)
+        async with house.people(thread):
+            if victim == "agent":
+                await ends_after_the_agent_was_killed(house, thread, stage)
+            else:
+                agent = await house.start_agent(thread)
+                assert await agent.ended() == 0, (thread, said(house, thread))
+                await executed(house, thread)
+
+        assert (thread, stage) in house.between.met
+
+
+async def ends_after_the_agent_was_killed(
+    house: House, thread: str, stage: str
+) -> None:
+    first = await house.start_agent(thread)
+    assert await first.ended() != 0
+    second = await house.start_agent(thread)
+    if stage not in IN_DOUBT:
+        assert await second.ended() == 0, (thread, said(house, thread))
+        await executed(house, thread)
+        return
+
+    async def is_in_doubt() -> bool:
+        return ItemState.IN_DOUBT in await states(house, thread)
+
+    await eventually(is_in_doubt, within_s=LONG_S)
+    await second.kill()
+    assert len(house.between.effects.get(thread, [])) == IN_DOUBT[stage]
+
+
+async def executed(house: House, thread: str) -> None:
+    """Hold that one call of a thread ran, once, and that nothing waits."""
+    assert len(house.between.effects.get(thread, [])) == 1, thread
+    assert "paid 9" in said(house, thread)
+
+    async def is_settled() -> bool:
+        found = await states(house, thread)
+        return found.count(ItemState.EXECUTED) == 1 and all(
+            state in OVER for state in found if state is not ItemState.EXECUTED
+        )
+
+    await eventually(is_settled, within_s=LONG_S)
+
+
+async def states(house: House, thread: str) -> list[ItemState]:
+    return [one.state for one in await house.items(thread)]
+
+
+def said(house: House, thread: str) -> str:
+    return (house.folder / f"{thread}.log").read_text(encoding="utf-8")

@@ -161,8 +161,9 @@ async def test_nothing_is_redacted_where_nobody_wants_it(stack: Stack) -> None:
 
 
 async def test_what_the_store_has_forgotten_is_redacted(stack: Stack) -> None:
+    stack.policy = load_policy(DIRECT, "policy.yml")
     async with keeping(stack, 40 * DAY):
-        verdict = await decided(stack)
+        verdict = await decided(stack, copies=("D0ANA", "D0BEN"))
         await time_is_over(stack)
 
         async def knows_the_end() -> bool:

@@ -19,6 +19,7 @@ from twokey.bot.delivery.card_copies import CopyUpdater
 from twokey.bot.delivery.card_publisher import CardPublisher
 from twokey.bot.delivery.card_replacer import CardReplacer
 from twokey.bot.delivery.decision_digest import policy_decision_digest
+from twokey.bot.delivery.erased_cards import replace_erased
 from twokey.bot.delivery.event_messages import (
     is_progress,
     mention_newly_needed,
@@ -133,6 +134,7 @@ class CardUpdater:
             await self._reply_corrupt(entry, error)
             return False
         if loaded is None:
+            await replace_erased(self.card_publisher, entry.approval, events)
             await self._done(entry, wanted)
             await self.acknowledge(entry, events)
             return False

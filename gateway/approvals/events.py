@@ -26,6 +26,7 @@ class EventName(StrEnum):
     APPROVAL_RELEASED = "approval.released"
     APPROVAL_STILL_IN_DOUBT = "approval.still_in_doubt"
     APPROVAL_REPORTED = "approval.reported"
+    APPROVAL_ERASED = "approval.erased"
     APPROVAL_VIEWED = "approval.viewed"
     APPROVAL_USED = "approval.used"
     APPROVAL_ASKED = "approval.asked"

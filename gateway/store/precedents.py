@@ -124,6 +124,15 @@ def _placed(keys: Keys, approval: Approval, item: Item) -> tuple[str, Precedent]
     return keys.precedents(approval.tenant, item.effect), found
 
 
+def body_of(conn: Connection, key: str, what: Precedent) -> str:
+    """Return the text of a precedent as it is stored."""
+    return encrypted_text(conn, (_LABEL, key, what.call), _json(what))
+
+
+def _json(what: Precedent) -> str:
+    return what.model_dump_json(exclude=_TIMES, exclude_defaults=True)
+
+
 def _row(key: str, what: Precedent, keep_ms: int = KEEP_MS) -> Row:
-    body = what.model_dump_json(exclude=_TIMES, exclude_defaults=True)
+    body = _json(what)
     return key, what.call, KINDS[what.state].value, body, keep_ms

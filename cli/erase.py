@@ -1,0 +1,75 @@
+"""Erase an approval, or what a person asked for."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from twokey.cli import console
+from twokey.cli.command_context import caller, command_context
+from twokey.cli.console import AsJson, By
+from twokey.cli.examples import examples
+from twokey.cli.store_access import use_store
+from twokey.gateway.errors import SettingsError
+from twokey.gateway.service.erasing import Eraser, Erasure
+from twokey.gateway.store.store import Store
+
+EXAMPLES = examples(
+    ("twokey erase U0DAN", "what would be erased of what a person asked for"),
+    ("twokey erase U0DAN --yes", "erase it"),
+    ("twokey erase ap_s0_0123… --yes", "erase one approval, by its whole id"),
+)
+
+
+def erase(
+    ctx: typer.Context,
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="PERSON|APPROVAL", help="Id of a Slack user, or of an approval."
+        ),
+    ],
+    *,
+    yes: Annotated[
+        bool,
+        typer.Option("--yes", help="Erase; without it only what would be is said."),
+    ] = False,
+    by: By = "",
+    json: AsJson = False,
+) -> None:
+    """Erase an approval, or what a person asked for; the audit log still verifies."""
+
+    async def ask(store: Store, tenant: str) -> Erasure:
+        eraser = Eraser(store, tenant=tenant)
+        return await eraser.erase(what, by=by or caller(), is_rehearsal=not yes)
+
+    try:
+        found = use_store(command_context(ctx), ask)
+    except ValueError as error:
+        raise SettingsError(f"{error}; nothing was erased.") from error
+    if json:
+        console.as_json({"is_erased": yes, **found.model_dump(mode="json")})
+    else:
+        _say(found, is_erased=yes)
+    if yes and (found.kept or found.live):
+        raise typer.Exit(1)
+
+
+def _say(found: Erasure, *, is_erased: bool) -> None:
+    say = console.good if is_erased else console.note
+    done = "Erased" if is_erased else "Would be erased"
+    counts = f"approvals: {len(found.approvals)}, audit entries: {found.entries}"
+    say(f"{done}: {counts}.")
+    for one in found.approvals:
+        say(f"  {console.printable(one)}")
+    for one, why in found.kept.items():
+        console.bad(f"{console.printable(one)} is kept: {why}.")
+    if found.live:
+        console.bad(
+            f"{found.live} audit entries are in the store, where nothing can change "
+            "them: run this again when they are in a file ('audit_folder', within "
+            "about an hour)."
+        )
+    if not is_erased:
+        console.note("Nothing was changed; say it again with --yes.")

@@ -1,0 +1,142 @@
+"""Erase what is kept of an approval or a person, and leave the audit log verifiable.
+
+An approval is erased whole: its record with the data key of it, the verdicts on its
+turn, and what people said when they rejected its calls. Only what has ended is erased,
+in threads whose run has ended: what an agent may still ask for stays.
+"""
+
+from __future__ import annotations
+
+import re
+
+from pydantic import Field
+
+from twokey.gateway.approvals.record import Approval
+from twokey.gateway.errors import CorruptRecord, NewerRecord
+from twokey.gateway.protocol.records import Record
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.service import tenant_log
+from twokey.gateway.service.tenant_service import TenantService
+from twokey.gateway.store.erasing import (
+    Wanted,
+    erase_approval,
+    erase_entries,
+    is_asked_by,
+)
+from twokey.gateway.store.keys import shard_of_approval
+
+_USER = re.compile(r"[UW][A-Z0-9]{2,}")
+
+_OPEN = {
+    ItemState.PENDING,
+    ItemState.AUTHORIZED,
+    ItemState.EXECUTING,
+    ItemState.IN_DOUBT,
+}
+
+WHY_KEPT = {
+    "open": "something of it is still to happen; decide it, or let it expire, first",
+    "running": "the run of its thread has not ended; its agent may ask for the result",
+    "moved": "it changed at this moment; try again",
+    "corrupt": "nobody can read its record; it is dropped 30 days after it was set "
+    "aside",
+}
+
+
+class Erasure(Record):
+    """What was erased, or would be.
+
+    Attributes:
+        approvals: ids of approvals.
+        kept: ids of those that were not erased, and why.
+        entries: of the audit log: who acted, their words and details.
+        live: entries that are in the store and in no segment yet: nothing changes
+            them there.
+    """
+
+    approvals: tuple[str, ...] = ()
+    kept: dict[str, str] = Field(default_factory=dict)
+    entries: int = 0
+    live: int = 0
+
+
+class Eraser(TenantService):
+    """Erases what is kept of a tenant's approvals and people."""
+
+    async def erase(self, what: str, *, by: str, is_rehearsal: bool) -> Erasure:
+        """Erase an approval, or what a person asked for.
+
+        Args:
+            what: id of an approval, or of a person in Slack.
+            by: who does it, for the audit log.
+            is_rehearsal: change nothing, and say what would be erased.
+
+        Raises:
+            ValueError: it is neither.
+            StoreUnavailable: when the store does not answer.
+            AuditUnreadable: as `erase_entries` does.
+        """
+        is_person = _USER.fullmatch(what) is not None
+        if not is_person and shard_of_approval(what) is None:
+            raise ValueError(f"{what!r} is no id of an approval or of a Slack user")
+        ids = await self._asked_by(what) if is_person else [what]
+        kept: dict[str, str] = {}
+        for one in ids:
+            why = await self._erase(
+                one, by, is_rehearsal=is_rehearsal, is_person=is_person
+            )
+            if why:
+                kept[one] = WHY_KEPT[why]
+        erased = tuple(dict.fromkeys(one for one in ids if one not in kept))
+        wanted = Wanted(self._tenant, frozenset(erased), what if is_person else "")
+        entries = live = 0
+        for keys in self._parts:
+            found, left = await erase_entries(
+                self._store, keys, wanted, is_rehearsal=is_rehearsal
+            )
+            entries, live = entries + found, live + left
+        return Erasure(approvals=erased, kept=kept, entries=entries, live=live)
+
+    async def _erase(
+        self, approval_id: str, by: str, *, is_rehearsal: bool, is_person: bool
+    ) -> str:
+        """Erase one; return why it is kept, "" for none."""
+        try:
+            found = await self._read(approval_id)
+        except (CorruptRecord, NewerRecord):
+            return "corrupt"
+        keys = self._store.keys_of_approval(approval_id)
+        if found is None or keys is None:
+            # Erased before, or its time is over: what is left is in the audit log.
+            return ""
+        if is_rehearsal:
+            return "open" if any(one.state in _OPEN for one in found.items) else ""
+        outcome = await erase_approval(
+            self._store, keys, found, by=by, is_person=is_person
+        )
+        return "" if outcome == "erased" else outcome
+
+    async def _read(self, approval_id: str) -> Approval | None:
+        loaded = await self._store.approvals.load(approval_id)
+        if loaded is None or loaded.approval.tenant != self._tenant:
+            return None
+        return loaded.approval
+
+    async def _asked_by(self, user: str) -> list[str]:
+        """Return the approvals that a person asked for, erased ones as well."""
+        # From the log, which has every approval that was opened.
+        named, found = dict[str, None](), list[str]()
+        async for event in tenant_log.entries(self._store, self._tenant):
+            if is_asked_by(self._store, event, user):
+                # Its record is gone, and maybe not yet what the log has of it.
+                found.append(event.approval)
+            elif event.approval:
+                named[event.approval] = None
+        for one in named:
+            try:
+                approval = await self._read(one)
+            except (CorruptRecord, NewerRecord):
+                continue
+            if approval and approval.requester and approval.requester.user == user:
+                found.append(one)
+        return found

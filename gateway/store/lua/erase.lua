@@ -1,0 +1,37 @@
+#!lua
+-- Erase an approval that has ended, and what was kept of it elsewhere in its shard. Its id
+-- stays in lists, until the lifetime of these ends.
+-- KEYS[1] head      hash    head of the approval
+-- KEYS[2] pinned    string  what is pinned of it
+-- KEYS[3] facts     hash    facts of the thread of its run
+-- KEYS[4] outbox    stream  events
+-- KEYS[5] audit     stream  audit log
+-- KEYS[6] rejected  hash    what was rejected in the thread
+-- KEYS[7] seen_by   hash    what reviewers have read of it
+-- ARGV[1] rev        text   as it was read
+-- ARGV[2] calls      json   array of fingerprints of its calls
+-- ARGV[3] precedents json   rows of {key, call, body}: what is left of its precedents
+-- ARGV[4] events     json   array of event texts
+-- ARGV[5] is_person  int    1: who asked in the thread is erased as well; else 0
+-- Returns:
+--   {"erased"}
+--   {"open"}     something of it is still to happen
+--   {"running"}  the run of its thread goes on: its agent may ask for the result
+--   {"moved"}    it is not there, or another version: read it again
+if (redis.call('HGET', KEYS[1], 'rev') or '') ~= ARGV[1] then return {'moved'} end
+if is_open(KEYS[1]) then return {'open'} end
+local base = split(KEYS[1])
+local run, turn = belongs_to(KEYS[1])
+local facts = redis.call('HMGET', KEYS[3], 'run', 'open')
+-- What its agent submits again would open a new approval. So would what a run has open.
+if facts[1] == 'open' or facts[2] then return {'running'} end
+redis.call('DEL', KEYS[1], KEYS[2], KEYS[7])
+if run and turn then redis.call('DEL', base .. 'turn:' .. turn) end
+if ARGV[5] == '1' then redis.call('HDEL', KEYS[3], 'facts') end
+for _, call in ipairs(cjson.decode(ARGV[2])) do redis.call('HDEL', KEYS[6], call) end
+for _, row in ipairs(cjson.decode(ARGV[3])) do
+  local kept = string.match(redis.call('HGET', row[1], row[2]) or '', '^%d+ %d+ %l+ ')
+  if kept then redis.call('HSET', row[1], row[2], kept .. row[3]) end
+end
+announce(KEYS[4], KEYS[5], ARGV[4], now_ms())
+return {'erased'}

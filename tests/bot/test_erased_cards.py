@@ -1,0 +1,40 @@
+"""The card of an approval that was erased, and each copy of it, says no more of it."""
+
+from __future__ import annotations
+
+from tests.bot.bot_stack import CHANNEL, REFUND, Stack, says
+from tests.conftest import eventually
+from tests.service.harness import DAN
+from twokey.bot.ids import Action, Input
+from twokey.gateway.approvals.record import approval_of
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.service.erasing import Eraser
+
+
+async def test_a_card_is_replaced_by_one_sentence(stack: Stack) -> None:
+    async with stack.running():
+        (verdict,) = await stack.submit(("process_refund", REFUND))
+        card = await stack.card(verdict)
+        ana = stack.actor("U0ANA")
+        await ana.click(CHANNEL, str(card["ts"]), Action.REJECT)
+        await ana.wait_for_view()
+        await ana.submit({Input.REASON.value: "too much"})
+        await stack.card(verdict, says("rejected"))
+        found = (await stack.approval(verdict)).items[0]
+        assert found.state is ItemState.REJECTED
+
+        approval = approval_of(verdict.item_id)[0]
+        erased = await Eraser(stack.store).erase(
+            approval, by="cli/eve", is_rehearsal=False
+        )
+
+        assert erased.approvals == (approval,)
+
+        async def is_replaced() -> bool:
+            found = [m for m in await ana.messages(CHANNEL) if m["ts"] == card["ts"]]
+            return says("was erased")(found[0])
+
+        await eventually(is_replaced)
+        [stub] = [m for m in await ana.messages(CHANNEL) if m["ts"] == card["ts"]]
+        assert "process_refund" not in str(stub)
+        assert DAN.user not in str(stub)

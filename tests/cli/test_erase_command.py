@@ -1,0 +1,92 @@
+"""'twokey erase' says what it would erase, and erases with --yes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from tests.service.harness import ANA, ServiceHarness
+from tests.store_secrets import ENV, SECRETS
+from twokey.cli import erase
+from twokey.cli.command_context import CommandContext
+from twokey.cli.main import add
+from twokey.gateway.approvals.decisions import Reject
+from twokey.gateway.errors import SettingsError
+from twokey.gateway.store.engine import EmbeddedEngine
+from twokey.gateway.store.store import Store
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> Generator[str]:
+    with EmbeddedEngine(tmp_path / "engine") as engine:
+        yield engine.url
+
+
+def typed(url: str, folder: Path, *words: str) -> tuple[int, str]:
+    """Type ``twokey erase ...``; return its exit code and what it prints."""
+    config = folder / "twokey.yml"
+    config.write_text(f"data_dir: {folder / 'data'}\n")
+    app = typer.Typer()
+    add(app, "erase", erase)
+    app.command()(_other)
+    session = CommandContext(env={**ENV, "TWOKEY_REDIS_URL": url}, config=config)
+    done = CliRunner().invoke(app, ["erase", *words], obj=session)
+    if isinstance(done.exception, SettingsError):
+        raise done.exception
+    return done.exit_code, done.output
+
+
+def _other() -> None:
+    """Keep typer from making the only command the whole program."""
+
+
+async def _rejected(url: str) -> tuple[str, str]:
+    """Return a call that was rejected and one that waits."""
+    store = Store(url, secrets=SECRETS, lease_ms=2000)
+    harness = ServiceHarness(store)
+    click, _ = await harness.refund()
+    await harness.reviews.decide(click, Reject(reason="no"), ANA)
+    waits, _ = await harness.refund(thread="t2")
+    await store.close()
+    return click.approval, waits.approval
+
+
+def test_it_says_first_what_it_would_erase(url: str, tmp_path: Path) -> None:
+    ended, _ = asyncio.run(_rejected(url))
+
+    code, said = typed(url, tmp_path, ended)
+    _, found = typed(url, tmp_path, ended, "--json")
+
+    assert code == 0
+    assert "Would be erased: approvals: 1" in said
+    assert ended in said
+    assert "--yes" in said
+    assert json.loads(found)["approvals"] == [ended]
+    assert json.loads(found)["is_erased"] is False
+
+
+def test_a_person_is_erased_and_what_waits_is_kept(url: str, tmp_path: Path) -> None:
+    ended, waits = asyncio.run(_rejected(url))
+
+    code, said = typed(url, tmp_path, "U0DAN", "--yes")
+    _, again = typed(url, tmp_path, "U0DAN", "--json")
+
+    # Something was not erased.
+    assert code == 1
+    assert "Erased: approvals: 1" in said
+    assert ended in said
+    assert f"{waits} is kept" in said
+    assert "'audit_folder'" in said
+    # What the log has of it can be erased later.
+    assert json.loads(again)["approvals"] == [ended]
+
+
+def test_what_is_no_id_is_refused(url: str, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"'dan' is no id.*nothing was erased"):
+        typed(url, tmp_path, "dan", "--yes")

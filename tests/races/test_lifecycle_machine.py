@@ -314,7 +314,8 @@ class Lifecycle(RuleBasedStateMachine):
             fold.record(event.name, event.item, at_ms=event.at_ms, reason=event.reason)
         for effect in effects:
             key = keys.precedents("default", effect)
-            kept = read(key, fields(await self.store.conn.command("HGETALL", key)))
+            conn = self.store.conn
+            kept = read(conn, key, fields(await conn.command("HGETALL", key)))
             told = {call: one.state for call, one in fold.precedents(effect).items()}
             assert {one.call: one.state for one in kept.precedents} == told
 

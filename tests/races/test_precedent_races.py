@@ -220,7 +220,9 @@ async def test_a_killed_store_keeps_precedents_with_their_decisions(
         for event in log:
             fold.record(event.name, event.item, at_ms=event.at_ms, reason=event.reason)
         kept = {
-            effect: read(effect, fields(await store.conn.command("HGETALL", key)))
+            effect: read(
+                store.conn, key, fields(await store.conn.command("HGETALL", key))
+            )
             for effect in effects
             for key in [keys.precedents("default", effect)]
         }

@@ -27,8 +27,11 @@ async def process(
 ) -> AsyncGenerator[Store]:
     """Return the store as a process with other secrets has it."""
     async with AsyncExitStack() as stack:
-        split = {"shards": 3, "split": ["default"]} if is_split else {}
-        store = Store(url, secrets=secrets, **split)  # type: ignore[arg-type] - options
+        store = (
+            Store(url, secrets=secrets, shards=3, split=["default"])
+            if is_split
+            else Store(url, secrets=secrets)
+        )
         stack.push_async_callback(store.close)
         yield store
 

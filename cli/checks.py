@@ -20,6 +20,7 @@ from twokey.cli.keys import check_keys
 from twokey.cli.reviewer_checks import check_people
 from twokey.cli.security_checks import check_security
 from twokey.cli.store_access import open_configured
+from twokey.cli.webhook_checks import check_webhooks
 from twokey.gateway.approvals.requirement import Notify
 from twokey.gateway.config import AgentSettings, Settings, SlackMode
 from twokey.gateway.errors import SettingsError, TwokeyError
@@ -119,6 +120,8 @@ async def _store_checks(
     yield await _run_check("outbox", _outbox(settings))
     yield await _run_check("audit", check_audit(settings))
     yield await _run_check("security", check_security(settings))
+    if settings.webhooks.targets:
+        yield await _run_check("webhooks", check_webhooks(settings))
 
 
 async def _run_check(name: str, work: Awaitable[str]) -> Check:

@@ -14,6 +14,9 @@ from aiohttp import web
 from tests.store_secrets import SECRETS
 from tests.webhooks.receiver import Receiver, receiving
 from twokey.cli.main import USAGE, run
+from twokey.cli.webhook_checks import check_webhooks
+from twokey.gateway.config import Settings
+from twokey.gateway.errors import SettingsError
 from twokey.gateway.protocol.webhooks import DECIDED, News
 from twokey.gateway.store.engine import EmbeddedEngine
 from twokey.gateway.store.store import Store
@@ -158,6 +161,20 @@ def test_another_name_is_a_mistake(tell: Tell, word: str) -> None:
 
     assert code == USAGE
     assert "There is no webhook 'other'" in err
+
+
+def test_the_doctor_says_which_program_takes_no_messages(
+    tell: Tell, engine_url: str, tmp_path: Path
+) -> None:
+    tell("list")
+    env = {"TWOKEY_REDIS_URL": engine_url, "TWOKEY_SECRET": SECRETS[0].hex()}
+    settings = Settings.load(tmp_path / "twokey.yml", env)
+    before = asyncio.run(check_webhooks(settings))
+    given_up(engine_url)
+
+    assert before == "messages arrive at 1 programs"
+    with pytest.raises(SettingsError, match=r"app \(0 wait, 1 given up, .*500"):
+        asyncio.run(check_webhooks(settings))
 
 
 def test_without_targets_there_is_nothing(

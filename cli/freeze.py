@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from enum import StrEnum
 from typing import Annotated, TypeVar
 
 import typer
@@ -19,9 +20,24 @@ from twokey.gateway.store.freezes import Freeze, FreezeScope, ScopeKind
 
 T = TypeVar("T")
 
-Kind = Annotated[ScopeKind, typer.Argument(help="What: agent, tool or tenant.")]
+
+class Stopped(StrEnum):
+    """What people name, in the words of Slack; ``tenant`` is how stores name it."""
+
+    AGENT = "agent"
+    TOOL = "tool"
+    EVERYTHING = "everything"
+    TENANT = "tenant"
+
+
+Kind = Annotated[
+    Stopped,
+    typer.Argument(
+        metavar="agent|tool|everything", help="What: agent, tool or everything."
+    ),
+]
 Name = Annotated[
-    str, typer.Argument(help="Name of the agent or the tool; none for the tenant.")
+    str, typer.Argument(help="Name of the agent or the tool; none for everything.")
 ]
 EXAMPLES = examples(
     (
@@ -29,7 +45,7 @@ EXAMPLES = examples(
         "no refund starts, approved or not",
     ),
     ("twokey freeze agent support", "no call of this agent starts"),
-    ("twokey freeze tenant", "no call of any agent starts"),
+    ("twokey freeze everything", "no call of any agent starts"),
     ("twokey unfreeze tool process_refund", "refunds run again"),
     ("twokey unfreeze agent support", "also ends its pause after rejections"),
     ("twokey frozen", "what is frozen, by whom and why"),
@@ -101,7 +117,8 @@ def _line(freeze: Freeze) -> str:
     word = "paused" if freeze.is_pause else "frozen"
     reason = freeze.reason or "no reason was given"
     # Untrusted text: an agent names its tools, a Slack user writes the reason.
-    what, who, why = map(console.printable, (str(freeze.scope), freeze.by, reason))
+    scope = str(freeze.scope) if freeze.scope.name else Stopped.EVERYTHING.value
+    what, who, why = map(console.printable, (scope, freeze.by, reason))
     return f"{what}: {word} by {who} since {console.utc(freeze.at_ms)}: {why}"
 
 
@@ -109,16 +126,18 @@ def _named(scope: FreezeScope) -> str:
     return f"The {scope.kind} {scope.name!r}" if scope.name else "Everything"
 
 
-def _scope(kind: ScopeKind, name: str) -> FreezeScope:
+def _scope(what: Stopped, name: str) -> FreezeScope:
+    if what not in {Stopped.EVERYTHING, Stopped.TENANT}:
+        if not name:
+            raise SettingsError(f"Which {what}? Write 'twokey freeze {what} NAME'.")
+        return FreezeScope(kind=ScopeKind(what), name=name)
     # Not ignored: who named something meant to stop that, and would stop everything.
-    if kind is ScopeKind.TENANT and name:
+    if name:
         raise SettingsError(
-            f"A tenant has no name here, yet {name!r} was given; the tenant is the "
-            "one of the settings."
+            f"'{what}' has no name here, yet {name!r} was given; it stops everything "
+            "of the tenant of the settings."
         )
-    if kind is not ScopeKind.TENANT and not name:
-        raise SettingsError(f"Which {kind}? Write 'twokey freeze {kind} NAME'.")
-    return FreezeScope(kind=kind, name=name)
+    return FreezeScope(kind=ScopeKind.TENANT)
 
 
 def _ask(ctx: typer.Context, ask: Callable[[FreezeService], Awaitable[T]]) -> T:

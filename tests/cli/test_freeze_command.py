@@ -56,9 +56,9 @@ def test_freezing_twice_is_freezing_once(tell: Tell) -> None:
 
 
 def test_lifting_says_whether_there_was_anything_to_lift(tell: Tell) -> None:
-    tell("freeze", "tenant")
+    tell("freeze", "everything")
 
-    lifted, again = tell("unfreeze", "tenant"), tell("unfreeze", "tenant")
+    lifted, again = tell("unfreeze", "tenant"), tell("unfreeze", "everything")
 
     assert "Everything may run again" in lifted
     assert "was not frozen" in again
@@ -91,12 +91,12 @@ def test_a_user_without_a_name_may_stop_things_too(
 
     monkeypatch.setattr("getpass.getuser", nobody)
 
-    tell("freeze", "tenant")
+    tell("freeze", "everything")
 
-    assert "tenant: frozen by cli since" in tell("frozen")
+    assert "everything: frozen by cli since" in tell("frozen")
 
 
-@pytest.mark.parametrize("words", [["tool"], ["agent"], ["tenant", "acme"]])
+@pytest.mark.parametrize("words", [["tool"], ["agent"], ["everything", "acme"]])
 def test_a_scope_that_is_none_is_refused_with_a_sentence(
     tell: Tell, words: list[str]
 ) -> None:

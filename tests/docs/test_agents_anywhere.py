@@ -199,6 +199,32 @@ def test_the_compose_file_starts_what_the_docs_name() -> None:
         assert {*one["networks"]} <= {*found["networks"]}
 
 
+def test_the_compose_file_builds_its_image_from_the_dockerfile(tmp_path: Path) -> None:
+    found = yaml.safe_load((DEPLOY / "compose.yml").read_text(encoding="utf-8"))
+    build = found["services"]["gateway"]["build"]
+    top = (DEPLOY / build["context"]).resolve()
+    lines = (top / build["dockerfile"]).read_text(encoding="utf-8").splitlines()
+    steps = [line.split() for line in lines if line and line[0].isupper()]
+
+    # What is copied is there, and is all that the package is made of.
+    copied = [one[1:] for one in steps if one[0] == "COPY" and one[1][0] != "-"]
+    for *sources, _ in copied:
+        for source in sources:
+            target = tmp_path / source
+            target.parent.mkdir(exist_ok=True)
+            if (top / source).is_dir():
+                shutil.copytree(top / source, target, symlinks=True)
+            else:
+                shutil.copy(top / source, target)
+    for link in (tmp_path / "src" / "twokey").iterdir():
+        assert link.exists(), link
+    assert all(not one[-1].startswith(".env") for one in copied)
+    # The process is no root, and the packages are those of the lock.
+    last = max(n for n, one in enumerate(steps) if one[0] == "FROM")
+    assert ["USER", "twokey"] in steps[last:]
+    assert "--require-hashes" in " ".join(lines)
+
+
 def test_the_settings_beside_it_are_settings() -> None:
     env = {"TWOKEY_SECRET": "5e" * 32}
     settings = Settings.load(DEPLOY / "twokey.yml", env)

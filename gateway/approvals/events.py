@@ -88,6 +88,7 @@ class EventName(StrEnum):
     SEEDED_ANSWERED = "seeded.answered"
     SEEDED_EXPIRED = "seeded.expired"
     # In the audit log alone.
+    DECISION_REFUSED = "decision.refused"
     API_KEY_CREATED = "api_key.created"
     API_KEY_REVOKED = "api_key.revoked"
 

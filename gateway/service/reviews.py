@@ -49,6 +49,7 @@ from twokey.gateway.service.reevaluation import (
     evaluate_waiting,
     shown_as,
 )
+from twokey.gateway.service.refused_decisions import RefusedDecisions
 from twokey.gateway.service.rejections import rejection_of
 from twokey.gateway.service.reviewer_freezes import ReviewerFreezes
 from twokey.gateway.service.runs import RunService
@@ -79,6 +80,7 @@ class ReviewService(AgentRequests):
         self.queue = ReviewQueue(store, tenant=tenant)
         self._shown_by: dict[str, str] = {}
         self._asked_groups = AskedGroups()
+        self._refused = RefusedDecisions(store)
         self.freezes = FreezeService(store, tenant=tenant)
         self.reviewer_freezes = ReviewerFreezes(store, policy, tenant=tenant)
         self.times = TimeService(store, tenant=tenant)
@@ -147,10 +149,11 @@ class ReviewService(AgentRequests):
         )
         if at_once is not None:
             return at_once
-        by = Asked()
+        by, read = Asked(), list[Approval]()
 
         async def compute(loaded: Loaded) -> Write | Outcome:
             approval, index = loaded.approval, click.index
+            read[:] = [approval]
             if approval.tenant != self._tenant:
                 return Unknown()
             policy = self._policy()
@@ -188,7 +191,8 @@ class ReviewService(AgentRequests):
         # The click came before the sweep: end it now, so that the card says so.
         if has_expired(written):
             await self._sweeper.expire_one(click.approval)
-        return Unknown() if written is None else written
+        found = Unknown() if written is None else written
+        return await self._refused.noted(found, read, click, decision.kind, reviewer)
 
     async def decide_batch(
         self,
@@ -216,10 +220,11 @@ class ReviewService(AgentRequests):
             CorruptRecord: when the record is corrupt.
         """
         settled: list[BatchDecided] = []
-        by = Asked()
+        by, read = Asked(), list[Approval]()
 
         async def compute(loaded: Loaded) -> Write | BatchOutcome:
             approval = loaded.approval
+            read[:] = [approval]
             if approval.tenant != self._tenant:
                 return Unknown()
             policy = self._policy()
@@ -264,7 +269,8 @@ class ReviewService(AgentRequests):
             return settled[0]
         if has_expired(written):
             await self._sweeper.expire_one(click.approval)
-        return Unknown() if written is None else written
+        found = Unknown() if written is None else written
+        return await self._refused.noted(found, read, click, "batch", reviewer)
 
     async def report(self, approval_id: str, reporter: Reviewer, text: str) -> bool:
         """Keep what somebody reports of calls; False when they did before.

@@ -35,7 +35,7 @@ async def trace(stack: Stack, verdict: Verdict) -> Trace:
     conn, keys = stack.store.conn, stack.keys
     # That an attack was noticed is logged, and is no effect of it.
     entries = await audit_entries(conn, keys)
-    noticed = {EventName.SECURITY_DETECTED}
+    noticed = {EventName.SECURITY_DETECTED, EventName.DECISION_REFUSED}
     return Trace(
         approval=approval,
         jobs=await stack.store.queue(keys).depth(),

@@ -1,0 +1,158 @@
+"""Each kind of thing that happens to a call is one entry of the audit log."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from tests.api.test_api_key_store import SEALS, made
+from tests.service.decided_calls import claimed, decided
+from tests.service.harness import ANA, BEN, EVE, ServiceHarness
+from tests.streams import audit_entries
+from twokey.gateway.approvals.decisions import (
+    Approve,
+    Decision,
+    Edit,
+    Forbidden,
+    Reconcile,
+    Reject,
+    Respond,
+)
+from twokey.gateway.approvals.events import Event, EventName
+from twokey.gateway.protocol.records import Result
+from twokey.gateway.protocol.verbs import Finding
+from twokey.gateway.store.api_keys import ApiKeyStore
+from twokey.gateway.store.freezes import FreezeScope, ScopeKind
+from twokey.gateway.store.store import Store
+
+REFUNDS = FreezeScope(kind=ScopeKind.TOOL, name="process_refund")
+Scene = Callable[[ServiceHarness], Awaitable[object]]
+
+
+@pytest.fixture
+def harness(store: Store) -> ServiceHarness:
+    return ServiceHarness(store)
+
+
+def submitted(tool: str) -> Scene:
+    return lambda harness: harness.submit((tool, {"amount": 120}))
+
+
+def said(decision: Decision, tool: str = "process_refund") -> Scene:
+    return lambda harness: decided(harness, decision, tool=tool)
+
+
+async def ended(harness: ServiceHarness, *, ok: bool) -> None:
+    claim = await decided(harness)
+    granted = await claimed(harness, claim)
+    await harness.agents.finish(claim.item_id, granted.fence, Result(ok=ok))
+
+
+async def given_back(harness: ServiceHarness) -> None:
+    claim = await decided(harness)
+    granted = await claimed(harness, claim)
+    await harness.agents.release(claim.item_id, granted.fence)
+
+
+async def in_doubt(harness: ServiceHarness) -> None:
+    claim = await decided(harness)
+    await claimed(harness, claim)
+    await harness.owner_dies(claim.item_id)
+    await harness.sweeper.sweep()
+    click = await harness.click_on(claim.item_id)
+    await harness.reviews.decide(click, Reconcile(finding=Finding.EXECUTED), ANA)
+
+
+async def frozen(harness: ServiceHarness) -> None:
+    await harness.reviews.freezes.freeze(REFUNDS, "T0/U0ANA", "wrong amounts")
+    await harness.reviews.freezes.unfreeze(REFUNDS, "T0/U0BEN")
+
+
+async def refused(harness: ServiceHarness) -> None:
+    click, _ = await harness.refund()
+    for _ in range(3):
+        assert isinstance(
+            await harness.reviews.decide(click, Approve(), EVE), Forbidden
+        )
+
+
+async def api_key(harness: ServiceHarness) -> None:
+    kept = ApiKeyStore(harness.store, SEALS, tenant="default")
+    new = await made(kept)
+    await kept.revoke(new.kept.id, "cli/ana")
+
+
+N = EventName
+KINDS: dict[str, tuple[Scene, tuple[EventName, ...]]] = {
+    "a submission": (submitted("process_refund"), (N.APPROVAL_OPENED,)),
+    "a verdict of the policy": (submitted("drop_table"), (N.CALL_DENIED,)),
+    "a call that the policy lets run": (submitted("look_up_order"), (N.CALL_RAN,)),
+    "a vote": (said(Approve(), "wire_money"), (N.APPROVAL_OPENED, N.ITEM_VOTED)),
+    "an approval": (said(Approve()), (N.APPROVAL_OPENED, N.ITEM_AUTHORIZED)),
+    "an edit": (
+        said(Edit(args={"amount": 1})),
+        (N.APPROVAL_OPENED, N.ITEM_EDITED, N.ITEM_AUTHORIZED),
+    ),
+    "a rejection": (said(Reject(reason="no")), (N.APPROVAL_OPENED, N.ITEM_REJECTED)),
+    "an answer": (said(Respond(message="no")), (N.APPROVAL_OPENED, N.ITEM_ANSWERED)),
+    "a refusal": (refused, (N.APPROVAL_OPENED, N.DECISION_REFUSED)),
+    "a claim and a result": (
+        lambda harness: ended(harness, ok=True),
+        (N.APPROVAL_OPENED, N.ITEM_AUTHORIZED, N.ITEM_EXECUTING, N.ITEM_EXECUTED),
+    ),
+    "a failure": (
+        lambda harness: ended(harness, ok=False),
+        (N.APPROVAL_OPENED, N.ITEM_AUTHORIZED, N.ITEM_EXECUTING, N.ITEM_FAILED),
+    ),
+    "a claim that is given back": (
+        given_back,
+        (N.APPROVAL_OPENED, N.ITEM_AUTHORIZED, N.ITEM_EXECUTING, N.ITEM_AUTHORIZED),
+    ),
+    "a doubt and its end": (
+        in_doubt,
+        (
+            N.APPROVAL_OPENED,
+            N.ITEM_AUTHORIZED,
+            N.ITEM_EXECUTING,
+            N.ITEM_IN_DOUBT,
+            N.ITEM_RECONCILED,
+        ),
+    ),
+    "a freeze": (frozen, (N.FREEZE_SET, N.FREEZE_LIFTED)),
+    "an API key": (api_key, (N.API_KEY_CREATED, N.API_KEY_REVOKED)),
+}
+"""Elsewhere: views of a full text (tests/bot), changes of the policy (tests/stories),
+and changes of signing keys (tests/service/test_audit_writing.py)."""
+
+
+async def entries(harness: ServiceHarness) -> list[Event]:
+    keys = harness.store.keys_of_tenant("default")
+    return await audit_entries(harness.store.conn, keys)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_each_kind_is_one_entry(harness: ServiceHarness, kind: str) -> None:
+    scene, expected = KINDS[kind]
+
+    await scene(harness)
+
+    assert tuple(one.name for one in await entries(harness)) == expected
+
+
+async def test_a_refusal_tells_who_tried_what_and_why_it_was_refused(
+    harness: ServiceHarness,
+) -> None:
+    click, _ = await harness.refund()
+    asked = click.with_(request_digest="sha256:" + "7" * 64)
+
+    outcome = await harness.reviews.decide(asked, Reject(reason="no"), EVE)
+    await harness.reviews.decide(click, Approve(), BEN)
+
+    [_, entry, _] = await entries(harness)
+    assert isinstance(outcome, Forbidden)
+    assert (entry.name, entry.actor) == (N.DECISION_REFUSED, "T0/U0EVE")
+    assert (entry.approval, entry.item) == (click.approval, f"{click.approval}.0")
+    assert entry.reason == outcome.reason
+    assert entry.request_digest == asked.request_digest
+    assert entry.data["verb"] == "reject"

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from twokey.bot.blocks import Message
+from twokey.bot.cards.erased import erased
 from twokey.bot.cards.redacted import outcome_of, redacted
 from twokey.bot.cards.undelivered import is_over
 from twokey.bot.delivery.card_publisher import CardPublisher, RateLimitDelay
@@ -117,7 +118,8 @@ class Redactor:
             at_ms = now_ms + self._pause_ms
             await self.store.look_at(keys, self.tenant, approval, at_ms)
             return
-        due_ms = found.ended.at_ms + _ms(self.kept)
+        kept_ms = 0 if found.ended.is_erased else _ms(self.kept)
+        due_ms = found.ended.at_ms + kept_ms
         if due_ms > now_ms:
             at_ms = min(due_ms, now_ms + _ms(LOOK))
             await self.store.look_at(
@@ -129,7 +131,10 @@ class Redactor:
         places = dict.fromkeys(posted.places)
         if found.is_there and found.ended.redacted_rev != found.rev:
             places |= dict.fromkeys(await self._of_card(approval))
-        message = redacted(approval, found.ended.outcome, days=max(1, self.kept.days))
+        days = max(1, self.kept.days)
+        message = redacted(approval, found.ended.outcome, days=days)
+        if found.ended.is_erased:
+            message = erased()
         for place in places:
             await self._replace(place, message)
             await self.store.redacted(keys, approval, place)

@@ -99,7 +99,11 @@ async def erase_approval(
         ),
         is_person=is_person,
     )
-    return cast("Outcome", text(reply[0]))
+    outcome = cast("Outcome", text(reply[0]))
+    if outcome == "erased":
+        # What is lost by a crash before this is redacted when its time is over.
+        await store.posted_messages.erase(keys, tenant, approval.id)
+    return outcome
 
 
 def is_asked_by(store: Store, event: Event, user: str) -> bool:

@@ -51,11 +51,13 @@ class Ended(Record, extra="ignore"):
         at_ms: when.
         outcome: in a few words of ours.
         redacted_rev: of the approval whose messages were redacted; 0: of none.
+        is_erased: it was erased, so its messages are redacted at once.
     """
 
     at_ms: int
     outcome: str = ""
     redacted_rev: int = 0
+    is_erased: bool = False
 
 
 @dataclass(frozen=True)
@@ -150,6 +152,13 @@ class PostedMessageStore:
             ["PEXPIRE", name, _ms(KEPT)],
             ["ZADD", keys.messages_due(tenant), at_ms, keys.listed(approval)],
         )
+
+    async def erase(self, keys: Keys, tenant: str, approval: str) -> None:
+        """Let the messages about an approval that was erased be redacted now."""
+        posted = await self.read(keys, approval)
+        if posted.places:
+            erased = Ended(at_ms=posted.now_ms, is_erased=True)
+            await self.look_at(keys, tenant, approval, posted.now_ms, ended=erased)
 
     async def forget(self, keys: Keys, tenant: str, approval: str) -> None:
         """Look at the messages of an approval no more."""

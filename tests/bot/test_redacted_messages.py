@@ -21,6 +21,7 @@ from twokey.gateway.approvals.short_id import short_id
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.protocol.strict_json import JsonObject as Args
 from twokey.gateway.protocol.wire import Verdict
+from twokey.gateway.service.erasing import Eraser
 from twokey.gateway.store import posted_messages
 from twokey.gateway.store.keys import RETENTION
 from twokey.gateway.store.posted_messages import LOOK, Ended
@@ -281,6 +282,25 @@ async def test_a_call_that_runs_again_is_redacted_again(stack: Stack) -> None:
         message = stack.sandbox.workspace.messages[place.channel][place.ts]
         stack.sandbox.workspace.put_message(replace(message, text=CANARY))
     await redact(stack)
+
+
+async def test_what_is_erased_is_redacted_at_once(stack: Stack) -> None:
+    async with keeping(stack, DAY):
+        verdict = await decided(stack)
+        approval = (await stack.approval(verdict)).id
+        assert sum(CANARY in one for one in await shown(stack)) > 1
+        found = await Eraser(stack.store).erase(
+            approval, by="cli/eve", is_rehearsal=False
+        )
+        assert found.approvals == (approval,)
+        await eventually(lambda: no_canary(stack))
+
+        async def is_forgotten() -> bool:
+            return await rows(stack) == []
+
+        await eventually(is_forgotten)
+
+    assert any("was erased" in one for one in await shown(stack))
 
 
 async def test_so_many_messages_are_noted(

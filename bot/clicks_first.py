@@ -8,8 +8,8 @@ one event loop, and drawing one card takes longer than answering several clicks.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 QUIET_S = 0.01
 """How long nothing has to be answered before cards are drawn."""
@@ -35,16 +35,19 @@ class ClicksFirst:
         self._answering = 0
         self._quiet_at = clock()
         self._late_at: float | None = None
+        # One for all: each click uses it, and it has nothing of its own.
+        self._counting = _Counting(self._began, self._ended)
 
-    @contextmanager
-    def answering(self) -> Generator[None]:
+    def answering(self) -> AbstractContextManager[None]:
         """Count a request of Slack as unanswered while the block runs."""
+        return self._counting
+
+    def _began(self) -> None:
         self._answering += 1
-        try:
-            yield
-        finally:
-            self._answering -= 1
-            self._quiet_at = self._clock() + QUIET_S
+
+    def _ended(self) -> None:
+        self._answering -= 1
+        self._quiet_at = self._clock() + QUIET_S
 
     def answered_elsewhere(self) -> None:
         """Note that another process answered a click; there may be more of them.
@@ -76,6 +79,19 @@ class ClicksFirst:
         """
         if self.wait_s():
             await asyncio.sleep(QUIET_S)
+
+
+class _Counting:
+    """Tells of its blocks when they begin and when they end."""
+
+    def __init__(self, began: Callable[[], None], ended: Callable[[], None]) -> None:
+        self._began, self._ended = began, ended
+
+    def __enter__(self) -> None:
+        self._began()
+
+    def __exit__(self, *_raised: object) -> None:
+        self._ended()
 
 
 async def at_once() -> None:

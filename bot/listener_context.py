@@ -165,20 +165,14 @@ class ListenerContext:
             user, self.team, frozenset(groups), fresh=False, is_glance=is_glance
         )
 
-    async def reviewer_alone(
-        self, user: str, user_team: str, item: Item
-    ) -> Reviewer | None:
+    def reviewer_alone(self, user: str, user_team: str, item: Item) -> Reviewer | None:
         """Return who decides on an item by themselves; None: Slack has to be asked.
 
         Nobody was asked whose queues they were handed.
         """
-        groups = self.service.usergroups(item)
-        is_known = self.reviewers.users.knows(user, groups)
-        if not is_known or _takes_several(item):
+        if _takes_several(item):
             return None
-        return await self.reviewers.resolve(
-            user, user_team=user_team, groups=groups, is_glance=True
-        )
+        return self.reviewers.known(user, self.service.usergroups(item), user_team)
 
     async def resolve_freezer(
         self, user: str, user_team: str, scope: FreezeScope

@@ -192,12 +192,16 @@ def home_opened(body: Json) -> HomeOpened:
 class Node:
     """One object of a payload, and where it stands."""
 
-    def __init__(self, value: object, place: str = "") -> None:
+    __slots__ = ("_key", "_members", "_outer")
+
+    def __init__(self, value: object, outer: Node | None = None, key: str = "") -> None:
         # By the very type first: asking an abstract class takes longer than the rest.
         if type(value) is not dict and not isinstance(value, Mapping):
+            place = outer.at(key) if outer else key
             raise BadPayload(place or "payload", "is missing or not an object")
         self._members = cast("Mapping[object, object]", value)
-        self._place = place
+        # Not its place as a text: nearly nobody asks for that.
+        self._outer, self._key = outer, key
 
     def text(self, key: str) -> str:
         """Return a string that must be present and not empty."""
@@ -223,12 +227,12 @@ class Node:
 
     def child(self, key: str) -> Node:
         """Return an object that has to be there."""
-        return Node(self._members.get(key), self.at(key))
+        return Node(self._members.get(key), self, key)
 
     def maybe(self, key: str) -> Node:
         """Return an object, an empty one when it is absent or null."""
         value = self._members.get(key)
-        return Node({} if value is None else value, self.at(key))
+        return Node({} if value is None else value, self, key)
 
     def nodes(self, key: str) -> list[Node]:
         """Return the objects of an array that has to be there."""
@@ -237,13 +241,12 @@ class Node:
         if isinstance(value, str) or not isinstance(value, Sequence):
             raise BadPayload(self.at(key), "is missing or not an array")
         elements = cast("Sequence[object]", value)
-        place = self.at(key)
-        return [Node(node, f"{place}.{i}") for i, node in enumerate(elements)]
+        return [Node(node, self, f"{key}.{i}") for i, node in enumerate(elements)]
 
     def children(self) -> list[tuple[str, Node]]:
         """Return every member, each of which has to be an object."""
         return [
-            (str(key), Node(node, self.at(str(key))))
+            (str(key), Node(node, self, str(key)))
             for key, node in self._members.items()
         ]
 
@@ -253,7 +256,8 @@ class Node:
 
     def at(self, key: str) -> str:
         """Return the dotted path of a member."""
-        return f"{self._place}.{key}" if self._place else key
+        place = self._outer.at(self._key) if self._outer else self._key
+        return f"{place}.{key}" if place else key
 
 
 def root_of(payload: Json, kind: str) -> Node:

@@ -8,7 +8,7 @@ result, and an unknown group gives nobody a role.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from twokey.bot.user_cache import Account, NoAnswer, Snapshot, UserCache
@@ -78,19 +78,33 @@ class Reviewers:
     async def _found(
         self, user: str, groups: list[str], user_team: str, *, fresh: bool
     ) -> Reviewer:
-        if not fresh and self.users.knows(user, groups):
-            # No tasks of their own for answers that are there: most clicks find them.
-            account = await self.users.account(user)
-            members = {group: await self.users.group(group) for group in groups}
-        else:
-            account, members = await asyncio.gather(
-                self.users.account(user, fresh=fresh),
-                self._lookup_groups(groups, fresh=fresh),
-            )
+        # No tasks of their own for answers that are there: most clicks find them.
+        if not fresh and (known := self.known(user, groups, user_team)) is not None:
+            return known
+        account, members = await asyncio.gather(
+            self.users.account(user, fresh=fresh),
+            self._lookup_groups(groups, fresh=fresh),
+        )
         if self.unknown is not None and any(
             isinstance(one, NoAnswer) for one in (account, *members.values())
         ):
             await self.unknown(user)
+        return self._reviewer(user, user_team, account, members)
+
+    def known(
+        self, user: str, groups: Iterable[str], user_team: str
+    ) -> Reviewer | None:
+        """Return who somebody is, where Slack need not be asked; None: it has to be."""
+        kept = self.users.kept(user, groups)
+        return kept and self._reviewer(user, user_team, *kept)
+
+    def _reviewer(
+        self,
+        user: str,
+        user_team: str,
+        account: Snapshot[Account] | NoAnswer,
+        members: Mapping[str, Snapshot[frozenset[str]] | NoAnswer],
+    ) -> Reviewer:
         snapshots = {
             group: one for group, one in members.items() if isinstance(one, Snapshot)
         }

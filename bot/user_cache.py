@@ -75,6 +75,10 @@ class NoAnswer:
     retry_in_s: int = 0
 
 
+Kept = tuple[Snapshot[Account], dict[str, Snapshot[frozenset[str]]]]
+"""A user's account, and the members of groups."""
+
+
 class UserCache:
     """Cache of the users and user groups of one workspace.
 
@@ -124,11 +128,21 @@ class UserCache:
         """Return the ids of a group's members; otherwise as `account`."""
         return await self._groups.get(group, self.fresh_group_s if fresh else KEPT_S)
 
-    def knows(self, user: str, groups: Iterable[str]) -> bool:
-        """Return whether nothing would be asked about a user and these groups."""
-        return self._accounts.has(user, KEPT_S) and all(
-            self._groups.has(group, KEPT_S) for group in groups
-        )
+    def kept(self, user: str, groups: Iterable[str]) -> Kept | None:
+        """Return what is known of a user and these groups; None: Slack would be asked.
+
+        Which is what `account` and `group` would return, without waiting.
+        """
+        account = self._accounts.kept(user, KEPT_S)
+        if account is None:
+            return None
+        found: dict[str, Snapshot[frozenset[str]]] = {}
+        for group in groups:
+            members = self._groups.kept(group, KEPT_S)
+            if members is None:
+                return None
+            found[group] = members
+        return account, found
 
     async def _ask_account(self, user: str) -> Account:
         return await look_up_account(
@@ -228,10 +242,12 @@ class _Snapshots(Generic[T]):
         recent = {key for key, one in self._newest.items() if one.asked_at >= since}
         return len(recent | self._asking.keys())
 
-    def has(self, key: str, max_age_s: float) -> bool:
-        """Return whether there is an answer no older than this."""
+    def kept(self, key: str, max_age_s: float) -> Snapshot[T] | None:
+        """Return an answer no older than this, if there is one."""
         newest = self._newest.get(key)
-        return newest is not None and newest.asked_at >= self._clock() - max_age_s
+        if newest is None or newest.asked_at < self._clock() - max_age_s:
+            return None
+        return newest
 
     async def get(self, key: str, max_age_s: float) -> Snapshot[T] | NoAnswer:
         """Return an answer no older than this, or when to try again."""

@@ -41,20 +41,21 @@ async def approve_as_shown(
         return None
     # A tenant remembers its requests, and who stands in for whom, in its own shard. The
     # script compares both, and a call of a tenant that is split may be in another.
-    is_elsewhere = target.keys.shard != ctx.keys.shard
+    own = ctx.keys
+    is_elsewhere = target.keys.shard != own.shard
     if is_elsewhere and (
         not is_seen or await ctx.service.delegations.given_to(action.user)
     ):
         return None
     # Where Slack has to be asked, a reading of the store takes no time beside it.
-    reviewer = await ctx.reviewer_alone(*clicked.who, target.item)
+    reviewer = ctx.reviewer_alone(*clicked.who, target.item)
     if reviewer is None:
         return None
     place = Place(
         action.channel,
         action.message_ts,
         reviewer.user,
-        seen=None if is_seen else seen_request(ctx.keys, clicked.digest),
+        seen=None if is_seen else seen_request(own, clicked.digest),
         kept=() if is_seen else ctx.kept_with(clicked),
     )
     outcome = await ctx.service.as_shown.decide(
@@ -84,10 +85,7 @@ def _target(ctx: ListenerContext, clicked: Clicked) -> Target | None:
     if shown is None or keys is None or sealed.index is None:
         return None
     approval, purpose = shown.approval, Action.APPROVE
-    is_ours = any(
-        verify(sealed, approval, key=key, team=ctx.team, purpose=purpose)
-        for key in ctx.config.seal_keys
-    )
-    if not is_ours:
-        return None
-    return Target(approval, sealed.index, purpose, shown.now_ms, keys)
+    for key in ctx.config.seal_keys:
+        if verify(sealed, approval, key=key, team=ctx.team, purpose=purpose):
+            return Target(approval, sealed.index, purpose, shown.now_ms, keys)
+    return None

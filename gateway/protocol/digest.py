@@ -85,7 +85,12 @@ def _written(value: object, depth: int) -> str:
         return encode_basestring(cast("str", value))
     if kind is list:
         elements = cast("list[object]", value)
-        return f"[{','.join([_written(one, depth + 1) for one in elements])}]"
+        rows = [
+            # Most are texts: each click hashes some lists of them.
+            encode_basestring(one) if type(one) is str else _written(one, depth + 1)
+            for one in elements
+        ]
+        return f"[{','.join(rows)}]"
     if kind is dict:
         members = cast("dict[str, object]", value)
         rows = [

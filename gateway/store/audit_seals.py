@@ -86,7 +86,19 @@ def event_texts(
     of: Collection[str] = (),
     rev: int = 0,
 ) -> str:
-    """Return events as scripts read them: an array of texts with their seals.
+    """Return events as scripts read them: an array of what `sealed_texts` returns."""
+    return to_json(sealed_texts(conn, keys, events, of=of, rev=rev)).decode()
+
+
+def sealed_texts(
+    conn: Connection,
+    keys: Keys,
+    events: Iterable[Event],
+    *,
+    of: Collection[str] = (),
+    rev: int = 0,
+) -> list[str]:
+    """Return the texts of events with their seals.
 
     Args:
         conn: to the store.
@@ -97,7 +109,7 @@ def event_texts(
     """
     # Without what is as it is by default. An event of a change may be about another
     # approval, such as the standing one that it uses.
-    found = [
+    return [
         sealed_text(
             conn,
             keys,
@@ -106,7 +118,6 @@ def event_texts(
         )
         for one in events
     ]
-    return to_json(found).decode()
 
 
 def with_sealed_event(

@@ -12,8 +12,9 @@ and what does not verify is not read.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import cast
 
 from pydantic import JsonValue
@@ -65,6 +66,9 @@ _TIMES = {
     "checked": "checked_at_ms",
 }
 """The same of the approval itself."""
+
+_numbers_of: Callable[[Item], Sequence[int]] = attrgetter(*_NUMBERS.values())
+_times_of: Callable[[Approval], Sequence[int]] = attrgetter(*_TIMES.values())
 
 _IN_HEAD = {"state", "owner", "result", "late_result", *_NUMBERS.values()}
 _SHOWN_ONLY = {"past"}
@@ -128,14 +132,15 @@ def head(approval: Approval, items: Sequence[Item]) -> dict[str, str]:
 
     ``rev`` is the store's own. What is zero or empty has no field.
     """
-    fields = {field: getattr(approval, name) for field, name in _TIMES.items()}
+    times = zip(_TIMES, _times_of(approval), strict=True)
+    found = {name: str(value) for name, value in times if value}
     # The first one, which most keep, has no field.
-    fields["version"] = approval.version if approval.version > 1 else 0
-    found = {name: str(value) for name, value in fields.items() if value}
+    if approval.version > 1:
+        found["version"] = str(approval.version)
     for item in items:
         index = item.index
-        for field, name in _NUMBERS.items():
-            if value := getattr(item, name):
+        for field, value in zip(_NUMBERS, _numbers_of(item), strict=True):
+            if value:
                 found[f"{index}:{field}"] = str(value)
         found[f"{index}:s"] = str(item.state)
         if item.owner:

@@ -11,6 +11,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Final, NamedTuple
 
 from twokey.gateway.approvals.record import Approval
@@ -72,7 +73,7 @@ class _Known:
     at_s: float
     used_s: float
 
-    @property
+    @cached_property
     def size(self) -> int:
         """Return about how many bytes it takes, parsed and as it was stored."""
         head, pinned = self.stored.head, self.stored.pinned

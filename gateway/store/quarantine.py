@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from typing import cast
+
+from pydantic_core import to_json
 
 from twokey.gateway.approvals import ending, timing
 from twokey.gateway.approvals.events import Event, EventName
@@ -16,7 +17,7 @@ from twokey.gateway.protocol.wire import TurnRef
 from twokey.gateway.store import codec, run_list
 from twokey.gateway.store.agent_load import FAILED_MS
 from twokey.gateway.store.atomic_write import CHANGE, script_keys
-from twokey.gateway.store.audit_seals import event_texts
+from twokey.gateway.store.audit_seals import sealed_texts
 from twokey.gateway.store.connection import Connection, fields, milliseconds
 from twokey.gateway.store.jobs import Job
 from twokey.gateway.store.keys import KEEP_MS, Keys
@@ -113,46 +114,34 @@ async def quarantine(
     }
     moved = {f"{i}:s": state for i, state in states.items()}
     since = dict.fromkeys((f"{i}:t" for i in states), str(now_ms))
+    change: dict[str, object] = {
+        "id": approval_id,
+        # Compared as text with what is there, whatever that is.
+        "rev": head.get("rev", b"").decode("utf-8", "replace"),
+        "seen_ms": now_ms,
+        "fields": {
+            **moved,
+            **since,
+            **_set_aside(seals, approval_id, now_ms),
+            # Also where it is in doubt what wrote it: an older version must not read
+            # what this one wrote into it.
+            "format": codec.format_of(is_encrypted=DATA_KEY in head),
+        },
+        "states": states,
+        # At 0: takes every timer out, or each would find the corrupt record again.
+        "set": [(kind, 0) for kind in timing.TimerKind],
+        "events": sealed_texts(conn, keys, [event] * is_first),
+        "job": job.model_dump_json() if run_ref.thread and is_first else "",
+        # No queues: who might have decided it is the corrupt part, maybe. It stays
+        # listed until the last of its queue expires, and nobody can read it.
+    }
     await CHANGE(
         conn,
         **script_keys(keys, approval_id, tenant, ref.agent),
         rejected=keys.rejected(tenant, ref.agent, run_ref.thread),
-        id=approval_id,
-        # Compared as text with what is there, whatever that is.
-        rev=head.get("rev", b"").decode("utf-8", "replace"),
-        seen_ms=now_ms,
-        before_ms=0,
-        unfrozen="[]",
-        fires="",
-        fields=json.dumps(
-            {
-                **moved,
-                **since,
-                **_set_aside(seals, approval_id, now_ms),
-                # Also where it is in doubt what wrote it: an older version must not
-                # read what this one wrote into it.
-                "format": codec.format_of(is_encrypted=DATA_KEY in head),
-            }
-        ),
-        as_read="{}",
-        states=json.dumps(states),
-        uses="{}",
-        # At 0: takes every timer out, or each would find the corrupt record again.
-        set=json.dumps([(kind, 0) for kind in timing.TimerKind]),
-        events=event_texts(conn, keys, [event] * is_first),
-        job=job.model_dump_json() if run_ref.thread and is_first else "",
-        rejection="",
-        failed="[]",
+        change=to_json(change),
         failed_ms=FAILED_MS,
         keep_ms=KEEP_MS,
-        precedents="[]",
-        seen="[]",
-        standing="[]",
-        # Who might have decided it is the corrupt part, maybe: it stays listed until
-        # the last of its queue expires, and nobody can read it.
-        queues="{}",
-        assumed="{}",
-        kept="[]",
         # Nobody waits for its job.
         thread=(),
         taker="",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from operator import attrgetter, is_not
 
 from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.protocol.records import Record
@@ -30,6 +31,9 @@ IN_DETAIL = {
     "observations",
     "finding",
 }
+
+
+_in_detail = attrgetter(*IN_DETAIL)
 
 
 def detail(item: Item) -> str:
@@ -61,7 +65,7 @@ def changed_texts(
         if getattr(before, name) is not (now := getattr(after, name)):
             found[name] = _json(now) if now else False
     for was, now in moved:
-        if any(getattr(was, name) is not getattr(now, name) for name in IN_DETAIL):
+        if any(map(is_not, _in_detail(was), _in_detail(now))):
             found[f"{now.index}:d"] = detail(now)
         for key, name in (("r", "result"), ("late", "late_result")):
             if getattr(was, name) is not (result := getattr(now, name)):

@@ -12,7 +12,7 @@ from twokey.gateway.approvals.changes import Change
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.store.connection import Connection, Reply
 from twokey.gateway.store.handover import Handover, Takers
-from twokey.gateway.store.jobs import Job
+from twokey.gateway.store.jobs import Job, resume_text
 from twokey.gateway.store.keys import Keys
 
 
@@ -41,12 +41,26 @@ def job_of(change: Change) -> Job | None:
     return resume_job(change.approval) if change.resumes else None
 
 
+def job_text(change: Change) -> str:
+    """Return the text of the job that a change queues; "" for none."""
+    if not (change.resumes and _has_agent(change.approval)):
+        return ""
+    return resume_text(*_resumed(change.approval))
+
+
 def resume_job(approval: Approval) -> Job | None:
     """Return the job that brings the agent of an approval back, if one waits."""
-    if approval.is_standing or approval.resumes_itself:
-        return None
+    return Job.to_resume(*_resumed(approval)) if _has_agent(approval) else None
+
+
+def _has_agent(approval: Approval) -> bool:
+    return not (approval.is_standing or approval.resumes_itself)
+
+
+def _resumed(approval: Approval) -> tuple[str, str, str]:
+    """Return tenant, agent and thread of the run that an approval belongs to."""
     run = approval.nested_in or approval
-    return Job.to_resume(approval.tenant, run.agent, run.thread)
+    return approval.tenant, run.agent, run.thread
 
 
 @asynccontextmanager
@@ -62,6 +76,10 @@ async def offered(
         change: what is written.
         is_read: it is computed from a reading, and not from what is remembered.
     """
+    # Most processes that decide run no agent.
+    if not takers:
+        yield NO_OFFER
+        return
     job, approval = job_of(change), change.approval
     if job is None:
         yield NO_OFFER

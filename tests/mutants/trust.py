@@ -201,8 +201,8 @@ TRUST_TABLE = (
     Mutant(
         "a decision brings back the agent outside",
         "gateway/store/resume_jobs.py",
-        "Job.to_resume(approval.tenant, run.agent, run.thread)",
-        "Job.to_resume(approval.tenant, approval.agent, run.thread)",
+        "return approval.tenant, run.agent, run.thread",
+        "return approval.tenant, approval.agent, run.thread",
         "tests/service/test_inside.py",
     ),
     Mutant(

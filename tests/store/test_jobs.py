@@ -8,7 +8,7 @@ import pytest
 
 from twokey.gateway.store import jobs
 from twokey.gateway.store.connection import Argument, Reply
-from twokey.gateway.store.jobs import Delivery, Job, JobKind, JobQueue
+from twokey.gateway.store.jobs import Delivery, Job, JobKind, JobQueue, resume_text
 from twokey.gateway.store.store import Store
 
 JOB = Job(kind=JobKind.START, tenant="default", agent="x", thread="t", input="hi")
@@ -29,6 +29,15 @@ async def taken(queue: JobQueue) -> list[Delivery]:
     while (one := await queue.take("test", block_ms=1)) is not None:
         found.append(one)
     return found
+
+
+@pytest.mark.parametrize("thread", ["t1", "", 'a "quoted" name\n', "Zürich ✓ \x01"])
+def test_the_text_of_a_job_that_resumes_is_what_the_job_is_written_as(
+    thread: str,
+) -> None:
+    job = Job.to_resume("default", "shop", thread)
+
+    assert resume_text("default", "shop", thread) == job.model_dump_json()
 
 
 @pytest.mark.slow

@@ -15,9 +15,7 @@
 -- ARGV[2] keep_ms     int     lifetime of what has ended, milliseconds
 -- ARGV[3] events      json    array of event texts about all of it, before those of the
 --                             approvals
--- ARGV[4..] changes   json    of each approval: what change.lua takes as ARGV[1] to
---                             ARGV[15] and ARGV[18] to ARGV[23], by its names; what is
---                             JSON there is a part of this one, but events and job
+-- ARGV[4..] changes   json    of each approval: what moves, see next_version.lua
 -- Returns:
 --   {"done", now}  written, at this moment of this server's clock
 --   {"moved"}  read all again and compute all again: of one of them change.lua would say
@@ -27,12 +25,11 @@ local NAMES = {'head', 'pinned', 'waiting', 'rejections', 'rejected', 'failures'
 local FIRST_KEY, FIRST_CHANGE = 7, 4
 local changes = {}
 for i = FIRST_CHANGE, #ARGV do
-  local change = cjson.decode(ARGV[i])
+  local change = change_of(ARGV[i], ARGV[1], ARGV[2])
   local first = FIRST_KEY + #changes * #NAMES
   for place, name in ipairs(NAMES) do change[name] = KEYS[first + place - 1] end
   change.expiry, change.outbox, change.audit = KEYS[1], KEYS[2], KEYS[3]
   change.jobs, change.timers, change.frozen = KEYS[4], KEYS[5], KEYS[6]
-  change.failed_ms, change.keep_ms = tonumber(ARGV[1]), tonumber(ARGV[2])
   changes[#changes + 1] = change
 end
 local now = now_ms()

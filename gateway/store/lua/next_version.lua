@@ -1,8 +1,50 @@
 -- What it takes to write the next version of an approval: `has_moved` compares and writes
 -- nothing, `write_version` and `count_rejections` write and compare nothing. script.py
--- puts this behind the prelude of a script that includes it. A change is a table with the
--- names that the header of change.lua has, and what is JSON there is decoded; events and
--- job are texts.
+-- puts this behind the prelude of a script that includes it. A change is a table with its
+-- keys by the names that they have in the header of change.lua, how long things count and
+-- live, and what moves. That is sent as JSON, in which what is empty is left out:
+--   id         text    the approval
+--   rev        text    what was read; none for a corrupt record without one
+--   seen_ms    int     when it was read, by this server's clock
+--   before_ms  int     not to be written from this moment on; none: at any moment
+--   unfrozen   array   names of which none may be frozen, behind the seal of the list of
+--                      freezes
+--   fires      text    kind of the timer that has to be due, and is taken out
+--   fields     table   {field: text, or false to delete it}; bytes in hex
+--   as_read    table   {field: text} of the head as it was read, bytes in hex: its seal; a
+--                      heartbeat renews a claim without another rev
+--   states     table   {index: state} of items whose state or deadline moved
+--   uses       table   {index: {rows, totals}}: what an item uses of windows from now on
+--                      (json), and what each came to when it was evaluated
+--   set        array   rows of {kind, at_ms}: timers to set; at 0: to take out
+--   events     array   event texts, each with its seal
+--   job        text    the resume job
+--   rejection  table   {calls: rows of {call, body}, after, name, pause, event} of
+--                      rejections; with "ends" where a call of the same change was
+--                      authorized; {"ends": true} of an authorization
+--   failed     array   items whose execution failed
+--   precedents array   rows of {key, call, kind, body, keep_ms} to note
+--   seen       array   rows of {key, n}: precedents that the evaluation used
+--   standing   array   rows of {id, state}: standing approvals as they were read
+--   queues     table   {leaves, enters, groups}: queues of people to leave, rows of {queue,
+--                      lists, groups} to be in, the set of all groups
+--   assumed    table   what has to be so, where it is named: {large: SHA-1 of large fields,
+--                      and of what is pinned; totals: rows of {index, window, use, total};
+--                      place: channel and ts of its card; alone: whom no queue is delegated
+--                      to, by delegations, a key; unseen: a key that nothing stands under}
+--   kept       array   rows of {key, text, keep_ms}: texts to keep beside it
+local TABLES = {'unfrozen', 'fields', 'as_read', 'states', 'uses', 'set', 'events',
+  'rejection', 'failed', 'precedents', 'seen', 'standing', 'queues', 'assumed', 'kept'}
+
+-- Read a change, with what is empty in it.
+local function change_of(json, failed_ms, keep_ms)
+  local change = cjson.decode(json)
+  for _, name in ipairs(TABLES) do change[name] = change[name] or {} end
+  change.rev, change.fires = change.rev or '', change.fires or ''
+  change.before_ms, change.job = change.before_ms or 0, change.job or ''
+  change.failed_ms, change.keep_ms = tonumber(failed_ms), tonumber(keep_ms)
+  return change
+end
 
 -- Return whether somebody's queue is delegated to a user now.
 local function stands_in(delegations, user, now)
@@ -184,7 +226,7 @@ local function write_version(change, now)
     reindex(head, change.expiry, id, now)
   end
   retain(head, change.pinned, keep)
-  announce(change.outbox, change.audit, change.events, now)
+  announce_each(change.outbox, change.audit, change.events, now)
   change.queued = enqueue(change.jobs, change.job)
   note_precedents(change.precedents, now)
   for _, item in ipairs(change.failed) do
@@ -207,7 +249,7 @@ local function count_rejection(change, now)
     redis.call('DEL', change.rejections)
     -- A pause that stands keeps its reason, and is not announced again.
     if redis.call('HSETNX', change.frozen, rejection.name, rejection.pause) == 1 then
-      announce(change.outbox, change.audit, cjson.encode({rejection.event}), now)
+      announce_each(change.outbox, change.audit, {rejection.event}, now)
     end
   end
 end

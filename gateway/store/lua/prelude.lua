@@ -46,16 +46,21 @@ local function audited(audit, event, now)
   end
 end
 
--- Write events (a JSON array of texts with their seals) to the outbox and to the audit log.
+-- Write events (texts with their seals) to the outbox and to the audit log.
 -- The outbox has no fixed length: a sweep drops what every reader has acknowledged.
 -- Two streams, because they are trimmed differently: the outbox by what its readers
 -- have read, the audit log by age.
-local function announce(outbox, audit, events, now)
-  for _, event in ipairs(cjson.decode(events)) do
+local function announce_each(outbox, audit, events, now)
+  for _, event in ipairs(events) do
     local text = string.match(event, '^[^\n]*')
     redis.call('XADD', outbox, '*', 'e', text, 'at', now)
     audited(audit, event, now)
   end
+end
+
+-- Write events that are given as a JSON array.
+local function announce(outbox, audit, events, now)
+  announce_each(outbox, audit, cjson.decode(events), now)
 end
 
 -- Queue a job (JSON) that brings the agent back, and return its id; an empty text queues

@@ -484,18 +484,4 @@ TRUST_TABLE = (
         "        if waits >= self._most_waits:\n",
         "tests/api/test_limits.py",
     ),
-    Mutant(
-        "the audit log tells who tried to decide and was refused",
-        "gateway/service/refused_decisions.py",
-        "        if isinstance(refusal, Forbidden) and read:\n",
-        "        if False and read:\n",
-        "tests/service/test_audited_kinds.py",
-    ),
-    Mutant(
-        "a refusal is told once, however often somebody clicks",
-        "gateway/service/refused_decisions.py",
-        "            if told not in self._told:\n",
-        "            if told:\n",
-        "tests/service/test_audited_kinds.py",
-    ),
 )

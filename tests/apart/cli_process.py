@@ -1,16 +1,17 @@
-"""Be `twokey` in a process of its own, with leases that end soon."""
+"""Be `twokey` in a process of its own, whose leases live as long as LEASE says."""
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
 
 from twokey.cli.main import run
 from twokey.gateway.store.store import Store
 
-LEASE_MS = 1500
+LEASE = "APART_LEASE_MS"
 
 if __name__ == "__main__":
     defaults: Any = Store.__init__.__kwdefaults__
-    defaults["lease_ms"] = LEASE_MS
+    defaults["lease_ms"] = int(os.environ[LEASE])
     sys.exit(run())

@@ -16,6 +16,7 @@ import yaml
 
 from tests.apart.agent_process import AGENT, TOOL
 from tests.apart.between import EFFECT, Act, Between, Fate
+from tests.apart.cli_process import LEASE
 from tests.conftest import eventually
 from tests.forked import Forked
 from tests.patience import WAIT_S
@@ -34,6 +35,7 @@ from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.service.reviews import ReviewService
 from twokey.gateway.store.api_keys import ApiKeyStore
 from twokey.gateway.store.engine import EmbeddedEngine
+from twokey.gateway.store.keys import LEASE_MS
 from twokey.gateway.store.store import Store
 from twokey.gateway.trust.api_keys import new_api_key
 from twokey.sandbox.client import UserActionFailed
@@ -204,8 +206,15 @@ class House:
 
 
 @asynccontextmanager
-async def open_house(folder: Path) -> AsyncGenerator[House]:
-    """Run a gateway and a bot, and give what an agent needs."""
+async def open_house(
+    folder: Path, *, lease_ms: int = LEASE_MS
+) -> AsyncGenerator[House]:
+    """Run a gateway and a bot, and give what an agent needs.
+
+    Args:
+        folder: for everything that is kept.
+        lease_ms: how long what a killed agent held is kept for it.
+    """
     async with AsyncExitStack() as opened:
         enter = opened.enter_async_context
         engine = opened.enter_context(EmbeddedEngine(folder / "store"))
@@ -237,7 +246,10 @@ async def open_house(folder: Path) -> AsyncGenerator[House]:
         keys = ApiKeyStore(store, seals, tenant="default")
         for name in ("gateway", "bot"):
             env = {**given, "TWOKEY_REDIS_URL": cuts[f"{name}-store"].url}
+            env[LEASE] = str(lease_ms)
             if name == "bot":
+                # The next bot posts when the lease of the one before has ended.
+                env[LEASE] = "1500"
                 slack = cuts["bot-slack"].url
                 env["TWOKEY_SLACK_API_URL"] = given["TWOKEY_SLACK_API_URL"].replace(
                     sandbox.url, slack

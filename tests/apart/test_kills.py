@@ -11,6 +11,7 @@ from tests.apart.between import Fate
 from tests.apart.house import LONG_S, OVER, House, open_house
 from tests.conftest import eventually
 from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.store.keys import LEASE_MS
 
 pytestmark = pytest.mark.slow
 
@@ -23,8 +24,10 @@ IN_DOUBT = {"claim answered": 0, "running": 1, "finish sent": 1}
 
 
 @pytest.fixture
-async def house(tmp_path: Path) -> AsyncGenerator[House]:
-    async with open_house(tmp_path) as found:
+async def house(tmp_path: Path, victim: str) -> AsyncGenerator[House]:
+    # Long enough for a machine that is busy, and not longer than the test can wait.
+    lease_ms = 4000 if victim == "agent" else LEASE_MS
+    async with open_house(tmp_path, lease_ms=lease_ms) as found:
         yield found
 
 

@@ -25,7 +25,12 @@ from twokey.gateway.protocol.http_api import (
     Operation,
     Release,
 )
-from twokey.gateway.protocol.http_problems import FORBIDDEN, MALFORMED, NOT_FOUND
+from twokey.gateway.protocol.http_problems import (
+    FORBIDDEN,
+    LEASE_LOST,
+    MALFORMED,
+    NOT_FOUND,
+)
 from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.protocol.remote_runs import (
     AnswersQuestion,
@@ -36,6 +41,7 @@ from twokey.gateway.protocol.remote_runs import (
 from twokey.gateway.protocol.strict_json import parse
 from twokey.gateway.protocol.thread_api import (
     THREAD_OPERATIONS,
+    SettleQuestion,
     ThreadQuestion,
     read_lease,
 )
@@ -194,19 +200,26 @@ def check_agents(key: ApiKey, agents: Iterable[str]) -> None:
 
 
 def under_lease(
-    key: ApiKey, tenant: Tenant, text: str | None
+    key: ApiKey, tenant: Tenant, text: str | None, question: object
 ) -> AbstractContextManager[None]:
     """Let what is written for a request be fenced by the lease that it names.
 
+    Who says where a thread rests has its lease: a process that was replaced, or never
+    had one, would end what the thread has asked since.
+
     Raises:
-        Refusal: when that is no lease, or another's.
+        Refusal: when that is no lease, or another's, or one is needed.
     """
     if text is None:
+        if isinstance(question, SettleQuestion):
+            raise Refusal(LEASE_LOST, f"Name the thread's lease: {LEASE_HEADER}.")
         return nullcontext()
     ref = read_lease(text)
     if ref is None:
         raise Refusal(MALFORMED, f"The header {LEASE_HEADER} is no lease.")
     check_agents(key, [ref.run.agent])
+    if isinstance(question, SettleQuestion) and ref.run != question.run:
+        raise Refusal(LEASE_LOST, "This is the lease of another thread.")
     return holding(tenant.threads.held(ref))
 
 

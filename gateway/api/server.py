@@ -202,7 +202,7 @@ class Api:
         async def work() -> bytes:
             with (
                 self._waiting(key, question),
-                operations.under_lease(key, tenant, lease),
+                operations.under_lease(key, tenant, lease, question),
             ):
                 answer = await operations.ASK[operation.name](tenant, key, question)
             return operation.answer.dump_json(answer)

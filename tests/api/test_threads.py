@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
@@ -39,6 +40,18 @@ def turn(*ids: str) -> Turn:
         for each in ids
     )
     return Turn(ref=REF, calls=tuple(calls))
+
+
+@asynccontextmanager
+async def leased(threads: HttpThreads, run: RunRef = RUN) -> AsyncGenerator[None]:
+    held = await threads.lease(run, "take", token=MINE)
+    with run_context.under_lease(partial(str, LeaseRef(run, MINE, held.fence).text)):
+        yield
+
+
+async def settled_under_a_lease(threads: HttpThreads) -> None:
+    with run_context.under_lease(partial(str, LeaseRef(RUN, MINE, 1).text)):
+        await threads.settle(RUN, [], is_finished=True)
 
 
 @pytest.fixture
@@ -138,7 +151,8 @@ async def test_what_a_resting_thread_does_not_ask_is_ended(
 ) -> None:
     first, second = await gateway.submit(turn("c1", "c2"))
 
-    await threads.settle(RUN, [second.item_id], is_finished=False)
+    async with leased(threads):
+        await threads.settle(RUN, [second.item_id], is_finished=False)
 
     states = {one.item_id: one.state for one in await gateway.outcomes(REF)}
     assert states == {first.item_id: "withdrawn", second.item_id: "pending"}
@@ -151,18 +165,40 @@ async def test_a_finished_thread_ends_what_was_approved_as_well(
     click = await stack.harness.click(verdict)
     await stack.harness.reviews.decide(click, Approve(), ANA)
 
-    await threads.settle(RUN, [], is_finished=False)
-    (approved,) = await gateway.outcomes(REF)
-    await threads.settle(RUN, [], is_finished=True)
-    (ended,) = await gateway.outcomes(REF)
+    async with leased(threads):
+        await threads.settle(RUN, [], is_finished=False)
+        (approved,) = await gateway.outcomes(REF)
+        await threads.settle(RUN, [], is_finished=True)
+        (ended,) = await gateway.outcomes(REF)
 
     assert (approved.state, ended.state) == ("authorized", "lapsed")
+
+
+async def test_who_has_no_lease_ends_nothing_of_a_thread(
+    gateway: HttpGateway, threads: HttpThreads
+) -> None:
+    await gateway.submit(turn("c1"))
+
+    with pytest.raises(LeaseLost):
+        await threads.settle(RUN, [], is_finished=True)
+    other = RunRef(agent=RUN.agent, thread="another")
+    async with leased(threads, other):
+        with pytest.raises(LeaseLost):
+            await threads.settle(RUN, [], is_finished=True)
+    async with leased(threads):
+        await threads.lease(RUN, "free", token=MINE)
+        await threads.lease(RUN, "take", token=OTHERS)
+        with pytest.raises(LeaseLost):
+            await threads.settle(RUN, [], is_finished=True)
+
+    (waiting,) = await gateway.outcomes(REF)
+    assert waiting.state == "pending"
 
 
 Ask = Callable[[HttpThreads], Coroutine[Any, Any, object]]
 ASKS: list[Ask] = [
     lambda it: it.lease(RUN, "take", token=OTHERS),
-    lambda it: it.settle(RUN, [], is_finished=True),
+    settled_under_a_lease,
 ]
 
 

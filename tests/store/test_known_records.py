@@ -141,7 +141,7 @@ def forgetting(
     return KnownRecords(SchemaStore(store.conn), RecordSeals(store.conn), clock=clock)
 
 
-@pytest.mark.parametrize(("field", "value"), [("0:s", "rejected")])
+@pytest.mark.parametrize(("field", "value"), [("0:s", "lapsed")])
 async def test_a_call_is_not_started_over_another_change_of_the_same_number(
     harness: ServiceHarness, store: Store, field: str, value: str
 ) -> None:

@@ -57,7 +57,8 @@ def redacted(args: JsonObject, paths: Iterable[str]) -> JsonObject:
         args: the arguments.
         paths: dotted paths such as ``args.card.number``; ``*`` stands for every
             member or element of one level. A name goes through lists: where ``card`` is
-            a list, at any depth of lists, the number of each is hidden.
+            a list, at any depth of lists, the number of each is hidden. A value that is
+            no object where the path goes on is hidden whole.
     """
     # A copy: what is hidden here still has to be hashed and run.
     shown: JsonObject = dict(args)
@@ -163,4 +164,6 @@ def _hide(node: JsonValue, tokens: list[str]) -> JsonValue:
             _hide(element, rest) if head in {str(index), "*"} else element
             for index, element in enumerate(node)
         ]
-    return node
+    # What is named would be inside. A model that gives the inner value itself, as a
+    # schema may allow, must not show it.
+    return node if node is None else HIDDEN

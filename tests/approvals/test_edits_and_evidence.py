@@ -232,6 +232,17 @@ def test_what_is_hidden_is_hidden_in_lists_at_every_depth(
     assert evidence.HIDDEN in shown
 
 
+@pytest.mark.parametrize("value", ["4111", 4111, True, ["4111"], [["4111"]]])
+def test_a_value_in_the_place_of_an_object_with_a_hidden_member_is_hidden(
+    value: JsonValue,
+) -> None:
+    shown = evidence.redacted({"card": value}, ["args.card.number"])
+
+    assert "4111" not in json.dumps(shown)
+    assert evidence.HIDDEN in json.dumps(shown, ensure_ascii=False)
+    assert evidence.redacted({"card": None}, ["args.card.number"]) == {"card": None}
+
+
 def test_the_number_of_an_element_hides_no_other() -> None:
     args: JsonObject = {"ids": ["a", "b", {"1": "c"}]}
 

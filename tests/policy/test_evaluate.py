@@ -154,7 +154,7 @@ def test_a_description_shows_values_as_text_and_hides_redacted_ones() -> None:
 
 
 def test_a_description_says_what_is_missing_and_what_it_leaves_out() -> None:
-    evaluation = evaluation_of("refund", amount="9" * 250, card="gone", names=[])
+    evaluation = evaluation_of("refund", amount="9" * 250, card=None, names=[])
 
     assert evaluation.description == (
         f"Refund {'9' * 200}… (50 more characters) to (missing) of (missing)"

@@ -67,7 +67,8 @@ def verify_webhook(
     lower = {name.lower(): value for name, value in received.items()}
     id_, at, signatures = (lower.get(name, "") for name in (ID, TIMESTAMP, SIGNATURE))
     # A dot in the id would move the border between what is signed as id and as time.
-    if not id_ or "." in id_ or not _SECONDS.fullmatch(at):
+    # What servers decode of bytes that are no text cannot be encoded again.
+    if not _is_id(id_) or not _SECONDS.fullmatch(at):
         raise NotVerified("malformed", "its id or its time is missing or wrong")
     if int(at) < now_s - TOLERANCE_S:
         raise NotVerified("expired", "it was sent more than five minutes ago")
@@ -93,6 +94,10 @@ def parse_webhook_secret(text: str) -> bytes:
     if not 24 <= len(raw) <= 64:  # noqa: PLR2004 - the specification's bounds
         raise NotVerified("malformed", "the secret has to have 24 to 64 bytes")
     return raw
+
+
+def _is_id(text: str) -> bool:
+    return bool(text) and text.isascii() and text.isprintable() and "." not in text
 
 
 def _signature(message: Message, key: bytes | SigningKey) -> str:

@@ -58,9 +58,16 @@ _PRIVATE = [
     )
 ]
 
-# Where clouds keep credentials of a machine, at addresses that look like private ones.
+# Where clouds keep credentials of a machine, at addresses that look like private ones:
+# of Alibaba, of Amazon (all of its services), of Google, and of Oracle.
 _SERVICES = [
-    ipaddress.ip_network(text) for text in ("100.100.100.200/32", "fd00:ec2::254/128")
+    ipaddress.ip_network(text)
+    for text in (
+        "100.100.100.200/32",
+        "fd00:ec2::/32",
+        "fd20:ce::254/128",
+        "fd00:c1::a9fe:a9fe/128",
+    )
 ]
 
 # Not the threads that others share: a name server that is away keeps these busy.
@@ -83,6 +90,8 @@ def is_allowed(text: str, *, may_be_private: bool = False) -> bool:
         address = ipaddress.ip_address(text)
     except ValueError:
         return False
+    if getattr(address, "scope_id", None) is not None:
+        return False
     if may_be_private and _in(address, _PRIVATE):
         return not _in(address, _SERVICES)
     return (
@@ -94,7 +103,6 @@ def is_allowed(text: str, *, may_be_private: bool = False) -> bool:
             or address.is_unspecified
             or address.is_link_local
         )
-        and getattr(address, "scope_id", None) is None
     )
 
 

@@ -121,7 +121,8 @@ def _pause_s(text: str) -> float:
         return min(float(text[:9]), _LONGEST_PAUSE_S)
     try:
         at = parsedate_to_datetime(text)
-    except ValueError:
+    except (ValueError, OverflowError):
+        # The latter for a day or year of many digits.
         return 0.0
     if at.tzinfo is None:
         return 0.0

@@ -46,6 +46,8 @@ def test_headers_have_no_case() -> None:
         ({"webhook-id": "evt_2"}, NOW_S, "signature_wrong"),
         ({"webhook-id": f"evt_1.{NOW_S}"}, NOW_S, "malformed"),
         ({"webhook-id": ""}, NOW_S, "malformed"),
+        # As servers decode the byte FF of a header.
+        ({"webhook-id": "evt_\udcff"}, NOW_S, "malformed"),
         ({"webhook-signature": ""}, NOW_S, "signature_wrong"),
         ({"webhook-signature": "v1,"}, NOW_S, "signature_wrong"),
         ({"webhook-signature": "v1,é"}, NOW_S, "signature_wrong"),

@@ -48,6 +48,8 @@ ENCRYPTED = 100
 """How much higher the number of an encrypted record is: a version that cannot decrypt
 leaves it alone."""
 
+_LONGEST_FORMAT = 6
+
 _NUMBERS = {
     "t": "changed_at_ms",
     "l": "lapses_at_ms",
@@ -264,8 +266,10 @@ def check_format(record: str, found: Mapping[str, bytes]) -> None:
         NewerRecord: when a newer version wrote it.
     """
     written = found.get("format", b"")
-    # A record without a number is of a format before numbers.
-    if written.isdigit() and int(written) % ENCRYPTED > FORMAT:
+    # A record without a number is of a format before numbers. What is longer than any
+    # number of ours has no seal that fits, which is found behind this.
+    is_number = written.isdigit() and len(written) <= _LONGEST_FORMAT
+    if is_number and int(written) % ENCRYPTED > FORMAT:
         raise NewerRecord(record, format=int(written), known=FORMAT)
 
 

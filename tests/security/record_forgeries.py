@@ -282,6 +282,11 @@ async def format_lowered_with_seal(victim: Victim) -> None:
     await victim.put(format=14)
 
 
+async def format_of_many_digits(victim: Victim) -> None:
+    """Name a format that no program can read as a number."""
+    await victim.put(format="9" * 5000)
+
+
 async def format_taken_out(victim: Victim) -> None:
     await states(victim)
     await victim.drop(SEAL, "format")
@@ -387,6 +392,7 @@ FORGERIES: list[tuple[Before, Forge]] = [
     *((asked, one) for one in (seal_shortened, seal_of_another_key)),
     *((asked, one) for one in (seal_of_another_record, format_lowered)),
     *((asked, one) for one in (format_lowered_with_seal, format_taken_out)),
+    (asked, format_of_many_digits),
     *((asked, one) for one in (head_of_another, record_of_another, items_fewer)),
     *((asked, one) for one in (run, uses, standing_uses, confirmed, acknowledged)),
     *((asked, one) for one in (remark, inquiry, reminded, set_aside_by_others)),

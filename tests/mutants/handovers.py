@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.mutants.leases import LEASES_TABLE
 from tests.mutants.mutant import Mutant
 
 HANDOVER = "tests/resume/test_handover.py"
@@ -128,4 +129,5 @@ HANDOVERS_TABLE = (
         "True\n",
         HANDOVER,
     ),
+    *LEASES_TABLE,
 )

@@ -6,6 +6,7 @@ from tests.mutants.mutant import Mutant
 
 DECISIONS = "gateway/approvals/signed_decisions.py"
 FORGED = "tests/service/test_forged_decisions.py"
+KEYRING = "tests/trust/test_keyring.py"
 GIVEN_BACK = "tests/receipts/test_given_back.py"
 WORDS = "tests/service/test_forged_words.py"
 CLAIMED = "tests/service/test_claim_receipts.py"
@@ -102,6 +103,28 @@ RECEIPTS_TABLE = (
         '        if error.reason != "key_unknown":\n',
         "        if error.reason:\n",
         CLAIMED,
+    ),
+    Mutant(
+        "the folder of keys is read again for a key that is not known",
+        "gateway/service/receipts.py",
+        "keyring.verifying_now(Role.BOT)",
+        "keyring.verifying(Role.BOT)",
+        CLAIMED,
+    ),
+    Mutant(
+        "keys that are asked for at this moment are read at this moment",
+        "gateway/trust/keyring.py",
+        "        self._found[role] = self._read(\n            role, self._clock(),",
+        "        self._found[role] = self._found.get(role) or self._read(\n"
+        "            role, self._clock(),",
+        KEYRING,
+    ),
+    Mutant(
+        "a damaged folder of keys ends none that count",
+        "gateway/trust/keyring.py",
+        "_changed_ns(self.folder / role), self._found.get(role)",
+        "_changed_ns(self.folder / role), None",
+        KEYRING,
     ),
     Mutant(
         "a claim that is given back has no second use",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.mutants.erasing import ERASING_TABLE
 from tests.mutants.mutant import Mutant
 
 REDACTION_TABLE = (
@@ -47,4 +48,5 @@ REDACTION_TABLE = (
         "            if False:\n",
         "tests/bot/test_redacted_messages.py",
     ),
+    *ERASING_TABLE,
 )

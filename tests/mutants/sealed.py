@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.mutants.encryption import ENCRYPTION_TABLE
 from tests.mutants.mutant import Mutant
 from tests.mutants.receipts import RECEIPTS_TABLE
 
@@ -156,6 +157,7 @@ SEALED_TABLE = (
         EVENTS,
     ),
     *RECEIPTS_TABLE,
+    *ENCRYPTION_TABLE,
     Mutant(
         "a record whose seal does not fit it is refused",
         RECORDS,

@@ -8,7 +8,16 @@ import pytest
 
 from twokey.gateway.store import jobs
 from twokey.gateway.store.connection import Argument, Reply
-from twokey.gateway.store.jobs import Delivery, Job, JobKind, JobQueue, resume_text
+from twokey.gateway.store.jobs import (
+    Delivery,
+    Job,
+    JobKind,
+    JobQueue,
+    input_of,
+    resume_text,
+    sealed_job,
+)
+from twokey.gateway.store.record_encryption import MARK
 from twokey.gateway.store.store import Store
 
 JOB = Job(kind=JobKind.START, tenant="default", agent="x", thread="t", input="hi")
@@ -38,6 +47,19 @@ def test_the_text_of_a_job_that_resumes_is_what_the_job_is_written_as(
     job = Job.to_resume("default", "shop", thread)
 
     assert resume_text("default", "shop", thread) == job.model_dump_json()
+
+
+@pytest.mark.parametrize("encrypts", [False, True])
+@pytest.mark.parametrize("given", ["hi", "", f"{MARK.decode()}hi", "é ✓"])
+async def test_a_thread_is_started_with_what_was_written(
+    store: Store, given: str, *, encrypts: bool
+) -> None:
+    """Also where that begins like an encrypted text."""
+    store.conn.encrypts = encrypts
+    job = sealed_job(store.sealing, JOB.with_(input=given))
+
+    store.conn.encrypts = not encrypts
+    assert input_of(store.sealing, job) == given
 
 
 @pytest.mark.slow

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 import pytest
+from redis.asyncio import Redis
 
 from tests.service.harness import ANA, BEN, ServiceHarness, claim_of
 from tests.store_secrets import SECRETS
-from tests.streams import audit_entries
+from tests.streams import announced, audit_entries
 from twokey.gateway.approvals.decisions import Approve, Edit, Reject
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.errors import CorruptRecord, ForgedRecord, NewerRecord
@@ -22,7 +23,7 @@ from twokey.gateway.store.connection import fields
 from twokey.gateway.store.record_encryption import DATA_KEY, MARK
 from twokey.gateway.store.record_seals import SEAL
 from twokey.gateway.store.store import Store
-from twokey.gateway.trust.encryption import wrapped_by
+from twokey.gateway.trust.encryption import wrapped_by, wrapping_keys
 
 WORD = "canary-4711"
 """Stands in everything that is to be encrypted."""
@@ -121,6 +122,13 @@ async def test_each_approval_has_a_key_of_its_own(harness: ServiceHarness) -> No
     assert keys[0] != keys[1]
     # The id of the wrapping key, a nonce, the key, and its tag.
     assert {len(one) for one in keys} == {4 + 12 + 32 + 16}
+    wrapping = wrapping_keys(SECRETS)
+    bare = {
+        wrapping.unwrap(one, "", click.approval)
+        for one, click in zip(keys, (first, second), strict=True)
+    }
+    assert len(bare) == 2
+    assert wrapping.key(wrapping.current) not in bare
 
 
 async def test_nothing_is_encrypted_unless_it_is_asked_for(store: Store) -> None:
@@ -158,6 +166,8 @@ async def test_a_process_that_does_not_encrypt_keeps_encrypted_records_so(
     head, _ = await stored(harness, click.approval)
     assert b"0:d=" + MARK in head
     assert WORD.encode() not in head
+    written = codec.format_of(is_encrypted=True)
+    assert await field(harness, click.approval, "format") == written.encode()
     await there.store.close()
 
 
@@ -254,6 +264,26 @@ async def test_what_was_moved_is_refused_even_if_it_was_sealed_there(
         harness.store.conn, harness.store.keys_of_tenant("default")
     )
     assert EventName.SECURITY_DETECTED in {entry.name for entry in entries}
+    await there.store.close()
+
+
+async def test_a_forged_record_is_told_to_the_thread_that_it_names(
+    harness: ServiceHarness,
+) -> None:
+    click, _ = await harness.refund()
+    keys = harness.store.keys_of_tenant("default")
+    # Past the store of the tests, which would seal it anew.
+    client = Redis.from_url(harness.store.conn.url)  # pyright: ignore[reportUnknownMemberType]
+    await client.hset(keys.head(click.approval), "0:s", "authorized")  # pyright: ignore[reportGeneralTypeIssues]
+    await client.aclose()
+
+    there = another(harness)
+    with pytest.raises(ForgedRecord):
+        await there.reviews.read(click.approval)
+
+    told = await announced(harness.store.conn, keys)
+    [found] = [one for one in told if one.name is EventName.RECORD_QUARANTINED]
+    assert (found.tenant, found.agent, found.thread) == ("default", "support", "t1")
     await there.store.close()
 
 

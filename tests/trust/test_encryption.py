@@ -8,7 +8,16 @@ from hypothesis import strategies as st
 
 from twokey.gateway.errors import NotVerified
 from twokey.gateway.trust.derived_keys import Purpose, derived_key, key_id_of
-from twokey.gateway.trust.encryption import Place, WrappingKeys, decrypt, encrypt
+from twokey.gateway.trust.encryption import (
+    Place,
+    WrappingKeys,
+    decrypt,
+    decrypt_here,
+    encrypt,
+    encrypt_here,
+    text_keys,
+    wrapping_keys,
+)
 
 HERE = Place("default", "apr_1", "arguments", 3)
 OLD, NEW = {"0a0b0c0d": b"o" * 32}, {"01020304": b"n" * 32}
@@ -94,3 +103,24 @@ def test_keys_of_two_purposes_have_nothing_in_common() -> None:
 
     assert len(keys) == len(ids) == len(Purpose)
     assert not any(bytes.fromhex(one) in key for one in ids for key in keys)
+
+
+@pytest.mark.parametrize(
+    "place", [("event",), ("event", "s1"), ("events", "0"), ("event", "s", "0"), ("",)]
+)
+def test_a_text_that_belongs_to_no_record_is_read_at_its_place(
+    place: tuple[str, ...],
+) -> None:
+    keys = text_keys((b"s" * 32,))
+    stored = encrypt_here(keys, b"text", ("event", "s0"))
+
+    assert decrypt_here(keys, stored, ("event", "s0")) == b"text"
+    with pytest.raises(NotVerified, match="changed"):
+        decrypt_here(keys, stored, place)
+
+
+def test_keys_of_texts_are_no_keys_of_records() -> None:
+    secrets = (b"s" * 32,)
+    of_texts, of_records = text_keys(secrets), wrapping_keys(secrets)
+
+    assert of_texts.key(of_texts.current) != of_records.key(of_records.current)

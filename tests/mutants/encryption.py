@@ -1,0 +1,198 @@
+"""Ways to leave words readable in the store, or to read them elsewhere."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+KEYS = "gateway/trust/encryption.py"
+RECORDS = "gateway/store/record_encryption.py"
+TEXTS = "gateway/store/text_encryption.py"
+
+PRIMITIVES = "tests/trust/test_encryption.py"
+OF_RECORDS = "tests/store/test_record_encryption.py"
+CANARY = "tests/security/test_canary.py"
+
+ENCRYPTION_TABLE = (
+    Mutant(
+        "an encrypted text is read at its place alone",
+        KEYS,
+        'return b"twokey/v1/text\\x00" + joined',
+        'return b"twokey/v1/text\\x00"',
+        PRIMITIVES,
+    ),
+    Mutant(
+        "no two places of encrypted texts are equal",
+        KEYS,
+        'b"".join(b"%d:%b" % (len(part), part) for part in encoded)',
+        'b"".join(encoded)',
+        PRIMITIVES,
+    ),
+    Mutant(
+        "each text is encrypted with a nonce of its own",
+        KEYS,
+        "    nonce = os.urandom(_NONCE_BYTES)\n",
+        '    nonce = b"n" * _NONCE_BYTES\n',
+        PRIMITIVES,
+    ),
+    Mutant(
+        "a data key is of one approval",
+        KEYS,
+        "parts = (self.tenant, self.approval,",
+        'parts = (self.tenant, "" if self.field == "data key" else self.approval,',
+        PRIMITIVES,
+    ),
+    Mutant(
+        "each approval has a data key of its own",
+        KEYS,
+        "        key = os.urandom(KEY_BYTES)\n",
+        "        key = self._keys[self.current]\n",
+        OF_RECORDS,
+    ),
+    Mutant(
+        "keys of texts wrap no data keys",
+        KEYS,
+        "keys = [derived_key(one, Purpose.TEXTS) for one in secrets]",
+        "keys = [derived_key(one, Purpose.DATA_KEYS) for one in secrets]",
+        PRIMITIVES,
+    ),
+    Mutant(
+        "no two places of texts that belong to no record are equal",
+        KEYS,
+        '"".join(f"{len(one)}:{one}" for one in place)',
+        '"".join(place)',
+        PRIMITIVES,
+    ),
+    Mutant(
+        "an event is read in the shard that it was encrypted for",
+        KEYS,
+        'return Place("", "", "".join(f"{len(one)}:{one}" for one in place))',
+        'return Place("", "", "")',
+        CANARY,
+    ),
+    Mutant(
+        "what is pinned of an approval is encrypted",
+        RECORDS,
+        "        return MARK + encrypt(key, pinned, place), wrapped\n",
+        "        return pinned, wrapped\n",
+        OF_RECORDS,
+    ),
+    Mutant(
+        "a text that changes is encrypted",
+        RECORDS,
+        "            if isinstance(value, bool) or not may_be_encrypted(name):\n",
+        "            if True:\n",
+        OF_RECORDS,
+    ),
+    Mutant(
+        "what a tool returned is encrypted",
+        RECORDS,
+        '_KINDS: Final = {"d", "r", "late",',
+        '_KINDS: Final = {"d", "late",',
+        OF_RECORDS,
+    ),
+    Mutant(
+        "what people asked and found is encrypted",
+        RECORDS,
+        '"acknowledged", "remarks", "inquiries", "uses"}',
+        '"acknowledged", "uses"}',
+        CANARY,
+    ),
+    Mutant(
+        "who acknowledged a request is encrypted",
+        RECORDS,
+        '"late", "acknowledged", "remarks",',
+        '"late", "remarks",',
+        OF_RECORDS,
+    ),
+    Mutant(
+        "a data key is wrapped by the newest secret",
+        RECORDS,
+        "        if wrapped_by(wrapped) != self._keys.current:\n",
+        "        if False:\n",
+        OF_RECORDS,
+    ),
+    Mutant(
+        "an encrypted text that was moved is a forgery",
+        RECORDS,
+        "            raise ForgedRecord(approval_id, _MISPLACED) from error\n",
+        "            raise ValueError(_MISPLACED) from error\n",
+        OF_RECORDS,
+    ),
+    Mutant(
+        "an encrypted record that is set aside is told to its thread",
+        RECORDS,
+        "            return pinned\n        try:\n",
+        '            return pinned\n        return b""\n        try:\n',
+        OF_RECORDS,
+    ),
+    Mutant(
+        "an older version leaves an encrypted record alone",
+        "gateway/store/record_heads.py",
+        '"format": codec.format_of(is_encrypted=bool(data_key)),',
+        '"format": codec.format_of(is_encrypted=False),',
+        OF_RECORDS,
+    ),
+    Mutant(
+        "an older version leaves an encrypted record alone that has changed",
+        "gateway/store/record_heads.py",
+        "codec.format_of(is_encrypted=DATA_KEY in head)",
+        "codec.format_of(is_encrypted=False)",
+        OF_RECORDS,
+    ),
+    Mutant(
+        "facts and verdicts are encrypted",
+        TEXTS,
+        "    if not (conn.encrypts and body):\n",
+        "    if body:\n",
+        CANARY,
+    ),
+    Mutant(
+        "events, precedents and rejections are encrypted",
+        TEXTS,
+        "encrypt_text(conn, place, body) if conn.encrypts and body else body",
+        "body",
+        CANARY,
+    ),
+    Mutant(
+        "what is kept of a rejected call is encrypted",
+        "gateway/store/audit_seals.py",
+        "    return encrypted_text(conn, (_REJECTION, call), body)\n",
+        "    return body\n",
+        CANARY,
+    ),
+    Mutant(
+        "precedents are encrypted",
+        "gateway/store/precedents.py",
+        "    return encrypted_rows(conn, rows)\n",
+        "    return rows\n",
+        CANARY,
+    ),
+    Mutant(
+        "the verdicts on a turn are encrypted",
+        "gateway/service/stored_verdicts.py",
+        "        body = encrypted(sealing.conn, (Sealed.VERDICTS, turn_key), body)\n",
+        "",
+        CANARY,
+    ),
+    Mutant(
+        "what a thread is started with is encrypted",
+        "gateway/store/jobs.py",
+        "    job = job.with_(input=_encrypted(sealing, job))\n",
+        "",
+        CANARY,
+    ),
+    Mutant(
+        "what a person writes is never taken for an encrypted text",
+        "gateway/store/jobs.py",
+        "    if not sealing.conn.encrypts and not job.input.startswith(_MARK):\n",
+        "    if not sealing.conn.encrypts:\n",
+        "tests/store/test_jobs.py",
+    ),
+    Mutant(
+        "the answer to a write over HTTP is encrypted",
+        "gateway/store/kept_answers.py",
+        "        content = encrypted(self._store.conn, (_LABEL, name), content)\n",
+        "",
+        "tests/store/test_kept_answers.py",
+    ),
+)

@@ -1,0 +1,39 @@
+"""The answer to a write is kept for who repeats it, and readable for nobody else."""
+
+from __future__ import annotations
+
+from tests.store_secrets import SECRETS
+from twokey.gateway.store.kept_answers import KeptAnswer, KeptAnswers
+from twokey.gateway.store.packing import unpacked
+from twokey.gateway.store.record_encryption import MARK
+from twokey.gateway.store.store import Store
+from twokey.gateway.trust.derived_keys import Purpose
+from twokey.gateway.trust.seals import SEAL_BYTES, SealKeys
+
+WORD = "canary-answered"
+SEALS = SealKeys(SECRETS, Purpose.API_KEYS)
+ANSWER = KeptAnswer(request="hash", body=WORD)
+
+
+def answers(store: Store) -> KeptAnswers:
+    return KeptAnswers(store, SEALS, tenant="default")
+
+
+async def stored(store: Store, key: str) -> bytes:
+    name = store.keys_of_tenant("default").http_answer("default", "support", key)
+    found = await store.conn.command("GET", name)
+    assert isinstance(found, bytes)
+    return found[SEAL_BYTES:]
+
+
+async def test_an_answer_is_encrypted_and_found_again(store: Store) -> None:
+    plain = answers(store)
+    await plain.keep("support", "k1", ANSWER)
+    store.conn.encrypts = True
+    await answers(store).keep("support", "k2", ANSWER)
+
+    assert WORD.encode() in unpacked(await stored(store, "k1"))
+    assert (await stored(store, "k2")).startswith(MARK)
+    store.conn.encrypts = False
+    for key in ("k1", "k2"):
+        assert await plain.find("support", key) == ANSWER

@@ -33,12 +33,16 @@ def erase(
     *,
     yes: Annotated[
         bool,
-        typer.Option("--yes", help="Erase; without it only what would be is said."),
+        typer.Option("--yes", help="Erase. Without it, only say what would be erased."),
     ] = False,
     by: By = "",
     json: AsJson = False,
 ) -> None:
-    """Erase an approval, or what a person asked for; the audit log still verifies."""
+    """Erase approvals; the audit log still verifies.
+
+    It takes the id of one approval, or of a Slack user, for all that they asked for.
+    What it cannot reach is in docs/encryption.md.
+    """
 
     async def ask(store: Store, tenant: str) -> Erasure:
         eraser = Eraser(store, tenant=tenant)
@@ -68,8 +72,12 @@ def _say(found: Erasure, *, is_erased: bool) -> None:
     if found.live:
         console.bad(
             f"{found.live} audit entries are in the store, where nothing can change "
-            "them: run this again when they are in a file ('audit_folder', within "
-            "about an hour)."
+            "them. With 'audit_folder' they are in a file within about an hour: run "
+            "this again then. Without it they stay for 'retention.audit'."
         )
-    if not is_erased:
-        console.note("Nothing was changed; say it again with --yes.")
+    if not (found.approvals or found.kept or found.entries or found.live):
+        console.note(
+            "Nothing was found; compare the id, and the store of the settings."
+        )
+    elif not is_erased:
+        console.note("Nothing was changed. Run it again with --yes to erase.")

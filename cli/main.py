@@ -61,10 +61,7 @@ COMMANDS = {
     "manifest": {"manifest": "Print the manifest of the Slack app, or check one."},
     "keys": {"keys": "Make, rotate, retire and list the keys that Twokey signs with."},
     "audit": {"audit": "Read, prove, export and verify the audit log."},
-    "erase": {
-        "erase": "Erase an approval, or what a person asked for; the audit log still "
-        "verifies."
-    },
+    "erase": {"erase": "Erase approvals; the audit log still verifies."},
     "security": {
         "security": "List security events: what was forged, refused or stalled."
     },

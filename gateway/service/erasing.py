@@ -8,6 +8,7 @@ in threads whose run has ended: what an agent may still ask for stays.
 from __future__ import annotations
 
 import re
+from contextlib import aclosing
 
 from pydantic import Field
 
@@ -40,6 +41,7 @@ WHY_KEPT = {
     "moved": "it changed at this moment; try again",
     "corrupt": "nobody can read its record; it is dropped 30 days after it was set "
     "aside",
+    "newer": "a newer version of Twokey wrote it; use the command of that version",
 }
 
 
@@ -72,13 +74,21 @@ class Eraser(TenantService):
             is_rehearsal: change nothing, and say what would be erased.
 
         Raises:
-            ValueError: it is neither.
+            ValueError: it is neither, or an approval of which nothing is known.
             StoreUnavailable: when the store does not answer.
             AuditUnreadable: as `erase_entries` does.
         """
         is_person = _USER.fullmatch(what) is not None
         if not is_person and shard_of_approval(what) is None:
-            raise ValueError(f"{what!r} is no id of an approval or of a Slack user")
+            raise ValueError(
+                f"{what!r} is no id of an approval (ap_s0_…, as 'twokey audit export' "
+                "prints it) or of a Slack user (U0DAN)"
+            )
+        if not is_person and not await self._is_known(what):
+            raise ValueError(
+                f"The tenant {self._tenant!r} has no approval {what!r}, and its audit "
+                "log has no entry about it; compare the id and the settings"
+            )
         ids = await self._asked_by(what) if is_person else [what]
         kept: dict[str, str] = {}
         for one in ids:
@@ -103,7 +113,9 @@ class Eraser(TenantService):
         """Erase one; return why it is kept, "" for none."""
         try:
             found = await self._read(approval_id)
-        except (CorruptRecord, NewerRecord):
+        except NewerRecord:
+            return "newer"
+        except CorruptRecord:
             return "corrupt"
         keys = self._store.keys_of_approval(approval_id)
         if found is None or keys is None:
@@ -121,6 +133,20 @@ class Eraser(TenantService):
         if loaded is None or loaded.approval.tenant != self._tenant:
             return None
         return loaded.approval
+
+    async def _is_known(self, approval_id: str) -> bool:
+        """Return whether there is such an approval, or was one."""
+        try:
+            if await self._read(approval_id) is not None:
+                return True
+        except (CorruptRecord, NewerRecord):
+            return True
+        # Without this, an id with a slip in it would be reported as erased.
+        async with aclosing(tenant_log.entries(self._store, self._tenant)) as entries:
+            async for event in entries:
+                if event.approval == approval_id:
+                    return True
+        return False
 
     async def _asked_by(self, user: str) -> list[str]:
         """Return the approvals that a person asked for, erased ones as well."""

@@ -90,3 +90,27 @@ def test_a_person_is_erased_and_what_waits_is_kept(url: str, tmp_path: Path) -> 
 def test_what_is_no_id_is_refused(url: str, tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"'dan' is no id.*nothing was erased"):
         typed(url, tmp_path, "dan", "--yes")
+
+
+@pytest.mark.parametrize("words", [(), ("--yes",)])
+def test_an_approval_that_never_was_is_not_said_to_be_erased(
+    url: str, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    with pytest.raises(SettingsError, match=r"no approval 'ap_s0_0+'.*was erased"):
+        typed(url, tmp_path, "ap_s0_" + "0" * 32, *words)
+
+
+def test_a_person_of_whom_nothing_is_kept(url: str, tmp_path: Path) -> None:
+    code, said = typed(url, tmp_path, "U0NOBODY")
+
+    assert code == 0
+    assert "Nothing was found" in said
+
+
+def test_what_was_erased_can_be_named_again(url: str, tmp_path: Path) -> None:
+    ended, _ = asyncio.run(_rejected(url))
+    typed(url, tmp_path, ended, "--yes")
+
+    _, said = typed(url, tmp_path, ended, "--json")
+
+    assert json.loads(said)["approvals"] == [ended]

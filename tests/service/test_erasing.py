@@ -194,15 +194,15 @@ async def test_an_approval_of_another_tenant_is_not_erased(
     click = await rejected(harness)
 
     eraser = Eraser(harness.store, tenant="acme")
-    found = await eraser.erase(click.approval, by="x", is_rehearsal=False)
+    with pytest.raises(ValueError, match="'acme' has no approval 'ap_"):
+        await eraser.erase(click.approval, by="x", is_rehearsal=False)
 
-    assert found.entries == found.live == 0
     assert await harness.reviews.read(click.approval)
 
 
 @pytest.mark.parametrize("what", ["", "dan", "ap_1", "*", "U0", "ap_s0_zz"])
 async def test_only_ids_are_taken(harness: ServiceHarness, what: str) -> None:
-    with pytest.raises(ValueError, match="is no id"):
+    with pytest.raises(ValueError, match=r"is no id of an approval \(ap_s0_"):
         await erase(harness, what)
 
 

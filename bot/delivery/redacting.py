@@ -101,7 +101,7 @@ class Redactor:
         """
         keys = self.card_publisher.keys
         for approval in await self.store.due(keys, self.tenant, _BATCH):
-            posted = await self.store.read(keys, approval)
+            posted = await self.store.read(keys, self.tenant, approval)
             try:
                 await self._look_at(approval, posted)
             except NewerRecord as error:

@@ -4,12 +4,15 @@ An approval and the place of its card are forgotten when their time is over, and
 when their messages have to be redacted. So these have a record of their own, which
 lives longer: where they are, and how the approval ended. A sorted set says when each is
 looked at.
+
+What is noted is sealed for its approval: who can write to the store must not be able to
+have other messages of the bot replaced, or its own words put there. Each look seals it
+anew where the secret was replaced since, and there is one at least every `LOOK`.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import cast
@@ -19,14 +22,15 @@ from pydantic import ValidationError
 from twokey.gateway.protocol.records import Record
 from twokey.gateway.store.connection import (
     Connection,
-    Reply,
     fields,
     milliseconds,
     text,
 )
 from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.script import Script
+from twokey.gateway.store.sealing import Sealed, Sealing
 
+RESEAL = Script("reseal")
 NOTE = Script("note_message")
 
 LOOK = timedelta(days=29)
@@ -72,8 +76,9 @@ class PostedMessages:
 class PostedMessageStore:
     """Messages of all shards."""
 
-    def __init__(self, conn: Connection) -> None:
+    def __init__(self, conn: Connection, sealing: Sealing) -> None:
         self._conn = conn
+        self._sealing = sealing
 
     async def note(
         self,
@@ -93,11 +98,13 @@ class PostedMessageStore:
             place: its channel and ts.
             kept: how long messages stay as they are after their approval has ended.
         """
+        name, at = keys.messages(approval), " ".join(place)
         reply = await NOTE(
             self._conn,
-            messages=keys.messages(approval),
+            messages=name,
             due=keys.messages_due(tenant),
-            place=" ".join(place),
+            place=at,
+            seal=self._seal(name, at),
             member=keys.listed(approval),
             after_ms=_ms(min(kept, LOOK)),
             most=MOST,
@@ -115,18 +122,27 @@ class PostedMessageStore:
         )
         return [keys.unlisted(member) for member in cast("list[bytes]", reply or [])]
 
-    async def read(self, keys: Keys, approval: str) -> PostedMessages:
-        """Return the messages about an approval; none where none is known any more."""
-        found, time = await self._conn.transaction(
-            ["HGETALL", keys.messages(approval)], ["TIME"]
-        )
-        rows = fields(found)
-        ended = _ended(rows)
-        places = [
-            (channel, ts)
-            for channel, _, ts in (name.partition(" ") for name in rows)
-            if ts
-        ]
+    async def read(self, keys: Keys, tenant: str, approval: str) -> PostedMessages:
+        """Return the messages about an approval; none where none is known any more.
+
+        What was not noted for this approval is reported, and forgotten.
+        """
+        name = keys.messages(approval)
+        found, time = await self._conn.transaction(["HGETALL", name], ["TIME"])
+        places: list[tuple[str, str]] = []
+        ended: Ended | None = None
+        for field, stored in fields(found).items():
+            body = self._renewed(name, field, stored)
+            if body is None:
+                await self._refuse(keys, tenant, approval, field, stored)
+                continue
+            if body != stored:
+                await RESEAL(self._conn, rows=name, name=field, seen=stored, row=body)
+            if field == _ENDED:
+                ended = self._ended(name, body)
+            else:
+                channel, _, ts = field.partition(" ")
+                places.append((channel, ts))
         return PostedMessages(tuple(places), ended, milliseconds(time))
 
     async def redacted(self, keys: Keys, approval: str, place: tuple[str, str]) -> None:
@@ -146,7 +162,9 @@ class PostedMessageStore:
         name = keys.messages(approval)
         wrote: list[list[str | int | bytes]] = []
         if ended is not None:
-            wrote.append(["HSET", name, _ENDED, ended.model_dump_json()])
+            body = ended.model_dump_json().encode()
+            sealed = self._sealing.sealed(Sealed.MESSAGE, (name, _ENDED), body)
+            wrote.append(["HSET", name, _ENDED, sealed])
         await self._conn.transaction(
             *wrote,
             ["PEXPIRE", name, _ms(KEPT)],
@@ -155,7 +173,7 @@ class PostedMessageStore:
 
     async def erase(self, keys: Keys, tenant: str, approval: str) -> None:
         """Let the messages about an approval that was erased be redacted now."""
-        posted = await self.read(keys, approval)
+        posted = await self.read(keys, tenant, approval)
         if posted.places:
             erased = Ended(at_ms=posted.now_ms, is_erased=True)
             await self.look_at(keys, tenant, approval, posted.now_ms, ended=erased)
@@ -167,13 +185,35 @@ class PostedMessageStore:
             ["ZREM", keys.messages_due(tenant), keys.listed(approval)],
         )
 
+    def _seal(self, name: str, place: str) -> bytes:
+        return self._sealing.seal(Sealed.MESSAGE, (name, place), b"")
 
-def _ended(rows: Mapping[str, Reply]) -> Ended | None:
-    body = text(rows.get(_ENDED))
-    try:
-        return Ended.model_validate_json(body) if body else None
-    except ValidationError:
-        return None
+    def _renewed(self, name: str, field: str, stored: bytes) -> bytes | None:
+        """Return a field under the seal in use; None: it was not sealed for its place.
+
+        How it ended is returned as it is: each look writes it again.
+        """
+        if field == _ENDED:
+            return stored if self._ended(name, stored) else None
+        at = (name, field)
+        is_ours = self._sealing.is_valid(Sealed.MESSAGE, at, b"", stored)
+        return self._seal(name, field) if is_ours else None
+
+    def _ended(self, name: str, stored: bytes) -> Ended | None:
+        body = self._sealing.opened(Sealed.MESSAGE, (name, _ENDED), stored)
+        try:
+            return Ended.model_validate_json(body) if body else None
+        except ValidationError:
+            return None
+
+    async def _refuse(
+        self, keys: Keys, tenant: str, approval: str, field: str, stored: bytes
+    ) -> None:
+        evidence = f"{field}=".encode("utf-8", "surrogateescape") + stored
+        await self._sealing.refuse(
+            keys, Sealed.MESSAGE, evidence, tenant=tenant, approval=approval
+        )
+        await self._conn.command("HDEL", keys.messages(approval), field)
 
 
 def _ms(time: timedelta) -> int:

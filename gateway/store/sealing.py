@@ -42,6 +42,7 @@ class Sealed(StrEnum):
     CALL_END = "call"
     TREE_NOTE = "audit tree"
     WEBHOOK = "webhook"
+    MESSAGE = "message"
 
 
 class Sealing:

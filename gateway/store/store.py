@@ -111,7 +111,7 @@ class Store:
         self.collected_cards = CollectedCardStore(self.conn)
         self.read_pages = ReadPageStore(self.conn, self.sealing)
         self.copies = CopyStore(self.conn)
-        self.posted_messages = PostedMessageStore(self.conn)
+        self.posted_messages = PostedMessageStore(self.conn, self.sealing)
         self.processes = ProcessStore(self.conn)
         self.windows = WindowStore(self.conn)
         self.agent_load = AgentLoadStore(self.conn, self.sealing, self.freeze_lists)

@@ -22,6 +22,7 @@ from twokey.gateway.policy.load import load_policy
 from twokey.gateway.protocol.strict_json import JsonObject as Args
 from twokey.gateway.protocol.wire import Verdict
 from twokey.gateway.service.erasing import Eraser
+from twokey.gateway.service.security_events import security_events
 from twokey.gateway.store import posted_messages
 from twokey.gateway.store.keys import RETENTION
 from twokey.gateway.store.posted_messages import LOOK, Ended
@@ -169,7 +170,9 @@ async def test_what_the_store_has_forgotten_is_redacted(stack: Stack) -> None:
 
         async def knows_the_end() -> bool:
             approval = (await stack.approval(verdict)).id
-            posted = await stack.store.posted_messages.read(stack.keys, approval)
+            posted = await stack.store.posted_messages.read(
+                stack.keys, "default", approval
+            )
             return posted.ended is not None
 
         await eventually(knows_the_end)
@@ -218,7 +221,9 @@ async def test_what_nobody_can_change_ends_it(stack: Stack, why: str) -> None:
 
         async def is_over() -> bool:
             approval = (await stack.approval(verdict)).id
-            posted = await stack.store.posted_messages.read(stack.keys, approval)
+            posted = await stack.store.posted_messages.read(
+                stack.keys, "default", approval
+            )
             return bool(posted.ended and posted.ended.redacted_rev)
 
         await eventually(is_over)
@@ -273,7 +278,7 @@ async def test_a_call_that_runs_again_is_redacted_again(stack: Stack) -> None:
         approval = await stack.approval(verdict)
         await stack.store.cards.mark_outdated(stack.keys, "default", approval.id)
         keys = stack.store.posted_messages
-        posted = await keys.read(stack.keys, approval.id)
+        posted = await keys.read(stack.keys, "default", approval.id)
         assert posted.ended
         older = posted.ended.with_(redacted_rev=approval.rev - 1)
         await keys.look_at(stack.keys, "default", approval.id, 1, ended=older)
@@ -312,16 +317,71 @@ async def test_so_many_messages_are_noted(
     for n in range(4):
         await store.note(keys, "default", id_, ("C1", f"{n}.0"), kept=DAY)
 
-    found = await store.read(keys, id_)
+    found = await store.read(keys, "default", id_)
     assert len(found.places) == 2
     await store.redacted(keys, id_, ("C1", "0.0"))
     await store.look_at(keys, "default", id_, 1, ended=Ended(at_ms=5, outcome="done"))
-    found = await store.read(keys, id_)
+    found = await store.read(keys, "default", id_)
     assert found.places == (("C1", "1.0"),)
     assert found.ended == Ended(at_ms=5, outcome="done")
     assert await store.due(keys, "default", 9) == [id_]
     await store.forget(keys, "default", id_)
     assert await store.due(keys, "default", 9) == []
+
+
+@pytest.mark.parametrize("is_known", [True, False], ids=["ended", "made up"])
+async def test_a_message_that_nobody_noted_is_not_touched(
+    stack: Stack, *, is_known: bool
+) -> None:
+    async with keeping(stack, DAY):
+        verdict = await decided(stack)
+        waiting = await stack.refund("t2", note=CANARY)
+        card = await stack.card(waiting)
+    id_ = (await stack.approval(verdict)).id if is_known else f"ap_s0_{'a' * 32}"
+    other = (await stack.approval(waiting)).id
+    name, conn = stack.keys.messages(id_), stack.store.conn
+    at = f"{CHANNEL} {card['ts']}"
+    stolen = await conn.command("HGET", stack.keys.messages(other), at)
+    assert isinstance(stolen, bytes)
+    forged = Ended(at_ms=1, outcome="a text of somebody", is_erased=True)
+
+    async def is_seen() -> bool:
+        return await conn.command("HEXISTS", name, at) == 0
+
+    for seal in (b"", stolen):
+        await conn.command("HSET", name, at, seal, "=", forged.model_dump_json())
+        await conn.command("PEXPIRE", name, 60_000)
+        due = stack.keys.messages_due("default")
+        await conn.command("ZADD", due, 1, stack.keys.listed(id_))
+
+        async with keeping(stack, OVER):
+            await eventually(is_seen)
+            await nothing_is_left(stack)
+
+    after = await stack.card(waiting)
+    assert has_button(after, Action.APPROVE)
+    assert after["blocks"] == card["blocks"]
+    assert not any("somebody" in one for one in await shown(stack))
+    told = [one async for one in security_events(stack.store, "default")]
+    assert {(one.reason, one.data["about"]) for one in told} == {
+        ("seal_wrong", "message")
+    }
+
+
+async def test_messages_are_redacted_under_another_secret(stack: Stack) -> None:
+    store, id_ = stack.store.posted_messages, f"ap_s0_{'a' * 32}"
+    await store.note(stack.keys, "default", id_, ("C1", "1.0"), kept=DAY)
+    conn = stack.store.conn
+    old, new = conn.secrets[0], b"the secret that takes its place."
+
+    conn.secrets = (new, old)
+    await store.read(stack.keys, "default", id_)
+    conn.secrets = (new,)
+
+    found = await store.read(stack.keys, "default", id_)
+    assert found.places == (("C1", "1.0"),)
+    conn.secrets = (old,)
+    assert not (await store.read(stack.keys, "default", id_)).places
 
 
 def test_a_look_comes_before_the_record_is_gone() -> None:

@@ -9,6 +9,7 @@ STORE = "gateway/store/erasing.py"
 SCRIPT = "gateway/store/lua/erase.lua"
 
 ERASING = "tests/service/test_erasing.py"
+BOUNDS = "tests/service/test_erasing_bounds.py"
 REDACTED = "tests/bot/test_redacted_messages.py"
 
 ERASING_TABLE = (
@@ -45,21 +46,21 @@ ERASING_TABLE = (
         SERVICE,
         "approval.requester and approval.requester.user == user:",
         "approval.requester:",
-        ERASING,
+        BOUNDS,
     ),
     Mutant(
         "what was erased is found again by its person",
         STORE,
         "    return {_ASKED_BY: seal.hex()}\n",
         "    return {}\n",
-        ERASING,
+        BOUNDS,
     ),
     Mutant(
         "an erased approval is found by nobody else's id",
         STORE,
         "    return is_erased and keys.is_valid(\n",
         "    return is_erased and bool(seal) or keys.is_valid(\n",
-        ERASING,
+        BOUNDS,
     ),
     Mutant(
         "the log of another tenant keeps its entries",
@@ -73,21 +74,21 @@ ERASING_TABLE = (
         STORE,
         "found.tenant != self.tenant or found.name is EventName.APPROVAL_ERASED:",
         "found.tenant != self.tenant:",
-        ERASING,
+        BOUNDS,
     ),
     Mutant(
         "a person is erased where they acted on what others asked for",
         STORE,
         "        return bool(self.user) and self.user in _NAME.findall(row.event)\n",
         "        return False\n",
-        ERASING,
+        BOUNDS,
     ),
     Mutant(
         "an id that begins with a person's is another person's",
         STORE,
         "self.user in _NAME.findall(row.event)",
         "self.user in row.event",
-        ERASING,
+        BOUNDS,
     ),
     Mutant(
         "a precedent keeps no words of what was erased",
@@ -129,7 +130,7 @@ ERASING_TABLE = (
         SCRIPT,
         "if (redis.call('HGET', KEYS[1], 'rev') or '') ~= ARGV[1] then",
         "if false then",
-        ERASING,
+        BOUNDS,
     ),
     Mutant(
         "what is still to happen is not erased",
@@ -157,14 +158,14 @@ ERASING_TABLE = (
         SCRIPT,
         "redis.call('DEL', KEYS[1], KEYS[2], KEYS[7])",
         "redis.call('DEL', KEYS[1], KEYS[2])",
-        ERASING,
+        BOUNDS,
     ),
     Mutant(
         "verdicts are erased with their approval",
         SCRIPT,
         "if run and turn then redis.call('DEL', base .. 'turn:' .. turn) end\n",
         "",
-        ERASING,
+        BOUNDS,
     ),
     Mutant(
         "who asked in a thread is erased with the person",

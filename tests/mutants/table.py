@@ -194,6 +194,7 @@ TABLE = (
         "gateway/service/claiming.py",
         "        if item.idempotent and await",
         "        if await",
+        "tests/service/test_executions.py",
     ),
     Mutant(
         "a zombie cannot finish",

@@ -10,16 +10,19 @@ from typing import NamedTuple, cast
 import pytest
 
 from tests.service.harness import ANA, BEN, DAN, ServiceHarness, claim_of
+from tests.service.standing import allowed, allowing, refund
 from tests.store_secrets import SECRETS
 from tests.streams import announced, audit_entries
 from twokey.gateway.approvals.decisions import Approve, Edit, Reject, Respond
-from twokey.gateway.approvals.events import EventName
+from twokey.gateway.approvals.events import Event, EventName
+from twokey.gateway.approvals.security import SecurityEvent, SecurityKind
 from twokey.gateway.protocol.records import Result
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.wire import Claimed, ProposedCall, Turn, TurnRef
 from twokey.gateway.store.connection import Connection, Reply, entries, text
 from twokey.gateway.store.jobs import Job, JobKind, input_of
+from twokey.gateway.store.record_encryption import MARK
 from twokey.gateway.store.store import Store
 from twokey.gateway.store.threads import ThreadFacts
 
@@ -197,6 +200,34 @@ async def test_events_jobs_and_rejections_are_read_with_the_secret(
     assert facts.requester
     assert facts.requester.name == words.person
     await there.close()
+
+
+async def test_each_text_of_a_stream_and_of_a_standing_approval_is_encrypted(
+    store: Store,
+) -> None:
+    store.conn.encrypts = True
+    harness, keys = allowing(store), store.keys_of_tenant("default")
+    standing = await allowed(harness)
+    await harness.submit(refund(20, "second"), thread="next")
+    finished = Event(name=EventName.RUN_FINISHED, tenant="default").model_dump_json()
+    await store.threads.announce(
+        keys, "default", "support", "t9", what="ended", mark="1",
+        outbox_event=finished, audit_event=finished,
+    )  # fmt: skip
+    outbox = store.outbox(keys, reader="r")
+    await outbox.put(Event(name=EventName.RUN_FINISHED, tenant="default"))
+    found = SecurityEvent(
+        kind=SecurityKind.SEAL_WRONG, tenant="default", about="record"
+    )
+    await store.security.report(keys, found)
+
+    for stream in (keys.outbox, keys.audit):
+        told = entries(await store.conn.command("XRANGE", stream, "-", "+"))
+        assert len(told) > 5
+        assert {one.values["e"][:1] for one in told} == {MARK}
+    uses = await store.conn.command("HGET", keys.head(standing.id), "uses")
+    assert isinstance(uses, bytes)
+    assert uses.startswith(MARK)
 
 
 async def test_an_event_that_was_encrypted_elsewhere_is_none(

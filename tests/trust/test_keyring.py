@@ -110,6 +110,7 @@ def test_a_process_that_runs_survives_a_damaged_key(
     damaged = tmp_path / "bot" / "0.key.json"
     damaged.write_text("{")
 
+    assert keyring.verifying_now(Role.BOT) == (public,)
     clock.s = 1.0
     assert keyring.signing(Role.BOT).public == public
     with pytest.raises(SettingsError, match="is damaged"):

@@ -1,0 +1,139 @@
+"""Erasing goes as far as what is named, and no farther."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import eventually
+from tests.security.test_canary import dump
+from tests.service.audit_harness import AuditHarness
+from tests.service.harness import ANA, DAN, ServiceHarness
+from tests.service.test_erasing import WORD, erase, keys_of, rejected
+from twokey.gateway.approvals.decisions import Click, Reject
+from twokey.gateway.approvals.events import EventName
+from twokey.gateway.approvals.record import approval_of
+from twokey.gateway.protocol.records import Person
+from twokey.gateway.protocol.wire import ProposedCall, Turn, TurnRef
+from twokey.gateway.service import sealing
+from twokey.gateway.store.erasing import erase_approval
+from twokey.gateway.store.keys import KEEP_MS
+from twokey.gateway.store.store import Store
+from twokey.gateway.store.threads import ThreadFacts
+
+EVE = DAN.with_(user="U0EVE", name="Eve")
+
+
+@pytest.fixture
+def harness(store: Store) -> ServiceHarness:
+    return ServiceHarness(store)
+
+
+async def rejected_of(harness: ServiceHarness, who: Person, thread: str) -> Click:
+    """Let somebody ask for a call, and Ana reject it."""
+    facts = ThreadFacts(requester=who)
+    await harness.store.threads.change(
+        keys_of(harness), "default", "support", thread, lambda _: facts, why="aside"
+    )
+    call = ProposedCall(tool="process_refund", args={"amount": 5}, tool_call_id="c0")
+    ref = TurnRef(agent="support", thread=thread, message_id="m")
+    [verdict] = await harness.agents.submit(Turn(ref=ref, calls=(call,)))
+    click = await harness.click(verdict)
+    await harness.reviews.decide(click, Reject(reason=WORD), ANA)
+    return click
+
+
+async def test_what_others_asked_for_stays(harness: ServiceHarness) -> None:
+    mine, theirs = await rejected(harness), await rejected_of(harness, EVE, "t2")
+
+    found = await erase(harness, DAN.user)
+
+    assert found.approvals == (mine.approval,)
+    assert await harness.reviews.read(theirs.approval)
+
+
+async def test_what_was_erased_is_found_by_who_asked_for_it(
+    harness: ServiceHarness,
+) -> None:
+    mine, theirs = await rejected(harness), await rejected_of(harness, EVE, "t2")
+    for one in (mine, theirs):
+        await erase(harness, one.approval)
+
+    for who, click in ((DAN, mine), (EVE, theirs)):
+        assert (await erase(harness, who.user)).approvals == (click.approval,)
+    assert (await erase(harness, ANA.user)).approvals == ()
+
+
+async def test_a_person_is_found_where_they_acted_and_by_their_whole_id(
+    harness: ServiceHarness,
+) -> None:
+    for thread in ("t1", "t2"):
+        await rejected(harness, thread)
+
+    acted = await erase(harness, ANA.user, yes=False)
+    other = await erase(harness, ANA.user[:-1], yes=False)
+
+    assert (acted.approvals, acted.live) == ((), 2)
+    assert (other.approvals, other.live) == ((), 0)
+
+
+async def test_what_changed_since_it_was_read_is_not_erased(
+    harness: ServiceHarness,
+) -> None:
+    click = await rejected(harness)
+    read = await harness.reviews.read(click.approval)
+    assert read
+
+    older = read.approval.with_(rev=read.approval.rev - 1)
+    outcome = await erase_approval(
+        harness.store, keys_of(harness), older, by="x", is_person=False
+    )
+
+    assert outcome == "moved"
+    assert await harness.reviews.read(click.approval)
+
+
+async def test_verdicts_and_who_read_it_go_with_an_approval(
+    harness: ServiceHarness,
+) -> None:
+    _, verdicts = await harness.submit(
+        ("process_refund", {"amount": 5}), ("look_up_order", {"id": WORD})
+    )
+    click = await harness.click(verdicts[0])
+    await harness.reviews.decide(click, Reject(reason=WORD), ANA)
+    keys, conn = keys_of(harness), harness.store.conn
+    seen_by = keys.opened(approval_of(verdicts[0].item_id)[0])
+    await conn.command("HSET", seen_by, "reader", "1")
+    await conn.command("PEXPIRE", seen_by, KEEP_MS)
+    before = await dump(conn)
+    turns = {one for one in before if ":turn:" in one}
+    assert turns
+
+    await erase(harness, click.approval)
+
+    assert not (turns | {seen_by}) & (await dump(conn)).keys()
+
+
+async def test_who_erased_is_known_after_all_that_is_erased(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house, harness = AuditHarness(store, tmp_path), ServiceHarness(store)
+    store.audit_folder = store.tree_folder
+    click = await rejected(harness)
+    await erase(harness, click.approval)
+    monkeypatch.setattr(sealing, "SEAL_AFTER", timedelta(0))
+
+    async def is_sealed() -> bool:
+        house.clock.now += 61
+        await house.writer.tick(is_last=True)
+        return (await store.audit(keys_of(harness)).sealed()).number > 0
+
+    await eventually(is_sealed)
+    found = await erase(harness, click.approval)
+
+    assert found.entries > 0
+    rows = [one async for one in store.audit(keys_of(harness)).entries()]
+    [erasure] = [one for one in rows if one.name is EventName.APPROVAL_ERASED]
+    assert (erasure.approval, erasure.actor) == (click.approval, "cli/eve")

@@ -166,8 +166,18 @@ def verify(
     not. For a bundle neither a store nor settings are needed.
     """
     if file is not None:
+        if checkpoint:
+            raise SettingsError(
+                "--checkpoint is for the log of this store: leave FILE out. A bundle "
+                "has the checkpoint that its proofs lead to."
+            )
         _verify_file(file, key or [], has_stories=stories, is_json=json)
         return
+    if key or stories:
+        raise SettingsError(
+            f"{'--key' if key else '--stories'} is for a bundle: name its FILE, too. "
+            "The log of this store is verified by the keys of the settings."
+        )
     notes = tuple(
         console.read_text(one, "the checkpoint") for one in (checkpoint or [])
     )

@@ -134,8 +134,9 @@ def _scope(what: Stopped, name: str) -> FreezeScope:
     # Not ignored: who named something meant to stop that, and would stop everything.
     if name:
         raise SettingsError(
-            f"'{what}' has no name here, yet {name!r} was given; it stops everything "
-            "of the tenant of the settings."
+            f"'{what}' stops every agent of the tenant of the settings and takes no "
+            f"name, yet {name!r} was given. For one agent or tool, write 'agent' or "
+            "'tool' before the name."
         )
     return FreezeScope(kind=ScopeKind.TENANT)
 

@@ -104,7 +104,7 @@ def retire(
     ),
 )
 def listed(ctx: typer.Context, *, json: AsJson = False) -> None:
-    """List the keys of this machine, and those of others in the settings."""
+    """List the keys of this machine and of the settings."""
     keyring = Keyring.of(command_context(ctx).settings())
     found = {role: KeyFolder(keyring.folder, role).listed() for role in Role}
     known = {role: keyring.known(role) for role in Role}

@@ -9,7 +9,7 @@ from twokey.gateway.store.webhooks import WebhookQueue
 
 
 async def check_webhooks(settings: Settings) -> str:
-    """Return how many targets there are, all of which take their messages.
+    """Return how many targets there are, of which none fails.
 
     Raises:
         SettingsError: names those that do not, and messages that were given up.
@@ -29,4 +29,4 @@ async def check_webhooks(settings: Settings) -> str:
             "NAME' tries one, 'twokey webhooks retry NAME' sends again what was given "
             "up."
         )
-    return f"messages arrive at {len(settings.webhooks.targets)} programs"
+    return f"targets: {len(settings.webhooks.targets)}; no message has failed"

@@ -49,7 +49,7 @@ Name = Annotated[
     ),
 )
 def listed(ctx: typer.Context, *, json: AsJson = False) -> None:
-    """List the targets, with what waits, what was given up, and since when it fails."""
+    """List the targets, and how many messages wait or failed."""
     settings = command_context(ctx).settings()
 
     async def read(store: Store) -> dict[str, Standing]:
@@ -89,10 +89,11 @@ def secret(
         typer.Option(min=1, help="Which of its secrets; default: the one in use."),
     ] = None,
 ) -> None:
-    """Print the secret by which a program verifies what it receives (whsec_…).
+    """Print the secret of a target (whsec_…).
 
-    It is derived from the secret of this installation, and stored nowhere. To replace
-    it, see docs/webhooks.md.
+    The program that receives its messages verifies them with it. It is derived from the
+    secret of this installation, and stored nowhere. docs/webhooks.md says how to
+    replace it.
     """
     settings = command_context(ctx).settings()
     target = _target(settings, name)
@@ -106,7 +107,10 @@ def secret(
     epilog=examples(("twokey webhooks test billing-app", "send one message now"))
 )
 def test(ctx: typer.Context, name: Name) -> None:
-    """Send one message of the type webhook.test, and say what the program answered."""
+    """Send one test message, and say what came back.
+
+    Its type is webhook.test; the program has to answer with a status from 200 to 299.
+    """
     settings = command_context(ctx).settings()
     target = _target(settings, name)
 
@@ -130,7 +134,10 @@ def test(ctx: typer.Context, name: Name) -> None:
 
     answer = _ask(settings, sent)
     if answer.error:
-        raise SettingsError(f"{name} did not take the message: {answer.error}.")
+        raise SettingsError(
+            f"{name} did not take the message: {answer.error}. It was sent to "
+            f"{target.url!r}; this message is not sent again."
+        )
     console.good(f"{name} took the message (status {answer.status}).")
 
 
@@ -140,7 +147,10 @@ def test(ctx: typer.Context, name: Name) -> None:
     )
 )
 def failed(ctx: typer.Context, name: Name, *, json: AsJson = False) -> None:
-    """List the messages that were given up, the newest first; they are kept 7 days."""
+    """List the messages that were given up, newest first.
+
+    They are kept for 7 days, 1,000 of a target at most.
+    """
     settings = command_context(ctx).settings()
     _target(settings, name)
 
@@ -161,7 +171,10 @@ def failed(ctx: typer.Context, name: Name, *, json: AsJson = False) -> None:
     epilog=examples(("twokey webhooks retry billing-app", "when it works again"))
 )
 def retry(ctx: typer.Context, name: Name) -> None:
-    """Queue the messages that were given up again; a gateway that runs sends them."""
+    """Send the messages that were given up again.
+
+    They are put into the queue; a gateway that runs sends them.
+    """
     settings = command_context(ctx).settings()
     _target(settings, name)
 
@@ -172,7 +185,11 @@ def retry(ctx: typer.Context, name: Name) -> None:
             count += await queue.put(fresh, seen=one.stored) == "queued"
         return count
 
-    console.good(f"{_ask(settings, put)} messages for {name} are sent again.")
+    count = _ask(settings, put)
+    if count:
+        console.good(f"Messages for {name} that are sent again: {count}.")
+    else:
+        console.note(f"Nothing for {name} was given up.")
 
 
 def _ask(settings: Settings, ask: Callable[[Store], Awaitable[T]]) -> T:

@@ -32,6 +32,15 @@ GONE = 410
 _LONGEST_PAUSE_S = 3600.0
 _LONGEST_ERROR = 200
 
+# Each before those that it is a kind of.
+_REASONS: dict[type[Exception], str] = {
+    aiohttp.ClientConnectorCertificateError: "its certificate is not trusted",
+    aiohttp.ClientConnectorDNSError: "the name of its host cannot be looked up",
+    aiohttp.ClientConnectorSSLError: "it does not speak TLS as it should",
+    aiohttp.ClientConnectorError: "no connection to it could be made",
+    aiohttp.ServerDisconnectedError: "it closed the connection without an answer",
+}
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -137,12 +146,13 @@ def _why(error: Exception) -> str:
     found: BaseException | None = error
     while found is not None:
         if isinstance(found, AddressRefused):
-            return str(found)[:_LONGEST_ERROR]
+            return str(found)[:_LONGEST_ERROR].rstrip(".")
         found = getattr(found, "os_error", None) or found.__cause__
-    if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        return "its certificate is not trusted"
+    for kind, why in _REASONS.items():
+        if isinstance(error, kind):
+            return why
     # Not its text, which may quote what the receiver sent.
-    return type(error).__name__
+    return f"no answer that can be read ({type(error).__name__})"
 
 
 def _trust(certificates: Path | None) -> ssl.SSLContext:

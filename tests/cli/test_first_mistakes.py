@@ -59,7 +59,9 @@ def taken() -> Iterator[int]:
         yield listening.getsockname()[1]
 
 
-@pytest.mark.parametrize("words", [[], ["policy"], ["audit"]])
+@pytest.mark.parametrize(
+    "words", [[], ["policy"], ["audit"], ["keys"], ["api-keys"], ["jobs"], ["webhooks"]]
+)
 def test_help_cuts_no_command_short(tell: Any, words: list[str]) -> None:
     _, told = tell(*words, "--help")
 
@@ -148,6 +150,23 @@ def test_an_empty_audit_log_is_not_a_silence(tell: Any) -> None:
 
     assert code == 0
     assert told == "The audit log has nothing in this time.\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--key", "twokey/audit+12345678+AAAA"],
+        ["--stories"],
+        ["bundle.jsonl", "--key", "k", "--checkpoint", "kept.txt"],
+    ],
+)
+def test_what_a_verification_would_not_look_at_is_refused(
+    tell: Any, words: list[str]
+) -> None:
+    code, told = tell("audit", "verify", *words)
+
+    assert code == USAGE
+    assert re.search(r"name its FILE|leave FILE out", told)
 
 
 def test_ctrl_c_while_it_loads_ends_it_without_a_word(home: Path) -> None:

@@ -100,5 +100,5 @@ def test_a_user_without_a_name_may_stop_things_too(
 def test_a_scope_that_is_none_is_refused_with_a_sentence(
     tell: Tell, words: list[str]
 ) -> None:
-    with pytest.raises(SettingsError, match=r"Which|no name here"):
+    with pytest.raises(SettingsError, match=r"Which|takes no name"):
         tell("freeze", *words)

@@ -128,13 +128,13 @@ def test_a_program_that_does_not_answer_well_is_an_error(
     code, _, err = tell("test", "app")
 
     assert code == USAGE
-    assert "app did not take the message: status 500." in err
+    assert "app did not take the message: status 500. It was sent to 'https://" in err
 
 
 def test_what_was_given_up_is_listed_and_sent_again(
     tell: Tell, engine_url: str
 ) -> None:
-    before = tell("list")[1], tell("failed", "app")[1]
+    before = tell("list")[1], tell("failed", "app")[1], tell("retry", "app")[1]
     given_up(engine_url)
     [row] = json.loads(tell("list", "--json")[1])
     shown = tell("list")[1]
@@ -145,13 +145,14 @@ def test_what_was_given_up_is_listed_and_sent_again(
 
     assert "nothing sent yet" in before[0]
     assert "Nothing for app was given up" in before[1]
+    assert "Nothing for app was given up" in before[2]
     assert (row["waiting"], row["failed"], row["error"]) == (0, 1, "status 500")
     assert row["failing_since"]
     assert "failing since" in shown
     assert "\x1b" not in failed
     assert "7 attempts, status 500" in failed
     assert (dead["id"], dead["agent"], dead["attempts"]) == ("msg_1", "billing", 7)
-    assert "1 messages for app are sent again" in again
+    assert "for app that are sent again: 1" in again
     assert (after["waiting"], after["failed"]) == (1, 0)
 
 
@@ -172,7 +173,7 @@ def test_the_doctor_says_which_program_takes_no_messages(
     before = asyncio.run(check_webhooks(settings))
     given_up(engine_url)
 
-    assert before == "messages arrive at 1 programs"
+    assert before == "targets: 1; no message has failed"
     with pytest.raises(SettingsError, match=r"app \(0 wait, 1 given up, .*500"):
         asyncio.run(check_webhooks(settings))
 

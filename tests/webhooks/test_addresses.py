@@ -272,8 +272,22 @@ async def test_nobody_listens(receiver: Receiver) -> None:
     [nowhere] = await post(receiver, Names([]), url=url)
 
     assert (answer.status, nowhere.status) == (0, 0)
-    assert answer.error
-    assert nowhere.error
+    assert answer.error == "no connection to it could be made"
+    assert nowhere.error == "the name of its host cannot be looked up"
+
+
+async def test_a_receiver_that_speaks_no_tls(receiver: Receiver) -> None:
+    async def talk(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"hello\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(talk, "127.0.0.1")
+    port = server.sockets[0].getsockname()[1]
+    url = f"https://{HOST}:{port}/"
+    [answer] = await post(receiver, Names(["127.0.0.1"]), url=url)
+    server.close()
+
+    assert answer.error == "it does not speak TLS as it should"
 
 
 async def test_this_machine_is_found_by_its_name() -> None:

@@ -95,10 +95,12 @@ class DecisionContext:
         *,
         verb: Verb | None = Verb.APPROVE,
         finding: Finding | None = None,
+        note: str = "",
     ) -> Vote:
         """Return this person's word for what would run, with the roles they hold.
 
-        With a finding, it is about the latest attempt to run it, and no verb.
+        With a finding, it is about the latest attempt to run it, and no verb; the note
+        is signed with it.
         """
         vote = Vote(
             by=self.reviewer.person,
@@ -113,7 +115,9 @@ class DecisionContext:
         if self.key is None:
             return vote
         fence = item.fence if finding else 0
-        word = word_of_vote(self.approval, item, vote, finding=finding, fence=fence)
+        word = word_of_vote(
+            self.approval, item, vote, finding=finding, note=note, fence=fence
+        )
         return vote.with_(signed=self._signed(word, verb, vote.roles))
 
     def decision_record(

@@ -100,12 +100,17 @@ def _event(
 def _observation(
     context: DecisionContext, decision: Reconcile, requirement: Requirement
 ) -> Observation:
+    note = decision.note.strip()
     return Observation(
         finding=decision.finding,
         vote=context.vote(
-            context.item, requirement.roles, verb=None, finding=decision.finding
+            context.item,
+            requirement.roles,
+            verb=None,
+            finding=decision.finding,
+            note=note,
         ),
-        note=decision.note.strip(),
+        note=note,
         fence=context.item.fence,
     )
 

@@ -111,9 +111,10 @@ def word_of_vote(
     vote: Vote,
     *,
     finding: Finding | None = None,
+    note: str = "",
     fence: int = 0,
 ) -> Word:
-    """Return what a vote says; with a finding, that of an observation."""
+    """Return what a vote says; with a finding, that of an observation and its note."""
     return Word(
         tenant=approval.tenant,
         approval=approval.id,
@@ -122,7 +123,7 @@ def word_of_vote(
         by=vote.by,
         on_behalf_of=vote.on_behalf_of,
         at_ms=vote.at_ms,
-        text=vote.reason,
+        text=vote.reason if finding is None else note,
         finding=finding,
         fence=fence,
     )
@@ -324,4 +325,11 @@ def _found_votes(
 
 def word_of_observation(approval: Approval, item: Item, one: Observation) -> Word:
     """Return what somebody found out about an execution in doubt."""
-    return word_of_vote(approval, item, one.vote, finding=one.finding, fence=one.fence)
+    return word_of_vote(
+        approval,
+        item,
+        one.vote,
+        finding=one.finding,
+        note=one.note,
+        fence=one.fence,
+    )

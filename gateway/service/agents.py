@@ -36,7 +36,11 @@ from twokey.gateway.service.call_outcomes import (
     unproven_outcome,
 )
 from twokey.gateway.service.claiming import ClaimService
-from twokey.gateway.service.proven_words import are_proven, is_edit_proven
+from twokey.gateway.service.proven_words import (
+    are_proven,
+    is_edit_proven,
+    proven_words,
+)
 from twokey.gateway.service.submitting import Submitter
 from twokey.gateway.store.atomic_write import Loaded, Write
 from twokey.gateway.store.keys import shard_of_approval
@@ -88,7 +92,7 @@ class AgentService(ClaimService, AutoRunService):
         """Return the outcomes of the held calls of one message, in the whole run."""
         approvals = await self._of_message(ref)
         found = [
-            outcome_of(item)
+            outcome_of(proven_words(self._store, one, item))
             if await are_proven(self._store, one, item)
             else unproven_outcome(item)
             for one in approvals

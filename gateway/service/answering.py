@@ -22,7 +22,7 @@ from twokey.gateway.protocol.wire import (
     ReconcileAnswer,
 )
 from twokey.gateway.service.call_outcomes import reconcile_answer
-from twokey.gateway.service.proven_words import NOT_TOLD, are_proven
+from twokey.gateway.service.proven_words import NOT_TOLD, are_proven, proven_words
 from twokey.gateway.store.store import Store
 
 logger = logging.getLogger(__name__)
@@ -112,7 +112,7 @@ async def find_answer(
     # With what was requested: the question stays as it was when people edit the call.
     if asked.action_hash != digest.action_hash(item.requested):
         return None
-    answer = _answer(asked, item)
+    answer = _answer(asked, proven_words(store, approval, item))
     if answer is not None and not await are_proven(store, approval, item):
         return Found(_unknown(asked, NOT_TOLD), is_unknown=True)
     times = item.revoked.times if item.revoked else 0

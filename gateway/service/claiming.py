@@ -43,7 +43,7 @@ from twokey.gateway.service.call_outcomes import (
 from twokey.gateway.service.covering import standing_of
 from twokey.gateway.service.denials import freeze_message
 from twokey.gateway.service.hidden_words import with_hidden_summary
-from twokey.gateway.service.proven_words import unproven_end
+from twokey.gateway.service.proven_words import proven_words, unproven_end
 from twokey.gateway.service.receipts import Receipts
 from twokey.gateway.service.spot_checks import with_spot_check
 from twokey.gateway.service.starting_together import StartingTogether
@@ -174,7 +174,8 @@ class ClaimService(PolicyService):
             return Refused(reason=_NOT_OURS, state=item.state)
         if item.state not in {ItemState.AUTHORIZED, ItemState.EXECUTING}:
             unproven = unproven_end(self._store, loaded.approval, item)
-            return unproven or _unclaimable(item)
+            said = proven_words(self._store, loaded.approval, item)
+            return unproven or _unclaimable(said)
         standing = await standing_of(self._store, item)
         try:
             self._receipts.check(loaded.approval, item, standing)
@@ -317,7 +318,7 @@ class ClaimService(PolicyService):
             lease_s=self._store.lease_ms / 1000,
             edit=item.edit,
             asks_on_failure=item.asks_on_failure,
-            reconciled=last_finding(item),
+            reconciled=last_finding(proven_words(self._store, approval, item)),
             requested=requested_before(item),
             receipt=self._receipts.issue(approval, item, standing),
         )

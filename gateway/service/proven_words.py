@@ -7,19 +7,27 @@ and what people found out about an execution in doubt.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 
 from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.approvals.requirement import Vote
 from twokey.gateway.approvals.signed_decisions import (
+    Word,
+    check,
     check_edit,
     check_end,
     check_finding,
+    word_of_observation,
+    word_of_vote,
 )
 from twokey.gateway.errors import NotVerified
 from twokey.gateway.protocol.public_keys import PublicKey
 from twokey.gateway.service.unproven import Unproven, refuse_unproven
 from twokey.gateway.store.store import Store
 from twokey.gateway.trust.key_folder import Role
+
+logger = logging.getLogger(__name__)
 
 NOT_TOLD = "What the gateway's record says of this call could not be proven."
 
@@ -62,6 +70,41 @@ async def are_proven(store: Store, approval: Approval, item: Item) -> bool:
     if found is not None:
         await refuse_unproven(store, found)
     return found is None
+
+
+def proven_words(store: Store, approval: Approval, item: Item) -> Item:
+    """Return an item without what its people are not proven to have written beside it.
+
+    Why they approved, and what each of them found out: none of it decides here, so the
+    rest is told.
+    """
+    keyring = store.keyring
+    if keyring is None:
+        return item
+    keys = keyring.verifying(Role.BOT)
+    votes = tuple(
+        one
+        if not one.reason or _is_signed(word_of_vote(approval, item, one), one, keys)
+        else one.with_(reason="")
+        for one in item.votes
+    )
+    observations = tuple(
+        one
+        for one in item.observations
+        if _is_signed(word_of_observation(approval, item, one), one.vote, keys)
+    )
+    if votes == item.votes and observations == item.observations:
+        return item
+    logger.error("words.unproven item=%s", item.id)
+    return item.with_(votes=votes, observations=observations)
+
+
+def _is_signed(word: Word, vote: Vote, keys: Sequence[PublicKey]) -> bool:
+    try:
+        check(word, vote.signed, keys)
+    except NotVerified:
+        return False
+    return True
 
 
 async def is_edit_proven(store: Store, approval: Approval, item: Item) -> bool:

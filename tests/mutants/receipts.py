@@ -234,8 +234,22 @@ RECEIPTS_TABLE = (
     Mutant(
         "a claim is answered with words that people said",
         "gateway/service/claiming.py",
-        "            return unproven or _unclaimable(item)\n",
-        "            return _unclaimable(item)\n",
+        "            return unproven or _unclaimable(said)\n",
+        "            return _unclaimable(said)\n",
+        WORDS,
+    ),
+    Mutant(
+        "why somebody approved is told as they wrote it",
+        "gateway/service/proven_words.py",
+        "        if not one.reason or _is_signed(",
+        "        if True or _is_signed(",
+        WORDS,
+    ),
+    Mutant(
+        "notes of a finding are told as people wrote them",
+        "gateway/approvals/signed_decisions.py",
+        "        text=vote.reason if finding is None else note,\n",
+        "        text=vote.reason,\n",
         WORDS,
     ),
     Mutant(

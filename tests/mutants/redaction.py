@@ -48,5 +48,12 @@ REDACTION_TABLE = (
         "            if False:\n",
         "tests/bot/test_redacted_messages.py",
     ),
+    Mutant(
+        "only messages that the bot noted are redacted",
+        "gateway/store/posted_messages.py",
+        "        return self._seal(name, field) if is_ours else None\n",
+        "        return self._seal(name, field)\n",
+        "tests/bot/test_redacted_messages.py",
+    ),
     *ERASING_TABLE,
 )

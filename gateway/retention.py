@@ -22,21 +22,23 @@ _NEVER = "never"
 _DAYS = re.compile(r"(?P<count>[1-9][0-9]{0,4})d", re.ASCII)
 
 
-def _number_of_days(value: object) -> timedelta:
+def _number_of_days(value: object, what_to_write: str) -> timedelta:
     if isinstance(value, timedelta):
         return value
     match = _DAYS.fullmatch(value) if isinstance(value, str) else None
     if match is None:
-        raise ValueError(f"{value!r} is not a number of days; write 400d.")
+        raise ValueError(f"{value!r} is not a number of days; write {what_to_write}.")
     return timedelta(days=int(match["count"]))
 
 
 def _days_or_never(value: object) -> timedelta | None:
-    return None if value is None or value == _NEVER else _number_of_days(value)
+    if value is None or value == _NEVER:
+        return None
+    return _number_of_days(value, f"30d, or {_NEVER} to leave messages as they are")
 
 
 def _days(value: object) -> timedelta:
-    found = _number_of_days(value)
+    found = _number_of_days(value, "400d")
     if found.days < _SHORTEST:
         raise ValueError(
             f"{value!r} is shorter than approvals are kept; write {_SHORTEST}d or more."

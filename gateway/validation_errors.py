@@ -34,6 +34,7 @@ _NEEDED = {
     "list_type": "a list is needed here, such as [a, b]",
     "model_type": "a mapping is needed here, lines of 'name: value'",
     "string_type": "text is needed here; put it in quotes",
+    "too_long": "write {max_length} at most",
     "too_short": "name at least one",
     "tuple_type": "a list is needed here, such as [a, b]",
 }

@@ -12,10 +12,19 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from twokey.gateway.durations import parse_duration
 
-_NAME = r"^[a-z0-9][a-z0-9_-]{0,39}$"
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}", re.ASCII)
 _HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,252}", re.ASCII)
 _LONGEST_URL = 2048
 _LONGEST_RETRY = timedelta(days=7)
+
+
+def _target_name(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise ValueError(
+            f"{name!r} is no name of a target; write up to 40 lower-case letters, "
+            "digits, '-' and '_', a letter or digit first."
+        )
+    return name
 
 
 def _is_name(host: str) -> bool:
@@ -105,7 +114,7 @@ class WebhookSettings(_Model):
         retry_for: how long a message is sent again until it is given up.
     """
 
-    targets: dict[Annotated[str, Field(pattern=_NAME)], WebhookTarget] = Field(
+    targets: dict[Annotated[str, AfterValidator(_target_name)], WebhookTarget] = Field(
         default_factory=dict
     )
     private_hosts: tuple[Annotated[str, AfterValidator(_host)], ...] = ()

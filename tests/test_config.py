@@ -283,3 +283,25 @@ def test_messages_are_kept_for_days_or_for_ever(
 def test_another_time_for_messages_is_a_mistake(given: object) -> None:
     with pytest.raises(ValidationError):
         RetentionSettings.model_validate({"messages": given})
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("retention: {messages: 1h}", "write 30d, or never"),
+        ("retention: {audit: 1h}", "write 400d"),
+        (
+            "webhooks: {targets: {A b: {url: 'https://x.test/', agents: [b]}}}",
+            "'A b' is no name of a target; write up to 40 lower-case letters",
+        ),
+        (
+            (
+                "webhooks: {targets: {b: {url: 'https://x.test/', agents: [b], "
+                "secrets: [1, 2, 3, 4]}}}"
+            ),
+            "'webhooks.targets.b.secrets': write 3 at most",
+        ),
+    ],
+)
+def test_what_to_write_instead_is_said(file: Path, text: str, what: str) -> None:
+    assert what in refusal(file, text)

@@ -97,5 +97,12 @@ async def _run_in_sandbox(command: CommandContext, port: int) -> None:
         console.good(f"Agents: {agents}. You are Dan; ask with '@twokey ...'.")
         for line in holders(policy, demo.sandbox.workspace):
             console.note(line)
-        console.note("Switch to one of them to decide. Ctrl+C stops everything.")
+        console.note("Switch to one of them to decide.")
+        # Another command would otherwise open the store of `twokey run`, and make, for
+        # example, an API key that this gateway refuses.
+        console.note(
+            "Commands beside it, in another terminal: "
+            f"TWOKEY_DATA_DIR={settings.data_dir / 'sandbox'} twokey …"
+        )
+        console.note("Ctrl+C stops everything.")
         await until_stopped(demo.stack.twokey.reload, demo.stack.twokey.store)

@@ -105,6 +105,13 @@ ENCRYPTION_TABLE = (
         OF_RECORDS,
     ),
     Mutant(
+        "what a tool says late is encrypted",
+        RECORDS,
+        '{"d", "r", "late", "acknowledged",',
+        '{"d", "r", "acknowledged",',
+        OF_RECORDS,
+    ),
+    Mutant(
         "a data key is wrapped by the newest secret",
         RECORDS,
         "        if wrapped_by(wrapped) != self._keys.current:\n",

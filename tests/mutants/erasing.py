@@ -67,7 +67,7 @@ ERASING_TABLE = (
         STORE,
         "        if found.tenant != self.tenant or found.name is",
         "        if found.name is",
-        ERASING,
+        BOUNDS,
     ),
     Mutant(
         "who erased is not erased",

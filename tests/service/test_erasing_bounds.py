@@ -18,6 +18,7 @@ from twokey.gateway.approvals.record import approval_of
 from twokey.gateway.protocol.records import Person
 from twokey.gateway.protocol.wire import ProposedCall, Turn, TurnRef
 from twokey.gateway.service import sealing
+from twokey.gateway.service.erasing import Eraser
 from twokey.gateway.store.erasing import erase_approval
 from twokey.gateway.store.keys import KEEP_MS
 from twokey.gateway.store.store import Store
@@ -77,6 +78,17 @@ async def test_a_person_is_found_where_they_acted_and_by_their_whole_id(
 
     assert (acted.approvals, acted.live) == ((), 2)
     assert (other.approvals, other.live) == ((), 0)
+
+
+async def test_entries_of_another_tenant_are_left_alone(
+    harness: ServiceHarness,
+) -> None:
+    await rejected(harness)
+
+    eraser = Eraser(harness.store, tenant="acme")
+    found = await eraser.erase(ANA.user, by="x", is_rehearsal=True)
+
+    assert (found.approvals, found.entries, found.live) == ((), 0, 0)
 
 
 async def test_what_changed_since_it_was_read_is_not_erased(

@@ -10,13 +10,14 @@ from redis.asyncio import Redis
 from tests.service.harness import ANA, BEN, ServiceHarness, claim_of
 from tests.store_secrets import SECRETS
 from tests.streams import announced, audit_entries
-from twokey.gateway.approvals.decisions import Approve, Edit, Reject
+from twokey.gateway.approvals.decisions import Approve, Edit, Reconcile, Reject
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.errors import CorruptRecord, ForgedRecord, NewerRecord
 from twokey.gateway.protocol.digest import action_args
 from twokey.gateway.protocol.records import Result
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.protocol.verbs import Finding
 from twokey.gateway.protocol.wire import Claimed, Refused
 from twokey.gateway.store import codec
 from twokey.gateway.store.connection import fields
@@ -92,6 +93,28 @@ async def test_nothing_that_was_written_is_readable_in_the_record(
     for text in (head, pinned):
         for word in (WORD, "process_refund", "U0DAN", "U0ANA", "amount"):
             assert word.encode() not in text
+
+
+async def test_who_acknowledged_and_what_a_tool_says_late_is_not_readable(
+    harness: ServiceHarness,
+) -> None:
+    click, claim = await harness.refund()
+    await harness.reviews.times.acknowledge(click.approval, ANA)
+    head, _ = await stored(harness, click.approval)
+    assert b"acknowledged=" + MARK in head
+
+    await harness.reviews.decide(click, Approve(), ANA)
+    reply = await harness.agents.claim(claim)
+    assert isinstance(reply, Claimed)
+    await harness.owner_dies(claim.item_id)
+    await harness.sweeper.sweep()
+    doubtful = await harness.click_on(claim.item_id)
+    await harness.reviews.decide(doubtful, Reconcile(finding=Finding.SKIP), ANA)
+    await harness.agents.finish(claim.item_id, reply.fence, RAN)
+
+    assert (await harness.item(claim.item_id)).late_result == RAN
+    head, _ = await stored(harness, click.approval)
+    assert b"0:late=" + MARK in head
 
 
 async def test_another_process_with_the_secret_reads_all_of_it(

@@ -144,11 +144,11 @@ def tell_bundle(report: BundleReport, *, has_stories: bool, is_json: bool) -> No
         console.as_json(_bundle_row(report, stories, has_stories=has_stories))
         return
     if not report.is_verified:
-        where = ""
+        where = ":"
         if report.bad_index is not None:
-            where = f" The first bad entry is {report.bad_index} of {report.bad_log}:"
+            where = f". The first bad entry is {report.bad_index} of {report.bad_log}:"
         problem = console.printable(report.problem)
-        console.bad(f"The bundle is not verified.{where} {problem}.")
+        console.bad(f"The bundle is not verified{where} {problem}.")
         return
     sample = report.header.get("sample")
     for log in report.logs:

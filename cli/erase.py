@@ -66,7 +66,8 @@ def _say(found: Erasure, *, is_erased: bool) -> None:
     counts = f"approvals: {len(found.approvals)}, audit entries: {found.entries}"
     say(f"{done}: {counts}.")
     for one in found.approvals:
-        say(f"  {console.printable(one)}")
+        before = ", of which only audit entries are left" if one in found.gone else ""
+        say(f"  {console.printable(one)}{before}")
     for one, why in found.kept.items():
         console.bad(f"{console.printable(one)} is kept: {why}.")
     if found.live:

@@ -35,6 +35,8 @@ _OPEN = {
     ItemState.IN_DOUBT,
 }
 
+_GONE = "gone"
+
 WHY_KEPT = {
     "open": "something of it is still to happen; decide it, or let it expire, first",
     "running": "the run of its thread has not ended; its agent may ask for the result",
@@ -50,6 +52,7 @@ class Erasure(Record):
 
     Attributes:
         approvals: ids of approvals.
+        gone: those of them whose records were gone before: erased, or their time over.
         kept: ids of those that were not erased, and why.
         entries: of the audit log: who acted, their words and details.
         live: entries that are in the store and in no segment yet: nothing changes
@@ -57,6 +60,7 @@ class Erasure(Record):
     """
 
     approvals: tuple[str, ...] = ()
+    gone: tuple[str, ...] = ()
     kept: dict[str, str] = Field(default_factory=dict)
     entries: int = 0
     live: int = 0
@@ -91,11 +95,14 @@ class Eraser(TenantService):
             )
         ids = await self._asked_by(what) if is_person else [what]
         kept: dict[str, str] = {}
-        for one in ids:
+        gone: list[str] = []
+        for one in dict.fromkeys(ids):
             why = await self._erase(
                 one, by, is_rehearsal=is_rehearsal, is_person=is_person
             )
-            if why:
+            if why == _GONE:
+                gone.append(one)
+            elif why:
                 kept[one] = WHY_KEPT[why]
         erased = tuple(dict.fromkeys(one for one in ids if one not in kept))
         wanted = Wanted(self._tenant, frozenset(erased), what if is_person else "")
@@ -105,12 +112,18 @@ class Eraser(TenantService):
                 self._store, keys, wanted, is_rehearsal=is_rehearsal
             )
             entries, live = entries + found, live + left
-        return Erasure(approvals=erased, kept=kept, entries=entries, live=live)
+        return Erasure(
+            approvals=erased,
+            gone=tuple(gone),
+            kept=kept,
+            entries=entries,
+            live=live,
+        )
 
     async def _erase(
         self, approval_id: str, by: str, *, is_rehearsal: bool, is_person: bool
     ) -> str:
-        """Erase one; return why it is kept, "" for none."""
+        """Erase one; return why it is kept or was gone before, "" for neither."""
         try:
             found = await self._read(approval_id)
         except NewerRecord:
@@ -119,8 +132,8 @@ class Eraser(TenantService):
             return "corrupt"
         keys = self._store.keys_of_approval(approval_id)
         if found is None or keys is None:
-            # Erased before, or its time is over: what is left is in the audit log.
-            return ""
+            # What is left of it is in the audit log.
+            return _GONE
         if is_rehearsal:
             return "open" if any(one.state in _OPEN for one in found.items) else ""
         outcome = await erase_approval(

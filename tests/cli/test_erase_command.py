@@ -111,6 +111,8 @@ def test_what_was_erased_can_be_named_again(url: str, tmp_path: Path) -> None:
     ended, _ = asyncio.run(_rejected(url))
     typed(url, tmp_path, ended, "--yes")
 
-    _, said = typed(url, tmp_path, ended, "--json")
+    _, said = typed(url, tmp_path, ended)
+    _, row = typed(url, tmp_path, ended, "--json")
 
-    assert json.loads(said)["approvals"] == [ended]
+    assert f"{ended}, of which only audit entries are left" in said
+    assert json.loads(row)["approvals"] == json.loads(row)["gone"] == [ended]

@@ -295,6 +295,9 @@ async def test_a_bundle_is_verified_without_store_and_settings(
     assert (code, "The first bad entry is" in out) == (1, True)
     code, out = await tell(*words, "--json", offline=True)
     assert (code, json.loads(out)["verified"]) == (1, False)
+    file.write_bytes(b"no bundle")
+    code, out = await tell(*words, offline=True)
+    assert (code, "is not verified: " in out) == (1, True)
 
 
 async def test_the_entries_of_an_approval_are_proven_by_a_command(

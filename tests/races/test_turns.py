@@ -157,7 +157,7 @@ async def test_who_is_cancelled_in_their_turn_keeps_no_other_from_it(
     evalsha, writing, slow = store.conn.evalsha, asyncio.Event(), asyncio.Event()
 
     async def late(script: str, *args: Any, **options: Any) -> Any:
-        if "-- ARGV[7] fields" in script:
+        if "-- ARGV[1] change" in script:
             writing.set()
             await slow.wait()
         return await evalsha(script, *args, **options)

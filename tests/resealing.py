@@ -9,8 +9,8 @@ past this, by a connection of their own (see `tests.security`).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from typing import Any, cast
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, cast
 
 import pytest
 
@@ -30,6 +30,21 @@ _RECORD = re.compile(r"(?P<base>tk:\{s\d+\}:)[ap]:(?P<id>ap_s\d+_[0-9a-f]{32})")
 _WRITES = {"HSET", "HDEL", "HINCRBY", "SET"}
 
 
+class _Name(NamedTuple):
+    """Of a record: what its keys begin with, and its id."""
+
+    base: str
+    approval: str
+
+    @property
+    def head(self) -> bytes:
+        return f"{self.base}a:{self.approval}".encode()
+
+    @property
+    def pinned(self) -> bytes:
+        return f"{self.base}p:{self.approval}".encode()
+
+
 def reseal_writes(patch: pytest.MonkeyPatch) -> None:
     """Seal anew what commands that are sent one by one change of a record."""
     command, transaction = Connection.command, Connection.transaction
@@ -40,71 +55,108 @@ def reseal_writes(patch: pytest.MonkeyPatch) -> None:
         is_ours = known.seal in replaced or seal in replaced
         return is_replayed(Lasting(known.rev) if is_ours else known, rev, seal)
 
-    async def command_then_seal(conn: Connection, *words: Argument) -> Reply:
-        found = await _sealed_ones(transaction, conn, [words])
-        reply = await command(conn, *words)
-        replaced.update(await _seal(transaction, conn, found))
-        return reply
+    async def command_and_seal(conn: Connection, *words: Argument) -> Reply:
+        if not (found := await _sealed_ones(transaction, conn, [words])):
+            return await command(conn, *words)
+        return (await write(conn, [words], found))[0]
 
-    async def transaction_then_seal(
+    async def transaction_and_seal(
         conn: Connection, *commands: Sequence[Argument]
     ) -> list[Reply]:
-        found = await _sealed_ones(transaction, conn, commands)
-        replies = await transaction(conn, *commands)
-        replaced.update(await _seal(transaction, conn, found))
-        return replies
+        if not (found := await _sealed_ones(transaction, conn, commands)):
+            return await transaction(conn, *commands)
+        return await write(conn, commands, found)
 
-    patch.setattr(Connection, "command", command_then_seal)
-    patch.setattr(Connection, "transaction", transaction_then_seal)
+    async def write(
+        conn: Connection,
+        commands: Sequence[Sequence[Argument]],
+        found: Mapping[_Name, Stored],
+    ) -> list[Reply]:
+        replaced.update(one.seal for one in found.values())
+        # In one step: a worker that reads in between would find a forgery.
+        seals = [
+            _sealing(conn, name, _after(stored, name, commands))
+            for name, stored in found.items()
+        ]
+        replies = await transaction(conn, *commands, *(one for one in seals if one))
+        for name in found:
+            now = await _stored(transaction, conn, name)
+            # Where something else was written meanwhile.
+            if not _is_sealed(conn, name, now) and (again := _sealing(conn, name, now)):
+                await transaction(conn, again)
+        return replies[: len(commands)]
+
+    patch.setattr(Connection, "command", command_and_seal)
+    patch.setattr(Connection, "transaction", transaction_and_seal)
     patch.setattr(Lasting, "is_replayed", is_replayed_under_our_seals)
 
 
 async def _sealed_ones(
     ask: Any, conn: Connection, commands: Iterable[Sequence[Argument]]
-) -> list[tuple[str, str]]:
-    """Return which records these commands write to that are sealed now."""
+) -> dict[_Name, Stored]:
+    """Return the records that these commands write to and that are sealed now."""
     names = {
         str(one[1])
         for one in commands
         if len(one) > 1 and str(one[0]).upper() in _WRITES
     }
     found = {
-        (match["base"], match["id"])
+        _Name(match["base"], match["id"])
         for name in names
         if (match := _RECORD.fullmatch(name))
     }
-    return [one for one in found if await _is_sealed(ask, conn, *one)]
+    stored = {name: await _stored(ask, conn, name) for name in found}
+    return {name: one for name, one in stored.items() if _is_sealed(conn, name, one)}
 
 
-async def _is_sealed(ask: Any, conn: Connection, base: str, approval: str) -> bool:
-    stored = await _stored(ask, conn, base, approval)
+def _is_sealed(conn: Connection, name: _Name, stored: Stored) -> bool:
     try:
-        RecordSeals(conn).check(approval, stored)
+        RecordSeals(conn).check(name.approval, stored)
     except TwokeyError:
         return False
     return SEAL in stored.head
 
 
-async def _seal(ask: Any, conn: Connection, found: list[tuple[str, str]]) -> set[bytes]:
-    """Seal records anew; return the seals that they had."""
-    seals, replaced = RecordSeals(conn), set[bytes]()
-    for base, approval in found:
-        stored = await _stored(ask, conn, base, approval)
-        if not stored.head or not stored.pinned:
-            continue
-        words: list[Argument] = ["HSET", f"{base}a:{approval}"]
-        after = sealed(seals, approval, stored)
-        words += [SEAL, after.seal]
-        if CHECKED in stored.head:
-            at = stored.head[CHECKED].decode()
-            words += [CHECKED_SEAL, seals.of_moment(approval, CHECKED, at)]
-        await ask(conn, words)
-        replaced.add(stored.seal)
-    return replaced
+def _after(
+    stored: Stored, name: _Name, commands: Iterable[Sequence[Argument]]
+) -> Stored:
+    """Return a record as it is after these commands."""
+    head, pinned = dict(stored.head), stored.pinned
+    for verb, key, *rest in (map(_text, one) for one in commands):
+        if key == name.head and verb == b"HSET":
+            head |= {
+                one.decode(): new
+                for one, new in zip(rest[::2], rest[1::2], strict=True)
+            }
+        elif key == name.head and verb == b"HDEL":
+            head = {one: old for one, old in head.items() if one.encode() not in rest}
+        elif key == name.head and verb == b"HINCRBY":
+            field, by = rest
+            head[field.decode()] = _text(int(head.get(field.decode(), 0)) + int(by))
+        elif key == name.pinned and verb == b"SET":
+            pinned = rest[0]
+    return Stored(head, pinned)
 
 
-async def _stored(ask: Any, conn: Connection, base: str, approval: str) -> Stored:
+def _text(one: Argument) -> bytes:
+    return one if isinstance(one, bytes) else str(one).encode()
+
+
+def _sealing(conn: Connection, name: _Name, stored: Stored) -> list[Argument]:
+    """Return the command that seals a record; empty where there is none."""
+    if not stored.head or not stored.pinned:
+        return []
+    seals = RecordSeals(conn)
+    words: list[Argument] = ["HSET", name.head.decode()]
+    words += [SEAL, sealed(seals, name.approval, stored).seal]
+    if CHECKED in stored.head:
+        at = stored.head[CHECKED].decode()
+        words += [CHECKED_SEAL, seals.of_moment(name.approval, CHECKED, at)]
+    return words
+
+
+async def _stored(ask: Any, conn: Connection, name: _Name) -> Stored:
     head, pinned = await ask(
-        conn, ["HGETALL", f"{base}a:{approval}"], ["GET", f"{base}p:{approval}"]
+        conn, ["HGETALL", name.head.decode()], ["GET", name.pinned.decode()]
     )
     return Stored(fields(head), cast("bytes", pinned or b""))

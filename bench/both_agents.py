@@ -31,16 +31,14 @@ from twokey.gateway.store.open_store import open_store
 from twokey.gateway.store.store import Store
 
 AGENT = "support"
-POLICY = load_policy(
-    """
+RULES = """
 version: 1
 defaults: {tier: approve, expires_in: 1h, channel: C0BENCH, reviewers: [U0ANA]}
 protect: {pending_per_agent: 10000, requests_per_10m: 100000}
 tools:
   refund: {tier: approve}
-""",
-    "bench.yml",
-)
+"""
+POLICY = load_policy(RULES, "bench.yml")
 DAN = Person(team="T0", user="U0DAN", name="Dan")
 ANA = Reviewer(team="T0", user="U0ANA", name="Ana", account=AccountKind.MEMBER)
 

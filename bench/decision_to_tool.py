@@ -84,7 +84,7 @@ async def measured(plan: Plan) -> Figure:
     """Run all of them as often as the plan says."""
     async with subjects() as (stub, found):
         for subject in found:
-            await _once(subject, stub, f"{subject.name} warms up")
+            await one_approval(subject, stub, f"{subject.name} warms up")
         rounds = [
             await _round(found, stub, plan.approvals, turn)
             for turn in range(plan.rounds)
@@ -318,11 +318,11 @@ async def _round(
     for number in range(approvals):
         for row, subject in zip(taken, subjects, strict=True):
             order = f"{subject.name} {turn}.{number}"
-            row.append(await _once(subject, stub, order))
+            row.append(await one_approval(subject, stub, order))
     return [tuple(row) for row in taken]
 
 
-async def _once(subject: Subject, stub: PaymentsStub, order: str) -> float:
+async def one_approval(subject: Subject, stub: PaymentsStub, order: str) -> float:
     """Return how long one approval took from decision to tool start, in ms."""
     async with asyncio.timeout(_TIMEOUT_S):
         await subject.propose(order)

@@ -2,4 +2,4 @@
 
 from __future__ import annotations
 
-SECRETS = (b"the secret of what is measured",)
+SECRETS = (b"the secrets of what is measured!",)

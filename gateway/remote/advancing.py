@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 
 from twokey.gateway.client.http_threads import HttpThreads
 from twokey.gateway.errors import (
@@ -43,6 +44,14 @@ MAX_STALE = 8
 """How often a question may vanish between reading and answering it, in one step."""
 
 
+@dataclass(frozen=True, slots=True)
+class Foreseen:
+    """Answers that a wait ended with, and where the thread stood meanwhile."""
+
+    state: ThreadState
+    answers: Answers
+
+
 class RemoteAdvancer:
     """Everything that is done to threads here; the caller holds the thread's lease.
 
@@ -68,15 +77,32 @@ class RemoteAdvancer:
         return await self.forward(run, runner)
 
     async def forward(
-        self, run: RunRef, runner: Runner, *, past_limits: bool = False
+        self,
+        run: RunRef,
+        runner: Runner,
+        *,
+        past_limits: bool = False,
+        state: ThreadState | None = None,
+        foreseen: Foreseen | None = None,
     ) -> ThreadState:
         """Advance a thread until it waits or ends; return where it stands.
+
+        Args:
+            run: of the thread.
+            runner: runs it.
+            past_limits: go on where it stands at a limit.
+            state: where it stands, as it was read under the lease.
+            foreseen: answers that were read before the lease was taken. They count
+                where the thread stands as it did then: an answer does not change, and
+                each call is claimed before it runs.
 
         Raises:
             ThreadHalted: when the thread stands at a limit or a breakpoint.
             GraphError: when it does not take an answer.
         """
-        state = await self._until_waiting(run, runner, past_limits=past_limits)
+        state = await self._until_waiting(
+            run, runner, past_limits=past_limits, state=state, foreseen=foreseen
+        )
         # A question of another library may stand in front of the tools, which then
         # have not asked yet.
         if state.exists and all(question_of(one) for one in state.pending):
@@ -105,13 +131,24 @@ class RemoteAdvancer:
         return _answers(ours, found)
 
     async def _until_waiting(
-        self, run: RunRef, runner: Runner, *, past_limits: bool = False
+        self,
+        run: RunRef,
+        runner: Runner,
+        *,
+        past_limits: bool = False,
+        state: ThreadState | None = None,
+        foreseen: Foreseen | None = None,
     ) -> ThreadState:
         sent: set[str] = set()
         stale, has_run = 0, False
-        state = await runner.probe(run.thread)
+        state = state or await runner.probe(run.thread)
         while True:
-            found = await self.answers(run, state.pending)
+            if foreseen is not None and foreseen.state == state:
+                found = foreseen.answers
+            else:
+                found = await self.answers(run, state.pending)
+            # Once: after a step, others may be there as well.
+            foreseen = None
             fresh = found.without(sent)
             if fresh.ready:
                 refused = await self._answer(run, runner, fresh, state)

@@ -14,7 +14,7 @@ import copy
 import logging
 from collections.abc import Coroutine, Sequence
 from functools import partial
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from langgraph.types import Interrupt
 
@@ -28,7 +28,7 @@ from twokey.gateway.errors import (
 from twokey.gateway.failures import log_failure
 from twokey.gateway.protocol.port import Gateway, connected
 from twokey.gateway.protocol.records import RunRef
-from twokey.gateway.remote.advancing import RemoteAdvancer
+from twokey.gateway.remote.advancing import Foreseen, RemoteAdvancer
 from twokey.gateway.remote.leases import thread_lease
 from twokey.gateway.resume.classification import ThreadHalted
 from twokey.gateway.resume.diagnosis import diagnose
@@ -44,6 +44,8 @@ from twokey.gateway.resume.transient_retry import (
     retry_transient,
 )
 from twokey.gateway.retrying import RetrySettings
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -212,6 +214,7 @@ class RemoteThreadRuns:
     ) -> ThreadState:
         """Bring a thread forward until it rests for good, or another drive does."""
         attempts, has_waited = _Attempts(run, self._retries), False
+        foreseen: Foreseen | None = None
         while True:
             if self._closing.is_set():
                 raise ThreadUnavailable(
@@ -221,7 +224,9 @@ class RemoteThreadRuns:
             if drive.successor is not None:
                 return await asyncio.shield(drive.successor.task)
             try:
-                state = await self._advance(run, runner, given, has_begun=has_waited)
+                state = await self._advance(
+                    run, runner, given, has_begun=has_waited, foreseen=foreseen
+                )
             except Exception as error:
                 if not (
                     has_waited
@@ -237,6 +242,7 @@ class RemoteThreadRuns:
                 if pause_s is None:
                     raise
                 await self._until_moved(drive, asyncio.sleep(pause_s))
+                foreseen = None
                 if given is not None and await _has_taken(runner, run, given):
                     # Given again after somebody gave another one, it would be a new
                     # message.
@@ -247,10 +253,16 @@ class RemoteThreadRuns:
             given = None
             if rests_for_good(state):
                 return state
-            await self._until_moved(drive, self._next_answer(run, state))
+            foreseen = await self._until_moved(drive, self._next_answer(run, state))
 
     async def _advance(
-        self, run: RunRef, runner: LangGraphLocal, given: object, *, has_begun: bool
+        self,
+        run: RunRef,
+        runner: LangGraphLocal,
+        given: object,
+        *,
+        has_begun: bool,
+        foreseen: Foreseen | None,
     ) -> ThreadState:
         async def work() -> ThreadState:
             key = "" if given is None else input_key(given)
@@ -261,7 +273,9 @@ class RemoteThreadRuns:
                 raise NoThread(run, " to go on with; give it an input")
             # The same input once more is a retry, not a second message.
             if given is None or state.taken == key:
-                return await self._advancer.forward(run, runner, past_limits=True)
+                return await self._advancer.forward(
+                    run, runner, past_limits=True, state=state, foreseen=foreseen
+                )
             # A copy, because LangGraph writes ids into the messages it is given.
             fresh = copy.deepcopy(given)
             return await self._advancer.begin(
@@ -271,10 +285,13 @@ class RemoteThreadRuns:
         with connected(self._gateway, run):
             return await while_held(thread_lease(self._threads, run), work)
 
-    async def _until_moved(self, drive: Drive, work: Coroutine[Any, Any, None]) -> None:
+    async def _until_moved(
+        self, drive: Drive, work: Coroutine[Any, Any, T]
+    ) -> T | None:
         """Wait for work; end early with news, another drive, or the end of it all."""
         others = (drive.replaced.wait(), drive.news.wait(), self._closing.wait())
-        tasks = [asyncio.create_task(one) for one in (work, *others)]
+        waiting = asyncio.create_task(work)
+        tasks: list[asyncio.Task[Any]] = [waiting, *map(asyncio.create_task, others)]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -282,16 +299,18 @@ class RemoteThreadRuns:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             drive.news.clear()
+        is_done = not waiting.cancelled() and waiting.exception() is None
+        return waiting.result() if is_done else None
 
-    async def _next_answer(self, run: RunRef, state: ThreadState) -> None:
+    async def _next_answer(self, run: RunRef, state: ThreadState) -> Foreseen | None:
         """Wait until a question of a thread may have an answer; no longer than a poll.
 
         What cannot be asked now is waited for as well: the next attempt says why.
         """
         if not asked_items(state.pending):
-            return
+            return None
         try:
-            await self._advancer.answers(run, state.pending, wait_s=POLL_S)
+            found = await self._advancer.answers(run, state.pending, wait_s=POLL_S)
         except TwokeyError as error:
             logger.warning(
                 "thread.not_followed agent=%s thread=%s error=%s",
@@ -300,6 +319,8 @@ class RemoteThreadRuns:
                 type(error).__name__,
             )
             await asyncio.sleep(BUSY_S)
+            return None
+        return Foreseen(state, found)
 
     def _ended(self, run: RunRef, drive: Drive) -> None:
         if self._drives.get(run) is drive:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,6 +20,7 @@ from tests.resume.resume_stack import AT_ONCE, RULES
 from tests.resume.test_embed import Name, asked, decide, refund
 from twokey.gateway.approvals.decisions import Reject
 from twokey.gateway.client import choice
+from twokey.gateway.client.http_threads import HttpThreads
 from twokey.gateway.embed import Twokey
 from twokey.gateway.errors import (
     GraphError,
@@ -29,10 +31,13 @@ from twokey.gateway.errors import (
 )
 from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.remote import thread_runs
+from twokey.gateway.remote.advancing import Foreseen
 from twokey.gateway.remote.leases import thread_lease
 from twokey.gateway.remote.program import RemoteTwokey
 from twokey.gateway.remote.without_store import Twokey as WithoutStore
 from twokey.gateway.resume.held_work import while_held
+from twokey.gateway.resume.questions import Answers
+from twokey.gateway.resume.runner import ThreadState
 from twokey.gateway.store.store import Store
 
 AT: dict[str, Any] = {"thread_id": "t1", "agent": "shop"}
@@ -275,3 +280,49 @@ async def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(SettingsError, match=r"twokey\[server\]"):
         WithoutStore()
     assert WithoutStore.remote is Twokey.remote
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Return how long each question that got an answer was allowed to wait."""
+    answers, seen = HttpThreads.answers, list[float]()
+
+    async def noted(
+        self: HttpThreads, run: RunRef, questions: Any, *, wait_s: float = 0.0
+    ) -> Any:
+        found = await answers(self, run, questions, wait_s=wait_s)
+        if found:
+            seen.append(wait_s)
+        return found
+
+    monkeypatch.setattr(HttpThreads, "answers", noted)
+    return seen
+
+
+async def test_an_answer_that_a_wait_ended_with_is_not_asked_for_again(
+    store: Store, tmp_path: Path, waits: list[float]
+) -> None:
+    async with remote_program(store, RULES, tmp_path, retries=AT_ONCE) as tk:
+        run = asyncio.create_task(tk.run(sample_tools.graph, refund(), **AT))
+        await decide(tk, await asked(tk))
+        await run
+
+    assert waits in ([thread_runs.POLL_S], [0.0])
+
+
+async def test_an_answer_of_where_the_thread_stood_before_is_asked_for_again(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waits: list[float]
+) -> None:
+    """Another process may have gone on with it before the lease was taken."""
+
+    def elsewhere(state: ThreadState, found: Answers) -> Foreseen:
+        return Foreseen(replace(state, checkpoint="older"), found)
+
+    monkeypatch.setattr(thread_runs, "Foreseen", elsewhere)
+    async with remote_program(store, RULES, tmp_path, retries=AT_ONCE) as tk:
+        run = asyncio.create_task(tk.run(sample_tools.graph, refund(), **AT))
+        await decide(tk, await asked(tk))
+        final = await run
+
+    assert waits[-1] == 0.0
+    assert final["messages"][-1].text == "refunded 78291 899"

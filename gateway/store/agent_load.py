@@ -17,7 +17,7 @@ from twokey.gateway.approvals.record import Approval, DecisionRecord, Item
 from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.records import Record, RunRef
 from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.store.audit_seals import decrypted_rejection, event_texts
+from twokey.gateway.store.audit_seals import event_texts, opened_rejection
 from twokey.gateway.store.connection import (
     Argument,
     Connection,
@@ -37,7 +37,7 @@ from twokey.gateway.store.freezes import (
 from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.precedents import Known, read_all
 from twokey.gateway.store.script import Script
-from twokey.gateway.store.sealing import Sealing
+from twokey.gateway.store.sealing import Sealed, Sealing
 from twokey.gateway.store.threads import ThreadFacts, read_facts
 
 LOAD_CONTEXT = Script("load_context", writes=False)
@@ -49,6 +49,10 @@ ASKED_MS = 10 * 60 * 1000
 
 FAILED_MS = 60 * 60 * 1000
 """How long a failed execution counts among the failures of its agent."""
+
+
+_LONGEST_TURN = 15
+"""Digits of a number of a turn, at most."""
 
 
 class Rejection(Record):
@@ -221,7 +225,9 @@ class AgentLoadStore:
             requests_10m=requests_10m,
             failures=failures,
             rejections=rejections,
-            rejected=_rejected(self._conn, fields(reply[6])),
+            rejected=await self._rejected(
+                keys, tenant, agent, thread, fields(reply[6])
+            ),
             precedents=read_all(self._conn, precedents, cast("list[Reply]", reply[7])),
         )
 
@@ -246,14 +252,32 @@ class AgentLoadStore:
         reply = await self._conn.command("GET", keys.turn(turn_key))
         return cast("bytes", reply or b"")
 
-
-def _rejected(conn: Connection, found: dict[str, bytes]) -> dict[str, Rejection]:
-    # The turn that is being evaluated comes after those that are counted.
-    turns = number(found.pop("turns", None)) + 1
-    rejections: dict[str, Rejection] = {}
-    for call, value in found.items():
-        turn, _, body = value.partition(b" ")
-        body = decrypted_rejection(conn, call, body)
-        rejection = Rejection.model_validate_json(body)
-        rejections[call] = rejection.with_(turns_ago=turns - number(turn))
-    return rejections
+    async def _rejected(
+        self,
+        keys: Keys,
+        tenant: str,
+        agent: str,
+        thread: str,
+        found: dict[str, bytes],
+    ) -> dict[str, Rejection]:
+        """Read what was rejected; report, and leave out, what was not sealed for it."""
+        name = keys.rejected(tenant, agent, thread)
+        # The turn that is being evaluated comes after those that are counted.
+        turns = number(found.pop("turns", None)) + 1
+        rejections: dict[str, Rejection] = {}
+        for call, value in found.items():
+            turn, _, stored = value.partition(b" ")
+            body = opened_rejection(self._conn, name, call, stored)
+            if body is None or not (turn.isdigit() and len(turn) <= _LONGEST_TURN):
+                await self._sealing.refuse(
+                    keys,
+                    Sealed.REJECTION,
+                    value,
+                    tenant=tenant,
+                    agent=agent,
+                    thread=thread,
+                )
+                continue
+            rejection = Rejection.model_validate_json(body)
+            rejections[call] = rejection.with_(turns_ago=turns - number(turn))
+        return rejections

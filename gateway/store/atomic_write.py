@@ -267,7 +267,9 @@ def _moves(
             conn, keys, change.events, of=[before.id], rev=before.rev + 1
         ),
         "job": job_text(change),
-        "rejection": with_sealed_event(conn, keys, _rejection(before, what)),
+        "rejection": with_sealed_event(
+            conn, keys, _keys_of(keys, before)["rejected"], _rejection(before, what)
+        ),
         "failed": _failed(before, after),
         "precedents": rows_of_change(conn, keys, before, after),
         "seen": seen_precedents(one.known for one in what.inputs.values() if one.known),

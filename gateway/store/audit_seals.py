@@ -22,6 +22,7 @@ from twokey.gateway.approvals.audit_leaf import SealState
 from twokey.gateway.approvals.events import Event
 from twokey.gateway.store.connection import Connection
 from twokey.gateway.store.keys import Keys
+from twokey.gateway.store.sealed_words import opened_words, sealed_words
 from twokey.gateway.store.text_encryption import decrypted_text, encrypted_text
 from twokey.gateway.trust.derived_keys import Purpose
 from twokey.gateway.trust.seals import seal_keys
@@ -121,34 +122,36 @@ def sealed_texts(
 
 
 def with_sealed_event(
-    conn: Connection, keys: Keys, rejection: Mapping[str, object]
+    conn: Connection, keys: Keys, rejected: str, rejection: Mapping[str, object]
 ) -> dict[str, object]:
     """Return what a rejection brings with it, with the seal of its event.
 
-    What people said of each call is encrypted.
+    What people said of each call is sealed, and encrypted, for where it is kept.
     """
     found = dict(rejection)
     if isinstance(calls := found.get("calls"), list):
         rows = cast("list[list[str]]", calls)
         found["calls"] = [
-            [one, _encrypted_rejection(conn, one, body)] for one, body in rows
+            [one, sealed_words(conn, (_REJECTION, rejected, one), body)]
+            for one, body in rows
         ]
     if isinstance(paused := found.get("event"), str):
         found["event"] = sealed_text(conn, keys, paused)
     return found
 
 
-def _encrypted_rejection(conn: Connection, call: str, body: str) -> str:
-    return encrypted_text(conn, (_REJECTION, call), body)
-
-
-def decrypted_rejection(conn: Connection, call: str, stored: bytes) -> bytes:
+def opened_rejection(
+    conn: Connection, rejected: str, call: str, stored: bytes
+) -> bytes | None:
     """Return what is kept of a call that was rejected in its thread.
 
-    Raises:
-        ValueError: it was encrypted, and not for this call.
+    None for what was not sealed for that thread and call.
     """
-    return decrypted_text(conn, (_REJECTION, call), stored)
+    try:
+        body, is_sealed = opened_words(conn, (_REJECTION, rejected, call), stored)
+    except ValueError:
+        return None
+    return body if is_sealed else None
 
 
 def read_seal(conn: Connection, keys: Keys, event: str, seal: str) -> EntrySeal:

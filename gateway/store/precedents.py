@@ -19,7 +19,7 @@ from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.approvals.repeating import precedent_of
 from twokey.gateway.store.connection import Connection, Reply, fields, text
 from twokey.gateway.store.keys import KEEP_MS, Keys
-from twokey.gateway.store.text_encryption import decrypted_text, encrypted_text
+from twokey.gateway.store.sealed_words import opened_words, sealed_words
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +50,9 @@ class Known:
 def encrypted_rows(conn: Connection, rows: Iterable[Row]) -> list[Row]:
     """Return rows with their bodies as they are stored."""
     return [
-        (key, call, kind, encrypted_text(conn, (_LABEL, key, call), body), keep_ms)
+        (key, call, kind, sealed_words(conn, (_LABEL, key, call), body), keep_ms)
+        if body
+        else (key, call, kind, body, keep_ms)
         for key, call, kind, body, keep_ms in rows
     ]
 
@@ -63,9 +65,13 @@ def read(conn: Connection, key: str, found: Mapping[str, bytes]) -> Known:
             continue
         try:
             since_ms, at_ms, _, stored = (value.split(b" ", 3) + [b""] * 4)[:4]
-            body = decrypted_text(conn, (_LABEL, key, call), stored)
+            body, is_sealed = opened_words(conn, (_LABEL, key, call), stored)
             one = Precedent.model_validate_json(body)
             one = one.with_(since_ms=int(since_ms), at_ms=int(at_ms))
+            if not is_sealed:
+                # It counts, as it stops a call at most; who decided it is not known.
+                logger.warning("precedent.unsealed call=%s", call)
+                one = one.with_(by=(), reason="")
         except (ValidationError, ValueError):
             logger.warning("precedent.unreadable call=%s", call)
             continue
@@ -126,7 +132,7 @@ def _placed(keys: Keys, approval: Approval, item: Item) -> tuple[str, Precedent]
 
 def body_of(conn: Connection, key: str, what: Precedent) -> str:
     """Return the text of a precedent as it is stored."""
-    return encrypted_text(conn, (_LABEL, key, what.call), _json(what))
+    return sealed_words(conn, (_LABEL, key, what.call), _json(what))
 
 
 def _json(what: Precedent) -> str:

@@ -43,6 +43,7 @@ class Sealed(StrEnum):
     TREE_NOTE = "audit tree"
     WEBHOOK = "webhook"
     MESSAGE = "message"
+    REJECTION = "rejection"
 
 
 class Sealing:

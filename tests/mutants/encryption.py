@@ -162,10 +162,24 @@ ENCRYPTION_TABLE = (
     ),
     Mutant(
         "what is kept of a rejected call is encrypted",
-        "gateway/store/audit_seals.py",
-        "    return encrypted_text(conn, (_REJECTION, call), body)\n",
-        "    return body\n",
+        "gateway/store/sealed_words.py",
+        "    text = encrypted_text(conn, place, body)\n",
+        "    text = body\n",
         CANARY,
+    ),
+    Mutant(
+        "what is kept of a rejected call is sealed",
+        "gateway/store/audit_seals.py",
+        "    return body if is_sealed else None\n",
+        "    return body\n",
+        "tests/security/test_forged_rejections.py",
+    ),
+    Mutant(
+        "words of a precedent are sealed",
+        "gateway/store/precedents.py",
+        "            if not is_sealed:\n",
+        "            if False:\n",
+        "tests/security/test_forged_rejections.py",
     ),
     Mutant(
         "an entry of the audit log is encrypted",

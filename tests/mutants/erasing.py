@@ -105,6 +105,20 @@ ERASING_TABLE = (
         ERASING,
     ),
     Mutant(
+        "no file is changed while a gateway seals",
+        STORE,
+        '            async with store.threads.lease(keys, "", "", "audit"):\n',
+        "            if True:\n",
+        BOUNDS,
+    ),
+    Mutant(
+        "an approval that never was is not said to be erased",
+        SERVICE,
+        "        if not is_person and not await self._is_known(what):\n",
+        "        if False:\n",
+        ERASING,
+    ),
+    Mutant(
         "who erases is told of entries that are in no file yet",
         STORE,
         "    return count, sum(wanted.has(one) for one in live)\n",

@@ -12,9 +12,11 @@ from tests.security.test_canary import dump
 from tests.service.audit_harness import AuditHarness
 from tests.service.harness import ANA, DAN, ServiceHarness
 from tests.service.test_erasing import WORD, erase, keys_of, rejected
+from tests.store_secrets import SECRETS
 from twokey.gateway.approvals.decisions import Click, Reject
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.approvals.record import approval_of
+from twokey.gateway.errors import ThreadUnavailable
 from twokey.gateway.protocol.records import Person
 from twokey.gateway.protocol.wire import ProposedCall, Turn, TurnRef
 from twokey.gateway.service import sealing
@@ -128,6 +130,19 @@ async def test_verdicts_and_who_read_it_go_with_an_approval(
     assert not (turns | {seen_by}) & (await dump(conn)).keys()
 
 
+async def in_files(house: AuditHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let what the audit log has be moved into a segment."""
+    monkeypatch.setattr(sealing, "SEAL_AFTER", timedelta(0))
+    store, keys = house.store, house.store.keys_of_tenant("default")
+
+    async def is_sealed() -> bool:
+        house.clock.now += 61
+        await house.writer.tick(is_last=True)
+        return (await store.audit(keys).sealed()).number > 0
+
+    await eventually(is_sealed)
+
+
 async def test_who_erased_is_known_after_all_that_is_erased(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,17 +150,30 @@ async def test_who_erased_is_known_after_all_that_is_erased(
     store.audit_folder = store.tree_folder
     click = await rejected(harness)
     await erase(harness, click.approval)
-    monkeypatch.setattr(sealing, "SEAL_AFTER", timedelta(0))
+    await in_files(house, monkeypatch)
 
-    async def is_sealed() -> bool:
-        house.clock.now += 61
-        await house.writer.tick(is_last=True)
-        return (await store.audit(keys_of(harness)).sealed()).number > 0
-
-    await eventually(is_sealed)
     found = await erase(harness, click.approval)
 
     assert found.entries > 0
     rows = [one async for one in store.audit(keys_of(harness)).entries()]
     [erasure] = [one for one in rows if one.name is EventName.APPROVAL_ERASED]
     assert (erasure.approval, erasure.actor) == (click.approval, "cli/eve")
+
+
+async def test_no_file_is_changed_while_a_gateway_seals(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house, harness = AuditHarness(store, tmp_path), ServiceHarness(store)
+    store.audit_folder = store.tree_folder
+    click = await rejected(harness)
+    await in_files(house, monkeypatch)
+
+    there = Store(store.conn.url, secrets=SECRETS, lease_ms=60_000)
+    async with there.threads.lease(keys_of(harness), "", "", "audit"):
+        with pytest.raises(ThreadUnavailable):
+            await erase(harness, click.approval)
+
+    rows = [one async for one in store.audit(keys_of(harness)).entries()]
+    assert WORD in {one.reason for one in rows}
+    assert (await erase(harness, click.approval)).entries > 0
+    await there.close()

@@ -35,6 +35,8 @@ DEAD_KEPT = timedelta(days=7)
 """How many messages that were given up are kept, and for how long."""
 
 _PAGE = 100
+_TIME = 14
+"""Digits of a time in milliseconds, at most; of one until the year 5000."""
 
 
 class Outcome(StrEnum):
@@ -279,4 +281,6 @@ def _delivery(body: bytes) -> Delivery | None:
 
 
 def _moment(value: str | None) -> int | None:
-    return int(value) if value and value.isdigit() else None
+    # Anybody may have written there: a number of many digits is no time.
+    is_time = value and value.isascii() and value.isdigit() and len(value) <= _TIME
+    return int(value) if value and is_time else None

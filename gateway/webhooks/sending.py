@@ -25,8 +25,9 @@ from typing import NoReturn
 from twokey.gateway.approvals.events import Event
 from twokey.gateway.approvals.security import SecurityEvent, SecurityKind
 from twokey.gateway.config import Settings
-from twokey.gateway.errors import StoreUnavailable
+from twokey.gateway.errors import CorruptRecord, NewerRecord, StoreUnavailable
 from twokey.gateway.failures import log_failure
+from twokey.gateway.protocol.webhooks import News
 from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.outbox import Outbox
 from twokey.gateway.store.readers import drop_idle_readers
@@ -110,13 +111,39 @@ class WebhookSender:
         Raises:
             StoreUnavailable: when a message is not known to be queued.
         """
+        known: dict[News, bool] = {}
         for name, target in self._settings.targets.items():
             found = messages(events, target, tenant=self._tenant, shard=shard, to=name)
             for message in found:
+                if message.news not in known:
+                    known[message.news] = await self._is_of_a_record(message.news)
+                if not known[message.news]:
+                    logger.error("webhook.unknown target=%s id=%s", name, message.id)
+                    continue
                 if await self._queues[name].put(message) == "full":
                     logger.error("webhook.dropped target=%s id=%s", name, message.id)
                     await self.report(name, "full")
                 self._wakes[name].set()
+
+    async def _is_of_a_record(self, news: News) -> bool:
+        """Return whether a record is of the thread that an event names.
+
+        Events have no seal: who can write to the store could have anything signed that
+        stands in one. What nobody can read was put aside, and its thread goes on.
+        """
+        try:
+            loaded = await self._store.approvals.load(news.approval)
+        except (CorruptRecord, NewerRecord):
+            return True
+        if loaded is None:
+            # Never there, erased, or its time is over: nobody waits for it.
+            return False
+        tenant, run = loaded.approval.tenant, loaded.approval.run_ref
+        return (tenant, run.agent, run.thread) == (
+            self._tenant,
+            news.agent,
+            news.thread,
+        )
 
     async def take(self, name: str) -> tuple[Taken, ...]:
         """Return messages to send now; waits for them for a while."""

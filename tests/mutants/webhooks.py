@@ -64,6 +64,13 @@ WEBHOOKS_TABLE = (
         OF_QUEUE,
     ),
     Mutant(
+        "a webhook tells of what a record confirms",
+        SENDING,
+        "                if not known[message.news]:\n",
+        "                if False:\n",
+        OF_QUEUE,
+    ),
+    Mutant(
         "the end of a webhook is recorded once",
         END,
         "if redis.call('HGET', KEYS[1], ARGV[1]) ~= ARGV[2] then",

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import eventually
+from tests.service.harness import ServiceHarness
 from tests.store_secrets import SECRETS
 from tests.topologies import Cluster
 from tests.webhooks.receiver import Receiver, receiving
-from tests.webhooks.test_sending import arrived, idle, telling
+from tests.webhooks.test_sending import approve, arrived, idle, telling
+from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.approvals.security import SecurityKind
 from twokey.gateway.protocol.webhooks import DECIDED, News
 from twokey.gateway.store.store import Store
@@ -93,6 +96,54 @@ async def test_what_somebody_else_queued_is_never_signed(
 
     assert receiver.requests == []
     assert store.security.counts[SecurityKind.SEAL_WRONG] == 1
+
+
+async def test_no_event_that_somebody_wrote_is_signed(
+    store: Store, receiver: Receiver
+) -> None:
+    harness = ServiceHarness(store)
+    keys = store.keys_of_tenant("default")
+    async with telling(store, receiver) as queue:
+        first = await approve(harness)
+        await eventually(arrived(receiver))
+        true = Event(
+            name=EventName.ITEM_REJECTED,
+            tenant="default",
+            agent="support",
+            thread="t1",
+            approval=first.approval,
+            item=f"{first.approval}.0",
+        )
+        for forged in (
+            true.with_(thread="of somebody"),
+            true.with_(agent="other"),
+            true.with_(approval="visit evil.test", item="x"),
+            true.with_(approval=f"ap_s0_{'a' * 32}"),
+            true.with_(approval=f"ap_s9_{'a' * 32}"),
+        ):
+            body = forged.model_dump_json(exclude_defaults=True)
+            await store.conn.command(
+                "XADD", keys.outbox, "*", "e", body, "at", forged.at_ms
+            )
+        # Events are read in their order.
+        second = await approve(harness, thread="t2")
+        await eventually(arrived(receiver, 2))
+        await eventually(idle(queue))
+
+    told = [json.loads(one.body)["data"] for one in receiver.requests]
+    assert [one["approval"] for one in told] == [first.approval, second.approval]
+
+
+@pytest.mark.parametrize("at", ["9" * 5000, "9" * 15, "\u00b2", "-1", "soon"])
+async def test_a_time_that_is_none_is_not_read(store: Store, at: str) -> None:
+    queue = WebhookQueue(store, tenant="default", target="app")
+    name = store.keys_of_tenant("default").webhook("default", "app", "state")
+    await store.conn.command("HSET", name, "ok", at, "failing", at)
+    await store.conn.command("PEXPIRE", name, 60_000)
+
+    standing = await queue.standing()
+
+    assert (standing.ok_ms, standing.failing_ms) == (None, None)
 
 
 async def test_a_queue_has_a_bound(

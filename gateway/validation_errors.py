@@ -33,6 +33,7 @@ _NEEDED = {
     "less_than_equal": "write {le} or less",
     "list_type": "a list is needed here, such as [a, b]",
     "model_type": "a mapping is needed here, lines of 'name: value'",
+    "path_type": "write the name of a file or folder, in quotes",
     "string_type": "text is needed here; put it in quotes",
     "too_long": "write {max_length} at most",
     "too_short": "name at least one",

@@ -290,6 +290,7 @@ def test_another_time_for_messages_is_a_mistake(given: object) -> None:
     [
         ("retention: {messages: 1h}", "write 30d, or never"),
         ("retention: {audit: 1h}", "write 400d"),
+        ("audit_folder: 3", "'audit_folder': write the name of a file or folder"),
         (
             "webhooks: {targets: {A b: {url: 'https://x.test/', agents: [b]}}}",
             "'A b' is no name of a target; write up to 40 lower-case letters",

@@ -224,6 +224,7 @@ async def test_a_message_is_sent_again_under_the_same_id(
     receiver.answer = in_turn
     async with telling(store, receiver) as queue:
         await approve(ServiceHarness(store))
+        await eventually(arrived(receiver, 5))
         await eventually(idle(queue))
         standing = await queue.standing()
 

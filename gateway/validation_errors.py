@@ -35,7 +35,7 @@ _NEEDED = {
     "model_type": "a mapping is needed here, lines of 'name: value'",
     "path_type": "write the name of a file or folder, in quotes",
     "string_type": "text is needed here; put it in quotes",
-    "too_long": "write {max_length} at most",
+    "too_long": "write at most {max_length}",
     "too_short": "name at least one",
     "tuple_type": "a list is needed here, such as [a, b]",
 }

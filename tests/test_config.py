@@ -300,7 +300,7 @@ def test_another_time_for_messages_is_a_mistake(given: object) -> None:
                 "webhooks: {targets: {b: {url: 'https://x.test/', agents: [b], "
                 "secrets: [1, 2, 3, 4]}}}"
             ),
-            "'webhooks.targets.b.secrets': write 3 at most",
+            "'webhooks.targets.b.secrets': write at most 3",
         ),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Annotated
 
 import typer
@@ -13,6 +14,7 @@ from twokey.cli.check import Check, State
 from twokey.cli.checks import run_checks
 from twokey.cli.command_context import CommandContext, command_context
 from twokey.cli.examples import examples
+from twokey.gateway.errors import SettingsError
 
 EXAMPLES = examples(
     ("twokey doctor", "check everything; nothing is posted"),
@@ -20,6 +22,7 @@ EXAMPLES = examples(
     ("twokey doctor --requester U0DAN", "who could approve what this person asks?"),
     ("twokey --config prod.yml doctor --json", "for a machine; exit code 1 if bad"),
 )
+_USER = re.compile(r"[UW][A-Z0-9]{2,30}", re.ASCII)
 _PRINT = {
     State.GOOD: console.good,
     State.BAD: console.bad,
@@ -43,6 +46,13 @@ def doctor(
     json: console.AsJson = False,
 ) -> None:
     """Check every part, and say what to do about what is not right."""
+    # A name that no id is would be somebody who asks for nothing, and hide that the
+    # person themselves is among the few who could approve.
+    if requester and not _USER.fullmatch(requester):
+        raise SettingsError(
+            f"--requester {requester!r} is no Slack user id; write one such as U0DAN "
+            "(in Slack: the person's profile, ⋮, Copy member ID)."
+        )
     checks = asyncio.run(
         _examined(
             command_context(ctx), post=post, requester=requester, is_printed=not json

@@ -145,6 +145,13 @@ def test_a_token_of_the_wrong_kind_is_told_where_the_right_one_is(tell: Any) -> 
     assert "OAuth & Permissions" in told
 
 
+def test_the_doctor_takes_no_name_for_a_person(tell: Any) -> None:
+    code, told = tell("doctor", "--requester", "@dan")
+
+    assert code == USAGE
+    assert "'@dan' is no Slack user id; write one such as U0DAN" in told
+
+
 def test_an_empty_audit_log_is_not_a_silence(tell: Any) -> None:
     code, told = tell("audit", "export")
 

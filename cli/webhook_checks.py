@@ -6,16 +6,19 @@ from twokey.cli.store_access import open_configured
 from twokey.gateway.config import Settings
 from twokey.gateway.errors import SettingsError
 from twokey.gateway.store.webhooks import WebhookQueue
+from twokey.gateway.webhooks.posting import trust
 
 
 async def check_webhooks(settings: Settings) -> str:
     """Return how many targets there are, of which none fails.
 
     Raises:
-        SettingsError: names those that do not, and messages that were given up.
+        SettingsError: names those that fail, messages that were given up, or a file of
+            certificates that cannot be used, with which no gateway starts.
         StoreUnavailable: when the store does not answer.
     """
     failing: list[str] = []
+    trust(settings.webhooks.certificates)
     async with open_configured(settings) as store:
         for name in settings.webhooks.targets:
             queue = WebhookQueue(store, tenant=settings.tenant, target=name)

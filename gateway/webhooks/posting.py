@@ -77,7 +77,7 @@ class Poster:
             use_dns_cache=False,
             # So that each message goes to an address that was checked for it.
             force_close=True,
-            ssl=_trust(settings.certificates),
+            ssl=trust(settings.certificates),
             limit=0,
         )
         self._session = aiohttp.ClientSession(
@@ -155,7 +155,12 @@ def _why(error: Exception) -> str:
     return f"no answer that can be read ({type(error).__name__})"
 
 
-def _trust(certificates: Path | None) -> ssl.SSLContext:
+def trust(certificates: Path | None) -> ssl.SSLContext:
+    """Return whom messages are sent to, by their certificates.
+
+    Raises:
+        SettingsError: when the file of certificates cannot be used.
+    """
     context = ssl.create_default_context()
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if certificates is not None:

@@ -178,6 +178,18 @@ def test_the_doctor_says_which_program_takes_no_messages(
         asyncio.run(check_webhooks(settings))
 
 
+def test_the_doctor_says_that_certificates_cannot_be_used(
+    tell: Tell, engine_url: str, tmp_path: Path
+) -> None:
+    tell("list")
+    (tmp_path / "hooks.crt").unlink()
+    env = {"TWOKEY_REDIS_URL": engine_url, "TWOKEY_SECRET": SECRETS[0].hex()}
+    settings = Settings.load(tmp_path / "twokey.yml", env)
+
+    with pytest.raises(SettingsError, match=r"hooks\.crt' cannot be used"):
+        asyncio.run(check_webhooks(settings))
+
+
 def test_without_targets_there_is_nothing(
     tmp_path: Path, engine_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

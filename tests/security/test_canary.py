@@ -28,6 +28,7 @@ from twokey.gateway.store.packing import DICTIONARIES, unpacked
 from twokey.gateway.store.record_encryption import MARK
 from twokey.gateway.store.store import Store
 from twokey.gateway.store.threads import ThreadFacts
+from twokey.gateway.trust.seals import SEAL_BYTES
 
 
 class Canaries(NamedTuple):
@@ -74,7 +75,6 @@ async def whole_life(harness: ServiceHarness, words: Canaries) -> None:
     await harness.reviews.decide(
         await harness.click(verdict), Reject(reason=words.person), ANA
     )
-    # The agent is told why, which its turn keeps.
     await harness.submit(
         ("process_refund", words.args), ("send_email", words.args), thread="t2"
     )
@@ -219,6 +219,10 @@ async def test_each_text_of_a_stream_and_of_a_standing_approval_is_encrypted(
     harness, keys = allowing(store), store.keys_of_tenant("default")
     standing = await allowed(harness)
     await harness.submit(refund(20, "second"), thread="next")
+    # What runs at once stands in no record: the turn keeps its verdicts.
+    await harness.submit(
+        refund(20, "third"), ("look_up_order", {"id": "1"}), thread="last"
+    )
     finished = Event(name=EventName.RUN_FINISHED, tenant="default").model_dump_json()
     await store.threads.announce(
         keys, "default", "support", "t9", what="ended", mark="1",
@@ -238,6 +242,11 @@ async def test_each_text_of_a_stream_and_of_a_standing_approval_is_encrypted(
     uses = await store.conn.command("HGET", keys.head(standing.id), "uses")
     assert isinstance(uses, bytes)
     assert uses.startswith(MARK)
+    [turn] = cast("list[Reply]", await store.conn.command("KEYS", "*:turn:*"))
+    verdicts = await store.conn.command("GET", text(turn))
+    assert isinstance(verdicts, bytes)
+    # Behind its approvals, a byte with the format, and the seal.
+    assert verdicts.partition(b"\n")[2][1 + SEAL_BYTES :].startswith(MARK)
 
 
 async def test_an_event_that_was_encrypted_elsewhere_is_none(

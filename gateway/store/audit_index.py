@@ -71,6 +71,15 @@ class JsonEvent(BaseModel):
     data: dict[str, str] = Field(default_factory=dict)
 
 
+class JsonLeaf(BaseModel):
+    """What is read of the leaf of an entry that was erased."""
+
+    seal: str = ""
+    rev: int = 0
+    name: str = ""
+    approval: str = ""
+
+
 class AuditIndex:
     """The index of all shards, as one process knows it.
 
@@ -185,6 +194,8 @@ class AuditIndex:
 
 def seen_in(row: Row, state: str) -> tuple[str, Seen] | None:
     """Return what an entry says of an approval, or of an API key; None for nothing."""
+    if row.leaf:
+        return _seen_in_leaf(row.leaf)
     rev, _ = nonce_of(row.seal)
     if state != SealState.SEALED:
         return None
@@ -194,6 +205,17 @@ def seen_in(row: Row, state: str) -> tuple[str, Seen] | None:
         return None
     found = _APPROVAL.search(row.event)
     return (found[1], Seen(rev, _CLAIMED in row.event)) if found else None
+
+
+def _seen_in_leaf(text: str) -> tuple[str, Seen] | None:
+    """Return what is left of an entry that was erased: its approval, and its rev.
+
+    A record that was erased must not come back as it was before it ran.
+    """
+    leaf = JsonLeaf.model_validate_json(text)
+    if leaf.seal != SealState.SEALED or not (leaf.rev and leaf.approval):
+        return None
+    return leaf.approval, Seen(leaf.rev, leaf.name == EventName.ITEM_EXECUTING)
 
 
 def _revoked_in(event: str) -> tuple[str, Seen] | None:

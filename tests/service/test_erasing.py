@@ -21,6 +21,7 @@ from twokey.gateway.service.audit_bundling import AuditBundler
 from twokey.gateway.service.audit_checking import verify_logs
 from twokey.gateway.service.audit_writing import public_keys
 from twokey.gateway.service.erasing import WHY_KEPT, Eraser, Erasure
+from twokey.gateway.store.audit_index import AuditIndex
 from twokey.gateway.store.keys import KEEP_MS, Keys
 from twokey.gateway.store.store import Store
 from twokey.gateway.store.threads import ThreadFacts
@@ -310,3 +311,30 @@ async def test_what_was_in_no_file_yet_is_erased_by_the_same_words_later(
     assert second.entries == first.live > 0
     rows = [one async for one in store.audit(keys_of(harness)).entries()]
     assert not [one for one in rows if WORD in one.reason or DAN.user in one.actor]
+
+
+async def test_an_index_that_is_built_again_knows_what_ran_and_was_erased(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house, harness = AuditHarness(store, tmp_path), ServiceHarness(store)
+    store.audit_folder = store.tree_folder
+    monkeypatch.setattr(sealing, "SEAL_AFTER", timedelta(0))
+    click = await executed(harness)
+
+    async def is_sealed() -> bool:
+        house.clock.now += 61
+        await house.writer.tick(is_last=True)
+        return (await store.audit(keys_of(harness)).sealed()).number > 0
+
+    await eventually(is_sealed)
+    before = store.audit_index.newest(click.approval)
+    assert (await erase(harness, click.approval)).entries > 0
+    (house.files.folder / f"{house.keys.shard}.index.sqlite").unlink()
+
+    await house.another().tick()
+
+    index = AuditIndex()
+    index.folder = house.files.folder
+    assert before.claimed
+    assert index.newest(click.approval).claimed
+    assert index.newest(click.approval).rev >= before.rev

@@ -174,7 +174,7 @@ class Outbox:
             if _OPENED in body:
                 opened.append(entry)
             elif named := _APPROVAL.search(body):
-                moved[named[1].decode()] = entry_id(entry.id)[0]
+                moved[named[1].decode("utf-8", "replace")] = entry_id(entry.id)[0]
         place = found[-1].id if found else after
         return Changes(self._events(opened), moved, place)
 

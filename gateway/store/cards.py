@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
-from typing import cast
 
 from pydantic import Field
 
@@ -21,6 +20,7 @@ from twokey.gateway.store.keys import (
     KeptText,
     Keys,
 )
+from twokey.gateway.store.listed_members import unlisted_members
 from twokey.gateway.store.script import Script
 
 # Greater than any rev, so that no state of the approval makes the message due.
@@ -250,7 +250,7 @@ class CardStore(AttachedStore):
         """Return approvals whose card is missing or may be old; soonest gone first."""
         key = keys.outdated(tenant)
         reply = await self._conn.command("ZRANGE", key, 0, limit - 1)
-        return [keys.unlisted(member) for member in cast("list[bytes]", reply or [])]
+        return await unlisted_members(self._conn, keys, key, reply)
 
     async def mark_outdated(self, keys: Keys, tenant: str, *approvals: str) -> None:
         """Note that cards are missing or old, until they are drawn."""

@@ -15,7 +15,6 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import cast
 
 from pydantic import ValidationError
 
@@ -27,6 +26,7 @@ from twokey.gateway.store.connection import (
     text,
 )
 from twokey.gateway.store.keys import Keys
+from twokey.gateway.store.listed_members import unlisted_members
 from twokey.gateway.store.script import Script
 from twokey.gateway.store.sealing import Sealed, Sealing
 
@@ -120,7 +120,7 @@ class PostedMessageStore:
         reply = await self._conn.command(
             "ZRANGEBYSCORE", key, "-inf", now_ms, "LIMIT", 0, limit
         )
-        return [keys.unlisted(member) for member in cast("list[bytes]", reply or [])]
+        return await unlisted_members(self._conn, keys, key, reply)
 
     async def read(self, keys: Keys, tenant: str, approval: str) -> PostedMessages:
         """Return the messages about an approval; none where none is known any more.

@@ -384,5 +384,21 @@ async def test_messages_are_redacted_under_another_secret(stack: Stack) -> None:
     assert not (await store.read(stack.keys, "default", id_)).places
 
 
+async def test_what_is_no_approval_keeps_no_other_from_its_time(stack: Stack) -> None:
+    store, key = stack.store.posted_messages, stack.keys.messages_due("default")
+    for member in (b"", b"\xff", b"\xff" * 1000, b"text"):
+        await stack.store.conn.command("ZADD", key, "-inf", member)
+    await stack.store.conn.command("PEXPIRE", key, 60_000)
+    id_ = f"ap_s0_{'a' * 32}"
+    await store.note(stack.keys, "default", id_, ("C1", "1.0"), kept=OVER)
+
+    async with keeping(stack, OVER):
+
+        async def is_forgotten() -> bool:
+            return await rows(stack) == []
+
+        await eventually(is_forgotten)
+
+
 def test_a_look_comes_before_the_record_is_gone() -> None:
     assert LOOK < RETENTION

@@ -91,7 +91,7 @@ async def measured(plan: Plan) -> Figure:
         async with open_store(None, Path(folder), secrets=SECRETS) as store:
             for turn in range(plan.rounds):
                 progress(f"service decisions: round {turn + 1} of {plan.rounds}")
-                clicks = await _opened(store, plan.approvals)
+                clicks = await _opened(store, plan.approvals, turn)
                 kept = await saved(store)
                 scripts = await _recorded(store, clicks)
                 await restore(store, kept)
@@ -123,14 +123,18 @@ async def measured(plan: Plan) -> Figure:
     )
 
 
-async def _opened(store: Store, count: int) -> list[Click]:
-    """Empty the store, and return a click for each approval that is opened in it."""
+async def _opened(store: Store, count: int, turn: int) -> list[Click]:
+    """Empty the store, and return a click for each approval that is opened in it.
+
+    Each round has threads of its own: the same approval opened again would be taken for
+    a replay of an older record.
+    """
     await store.conn.command("FLUSHALL")
     agents = AgentService(store, lambda: _POLICY)
     reviews = ReviewService(store, lambda: _POLICY)
     clicks: list[Click] = []
     for number in range(count):
-        ref = TurnRef(agent="support", thread=f"t{number}", message_id="m")
+        ref = TurnRef(agent="support", thread=f"t{turn}.{number}", message_id="m")
         call = ProposedCall(tool="refund", args={"amount": number}, tool_call_id="c")
         (verdict,) = await agents.submit(Turn(ref=ref, calls=(call,)))
         loaded = await reviews.read(approval_of(verdict.item_id)[0])

@@ -13,30 +13,32 @@ Decisions are signed and claims have receipts, on both ways.
 from __future__ import annotations
 
 import asyncio
-import json
 import os
-import socket
-import sys
-import time
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import httpx
+import yaml
 from langchain_core.messages import HumanMessage
 
-from bench.both_agents import ANA, DAN, POLICY, RULES, both_agents
-from bench.decision_to_tool import Plan, Subject, Twokey, one_approval
+from bench.both_agents import DAN, POLICY, RULES, both_agents
+from bench.decision_to_tool import (
+    Plan,
+    Subject,
+    Twokey,
+    approve,
+    asked_in,
+    in_turns,
+)
 from bench.payments_stub import Graph, PaymentsStub, agent, refund_once
-from bench.stats import Figure, Measured, NotMeasured, ratio
+from bench.stats import Figure, ratio
 from bench.store_secrets import SECRETS
-from tests.approvals.builders import click_on
 from twokey import Twokey as Product
 from twokey.agent import ApprovalMiddleware, guarded
-from twokey.gateway.approvals.decisions import Approve, Decided
+from twokey.cli.apart_processes import Apart, free_port
 from twokey.gateway.garbage_collection import spare_what_is_there
 from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.remote.program import RemoteTwokey
@@ -51,7 +53,6 @@ TITLE = "Decision to tool start over HTTP"
 AGENT = "elsewhere"
 MOST = 2.0
 
-_READY_S = 60.0
 _SETTLED_S = 0.3
 """How long an agent may take from its submission until it waits for the answer."""
 
@@ -69,20 +70,7 @@ async def measured(plan: Plan) -> Figure:
     """Run both as often as the plan says."""
     stub = PaymentsStub()
     async with subjects(stub) as found:
-        for subject in found:
-            await one_approval(subject, stub, f"{subject.name} warms up")
-        rounds: list[list[list[float]]] = []
-        for turn in range(plan.rounds):
-            taken: list[list[float]] = [[] for _ in found]
-            for number in range(plan.approvals):
-                for row, subject in zip(taken, found, strict=True):
-                    order = f"{subject.name} {turn}.{number}"
-                    row.append(await one_approval(subject, stub, order))
-            rounds.append(taken)
-    here, there = (
-        Measured(one.name, "ms", tuple(tuple(row[place]) for row in rounds))
-        for place, one in enumerate(found)
-    )
+        here, there = await in_turns(found, stub, plan)
     return Figure(
         TITLE,
         f"{plan.rounds} rounds of {plan.approvals} approvals each; the gateway is a "
@@ -115,31 +103,19 @@ class OverHttp:
                 requester=DAN,
             )
         )
-        while not await self._asked(order):  # noqa: ASYNC110 - of another process
+        run = _run_of(order)
+        while not await asked_in(self._store, run):  # noqa: ASYNC110 - nothing tells
             await asyncio.sleep(0.02)
         # Then it says where it rests and waits, of which nothing here tells.
         await asyncio.sleep(_SETTLED_S)
 
     async def decide(self, order: str) -> float:
         """See `Subject.decide`."""
-        [found] = await self._asked(order)
-        loaded = await self._reviews.read_as_of_now(found)
-        assert loaded is not None, found
-        click = click_on(loaded.approval)
-        began = time.perf_counter()
-        outcome = await self._reviews.decide(click, Approve(), ANA)
-        assert isinstance(outcome, Decided), outcome
-        return began
+        return await approve(self._store, self._reviews, _run_of(order))
 
     async def wait_until_idle(self, order: str) -> None:
         """See `Subject.wait_until_idle`."""
         await self._runs.pop(order)
-
-    async def _asked(self, order: str) -> list[str]:
-        keys = self._store.keys_of_tenant("default")
-        run = RunRef(agent=AGENT, thread=order)
-        listed = await self._store.approvals.of_run(keys, "default", run)
-        return [one.id for one in listed]
 
 
 @asynccontextmanager
@@ -168,56 +144,27 @@ async def subjects(stub: PaymentsStub) -> AsyncGenerator[list[Subject]]:
 @asynccontextmanager
 async def _gateway(folder: Path, store_url: str) -> AsyncGenerator[tuple[str, str]]:
     """Run `twokey gateway`; give its URL and an API key."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        listen = f"127.0.0.1:{found.getsockname()[1]}"
-    (folder / "policy.yml").write_text(RULES, encoding="utf-8")
+    port = free_port()
     document = {
-        "policy": str(folder / "policy.yml"),
+        "policy": yaml.safe_load(RULES),
         "data_dir": str(folder),
-        "api": {"listen": listen},
+        "api": {"listen": f"127.0.0.1:{port}"},
     }
-    (folder / "twokey.yml").write_text(json.dumps(document), encoding="utf-8")
+    (folder / "twokey.yml").write_text(yaml.safe_dump(document), encoding="utf-8")
     env = {
         **{name: one for name, one in os.environ.items() if "TWOKEY" not in name},
         "TWOKEY_REDIS_URL": store_url,
         "TWOKEY_SECRET": SECRETS[0].hex(),
     }
-    made = await _started(
-        folder, env, "api-keys", "create", "b", "--agent", AGENT, "--json"
-    )
-    said, _ = await made.communicate()
-    if made.returncode:
-        raise NotMeasured(f"No API key: {(folder / 'log').read_text()[-500:]}")
-    key = str(json.loads(said)["key"])
-    process = await _started(folder, env, "gateway")
+    apart = Apart(folder, env, port, agent=AGENT)
     try:
-        await _until_ready(f"http://{listen}")
-        yield f"http://{listen}", key
+        await apart.start("gateway")
+        await apart.make_key()
+        await apart.until_ready()
+        yield apart.url, apart.key
     finally:
-        process.terminate()
-        await process.wait()
+        await apart.stop()
 
 
-async def _started(
-    folder: Path, env: Mapping[str, str], *words: str
-) -> asyncio.subprocess.Process:
-    config = str(folder / "twokey.yml")
-    with (folder / "log").open("ab") as log:
-        return await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "twokey", "--config", config, *words),
-            env=env,
-            stdout=asyncio.subprocess.PIPE if words[0] == "api-keys" else log,
-            stderr=log,
-        )
-
-
-async def _until_ready(url: str) -> None:
-    ends_s = time.monotonic() + _READY_S
-    async with httpx.AsyncClient(base_url=url) as client:
-        while time.monotonic() < ends_s:
-            with suppress(httpx.HTTPError):
-                if (await client.get("/healthz")).is_success:
-                    return
-            await asyncio.sleep(0.05)
-    raise NotMeasured("The gateway did not become ready.")
+def _run_of(order: str) -> RunRef:
+    return RunRef(agent=AGENT, thread=order)

@@ -43,6 +43,7 @@ from bench.stats import MEDIAN, P95, Figure, Measured, plain, ratio
 from tests.approvals.builders import click_on
 from twokey.gateway.approvals.decisions import Approve, Decided
 from twokey.gateway.garbage_collection import spare_what_is_there
+from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.resume.graphs import attached
 from twokey.gateway.resume.worker import ThreadChange
 from twokey.gateway.service.reviews import ReviewService
@@ -83,16 +84,7 @@ async def measure(*, is_quick: bool = False) -> Figure:
 async def measured(plan: Plan) -> Figure:
     """Run all of them as often as the plan says."""
     async with subjects() as (stub, found):
-        for subject in found:
-            await one_approval(subject, stub, f"{subject.name} warms up")
-        rounds = [
-            await _round(found, stub, plan.approvals, turn)
-            for turn in range(plan.rounds)
-        ]
-    twokey, bare, poller, writing = (
-        Measured(one.name, "ms", tuple(row[place] for row in rounds))
-        for place, one in enumerate(found)
-    )
+        twokey, bare, poller, writing = await in_turns(found, stub, plan)
     floor_ms, floor = _floor(bare, writing)
     most = poller.at(MEDIAN) / floor_ms
     return Figure(
@@ -174,21 +166,31 @@ class Twokey:
 
     async def decide(self, order: str) -> float:
         """See `Subject.decide`."""
-        keys = self._store.keys_of_tenant("default")
-        [listed] = await self._store.approvals.of_run(keys, "default", run_of(order))
-        # The publisher of the same process reads each record to draw its card.
-        loaded = await self._reviews.read_as_of_now(listed.id)
-        assert loaded is not None, listed
-        click = click_on(loaded.approval)
-        began = time.perf_counter()
-        outcome = await self._reviews.decide(click, Approve(), ANA)
-        assert isinstance(outcome, Decided), outcome
-        return began
+        return await approve(self._store, self._reviews, run_of(order))
 
     async def wait_until_idle(self, order: str) -> None:
         """See `Subject.wait_until_idle`."""
         await self._idle[order].wait()
         self._idle[order].clear()
+
+
+async def asked_in(store: Store, run: RunRef) -> list[str]:
+    """Return the approvals of a run."""
+    keys = store.keys_of_tenant("default")
+    return [one.id for one in await store.approvals.of_run(keys, "default", run)]
+
+
+async def approve(store: Store, reviews: ReviewService, run: RunRef) -> float:
+    """Approve the one call of a run; return when that began."""
+    [asked] = await asked_in(store, run)
+    # The publisher of the same process reads each record to draw its card.
+    loaded = await reviews.read_as_of_now(asked)
+    assert loaded is not None, asked
+    click = click_on(loaded.approval)
+    began = time.perf_counter()
+    outcome = await reviews.decide(click, Approve(), ANA)
+    assert isinstance(outcome, Decided), outcome
+    return began
 
 
 class Bare:
@@ -310,6 +312,22 @@ async def subjects() -> AsyncGenerator[tuple[PaymentsStub, list[Subject]]]:
         )
 
 
+async def in_turns(
+    subjects: Sequence[Subject], stub: PaymentsStub, plan: Plan
+) -> list[Measured]:
+    """Let the subjects take turns as often as the plan says; return what each took."""
+    for subject in subjects:
+        await _once(subject, stub, f"{subject.name} warms up")
+    rounds = [
+        await _round(subjects, stub, plan.approvals, turn)
+        for turn in range(plan.rounds)
+    ]
+    return [
+        Measured(one.name, "ms", tuple(row[place] for row in rounds))
+        for place, one in enumerate(subjects)
+    ]
+
+
 async def _round(
     subjects: Sequence[Subject], stub: PaymentsStub, approvals: int, turn: int
 ) -> list[tuple[float, ...]]:
@@ -318,11 +336,11 @@ async def _round(
     for number in range(approvals):
         for row, subject in zip(taken, subjects, strict=True):
             order = f"{subject.name} {turn}.{number}"
-            row.append(await one_approval(subject, stub, order))
+            row.append(await _once(subject, stub, order))
     return [tuple(row) for row in taken]
 
 
-async def one_approval(subject: Subject, stub: PaymentsStub, order: str) -> float:
+async def _once(subject: Subject, stub: PaymentsStub, order: str) -> float:
     """Return how long one approval took from decision to tool start, in ms."""
     async with asyncio.timeout(_TIMEOUT_S):
         await subject.propose(order)

@@ -44,12 +44,14 @@ class Apart:
         env: of gateway and bot.
         port: where the gateway's API listens.
         key: the agent's API key.
+        agent: whose key it is.
     """
 
     folder: Path
     env: Mapping[str, str]
     port: int
     key: str = ""
+    agent: str = AGENT
     running: dict[str, asyncio.subprocess.Process] = field(
         default_factory=dict[str, asyncio.subprocess.Process]
     )
@@ -88,7 +90,9 @@ class Apart:
     async def make_key(self) -> None:
         """Make the agent's API key, as its operator does on the gateway's side."""
         made = await asyncio.create_subprocess_exec(
-            *self._command("api-keys", "create", "apart", "--agent", AGENT, "--json"),
+            *self._command(
+                "api-keys", "create", "apart", "--agent", self.agent, "--json"
+            ),
             env=self.env,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
@@ -105,7 +109,7 @@ class Apart:
                 try:
                     reply = await client.post(
                         NOTE.path,
-                        json={"agent": AGENT},
+                        json={"agent": self.agent},
                         headers={"Authorization": f"Bearer {self.key}"},
                     )
                 except httpx.HTTPError:
@@ -192,7 +196,7 @@ async def open_apart(
     machine["PYTHONPATH"] = os.pathsep.join(
         one for one in (root, machine.get("PYTHONPATH", "")) if one
     )
-    port = _free_port()
+    port = free_port()
     path = without_agents(config, folder, port)
     apart = Apart(folder, {**machine, **env, "NO_COLOR": "1"}, port)
     async with AsyncExitStack() as stack:
@@ -204,7 +208,8 @@ async def open_apart(
         yield apart, Settings.load(path, apart.env)
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port of this machine on which nothing listens."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])

@@ -8,14 +8,13 @@ import typer
 
 from twokey.cli import console, start_options
 from twokey.cli.command_context import CommandContext, command_context
+from twokey.cli.serving_others import serving_others
 from twokey.cli.start_options import InsecureDev, configure_logs
 from twokey.cli.stop_signals import until_stopped
-from twokey.gateway.api.serving import serving_api
 from twokey.gateway.embed import Twokey
 from twokey.gateway.garbage_collection import spare_what_is_there
 from twokey.gateway.trust.key_folder import Role
 from twokey.gateway.trust.keyring import Keyring
-from twokey.gateway.webhooks.sending import sending_webhooks
 
 EXAMPLES = start_options.EXAMPLES
 
@@ -31,14 +30,7 @@ async def _gateway(command: CommandContext, *, insecure_dev: bool) -> None:
     keyring = Keyring.of(settings, Role.GATEWAY, Role.AUDIT)
     async with (
         Twokey(settings, insecure_dev=insecure_dev, keyring=keyring) as twokey,
-        serving_api(
-            settings,
-            twokey.store,
-            twokey.service,
-            twokey.reviews,
-            twokey.registration,
-        ) as url,
-        sending_webhooks(settings, twokey.store),
+        serving_others(settings, twokey) as url,
     ):
         names = ", ".join(settings.agents) or "nobody"
         spare_what_is_there()

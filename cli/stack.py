@@ -10,11 +10,10 @@ from pydantic import SecretStr
 
 from twokey.bot.app import SlackBot
 from twokey.bot.config import BotConfig
-from twokey.gateway.api.serving import serving_api
+from twokey.cli.serving_others import serving_others
 from twokey.gateway.config import Settings
 from twokey.gateway.embed import Twokey
 from twokey.gateway.errors import SettingsError
-from twokey.gateway.webhooks.sending import sending_webhooks
 
 _NO_AGENTS = (
     "'agents' in twokey.yml names no graph; leave it so if your own programs run their "
@@ -51,14 +50,7 @@ async def open_stack(
         # is there.
         Twokey(settings, insecure_dev=insecure_dev) as twokey,
         SlackBot(config, twokey.reviews) as bot,
-        serving_api(
-            settings,
-            twokey.store,
-            twokey.service,
-            twokey.reviews,
-            twokey.registration,
-        ) as url,
-        sending_webhooks(settings, twokey.store),
+        serving_others(settings, twokey) as url,
     ):
         yield Stack(twokey, bot, url)
 

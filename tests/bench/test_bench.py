@@ -12,6 +12,7 @@ from bench import __main__ as command
 from bench import (
     click_to_ack,
     decision_cost,
+    decision_over_http,
     decision_to_tool,
     drawn_clicks,
     load,
@@ -46,6 +47,19 @@ async def test_the_way_from_decision_to_tool_is_measured() -> None:
     most = float(by_poll.limit.rpartition(" ")[2])
     # Printed without decimals, so up to a half above.
     assert 1 < most <= poller.at(0.5) / bare.at(0.5) + 0.5
+
+
+@smoke
+async def test_the_way_over_http_is_measured_beside_that_in_one_process() -> None:
+    plan = decision_to_tool.Plan(rounds=1, approvals=2)
+
+    figure = await decision_over_http.measured(plan)
+
+    assert [one.name for one in figure.measured] == ["in process", "over HTTP"]
+    assert [len(one.rounds[0]) for one in figure.measured] == [2, 2]
+    assert all(one.at(0.0) > 0 for one in figure.measured)
+    [over] = figure.ratios
+    assert over.at_most == 2
 
 
 @smoke

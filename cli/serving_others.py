@@ -1,0 +1,34 @@
+"""HTTP API and webhooks: what a gateway has for agents of other processes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+from twokey.gateway.api.serving import serving_api
+from twokey.gateway.config import Settings
+from twokey.gateway.embed import Twokey
+from twokey.gateway.webhooks.sending import sending_webhooks
+
+
+@asynccontextmanager
+async def serving_others(settings: Settings, twokey: Twokey) -> AsyncGenerator[str]:
+    """Serve the HTTP API and send webhooks while the block runs.
+
+    Yields:
+        The URL of the API; "" where the settings have none.
+
+    Raises:
+        SettingsError: when an address or a certificate cannot be used.
+    """
+    async with (
+        serving_api(
+            settings,
+            twokey.store,
+            twokey.service,
+            twokey.reviews,
+            twokey.registration,
+        ) as url,
+        sending_webhooks(settings, twokey.store),
+    ):
+        yield url

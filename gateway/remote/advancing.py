@@ -45,7 +45,7 @@ MAX_STALE = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Foreseen:
+class AwaitedAnswers:
     """Answers that a wait ended with, and where the thread stood meanwhile."""
 
     state: ThreadState
@@ -83,7 +83,7 @@ class RemoteAdvancer:
         *,
         past_limits: bool = False,
         state: ThreadState | None = None,
-        foreseen: Foreseen | None = None,
+        awaited: AwaitedAnswers | None = None,
     ) -> ThreadState:
         """Advance a thread until it waits or ends; return where it stands.
 
@@ -92,7 +92,7 @@ class RemoteAdvancer:
             runner: runs it.
             past_limits: go on where it stands at a limit.
             state: where it stands, as it was read under the lease.
-            foreseen: answers that were read before the lease was taken. They count
+            awaited: answers that were read before the lease was taken. They count
                 where the thread stands as it did then: an answer does not change, and
                 each call is claimed before it runs.
 
@@ -101,7 +101,7 @@ class RemoteAdvancer:
             GraphError: when it does not take an answer.
         """
         state = await self._until_waiting(
-            run, runner, past_limits=past_limits, state=state, foreseen=foreseen
+            run, runner, past_limits=past_limits, state=state, awaited=awaited
         )
         # A question of another library may stand in front of the tools, which then
         # have not asked yet.
@@ -137,18 +137,18 @@ class RemoteAdvancer:
         *,
         past_limits: bool = False,
         state: ThreadState | None = None,
-        foreseen: Foreseen | None = None,
+        awaited: AwaitedAnswers | None = None,
     ) -> ThreadState:
         sent: set[str] = set()
         stale, has_run = 0, False
         state = state or await runner.probe(run.thread)
         while True:
-            if foreseen is not None and foreseen.state == state:
-                found = foreseen.answers
+            if awaited is not None and awaited.state == state:
+                found = awaited.answers
             else:
                 found = await self.answers(run, state.pending)
             # Once: after a step, others may be there as well.
-            foreseen = None
+            awaited = None
             fresh = found.without(sent)
             if fresh.ready:
                 refused = await self._answer(run, runner, fresh, state)

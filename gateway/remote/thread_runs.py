@@ -28,7 +28,7 @@ from twokey.gateway.errors import (
 from twokey.gateway.failures import log_failure
 from twokey.gateway.protocol.port import Gateway, connected
 from twokey.gateway.protocol.records import RunRef
-from twokey.gateway.remote.advancing import Foreseen, RemoteAdvancer
+from twokey.gateway.remote.advancing import AwaitedAnswers, RemoteAdvancer
 from twokey.gateway.remote.leases import thread_lease
 from twokey.gateway.resume.classification import ThreadHalted
 from twokey.gateway.resume.diagnosis import diagnose
@@ -214,7 +214,7 @@ class RemoteThreadRuns:
     ) -> ThreadState:
         """Bring a thread forward until it rests for good, or another drive does."""
         attempts, has_waited = _Attempts(run, self._retries), False
-        foreseen: Foreseen | None = None
+        awaited: AwaitedAnswers | None = None
         while True:
             if self._closing.is_set():
                 raise ThreadUnavailable(
@@ -225,7 +225,7 @@ class RemoteThreadRuns:
                 return await asyncio.shield(drive.successor.task)
             try:
                 state = await self._advance(
-                    run, runner, given, has_begun=has_waited, foreseen=foreseen
+                    run, runner, given, has_begun=has_waited, awaited=awaited
                 )
             except Exception as error:
                 if not (
@@ -242,7 +242,7 @@ class RemoteThreadRuns:
                 if pause_s is None:
                     raise
                 await self._until_moved(drive, asyncio.sleep(pause_s))
-                foreseen = None
+                awaited = None
                 if given is not None and await _has_taken(runner, run, given):
                     # Given again after somebody gave another one, it would be a new
                     # message.
@@ -253,7 +253,7 @@ class RemoteThreadRuns:
             given = None
             if rests_for_good(state):
                 return state
-            foreseen = await self._until_moved(drive, self._next_answer(run, state))
+            awaited = await self._until_moved(drive, self._next_answer(run, state))
 
     async def _advance(
         self,
@@ -262,7 +262,7 @@ class RemoteThreadRuns:
         given: object,
         *,
         has_begun: bool,
-        foreseen: Foreseen | None,
+        awaited: AwaitedAnswers | None,
     ) -> ThreadState:
         async def work() -> ThreadState:
             key = "" if given is None else input_key(given)
@@ -274,7 +274,7 @@ class RemoteThreadRuns:
             # The same input once more is a retry, not a second message.
             if given is None or state.taken == key:
                 return await self._advancer.forward(
-                    run, runner, past_limits=True, state=state, foreseen=foreseen
+                    run, runner, past_limits=True, state=state, awaited=awaited
                 )
             # A copy, because LangGraph writes ids into the messages it is given.
             fresh = copy.deepcopy(given)
@@ -302,7 +302,9 @@ class RemoteThreadRuns:
         is_done = not waiting.cancelled() and waiting.exception() is None
         return waiting.result() if is_done else None
 
-    async def _next_answer(self, run: RunRef, state: ThreadState) -> Foreseen | None:
+    async def _next_answer(
+        self, run: RunRef, state: ThreadState
+    ) -> AwaitedAnswers | None:
         """Wait until a question of a thread may have an answer; no longer than a poll.
 
         What cannot be asked now is waited for as well: the next attempt says why.
@@ -320,7 +322,7 @@ class RemoteThreadRuns:
             )
             await asyncio.sleep(BUSY_S)
             return None
-        return Foreseen(state, found)
+        return AwaitedAnswers(state, found)
 
     def _ended(self, run: RunRef, drive: Drive) -> None:
         if self._drives.get(run) is drive:

@@ -31,7 +31,7 @@ from twokey.gateway.errors import (
 )
 from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.remote import thread_runs
-from twokey.gateway.remote.advancing import Foreseen
+from twokey.gateway.remote.advancing import AwaitedAnswers
 from twokey.gateway.remote.leases import thread_lease
 from twokey.gateway.remote.program import RemoteTwokey
 from twokey.gateway.remote.without_store import Twokey as WithoutStore
@@ -315,10 +315,10 @@ async def test_an_answer_of_where_the_thread_stood_before_is_asked_for_again(
 ) -> None:
     """Another process may have gone on with it before the lease was taken."""
 
-    def elsewhere(state: ThreadState, found: Answers) -> Foreseen:
-        return Foreseen(replace(state, checkpoint="older"), found)
+    def elsewhere(state: ThreadState, found: Answers) -> AwaitedAnswers:
+        return AwaitedAnswers(replace(state, checkpoint="older"), found)
 
-    monkeypatch.setattr(thread_runs, "Foreseen", elsewhere)
+    monkeypatch.setattr(thread_runs, "AwaitedAnswers", elsewhere)
     async with remote_program(store, RULES, tmp_path, retries=AT_ONCE) as tk:
         run = asyncio.create_task(tk.run(sample_tools.graph, refund(), **AT))
         await decide(tk, await asked(tk))

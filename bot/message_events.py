@@ -48,12 +48,14 @@ class Mention(Message):
     """A message for the bot: a mention in a channel, or a line in its own chat.
 
     ``edited_ts`` is when the text was last edited, "" for a message as it was first
-    written.
+    written. ``parent_user`` wrote the message that it is a reply to, "" where Slack
+    does not say.
     """
 
     user_team: str
     text: str
     edited_ts: str
+    parent_user: str = ""
 
 
 def without_bot(text: str, bot_user: str) -> str:
@@ -102,6 +104,7 @@ def mention(body: Json) -> Mention | None:
         text=message.optional("text"),
         event_id=root.text("event_id"),
         edited_ts=message.maybe("edited").optional("ts"),
+        parent_user=message.optional("parent_user_id"),
     )
 
 

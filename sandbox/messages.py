@@ -213,6 +213,9 @@ def wire(slack: FakeSlack, message: Message) -> JsonObject:
         shown["blocks"] = list(message.blocks)
     if message.thread_ts is not None:
         shown["thread_ts"] = message.thread_ts
+        above = slack.workspace.messages[message.channel].get(message.thread_ts)
+        if above is not None and above.ts != message.ts:
+            shown["parent_user_id"] = above.user
     if message.metadata is not None:
         shown["metadata"] = message.metadata
     if message.edited:

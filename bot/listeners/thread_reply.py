@@ -9,6 +9,7 @@ requester, theirs is a reply to them.
 
 from __future__ import annotations
 
+import asyncio
 import html
 import logging
 from functools import partial
@@ -55,6 +56,11 @@ logger = logging.getLogger(__name__)
 MAX_TEXT = reject.MAX_REASON
 """What fits into each of the forms."""
 
+_REGISTERED_S = 1.5
+"""How long a reply waits for its card to be registered; Slack waits 3 s for us."""
+
+_LOOK_EVERY_S = 0.05
+
 _NOTHING_WAITS = template(
     "Nothing under this card waits for a decision, so I passed nothing on. To ask an "
     "agent for something new, please mention me in a new message, outside this thread."
@@ -100,7 +106,7 @@ async def handle_thread_reply(ctx: ListenerContext, mention: Mention) -> bool:
     if mention.thread_ts == mention.ts:
         return False
     try:
-        shown = await _shown_at(ctx, mention.channel, mention.thread_ts)
+        shown = await _card_above(ctx, mention)
         if not shown:
             return False
         # Recorded before the acknowledgement: Slack repeats an answer that was lost
@@ -117,6 +123,25 @@ async def handle_thread_reply(ctx: ListenerContext, mention: Mention) -> bool:
     if await ctx.is_first(mention.event_id):
         ctx.tasks.later(_reply(ctx, mention, shown, answered), name="reply")
     return True
+
+
+async def _card_above(ctx: ListenerContext, mention: Mention) -> str:
+    """Return which approval the message above a reply shows; "" for none.
+
+    Slack shows a card a moment before it is registered here. A reply that comes in
+    between would ask an agent, instead of answering the card.
+
+    Raises:
+        StoreUnavailable: none shows it that answers, and not all answer.
+    """
+    loop = asyncio.get_running_loop()
+    until_s = loop.time() + _REGISTERED_S
+    while True:
+        shown = await _shown_at(ctx, mention.channel, mention.thread_ts)
+        is_by_another = mention.parent_user not in {"", ctx.bot_user}
+        if shown or is_by_another or loop.time() >= until_s:
+            return shown
+        await asyncio.sleep(_LOOK_EVERY_S)
 
 
 async def _shown_at(ctx: ListenerContext, channel: str, ts: str) -> str:

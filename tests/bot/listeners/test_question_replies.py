@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Coroutine
 from typing import Any, cast
 
@@ -15,6 +16,7 @@ from twokey.gateway.approvals.record import DecisionRecord
 from twokey.gateway.errors import StoreUnavailable
 from twokey.gateway.protocol.wire import Verdict
 from twokey.gateway.service.reviews import ReviewService
+from twokey.gateway.store.cards import CardStore
 
 
 async def answered(stack: Stack, verdict: Verdict) -> DecisionRecord:
@@ -133,3 +135,50 @@ async def test_who_replies_second_is_told_who_was_first(stack: Stack) -> None:
         assert told.endswith("This changed nothing.")
         said = await answered(stack, verdict)
         assert said.answers == ("Ada",)
+
+
+async def test_a_reply_that_comes_before_its_card_is_registered_answers_the_card(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    posted, shown_at, was_looked_for = (
+        CardStore.posted,
+        CardStore.shown_at,
+        asyncio.Event(),
+    )
+
+    async def late(self: CardStore, *args: Any, **kwargs: Any) -> Any:
+        await was_looked_for.wait()
+        return await posted(self, *args, **kwargs)
+
+    async def looked(self: CardStore, *args: Any) -> str:
+        found = await shown_at(self, *args)
+        was_looked_for.set()
+        return found
+
+    monkeypatch.setattr(CardStore, "posted", late)
+    monkeypatch.setattr(CardStore, "shown_at", looked)
+    async with stack.running():
+        verdict = await asked(stack, NAME)
+
+        assert "Recorded" in await replied(stack, verdict, "U0DAN", "Ada")
+
+        assert (await answered(stack, verdict)).answers == ("Ada",)
+
+
+async def test_a_reply_under_a_person_s_message_waits_for_no_card(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown_at, looks = CardStore.shown_at, list[str]()
+
+    async def looked(self: CardStore, keys: Any, channel: str, ts: str) -> str:
+        looks.append(ts)
+        return await shown_at(self, keys, channel, ts)
+
+    monkeypatch.setattr(CardStore, "shown_at", looked)
+    async with stack.running():
+        dan = stack.actor("U0DAN")
+        above = await dan.say(CHANNEL, "Has anybody seen order 78291?")
+        await dan.say(CHANNEL, "@twokey refund order 78291", above)
+        await stack.bot_is_quiet()
+
+        assert looks == [above]

@@ -14,9 +14,15 @@ from aiohttp.http import RawRequestMessage
 
 logger = logging.getLogger(__name__)
 
+_UNREAD_BYTES = 32 * 1024
+
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 ErrorAnswer = Callable[[int, str], web.Response]
 """Returns the answer to a request that cannot be read: its status, and in words."""
+
+Admit = Callable[[web.BaseRequest], Awaitable[web.StreamResponse | int]]
+"""Decides by the header of a request, before its body is read: how many bytes it may
+have, 0 where none is wanted, or a refusal."""
 
 
 @dataclass(frozen=True)
@@ -46,14 +52,15 @@ class GuardedServer(web.Server):
     At the limit, a new connection replaces the one that has been incomplete longest, so
     idle connections keep no client out. A complete request is always answered.
 
-    A body that is too long is refused (413) when it is read. Compressed bodies are
-    never decompressed.
+    A body that is too long is refused (413): before it is read where its header says
+    so. Compressed bodies are never decompressed.
 
     Args:
         handler: answers requests.
         limits: what the server takes.
         name: of the server, in its log.
         error_answer: makes the answers to what is no request.
+        admit: is asked before a body is read; None: every body is.
     """
 
     def __init__(
@@ -63,6 +70,7 @@ class GuardedServer(web.Server):
         *,
         name: str,
         error_answer: ErrorAnswer | None = None,
+        admit: Admit | None = None,
     ) -> None:
         super().__init__(
             self._received,
@@ -74,10 +82,13 @@ class GuardedServer(web.Server):
             # the proxy closes it first and sends no request into a closing one.
             keepalive_timeout=75.0,
             lingering_time=1.0,
+            # What a connection holds of a body that nobody reads yet is twice this.
+            read_bufsize=_UNREAD_BYTES,
         )
         self._handler = handler
         self._limits = limits
         self._name = name
+        self._admit = admit
         self.error_answer = error_answer
         # Connections without a complete request, oldest first, each with the timer that
         # closes it.
@@ -118,28 +129,51 @@ class GuardedServer(web.Server):
         connection = request.protocol
         self._stop_clock(connection)
         try:
-            # Most bodies come with their header.
-            if not request.content.is_eof():
-                async with asyncio.timeout(self._limits.body_s):
-                    await request.read()
-        except TimeoutError:
-            logger.warning("%s.refused why=body_slow", self._name)
-            return self._closing(HTTPStatus.REQUEST_TIMEOUT)
-        except web.HTTPRequestEntityTooLarge:
-            return self._closing(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
-        self._waiting.pop(connection, None)
-        try:
-            response = await self._handler(request)
-            if hdrs.UPGRADE in request.headers:
-                # We speak nothing else. The parser took what came behind this request
-                # for the other protocol, so requests among it are never answered.
-                response.force_close()
-            return response
+            return await self._answered(request)
         finally:
             # None means that the client went away meanwhile; it must not be listed
             # again, since `connection_lost` ran already.
             if connection.transport is not None:
                 self._waiting[connection] = None
+
+    async def _answered(self, request: web.BaseRequest) -> web.StreamResponse:
+        if request.content.is_eof():
+            self._waiting.pop(request.protocol, None)
+        refused = await self._refused_or_read(request)
+        if refused is not None:
+            return refused
+        self._waiting.pop(request.protocol, None)
+        response = await self._handler(request)
+        if hdrs.UPGRADE in request.headers:
+            # We speak nothing else. The parser took what came behind this request for
+            # the other protocol, so requests among it are never answered.
+            response.force_close()
+        return response
+
+    async def _refused_or_read(
+        self, request: web.BaseRequest
+    ) -> web.StreamResponse | None:
+        """Read the body of a request, if it may have one; return what refuses it."""
+        most = self._limits.body_bytes
+        if self._admit is not None:
+            admitted = await self._admit(request)
+            if not isinstance(admitted, int):
+                return admitted
+            most = min(most, admitted)
+        # Most bodies come with their header, and some are not wanted.
+        if not most or request.content.is_eof():
+            return None
+        if (request.content_length or 0) > most:
+            return self._closing(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+        try:
+            async with asyncio.timeout(self._limits.body_s):
+                await request.read()
+        except TimeoutError:
+            logger.warning("%s.refused why=body_slow", self._name)
+            return self._closing(HTTPStatus.REQUEST_TIMEOUT)
+        except web.HTTPRequestEntityTooLarge:
+            return self._closing(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+        return None
 
     def _made_room(self) -> bool:
         for oldest in self._waiting:

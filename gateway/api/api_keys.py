@@ -57,6 +57,14 @@ class ApiKeys:
         self._known: dict[str, _Known] = {}
         self._revoked: set[str] = set()
 
+    def knows(self, text: str) -> bool:
+        """Return whether a presented key was valid when it was last read here."""
+        key = presented(text)
+        known = None if key is None else self._known.get(key.id)
+        if key is None or known is None:
+            return False
+        return is_right(self._seals, key, known.found.key)
+
     async def check(self, text: str) -> ApiKey | None:
         """Return what a presented key may do; None when it is not valid now.
 

@@ -1,4 +1,4 @@
-"""Rate limits of API keys: a token bucket, and how many requests may wait."""
+"""Rate limits of API keys: token buckets, and how many requests may wait."""
 
 from __future__ import annotations
 
@@ -21,10 +21,88 @@ _MOST_KNOWN = 10_000
 _LEAST_BURST = 20
 
 
+FAILED_PER_MINUTE = 60
+MOST_FAILED = 100
+"""How many wrong keys one address may try: in the long run, and at once."""
+
+
 @dataclass
 class _Bucket:
     tokens: float
     at_s: float
+
+
+class _Buckets:
+    """Token buckets by name; those that were idle longest are forgotten.
+
+    Args:
+        per_s: tokens that each gets back.
+        burst: tokens that each has at most.
+        clock_s: a clock that never goes back.
+    """
+
+    def __init__(
+        self, per_s: float, burst: float, clock_s: Callable[[], float]
+    ) -> None:
+        self._per_s = per_s
+        self._burst = burst
+        self._clock_s = clock_s
+        self._all: dict[str, _Bucket] = {}
+
+    def missing_s(self, name: str) -> int:
+        """Return in how many whole seconds there is a token; 0: there is one now."""
+        tokens = self._filled(name).tokens
+        return 0 if tokens >= 1 else math.ceil((1 - tokens) / self._per_s)
+
+    def take(self, name: str) -> None:
+        """Take a token; there may be less than one left."""
+        bucket = self._filled(name)
+        bucket.tokens = max(0.0, bucket.tokens - 1)
+        # The one that asked last stands last, so that the idle ones are forgotten.
+        self._all.pop(name, None)
+        self._all[name] = bucket
+        if len(self._all) > _MOST_KNOWN:
+            del self._all[next(iter(self._all))]
+
+    def _filled(self, name: str) -> _Bucket:
+        now_s = self._clock_s()
+        bucket = self._all.get(name) or _Bucket(self._burst, now_s)
+        gained = (now_s - bucket.at_s) * self._per_s
+        bucket.tokens = min(self._burst, bucket.tokens + gained)
+        bucket.at_s = now_s
+        return bucket
+
+
+class FailedKeys:
+    """How many keys that are not valid each address may still try.
+
+    A key that this process knows to be valid is not kept out by what others try from
+    the same address, which may be that of a proxy.
+
+    Args:
+        clock_s: a clock that never goes back.
+    """
+
+    def __init__(self, *, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self._buckets = _Buckets(FAILED_PER_MINUTE / 60, MOST_FAILED, clock_s)
+
+    def check(self, address: str) -> None:
+        """Refuse to look a key up for an address that tried too many wrong ones.
+
+        Raises:
+            Refusal: it did; says when it may try again.
+        """
+        if wait_s := self._buckets.missing_s(address):
+            raise Refusal(
+                TOO_MANY,
+                "Too many keys that are not valid came from this address; "
+                f"try again in {wait_s} s.",
+                {"Retry-After": str(wait_s)},
+            )
+
+    def count(self, address: str) -> None:
+        """Count a key that was not valid."""
+        self._buckets.take(address)
 
 
 class RateLimits:
@@ -46,12 +124,11 @@ class RateLimits:
         most_of_all: int = MOST_WAITS_OF_ALL,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._per_s = per_minute / 60
-        self._burst = max(_LEAST_BURST, per_minute / 3)
+        self._per_minute = per_minute
+        burst = max(_LEAST_BURST, per_minute / 3)
+        self._buckets = _Buckets(per_minute / 60, burst, clock_s)
         self._most_waits = most_waits
         self._most_of_all = most_of_all
-        self._clock_s = clock_s
-        self._buckets: dict[str, _Bucket] = {}
         self._waits: dict[str, int] = {}
         self._all_waits = 0
 
@@ -61,24 +138,14 @@ class RateLimits:
         Raises:
             Refusal: the key asks too much; says when it may ask again.
         """
-        now_s = self._clock_s()
-        bucket = self._buckets.pop(key_id, None) or _Bucket(self._burst, now_s)
-        gained = (now_s - bucket.at_s) * self._per_s
-        bucket.tokens = min(self._burst, bucket.tokens + gained)
-        bucket.at_s = now_s
-        # The one that asked last stands last, so that the idle ones are forgotten.
-        self._buckets[key_id] = bucket
-        if len(self._buckets) > _MOST_KNOWN:
-            del self._buckets[next(iter(self._buckets))]
-        if bucket.tokens < 1:
-            wait_s = math.ceil((1 - bucket.tokens) / self._per_s)
+        if wait_s := self._buckets.missing_s(key_id):
             raise Refusal(
                 TOO_MANY,
-                f"This key sends more than {self._per_s * 60:.0f} requests a minute; "
+                f"This key sends more than {self._per_minute:.0f} requests a minute; "
                 f"ask again in {wait_s} s, and wait for events instead of polling.",
                 {"Retry-After": str(wait_s)},
             )
-        bucket.tokens -= 1
+        self._buckets.take(key_id)
 
     @contextmanager
     def waiting(self, key_id: str) -> Generator[None]:

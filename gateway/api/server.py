@@ -1,8 +1,9 @@
 """Answer requests of agents in other processes over HTTP.
 
 A request goes through the same steps: its key, how much that key asks, what it may do,
-a strict reading of the body, whose calls it is about, and the service. Every refusal is
-a problem (RFC 9457) with a sentence that says what to do.
+a strict reading of the body, whose calls it is about, and the service. Who has no key
+is refused by the header (`Api.admit`), before any body is read. Every refusal is a
+problem (RFC 9457) with a sentence that says what to do.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from aiohttp import web
 from pydantic import TypeAdapter
@@ -25,8 +26,9 @@ from twokey.gateway.api.health import Readiness
 from twokey.gateway.api.idempotency import REPLAYED
 from twokey.gateway.api.openapi import document
 from twokey.gateway.api.operations import Tenant
-from twokey.gateway.api.rate_limits import RateLimits
+from twokey.gateway.api.rate_limits import FailedKeys, RateLimits
 from twokey.gateway.api.refusals import Refusal, refused, unreadable
+from twokey.gateway.approvals.decisions import Reviewer
 from twokey.gateway.errors import TwokeyError
 from twokey.gateway.failures import log_failure
 from twokey.gateway.guarded_server import GuardedServer, Limits
@@ -60,14 +62,25 @@ _JSON = "application/json"
 
 DECIDE: TypeAdapter[DecideQuestion] = TypeAdapter(DecideQuestion)
 
+T = TypeVar("T")
+
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
 class _Route(NamedTuple):
-    """What a path is for: its method, and what answers it."""
+    """What a path is for: its method, and what answers it.
+
+    ``admit`` checks who asks, where the request has a body.
+    """
 
     method: str
     handle: Handler
+    admit: Callable[[web.BaseRequest], Awaitable[object]] | None = None
+
+
+_COUNTED = web.RequestKey("twokey_counted", bool)
+_PERSON = web.RequestKey("twokey_person", tuple[Reviewer, str])
+"""What is kept at a request of who asks it: that it was counted, and which person."""
 
 
 async def always_ready() -> tuple[list[str], dict[str, object]]:
@@ -83,6 +96,7 @@ class Api:
         keys: checks API keys.
         tenant_of: returns what a tenant's agents may ask.
         limits: how much each key may ask.
+        failed: how many keys that are not valid each address may try.
         ready: says what keeps the gateway from working.
         decisions: what people may decide; None: they decide in Slack alone.
         is_stopping: new work is refused, since the process stops.
@@ -92,6 +106,7 @@ class Api:
     keys: ApiKeys
     tenant_of: Callable[[str], Tenant]
     limits: RateLimits = field(default_factory=lambda: RateLimits(6000))
+    failed: FailedKeys = field(default_factory=FailedKeys)
     ready: Readiness = always_ready
     decisions: Decisions | None = None
     is_stopping: bool = False
@@ -100,12 +115,30 @@ class Api:
     def server(self, limits: Limits | None = None) -> GuardedServer:
         """Return the server; needs a running event loop."""
         taken = limits or Limits(body_bytes=MAX_BODY_BYTES)
-        return GuardedServer(self.handle, taken, name="api", error_answer=unreadable)
+        return GuardedServer(
+            self.handle, taken, name="api", error_answer=unreadable, admit=self.admit
+        )
+
+    async def admit(self, request: web.BaseRequest) -> web.StreamResponse | int:
+        """Return how many bytes the body of a request may have, or what refuses it."""
+        return await self._or_problem(partial(self._admit, request))
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one request; whatever goes wrong is a problem."""
+        return await self._or_problem(lambda: self._route(request).handle(request))
+
+    async def _admit(self, request: web.BaseRequest) -> int:
+        route = self._route(request)
+        if route.admit is None:
+            return 0
+        await route.admit(request)
+        return MAX_BODY_BYTES
+
+    async def _or_problem(
+        self, answer: Callable[[], Awaitable[T]]
+    ) -> T | web.StreamResponse:
         try:
-            return await self._route(request).handle(request)
+            return await answer()
         except Refusal as refusal:
             return refused(refusal)
         except TwokeyError as error:
@@ -138,11 +171,12 @@ class Api:
 
     def _known(self, path: str) -> _Route | None:
         if (operation := operations.BY_PATH.get(path)) is not None:
-            return _Route("POST", partial(self._ask, operation))
+            admit = partial(self._key, scope=operation.scope)
+            return _Route("POST", partial(self._ask, operation), admit)
         if found := _APPROVAL.fullmatch(path):
             return _Route("GET", partial(self._approval, found["id"]))
         if found := _DECIDE.fullmatch(path):
-            return _Route("POST", partial(self._decide, found["id"]))
+            return _Route("POST", partial(self._decide, found["id"]), self._person)
         return {
             "/healthz": _Route("GET", self._health),
             "/readyz": _Route("GET", self._readiness),
@@ -222,13 +256,9 @@ class Api:
         return web.Response(body=answer, content_type=_JSON, headers=headers)
 
     async def _decide(self, id_: str, request: web.BaseRequest) -> web.Response:
-        self._refuse_while_stopping()
-        if self.decisions is None:
-            raise people_decide()
-        by, token_hash = await self.decisions.reviewer(request)
-        self.limits.take(f"person {by.team} {by.user}")
+        decisions, by, token_hash = await self._person(request)
         asked = operations.read(DECIDE, await _body(request))
-        found = await self.decisions.decide(id_, asked, by, token_hash)
+        found = await decisions.decide(id_, asked, by, token_hash)
         return web.Response(text=found.model_dump_json(), content_type=_JSON)
 
     def _refuse_while_stopping(self) -> None:
@@ -237,21 +267,38 @@ class Api:
                 STOPPING, "This process is stopping; ask again.", {"Retry-After": "1"}
             )
 
+    async def _person(
+        self, request: web.BaseRequest
+    ) -> tuple[Decisions, Reviewer, str]:
+        """Return what decides, which person asks, and a hash of their token."""
+        if self.decisions is None:
+            raise people_decide()
+        if _PERSON in request:
+            return self.decisions, *request[_PERSON]
+        self._refuse_while_stopping()
+        by, token_hash = await self.decisions.reviewer(request)
+        self.limits.take(f"person {by.team} {by.user}")
+        request[_PERSON] = by, token_hash
+        return self.decisions, by, token_hash
+
     async def _key(self, request: web.BaseRequest, scope: Scope) -> ApiKey:
         """Return the key of a request, if it is valid and may ask this now."""
         self._refuse_while_stopping()
         found = await self._presented(request)
         if found is None:
             if self.key_refused is not None:
-                _, _, text = request.headers.get("Authorization", "").partition(" ")
-                await self.key_refused(text)
+                await self.key_refused(_bearer(request))
             raise Refusal(
                 UNAUTHENTICATED,
                 "Send 'Authorization: Bearer tk_…' with a key that is valid now; "
                 "`twokey api-keys create` makes one.",
                 {"WWW-Authenticate": "Bearer"},
             )
-        self.limits.take(found.id)
+        # Checked again after its body came, since it may have been revoked meanwhile,
+        # and counted once.
+        if _COUNTED not in request:
+            self.limits.take(found.id)
+            request[_COUNTED] = True
         if scope not in found.scopes:
             raise Refusal(
                 FORBIDDEN, f"The key {found.name!r} lacks the scope {scope.value!r}."
@@ -259,12 +306,22 @@ class Api:
         return found
 
     async def _presented(self, request: web.BaseRequest) -> ApiKey | None:
-        kind, _, text = request.headers.get("Authorization", "").partition(" ")
-        return await self.keys.check(text) if kind.lower() == "bearer" else None
+        text = _bearer(request)
+        if not self.keys.knows(text):
+            self.failed.check(request.remote or "")
+        found = await self.keys.check(text)
+        if found is None:
+            self.failed.count(request.remote or "")
+        return found
 
     def _waiting(self, key: ApiKey, question: object) -> AbstractContextManager[None]:
         waits = isinstance(question, AnswersQuestion) and question.wait_s > 0
         return self.limits.waiting(key.id) if waits else nullcontext()
+
+
+def _bearer(request: web.BaseRequest) -> str:
+    kind, _, text = request.headers.get("Authorization", "").partition(" ")
+    return text if kind.lower() == "bearer" else ""
 
 
 async def _body(request: web.BaseRequest) -> bytes:

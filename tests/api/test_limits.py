@@ -214,9 +214,10 @@ async def test_slow_clients_are_cut_off_and_keep_nobody_out(store: Store) -> Non
     limits = Limits(connections=20, header_s=0.3, body_s=0.3, body_bytes=1000)
     async with serving(ServiceHarness(store), limits=limits) as stack:
         host, _, port = stack.url.removeprefix("http://").partition(":")
+        key = f"Authorization: Bearer {stack.key()}\r\n".encode()
         slow = [await asyncio.open_connection(host, int(port)) for _ in range(40)]
         for number, (_, writer) in enumerate(slow):
-            start = b"POST /v1/note HTTP/1.1\r\nHost: x\r\n"
+            start = b"POST /v1/note HTTP/1.1\r\nHost: x\r\n" + key
             body = b"Content-Length: 100\r\n\r\n{"
             writer.write(start + (body if number % 2 else b""))
         async with httpx.AsyncClient(base_url=stack.url) as client:

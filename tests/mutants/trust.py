@@ -47,8 +47,8 @@ TRUST_TABLE = (
     Mutant(
         "a request that came whole makes room for nobody",
         "gateway/guarded_server.py",
-        "        self._waiting.pop(connection, None)\n        try:",
-        "        try:",
+        "        self._waiting.pop(request.protocol, None)\n        response",
+        "        response",
         FLOODS,
     ),
     Mutant(

@@ -20,7 +20,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, Protocol, TypeVar
 
-from twokey.gateway.errors import LeaseLost, NotAllowed, StoreUnavailable, TwokeyError
+from twokey.gateway.errors import FINAL_ERRORS, LeaseLost, StoreUnavailable, TwokeyError
 from twokey.gateway.protocol.idempotency import one_write
 from twokey.gateway.uncancelled import begun, waited_for
 
@@ -130,7 +130,7 @@ async def ask_with_retries(
                 return await shell.ask(question)
             # Another attempt would get the same answer: these are decisions, no
             # outages.
-            except (NotAllowed, LeaseLost):
+            except (*FINAL_ERRORS, LeaseLost):
                 raise
             except TwokeyError:
                 await shell.sleep(pause)

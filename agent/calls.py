@@ -47,6 +47,7 @@ from twokey.agent.tool_invocation import Handler
 from twokey.agent.tool_schemas import schema_of
 from twokey.agent.verdict_cache import VerdictCache
 from twokey.gateway.errors import (
+    FINAL_ERRORS,
     KeyRefused,
     LeaseLost,
     NotAllowed,
@@ -125,11 +126,10 @@ class Caller:
         except KeyRefused:
             # Of the process, not of its calls: the model could do nothing about it.
             raise
-        except NotAllowed as error:
+        except FINAL_ERRORS as error:
             return draft.deny_all(ref.message_id, str(error))
         except LeaseLost:
-            # No denial: another process owns the thread now and goes on with the turn.
-            raise
+            raise  # No denial: another process owns the thread, and goes on with it.
         except TwokeyError as error:
             # Inside a tool, the error would be that of the tool.
             is_retried = run_context.current_run() is not None and not is_nested

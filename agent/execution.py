@@ -29,8 +29,8 @@ from twokey.agent.nested_edits import collect_edits
 from twokey.agent.unrecorded import report
 from twokey.gateway.clock import now_s
 from twokey.gateway.errors import (
+    FINAL_ERRORS,
     KeyRefused,
-    NotAllowed,
     StateUnknown,
     ThreadUnavailable,
     TwokeyError,
@@ -245,7 +245,7 @@ async def _claim(request: ClaimRequest, gateway: Gateway, shell: Shell) -> Claim
     except KeyRefused:
         # Not a refusal of this call: it may run once the process has another key.
         raise
-    except NotAllowed as error:
+    except FINAL_ERRORS as error:
         return Refused(reason=str(error))
     # Not a refusal: people have approved it, and the thread goes on once the gateway
     # answers again.
@@ -347,7 +347,7 @@ async def _finish(
         # Not raised: the tool has run, and the model has to read what it returned. A
         # second run would be worse than a missing record.
         log_failure(logger, error, "execution.unrecorded item=%s", item_id)
-        if isinstance(error, KeyRefused) or not isinstance(error, NotAllowed):
+        if isinstance(error, KeyRefused) or not isinstance(error, FINAL_ERRORS):
             shell.begin(report(item_id, fence, result, gateway))
         return
     if not is_ours:

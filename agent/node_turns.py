@@ -6,7 +6,13 @@ from langgraph.config import get_config
 
 from twokey.agent import step_numbers, turns
 from twokey.agent.bridge import Shell, ask_with_retries
-from twokey.gateway.errors import KeyRefused, NotAllowed, ThreadUnavailable, TwokeyError
+from twokey.gateway.errors import (
+    FINAL_ERRORS,
+    KeyRefused,
+    NotAllowed,
+    ThreadUnavailable,
+    TwokeyError,
+)
 from twokey.gateway.protocol import run_context
 from twokey.gateway.protocol.port import Gateway
 from twokey.gateway.protocol.wire import Turn, TurnRef, Verdict
@@ -50,7 +56,7 @@ async def submit(turn: Turn, gateway: Gateway, shell: Shell) -> Verdict:
         found = await ask_with_retries(shell, lambda: gateway.submit(turn))
     except KeyRefused:
         raise
-    except NotAllowed as error:
+    except FINAL_ERRORS as error:
         return turns.denial(call.tool, call.tool_call_id, str(error))
     except TwokeyError as error:
         # Not a denial, as in the middleware: no model reads it here, and the program

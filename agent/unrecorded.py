@@ -15,7 +15,7 @@ import logging
 
 from twokey.agent import bridge
 from twokey.gateway.clock import now_s
-from twokey.gateway.errors import KeyRefused, NotAllowed, TwokeyError
+from twokey.gateway.errors import FINAL_ERRORS, KeyRefused, TwokeyError
 from twokey.gateway.protocol.port import Gateway
 from twokey.gateway.protocol.records import Result
 
@@ -36,7 +36,7 @@ async def report(item_id: str, fence: int, result: Result, gateway: Gateway) -> 
             async with asyncio.timeout(bridge.PORT_TIMEOUT_S):
                 is_ours = await gateway.finish(item_id, fence, result)
         except (TwokeyError, OSError) as error:
-            if isinstance(error, NotAllowed) and not isinstance(error, KeyRefused):
+            if isinstance(error, FINAL_ERRORS) and not isinstance(error, KeyRefused):
                 break
             pause = min(pause * 2, LONGEST_PAUSE_S)
             continue

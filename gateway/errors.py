@@ -246,3 +246,7 @@ class LeaseLost(ThreadUnavailable):
             "thread lives, so it wrote nothing more. The process that holds the lease "
             "now continues from the saved state; you don't need to do anything."
         )
+
+
+FINAL_ERRORS = (NotAllowed, CorruptRecord, IllegalTransition)
+"""The gateway has answered: asked again, it says the same."""

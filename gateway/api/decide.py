@@ -31,7 +31,7 @@ from twokey.gateway.approvals.decisions import (
     Voted,
 )
 from twokey.gateway.approvals.record import Approval, Item
-from twokey.gateway.errors import CorruptRecord, NewerRecord, SettingsError
+from twokey.gateway.errors import SettingsError
 from twokey.gateway.protocol.decision_api import DecideQuestion, DecideReply
 from twokey.gateway.protocol.http_problems import (
     EXPIRED,
@@ -40,7 +40,6 @@ from twokey.gateway.protocol.http_problems import (
     NOT_ALLOWED,
     NOT_FOUND,
     PEOPLE_DECIDE,
-    REFUSED,
     SETTLED,
     STALE,
 )
@@ -85,10 +84,7 @@ class Decisions:
             Refusal: nothing was decided; says why.
             StoreUnavailable: when it is not known to be written.
         """
-        try:
-            loaded = await self.reviews.read(approval_id)
-        except (CorruptRecord, NewerRecord) as error:
-            raise Refusal(REFUSED, str(error)) from error
+        loaded = await self.reviews.read(approval_id)
         if loaded is None or loaded.approval.id != approval_id:
             raise _unknown()
         item = _item(loaded.approval, asked.call)

@@ -10,6 +10,13 @@ from typing import Any
 from pydantic import BaseModel, TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 
+from twokey.gateway.api.openapi_problems import (
+    EVERYWHERE,
+    OF_BODIES,
+    OF_KEYS,
+    OF_WRITES,
+    answers_of,
+)
 from twokey.gateway.api.operations import ALL_OPERATIONS, ASKED_AGAIN, REPLAYED
 from twokey.gateway.api.reading_routes import EVENT_STREAM, LAST_EVENT_ID, QUEUE_STATES
 from twokey.gateway.protocol import http_problems as problems
@@ -23,11 +30,7 @@ from twokey.gateway.protocol.approval_views import (
 )
 from twokey.gateway.protocol.decision_api import DecideQuestion, DecideReply
 from twokey.gateway.protocol.http_api import BASE, LEASE_HEADER, Operation, Scope
-from twokey.gateway.protocol.http_problems import (
-    PROBLEM_TYPE,
-    Problem,
-    ProblemKind,
-)
+from twokey.gateway.protocol.http_problems import Problem, ProblemKind
 from twokey.gateway.protocol.idempotency import HEADER
 from twokey.gateway.protocol.remote_runs import LONGEST_WAIT_S
 
@@ -40,16 +43,10 @@ run what they approved. An API key speaks for its agents alone; no key can appro
 anything.
 
 Every refusal is a problem (RFC 9457) whose `type` is for programs. Its last part is
-named with each status below. 429 and 503 say with `Retry-After` when to ask again.
+named with each status below. What is marked *ask again* may be answered otherwise
+later; 429 and 503 say with `Retry-After` when. Every other refusal stays the same:
+clients do not repeat the request.
 """
-
-_EVERYWHERE = (problems.FAILED, problems.UNAVAILABLE, problems.STOPPING)
-_OF_KEYS = (problems.UNAUTHENTICATED, problems.FORBIDDEN, problems.TOO_MANY)
-_OF_BODIES = (
-    *(problems.MALFORMED, problems.NOT_FOUND, problems.TOO_SLOW),
-    *(problems.REFUSED, problems.LEASE_LOST, problems.TOO_LARGE),
-)
-_OF_WRITES = (problems.UNDER_WAY, problems.KEY_REUSED)
 
 
 @cache
@@ -126,7 +123,7 @@ def _operation(operation: Operation[Any, Any], adapters: Json) -> Json:
     parameters = [_lease_header()]
     if is_write:
         parameters.append(_idempotency_header(operation.name))
-    kinds = [*_EVERYWHERE, *_OF_KEYS, *_OF_BODIES, *(_OF_WRITES if is_write else ())]
+    kinds = [*EVERYWHERE, *OF_KEYS, *OF_BODIES, *(OF_WRITES if is_write else ())]
     return {
         "operationId": operation.name,
         "summary": operation.summary,
@@ -146,13 +143,13 @@ def _operation(operation: Operation[Any, Any], adapters: Json) -> Json:
                     "application/json": {"schema": adapters[f"{operation.name}:gets"]}
                 },
             },
-            **_problems(kinds),
+            **answers_of(kinds),
         },
     }
 
 
 def _readings() -> Json:
-    reading = [*_EVERYWHERE, *_OF_KEYS, problems.MALFORMED]
+    reading = [*EVERYWHERE, *OF_KEYS, problems.MALFORMED]
     return {
         f"{BASE}/approvals": {
             "get": _reading(
@@ -199,10 +196,11 @@ def _decide() -> Json:
         "Decide about a call, as a person: by a token of your own, by no API key.",
         "DecideReply",
         [
-            *(*_EVERYWHERE, problems.TOO_MANY, problems.MALFORMED, problems.NO_TOKEN),
+            *(*EVERYWHERE, problems.TOO_MANY, problems.MALFORMED, problems.NO_TOKEN),
             *(problems.PEOPLE_DECIDE, problems.NOT_ALLOWED, problems.NOT_FOUND),
             *(problems.STALE, problems.SETTLED, problems.EXPIRED, problems.REFUSED),
             *(problems.INVALID, problems.TOO_SLOW, problems.TOO_LARGE),
+            problems.ILLEGAL_TRANSITION,
         ],
         parameters=[_id()],
     )
@@ -283,7 +281,7 @@ def _reading(
                     "application/json": {"schema": {"$ref": _REF.format(model=schema)}}
                 },
             },
-            **_problems(kinds),
+            **answers_of(kinds),
         },
     }
 
@@ -299,7 +297,7 @@ def _open(name: str, summary: str, media_type: str) -> Json:
                 "description": "The answer.",
                 "content": {media_type: {"schema": schema}},
             },
-            **_problems([problems.FAILED]),
+            **answers_of([problems.FAILED]),
         },
     }
 
@@ -321,33 +319,6 @@ def _readiness() -> Json:
         "content": content,
     }
     return found
-
-
-def _problems(kinds: Iterable[ProblemKind]) -> Json:
-    by_status: dict[int, list[ProblemKind]] = {}
-    for kind in kinds:
-        by_status.setdefault(kind.status, []).append(kind)
-    return {
-        str(status): {
-            "description": "; ".join(f"`{one.name}`: {one.title}" for one in ones),
-            "content": {
-                PROBLEM_TYPE: {
-                    "schema": {
-                        "allOf": [
-                            {"$ref": _REF.format(model="Problem")},
-                            {
-                                "properties": {
-                                    "type": {"enum": [one.type for one in ones]},
-                                    "status": {"const": status},
-                                }
-                            },
-                        ]
-                    }
-                }
-            },
-        }
-        for status, ones in sorted(by_status.items())
-    }
 
 
 def _query(

@@ -27,22 +27,30 @@ class Refusal(Exception):
         kind: of the problem.
         detail: a sentence that says what to do.
         headers: of the answer.
+        approval: what it is about, where programs need to know.
     """
 
     def __init__(
-        self, kind: ProblemKind, detail: str, headers: Mapping[str, str] | None = None
+        self,
+        kind: ProblemKind,
+        detail: str,
+        headers: Mapping[str, str] | None = None,
+        *,
+        approval: str = "",
     ) -> None:
         self.kind = kind
         self.detail = detail
         self.headers = dict(headers or {})
+        self.approval = approval
         super().__init__(detail)
 
 
 def refused(refusal: Refusal) -> web.Response:
     """Return a refusal as an answer (RFC 9457)."""
     kind = refusal.kind
+    found = problem(kind, refusal.detail, refusal.approval)
     return web.Response(
-        text=problem(kind, refusal.detail).model_dump_json(),
+        text=found.model_dump_json(exclude_defaults=True),
         status=kind.status,
         content_type=PROBLEM_TYPE,
         headers=refusal.headers,

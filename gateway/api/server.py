@@ -29,7 +29,7 @@ from twokey.gateway.api.operations import Tenant
 from twokey.gateway.api.rate_limits import FailedKeys, RateLimits
 from twokey.gateway.api.refusals import Refusal, refused, unreadable
 from twokey.gateway.approvals.decisions import Reviewer
-from twokey.gateway.errors import TwokeyError
+from twokey.gateway.errors import CorruptRecord, TwokeyError
 from twokey.gateway.failures import log_failure
 from twokey.gateway.guarded_server import GuardedServer, Limits
 from twokey.gateway.protocol.decision_api import DecideQuestion
@@ -142,11 +142,7 @@ class Api:
         except Refusal as refusal:
             return refused(refusal)
         except TwokeyError as error:
-            kind = kind_of(error)
-            if kind is not UNAVAILABLE:
-                return refused(Refusal(kind, str(error)))
-            log_failure(logger, error, "api.unavailable")
-            return refused(Refusal(kind, str(error), {"Retry-After": "1"}))
+            return refused(_refusal(error))
         except (ConnectionError, web.HTTPException):
             raise
         except Exception as error:  # noqa: BLE001 - one request fails, and not the server
@@ -322,6 +318,18 @@ class Api:
 def _bearer(request: web.BaseRequest) -> str:
     kind, _, text = request.headers.get("Authorization", "").partition(" ")
     return text if kind.lower() == "bearer" else ""
+
+
+def _refusal(error: TwokeyError) -> Refusal:
+    """Return how an error of the services is told."""
+    kind, text = kind_of(error), str(error)
+    if kind.can_pass:
+        log_failure(logger, error, "api.unavailable")
+        return Refusal(kind, text, {"Retry-After": "1"})
+    if isinstance(error, CorruptRecord):
+        log_failure(logger, error, "record.corrupt")
+        return Refusal(kind, text, approval=error.approval)
+    return Refusal(kind, text)
 
 
 async def _body(request: web.BaseRequest) -> bytes:

@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+
+from pydantic import ConfigDict
 
 from twokey.gateway.errors import (
     BadJson,
+    BadStep,
+    BotKeyUnknown,
+    CorruptRecord,
+    GraphError,
+    IllegalTransition,
     KeyRefused,
     LeaseLost,
+    NewerRecord,
     NotAllowed,
+    NotVerified,
+    PolicyError,
+    SettingsError,
     StoreUnavailable,
+    ThreadUnavailable,
+    TooManySpeakers,
     TwokeyError,
+    UnsafeStore,
 )
 from twokey.gateway.protocol.records import Record
 
@@ -20,21 +35,34 @@ PROBLEM_TYPE = "application/problem+json"
 
 
 class Problem(Record):
-    """Why a request was refused (RFC 9457): a sentence for people, a type for code."""
+    """Why a request was refused (RFC 9457): a sentence for people, a type for code.
+
+    Attributes:
+        approval: the id of the approval that it is about; "" for all other problems.
+    """
+
+    # RFC 9457, section 3.2: who reads a problem ignores members that it does not know.
+    model_config = ConfigDict(extra="ignore")
 
     type: str
     title: str
     status: int
     detail: str
+    approval: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class ProblemKind:
-    """A kind of problem: the end of its type's URL, its title and its status."""
+    """A kind of problem: the end of its type's URL, its title and its status.
+
+    Attributes:
+        can_pass: the same request may get another answer later.
+    """
 
     name: str
     title: str
     status: int
+    can_pass: bool = False
 
     @property
     def type(self) -> str:
@@ -49,10 +77,19 @@ PEOPLE_DECIDE = ProblemKind("people-decide", "People decide, in Slack", 403)
 NOT_ALLOWED = ProblemKind("not-allowed", "This person may not decide that", 403)
 NOT_FOUND = ProblemKind("not-found", "Not found", 404)
 WRONG_METHOD = ProblemKind("wrong-method", "This path takes another method", 405)
-TOO_SLOW = ProblemKind("too-slow", "The request came too slowly", 408)
+TOO_SLOW = ProblemKind("too-slow", "The request came too slowly", 408, can_pass=True)
 REFUSED = ProblemKind("refused", "The gateway refuses this", 409)
+CORRUPT_RECORD = ProblemKind("corrupt-record", "The stored record is corrupt", 409)
+ILLEGAL_TRANSITION = ProblemKind(
+    "illegal-transition", "The call is not in a state that allows this", 409
+)
+TOO_MANY_SPEAKERS = ProblemKind(
+    "too-many-speakers", "Too many people have spoken in this thread", 409
+)
 LEASE_LOST = ProblemKind("lease-lost", "The lease is lost", 409)
-UNDER_WAY = ProblemKind("under-way", "The first attempt is being answered", 409)
+UNDER_WAY = ProblemKind(
+    "under-way", "The first attempt is being answered", 409, can_pass=True
+)
 STALE = ProblemKind("stale", "The approval has changed since it was read", 409)
 SETTLED = ProblemKind("settled", "The call does not wait any more", 409)
 EXPIRED = ProblemKind("expired", "The time to decide is over", 409)
@@ -61,48 +98,91 @@ KEY_REUSED = ProblemKind(
     "key-reused", "The Idempotency-Key was used for another request", 422
 )
 INVALID = ProblemKind("invalid", "The decision is not valid", 422)
-TOO_MANY = ProblemKind("too-many-requests", "Too many requests", 429)
+TOO_MANY = ProblemKind("too-many-requests", "Too many requests", 429, can_pass=True)
 MALFORMED = ProblemKind("malformed", "The request cannot be read", 400)
-FAILED = ProblemKind("failed", "The gateway failed", 500)
-UNAVAILABLE = ProblemKind("unavailable", "The gateway cannot answer now", 503)
-STOPPING = ProblemKind("stopping", "The gateway is stopping", 503)
-
-_KINDS: tuple[tuple[type[TwokeyError], ProblemKind], ...] = (
-    (LeaseLost, LEASE_LOST),
-    (NotAllowed, REFUSED),
-    (BadJson, MALFORMED),
+FAILED = ProblemKind("failed", "The gateway failed", 500, can_pass=True)
+UNAVAILABLE = ProblemKind(
+    "unavailable", "The gateway cannot answer now", 503, can_pass=True
 )
-"""The kind of each error that has one of its own; every other is an outage."""
+NEWER_RECORD = ProblemKind(
+    "newer-record", "A newer version wrote this record", 503, can_pass=True
+)
+BOT_KEY_UNKNOWN = ProblemKind(
+    "bot-key-unknown", "This key of the bot is not known here yet", 503, can_pass=True
+)
+STOPPING = ProblemKind("stopping", "The gateway is stopping", 503, can_pass=True)
+
+KINDS_OF_ERRORS: Mapping[type, ProblemKind] = {
+    LeaseLost: LEASE_LOST,
+    TooManySpeakers: TOO_MANY_SPEAKERS,
+    NotAllowed: REFUSED,
+    BadJson: MALFORMED,
+    BadStep: REFUSED,
+    GraphError: REFUSED,
+    NotVerified: REFUSED,
+    CorruptRecord: CORRUPT_RECORD,
+    IllegalTransition: ILLEGAL_TRANSITION,
+    NewerRecord: NEWER_RECORD,
+    BotKeyUnknown: BOT_KEY_UNKNOWN,
+    StoreUnavailable: UNAVAILABLE,
+    # The operator of the gateway mends these; who asks can only wait for it.
+    PolicyError: UNAVAILABLE,
+    SettingsError: UNAVAILABLE,
+    ThreadUnavailable: UNAVAILABLE,
+    UnsafeStore: UNAVAILABLE,
+}
+"""The kind of problem that an error of the services becomes, or one derived from it."""
 
 
 def kind_of(error: TwokeyError) -> ProblemKind:
-    """Return the kind of problem that an error of the gateway is."""
-    return next((kind for of, kind in _KINDS if isinstance(error, of)), UNAVAILABLE)
+    """Return the kind of problem that an error of the gateway is.
+
+    By the nearest class that is listed; of one without any it is an outage.
+    """
+    listed = (KINDS_OF_ERRORS.get(each) for each in type(error).__mro__)
+    return next((kind for kind in listed if kind is not None), UNAVAILABLE)
 
 
-def problem(kind: ProblemKind, detail: str) -> Problem:
+def problem(kind: ProblemKind, detail: str, approval: str = "") -> Problem:
     """Return a problem of a kind."""
-    return Problem(type=kind.type, title=kind.title, status=kind.status, detail=detail)
+    return Problem(
+        type=kind.type,
+        title=kind.title,
+        status=kind.status,
+        detail=detail,
+        approval=approval,
+    )
 
 
-_OF_THE_KEY = {UNAUTHENTICATED, FORBIDDEN}
-_FINAL = {
-    *(NOT_FOUND, WRONG_METHOD, REFUSED, STALE, SETTLED, EXPIRED, TOO_LARGE),
-    *(KEY_REUSED, INVALID, MALFORMED, NO_TOKEN, PEOPLE_DECIDE, NOT_ALLOWED),
+_OF_THE_KEY = (UNAUTHENTICATED, FORBIDDEN)
+_RAISED: Mapping[ProblemKind, type[TwokeyError]] = {
+    **dict.fromkeys(_OF_THE_KEY, KeyRefused),
+    CORRUPT_RECORD: CorruptRecord,
+    ILLEGAL_TRANSITION: IllegalTransition,
+    TOO_MANY_SPEAKERS: TooManySpeakers,
+    LEASE_LOST: LeaseLost,
+    NEWER_RECORD: NewerRecord,
+    BOT_KEY_UNKNOWN: BotKeyUnknown,
 }
-"""What another attempt would not change."""
+"""What a client raises for those kinds that say more than yes or no."""
+
+_KNOWN = {
+    one.type: one for one in tuple(globals().values()) if isinstance(one, ProblemKind)
+}
 
 
 def error_of(found: Problem) -> TwokeyError:
-    """Return the error that a client raises for a problem.
+    """Return the error that a client raises for a problem: as in the same process.
 
     What another attempt may change is an outage, also a kind that is not known.
     """
-    name = found.type.removeprefix(PROBLEMS)
-    if name == LEASE_LOST.name:
-        return LeaseLost()
-    if any(kind.name == name for kind in _OF_THE_KEY):
-        return KeyRefused(found.detail)
-    if any(kind.name == name for kind in _FINAL):
-        return NotAllowed(found.detail)
-    return StoreUnavailable(found.detail)
+    kind = _KNOWN.get(found.type)
+    if kind is None:
+        return StoreUnavailable(found.detail)
+    general = StoreUnavailable if kind.can_pass else NotAllowed
+    raised = _RAISED.get(kind, general)
+    # Without its own constructor: the words are those of the gateway.
+    error = raised.__new__(raised, found.detail)
+    if isinstance(error, CorruptRecord):
+        error.approval = found.approval
+    return error

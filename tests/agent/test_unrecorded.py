@@ -11,7 +11,12 @@ from tests.agent.agent_runner import FREE, Effects, Runner, build, pay
 from tests.agent.fake_gateway import FakeGateway
 from tests.conftest import eventually
 from twokey.agent import unrecorded
-from twokey.gateway.errors import NotAllowed
+from twokey.gateway.errors import (
+    CorruptRecord,
+    IllegalTransition,
+    NotAllowed,
+    TwokeyError,
+)
 from twokey.gateway.protocol.records import Result
 from twokey.gateway.protocol.states import ItemState
 
@@ -76,13 +81,17 @@ async def test_it_changes_nothing_that_people_said_meanwhile(
     assert gateway.only().state is state
 
 
-async def test_a_refusal_and_the_end_of_the_time_end_it(
-    monkeypatch: pytest.MonkeyPatch, caplog: Any
+@pytest.mark.parametrize(
+    "answer",
+    [NotAllowed("no"), CorruptRecord("ap0"), IllegalTransition("expired", "finish")],
+)
+async def test_an_answer_and_the_end_of_the_time_end_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: Any, answer: TwokeyError
 ) -> None:
     gateway = FakeGateway(FREE)
 
     async def refuse(*_: object) -> bool:
-        raise NotAllowed("no")
+        raise answer
 
     monkeypatch.setattr(gateway, "finish", refuse)
     await unrecorded.report(CALL, 1, RESULT, gateway)

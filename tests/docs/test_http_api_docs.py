@@ -48,6 +48,22 @@ def test_what_it_names_is_there() -> None:
     assert [one for one in named if one[0].lower() not in paths.get(one[1], {})] == []
 
 
+def test_each_problem_stands_there_with_what_a_client_does() -> None:
+    expected = {
+        (
+            kind.name,
+            str(kind.status),
+            "yes" if kind.can_pass else "no",
+            type(http_problems.error_of(http_problems.problem(kind, "why"))).__name__,
+        )
+        for kind in vars(http_problems).values()
+        if isinstance(kind, ProblemKind)
+    }
+
+    row = r"^\| `([a-z-]+)` \| (\d+) \| [^|]+ \| (yes|no) \| `(\w+)` \|$"
+    assert set(re.findall(row, PAGE, re.MULTILINE)) == expected
+
+
 def test_the_refusals_of_a_decision_are_those_of_the_code() -> None:
     kinds = {
         kind.name

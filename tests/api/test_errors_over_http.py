@@ -1,0 +1,244 @@
+"""Each error of the services over HTTP: its status, its type, what a client does."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import pytest
+from aiohttp import web
+
+from tests.api.api_stack import ApiStack, serving
+from tests.service.harness import ServiceHarness
+from twokey import gateway as gateway_package
+from twokey.agent import bridge
+from twokey.agent.bridge import Awaiting, ask_with_retries
+from twokey.gateway import errors
+from twokey.gateway.client.http_connection import TRIES
+from twokey.gateway.client.http_gateway import HttpGateway
+from twokey.gateway.documents import BadDocument, Problem
+from twokey.gateway.errors import (
+    CorruptRecord,
+    NotAllowed,
+    StoreUnavailable,
+    TwokeyError,
+)
+from twokey.gateway.policy.load import BadPolicy
+from twokey.gateway.protocol import http_problems
+from twokey.gateway.service.agents import AgentService
+from twokey.gateway.store.store import Store
+
+SERVICES = (
+    *("approvals", "documents", "errors", "policy", "protocol", "service", "store"),
+    *("triage", "trust"),
+)
+"""The parts of the gateway below its HTTP API."""
+
+
+class Row(NamedTuple):
+    """What becomes of an error.
+
+    Attributes:
+        error: as the services raise it.
+        status: of the answer.
+        problem: the end of the problem's type.
+        raised: by the client in another process.
+        again: the client asks again by itself.
+    """
+
+    error: TwokeyError
+    status: int
+    problem: str
+    raised: type[TwokeyError]
+    again: bool = False
+
+
+ROWS = (
+    # Answers: asked again, the gateway says the same.
+    Row(NotAllowed("no"), 409, "refused", NotAllowed),
+    Row(errors.NotStarted("no"), 409, "refused", NotAllowed),
+    Row(errors.UngatedTool("a", "t"), 409, "refused", NotAllowed),
+    Row(errors.KeyRefused("no"), 409, "refused", NotAllowed),
+    Row(errors.TooManySpeakers(9), 409, "too-many-speakers", errors.TooManySpeakers),
+    Row(CorruptRecord("ap_1"), 409, "corrupt-record", CorruptRecord),
+    # How it was forged is for those who run the gateway.
+    Row(errors.ForgedRecord("ap_1", "why"), 409, "corrupt-record", CorruptRecord),
+    Row(
+        errors.IllegalTransition("executed", "claim"), 409, "illegal-transition",
+        errors.IllegalTransition,
+    ),
+    Row(errors.LeaseLost(), 409, "lease-lost", errors.LeaseLost),
+    Row(errors.BadJson("it is a list", "/a"), 400, "malformed", NotAllowed),
+    Row(errors.BadStep("no"), 409, "refused", NotAllowed),
+    Row(errors.GraphError("no"), 409, "refused", NotAllowed),
+    Row(errors.NotVerified("unsigned", "no"), 409, "refused", NotAllowed),
+    # Outages: what is asked again may be answered.
+    Row(StoreUnavailable("no"), 503, "unavailable", StoreUnavailable, again=True),
+    Row(errors.AuditUnreadable("x"), 503, "unavailable", StoreUnavailable, again=True),
+    Row(errors.NotConfirmed(), 503, "unavailable", StoreUnavailable, again=True),
+    Row(errors.Unanswered("a", "b"), 503, "unavailable", StoreUnavailable, again=True),
+    Row(
+        errors.FreezeIncomplete("a", ["b"], 2, is_set=True), 503, "unavailable",
+        StoreUnavailable, again=True,
+    ),
+    Row(
+        errors.NewerRecord("ap_1", format=99, known=1), 503, "newer-record",
+        errors.NewerRecord, again=True,
+    ),
+    Row(
+        errors.BotKeyUnknown("no"), 503, "bot-key-unknown", errors.BotKeyUnknown,
+        again=True,
+    ),
+    # What the operator of the gateway mends is an outage for who asks.
+    Row(errors.SettingsError("no"), 503, "unavailable", StoreUnavailable, again=True),
+    Row(errors.PolicyError("no"), 503, "unavailable", StoreUnavailable, again=True),
+    Row(
+        BadPolicy((Problem("policy.yml:1", "no"),)), 503, "unavailable",
+        StoreUnavailable, again=True,
+    ),
+    Row(
+        BadDocument([Problem("no", "policy.yml")]), 503, "unavailable",
+        StoreUnavailable, again=True,
+    ),
+    Row(errors.UnsafeStore("no"), 503, "unavailable", StoreUnavailable, again=True),
+    Row(errors.StateUnknown("no"), 503, "unavailable", StoreUnavailable, again=True),
+    Row(
+        errors.ThreadUnavailable("no"), 503, "unavailable", StoreUnavailable,
+        again=True,
+    ),
+    Row(
+        errors.ThreadUnknown("a", "t"), 503, "unavailable", StoreUnavailable,
+        again=True,
+    ),
+)  # fmt: skip
+
+
+@dataclass
+class Counting:
+    """Counts the requests; its pauses are over at once."""
+
+    answers: list[web.StreamResponse] = field(default_factory=list[web.StreamResponse])
+
+    @web.middleware
+    async def between(
+        self,
+        request: web.Request,
+        handler: Callable[[web.Request], Awaitable[web.StreamResponse]],
+    ) -> web.StreamResponse:
+        reply = await handler(request)
+        if "Retry-After" in reply.headers:
+            reply.headers["Retry-After"] = "0"
+        self.answers.append(reply)
+        return reply
+
+
+@dataclass
+class Failing:
+    """A gateway whose services raise an error, asked from another process."""
+
+    counting: Counting
+    gateway: HttpGateway
+
+
+@pytest.fixture
+async def failing(
+    store: Store, row: Row, monkeypatch: pytest.MonkeyPatch
+) -> AsyncGenerator[Failing]:
+    async def fail(*_: object) -> None:
+        raise row.error
+
+    monkeypatch.setattr(AgentService, "note", fail)
+    monkeypatch.setattr(bridge, "FIRST_PAUSE_S", 0.0)
+    counting = Counting()
+    stack: ApiStack
+    async with (
+        serving(ServiceHarness(store), [counting.between]) as stack,
+        stack.gateway() as gateway,
+    ):
+        yield Failing(counting, gateway)
+
+
+def _name(row: Row) -> str:
+    return type(row.error).__name__
+
+
+def _derived(base: type[TwokeyError]) -> Iterator[type[TwokeyError]]:
+    for each in base.__subclasses__():
+        yield each
+        yield from _derived(each)
+
+
+def test_each_error_of_the_services_has_a_row() -> None:
+    places = tuple(f"{gateway_package.__name__}.{part}" for part in SERVICES)
+    for found in pkgutil.walk_packages(gateway_package.__path__, "twokey.gateway."):
+        if found.name.startswith(places):
+            importlib.import_module(found.name)
+
+    known = {
+        error.__name__
+        for error in _derived(TwokeyError)
+        # One with an underscore does not leave its module.
+        if error.__module__.startswith(places) and not error.__name__.startswith("_")
+    }
+    assert known == {*map(_name, ROWS)}
+
+
+def test_each_problem_says_whether_to_ask_again() -> None:
+    # What a client in another language does follows from the status and this mark.
+    for kind in vars(http_problems).values():
+        if isinstance(kind, http_problems.ProblemKind):
+            if kind.status >= 500 or kind.status in {408, 429}:
+                assert kind.can_pass, kind
+            elif kind.can_pass:
+                assert kind is http_problems.UNDER_WAY
+
+
+@pytest.mark.parametrize("row", ROWS, ids=_name)
+async def test_it_is_raised_as_in_one_process_and_asked_again_where_that_helps(
+    failing: Failing, row: Row
+) -> None:
+    with pytest.raises(TwokeyError) as raised:
+        await failing.gateway.note("support")
+
+    assert type(raised.value) is row.raised
+    assert isinstance(row.error, row.raised) or row.raised in {
+        StoreUnavailable,
+        NotAllowed,
+    }
+    assert str(row.error) == str(raised.value)
+    if isinstance(raised.value, CorruptRecord):
+        assert raised.value.approval == "ap_1"
+    assert len(failing.counting.answers) == (TRIES if row.again else 1)
+    (reply, *_) = failing.counting.answers
+    assert isinstance(reply, web.Response)
+    assert reply.text
+    found = http_problems.Problem.model_validate_json(reply.text)
+    assert (reply.status, found.status) == (row.status, row.status)
+    assert found.type == f"{http_problems.PROBLEMS}{row.problem}"
+    assert ("Retry-After" in reply.headers) is row.again
+
+
+@pytest.mark.parametrize("row", ROWS, ids=_name)
+async def test_the_agent_asks_once_what_stays_as_it_is(
+    failing: Failing, row: Row
+) -> None:
+    with pytest.raises(row.raised):
+        await ask_with_retries(Awaiting(), lambda: failing.gateway.note("support"))
+
+    asked = bridge.PORT_TRIES * TRIES if row.again else 1
+    assert len(failing.counting.answers) == asked
+
+
+def test_a_problem_of_a_newer_gateway_is_understood() -> None:
+    told = (
+        '{"type": "https://twokey.dev/problems/brand-new", "title": "t", "status": 409,'
+        ' "detail": "it says why", "instance": "/v1/note", "more": [1]}'
+    )
+
+    found = http_problems.error_of(http_problems.Problem.model_validate_json(told))
+
+    assert type(found) is StoreUnavailable
+    assert str(found) == "it says why"

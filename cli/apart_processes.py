@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import httpx
+import aiohttp
 import yaml
 
 from twokey.gateway.config import Settings
@@ -104,19 +104,16 @@ class Apart:
 
     async def until_ready(self) -> None:
         """Wait until the gateway answers the agent's key."""
-        async with httpx.AsyncClient(base_url=self.url) as client:
+        headers = {"Authorization": f"Bearer {self.key}"}
+        async with aiohttp.ClientSession(self.url, headers=headers) as client:
             for _ in range(int(READY_S / _LOOK_S)):
                 try:
-                    reply = await client.post(
-                        NOTE.path,
-                        json={"agent": self.agent},
-                        headers={"Authorization": f"Bearer {self.key}"},
-                    )
-                except httpx.HTTPError:
+                    asking = client.post(NOTE.path, json={"agent": self.agent})
+                    async with asking as reply:
+                        if reply.ok:
+                            return
+                except aiohttp.ClientError:
                     pass
-                else:
-                    if reply.is_success:
-                        return
                 for name, process in self.running.items():
                     if process.returncode is not None:
                         raise ProcessFailed(f"{name} ended: {self.said(name)}")

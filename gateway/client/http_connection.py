@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import re
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 from urllib.parse import urlsplit
-from weakref import WeakKeyDictionary
 
-import httpx
+import aiohttp
 from pydantic import ValidationError
 
+from twokey.gateway.client.http_sessions import Sessions
 from twokey.gateway.errors import KeyRefused, SettingsError, StoreUnavailable
 from twokey.gateway.protocol import http_api, idempotency, run_context
 from twokey.gateway.protocol.http_api import Operation, Scope
@@ -31,7 +31,6 @@ LONGEST_PAUSE_S = 5.0
 TRIES = 4
 """How often one question is sent at most."""
 
-_KEEPALIVE = httpx.Limits(max_connections=1000, max_keepalive_connections=20)
 _LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 _KEY = re.compile(r"tk_[!-~]+", re.ASCII)
 _OK = 200
@@ -39,8 +38,27 @@ _RENEWED = {"heartbeat", "settle", "thread_lease"}
 """Asked all the time, and anew each time: an answer of before is of no use."""
 _ASKS_FOR_PAUSE = {429, 503}
 
+_NOT_REACHED = (
+    *(aiohttp.ClientConnectorError, aiohttp.ClientHttpProxyError),
+    aiohttp.ServerTimeoutError,
+)
+"""It has lasted long already, or nobody listens: the caller tries again later."""
+
+_CUT_OFF = (
+    *(aiohttp.ClientOSError, aiohttp.ServerDisconnectedError),
+    *(aiohttp.ClientPayloadError, aiohttp.ClientResponseError),
+)
+"""As when the gateway closes a connection that was kept open: whether it has acted is
+not known, and the next attempt has the same key."""
+
 Q = TypeVar("Q")
 A = TypeVar("A")
+
+
+class _Reply(NamedTuple):
+    status: int
+    retry_after: str
+    body: bytes
 
 
 class HttpConnection:
@@ -49,6 +67,10 @@ class HttpConnection:
     Args:
         url: of the gateway, ``https://…``; plain ``http`` only for this machine.
         api_key: as `twokey api-keys create` prints it.
+
+    Attributes:
+        url: of the gateway.
+        sessions: by which it is asked.
 
     Raises:
         SettingsError: when the URL or the key cannot be used.
@@ -64,11 +86,11 @@ class HttpConnection:
                 "TWOKEY_API_KEY, to what `twokey api-keys create` printed (tk_…)."
             )
         self.url = url.rstrip("/")
-        self._headers = {"Authorization": f"Bearer {api_key}"}
-        # One for each event loop: a connection belongs to the loop that opened it.
-        self._clients: WeakKeyDictionary[
-            asyncio.AbstractEventLoop, httpx.AsyncClient
-        ] = WeakKeyDictionary()
+        self.sessions = Sessions(self.url)
+        self._headers = {
+            "Authorization": f"Bearer {api_key}",
+            "Content-Type": "application/json",
+        }
 
     def __repr__(self) -> str:
         """Name the gateway without the key."""
@@ -91,20 +113,20 @@ class HttpConnection:
             LeaseLost: when another process runs the thread now.
         """
         body = operation.question.dump_json(question)
-        headers = {"Content-Type": "application/json"}
+        headers = dict(self._headers)
         if operation.scope is not Scope.READ and operation.name not in _RENEWED:
             headers[idempotency.HEADER] = idempotency.key_of_write()
         if lease := run_context.current_lease():
             headers[http_api.LEASE_HEADER] = lease
         reply = await self._send(operation.path, body, headers, wait_s)
         try:
-            if reply.status_code == _OK:
-                return operation.answer.validate_json(reply.content)
-            found = Problem.model_validate_json(reply.content)
+            if reply.status == _OK:
+                return operation.answer.validate_json(reply.body)
+            found = Problem.model_validate_json(reply.body)
         except ValidationError as error:
             # Of a proxy between the two, or of another program at this address.
             raise StoreUnavailable(
-                f"{self.url!r} answered {reply.status_code} with something that is "
+                f"{self.url!r} answered {reply.status} with something that is "
                 "not of a Twokey gateway; check the address, and any proxy before it."
             ) from error
         refused = error_of(found)
@@ -117,26 +139,24 @@ class HttpConnection:
 
     async def aclose(self) -> None:
         """Close the connections of this event loop."""
-        client = self._clients.pop(asyncio.get_running_loop(), None)
-        if client is not None:
-            await client.aclose()
+        await self.sessions.close()
 
     async def _send(
         self, path: str, body: bytes, headers: dict[str, str], wait_s: float
-    ) -> httpx.Response:
-        timeout = httpx.Timeout(TIMEOUT_S, read=TIMEOUT_S + wait_s)
+    ) -> _Reply:
+        timeout = aiohttp.ClientTimeout(
+            connect=TIMEOUT_S, sock_connect=TIMEOUT_S, sock_read=TIMEOUT_S + wait_s
+        )
         for left in reversed(range(TRIES)):
             try:
-                reply = await self._client().post(
-                    path, content=body, headers=headers, timeout=timeout
-                )
-            except (httpx.NetworkError, httpx.RemoteProtocolError) as error:
-                # As when the gateway closes a connection that was kept open: whether
-                # it has acted is not known, and the next attempt has the same key.
-                if left and not isinstance(error, httpx.ConnectError):
+                reply = await self._sent(path, body, headers, timeout)
+            except _NOT_REACHED as error:
+                raise self._no_answer(error) from error
+            except _CUT_OFF as error:
+                if left:
                     continue
                 raise self._no_answer(error) from error
-            except httpx.HTTPError as error:
+            except aiohttp.ClientError as error:
                 raise self._no_answer(error) from error
             pause_s = _pause_s(reply)
             if not left or pause_s is None or pause_s > LONGEST_PAUSE_S:
@@ -144,21 +164,25 @@ class HttpConnection:
             await asyncio.sleep(pause_s)
         raise AssertionError("The last attempt returns or raises.")  # pragma: no cover
 
+    async def _sent(
+        self,
+        path: str,
+        body: bytes,
+        headers: dict[str, str],
+        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - of each part, not of all
+    ) -> _Reply:
+        url = f"{self.url}{path}"
+        async with self.sessions.here().post(
+            url, data=body, headers=headers, timeout=timeout, allow_redirects=False
+        ) as reply:
+            asked = reply.headers.get("Retry-After", "")
+            return _Reply(reply.status, asked, await reply.read())
+
     def _no_answer(self, error: Exception) -> StoreUnavailable:
         return StoreUnavailable(
             f"The approval gateway {self.url!r} did not answer "
             f"({type(error).__name__}); try again when it is back."
         )
-
-    def _client(self) -> httpx.AsyncClient:
-        loop = asyncio.get_running_loop()
-        client = self._clients.get(loop)
-        if client is None:
-            client = httpx.AsyncClient(
-                base_url=self.url, headers=self._headers, limits=_KEEPALIVE
-            )
-            self._clients[loop] = client
-        return client
 
 
 def _check_url(url: str) -> None:
@@ -176,10 +200,10 @@ def _check_url(url: str) -> None:
         )
 
 
-def _pause_s(reply: httpx.Response) -> float | None:
+def _pause_s(reply: _Reply) -> float | None:
     """Return the pause that a gateway asks for; None when it asks for none."""
-    asked = reply.headers.get("Retry-After", "")
+    asked = reply.retry_after
     # A date, which the header may hold as well, is left to the caller's own pauses.
-    if reply.status_code in _ASKS_FOR_PAUSE and asked.isascii() and asked.isdigit():
+    if reply.status in _ASKS_FOR_PAUSE and asked.isascii() and asked.isdigit():
         return float(asked)
     return None

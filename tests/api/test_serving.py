@@ -23,10 +23,16 @@ from twokey.gateway.api.serving import serving_api
 from twokey.gateway.api_settings import ApiSettings
 from twokey.gateway.approvals.decisions import Approve
 from twokey.gateway.approvals.security import SecurityKind
+from twokey.gateway.client import http_sessions
 from twokey.gateway.client.http_gateway import HttpGateway
 from twokey.gateway.config import Settings
 from twokey.gateway.embed import Twokey
-from twokey.gateway.errors import NotAllowed, SettingsError
+from twokey.gateway.errors import (
+    KeyRefused,
+    NotAllowed,
+    SettingsError,
+    StoreUnavailable,
+)
 from twokey.gateway.protocol.wire import Claimed, ProposedCall, Turn, TurnRef, Verdict
 from twokey.gateway.service.security_events import security_events
 from twokey.gateway.store.store import Store
@@ -38,6 +44,8 @@ CALL = ProposedCall(tool="process_refund", args={"amount": 899}, tool_call_id="c
 
 
 CREATE = ("api-keys", "create", "billing", "--agent", "support", "--json")
+
+NO_KEY = "tk_" + "0" * 16 + "_" + "0" * 64
 
 
 def twokey(folder: Path, store_url: str, *words: str) -> str:
@@ -198,6 +206,27 @@ async def test_tls_is_spoken_with_a_certificate(store: Store, tmp_path: Path) ->
         reply = await client.post("/v1/note")
     assert url.startswith("https://")
     assert reply.status_code == 401
+
+
+@pytest.mark.parametrize("is_trusted", [True, False])
+async def test_an_agent_asks_only_who_has_a_certificate_that_it_trusts(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_trusted: bool
+) -> None:
+    harness = ServiceHarness(store)
+    await asyncio.to_thread(_make_certificate, tmp_path)
+    if is_trusted:
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "tls.crt"))
+    http_sessions.trusted.cache_clear()
+    found = settings(
+        tmp_path, listen="127.0.0.1:0", certificate="tls.crt", private_key="tls.key"
+    )
+    async with serving_api(found, store, harness.agents, harness.reviews, None) as url:
+        gateway = HttpGateway(url.replace("127.0.0.1", "localhost"), NO_KEY)
+        why: type[Exception] = KeyRefused if is_trusted else StoreUnavailable
+        with pytest.raises(why):
+            await gateway.note("support")
+        await gateway.aclose()
+    http_sessions.trusted.cache_clear()
 
 
 @pytest.mark.parametrize("broken", ["tls.crt", "tls.key"])

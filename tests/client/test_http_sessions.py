@@ -1,0 +1,128 @@
+"""How an agent's process keeps connections to its gateway, and by which way it asks."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import subprocess
+import sys
+from collections.abc import AsyncGenerator
+
+import pytest
+from aiohttp import web
+
+from tests.api.api_stack import ApiStack, serving
+from tests.service.harness import ServiceHarness
+from twokey.gateway.client.http_gateway import HttpGateway
+from twokey.gateway.errors import StoreUnavailable
+from twokey.gateway.store.store import Store
+
+KEY = "tk_" + "0" * 16 + "_" + "0" * 64
+
+TWO_LOOPS = """
+import asyncio, sys
+from twokey.gateway.client.http_gateway import HttpGateway
+from twokey.gateway.errors import KeyRefused
+
+gateway = HttpGateway(*sys.argv[1:])
+for _ in range(2):
+    try:
+        asyncio.run(gateway.note("support"))
+    except KeyRefused:
+        print("answered")
+"""
+
+
+@pytest.fixture
+async def stack(store: Store) -> AsyncGenerator[ApiStack]:
+    async with serving(ServiceHarness(store)) as found:
+        yield found
+
+
+async def test_a_program_need_not_close_what_its_agents_ask_by(stack: ApiStack) -> None:
+    ended = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "-c", TWO_LOOPS, stack.url, KEY],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert ended.stdout.split() == ["answered", "answered"]
+    assert ended.stderr == ""
+
+
+def test_connections_of_an_event_loop_that_has_ended_are_not_kept() -> None:
+    gateway = HttpGateway("http://127.0.0.1:9", KEY)
+    sessions = gateway.connection.sessions
+
+    async def ask() -> None:
+        with pytest.raises(StoreUnavailable):
+            await gateway.note("support")
+
+    for _ in range(3):
+        asyncio.run(ask())
+        gc.collect()
+
+    assert len(sessions) == 1
+
+
+async def test_the_key_goes_to_the_gateway_that_was_named_alone(
+    stack: ApiStack,
+) -> None:
+    met = list[str]()
+
+    async def elsewhere(request: web.BaseRequest) -> web.StreamResponse:
+        met.append(request.headers.get("Authorization", ""))
+        raise web.HTTPTemporaryRedirect(f"{stack.url}/v1/note")
+
+    runner = web.ServerRunner(web.Server(elsewhere))
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    gateway = HttpGateway(f"http://127.0.0.1:{runner.addresses[0][1]}", stack.key())
+    try:
+        with pytest.raises(StoreUnavailable, match="answered 307"):
+            await gateway.note("support")
+    finally:
+        await gateway.aclose()
+        await runner.cleanup()
+
+    assert len(met) == 1
+
+
+@pytest.mark.parametrize(
+    ("url", "excepted", "is_asked"),
+    [
+        ("https://localhost:9", "", True),
+        ("https://localhost:9", "localhost", False),
+        # The key would travel in the clear.
+        ("http://localhost:9", "", False),
+    ],
+)
+async def test_the_proxy_of_the_environment_is_asked_for_what_is_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, url: str, excepted: str, *, is_asked: bool
+) -> None:
+    met = list[bytes]()
+
+    async def proxy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        met.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.close()
+
+    server = await asyncio.start_server(proxy, "127.0.0.1", 0)
+    address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    for name in ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY"):
+        monkeypatch.delenv(name.lower(), raising=False)
+        monkeypatch.setenv(name, address)
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.setenv("NO_PROXY", excepted)
+    gateway = HttpGateway(url, KEY)
+    try:
+        with pytest.raises(StoreUnavailable):
+            await gateway.note("support")
+    finally:
+        await gateway.aclose()
+        server.close()
+
+    assert bool(met) is is_asked
+    assert all(each.startswith(b"CONNECT localhost:9 ") for each in met)
+    assert not any(KEY.encode() in each for each in met)

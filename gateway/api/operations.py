@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Awaitable, Callable, Generator, Iterable
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -51,7 +51,7 @@ from twokey.gateway.service.approval_readings import ApprovalReadings
 from twokey.gateway.service.remote_runs import RemoteRunService
 from twokey.gateway.service.remote_threads import RemoteThreads
 from twokey.gateway.service.settled_events import SettledEvents
-from twokey.gateway.store.fences import holding
+from twokey.gateway.store.fences import holding, while_unheld
 from twokey.gateway.trust.api_keys import ApiKey
 
 Q = TypeVar("Q")
@@ -199,28 +199,54 @@ def check_agents(key: ApiKey, agents: Iterable[str]) -> None:
             )
 
 
+@contextmanager
 def under_lease(
     key: ApiKey, tenant: Tenant, text: str | None, question: object
-) -> AbstractContextManager[None]:
+) -> Generator[None]:
     """Let what is written for a request be fenced by the lease that it names.
 
     Who says where a thread rests has its lease: a process that was replaced, or never
-    had one, would end what the thread has asked since.
+    had one, would end what the thread has asked since. Others need none, since a
+    program may run its threads without; but what they propose, run or end in a thread
+    is refused while somebody else holds the lease on it.
 
     Raises:
         Refusal: when that is no lease, or another's, or one is needed.
     """
-    if text is None:
-        if isinstance(question, SettleQuestion):
-            raise Refusal(LEASE_LOST, f"Name the thread's lease: {LEASE_HEADER}.")
-        return nullcontext()
-    ref = read_lease(text)
-    if ref is None:
+    ref = None if text is None else read_lease(text)
+    if ref is None and text is not None:
         raise Refusal(MALFORMED, f"The header {LEASE_HEADER} is no lease.")
-    check_agents(key, [ref.run.agent])
-    if isinstance(question, SettleQuestion) and ref.run != question.run:
-        raise Refusal(LEASE_LOST, "This is the lease of another thread.")
-    return holding(tenant.threads.held(ref))
+    if ref is not None:
+        check_agents(key, [ref.run.agent])
+    if isinstance(question, SettleQuestion):
+        if ref is None:
+            raise Refusal(LEASE_LOST, f"Name the thread's lease: {LEASE_HEADER}.")
+        if ref.run != question.run:
+            raise Refusal(LEASE_LOST, "This is the lease of another thread.")
+    with ExitStack() as fences:
+        if ref is not None:
+            fences.enter_context(holding(tenant.threads.held(ref)))
+        run = _run_of(question)
+        # An agent inside a tool has a thread of its own, and works under the lease on
+        # that of its caller.
+        if run is not None and (ref is None or ref.run != run):
+            fences.enter_context(while_unheld(tenant.threads.lease_key(run)))
+        yield
+
+
+def _run_of(question: object) -> RunRef | None:
+    """Return the run that a question acts for; None: a lease says nothing about it.
+
+    A claim that was granted has a fence of its own, and what people ask of a thread
+    from outside needs no lease.
+    """
+    match question:
+        case Turn() | ClaimRequest() | CallProgress():
+            return question.ref.run_ref
+        case TurnRef():
+            return question.run_ref
+        case _:
+            return None
 
 
 def _agents(question: object) -> Iterable[str]:

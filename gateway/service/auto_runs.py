@@ -33,6 +33,8 @@ class AutoRunService(PolicyService):
         """
         calls = self._store.auto_runs
         if not calls.is_kept:
+            if progress.verb == "begin":
+                await calls.check_unheld()
             return CallBegun(keeps_result=False)
         turn_key = self._turn_key(progress.ref)
         keys = self._keys_of(progress.ref.run_ref.agent)

@@ -6,6 +6,7 @@ from typing import Literal, cast
 
 from twokey.gateway.clock import now_s
 from twokey.gateway.errors import LeaseLost
+from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.protocol.thread_api import (
     LeaseQuestion,
     LeaseRef,
@@ -54,14 +55,17 @@ class RemoteThreads(TenantService):
 
         Whether it still stands is not asked: each write compares its fence.
         """
-        keys = self._keys_of(ref.run.agent)
         return Lease(
-            keys.lease(self._tenant, ref.run.agent, ref.run.thread),
+            self.lease_key(ref.run),
             ref.token,
             fence=ref.fence,
             ends_s=now_s() + _REQUEST_S,
             renumber=_cannot_renumber,
         )
+
+    def lease_key(self, run: RunRef) -> str:
+        """Return where the store keeps who holds the lease on a thread."""
+        return self._keys_of(run.agent).lease(self._tenant, run.agent, run.thread)
 
     async def settle(self, asked: SettleQuestion) -> None:
         """End what a resting thread does not ask about any more."""

@@ -10,9 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, cast
 
+from twokey.gateway.errors import LeaseLost
 from twokey.gateway.protocol.records import Result
 from twokey.gateway.store.connection import Connection, Reply, text
-from twokey.gateway.store.fences import current
+from twokey.gateway.store.fences import current, unheld
 from twokey.gateway.store.keys import KEEP_MS, Keys
 from twokey.gateway.store.script import Script
 from twokey.gateway.store.sealing import Sealed, Sealing
@@ -49,6 +50,15 @@ class AutoRunStore:
     def is_kept(self) -> bool:
         """Return whether anything is kept of a call that begins now."""
         return current() is not None
+
+    async def check_unheld(self) -> None:
+        """Refuse to begin a call in a thread that another process runs.
+
+        Raises:
+            LeaseLost: somebody has the lease that nobody may have here.
+        """
+        if (key := unheld()) and await self._conn.command("EXISTS", key):
+            raise LeaseLost
 
     async def begin(
         self, keys: Keys, tenant: str, turn_key: str, call: str, *, repeats: bool

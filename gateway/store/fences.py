@@ -99,6 +99,10 @@ class Lease:
 _LOOK_S = 1.0
 """How long the clock is not looked at at most: a timer may be later than asked."""
 
+NOBODY = " "
+"""How scripts compare that a lease has no holder: neither fence nor token."""
+
+_unheld: ContextVar[str] = ContextVar("twokey_unheld_lease", default="")
 _current: ContextVar[Lease | None] = ContextVar("twokey_lease", default=None)
 
 
@@ -115,6 +119,41 @@ def holding(lease: Lease) -> Generator[None]:
         yield
     finally:
         _current.reset(token)
+
+
+@contextmanager
+def while_unheld(key: str) -> Generator[None]:
+    """Write what is fenced inside the block only while nobody holds a lease.
+
+    For who acts for a thread without its lease, or under that of another thread.
+    """
+    token = _unheld.set(key)
+    try:
+        yield
+    finally:
+        _unheld.reset(token)
+
+
+def unheld() -> str:
+    """Return the key of the lease that nobody may hold; "" for none."""
+    return _unheld.get()
+
+
+def compared() -> list[tuple[str, str]]:
+    """Return what a fenced script compares: leases, and who has to hold each.
+
+    Raises:
+        LeaseLost: the lease of this context has ended by our own clock.
+    """
+    found = list[tuple[str, str]]()
+    if (lease := _current.get()) is not None:
+        # By our own clock first: a holder that was cut off need not ask a store that it
+        # may not reach.
+        lease.check()
+        found.append((lease.key, f"{lease.fence} {lease.token}"))
+    if key := _unheld.get():
+        found.append((key, NOBODY))
+    return found
 
 
 @contextmanager

@@ -17,10 +17,13 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from twokey.gateway.approvals.changes import Change
 from twokey.gateway.store.atomic_write import Assumed, Loaded, Write
-from twokey.gateway.store.fences import Lease, current
+from twokey.gateway.store.fences import Lease, current, unheld
 from twokey.gateway.uncancelled import begun, waited_for
 
 T = TypeVar("T")
+
+Fence = tuple[Lease | None, str]
+"""The lease of who writes, and the key of one that nobody may hold."""
 
 
 @dataclass(eq=False)
@@ -29,13 +32,13 @@ class Waiting:
 
     Attributes:
         compute: returns what to write, or an answer instead.
-        lease: under which it is written.
+        fence: under which it is written: a lease, and one that nobody may hold.
         written: what came of it, once it is written.
         has_left: nobody waits for it any more.
     """
 
     compute: Callable[[Loaded], Awaitable[object]]
-    lease: Lease | None
+    fence: Fence
     written: Write | None = None
     has_left: bool = False
 
@@ -53,7 +56,7 @@ class Row:
         self, compute: Callable[[Loaded], Awaitable[object]]
     ) -> AsyncGenerator[Waiting]:
         """Wait for a turn; somebody before may have written this meanwhile."""
-        mine = Waiting(compute, current())
+        mine = Waiting(compute, _fence())
         self.waiting.append(mine)
         try:
             await self.lock.acquire()
@@ -136,9 +139,9 @@ async def computed(seen: Loaded, waiting: Sequence[Waiting]) -> Group:
     Who is left out gets a turn of their own: for an answer instead of a change, and for
     an error. Nothing is written for who has left.
     """
-    lease, parts, at = current(), list[tuple[Waiting, Write]](), seen
+    fence, parts, at = _fence(), list[tuple[Waiting, Write]](), seen
     for one in tuple(waiting):
-        if one.written is not None or one.lease is not lease:
+        if one.written is not None or one.fence != fence:
             continue
         try:
             found = await one.compute(at)
@@ -156,6 +159,11 @@ async def computed(seen: Loaded, waiting: Sequence[Waiting]) -> Group:
             break
         at = replace(at, approval=found.approval)
     return Group(parts)
+
+
+def _fence() -> Fence:
+    # A lease is equal to itself alone.
+    return current(), unheld()
 
 
 def _go_along(first: Write, other: Write) -> bool:

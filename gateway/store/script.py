@@ -16,7 +16,7 @@ from typing import cast
 from twokey.gateway.errors import LeaseLost
 from twokey.gateway.protocol.records import Record
 from twokey.gateway.store.connection import Argument, Connection, Reply, text
-from twokey.gateway.store.fences import current
+from twokey.gateway.store.fences import compared
 
 FOLDER = Path(__file__).parent / "lua"
 _SHEBANG = "#!lua\n"
@@ -70,14 +70,12 @@ class Script:
             raise TypeError(f"{self.name}.lua does not take exactly {wrong}")
         keys = cast("list[str]", _flat(self.keys, values))
         args = _flat(self.args, values)
-        lease = current()
-        if not self._fenced or lease is None:
+        leases = compared() if self._fenced else []
+        if not leases:
             return await conn.evalsha(self._plain, keys, args, writes=self._writes)
-        # By our own clock first: a holder that was cut off need not ask a store that it
-        # may not reach.
-        lease.check()
-        args = [*args, f"{lease.fence} {lease.token}"]
-        reply = await conn.evalsha(self._fenced, [*keys, lease.key], args)
+        keys.extend(key for key, _ in leases)
+        args.extend(holder for _, holder in leases)
+        reply = await conn.evalsha(self._fenced, keys, [*args, len(leases)])
         if text(reply[0]) == "fenced":
             raise LeaseLost
         return reply

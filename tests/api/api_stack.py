@@ -113,7 +113,8 @@ async def serving(
         limits or Limits(body_bytes=MAX_BODY_BYTES),
         name="api",
         error_answer=unreadable,
-        admit=stack.api.admit,
+        # What stands before the server then sees every request.
+        admit=None if middlewares else stack.api.admit,
     )
     runner = web.ServerRunner(server, shutdown_timeout=1.0)
     await runner.setup()

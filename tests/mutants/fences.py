@@ -178,9 +178,16 @@ FENCES_TABLE = (
     Mutant(
         "a lost lease asks, claims and ends nothing",
         "gateway/store/script.py",
-        "if not self._fenced or lease is None:",
+        "if not leases:",
         "if True:",
         FENCES,
+    ),
+    Mutant(
+        "who names no lease writes nothing while another process holds it",
+        "gateway/store/fences.py",
+        "    if key := _unheld.get():\n",
+        '    if key := "":\n',
+        "tests/api/test_without_a_lease.py",
     ),
     Mutant(
         "who lost the lease tells no end of a thread",

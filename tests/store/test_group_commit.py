@@ -38,7 +38,7 @@ def starts(index: int, *, is_fenced: bool = True) -> Waiting:
         )
         return Write(change, unfrozen=(f"tool:{index}", "agent"), is_fenced=is_fenced)
 
-    return Waiting(compute, None)
+    return Waiting(compute, (None, ""))
 
 
 async def test_what_is_written_together_is_one_revision_of_all(seen: Loaded) -> None:

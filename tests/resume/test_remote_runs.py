@@ -170,14 +170,13 @@ async def test_a_refused_key_ends_the_run_at_once_and_another_goes_on(
         run = asyncio.create_task(tk.run(sample_tools.graph, refund(), **AT))
         item = await asked(tk)
         connection = cast("Any", tk.service).connection
-        client = connection._client()
-        right = client.headers["Authorization"]
-        client.headers["Authorization"] = "Bearer tk_wrong"
+        right = connection._headers["Authorization"]
+        connection._headers["Authorization"] = "Bearer tk_wrong"
         await decide(tk, item)
         with pytest.raises(KeyRefused, match="TWOKEY_API_KEY"):
             await run
         assert sample_tools.ledger() == []
-        client.headers["Authorization"] = right
+        connection._headers["Authorization"] = right
         final = await tk.run(sample_tools.graph, **AT)
 
     assert final["messages"][-1].text == "refunded 78291 899"

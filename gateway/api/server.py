@@ -29,7 +29,7 @@ from twokey.gateway.api.operations import Tenant
 from twokey.gateway.api.rate_limits import FailedKeys, RateLimits
 from twokey.gateway.api.refusals import Refusal, refused, unreadable
 from twokey.gateway.approvals.decisions import Reviewer
-from twokey.gateway.errors import CorruptRecord, TwokeyError
+from twokey.gateway.errors import CorruptRecord, StoreUnavailable, TwokeyError
 from twokey.gateway.failures import log_failure
 from twokey.gateway.guarded_server import GuardedServer, Limits
 from twokey.gateway.protocol.decision_api import DecideQuestion
@@ -63,6 +63,10 @@ _JSON = "application/json"
 DECIDE: TypeAdapter[DecideQuestion] = TypeAdapter(DecideQuestion)
 
 T = TypeVar("T")
+
+FOR_THE_OPERATOR = (
+    "The gateway cannot answer: its log says what its operator has to set right."
+)
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
@@ -325,6 +329,9 @@ def _refusal(error: TwokeyError) -> Refusal:
     kind, text = kind_of(error), str(error)
     if kind.can_pass:
         log_failure(logger, error, "api.unavailable")
+        if not isinstance(error, StoreUnavailable):
+            # It may name a folder of this machine, or a rule of the policy.
+            text = FOR_THE_OPERATOR
         return Refusal(kind, text, {"Retry-After": "1"})
     if isinstance(error, CorruptRecord):
         log_failure(logger, error, "record.corrupt")

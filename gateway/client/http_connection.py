@@ -9,6 +9,7 @@ take; what lasts longer is an outage, which the caller retries.
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from typing import NamedTuple, TypeVar
 from urllib.parse import urlsplit
@@ -17,8 +18,14 @@ import aiohttp
 from pydantic import ValidationError
 
 from twokey.gateway.client.http_sessions import Sessions
-from twokey.gateway.errors import KeyRefused, SettingsError, StoreUnavailable
-from twokey.gateway.protocol import http_api, idempotency, run_context
+from twokey.gateway.errors import (
+    BadJson,
+    KeyRefused,
+    NotAllowed,
+    SettingsError,
+    StoreUnavailable,
+)
+from twokey.gateway.protocol import http_api, idempotency, run_context, strict_json
 from twokey.gateway.protocol.http_api import Operation, Scope
 from twokey.gateway.protocol.http_problems import Problem, error_of
 
@@ -112,7 +119,7 @@ class HttpConnection:
             NotAllowed: when the gateway refuses.
             LeaseLost: when another process runs the thread now.
         """
-        body = operation.question.dump_json(question)
+        body = _body(operation.question.dump_python(question, mode="json"))
         headers = dict(self._headers)
         if operation.scope is not Scope.READ and operation.name not in _RENEWED:
             headers[idempotency.HEADER] = idempotency.key_of_write()
@@ -183,6 +190,30 @@ class HttpConnection:
             f"The approval gateway {self.url!r} did not answer "
             f"({type(error).__name__}); try again when it is back."
         )
+
+
+def _body(question: object) -> bytes:
+    """Return a question as JSON.
+
+    Raises:
+        NotAllowed: when it is none: another value in its place would be another
+            question.
+    """
+    try:
+        return json.dumps(
+            question, allow_nan=False, ensure_ascii=False, separators=(",", ":")
+        ).encode()
+    except (ValueError, RecursionError) as error:
+        why = _not_json(question) or "it is no JSON."
+        raise NotAllowed(f"{why} Nothing was sent to the gateway.") from error
+
+
+def _not_json(question: object) -> str:
+    try:
+        strict_json.accept(question)
+    except BadJson as error:
+        return str(error)
+    return ""
 
 
 def _check_url(url: str) -> None:

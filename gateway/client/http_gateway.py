@@ -12,10 +12,12 @@ from collections.abc import Collection, Iterable, Mapping
 
 from twokey.gateway.client.claim_receipts import ClaimReceipts
 from twokey.gateway.client.http_connection import HttpConnection
-from twokey.gateway.errors import KeyRefused, NotAllowed
-from twokey.gateway.protocol import http_api
+from twokey.gateway.errors import BadJson, KeyRefused, NotAllowed
+from twokey.gateway.protocol import http_api, strict_json
 from twokey.gateway.protocol.call_progress import CallBegun, CallEnd, CallProgress
 from twokey.gateway.protocol.records import EditRecord, Result, RunRef
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.protocol.turn_texts import check_texts
 from twokey.gateway.protocol.wire import (
     AgentNote,
     CallOutcome,
@@ -28,6 +30,8 @@ from twokey.gateway.protocol.wire import (
     TurnRef,
     Verdict,
 )
+
+_UNUSABLE: JsonObject = {"$ref": "urn:twokey:not-json"}
 
 
 class HttpGateway:
@@ -56,7 +60,8 @@ class HttpGateway:
 
     async def submit(self, turn: Turn) -> tuple[Verdict, ...]:
         """Evaluate the calls of a turn; see `Gateway.submit`."""
-        return await self.connection.ask(http_api.SUBMIT, turn)
+        check_texts(turn)
+        return await self.connection.ask(http_api.SUBMIT, _with_schemas_of_json(turn))
 
     async def claim(self, request: ClaimRequest) -> ClaimReply:
         """Ask to run a call; see `Gateway.claim`."""
@@ -130,3 +135,20 @@ class HttpGateway:
     async def aclose(self) -> None:
         """Close the connections of this event loop."""
         await self.connection.aclose()
+
+
+def _with_schemas_of_json(turn: Turn) -> Turn:
+    """Return a turn with a schema that nobody can use in place of one that is no JSON.
+
+    The gateway then takes edits away, as it does in its own process.
+    """
+    schemas = {tool: _of_json(schema) for tool, schema in turn.schemas.items()}
+    return turn if schemas == turn.schemas else turn.with_(schemas=schemas)
+
+
+def _of_json(schema: JsonObject) -> JsonObject:
+    try:
+        strict_json.accept(schema)
+    except BadJson:
+        return dict(_UNUSABLE)
+    return schema

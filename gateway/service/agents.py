@@ -201,12 +201,18 @@ class AgentService(ClaimService, AutoRunService):
         )
 
     async def owner_of(self, item_id: str) -> tuple[str, str] | None:
-        """Return agent and tool of an item of this tenant, None where there is none."""
-        found = await self._found(item_id)
+        """Return agent and tool of an item of this tenant, None where there is none.
+
+        Raises:
+            NewerRecord: a newer version wrote it; it may be anybody's.
+        """
+        found = await self._found(item_id, skips_newer=False)
         return None if found is None else (found[0].agent, found[1].tool)
 
-    async def _found(self, item_id: str) -> tuple[Approval, Item] | None:
-        """Return an item for telling of it; None for one of a newer version, too."""
+    async def _found(
+        self, item_id: str, *, skips_newer: bool = True
+    ) -> tuple[Approval, Item] | None:
+        """Return an item for telling of it."""
         try:
             approval_id, index = approval_of(item_id)
         except ValueError:
@@ -214,7 +220,9 @@ class AgentService(ClaimService, AutoRunService):
         try:
             loaded = await self._store.approvals.load(approval_id)
         except NewerRecord:
-            return None
+            if skips_newer:
+                return None
+            raise
         except CorruptRecord as error:
             log_failure(logger, error, "record.corrupt")
             return None

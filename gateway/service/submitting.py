@@ -14,6 +14,7 @@ from functools import partial
 from twokey.gateway.errors import StoreUnavailable
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.protocol import digest
+from twokey.gateway.protocol.turn_texts import check_texts
 from twokey.gateway.protocol.wire import (
     ProposedCall,
     Turn,
@@ -49,7 +50,7 @@ from twokey.gateway.service.turn_evaluation import (
     requester_of,
 )
 from twokey.gateway.service.turn_triage import TurnTriage, triage_events
-from twokey.gateway.service.turn_validation import canonical, check_agent, check_texts
+from twokey.gateway.service.turn_validation import canonical, check_agent
 from twokey.gateway.service.window_usage import CallUsage, usage_of
 from twokey.gateway.store import keys as store_keys
 from twokey.gateway.store.agent_load import AgentLoad

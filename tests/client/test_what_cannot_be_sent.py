@@ -1,0 +1,94 @@
+"""What is no JSON is refused before it is sent, and never sent as something else."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import pytest
+
+from tests.api.api_stack import ApiStack, serving
+from tests.service.harness import ANA, ServiceHarness
+from twokey.gateway.approvals.decisions import Approve
+from twokey.gateway.client import http_connection
+from twokey.gateway.errors import NewerRecord, NotAllowed
+from twokey.gateway.protocol.records import Result
+from twokey.gateway.protocol.verbs import Verb
+from twokey.gateway.protocol.wire import ProposedCall, Turn, TurnRef, VerdictKind
+from twokey.gateway.store import codec
+from twokey.gateway.store.store import Store
+
+REF = TurnRef(agent="support", thread="t1", message_id="m1")
+
+
+@pytest.fixture
+async def stack(store: Store) -> AsyncGenerator[ApiStack]:
+    async with serving(ServiceHarness(store)) as found:
+        yield found
+
+
+def turn(args: dict[str, Any], **more: Any) -> Turn:
+    call = ProposedCall(tool="process_refund", args=args, tool_call_id="c1")
+    return Turn(ref=REF, calls=(call,), **more)
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (float("nan"), "'/calls/0/args/amount': a number is not finite"),
+        (float("-inf"), "'/calls/0/args/amount': a number is not finite"),
+        ("\ud800", "'/calls/0/args/amount': a string holds half of a surrogate"),
+        (2**53, "'/calls/0/args/amount'"),
+    ],
+)
+async def test_arguments_that_are_no_json_are_refused_and_name_the_place(
+    stack: ApiStack, value: object, words: str
+) -> None:
+    async with stack.gateway() as gateway:
+        with pytest.raises(NotAllowed, match=words):
+            await gateway.submit(turn({"amount": value}))
+
+    assert await stack.harness.opened() == []
+
+
+async def test_a_text_that_is_no_unicode_is_refused_in_the_same_words(
+    stack: ApiStack,
+) -> None:
+    asked = turn({"amount": 5}, says="\ud800")
+
+    async with stack.gateway() as gateway:
+        for port in (gateway, stack.harness.agents):
+            with pytest.raises(NotAllowed, match="holds half of a surrogate pair, so"):
+                await port.submit(asked)
+        with pytest.raises(NotAllowed, match="half of a surrogate"):
+            await gateway.finish("ap_1.0", 1, Result(ok=True, summary="\ud800"))
+
+
+@pytest.mark.parametrize("value", [float("nan"), "\ud800", 2**60])
+async def test_a_schema_that_is_no_json_takes_only_edits_away(
+    stack: ApiStack, value: object
+) -> None:
+    asked = turn({"amount": 5}, schemas={"process_refund": {"default": value}})
+
+    async with stack.gateway() as gateway:
+        (verdict,) = await gateway.submit(asked)
+
+    assert verdict.kind is VerdictKind.HOLD
+    assert Verb.EDIT not in verdict.allow
+
+
+async def test_an_approved_call_that_a_newer_version_wrote_waits_for_it(
+    stack: ApiStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_connection, "LONGEST_PAUSE_S", 0.0)
+    harness = stack.harness
+    click, claim = await harness.refund()
+    await harness.reviews.decide(click, Approve(), ANA)
+    keys, conn = harness.store.keys_of_tenant("default"), harness.store.conn
+    head = keys.head(click.approval)
+    await conn.command("HSET", head, "format", str(codec.FORMAT + 1))
+
+    async with stack.gateway() as gateway:
+        with pytest.raises(NewerRecord):
+            await gateway.claim(claim)
+    await conn.command("HSET", head, "format", str(codec.FORMAT))

@@ -125,7 +125,8 @@ class OrphanFinder:
         """Queue orphans among the open approvals of a shard, each thread once."""
         approvals, found = self._store.approvals, 0
         async for page in pages_by_score(self._store.conn, keys.expiry):
-            for loaded in await approvals.load_each(map(keys.unlisted, page)):
+            ids = await self._store.members.approvals(keys, keys.expiry, page)
+            for loaded in await approvals.load_each(ids):
                 run_ref = loaded.approval.run_ref
                 job = Job.to_resume(self._tenant, run_ref.agent, run_ref.thread)
                 is_ours = loaded.approval.tenant == self._tenant

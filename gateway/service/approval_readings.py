@@ -84,9 +84,10 @@ class ApprovalReadings(TenantService):
         while part < len(parts) and len(found) < limit and scanned < _SCANNED:
             keys = parts[part]
             page = await due_page(self._store.conn, keys, due, limit - len(found))
-            loaded = await self._store.approvals.load_each(
-                keys.unlisted(one.member) for one in page
+            ids = await self._store.members.approvals(
+                keys, keys.expiry, [one.member for one in page]
             )
+            loaded = await self._store.approvals.load_each(ids)
             for each in loaded:
                 approval = each.approval
                 is_wanted = not agent or agent in {

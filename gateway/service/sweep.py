@@ -174,7 +174,7 @@ class Sweeper:
     async def _quarantine(self, keys: Keys, error: CorruptRecord) -> None:
         """Keep a corrupt record from stopping the clock of all others."""
         log_failure(logger, error, "record.quarantined")
-        await quarantine(self._store.conn, keys, error.approval)
+        await quarantine(self._store.members, keys, error.approval)
 
 
 async def _until_none_is_left(

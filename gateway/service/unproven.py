@@ -49,7 +49,7 @@ async def refuse_unproven(store: Store, found: Unproven) -> Refused:
             "'keys: {bot: […]}' of the gateway; `twokey keys list` shows it there."
         )
     if keys is not None and not found.is_unknown_key:
-        await quarantine(store.conn, keys, approval.id)
+        await quarantine(store.members, keys, approval.id)
     return Refused(reason=found.told, state=found.item.state)
 
 

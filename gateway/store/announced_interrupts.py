@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from twokey.gateway.approvals.events import Event
-from twokey.gateway.store.connection import Argument, Connection, fields
+from twokey.gateway.store.connection import Argument, fields
 from twokey.gateway.store.jobs import Job
 from twokey.gateway.store.keys import KEEP_MS, Keys
+from twokey.gateway.store.listed_members import ListedMembers
 from twokey.gateway.store.outbox import announcement
 
 _ENDED = "ended"
@@ -24,17 +25,19 @@ class AnnouncedInterrupt:
 class InterruptStore:
     """The interrupts that people were told of; the caller holds the thread's lease."""
 
-    def __init__(self, conn: Connection) -> None:
-        self._conn = conn
+    def __init__(self, members: ListedMembers) -> None:
+        self._conn = members.conn
+        self._members = members
 
     async def all(self, keys: Keys, job: Job) -> dict[str, AnnouncedInterrupt]:
         """Return the interrupts of a job's thread by id."""
         key = keys.questions(job.tenant, job.agent, job.thread)
         found = fields(await self._conn.command("HGETALL", key))
-        return {
-            name: AnnouncedInterrupt(name, 0 if at.decode() == _ENDED else int(at))
-            for name, at in found.items()
-        }
+
+        def read(name: str, at: bytes) -> AnnouncedInterrupt:
+            return AnnouncedInterrupt(name, 0 if at.decode() == _ENDED else int(at))
+
+        return await self._members.values(keys, key, found, read, tenant=job.tenant)
 
     async def ask(
         self,

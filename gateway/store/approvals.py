@@ -16,13 +16,14 @@ from twokey.gateway.store.atomic_write import Loaded, Write, write
 from twokey.gateway.store.attempts import ATTEMPTS, BUSY, pause_before
 from twokey.gateway.store.audit_index import AuditIndex
 from twokey.gateway.store.changing_many import change_many, load_many
-from twokey.gateway.store.connection import Connection, Reply, number, text
+from twokey.gateway.store.connection import Reply, number, text
 from twokey.gateway.store.effect_turns import EffectTurns
 from twokey.gateway.store.freeze_list import freeze_lists
 from twokey.gateway.store.group_commit import Row, Rows, computed
 from twokey.gateway.store.handover import Takers
 from twokey.gateway.store.keys import Keys, keys_of_shard, shard_of_approval
 from twokey.gateway.store.known_records import KnownRecords
+from twokey.gateway.store.listed_members import ListedMembers
 from twokey.gateway.store.quarantine import ForgedRecords
 from twokey.gateway.store.record_seals import RecordSeals
 from twokey.gateway.store.schemas import SchemaStore
@@ -55,19 +56,20 @@ class ApprovalStore:
 
     def __init__(
         self,
-        conn: Connection,
+        members: ListedMembers,
         security: SecurityEvents,
         index: AuditIndex | None = None,
         *,
         lease_ms: int,
     ) -> None:
-        self._conn = conn
+        self._conn = conn = members.conn
+        self._members = members
         self.lease_ms = lease_ms
         self.schemas = SchemaStore(conn)
         self.seals = RecordSeals(conn)
-        self.forged = ForgedRecords(conn, security)
+        self.forged = ForgedRecords(members, security)
         self._known = KnownRecords(self.schemas, self.seals, index)
-        self._opener = TurnOpener(conn, self._known, self.load)
+        self._opener = TurnOpener(members, self._known, self.load)
         self._rows = Rows()
         self._effects = EffectTurns()
         self.takers = Takers()
@@ -286,7 +288,7 @@ class ApprovalStore:
 
     async def with_short_id(self, keys: Keys, short: str) -> list[str]:
         """Return the ids of a shard's approvals with this short id, of all tenants."""
-        return await run_list.with_short_id(self._conn, keys, short)
+        return await run_list.with_short_id(self._members, keys, short)
 
     async def overdue(self, keys: Keys, limit: int, *, skip: int = 0) -> list[str]:
         """Return ids of approvals in which something is overdue, earliest first.
@@ -299,12 +301,12 @@ class ApprovalStore:
         reply = await self._conn.command(
             "ZRANGEBYSCORE", keys.expiry, 0, now_ms, "LIMIT", skip, limit
         )
-        return run_list.ids(keys, reply)
+        return await self._members.approvals(keys, keys.expiry, reply)
 
     async def scheduled(self, keys: Keys) -> list[str]:
         """Return ids of a shard's approvals in which something will happen, by time."""
         reply = await self._conn.command("ZRANGE", keys.expiry, 0, -1)
-        return run_list.ids(keys, reply)
+        return await self._members.approvals(keys, keys.expiry, reply)
 
     async def forget_overdue(self, keys: Keys, approval_id: str) -> None:
         """Drop the deadline of an approval that is kept no longer."""
@@ -317,20 +319,21 @@ class ApprovalStore:
 
         ``newest`` is how many at most, counted from the newest; 0 for all.
         """
-        return await run_list.of_run(self._conn, keys, tenant, run_ref, newest=newest)
+        return await run_list.of_run(
+            self._members, keys, tenant, run_ref, newest=newest
+        )
 
     async def open_of_run(
         self, keys: Keys, tenant: str, run_ref: RunRef
     ) -> list[Listed]:
         """Return a run's approvals in which an item is open, oldest first."""
-        return await run_list.open_of_run(self._conn, keys, tenant, run_ref)
+        return await run_list.open_of_run(self._members, keys, tenant, run_ref)
 
     async def answered_of_run(
         self, keys: Keys, tenant: str, run_ref: RunRef
     ) -> list[Listed]:
         """Return a run's newest approvals that people answered, oldest first."""
-        key = keys.answered(tenant, run_ref)
-        return run_list.listed(keys, await self._conn.command("ZRANGE", key, 0, -1))
+        return await run_list.answered_of_run(self._members, keys, tenant, run_ref)
 
     async def unfinished(self, keys: Keys, listed: Sequence[Listed]) -> list[str]:
         """Return the ids of those in which something is still to happen by itself."""

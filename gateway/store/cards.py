@@ -11,7 +11,7 @@ from twokey.gateway.errors import NotConfirmed, StoreUnavailable
 from twokey.gateway.protocol.records import Record
 from twokey.gateway.store.card_copies import AttachedStore, CardCopy, copies_in
 from twokey.gateway.store.collected_cards import IN
-from twokey.gateway.store.connection import Connection, fields, number, text
+from twokey.gateway.store.connection import fields, number, text
 from twokey.gateway.store.keys import (
     DRAFT_MS,
     KEEP_MS,
@@ -20,7 +20,7 @@ from twokey.gateway.store.keys import (
     KeptText,
     Keys,
 )
-from twokey.gateway.store.listed_members import unlisted_members
+from twokey.gateway.store.listed_members import ListedMembers
 from twokey.gateway.store.script import Script
 
 # Greater than any rev, so that no state of the approval makes the message due.
@@ -109,8 +109,9 @@ def seen_request(keys: Keys, request_digest: str) -> KeptText:
 class CardStore(AttachedStore):
     """Cards, open modals and the nonces of signed requests."""
 
-    def __init__(self, conn: Connection) -> None:
-        super().__init__(conn)
+    def __init__(self, members: ListedMembers) -> None:
+        super().__init__(members.conn)
+        self._members = members
         self._displays: dict[str, str] = {}
 
     def display_of(self, approval: str) -> str:
@@ -250,7 +251,7 @@ class CardStore(AttachedStore):
         """Return approvals whose card is missing or may be old; soonest gone first."""
         key = keys.outdated(tenant)
         reply = await self._conn.command("ZRANGE", key, 0, limit - 1)
-        return await unlisted_members(self._conn, keys, key, reply)
+        return await self._members.approvals(keys, key, reply, tenant)
 
     async def mark_outdated(self, keys: Keys, tenant: str, *approvals: str) -> None:
         """Note that cards are missing or old, until they are drawn."""

@@ -303,7 +303,12 @@ class Keys:
         self, tenant: str, users: Sequence[str], groups: Sequence[str]
     ) -> str:
         """Sorted set: what waits for the same people, by when it expires."""
-        return f"{self._base}:pq:{_hashed(tenant, *users, '', *groups)}"
+        return f"{self.person_queues}{_hashed(tenant, *users, '', *groups)}"
+
+    @property
+    def person_queues(self) -> str:
+        """What the names of all queues of people begin with."""
+        return f"{self._base}:pq:"
 
     def queues_of(self, tenant: str, kind: str, name: str) -> str:
         """Set: the person queues in which a user or a user group is named."""

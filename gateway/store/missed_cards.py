@@ -8,8 +8,9 @@ is compared once with what its card shows.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
-from twokey.gateway.store.connection import Argument, number
+from twokey.gateway.store.connection import Argument, Reply, number
 from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.sorted_pages import pages_by_score
 from twokey.gateway.store.store import Store
@@ -23,7 +24,8 @@ async def mark_missed(store: Store, keys: Keys, tenant: str) -> int:
     """
     found = 0
     async for page in pages_by_score(store.conn, keys.expiry):
-        behind = await _behind(store, keys, [keys.unlisted(one) for one in page])
+        ids = await store.members.approvals(keys, keys.expiry, page)
+        behind = await _behind(store, keys, ids)
         for loaded in await store.approvals.load_each(behind):
             approval = loaded.approval
             if approval.tenant != tenant:
@@ -44,4 +46,11 @@ async def _behind(store: Store, keys: Keys, ids: Sequence[str]) -> list[str]:
         commands.append(["HGET", keys.card(one), "rev"])
     revs = await store.conn.transaction(*commands)
     pairs = zip(ids, revs[::2], revs[1::2], strict=True)
-    return [one for one, is_now, shown in pairs if number(shown) < number(is_now)]
+    return [one for one, is_now, shown in pairs if _rev(shown) < _rev(is_now)]
+
+
+def _rev(stored: Reply) -> int:
+    # One that somebody else wrote is no rev: the card is drawn again.
+    with suppress(ValueError):
+        return number(stored)
+    return -1

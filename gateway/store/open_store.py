@@ -77,6 +77,7 @@ async def open_store(  # noqa: PLR0913 - what a process says of its store, by na
         store = Store(url, secrets=secrets, shards=shards, engine=engine, split=split)
         store.keyring, store.tree_folder = keyring, data_dir / AUDIT_FOLDER
         store.conn.encrypts = encrypt
+        store.security.tenant = tenant
         opened.push_async_callback(store.close)
 
         async def check() -> None:

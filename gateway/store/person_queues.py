@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias, cast
 
 from twokey.gateway.approvals.record import Approval
-from twokey.gateway.store.connection import Argument, Connection, Reply, number, text
+from twokey.gateway.store.connection import Argument, Reply, number, text
 from twokey.gateway.store.keys import LISTED_BYTES, Keys
+from twokey.gateway.store.listed_members import ListedMembers
 
 _USER, _GROUP = "user", "group"
 
@@ -106,8 +107,9 @@ def _row(keys: Keys, tenant: str, users: Sequence[str], groups: Sequence[str]) -
 class PersonQueues:
     """What waits, by people, of all tenants."""
 
-    def __init__(self, conn: Connection) -> None:
-        self._conn = conn
+    def __init__(self, members: ListedMembers) -> None:
+        self._conn = members.conn
+        self._members = members
 
     async def groups(self, keys: Keys, tenant: str) -> frozenset[str]:
         """Return the user groups that something waits for.
@@ -115,8 +117,9 @@ class PersonQueues:
         Raises:
             StoreUnavailable: when the store does not answer.
         """
-        named = await self._conn.command("SMEMBERS", keys.queue_groups(tenant))
-        groups = _texts(named)
+        key = keys.queue_groups(tenant)
+        named = await self._conn.command("SMEMBERS", key)
+        groups = sorted(await self._members.read(keys, key, named, text, tenant=tenant))
         found = await self._lists(keys, tenant, ((_GROUP, one) for one in groups))
         known = [queue for queues in found for queue in queues]
         if not known:
@@ -173,7 +176,7 @@ class PersonQueues:
             again = list[str]()
             replies = await self._conn.transaction(*commands)
             for queue, reply in zip(left, replies, strict=True):
-                rows = _places(keys, reply)
+                rows = await self._places(keys, queue, reply)
                 behind = [one for one in rows if one > after]
                 # By what came and not by what it means: something else may be listed.
                 is_cut = len(cast("list[Reply]", reply or [])) >= 2 * limit
@@ -188,23 +191,29 @@ class PersonQueues:
     async def _lists(
         self, keys: Keys, tenant: str, names: Iterable[tuple[str, str]]
     ) -> list[list[str]]:
-        commands: list[list[Argument]] = [
-            ["SMEMBERS", keys.queues_of(tenant, kind, one)] for kind, one in names
-        ]
-        if not commands:
+        lists = [keys.queues_of(tenant, kind, one) for kind, one in names]
+        if not lists:
             return []
-        return [_texts(reply) for reply in await self._conn.transaction(*commands)]
 
+        def queue(member: bytes) -> str:
+            # Whatever it names is read: it has to be of this kind.
+            if not (name := text(member)).startswith(keys.person_queues):
+                raise ValueError("no queue")
+            return name
 
-def _texts(reply: Reply) -> list[str]:
-    return sorted(text(one) for one in cast("list[Reply]", reply or []))
+        replies = await self._conn.transaction(*(["SMEMBERS", one] for one in lists))
+        return [
+            sorted(await self._members.read(keys, one, reply, queue, tenant=tenant))
+            for one, reply in zip(lists, replies, strict=True)
+        ]
 
+    async def _places(self, keys: Keys, queue: str, reply: Reply) -> list[Place]:
+        """Read approvals with their deadlines."""
 
-def _places(keys: Keys, reply: Reply) -> list[Place]:
-    """Read approvals with their deadlines; junk among them is left out."""
-    flat = cast("list[bytes]", reply or [])
-    return [
-        Place(float(due_ms), keys.unlisted(member))
-        for member, due_ms in zip(flat[::2], flat[1::2], strict=True)
-        if len(member) == LISTED_BYTES
-    ]
+        def approval(member: bytes) -> str:
+            if len(member) != LISTED_BYTES:
+                raise ValueError("no approval")
+            return keys.unlisted(member)
+
+        rows = await self._members.scored(keys, queue, reply, approval)
+        return [Place(due_ms, approval) for approval, due_ms in rows]

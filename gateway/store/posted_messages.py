@@ -20,13 +20,12 @@ from pydantic import ValidationError
 
 from twokey.gateway.protocol.records import Record
 from twokey.gateway.store.connection import (
-    Connection,
     fields,
     milliseconds,
     text,
 )
 from twokey.gateway.store.keys import Keys
-from twokey.gateway.store.listed_members import unlisted_members
+from twokey.gateway.store.listed_members import ListedMembers
 from twokey.gateway.store.script import Script
 from twokey.gateway.store.sealing import Sealed, Sealing
 
@@ -76,8 +75,9 @@ class PostedMessages:
 class PostedMessageStore:
     """Messages of all shards."""
 
-    def __init__(self, conn: Connection, sealing: Sealing) -> None:
-        self._conn = conn
+    def __init__(self, members: ListedMembers, sealing: Sealing) -> None:
+        self._conn = members.conn
+        self._members = members
         self._sealing = sealing
 
     async def note(
@@ -120,7 +120,7 @@ class PostedMessageStore:
         reply = await self._conn.command(
             "ZRANGEBYSCORE", key, "-inf", now_ms, "LIMIT", 0, limit
         )
-        return await unlisted_members(self._conn, keys, key, reply)
+        return await self._members.approvals(keys, key, reply, tenant)
 
     async def read(self, keys: Keys, tenant: str, approval: str) -> PostedMessages:
         """Return the messages about an approval; none where none is known any more.

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 
 from twokey.gateway.protocol.records import Record
 from twokey.gateway.store.connection import (
-    Connection,
     fields,
     milliseconds,
     number,
     text,
 )
 from twokey.gateway.store.keys import Keys
+from twokey.gateway.store.listed_members import ListedMembers
 from twokey.gateway.store.script import Script
 
 LIFE_MS = 20_000
@@ -94,8 +94,9 @@ class Processes:
 class ProcessStore:
     """The processes of each shard."""
 
-    def __init__(self, conn: Connection) -> None:
-        self._conn = conn
+    def __init__(self, members: ListedMembers) -> None:
+        self._conn = members.conn
+        self._members = members
         self.life_ms = LIFE_MS
 
     async def read(self, keys: Keys) -> Processes:
@@ -106,7 +107,8 @@ class ProcessStore:
         kept: dict[tuple[str, str], AgentCheckpoints] = {}
         refused: list[str] = []
         found = fields(raw)
-        for name, value in found.items():
+
+        def read(name: str, value: bytes) -> None:
             kind, _, rest = name.partition(":")
             ends, _, body = text(value).partition(" ")
             if kind == "a":
@@ -118,6 +120,8 @@ class ProcessStore:
                 alive[rest] = (ProcessInfo.model_validate_json(body), int(ends))
             elif kind == "r" and int(ends) >= now_ms:
                 refused.append(body)
+
+        await self._members.values(keys, keys.members, found, read)
         revision = text(found.get("rev", b"0"))
         return Processes(revision, alive, kept, tuple(sorted(refused)))
 

@@ -18,9 +18,10 @@ from twokey.gateway.store import codec, run_list
 from twokey.gateway.store.agent_load import FAILED_MS
 from twokey.gateway.store.atomic_write import CHANGE, script_keys
 from twokey.gateway.store.audit_seals import sealed_texts
-from twokey.gateway.store.connection import Connection, fields, milliseconds
+from twokey.gateway.store.connection import fields, milliseconds
 from twokey.gateway.store.jobs import Job
 from twokey.gateway.store.keys import KEEP_MS, Keys
+from twokey.gateway.store.listed_members import ListedMembers
 from twokey.gateway.store.record_encryption import DATA_KEY
 from twokey.gateway.store.record_seals import (
     QUARANTINE_SEAL,
@@ -39,8 +40,8 @@ class ForgedRecords:
         security: reports what was noticed.
     """
 
-    def __init__(self, conn: Connection, security: SecurityEvents) -> None:
-        self._conn = conn
+    def __init__(self, members: ListedMembers, security: SecurityEvents) -> None:
+        self._members = members
         self._security = security
 
     @asynccontextmanager
@@ -56,7 +57,7 @@ class ForgedRecords:
             # Refused in any case, also where none of this is written.
             with suppress(StoreUnavailable):
                 tenant, ref = await quarantine(
-                    self._conn, keys, error.approval, why=error.why
+                    self._members, keys, error.approval, why=error.why
                 )
                 await self._security.report(keys, _event(error, tenant, ref))
             raise
@@ -75,7 +76,7 @@ def _event(error: ForgedRecord, tenant: str, ref: TurnRef) -> SecurityEvent:
 
 
 async def quarantine(
-    conn: Connection, keys: Keys, approval_id: str, *, why: str = ""
+    members: ListedMembers, keys: Keys, approval_id: str, *, why: str = ""
 ) -> tuple[str, TurnRef]:
     """End a corrupt approval: nothing in it is decided or run any more.
 
@@ -84,6 +85,7 @@ async def quarantine(
     approval that was quarantined before is left as it is. ``why`` says in words what
     was found. Returns the tenant and the turn that it names, if it does.
     """
+    conn = members.conn
     raw_head, pinned, time = await conn.transaction(
         ["HGETALL", keys.head(approval_id)],
         ["GET", keys.pinned(approval_id)],
@@ -99,7 +101,7 @@ async def quarantine(
     kept = seals.encryption.pinned(approval_id, head, cast("bytes", pinned or b""))
     tenant, ref = codec.whose(kept) or nobody
     run_ref = ref.run_ref
-    await _mend_of(conn, keys, approval_id, tenant, ref)
+    await _mend_of(members, keys, approval_id, tenant, ref)
     event = Event(
         name=EventName.RECORD_QUARANTINED,
         tenant=tenant,
@@ -156,7 +158,7 @@ def _set_aside(seals: RecordSeals, approval_id: str, now_ms: int) -> dict[str, s
 
 
 async def _mend_of(
-    conn: Connection, keys: Keys, approval_id: str, tenant: str, ref: TurnRef
+    members: ListedMembers, keys: Keys, approval_id: str, tenant: str, ref: TurnRef
 ) -> None:
     """Write again of which run and turn a record is, if that is what was damaged.
 
@@ -164,7 +166,7 @@ async def _mend_of(
     the approval, and its schemas, as open for ever.
     """
     # Believed only where the run itself lists the approval.
-    listed = await run_list.open_of_run(conn, keys, tenant, ref.run_ref)
+    listed = await run_list.open_of_run(members, keys, tenant, ref.run_ref)
     if Listed(approval_id, ref.ns) not in listed:
         return
     run = keys.run(tenant, ref.run_ref)
@@ -172,4 +174,4 @@ async def _mend_of(
     run_hash, turn_hash = (bytes.fromhex(key.rpartition(":")[2]) for key in (run, turn))
     # A turn that has no key of its own is named in vain, which does no harm.
     of = ("run", run_hash + ref.ns.encode(), "turn", turn_hash)
-    await conn.command("HSET", keys.head(approval_id), *of)
+    await members.conn.command("HSET", keys.head(approval_id), *of)

@@ -12,6 +12,7 @@ once.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import cast
@@ -241,11 +242,20 @@ async def _idle_ms(conn: Connection, keys: Keys, name: str) -> list[int]:
 
 async def _groups(conn: Connection, keys: Keys) -> list[dict[str, Reply]]:
     try:
-        return _rows(await conn.command("XINFO", "GROUPS", keys.outbox))
+        found = _rows(await conn.command("XINFO", "GROUPS", keys.outbox))
     except StoreUnavailable as error:
         if isinstance(error.__cause__, ResponseError):
             return []  # there is no outbox yet
         raise
+    # One that somebody else made reads nothing, and keeps nothing from being dropped.
+    return [one for one in found if _is_text(one["name"])]
+
+
+def _is_text(name: Reply) -> bool:
+    with suppress(ValueError):
+        text(name)
+        return True
+    return False
 
 
 def _rows(reply: Reply) -> list[dict[str, Reply]]:

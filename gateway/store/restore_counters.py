@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from twokey.gateway.store.connection import (
-    Connection,
     fields,
     milliseconds,
     number,
     text,
 )
 from twokey.gateway.store.keys import Keys
+from twokey.gateway.store.listed_members import ListedMembers
 
 _AT = ":at"
 _STORE = "store"
@@ -43,21 +43,22 @@ class RestoreCounters:
 class RestoreCounterStore:
     """The restore counters as the store has them; checkpoints keep their own."""
 
-    def __init__(self, conn: Connection) -> None:
-        self._conn = conn
+    def __init__(self, members: ListedMembers) -> None:
+        self._conn = members.conn
+        self._members = members
 
     async def read(self, keys: Keys, tenant: str) -> RestoreCounters:
         """Return all counters and the store's clock."""
-        rows, time = await self._conn.transaction(
-            ["HGETALL", keys.restore_counters(tenant)], ["TIME"]
-        )
+        key = keys.restore_counters(tenant)
+        rows, time = await self._conn.transaction(["HGETALL", key], ["TIME"])
         found = fields(rows)
         store = text(found.pop(_STORE, b""))
-        of = {
-            one: RestoreCounter(number(kept), number(found.get(one + _AT)))
-            for one, kept in found.items()
-            if not one.endswith(_AT)
-        }
+
+        def read(name: str, kept: bytes) -> RestoreCounter:
+            return RestoreCounter(number(kept), number(found.get(name + _AT)))
+
+        counters = {name: it for name, it in found.items() if not name.endswith(_AT)}
+        of = await self._members.values(keys, key, counters, read, tenant=tenant)
         return RestoreCounters(store, of, milliseconds(time))
 
     async def named(self, keys: Keys, tenant: str, store: str) -> str:

@@ -7,12 +7,15 @@ hundred thousand earlier approvals as in a new one.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import cast
 
 from twokey.gateway.protocol.records import RunRef
-from twokey.gateway.store.connection import Argument, Connection, Reply
+from twokey.gateway.store.connection import Argument, Reply
 from twokey.gateway.store.keys import Keys
+from twokey.gateway.store.listed_members import ListedMembers
 from twokey.gateway.store.script import Script
 from twokey.gateway.store.turn_opening import Listed
 
@@ -26,42 +29,67 @@ _DAYS = 400
 
 
 async def of_run(
-    conn: Connection, keys: Keys, tenant: str, run_ref: RunRef, *, newest: int
+    members: ListedMembers, keys: Keys, tenant: str, run_ref: RunRef, *, newest: int
 ) -> list[Listed]:
     """Return a run's approvals, oldest first; ``newest`` at most, 0 for all."""
     ended: list[Argument] = ["ZRANGE", keys.run(tenant, run_ref), -newest, -1]
     # In one MULTI: an approval that ends moves from one to the other.
-    found, *still_open = await conn.transaction(
+    found, *still_open = await members.conn.transaction(
         [*ended, "WITHSCORES"], *_looks(keys, tenant, run_ref)
     )
     rows = sorted([*_scored(found), *_open(still_open)])
-    return [Listed.read(keys, member) for _, member in rows[-newest:]]
+    newest_rows = [member for _, member in rows[-newest:]]
+    return await _listed(members, keys, tenant, run_ref, newest_rows)
 
 
 async def open_of_run(
-    conn: Connection, keys: Keys, tenant: str, run_ref: RunRef
+    members: ListedMembers, keys: Keys, tenant: str, run_ref: RunRef
 ) -> list[Listed]:
     """Return a run's approvals in which an item is open, oldest first."""
-    found = await conn.transaction(*_looks(keys, tenant, run_ref))
-    return [Listed.read(keys, member) for _, member in _open(found)]
+    found = await members.conn.transaction(*_looks(keys, tenant, run_ref))
+    rows = [member for _, member in _open(found)]
+    return await _listed(members, keys, tenant, run_ref, rows)
 
 
-async def with_short_id(conn: Connection, keys: Keys, short: str) -> list[str]:
+async def answered_of_run(
+    members: ListedMembers, keys: Keys, tenant: str, run_ref: RunRef
+) -> list[Listed]:
+    """Return a run's newest approvals that people answered, oldest first."""
+    key = keys.answered(tenant, run_ref)
+    found = await members.conn.command("ZRANGE", key, 0, -1)
+    return await _listed(members, keys, tenant, run_ref, cast("list[bytes]", found))
+
+
+async def with_short_id(members: ListedMembers, keys: Keys, short: str) -> list[str]:
     """Return the ids of approvals and collected cards with this short id."""
+    key = keys.short(short)
     _, found = await SHORT_IDS(
-        conn, expiry=keys.expiry, key=keys.short(short), short=short, days=_DAYS
+        members.conn, expiry=keys.expiry, key=key, short=short, days=_DAYS
     )
-    return sorted({*ids(keys, found)})
+    return sorted({*await members.read(keys, key, found, keys.unlisted)})
 
 
-def ids(keys: Keys, reply: Reply) -> list[str]:
-    """Read the members of a sorted set of approvals."""
-    return [keys.unlisted(member) for member in cast("list[bytes]", reply or [])]
+async def _listed(
+    members: ListedMembers,
+    keys: Keys,
+    tenant: str,
+    run_ref: RunRef,
+    rows: Iterable[bytes] | None,
+) -> list[Listed]:
+    """Read the members of a run's lists."""
+    name = keys.run(tenant, run_ref)
+    read = partial(Listed.read, keys)
+    return await members.read(keys, name, rows, read, tenant=tenant)
 
 
 def listed(keys: Keys, reply: Reply) -> list[Listed]:
-    """Read the members of a run's lists."""
-    return [Listed.read(keys, member) for member in cast("list[bytes]", reply or [])]
+    """Read what a run has open, as a script returned it; junk is left out."""
+    found = list[Listed]()
+    for member in cast("list[bytes]", reply or []):
+        # Who reads the run next reports it.
+        with suppress(ValueError):
+            found.append(Listed.read(keys, member))
+    return found
 
 
 def _looks(keys: Keys, tenant: str, run_ref: RunRef) -> list[list[Argument]]:

@@ -58,7 +58,10 @@ class SecurityEvents:
 
     Attributes:
         counts: how many this process noticed.
+        tenant: who is told of what is found in a shard, which is nobody's own.
     """
+
+    tenant = ""
 
     def __init__(
         self, conn: Connection, *, clock: Callable[[], float] = time.monotonic
@@ -76,6 +79,8 @@ class SecurityEvents:
             keys: of the shard where it was found.
             found: what it is.
         """
+        if not found.tenant:
+            found = found.with_(tenant=self.tenant)
         place, now = self._mark(keys, found.model_dump_json()), self._clock()
         if now - self._known.get(place, now - _PERIOD_S) < _PERIOD_S:
             return

@@ -20,9 +20,10 @@ from twokey.gateway.errors import CorruptRecord, NewerRecord
 from twokey.gateway.failures import log_failure
 from twokey.gateway.protocol.records import Record
 from twokey.gateway.store.audit_seals import event_texts
-from twokey.gateway.store.connection import Connection, Reply, fields, number, text
+from twokey.gateway.store.connection import fields, number, text
 from twokey.gateway.store.jobs import GROUP, Job
 from twokey.gateway.store.keys import KEEP_MS, Keys
+from twokey.gateway.store.listed_members import ListedMembers
 from twokey.gateway.store.script import Script, texts
 
 STALL = Script("stall", is_fenced=True)
@@ -120,8 +121,9 @@ class StalledRun(Record):
 class StalledRuns:
     """The runs of all shards that failed."""
 
-    def __init__(self, conn: Connection) -> None:
-        self._conn = conn
+    def __init__(self, members: ListedMembers) -> None:
+        self._conn = members.conn
+        self._members = members
 
     async def find(self, keys: Keys, run: str) -> StalledRun | None:
         """Return a run that failed; None when it goes on, or never did.
@@ -171,11 +173,17 @@ class StalledRuns:
 
     async def began_before(self, keys: Keys, at_ms: int) -> list[str]:
         """Return ids of runs that wait, or are parked, since before a moment."""
+        names = (keys.stalled_parked, keys.stalled_waiting)
         lists = await self._conn.transaction(
-            ["ZRANGEBYSCORE", keys.stalled_parked, 0, at_ms],
-            ["ZRANGEBYSCORE", keys.stalled_waiting, 0, at_ms],
+            *(["ZRANGEBYSCORE", name, 0, at_ms] for name in names)
         )
-        return [text(one) for found in lists for one in cast("list[Reply]", found)]
+        return [
+            one
+            for name, found in zip(names, lists, strict=True)
+            for one in await self._members.read(
+                keys, name, found, text, taken_out="ZREM"
+            )
+        ]
 
     async def is_dropped(self, keys: Keys, run: str) -> bool:
         """Return True if somebody dropped the run and it did not begin again since."""

@@ -6,10 +6,9 @@ listed and has ended costs a look, and one that is not listed covers nothing.
 
 from __future__ import annotations
 
-from typing import cast
-
-from twokey.gateway.store.connection import Connection, Reply, text
+from twokey.gateway.store.connection import text
 from twokey.gateway.store.keys import Keys
+from twokey.gateway.store.listed_members import ListedMembers
 from twokey.gateway.store.record_seals import CHECKED, RecordSeals
 from twokey.gateway.store.script import Script
 
@@ -19,9 +18,10 @@ CONFIRM = Script("confirm")
 class StandingStore:
     """Standing approvals of all tenants."""
 
-    def __init__(self, conn: Connection) -> None:
-        self._conn = conn
-        self._seals = RecordSeals(conn)
+    def __init__(self, members: ListedMembers) -> None:
+        self._conn = members.conn
+        self._members = members
+        self._seals = RecordSeals(members.conn)
 
     async def add(
         self, keys: Keys, tenant: str, approval: str, *, until_ms: int
@@ -31,8 +31,11 @@ class StandingStore:
 
     async def listed(self, keys: Keys, tenant: str) -> list[str]:
         """Return the ids of those that may be in force, the first to end first."""
-        found = await self._conn.command("ZRANGE", keys.standing(tenant), 0, -1)
-        return [text(one) for one in cast("list[Reply]", found or [])]
+        key = keys.standing(tenant)
+        found = await self._conn.command("ZRANGE", key, 0, -1)
+        return await self._members.read(
+            keys, key, found, text, tenant=tenant, taken_out="ZREM"
+        )
 
     async def drop(self, keys: Keys, tenant: str, approval: str) -> None:
         """Take one that has ended from the list."""

@@ -35,6 +35,7 @@ from twokey.gateway.store.keys import (
     shard_of_run,
     shard_of_tenant,
 )
+from twokey.gateway.store.listed_members import ListedMembers
 from twokey.gateway.store.outbox import Outbox
 from twokey.gateway.store.pending import PendingIndex
 from twokey.gateway.store.person_queues import PersonQueues
@@ -76,6 +77,7 @@ class Store:
         keyring: what this process signs with, and whose signatures it believes; None:
             decisions are neither signed nor verified, and no receipts are issued.
         security: reports what is not what we wrote.
+        members: reads lists, and reports what else stands in them.
     """
 
     def __init__(
@@ -92,6 +94,7 @@ class Store:
         self.conn.secrets = tuple(secrets)
         self.security = SecurityEvents(self.conn)
         self.sealing = Sealing(self.conn, self.security)
+        self.members = members = ListedMembers(self.conn, self.security)
         self.freeze_lists = FreezeLists(self.conn, self.sealing)
         self._engine = engine
         self.shards = shards
@@ -104,32 +107,32 @@ class Store:
         self.keyring: Keyring | None = None
         self.audit_index = AuditIndex()
         self.approvals = ApprovalStore(
-            self.conn, self.security, self.audit_index, lease_ms=lease_ms
+            members, self.security, self.audit_index, lease_ms=lease_ms
         )
         self.threads = ThreadStore(self.conn, self.sealing, lease_ms=lease_ms)
-        self.cards = CardStore(self.conn)
+        self.cards = CardStore(members)
         self.collected_cards = CollectedCardStore(self.conn)
         self.read_pages = ReadPageStore(self.conn, self.sealing)
         self.copies = CopyStore(self.conn)
-        self.posted_messages = PostedMessageStore(self.conn, self.sealing)
-        self.processes = ProcessStore(self.conn)
+        self.posted_messages = PostedMessageStore(members, self.sealing)
+        self.processes = ProcessStore(members)
         self.windows = WindowStore(self.conn)
         self.agent_load = AgentLoadStore(self.conn, self.sealing, self.freeze_lists)
         self.freezes = FreezeStore(self.conn, self.freeze_lists)
         self.freeze_changes = FreezeChangeStore(self.conn, self.freeze_lists)
-        self.stalled = StalledRuns(self.conn)
+        self.stalled = StalledRuns(members)
         self.auto_runs = AutoRunStore(self.conn, self.sealing)
-        self.timers = TimerStore(self.conn)
+        self.timers = TimerStore(members)
         self.delegations = DelegationStore(self.conn, self.sealing)
-        self.pending = PendingIndex(self.conn)
-        self.person_queues = PersonQueues(self.conn)
-        self.standing = StandingStore(self.conn)
+        self.pending = PendingIndex(members)
+        self.person_queues = PersonQueues(members)
+        self.standing = StandingStore(members)
         self.home_tabs = HomeTabStore(self.conn)
         self.response_urls = ResponseUrlStore(self.conn)
-        self.interrupts = InterruptStore(self.conn)
+        self.interrupts = InterruptStore(members)
         self.seeded = SeededStore(self.conn)
         self.spot_checks = SpotCheckCounter(self.conn)
-        self.restore_counters = RestoreCounterStore(self.conn)
+        self.restore_counters = RestoreCounterStore(members)
 
     @property
     def failure(self) -> StoreUnavailable | None:

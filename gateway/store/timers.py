@@ -7,16 +7,12 @@ whichever process looks, and survives a restart.
 
 from __future__ import annotations
 
-import logging
-from typing import cast
-
 from twokey.gateway.approvals.record import Waiting
 from twokey.gateway.approvals.timing import TimerKind
 from twokey.gateway.protocol.records import Record
-from twokey.gateway.store.connection import Connection, milliseconds, text
+from twokey.gateway.store.connection import milliseconds, text
 from twokey.gateway.store.keys import Keys
-
-logger = logging.getLogger(__name__)
+from twokey.gateway.store.listed_members import ListedMembers
 
 
 class Timer(Record):
@@ -48,8 +44,9 @@ def _timer(member: bytes) -> Timer:
 class TimerStore:
     """Timers of all shards."""
 
-    def __init__(self, conn: Connection) -> None:
-        self._conn = conn
+    def __init__(self, members: ListedMembers) -> None:
+        self._conn = members.conn
+        self._members = members
 
     async def due(self, keys: Keys, limit: int, *, skip: int = 0) -> list[Timer]:
         """Return timers that are due by the store's clock, earliest first.
@@ -60,15 +57,10 @@ class TimerStore:
         reply = await self._conn.command(
             "ZRANGEBYSCORE", keys.timers, 0, now_ms, "LIMIT", skip, limit
         )
-        found: list[Timer] = []
-        for member in cast("list[bytes]", reply or []):
-            try:
-                found.append(_timer(member))
-            except ValueError:
-                logger.error("timer.corrupt shard=%s", keys.shard)  # noqa: TRY400 - it says all
-                # Removed, or it would be due, and come first, for ever.
-                await self._conn.command("ZREM", keys.timers, member)
-        return found
+        # Junk is removed, or it would be due, and come first, for ever.
+        return await self._members.read(
+            keys, keys.timers, reply, _timer, taken_out="ZREM"
+        )
 
     async def is_due(self, keys: Keys, timer: Timer) -> bool:
         """Return False when another replica fired it, or it was set to a later time."""

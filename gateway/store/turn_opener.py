@@ -12,10 +12,11 @@ from twokey.gateway.protocol import digest
 from twokey.gateway.store import codec, run_list, turn_opening
 from twokey.gateway.store.atomic_write import Loaded
 from twokey.gateway.store.audit_seals import event_texts
-from twokey.gateway.store.connection import Argument, Connection, Reply, number, text
+from twokey.gateway.store.connection import Argument, Reply, number, text
 from twokey.gateway.store.freeze_list import compared
 from twokey.gateway.store.keys import KEEP_MS, Keys
 from twokey.gateway.store.known_records import KnownRecords
+from twokey.gateway.store.listed_members import ListedMembers
 from twokey.gateway.store.packing import packed
 from twokey.gateway.store.pending import PendingIndex
 from twokey.gateway.store.precedents import (
@@ -35,21 +36,21 @@ class TurnOpener:
     """Opens approvals in all shards.
 
     Args:
-        conn: the server.
+        members: reads lists of the server.
         known: what this process knows of approvals.
         load: reads one.
     """
 
     def __init__(
         self,
-        conn: Connection,
+        members: ListedMembers,
         known: KnownRecords,
         load: Callable[[str], Awaitable[Loaded | None]],
     ) -> None:
-        self._conn = conn
+        self._conn = members.conn
         self._known = known
         self._load = load
-        self._pending = PendingIndex(conn)
+        self._pending = PendingIndex(members)
         self._clocks = ServerClocks()
 
     async def open(

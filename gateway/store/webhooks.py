@@ -120,6 +120,7 @@ class WebhookQueue:
         self.target = target
         self._conn = store.conn
         self._sealing = store.sealing
+        self._members = store.members
         self._tenant = tenant
         self._keys = keys = store.keys_of_tenant(tenant)
         self._all, self._due, self._dead, self._state = (
@@ -187,7 +188,8 @@ class WebhookQueue:
             StoreUnavailable: when the store does not answer.
         """
         reply = await self._conn.command("ZREVRANGE", self._dead, 0, MOST_DEAD)
-        ids = [text(one) for one in cast("list[Reply]", reply)]
+        names = [await self._id(one) for one in cast("list[Reply]", reply)]
+        ids = [one for one in names if one]
         for at in range(0, len(ids), _PAGE):
             page = ids[at : at + _PAGE]
             bodies = cast(
@@ -226,7 +228,10 @@ class WebhookQueue:
 
     async def _read(self, rows: Sequence[Reply]) -> list[Taken]:
         found: list[Taken] = []
-        for id_, stored in zip(map(text, rows[::2]), rows[1::2], strict=True):
+        for name, stored in zip(rows[::2], rows[1::2], strict=True):
+            id_ = await self._id(name)
+            if not id_:
+                continue
             raw = stored if isinstance(stored, bytes) else text(stored).encode()
             body = self._sealing.opened(Sealed.WEBHOOK, [self._all, id_], raw)
             delivery = None if body is None else _delivery(body)
@@ -238,6 +243,20 @@ class WebhookQueue:
             )
             await self._end(id_, raw, "refused", b"")
         return found
+
+    async def _id(self, name: Reply) -> str:
+        """Return the id of a message; "" for junk, which is taken out."""
+        try:
+            return text(name)
+        except ValueError:
+            junk = cast("bytes", name)
+            await self._members.report(self._keys, self._due, junk, tenant=self._tenant)
+            await self._conn.transaction(
+                ["HDEL", self._all, junk],
+                ["ZREM", self._due, junk],
+                ["ZREM", self._dead, junk],
+            )
+        return ""
 
     async def _end(
         self,

@@ -86,7 +86,7 @@ RECEIPTS_TABLE = (
     Mutant(
         "a record that was forged is put aside",
         "gateway/service/unproven.py",
-        "        await quarantine(store.conn, keys, approval.id)\n",
+        "        await quarantine(store.members, keys, approval.id)\n",
         "        pass\n",
         FORGED,
     ),

@@ -374,7 +374,7 @@ TRUST_TABLE = (
     Mutant(
         "a corrupt record does not stop the clock",
         "gateway/service/sweep.py",
-        "await quarantine(self._store.conn, keys, error.approval)",
+        "await quarantine(self._store.members, keys, error.approval)",
         "raise error",
         TAMPERED,
     ),

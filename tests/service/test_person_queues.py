@@ -104,7 +104,7 @@ async def test_all_pages_of_one_queue_are_read_and_each_approval_once(
 async def test_a_page_is_cut_where_another_queue_is_not_known_any_further(
     store: Store,
 ) -> None:
-    queues, keys = PersonQueues(store.conn), store.keys_of_tenant("default")
+    queues, keys = PersonQueues(store.members), store.keys_of_tenant("default")
     dense, sparse = (keys.person_queue("t", [user], []) for user in ("a", "b"))
     many: list[Argument] = []
     for index in range(20):
@@ -134,7 +134,7 @@ async def test_a_page_is_cut_where_another_queue_is_not_known_any_further(
 
 
 async def test_what_is_no_id_hides_nothing_behind_a_whole_page(store: Store) -> None:
-    queues, keys = PersonQueues(store.conn), store.keys_of_tenant("default")
+    queues, keys = PersonQueues(store.members), store.keys_of_tenant("default")
     only = keys.person_queue("t", ["a"], [])
     ids = [bytes([0xA] * 15 + [index]) for index in range(5)]
     rows: list[Argument] = [1, "junk", 1, "more", 1, "most"]

@@ -1,25 +1,186 @@
-"""What is no approval keeps none from being found that is listed behind it."""
+"""Junk in a list keeps nothing that stands behind it from being read, and is told."""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 import pytest
 
+from tests.service.harness import ServiceHarness
+from twokey.gateway.approvals.security import SecurityKind
+from twokey.gateway.approvals.timing import TimerKind
+from twokey.gateway.store.connection import number
+from twokey.gateway.store.keys import Keys
+from twokey.gateway.store.missed_cards import mark_missed
+from twokey.gateway.store.person_queues import Place
+from twokey.gateway.store.readers import make_group, trim_outbox
 from twokey.gateway.store.store import Store
+from twokey.gateway.store.timers import Timer
+from twokey.gateway.store.webhooks import Delivery, News, WebhookQueue
 
 APPROVAL = f"ap_s0_{'a' * 32}"
+TENANT = "default"
+LONG_MS = 400 * 86_400_000
+JUNK = [b"\xff", b"\xff" * 1000]
+
+Read = Callable[[Store, Keys], Awaitable[list[str]]]
 
 
-@pytest.mark.parametrize("junk", [b"\xff", b"\xff" * 1000])
-async def test_junk_is_taken_out(store: Store, junk: bytes) -> None:
-    keys, conn = store.keys_of_tenant("default"), store.conn
-    names = (keys.outdated("default"), keys.messages_due("default"))
-    for name in names:
-        await conn.command("ZADD", name, "-inf", junk, 1, keys.listed(APPROVAL))
-        await conn.command("PEXPIRE", name, 60_000)
+SORTED: dict[str, tuple[Callable[[Keys], str], Read]] = {
+    "outdated cards": (
+        lambda keys: keys.outdated(TENANT),
+        lambda store, keys: store.cards.outdated(keys, TENANT, 9),
+    ),
+    "messages": (
+        lambda keys: keys.messages_due(TENANT),
+        lambda store, keys: store.posted_messages.due(keys, TENANT, 9),
+    ),
+    "deadlines": (
+        lambda keys: keys.expiry,
+        lambda store, keys: store.approvals.overdue(keys, 9),
+    ),
+    "all deadlines": (
+        lambda keys: keys.expiry,
+        lambda store, keys: store.approvals.scheduled(keys),
+    ),
+    "standing approvals": (
+        lambda keys: keys.standing(TENANT),
+        lambda store, keys: store.standing.listed(keys, TENANT),
+    ),
+    "failed runs": (
+        lambda keys: keys.stalled_waiting,
+        lambda store, keys: store.stalled.began_before(keys, 9),
+    ),
+}
 
-    cards = await store.cards.outdated(keys, "default", 9)
-    messages = await store.posted_messages.due(keys, "default", 9)
 
-    assert cards == messages == [APPROVAL]
-    for name in names:
-        assert await conn.command("ZCARD", name) == 1
+@pytest.mark.parametrize("junk", JUNK)
+@pytest.mark.parametrize(("name", "read"), SORTED.values(), ids=SORTED)
+async def test_junk_is_taken_out_and_told(
+    store: Store, name: Callable[[Keys], str], read: Read, junk: bytes
+) -> None:
+    keys, conn = store.keys_of_tenant(TENANT), store.conn
+    is_listed = name(keys) not in {keys.standing(TENANT), keys.stalled_waiting}
+    member = keys.listed(APPROVAL) if is_listed else APPROVAL
+    await conn.command("ZADD", name(keys), 0, junk, 1, member)
+    await conn.command("PEXPIRE", name(keys), LONG_MS)
+
+    assert await read(store, keys) == [APPROVAL]
+    assert await conn.command("ZCARD", name(keys)) == 1
+    assert store.security.counts == {SecurityKind.SEAL_WRONG: 1}
+
+
+async def test_timers_fire_behind_junk(store: Store) -> None:
+    keys = store.keys_of_tenant(TENANT)
+    timer = Timer(approval=APPROVAL, kind=TimerKind.REMIND)
+    rows = [part for one in (*JUNK, b"ap_1 never") for part in (0, one)]
+    await store.conn.command("ZADD", keys.timers, *rows, 1, str(timer))
+    await store.conn.command("PEXPIRE", keys.timers, LONG_MS)
+
+    assert await store.timers.due(keys, 9) == [timer]
+    assert store.security.counts == {SecurityKind.SEAL_WRONG: 3}
+
+
+async def test_a_run_is_read_past_junk(store: Store) -> None:
+    harness = ServiceHarness(store)
+    _, verdicts = await harness.submit(("process_refund", {"amount": 1}))
+    approval = await harness.approval(verdicts[0].item_id)
+    run = approval.run_ref
+    keys = store.keys_of_agent(TENANT, run.agent)
+    listed = keys.listed(APPROVAL)
+    for name in (
+        keys.run(TENANT, run),
+        keys.open_of_run(TENANT, run),
+        keys.answered(TENANT, run),
+    ):
+        await store.conn.command("ZADD", name, 0, b"\xff", 0, listed + b"\xff")
+        await store.conn.command("PEXPIRE", name, LONG_MS)
+
+    approvals = store.approvals
+    every = [
+        await approvals.of_run(keys, TENANT, run),
+        await approvals.open_of_run(keys, TENANT, run),
+    ]
+
+    assert [[one.id for one in found] for found in every] == [[approval.id]] * 2
+    assert await approvals.answered_of_run(keys, TENANT, run) == []
+    assert store.security.counts[SecurityKind.SEAL_WRONG] >= 2
+    # A new turn of the run is opened all the same.
+    assert (await harness.submit(("process_refund", {"amount": 2})))[1]
+    await store.conn.command("DEL", keys.open_of_run(TENANT, run))
+
+
+async def test_queues_are_read_past_junk(store: Store) -> None:
+    harness = ServiceHarness(store)
+    _, verdicts = await harness.submit(("process_refund", {"amount": 1}))
+    approval = await harness.approval(verdicts[0].item_id)
+    keys, conn = store.keys_of_tenant(TENANT), store.conn
+    asked = approval.principals[0].user if approval.principals else "U0REQ"
+    lists = keys.queues_of(TENANT, "user", asked)
+    for name in (keys.agents(TENANT), keys.queue_groups(TENANT), lists):
+        # The last one is a key of another kind, which is not to be read as a queue.
+        await conn.command("SADD", name, *JUNK, keys.head(approval.id))
+        await conn.command("PEXPIRE", name, LONG_MS)
+    waiting = keys.waiting(TENANT, approval.agent)
+    await conn.command("ZADD", waiting, 0, b"\xff", 0, b"\xff" * 17)
+
+    soonest = await store.pending.soonest(keys, TENANT, 9)
+    groups = await store.person_queues.groups(keys, TENANT)
+    queues = await store.person_queues.queues(keys, TENANT, [asked], [])
+    page = await store.person_queues.page(keys, queues, Place(0.0, ""), 9)
+
+    assert soonest == [approval.id]
+    assert keys.head(approval.id) not in queues
+    assert set(page.approvals) <= {approval.id}
+    assert isinstance(groups, frozenset)
+    assert store.security.counts[SecurityKind.SEAL_WRONG] >= 8
+
+
+async def test_cards_that_were_missed_are_found_past_junk(store: Store) -> None:
+    harness = ServiceHarness(store)
+    _, verdicts = await harness.submit(("process_refund", {"amount": 1}))
+    approval = await harness.approval(verdicts[0].item_id)
+    keys, conn = store.keys_of_tenant(TENANT), store.conn
+    await conn.command("ZADD", keys.expiry, 0, b"\xff")
+    await conn.command("HSET", keys.card(approval.id), "rev", b"\xff")
+    await conn.command("PEXPIRE", keys.card(approval.id), LONG_MS)
+
+    assert await mark_missed(store, keys, TENANT) == 1
+    await conn.command("DEL", keys.card(approval.id))
+
+
+async def test_a_junk_process_or_counter_keeps_no_process_from_starting(
+    store: Store,
+) -> None:
+    keys, conn = store.keys_of_tenant(TENANT), store.conn
+    counters = keys.restore_counters(TENANT)
+    for name in (keys.members, counters):
+        await conn.command("HSET", name, "a:x", b"\xff", "p:x", "\u0661 {}", "r", "x")
+        await conn.command("PEXPIRE", name, LONG_MS)
+
+    assert not (await store.processes.read(keys)).alive
+    assert not (await store.restore_counters.read(keys, TENANT)).of
+
+
+async def test_a_group_that_somebody_made_keeps_no_event(store: Store) -> None:
+    keys = store.keys_of_tenant(TENANT)
+    await make_group(store.conn, keys.outbox, "mine")
+    await store.conn.command("XGROUP", "CREATE", keys.outbox, b"\xff", "0")
+
+    assert (await trim_outbox(store.conn, keys)).problem == ""
+
+
+async def test_webhooks_are_sent_past_junk(store: Store) -> None:
+    queue = WebhookQueue(store, tenant=TENANT, target="crm")
+    keys, conn = store.keys_of_tenant(TENANT), store.conn
+    every, due = (keys.webhook(TENANT, "crm", part) for part in ("all", "due"))
+    news = News(agent="support", thread="t1")
+    await queue.put(Delivery(id="d1", kind="approval.settled", news=news, at_ms=1))
+    await conn.command("HSET", every, b"\xff", "x")
+    await conn.command("ZADD", due, 0, b"\xff")
+
+    batch = await queue.take(9, lease_ms=1000)
+
+    assert [one.delivery.id for one in batch.taken] == ["d1"]
+    assert number(await conn.command("HLEN", every)) == 1
+    assert store.security.counts == {SecurityKind.SEAL_WRONG: 1}

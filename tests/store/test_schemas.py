@@ -66,7 +66,7 @@ def forget(harness: ServiceHarness) -> None:
     """Let this process know nothing any more, as one that has just started."""
     store = harness.store
     lease_ms = store.approvals.lease_ms
-    store.approvals = ApprovalStore(store.conn, store.security, lease_ms=lease_ms)
+    store.approvals = ApprovalStore(store.members, store.security, lease_ms=lease_ms)
 
 
 async def test_two_approvals_share_one_schema_until_the_last_has_ended(

@@ -29,10 +29,21 @@ from twokey.gateway.protocol.approval_views import (
     EventView,
 )
 from twokey.gateway.protocol.decision_api import DecideQuestion, DecideReply
-from twokey.gateway.protocol.http_api import BASE, LEASE_HEADER, Operation, Scope
+from twokey.gateway.protocol.http_api import (
+    ANSWERS,
+    BASE,
+    LEASE_HEADER,
+    Operation,
+    Scope,
+)
 from twokey.gateway.protocol.http_problems import Problem, ProblemKind
 from twokey.gateway.protocol.idempotency import HEADER
 from twokey.gateway.protocol.remote_runs import LONGEST_WAIT_S
+from twokey.gateway.protocol.thread_api import (
+    TAKE_LEASE_HEADER,
+    TAKEN_LEASE_HEADER,
+    TakenLease,
+)
 
 Json = dict[str, Any]
 
@@ -121,6 +132,10 @@ def _schema_of(model: type[BaseModel]) -> Json:
 def _operation(operation: Operation[Any, Any], adapters: Json) -> Json:
     is_write = operation.name in REPLAYED | ASKED_AGAIN
     parameters = [_lease_header()]
+    headers: Json = {}
+    if operation is ANSWERS:
+        parameters.append(_take_lease_header())
+        headers[TAKEN_LEASE_HEADER] = _taken_header()
     if is_write:
         parameters.append(_idempotency_header(operation.name))
     kinds = [*EVERYWHERE, *OF_KEYS, *OF_BODIES, *(OF_WRITES if is_write else ())]
@@ -139,6 +154,7 @@ def _operation(operation: Operation[Any, Any], adapters: Json) -> Json:
         "responses": {
             "200": {
                 "description": "The answer.",
+                **({"headers": headers} if headers else {}),
                 "content": {
                     "application/json": {"schema": adapters[f"{operation.name}:gets"]}
                 },
@@ -353,6 +369,24 @@ def _lease_header() -> Json:
     return _header(
         LEASE_HEADER, "The lease on a thread under which is asked; see `thread_lease`."
     )
+
+
+def _take_lease_header() -> Json:
+    found = _header(
+        TAKE_LEASE_HEADER,
+        "A new token: with an answer, the lease on the thread is taken under it, if it "
+        "is free and the key has the scope `execute`. See `thread_lease`, which may be "
+        "asked with the same token where an answer got lost.",
+    )
+    found["schema"]["pattern"] = "^[0-9a-f]{32}$"
+    return found
+
+
+def _taken_header() -> Json:
+    return {
+        "description": "The lease that was taken; missing where none was.",
+        "content": {"application/json": {"schema": _schema_of(TakenLease)}},
+    }
 
 
 def _idempotency_header(name: str) -> Json:

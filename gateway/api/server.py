@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 from aiohttp import web
 from pydantic import TypeAdapter
 
-from twokey.gateway.api import operations, reading_routes
+from twokey.gateway.api import offered_leases, operations, reading_routes
 from twokey.gateway.api.api_keys import ApiKeys
 from twokey.gateway.api.decide import Decisions, people_decide
 from twokey.gateway.api.health import Readiness
@@ -232,6 +232,7 @@ class Api:
         tenant = self.tenant_of(key.tenant)
         await operations.check(key, tenant, question)
         lease = request.headers.get(LEASE_HEADER)
+        offer = offered_leases.offer_of(request, key, question)
 
         async def work() -> bytes:
             with (
@@ -252,7 +253,12 @@ class Api:
             answer = await tenant.writes.anew(key.id, request, what, body, work)
         else:
             answer = await work()
-        headers = {REPLAYED: "true"} if is_replayed else None
+        headers = {REPLAYED: "true"} if is_replayed else {}
+        if answer == offered_leases.NO_ANSWERS:
+            offer = None
+        # The key may have ended while the question waited.
+        if offer is not None and await self._presented(request) is not None:
+            headers |= await offered_leases.taken(offer, tenant, request)
         return web.Response(body=answer, content_type=_JSON, headers=headers)
 
     async def _decide(self, id_: str, request: web.BaseRequest) -> web.Response:

@@ -28,6 +28,7 @@ from twokey.gateway.errors import (
 from twokey.gateway.protocol import http_api, idempotency, run_context, strict_json
 from twokey.gateway.protocol.http_api import Operation, Scope
 from twokey.gateway.protocol.http_problems import Problem, error_of
+from twokey.gateway.protocol.thread_api import TAKE_LEASE_HEADER, TAKEN_LEASE_HEADER
 
 TIMEOUT_S = 10.0
 """How long the gateway may take to answer, beside what a long poll waits."""
@@ -65,6 +66,7 @@ A = TypeVar("A")
 class _Reply(NamedTuple):
     status: int
     retry_after: str
+    taken: str
     body: bytes
 
 
@@ -114,6 +116,28 @@ class HttpConnection:
             wait_s: how long the question lets the gateway wait before it answers.
 
         Raises:
+            TwokeyError: as `ask_offering`.
+        """
+        answer, _ = await self.ask_offering(operation, question, wait_s=wait_s)
+        return answer
+
+    async def ask_offering(
+        self,
+        operation: Operation[Q, A],
+        question: Q,
+        *,
+        wait_s: float = 0.0,
+        token: str = "",
+    ) -> tuple[A, str]:
+        """Ask a question; return the answer, and the lease that was taken with it.
+
+        Args:
+            operation: what is asked.
+            question: its body.
+            wait_s: how long the question lets the gateway wait before it answers.
+            token: under which the gateway may take the lease on the thread; "": none.
+
+        Raises:
             StoreUnavailable: when there is no answer now.
             KeyRefused: when the key is not valid, or may not ask this.
             NotAllowed: when the gateway refuses.
@@ -125,10 +149,12 @@ class HttpConnection:
             headers[idempotency.HEADER] = idempotency.key_of_write()
         if lease := run_context.current_lease():
             headers[http_api.LEASE_HEADER] = lease
+        if token:
+            headers[TAKE_LEASE_HEADER] = token
         reply = await self._send(operation.path, body, headers, wait_s)
         try:
             if reply.status == _OK:
-                return operation.answer.validate_json(reply.body)
+                return operation.answer.validate_json(reply.body), reply.taken
             found = Problem.model_validate_json(reply.body)
         except ValidationError as error:
             # Of a proxy between the two, or of another program at this address.
@@ -182,8 +208,12 @@ class HttpConnection:
         async with self.sessions.here().post(
             url, data=body, headers=headers, timeout=timeout, allow_redirects=False
         ) as reply:
-            asked = reply.headers.get("Retry-After", "")
-            return _Reply(reply.status, asked, await reply.read())
+            return _Reply(
+                reply.status,
+                reply.headers.get("Retry-After", ""),
+                reply.headers.get(TAKEN_LEASE_HEADER, ""),
+                await reply.read(),
+            )
 
     def _no_answer(self, error: Exception) -> StoreUnavailable:
         return StoreUnavailable(

@@ -16,6 +16,13 @@ from pydantic import Field, TypeAdapter
 from twokey.gateway.protocol.http_api import Operation, Scope
 from twokey.gateway.protocol.records import Record, RunRef
 
+TAKE_LEASE_HEADER = "Twokey-Take-Lease"
+"""Of a question for answers: a token, under which the gateway may take the lease on
+the thread when there is an answer. An older gateway takes none."""
+
+TAKEN_LEASE_HEADER = "Twokey-Taken-Lease"
+"""Of its answer: the `TakenLease` that was taken; missing where none was."""
+
 MAX_FENCE = 2**53
 _LEASE = re.compile(r"([0-9]{1,16}) ([0-9a-f]{32}) ([!-~]*) ([!-~]*)", re.ASCII)
 """Fence, token, agent and thread; the last two are quoted, as `LeaseRef.text` does."""
@@ -53,6 +60,18 @@ class LeaseReply(Record):
     fence: int = 0
     name: str = ""
     lease_s: float = 0.0
+
+
+class TakenLease(Record):
+    """A lease that was taken with an answer; see `LeaseReply`.
+
+    ``waited_s`` is how long the question had been with the gateway by then.
+    """
+
+    fence: int
+    name: str
+    lease_s: float
+    waited_s: float
 
 
 class SettleQuestion(ThreadQuestion):

@@ -8,10 +8,11 @@ number of attempts, in any process, twice or after a crash, come to the same.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
-from twokey.gateway.client.http_threads import HttpThreads
+from twokey.gateway.client.http_threads import HttpThreads, OfferedLease
 from twokey.gateway.errors import (
     GraphError,
     KeyRefused,
@@ -40,16 +41,24 @@ from twokey.gateway.resume.runner import (
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
+_Ours = list[tuple[PendingInterrupt, Question]]
+
 MAX_STALE = 8
 """How often a question may vanish between reading and answering it, in one step."""
 
 
 @dataclass(frozen=True, slots=True)
 class AwaitedAnswers:
-    """Answers that a wait ended with, and where the thread stood meanwhile."""
+    """Answers that a wait ended with, and where the thread stood meanwhile.
+
+    ``lease`` is that on the thread, if it was taken with them.
+    """
 
     state: ThreadState
     answers: Answers
+    lease: OfferedLease | None = None
 
 
 class RemoteAdvancer:
@@ -115,20 +124,25 @@ class RemoteAdvancer:
         self, run: RunRef, pending: Sequence[PendingInterrupt], *, wait_s: float = 0.0
     ) -> Answers:
         """Return the answers to a thread's questions; wait for the first one."""
-        asked = [(one, question_of(one)) for one in pending]
-        ours = [(one, question) for one, question in asked if question is not None]
-        if not ours:
+        if not (ours := _ours(pending)):
             return Answers()
-        open_questions = list(dict.fromkeys(_open(question) for _, question in ours))
-        try:
-            answers = await self._threads.answers(run, open_questions, wait_s=wait_s)
-        except KeyRefused:
-            raise
-        except NotAllowed as error:
-            # Such as another name of the agent in its middleware than in the program.
-            raise GraphError(str(error)) from error
-        found = {(one.kind, one.item_id, one.action_hash): one for one in answers}
+        found = await _asked(self._threads.answers(run, _open(ours), wait_s=wait_s))
         return _answers(ours, found)
+
+    async def awaited(
+        self, run: RunRef, state: ThreadState, *, wait_s: float, token: str
+    ) -> AwaitedAnswers:
+        """Wait for the first answer to a thread's questions, and take its lease.
+
+        See `HttpThreads.answers_and_lease`.
+        """
+        ours = _ours(state.pending)
+        found, lease = await _asked(
+            self._threads.answers_and_lease(
+                run, _open(ours), wait_s=wait_s, token=token
+            )
+        )
+        return AwaitedAnswers(state, _answers(ours, found), lease)
 
     async def _until_waiting(
         self,
@@ -230,10 +244,23 @@ class RemoteAdvancer:
         raise halted
 
 
-def _answers(
-    asked: Sequence[tuple[PendingInterrupt, Question]],
-    found: dict[tuple[str, str, str], Answered],
-) -> Answers:
+def _ours(pending: Sequence[PendingInterrupt]) -> _Ours:
+    asked = ((one, question_of(one)) for one in pending)
+    return [(one, question) for one, question in asked if question is not None]
+
+
+async def _asked(asking: Awaitable[T]) -> T:
+    try:
+        return await asking
+    except KeyRefused:
+        raise
+    except NotAllowed as error:
+        # Such as another name of the agent in its middleware than in the program.
+        raise GraphError(str(error)) from error
+
+
+def _answers(asked: _Ours, given: Iterable[Answered]) -> Answers:
+    found = {(one.kind, one.item_id, one.action_hash): one for one in given}
     answers = Answers()
     for one, question in asked:
         key = (question.kind, question.item_id, question.action_hash)
@@ -243,7 +270,11 @@ def _answers(
     return answers
 
 
-def _open(question: Question) -> OpenQuestion:
+def _open(ours: _Ours) -> list[OpenQuestion]:
+    return list(dict.fromkeys(_named(question) for _, question in ours))
+
+
+def _named(question: Question) -> OpenQuestion:
     is_approval = question.kind == APPROVAL_INTERRUPT
     return OpenQuestion(
         kind="twokey.approval" if is_approval else "twokey.reconcile",

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
-from twokey.gateway.client.http_threads import HttpThreads
+from twokey.gateway.client.http_threads import HttpThreads, OfferedLease
 from twokey.gateway.clock import now_s
 from twokey.gateway.errors import LeaseLost, ThreadUnavailable, TwokeyError
 from twokey.gateway.protocol import run_context
@@ -18,18 +18,30 @@ from twokey.gateway.store.fences import Lease, ending_in_time
 
 
 @asynccontextmanager
-async def thread_lease(threads: HttpThreads, run: RunRef) -> AsyncGenerator[Lease]:
+async def thread_lease(
+    threads: HttpThreads,
+    run: RunRef,
+    *,
+    token: str = "",
+    offered: OfferedLease | None = None,
+) -> AsyncGenerator[Lease]:
     """Hold the right to run a thread; it may end inside the block at any time.
 
     What is asked of the gateway inside the block is fenced by the lease, and so are
     writes to the checkpoints.
 
+    Args:
+        threads: the gateway's side of them.
+        run: of the thread.
+        token: under which the lease may have been taken already; "" for a new one.
+        offered: that lease, where it is known.
+
     Raises:
         ThreadUnavailable: when another process runs this thread.
         StoreUnavailable: when the gateway does not answer.
     """
-    holder = _Holder(threads, run, secrets.token_hex(16))
-    lease = await holder.take()
+    holder = _Holder(threads, run, token or new_token())
+    lease = await holder.take(offered)
     try:
         with (
             ending_in_time(lease),
@@ -48,6 +60,11 @@ async def thread_lease(threads: HttpThreads, run: RunRef) -> AsyncGenerator[Leas
         lease.lost.set()
 
 
+def new_token() -> str:
+    """Return what names a holder of a lease, and nobody can guess."""
+    return secrets.token_hex(16)
+
+
 @dataclass
 class _Holder:
     threads: HttpThreads
@@ -55,18 +72,25 @@ class _Holder:
     token: str
     lease_s: float = 0.0
 
-    async def take(self) -> Lease:
+    async def take(self, offered: OfferedLease | None) -> Lease:
+        # With less than that left, it could end before it is kept for the first time.
+        if offered is not None and offered.ends_s - now_s() > offered.lease_s / 2:
+            return self._taken(offered)
         # Read before the question is sent, so that it is over here no later than there.
         asked_s = now_s()
         reply = await self.threads.lease(self.run, "take", token=self.token)
         if reply.state != "held":
             raise ThreadUnavailable("Another process runs this thread right now.")
-        self.lease_s = reply.lease_s
+        ends_s = asked_s + reply.lease_s
+        return self._taken(OfferedLease(reply.fence, reply.name, reply.lease_s, ends_s))
+
+    def _taken(self, found: OfferedLease) -> Lease:
+        self.lease_s = found.lease_s
         return Lease(
-            reply.name,
+            found.name,
             self.token,
-            fence=reply.fence,
-            ends_s=asked_s + reply.lease_s,
+            fence=found.fence,
+            ends_s=found.ends_s,
             renumber=self.renumber,
         )
 

@@ -13,6 +13,7 @@ import asyncio
 import copy
 import logging
 from collections.abc import Coroutine, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar, cast
 
@@ -29,7 +30,8 @@ from twokey.gateway.failures import log_failure
 from twokey.gateway.protocol.port import Gateway, connected
 from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.remote.advancing import AwaitedAnswers, RemoteAdvancer
-from twokey.gateway.remote.leases import thread_lease
+from twokey.gateway.remote.attempts import BUSY_S, Attempts, NoThread
+from twokey.gateway.remote.leases import new_token, thread_lease
 from twokey.gateway.resume.classification import ThreadHalted
 from twokey.gateway.resume.diagnosis import diagnose
 from twokey.gateway.resume.held_work import while_held
@@ -39,7 +41,6 @@ from twokey.gateway.resume.run_rules import given_up, input_key, rests_for_good
 from twokey.gateway.resume.runner import ThreadState
 from twokey.gateway.resume.thread_states import pending_of
 from twokey.gateway.resume.transient_retry import (
-    backoff_s,
     drain_tasks,
     retry_transient,
 )
@@ -49,23 +50,16 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
-BUSY_S = 1.0
-"""How soon to look again at a thread that another process runs."""
 POLL_S = 25.0
 """How long one question waits for an answer: less than proxies let a request last."""
 GRACE_S = 25.0
 """How long steps that run may take when the program ends."""
+GIVE_BACK_S = 2.0
+"""How long a lease may take that is given back unused."""
 
 
 _AS_IT_IS = (KeyRefused, ThreadHalted, ThreadUnavailable)
 """Errors that say by themselves what to do about a thread."""
-
-
-class NoThread(ThreadUnavailable):
-    """There is no such thread."""
-
-    def __init__(self, run: RunRef, hint: str) -> None:
-        super().__init__(f"There is no thread {run.thread!r} of {run.agent!r}{hint}.")
 
 
 class Drive:
@@ -213,19 +207,21 @@ class RemoteThreadRuns:
         self, drive: Drive, run: RunRef, runner: LangGraphLocal, given: object
     ) -> ThreadState:
         """Bring a thread forward until it rests for good, or another drive does."""
-        attempts, has_waited = _Attempts(run, self._retries), False
+        attempts, has_waited = Attempts(run, self._retries), False
         awaited: AwaitedAnswers | None = None
+        token = ""
         while True:
-            if self._closing.is_set():
-                raise ThreadUnavailable(
-                    f"The program ended before the thread {run.thread!r} did; run it "
-                    "again to go on with it."
-                )
-            if drive.successor is not None:
-                return await asyncio.shield(drive.successor.task)
+            if self._closing.is_set() or drive.successor is not None:
+                await self._give_back(run, token, awaited)
+                return await self._left(drive, run)
             try:
                 state = await self._advance(
-                    run, runner, given, has_begun=has_waited, awaited=awaited
+                    run,
+                    runner,
+                    given,
+                    has_begun=has_waited,
+                    awaited=awaited,
+                    token=token,
                 )
             except Exception as error:
                 if not (
@@ -242,18 +238,30 @@ class RemoteThreadRuns:
                 if pause_s is None:
                     raise
                 await self._until_moved(drive, asyncio.sleep(pause_s))
-                awaited = None
+                awaited, token = None, ""
                 if given is not None and await _has_taken(runner, run, given):
                     # Given again after somebody gave another one, it would be a new
                     # message.
                     given = None
                 continue
-            attempts, has_waited = _Attempts(run, self._retries), True
+            attempts, has_waited = Attempts(run, self._retries), True
             # It has its input; a thread that is deleted now is not begun again.
             given = None
             if rests_for_good(state):
                 return state
-            awaited = await self._until_moved(drive, self._next_answer(run, state))
+            token = new_token()
+            awaited = await self._until_moved(
+                drive, self._next_answer(run, state, token)
+            )
+
+    async def _left(self, drive: Drive, run: RunRef) -> ThreadState:
+        """Return what a drive comes to that does not go on itself."""
+        if drive.successor is not None and not self._closing.is_set():
+            return await asyncio.shield(drive.successor.task)
+        raise ThreadUnavailable(
+            f"The program ended before the thread {run.thread!r} did; run it again to "
+            "go on with it."
+        )
 
     async def _advance(
         self,
@@ -263,6 +271,7 @@ class RemoteThreadRuns:
         *,
         has_begun: bool,
         awaited: AwaitedAnswers | None,
+        token: str,
     ) -> ThreadState:
         async def work() -> ThreadState:
             key = "" if given is None else input_key(given)
@@ -282,8 +291,22 @@ class RemoteThreadRuns:
                 run, runner, lambda: runner.give(run.thread, fresh, key=key)
             )
 
+        offered = None if awaited is None else awaited.lease
+        lease = thread_lease(self._threads, run, token=token, offered=offered)
         with connected(self._gateway, run):
-            return await while_held(thread_lease(self._threads, run), work)
+            return await while_held(lease, work)
+
+    async def _give_back(
+        self, run: RunRef, token: str, awaited: AwaitedAnswers | None
+    ) -> None:
+        """Give back a lease that came, or may have come, and is not used."""
+        is_taken = awaited is not None and awaited.lease is not None
+        # A drive that was replaced may have left its wait when the lease was taken,
+        # which would keep its successor waiting.
+        if token and (is_taken or not self._closing.is_set()):
+            with suppress(TwokeyError, TimeoutError):
+                async with asyncio.timeout(GIVE_BACK_S):
+                    await self._threads.lease(run, "free", token=token)
 
     async def _until_moved(
         self, drive: Drive, work: Coroutine[Any, Any, T]
@@ -303,7 +326,7 @@ class RemoteThreadRuns:
         return waiting.result() if is_done else None
 
     async def _next_answer(
-        self, run: RunRef, state: ThreadState
+        self, run: RunRef, state: ThreadState, token: str = ""
     ) -> AwaitedAnswers | None:
         """Wait until a question of a thread may have an answer; no longer than a poll.
 
@@ -312,7 +335,7 @@ class RemoteThreadRuns:
         if not asked_items(state.pending):
             return None
         try:
-            found = await self._advancer.answers(run, state.pending, wait_s=POLL_S)
+            return await self._advancer.awaited(run, state, wait_s=POLL_S, token=token)
         except TwokeyError as error:
             logger.warning(
                 "thread.not_followed agent=%s thread=%s error=%s",
@@ -322,7 +345,6 @@ class RemoteThreadRuns:
             )
             await asyncio.sleep(BUSY_S)
             return None
-        return AwaitedAnswers(state, found)
 
     def _ended(self, run: RunRef, drive: Drive) -> None:
         if self._drives.get(run) is drive:
@@ -344,37 +366,3 @@ async def _has_taken(runner: LangGraphLocal, run: RunRef, given: object) -> bool
 
 async def _probe(runner: LangGraphLocal, run: RunRef) -> ThreadState:
     return await retry_transient(lambda: runner.probe(run.thread))
-
-
-class _Attempts:
-    """How long a thread is tried again, and with which pauses."""
-
-    def __init__(self, run: RunRef, retries: RetrySettings) -> None:
-        self._run = run
-        self._retries = retries
-        self._pauses = backoff_s()
-        self._began_s = asyncio.get_running_loop().time()
-
-    def pause_s(self, error: Exception) -> float | None:
-        """Return how long to wait before the next attempt; None: there is none."""
-        if isinstance(error, NoThread):
-            return None
-        can_pass = isinstance(error, ThreadUnavailable)
-        if can_pass and error.__cause__ is None:
-            # Another process runs it, or finishes a call of it: not an outage.
-            return BUSY_S
-        found = diagnose(error)
-        can_pass = can_pass or found.can_pass
-        limit = self._retries.limit if can_pass else self._retries.unknown_limit
-        age_s = asyncio.get_running_loop().time() - self._began_s
-        if (found.is_final and not can_pass) or age_s >= limit.total_seconds():
-            return None
-        pause_s = max(next(self._pauses), found.retry_after_s)
-        logger.warning(
-            "run.waiting agent=%s thread=%s error=%s next_in_s=%.1f",
-            self._run.agent,
-            self._run.thread,
-            type(error.__cause__ or error).__name__,
-            pause_s,
-        )
-        return pause_s

@@ -13,7 +13,13 @@ import httpx
 from aiohttp import web
 
 EFFECT = "/effect"
-_KEPT = {"authorization", "content-type", "idempotency-key", "twokey-lease"}
+_KEPT = {
+    "authorization",
+    "content-type",
+    "idempotency-key",
+    "twokey-lease",
+    "twokey-take-lease",
+}
 _DROPPED = {"transfer-encoding", "connection", "date", "server", "content-length"}
 
 

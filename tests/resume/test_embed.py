@@ -289,8 +289,8 @@ async def test_without_an_address_the_store_is_in_the_data_folder(
 async def test_a_thread_that_another_process_runs_is_waited_for(
     opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for place in ("resume", "remote"):
-        monkeypatch.setattr(f"twokey.gateway.{place}.thread_runs.BUSY_S", 0.02)
+    for place in ("resume.thread_runs", "remote.thread_runs", "remote.attempts"):
+        monkeypatch.setattr(f"twokey.gateway.{place}.BUSY_S", 0.02)
     hello = {"messages": [{"role": "user", "content": "hello"}]}
     async with opened() as tk:
         keys = tk.store.keys_of_tenant("default")

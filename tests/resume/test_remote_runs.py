@@ -30,7 +30,7 @@ from twokey.gateway.errors import (
     ThreadUnavailable,
 )
 from twokey.gateway.protocol.records import RunRef
-from twokey.gateway.remote import thread_runs
+from twokey.gateway.remote import advancing, attempts, thread_runs
 from twokey.gateway.remote.advancing import AwaitedAnswers
 from twokey.gateway.remote.leases import thread_lease
 from twokey.gateway.remote.program import RemoteTwokey
@@ -47,7 +47,8 @@ Answered = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(thread_runs, "BUSY_S", 0.02)
+    for module in (thread_runs, attempts):
+        monkeypatch.setattr(module, "BUSY_S", 0.02)
     monkeypatch.setattr("twokey.gateway.resume.transient_retry.FIRST_PAUSE_S", 0.01)
 
 
@@ -284,7 +285,8 @@ async def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Return how long each question that got an answer was allowed to wait."""
-    answers, seen = HttpThreads.answers, list[float]()
+    answers, awaited = HttpThreads.answers, HttpThreads.answers_and_lease
+    seen = list[float]()
 
     async def noted(
         self: HttpThreads, run: RunRef, questions: Any, *, wait_s: float = 0.0
@@ -294,7 +296,16 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
             seen.append(wait_s)
         return found
 
+    async def noted_with_lease(
+        self: HttpThreads, run: RunRef, questions: Any, *, wait_s: float, token: str
+    ) -> Any:
+        found = await awaited(self, run, questions, wait_s=wait_s, token=token)
+        if found[0]:
+            seen.append(wait_s)
+        return found
+
     monkeypatch.setattr(HttpThreads, "answers", noted)
+    monkeypatch.setattr(HttpThreads, "answers_and_lease", noted_with_lease)
     return seen
 
 
@@ -314,10 +325,10 @@ async def test_an_answer_of_where_the_thread_stood_before_is_asked_for_again(
 ) -> None:
     """Another process may have gone on with it before the lease was taken."""
 
-    def elsewhere(state: ThreadState, found: Answers) -> AwaitedAnswers:
-        return AwaitedAnswers(replace(state, checkpoint="older"), found)
+    def elsewhere(state: ThreadState, found: Answers, lease: Any) -> AwaitedAnswers:
+        return AwaitedAnswers(replace(state, checkpoint="older"), found, lease)
 
-    monkeypatch.setattr(thread_runs, "AwaitedAnswers", elsewhere)
+    monkeypatch.setattr(advancing, "AwaitedAnswers", elsewhere)
     async with remote_program(store, RULES, tmp_path, retries=AT_ONCE) as tk:
         run = asyncio.create_task(tk.run(sample_tools.graph, refund(), **AT))
         await decide(tk, await asked(tk))

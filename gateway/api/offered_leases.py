@@ -20,7 +20,6 @@ from twokey.gateway.clock import now_s
 from twokey.gateway.errors import StoreUnavailable
 from twokey.gateway.protocol.http_api import ANSWERS, Scope
 from twokey.gateway.protocol.http_problems import MALFORMED
-from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.protocol.remote_runs import AnswersQuestion
 from twokey.gateway.protocol.thread_api import (
     TAKE_LEASE_HEADER,
@@ -40,12 +39,12 @@ class Offer:
     """A token under which the lease on a thread may be taken.
 
     Attributes:
-        run: whose thread it is.
+        asked: the question that it came with.
         token: names the holder.
         since_s: when the question had come, by `now_s`.
     """
 
-    run: RunRef
+    asked: AnswersQuestion
     token: str
     since_s: float
 
@@ -63,7 +62,7 @@ def offer_of(request: web.BaseRequest, key: ApiKey, question: object) -> Offer |
         raise Refusal(MALFORMED, f"The header {TAKE_LEASE_HEADER} is no token.")
     if Scope.EXECUTE not in key.scopes:
         return None
-    return Offer(question.run, token, now_s())
+    return Offer(question, token, now_s())
 
 
 async def taken(
@@ -75,13 +74,15 @@ async def taken(
         return {}
     # Before it is taken: by this, the holder knows when it ends at the soonest.
     waited_s = now_s() - offer.since_s
-    asked = LeaseQuestion(run=offer.run, verb="take", token=offer.token)
+    asked = LeaseQuestion(run=offer.asked.run, verb="take", token=offer.token)
     try:
         reply = await tenant.threads.lease(asked)
     except StoreUnavailable:
         return {}
     if reply.state != "held":
         return {}
+    # Who has the lease goes on with the thread, and claims these calls.
+    tenant.port.ahead.begin(one.item_id for one in offer.asked.questions)
     found = TakenLease(
         fence=reply.fence, name=reply.name, lease_s=reply.lease_s, waited_s=waited_s
     )

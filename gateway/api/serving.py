@@ -125,6 +125,7 @@ async def serving_api(
         feed.end_waits()
         await runner.cleanup()
         await tenant.writes.close()
+        await service.ahead.close()
         await feed.close()
 
 

@@ -36,6 +36,7 @@ from twokey.gateway.service.call_outcomes import (
     unproven_outcome,
 )
 from twokey.gateway.service.claiming import ClaimService
+from twokey.gateway.service.claims_ahead import ClaimsAhead
 from twokey.gateway.service.proven_words import (
     are_proven,
     is_edit_proven,
@@ -65,6 +66,9 @@ class AgentService(ClaimService, AutoRunService):
         policy: returns the policy in force now.
         tenant: whose agents these are; never taken from an agent's own word.
         triage: asked about the calls that the policy puts to it.
+
+    Attributes:
+        ahead: asks the policy about calls that are claimed next.
     """
 
     def __init__(
@@ -76,6 +80,7 @@ class AgentService(ClaimService, AutoRunService):
         triage: Triage | None = None,
     ) -> None:
         super().__init__(store, policy, tenant=tenant)
+        self.ahead = ClaimsAhead(store, policy, tenant=tenant)
         self._submitter = Submitter(store, policy, tenant=tenant, triage=triage)
 
     async def submit(self, turn: Turn) -> tuple[Verdict, ...]:
@@ -206,19 +211,23 @@ class AgentService(ClaimService, AutoRunService):
         Raises:
             NewerRecord: a newer version wrote it; it may be anybody's.
         """
-        found = await self._found(item_id, skips_newer=False)
+        # By what is remembered: this does not change, and is asked at each claim.
+        found = await self._found(item_id, skips_newer=False, may_be_older=True)
         return None if found is None else (found[0].agent, found[1].tool)
 
     async def _found(
-        self, item_id: str, *, skips_newer: bool = True
+        self, item_id: str, *, skips_newer: bool = True, may_be_older: bool = False
     ) -> tuple[Approval, Item] | None:
         """Return an item for telling of it."""
         try:
             approval_id, index = approval_of(item_id)
         except ValueError:
             return None
+        kept = self._store.approvals
+        approval = kept.remembered(approval_id) if may_be_older else None
         try:
-            loaded = await self._store.approvals.load(approval_id)
+            if approval is None and (loaded := await kept.load(approval_id)):
+                approval = loaded.approval
         except NewerRecord:
             if skips_newer:
                 return None
@@ -226,12 +235,12 @@ class AgentService(ClaimService, AutoRunService):
         except CorruptRecord as error:
             log_failure(logger, error, "record.corrupt")
             return None
-        if loaded is None or index >= len(loaded.approval.items):
-            return None
         # An agent may send any id, also that of another tenant's call.
-        if loaded.approval.tenant != self._tenant:
+        if approval is None or approval.tenant != self._tenant:
             return None
-        return loaded.approval, loaded.approval.items[index]
+        return (
+            (approval, approval.items[index]) if index < len(approval.items) else None
+        )
 
     async def _of_message(self, ref: TurnRef) -> list[Approval]:
         """Return the approvals of a message: this agent's, else another's of the run.

@@ -111,6 +111,14 @@ class ApprovalStore:
             found = await load_many(self._conn, self._known, keys, [approval_id])
         return found.get(approval_id)
 
+    def remembered(self, approval_id: str) -> Approval | None:
+        """Return an approval as this process read or wrote it last; None: not known.
+
+        It may have moved since. Whose it is and what its calls are stays the same.
+        """
+        found = self._known.latest(approval_id)
+        return None if found is None else found.approval
+
     async def change(
         self,
         approval_id: str,

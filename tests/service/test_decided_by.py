@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from tests.service.harness import ANA, POLICY, ServiceHarness, claim_of
 from tests.service.windowed import refund, windowed
 from twokey.gateway.approvals.decisions import Approve, Decision, Edit
+from twokey.gateway.errors import StoreUnavailable
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.protocol.wire import (
     Claimed,
@@ -152,3 +153,76 @@ async def test_what_other_calls_have_a_part_in_is_asked_again(
 
     assert isinstance(await harness.agents.claim(claim_of(ref, verdict)), Claimed)
     assert len(evaluated) == 1
+
+
+async def asked_ahead(harness: ServiceHarness, *item_ids: str) -> None:
+    """Do as a gateway that did not decide, when it tells of the decision."""
+    cast("Any", decided_by)._KEPT.pop(harness.store, None)
+    harness.agents.ahead.begin(item_ids)
+    await harness.agents.ahead.close()
+
+
+async def test_a_call_that_was_asked_about_ahead_starts_without_another_evaluation(
+    store: Store, evaluated: list[object]
+) -> None:
+    harness = ServiceHarness(store)
+    claim = await approved(harness)
+    await asked_ahead(harness, claim.item_id)
+    evaluated.clear()
+
+    reply = await harness.agents.claim(claim)
+
+    assert isinstance(reply, Claimed)
+    assert evaluated == []
+
+
+async def test_a_freeze_stops_a_call_that_was_asked_about_ahead(store: Store) -> None:
+    harness = ServiceHarness(store)
+    claim = await approved(harness)
+    await asked_ahead(harness, claim.item_id)
+    scope = FreezeScope(kind=ScopeKind.TOOL, name=REFUND)
+    await harness.reviews.freezes.freeze(scope, "U0ANA", "stop")
+
+    assert isinstance(await harness.agents.claim(claim), Refused)
+    await harness.reviews.freezes.unfreeze(scope, "U0ANA")
+
+
+async def test_what_other_calls_have_a_part_in_is_not_kept_ahead(
+    store: Store, evaluated: list[object]
+) -> None:
+    harness = windowed(store)
+    ref, (verdict,) = await harness.submit(refund(5))
+    await harness.reviews.decide(await harness.click(verdict), Approve(), ANA)
+    await asked_ahead(harness, verdict.item_id)
+    evaluated.clear()
+
+    assert isinstance(await harness.agents.claim(claim_of(ref, verdict)), Claimed)
+    assert len(evaluated) == 1
+
+
+async def test_only_calls_that_may_start_are_asked_about_ahead(
+    store: Store, evaluated: list[object]
+) -> None:
+    harness = ServiceHarness(store)
+    _, waiting = await harness.refund(20)
+    evaluated.clear()
+
+    await asked_ahead(harness, waiting.item_id, f"ap_s0_{'0' * 32}.0", "no id of ours")
+
+    assert evaluated == []
+
+
+async def test_a_store_that_is_away_is_not_asked_ahead(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness = ServiceHarness(store)
+    claim = await approved(harness)
+
+    async def away(*_: object, **__: object) -> None:
+        raise StoreUnavailable("away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store.agent_load, "load", away)
+        await asked_ahead(harness, claim.item_id)
+
+    assert isinstance(await harness.agents.claim(claim), Claimed)

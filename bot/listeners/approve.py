@@ -35,8 +35,7 @@ def register(router: Router) -> None:
 async def _approve(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
     at_once = await approve_as_shown(ctx, clicked)
     if at_once is not None:
-        outcome, now_ms = at_once
-        return outcome_reply(outcome, now_ms=now_ms)
+        return at_once.text
     target = await verify_click(ctx, clicked, Action.APPROVE)
     if Verb.APPROVE not in target.item.requires_reason:
         outcome = await decide(ctx, target, Approve(), clicked)
@@ -49,11 +48,7 @@ async def _approve(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
 
 
 async def _approve_at_once(ctx: ListenerContext, clicked: Clicked) -> Said | None:
-    at_once = await approve_as_shown(ctx, clicked, is_seen=False)
-    if at_once is None:
-        return None
-    outcome, now_ms = at_once
-    return Said(outcome_reply(outcome, now_ms=now_ms))
+    return await approve_as_shown(ctx, clicked, is_seen=False)
 
 
 async def _submit(ctx: ListenerContext, submitted: Submitted) -> AckBody:

@@ -11,17 +11,24 @@ from __future__ import annotations
 from twokey.bot.ids import Action, BadSeal, unseal, verify
 from twokey.bot.interactions import Clicked
 from twokey.bot.listener_context import ListenerContext
-from twokey.bot.listeners.verify_click import Target, displayed, log_outcome
-from twokey.gateway.approvals.decisions import Approve, Outcome
+from twokey.bot.listeners.router import Said
+from twokey.bot.listeners.verify_click import (
+    Target,
+    displayed,
+    log_outcome,
+    outcome_reply,
+)
+from twokey.gateway.approvals.decisions import Approve, Decided
 from twokey.gateway.service.as_shown import Place
 from twokey.gateway.store.cards import seen_request
 
 _APPROVE = Approve()
+_DECIDED = Decided.__name__.lower()
 
 
 async def approve_as_shown(
     ctx: ListenerContext, clicked: Clicked, *, is_seen: bool = True
-) -> tuple[Outcome, int] | None:
+) -> Said | None:
     """Approve the call of a button; None when nothing was written.
 
     Args:
@@ -31,7 +38,7 @@ async def approve_as_shown(
             this step, as is to keep its response URL.
 
     Returns:
-        What came of it, and about when by the store's clock, in Unix milliseconds.
+        What to tell the person, once it is written.
 
     Raises:
         StoreUnavailable: when it is not known to be written.
@@ -58,16 +65,16 @@ async def approve_as_shown(
         seen=None if is_seen else seen_request(own, clicked.digest),
         kept=() if is_seen else ctx.kept_with(clicked),
     )
-    outcome = await ctx.service.as_shown.decide(
-        target.click(clicked.digest, displayed(ctx, target)),
-        _APPROVE,
-        reviewer.with_(gesture=clicked.gesture),
-        place=place,
-    )
+    click = target.click(clicked.digest, displayed(ctx, target))
+    reviewer, as_shown = reviewer.with_(gesture=clicked.gesture), ctx.service.as_shown
+    if await as_shown.approve(click, reviewer, place):
+        log_outcome(target, _DECIDED, _APPROVE.kind, reviewer)
+        return Said(None)
+    outcome = await as_shown.decide(click, _APPROVE, reviewer, place=place)
     if outcome is None:
         return None
-    log_outcome(target, outcome, _APPROVE.kind, reviewer)
-    return outcome, target.now_ms
+    log_outcome(target, outcome.kind, _APPROVE.kind, reviewer)
+    return Said(outcome_reply(outcome, now_ms=target.now_ms))
 
 
 def _target(ctx: ListenerContext, clicked: Clicked) -> Target | None:

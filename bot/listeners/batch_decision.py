@@ -52,7 +52,7 @@ async def decide_batch(
             voters=voters,
             seen=Loaded(seen, target.now_ms),
         )
-    log_outcome(target, outcome, "batch", reviewer)
+    log_outcome(target, outcome.kind, "batch", reviewer)
     return outcome
 
 

@@ -21,7 +21,6 @@ from twokey.gateway.approvals import quorum
 from twokey.gateway.approvals.collected import is_collected
 from twokey.gateway.approvals.deciding import REASON_POINTER
 from twokey.gateway.approvals.decisions import (
-    BatchOutcome,
     Click,
     Decided,
     Decision,
@@ -309,7 +308,7 @@ async def decide(
         # compares `rev`, so an old record only costs another round.
         seen=Loaded(target.approval, target.now_ms),
     )
-    log_outcome(target, outcome, decision.kind, reviewer)
+    log_outcome(target, outcome.kind, decision.kind, reviewer)
     return outcome
 
 
@@ -377,14 +376,12 @@ def outcome_reply(outcome: Outcome, *, now_ms: int) -> UserText | None:
     return outcome_text(outcome, now_ms=now_ms)
 
 
-def log_outcome(
-    target: Target, outcome: Outcome | BatchOutcome, kind: str, reviewer: Reviewer
-) -> None:
+def log_outcome(target: Target, outcome: str, kind: str, reviewer: Reviewer) -> None:
     """Log the outcome of a decision, ids only."""
     logger.info(
         "click.decided decision=%s outcome=%s approval=%s index=%s user=%s",
         kind,
-        outcome.kind,
+        outcome,
         target.approval.id,
         target.index,
         reviewer.user,

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
 from twokey.gateway.approvals import deciding
@@ -22,17 +23,19 @@ from twokey.gateway.approvals.decisions import (
     Outcome,
     Reviewer,
 )
-from twokey.gateway.approvals.record import Item
+from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.clock import now_s
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.service.call_evaluation import CurrentEvaluation
 from twokey.gateway.service.decided_by import Asked, decided_by, lasts
+from twokey.gateway.service.rehearsing import Call, Rehearsal, rehearse, whole
 from twokey.gateway.service.tenant_service import PolicyService
 from twokey.gateway.service.voters import Voters, asked
 from twokey.gateway.store.atomic_write import Assumed, Loaded, Write
 from twokey.gateway.store.freezes import names_of
 from twokey.gateway.store.keys import KeptText
 from twokey.gateway.store.known_records import parsed_size
+from twokey.gateway.store.rehearsed import Beside
 from twokey.gateway.store.store import Store
 
 MOST_BYTES: Final = 100_000_000
@@ -41,6 +44,9 @@ MOST_BYTES: Final = 100_000_000
 _EVALUATED = 6_000
 """About how many bytes an evaluation takes. What is kept of a small call, with its
 parsed record, is fifty times its action document."""
+
+_REHEARSED = 12_000
+"""About how many bytes a rehearsal takes."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +75,13 @@ class _Shown:
     policy: Policy
     evaluated: Mapping[int, CurrentEvaluation]
     read_s: float
-    size: int
+    own_size: int
+    rehearsals: dict[int, Rehearsal] = field(default_factory=dict[int, Rehearsal])
+
+    @property
+    def size(self) -> int:
+        """Return about how many bytes it takes."""
+        return self.own_size + _REHEARSED * len(self.rehearsals)
 
 
 class AsShownService(PolicyService):
@@ -122,8 +134,7 @@ class AsShownService(PolicyService):
         shown = _Shown(loaded, policy, lasting, read_s, size)
         self._by_id[approval.id] = shown
         self.bytes += size
-        while self.bytes > MOST_BYTES:
-            self._forget(next(iter(self._by_id)))
+        self._make_room()
 
     def moved(self, approval_id: str, at_ms: int) -> None:
         """Forget an approval that changed then, unless it was read since.
@@ -144,6 +155,66 @@ class AsShownService(PolicyService):
         """
         shown = self._shown(approval_id)
         return self._loaded(shown) if shown else None
+
+    def rehearse(self, approval_id: str) -> None:
+        """Rehearse the approval of each call of what was shown, where that can be done.
+
+        It takes about as long as to decide it twice: for when nobody waits.
+        """
+        shown = self._shown(approval_id)
+        keys = self._store.keys_of_approval(approval_id)
+        # A worker of this process would have to be offered the job.
+        if shown is None or keys is None or self._store.approvals.takers:
+            return
+        display, key = self._store.cards.display_of(approval_id), self._decision_key
+        for index, evaluated in shown.evaluated.items():
+            call, conn = Call(shown.loaded, index, evaluated, display), self._store.conn
+            found = rehearse(conn, keys, call, write_of, key=key)
+            if found is None:
+                continue
+            if index not in shown.rehearsals:
+                self.bytes += _REHEARSED
+            shown.rehearsals[index] = found
+        self._make_room()
+
+    def rehearsed(self, click: Click) -> Rehearsal | None:
+        """Return the rehearsal of what a click is on, under the policy of now."""
+        shown = self._shown(click.approval)
+        return shown.rehearsals.get(click.index) if shown else None
+
+    async def approve(
+        self, click: Click, reviewer: Reviewer, place: Place | None = None
+    ) -> bool:
+        """Approve one item as it was rehearsed; False: nothing was written.
+
+        Args:
+            click: what the person saw.
+            reviewer: who they are.
+            place: where they clicked, if nobody compared it with the store.
+
+        Raises:
+            StoreUnavailable: when it is not known to be written.
+        """
+        shown, rehearsal = self._shown(click.approval), self.rehearsed(click)
+        if shown is None or rehearsal is None:
+            return False
+        key, now_ms = self._decision_key, self._now_ms(shown)
+        moment = rehearsal.moment(click, reviewer, now_ms, key)
+        keys = self._store.keys_of_approval(click.approval)
+        if moment is None or keys is None:
+            return False
+        self._forget(click.approval)
+        call = rehearsal.call
+        beside = beside_of(call.approval, click.index, call.evaluated, place)
+        make = partial(
+            whole, self._store.conn, keys, call, write_of, moment, reviewer, key
+        )
+        approvals = self._store.approvals
+        if not await approvals.write_rehearsed(rehearsal.write, moment, beside, make):
+            return False
+        by = Asked(shown.policy, {click.index: call.evaluated}, is_lasting=True)
+        decided_by(self._store).keep(by, rehearsal.after)
+        return True
 
     async def decide(
         self,
@@ -194,7 +265,7 @@ class AsShownService(PolicyService):
             return None
         # Whatever comes of it: another version stands from now on, or did before.
         self._forget(approval.id)
-        write = _write(result, click.index, evaluated, place)
+        write = write_of(result, click.index, evaluated, place)
         if not await self._store.approvals.write_once(loaded, write):
             return None
         by = Asked(shown.policy, {click.index: evaluated}, is_lasting=True)
@@ -207,10 +278,16 @@ class AsShownService(PolicyService):
         return shown if shown and shown.policy is self._policy() else None
 
     def _loaded(self, shown: _Shown) -> Loaded:
+        approval, stored = shown.loaded.approval, shown.loaded.stored
+        return Loaded(approval, self._now_ms(shown), remembered={}, stored=stored)
+
+    def _now_ms(self, shown: _Shown) -> int:
         passed_ms = int(1000 * (self._clock() - shown.read_s))
-        now_ms = shown.loaded.now_ms + passed_ms
-        stored = shown.loaded.stored
-        return Loaded(shown.loaded.approval, now_ms, remembered={}, stored=stored)
+        return shown.loaded.now_ms + passed_ms
+
+    def _make_room(self) -> None:
+        while self.bytes > MOST_BYTES:
+            self._forget(next(iter(self._by_id)))
 
     def _forget(self, approval_id: str) -> None:
         shown = self._by_id.pop(approval_id, None)
@@ -229,19 +306,30 @@ def _with_own_requirement(item: Item, one: CurrentEvaluation) -> CurrentEvaluati
     return replace(one, policy_now=now.with_(requirement=own))
 
 
-def _write(
+def write_of(
     change: Change,
     index: int,
     evaluated: CurrentEvaluation,
-    place: Place | None,
+    place: Place | None = None,
 ) -> Write:
-    approval, used = change.approval, evaluated.used
-    seen = place.seen if place else None
+    """Return what is written of a change of an item."""
+    beside = beside_of(change.approval, index, evaluated, place)
     return Write(
         change,
-        inputs={index: used},
-        unfrozen=names_of(approval.agent, approval.items[index].tool),
-        assumed=Assumed(
+        inputs={index: evaluated.used},
+        unfrozen=beside.unfrozen,
+        assumed=beside.assumed,
+        kept=beside.kept,
+    )
+
+
+def beside_of(
+    approval: Approval, index: int, evaluated: CurrentEvaluation, place: Place | None
+) -> Beside:
+    """Return what a change of an item is compared with, and what is kept beside it."""
+    used, seen = evaluated.used, place.seen if place else None
+    return Beside(
+        Assumed(
             totals={
                 (index, use.window, use.use): used.totals[use.name] for use in used.uses
             },
@@ -249,5 +337,6 @@ def _write(
             stands_in_for_nobody=place.user if place else "",
             unseen=seen.key if seen else "",
         ),
+        unfrozen=names_of(approval.agent, approval.items[index].tool),
         kept=(*([seen] if seen else []), *(place.kept if place else ())),
     )

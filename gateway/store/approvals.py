@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TypeVar, cast
 
 from twokey.gateway.approvals.events import Event
@@ -12,7 +13,7 @@ from twokey.gateway.errors import CorruptRecord, NewerRecord, StoreUnavailable
 from twokey.gateway.failures import log_failure
 from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.store import run_list
-from twokey.gateway.store.atomic_write import Loaded, Write, write
+from twokey.gateway.store.atomic_write import Loaded, Write
 from twokey.gateway.store.attempts import ATTEMPTS, BUSY, pause_before
 from twokey.gateway.store.audit_index import AuditIndex
 from twokey.gateway.store.changing_many import change_many, load_many
@@ -22,15 +23,18 @@ from twokey.gateway.store.freeze_list import freeze_lists
 from twokey.gateway.store.group_commit import Row, Rows, computed
 from twokey.gateway.store.handover import Takers
 from twokey.gateway.store.keys import Keys, keys_of_shard, shard_of_approval
-from twokey.gateway.store.known_records import KnownRecords
+from twokey.gateway.store.known_records import KnownRecords, parsed_size
 from twokey.gateway.store.listed_members import ListedMembers
 from twokey.gateway.store.quarantine import ForgedRecords
 from twokey.gateway.store.record_seals import RecordSeals
+from twokey.gateway.store.rehearsed import Beside, Rehearsed
 from twokey.gateway.store.schemas import SchemaStore
 from twokey.gateway.store.script import Script
 from twokey.gateway.store.security_events import SecurityEvents
+from twokey.gateway.store.templates import Moment
 from twokey.gateway.store.turn_opener import TurnOpener
 from twokey.gateway.store.turn_opening import Listed, OpenedTurn, Preconditions
+from twokey.gateway.store.writing import write, write_rehearsed
 
 HEARTBEAT = Script("heartbeat")
 
@@ -174,17 +178,55 @@ class ApprovalStore:
         shard = shard_of_approval(seen.approval.id)
         return shard is not None and await self._write(keys_of_shard(shard), seen, what)
 
+    async def write_rehearsed(
+        self,
+        what: Rehearsed,
+        moment: Moment,
+        beside: Beside,
+        make: Callable[[int], Loaded | None],
+    ) -> bool:
+        """Write a change that was rehearsed if nothing moved since; False: it did.
+
+        Args:
+            what: the change.
+            moment: who makes it, and when.
+            beside: what else belongs to it.
+            make: returns what is written at a time of the store, as a record.
+
+        Raises:
+            StoreUnavailable: when it is not known to be written.
+        """
+        before = what.before
+        shard = shard_of_approval(before.id)
+        if shard is None:
+            return False
+        keys = keys_of_shard(shard)
+        written = await write_rehearsed(self._conn, keys, what, moment, beside)
+        if written is None:
+            await self._moved(keys, before, beside.unfrozen)
+            return False
+        now_ms, seal = written
+        size, make_now = parsed_size(before), partial(make, now_ms)
+        self._known.wrote_later(before.id, before.rev + 1, seal, size, make_now)
+        return True
+
     async def _write(self, keys: Keys, seen: Loaded, what: Write) -> bool:
         read = self._known.with_stored(seen)
         # Somebody kept the reading of a record that is forgotten here.
         written = read and await write(self._conn, keys, read, what, self.takers)
         if written is None:
-            self._known.forget(seen.approval.id)
-            if what.unfrozen:
-                await freeze_lists(self._conn).refresh(keys, seen.approval.tenant)
+            await self._moved(keys, seen.approval, what.unfrozen)
             return False
         self._known.wrote(written)
         return True
+
+    async def _moved(
+        self, keys: Keys, before: Approval, unfrozen: Sequence[str]
+    ) -> None:
+        """Forget what is not so any more: something moved."""
+        self._known.forget(before.id)
+        if unfrozen:
+            await freeze_lists(self._conn).refresh(keys, before.tenant)
 
     async def _write_waiting(
         self, keys: Keys, approval_id: str, row: Row

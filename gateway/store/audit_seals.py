@@ -108,14 +108,20 @@ def sealed_texts(
         of: ids of the approvals that are written with them.
         rev: of these approvals, as they are written.
     """
+    told = texts_of(events, of=of, rev=rev)
+    return [sealed_text(conn, keys, body, rev=about) for body, about in told]
+
+
+def texts_of(
+    events: Iterable[Event], *, of: Collection[str] = (), rev: int = 0
+) -> list[tuple[str, int]]:
+    """Return the texts of events, and of which ``rev`` of its approval each one is."""
     # Without what is as it is by default. An event of a change may be about another
     # approval, such as the standing one that it uses.
     return [
-        sealed_text(
-            conn,
-            keys,
+        (
             one.model_dump_json(exclude_defaults=True),
-            rev=rev if one.approval in of else 0,
+            rev if one.approval in of else 0,
         )
         for one in events
     ]

@@ -7,12 +7,13 @@ from typing import TypeVar, cast
 
 from twokey.gateway.errors import StoreUnavailable
 from twokey.gateway.store import codec
-from twokey.gateway.store.atomic_write import Loaded, WriteMany, write_many
+from twokey.gateway.store.atomic_write import Loaded, WriteMany
 from twokey.gateway.store.attempts import ATTEMPTS, BUSY, pause_before
 from twokey.gateway.store.connection import Connection, fields, milliseconds
 from twokey.gateway.store.keys import Keys, shard_of_approval
 from twokey.gateway.store.known_records import KnownRecords
 from twokey.gateway.store.record_seals import Stored
+from twokey.gateway.store.writing import write_many
 
 MOST_CHANGED = 50
 """How many approvals may change in one step: the server does nothing else meanwhile."""

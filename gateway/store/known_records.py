@@ -81,6 +81,36 @@ class _Known:
         return stored + parsed_size(self.loaded.approval)
 
 
+@dataclass(frozen=True)
+class _Later:
+    """A record that was written from what was rehearsed, and is made when asked for.
+
+    Attributes:
+        rev, seal: of what was written.
+        size: about, as of a `_Known`.
+        make: returns the record; None where it cannot be made.
+        at_s: when it was written.
+    """
+
+    rev: int
+    seal: bytes
+    size: int
+    make: Callable[[], Loaded | None]
+    at_s: float
+
+    @property
+    def used_s(self) -> float:
+        """Return when it was looked at last."""
+        return self.at_s
+
+    def made(self) -> _Known | None:
+        """Return the record, if it is the one that was written."""
+        loaded = self.make()
+        if loaded is None or loaded.stored is None or loaded.stored.seal != self.seal:
+            return None
+        return _Known(loaded.stored, loaded, self.at_s, self.at_s)
+
+
 def parsed_size(approval: Approval) -> int:
     """Return about how many bytes a parsed record takes, but for the calls' texts."""
     return _RECORD + _ITEM * len(approval.items)
@@ -112,7 +142,7 @@ class KnownRecords:
         self.seals = seals
         self._index = index or AuditIndex()
         self._clock = clock
-        self._by_id = OrderedDict[str, _Known]()
+        self._by_id = OrderedDict[str, _Known | _Later]()
         self._lasting = OrderedDict[str, Lasting]()
         # Event loops of several threads share one store.
         self._lock = threading.Lock()
@@ -162,7 +192,7 @@ class KnownRecords:
             CorruptRecord: when it is corrupt.
         """
         codec.check_format(approval_id, stored.head)
-        known = self._by_id.get(approval_id)
+        known = self._find(approval_id)
         if known and known.stored == stored:
             approval = known.loaded.approval
         else:
@@ -180,7 +210,7 @@ class KnownRecords:
         It may have moved since. The time is the store's of that moment, plus what has
         passed here since then.
         """
-        known = self._by_id.get(approval_id)
+        known = self._find(approval_id)
         if known is None:
             return None
         passed_ms = int(1000 * (self._clock() - known.at_s))
@@ -194,7 +224,7 @@ class KnownRecords:
         """Return a reading with what is stored of it; None: that is not known."""
         if seen.stored is not None:
             return seen
-        known = self._by_id.get(seen.approval.id)
+        known = self._find(seen.approval.id)
         if known is None or known.loaded.approval != seen.approval:
             return None
         return replace(seen, stored=known.stored)
@@ -206,9 +236,29 @@ class KnownRecords:
             known = _Known(loaded.stored, loaded, at_s, at_s)
             self._remember(known, is_lasting=True)
 
+    def wrote_later(
+        self,
+        approval_id: str,
+        rev: int,
+        seal: bytes,
+        size: int,
+        make: Callable[[], Loaded | None],
+    ) -> None:
+        """Remember what was written without its record, which is made when asked for.
+
+        Args:
+            approval_id: of the approval.
+            rev: that stands now.
+            seal: of its record.
+            size: about how many bytes it takes, as `parsed_size` tells.
+            make: returns the record.
+        """
+        later = _Later(rev, seal, size, make, self._clock())
+        self._keep(approval_id, later, Lasting(rev, seal))
+
     def renewed(self, approval_id: str, index: int, until_ms: int) -> None:
         """Remember until when a claim stands, which no other number tells."""
-        known = self._by_id.get(approval_id)
+        known = self._find(approval_id)
         if known is None or index >= len(known.loaded.approval.items):
             return
         approval = known.loaded.approval
@@ -224,13 +274,33 @@ class KnownRecords:
         with self._lock:
             self._forget(approval_id)
 
+    def _find(self, approval_id: str) -> _Known | None:
+        """Return what is remembered of an approval."""
+        found = self._by_id.get(approval_id)
+        if not isinstance(found, _Later):
+            return found
+        made = found.made()
+        with self._lock:
+            # Something newer may have been remembered meanwhile, in another thread.
+            if self._by_id.get(approval_id) is found:
+                self._forget(approval_id)
+                if made is not None:
+                    self._by_id[approval_id] = made
+                    self.bytes += made.size
+        return made
+
     def _remember(self, known: _Known, *, is_lasting: bool = False) -> None:
         approval_id, rev = known.loaded.approval.id, known.loaded.approval.rev
+        now = Lasting(rev, known.stored.seal) if is_lasting else None
+        self._keep(approval_id, known, now)
+
+    def _keep(
+        self, approval_id: str, known: _Known | _Later, now: Lasting | None
+    ) -> None:
         with self._lock:
-            if is_lasting:
+            if now is not None:
                 was = self._lasting.pop(approval_id, NOTHING)
-                now = Lasting(rev, known.stored.seal)
-                self._lasting[approval_id] = now if rev > was.rev else was
+                self._lasting[approval_id] = now if now.rev > was.rev else was
                 if len(self._lasting) > MOST_REVS:
                     self._lasting.popitem(last=False)
             self._forget(approval_id)

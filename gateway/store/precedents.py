@@ -89,10 +89,11 @@ def read_all(
     return {key: read(conn, key, fields(found)) for key, found in pairs}
 
 
-def rows_of_change(
-    conn: Connection, keys: Keys, before: Approval, after: Approval
-) -> list[Row]:
-    """Return what a change makes of the precedents that its calls are."""
+def rows_of_change(keys: Keys, before: Approval, after: Approval) -> list[Row]:
+    """Return what a change makes of the precedents that its calls are.
+
+    The bodies are as they are before `encrypted_rows`.
+    """
     rows: list[Row] = []
     for was, now in zip(before.items, after.items, strict=True):
         if was is now:
@@ -104,7 +105,7 @@ def rows_of_change(
             rows.append((old[0], was.id, False, "", KEEP_MS))
         if new is not None:
             rows.append(_row(*new))
-    return encrypted_rows(conn, rows)
+    return rows
 
 
 def rows_of_opening(keys: Keys, approvals: Iterable[Approval]) -> list[Row]:

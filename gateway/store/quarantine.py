@@ -16,12 +16,12 @@ from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.wire import TurnRef
 from twokey.gateway.store import codec, run_list
 from twokey.gateway.store.agent_load import FAILED_MS
-from twokey.gateway.store.atomic_write import CHANGE, script_keys
 from twokey.gateway.store.audit_seals import sealed_texts
 from twokey.gateway.store.connection import fields, milliseconds
 from twokey.gateway.store.jobs import Job
 from twokey.gateway.store.keys import KEEP_MS, Keys
 from twokey.gateway.store.listed_members import ListedMembers
+from twokey.gateway.store.next_version import script_keys
 from twokey.gateway.store.record_encryption import DATA_KEY
 from twokey.gateway.store.record_seals import (
     QUARANTINE_SEAL,
@@ -30,6 +30,7 @@ from twokey.gateway.store.record_seals import (
 )
 from twokey.gateway.store.security_events import SecurityEvents
 from twokey.gateway.store.turn_opening import Listed
+from twokey.gateway.store.writing import CHANGE
 
 
 class ForgedRecords:

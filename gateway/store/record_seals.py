@@ -21,7 +21,7 @@ Not sealed is what a script changes between two versions:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from twokey.gateway.errors import CorruptRecord, ForgedRecord
@@ -84,7 +84,11 @@ class RecordSeals:
 
     def of(self, approval_id: str, stored: Stored) -> bytes:
         """Return the seal of a record."""
-        return self._keys.make(_RECORD, (approval_id,), _content(stored))
+        return self.of_content(approval_id, _content(stored))
+
+    def of_content(self, approval_id: str, content: bytes) -> bytes:
+        """Return the seal of what `content_of` made of a record."""
+        return self._keys.make(_RECORD, (approval_id,), content)
 
     def of_moment(self, approval_id: str, field: str, at: str) -> bytes:
         """Return the seal of a moment that stands in a field of its own."""
@@ -120,15 +124,27 @@ class RecordSeals:
 
 
 def _content(stored: Stored) -> bytes:
-    # With its length before each name and value, and the number of fields before all of
-    # them: no two records give the same bytes.
     head = stored.head
-    names = [
+    # Each change makes this of some dozen fields.
+    rows = [row(name, head[name]) for name in sealed_names(head)]
+    return content_of(rows, stored.pinned)
+
+
+def sealed_names(head: Fields) -> list[str]:
+    """Return the fields of a head that its seal is over, in their order."""
+    return [
         one for one in sorted(head) if one not in _UNSEALED and one[-2:] != _CLAIM_END
     ]
-    # Each change makes this of some dozen fields.
-    rows = [
-        b"%d:%b%d:%b" % (len(name), name, len(value), value)
-        for name, value in [(one.encode(), head[one]) for one in names]
-    ]
-    return b"%d;%b%b" % (len(rows), b"".join(rows), stored.pinned)
+
+
+def row(name: str, value: bytes) -> bytes:
+    """Return one field of a head as it is sealed."""
+    # With its length before each name and value, and the number of fields before all of
+    # them: no two records give the same bytes.
+    named = name.encode()
+    return b"%d:%b%d:%b" % (len(named), named, len(value), value)
+
+
+def content_of(rows: Sequence[bytes], pinned: bytes) -> bytes:
+    """Return all that is sealed of a record."""
+    return b"%d;%b%b" % (len(rows), b"".join(rows), pinned)

@@ -16,6 +16,10 @@ CLICKS = "tests/bot/listeners/test_approve_as_shown.py"
 
 AHEAD = "gateway/service/reading_ahead.py"
 FIRST = "bot/clicks_first.py"
+REHEARSING = "gateway/service/rehearsing.py"
+REHEARSED = "tests/service/test_rehearsing.py"
+TEMPLATES = "gateway/store/templates.py"
+LEARNED = "tests/store/test_templates.py"
 
 AS_SHOWN_TABLE = (
     Mutant(
@@ -27,7 +31,7 @@ AS_SHOWN_TABLE = (
     ),
     Mutant(
         "as shown: another change under the same number is noticed",
-        "gateway/store/atomic_write.py",
+        "gateway/store/next_version.py",
         "    if seen.remembered is not None:\n",
         "    if False:\n",
         AS_SHOWN,
@@ -105,7 +109,7 @@ AS_SHOWN_TABLE = (
     Mutant(
         "as shown: precedents since then are noticed",
         DECIDING,
-        "        inputs={index: used},\n",
+        "        inputs={index: evaluated.used},\n",
         "",
         AS_SHOWN,
     ),
@@ -325,5 +329,61 @@ AS_SHOWN_TABLE = (
         "    if loaded.remembered is None:\n",
         "    if False:\n",
         STARTING,
+    ),
+    Mutant(
+        "rehearsed: who may not approve is decided the long way",
+        REHEARSING,
+        "            or not self._may_approve(reviewer)\n",
+        "",
+        REHEARSED,
+    ),
+    Mutant(
+        "rehearsed: who asked for a call does not approve it",
+        REHEARSING,
+        "quorum.ineligible_reason(reviewer, requirement, asked, barred) is None",
+        "True",
+        REHEARSED,
+    ),
+    Mutant(
+        "rehearsed: another click is decided the long way",
+        REHEARSING,
+        "            or click != call.click(click.request_digest)\n",
+        "",
+        REHEARSED,
+    ),
+    Mutant(
+        "rehearsed: only what may be decided then",
+        REHEARSING,
+        "not self.since_ms <= now_ms < self.until_ms",
+        "False",
+        REHEARSED,
+    ),
+    Mutant(
+        "rehearsed: an approval that would not be the last is none",
+        REHEARSING,
+        "found.resumes and found.waits_on is None",
+        "True",
+        REHEARSED,
+    ),
+    Mutant(
+        "rehearsed: a record that is not as it was sealed is read",
+        "gateway/store/known_records.py",
+        " or loaded.stored.seal != self.seal",
+        "",
+        "tests/store/test_known_records.py",
+    ),
+    Mutant(
+        "rehearsed: a name that JSON writes otherwise is not filled in",
+        TEMPLATES,
+        "    return all(texts) and not any(",
+        "    return True or not any(",
+        LEARNED,
+    ),
+    Mutant(
+        "rehearsed: a number that no moment explains is not learned",
+        TEMPLATES,
+        "        if place is None:\n            raise NotLearned\n",
+        "        place = place or 0\n",
+        LEARNED,
     ),
 )

@@ -218,9 +218,9 @@ ENCRYPTION_TABLE = (
     ),
     Mutant(
         "precedents are encrypted",
-        "gateway/store/precedents.py",
-        "    return encrypted_rows(conn, rows)\n",
-        "    return rows\n",
+        "gateway/store/next_version.py",
+        "encrypted_rows(conn, found.precedents)",
+        "found.precedents",
         CANARY,
     ),
     Mutant(

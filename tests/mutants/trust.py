@@ -415,7 +415,7 @@ TRUST_TABLE = (
     ),
     Mutant(
         "a raise moves the deadline by which the clock looks",
-        "gateway/store/atomic_write.py",
+        "gateway/store/next_version.py",
         "timing.end_of(after, item) != timing.end_of(before, was)",
         "False",
         RAISED,

@@ -19,9 +19,10 @@ from twokey.gateway.approvals.lifecycle import UNEXECUTED
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.wire import Claimed, Refused
-from twokey.gateway.store.atomic_write import Loaded, Write, write
+from twokey.gateway.store.atomic_write import Loaded, Write
 from twokey.gateway.store.freezes import names_of
 from twokey.gateway.store.store import Store
+from twokey.gateway.store.writing import write
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from tests.service.harness import (
     POLICY,
     ServiceHarness,
 )
-from tests.service.showing import at_once, shown, shown_again
+from tests.service.showing import Ways, at_once, shown, shown_again
 from tests.service.windowed import refund, windowed
 from tests.streams import audit_entries
 from twokey.gateway.approvals.decisions import (
@@ -57,6 +57,12 @@ LARGE = POLICY.replace(
 @pytest.fixture
 def harness(store: Store) -> ServiceHarness:
     return ServiceHarness(store)
+
+
+@pytest.fixture(autouse=True, params=["as it comes", "rehearsed"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was shown is decided alike, whether it was rehearsed or not."""
+    monkeypatch.setattr(Ways, "rehearses", request.param == "rehearsed")
 
 
 @pytest.fixture
@@ -104,7 +110,10 @@ async def test_the_record_is_that_of_a_decision_over_a_reading(
     ]
     events = [
         entry.with_(
-            approval="", thread="", item="", action_hash="", at_ms=0, seq="", data={}
+            **dict.fromkeys(("approval", "thread", "item", "action_hash", "seq"), ""),
+            request_digest="",
+            at_ms=0,
+            data={},
         )
         for entry in await audit_entries(harness.store.conn, KEYS)
         if entry.name is EventName.ITEM_AUTHORIZED
@@ -116,7 +125,7 @@ async def test_the_record_is_that_of_a_decision_over_a_reading(
 
 def _without_ids(tree: JsonValue) -> JsonValue:
     hidden = {"id", "thread", "message_id", "requested", "action", "action_hash"}
-    hidden |= {"effect", "recent_requests", "sig"}
+    hidden |= {"effect", "recent_requests", "sig", "request"}
     match tree:
         case dict():
             return {

@@ -15,7 +15,7 @@ from tests.service.harness import (
     CHLOE,
     ServiceHarness,
 )
-from tests.service.showing import at_once, shown, shown_again
+from tests.service.showing import Ways, at_once, shown, shown_again
 from tests.store_secrets import SECRETS
 from twokey.gateway.approvals.decisions import (
     Approve,
@@ -41,6 +41,12 @@ HOUR_MS = 3_600_000
 @pytest.fixture
 def harness(store: Store) -> ServiceHarness:
     return ServiceHarness(store)
+
+
+@pytest.fixture(autouse=True, params=["as it comes", "rehearsed"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was shown is decided alike, whether it was rehearsed or not."""
+    monkeypatch.setattr(Ways, "rehearses", request.param == "rehearsed")
 
 
 async def test_a_call_that_is_late_is_refused_by_a_reading(

@@ -27,7 +27,6 @@ from twokey.gateway.store.atomic_write import (
     Loaded,
     Write,
     WriteMany,
-    write_many,
 )
 from twokey.gateway.store.changing_many import MOST_CHANGED
 from twokey.gateway.store.connection import Reply, text
@@ -36,6 +35,7 @@ from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.precedents import Known
 from twokey.gateway.store.store import Store
 from twokey.gateway.store.windows import Use, use_of
+from twokey.gateway.store.writing import write_many
 
 WHOLE = Event(name=EventName.CALLS_DECIDED, tenant="default", reason="whole")
 TOOL = FreezeScope(kind=ScopeKind.TOOL, name="process_refund")

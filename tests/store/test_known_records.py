@@ -7,6 +7,7 @@ import itertools
 import time
 import tracemalloc
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -26,9 +27,10 @@ from twokey.gateway.protocol.records import Result
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.wire import Claimed, ClaimRequest, Refused
 from twokey.gateway.store import codec, known_records
+from twokey.gateway.store.atomic_write import Loaded
 from twokey.gateway.store.changing_many import load_many
 from twokey.gateway.store.keys import Keys
-from twokey.gateway.store.known_records import KnownRecords
+from twokey.gateway.store.known_records import KnownRecords, Lasting
 from twokey.gateway.store.record_seals import RecordSeals
 from twokey.gateway.store.schemas import SchemaStore
 from twokey.gateway.store.store import Store
@@ -257,3 +259,55 @@ async def authorized(harness: ServiceHarness) -> tuple[ClaimRequest, str]:
     )
     await harness.reviews.decide(await harness.click(verdict), Approve(), ANA)
     return claim_of(ref, verdict), verdict.item_id
+
+
+async def test_a_record_that_is_made_later_is_the_one_that_was_written(
+    harness: ServiceHarness, store: Store, parsed: list[str]
+) -> None:
+    """It counts from when it was written, and replaces what was known before."""
+    _, item_id = await authorized(harness)
+    approval_id, made = item_id.partition(".")[0], list[int]()
+    known = forgetting(store)
+    read = (await load_many(store.conn, known, KEYS, [approval_id]))[approval_id]
+    assert read.stored
+    rev, seal, size = read.approval.rev, read.stored.seal, 10_000
+
+    def make() -> Loaded | None:
+        made.append(1)
+        return read
+
+    known.wrote_later(approval_id, rev, seal, size, make)
+    assert known.bytes == size
+    parsed.clear()
+
+    assert made == []
+    latest = known.latest(approval_id)
+    assert latest
+    assert latest.approval is read.approval
+    assert (await load_many(store.conn, known, KEYS, [approval_id]))[
+        approval_id
+    ].approval is read.approval
+    assert (made, parsed) == ([1], [])
+    assert known.lasting([approval_id])[approval_id] == Lasting(rev, seal)
+    known.forget(approval_id)
+    assert known.bytes == 0
+
+
+@pytest.mark.parametrize("seal", [b"x" * 16, b""])
+async def test_a_record_of_another_seal_is_not_what_was_written(
+    harness: ServiceHarness, store: Store, parsed: list[str], seal: bytes
+) -> None:
+    _, item_id = await authorized(harness)
+    approval_id, known = item_id.partition(".")[0], forgetting(store)
+    read = (await load_many(store.conn, known, KEYS, [approval_id]))[approval_id]
+    assert read.stored
+    other = seal and replace(read, stored=replace(read.stored, head={"h": seal}))
+    known.wrote_later(
+        approval_id, read.approval.rev, read.stored.seal, 9, lambda: other or None
+    )
+    parsed.clear()
+
+    assert known.latest(approval_id) is None
+    assert known.bytes == 0
+    await load_many(store.conn, known, KEYS, [approval_id])
+    assert parsed == [approval_id]

@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from functools import partial
 
 import pytest
 
 from tests.bot.bot_stack import CHANNEL, POLICY, TEAM, Stack, says
 from tests.bot.tampering import click_with
+from tests.conftest import eventually
 from twokey.bot.ids import Action, seal
 from twokey.bot.limits import UPDATE
+from twokey.gateway.approvals.decisions import Click
+from twokey.gateway.approvals.record import approval_of
 from twokey.gateway.errors import StoreUnavailable
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.protocol.records import Person
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.wire import Verdict
+from twokey.gateway.service.as_shown import AsShownService
 from twokey.gateway.store.atomic_write import Assumed, Loaded, Write
 from twokey.gateway.store.connection import Argument, Reply
 from twokey.gateway.store.keys import NONCE_MS
+from twokey.gateway.store.rehearsed import Beside, Rehearsed
+from twokey.gateway.store.templates import Moment
 from twokey.sandbox.json_types import JsonObject
+
+Make = Callable[[int], Loaded | None]
 
 ANA_ONLY = load_policy(
     POLICY.replace("{usergroups: [S0SUPPORT], users: [U0DAN]}", "{users: [U0ANA]}"),
@@ -36,18 +46,53 @@ TWO_ROLES = load_policy(
 )
 
 
+@pytest.fixture(autouse=True, params=["as it comes", "rehearsed"])
+def rehearses(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """What was drawn is decided alike, whether it was rehearsed or not."""
+    is_rehearsed = bool(request.param == "rehearsed")
+    if not is_rehearsed:
+        monkeypatch.setattr(AsShownService, "rehearse", _nothing)
+    return is_rehearsed
+
+
+def _nothing(_service: AsShownService, _approval_id: str) -> None:
+    """Rehearse nothing."""
+
+
+Step = Callable[[Assumed, Callable[[], Awaitable[bool]]], Awaitable[bool]]
+"""Gets what a write assumes, and what writes it."""
+
+
+def on_each_step(stack: Stack, monkeypatch: pytest.MonkeyPatch, step: Step) -> None:
+    """Call this instead of each write of a click that nobody read anything for."""
+    approvals = stack.store.approvals
+    once, as_rehearsed = approvals.write_once, approvals.write_rehearsed
+
+    async def write_once(seen: Loaded, what: Write) -> bool:
+        return await step(what.assumed, partial(once, seen, what))
+
+    async def write_rehearsed(
+        what: Rehearsed, moment: Moment, beside: Beside, make: Make
+    ) -> bool:
+        write = partial(as_rehearsed, what, moment, beside, make)
+        return await step(beside.assumed, write)
+
+    monkeypatch.setattr(approvals, "write_once", write_once)
+    monkeypatch.setattr(approvals, "write_rehearsed", write_rehearsed)
+
+
 @pytest.fixture
 def at_once(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> list[Assumed]:
     """Return what each write assumed that was made of a click without any reading."""
-    found, plain = list[Assumed](), stack.store.approvals.write_once
+    found = list[Assumed]()
 
-    async def write_once(seen: Loaded, what: Write) -> bool:
-        is_written = await plain(seen, what)
-        if is_written and what.assumed.place:
-            found.append(what.assumed)
+    async def noted(assumed: Assumed, write: Callable[[], Awaitable[bool]]) -> bool:
+        is_written = await write()
+        if is_written and assumed.place:
+            found.append(assumed)
         return is_written
 
-    monkeypatch.setattr(stack.store.approvals, "write_once", write_once)
+    on_each_step(stack, monkeypatch, noted)
     return found
 
 
@@ -59,6 +104,8 @@ async def drawn(stack: Stack) -> tuple[Verdict, JsonObject]:
     card = await stack.card(verdict)
     await stack.drawn(verdict)
     await stack.bot_is_quiet()
+    # Else it is, a moment after it was opened.
+    stack.reviews.as_shown.rehearse(approval_of(verdict.item_id)[0])
     return verdict, card
 
 
@@ -129,15 +176,14 @@ async def test_a_request_that_came_before_is_not_decided_by(
 ) -> None:
     """Another process got the same request a moment ago."""
     stack.policy = ANA_ONLY
-    plain = stack.store.approvals.write_once
 
-    async def late(seen: Loaded, what: Write) -> bool:
-        await stack.store.conn.command("SET", what.assumed.unseen, "1", "PX", 9_999)
-        return await plain(seen, what)
+    async def late(assumed: Assumed, write: Callable[[], Awaitable[bool]]) -> bool:
+        await stack.store.conn.command("SET", assumed.unseen, "1", "PX", 9_999)
+        return await write()
 
     async with stack.running():
         verdict, card = await drawn(stack)
-        monkeypatch.setattr(stack.store.approvals, "write_once", late)
+        on_each_step(stack, monkeypatch, late)
 
         await click(stack, card)
 
@@ -152,15 +198,15 @@ async def test_a_request_of_which_nothing_is_known_is_not_decided_by_again(
     """The store took the step or it did not: the person was told to look."""
     stack.policy = ANA_ONLY
 
-    async def gone(_seen: Loaded, what: Write) -> bool:
-        tried.append(what.assumed.unseen)
+    async def gone(assumed: Assumed, _write: Callable[[], Awaitable[bool]]) -> bool:
+        tried.append(assumed.unseen)
         raise StoreUnavailable("gone")
 
     tried = list[str]()
     async with stack.running():
         verdict, card = await drawn(stack)
         with monkeypatch.context() as patch:
-            patch.setattr(stack.store.approvals, "write_once", gone)
+            on_each_step(stack, patch, gone)
             await click(stack, card)
         await stack.told("U0ANA", "cannot keep anything right now")
 
@@ -325,3 +371,57 @@ async def test_a_reason_that_is_needed_is_asked_for(
         await stack.actor("U0ANA").view()
         assert await state(stack, verdict) is ItemState.PENDING
     assert at_once == []
+
+
+async def test_a_card_is_rehearsed_by_itself_a_moment_after_it_was_drawn(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch, *, rehearses: bool
+) -> None:
+    stack.policy = ANA_ONLY
+    ways, approvals = list[str](), stack.store.approvals
+    once, as_rehearsed = approvals.write_once, approvals.write_rehearsed
+
+    async def write_once(seen: Loaded, what: Write) -> bool:
+        ways.append("as it comes")
+        return await once(seen, what)
+
+    async def write_rehearsed(
+        what: Rehearsed, moment: Moment, beside: Beside, make: Make
+    ) -> bool:
+        ways.append("rehearsed")
+        return await as_rehearsed(what, moment, beside, make)
+
+    async with stack.running():
+        first = await stack.refund("t0", amount=1)
+        await click(stack, await stack.card(first))
+        verdict = await stack.refund()
+        card = await stack.card(verdict)
+        await stack.drawn(verdict)
+        seen = await clicked(stack, verdict)
+        if rehearses:
+            await eventually(lambda: is_rehearsed(stack, seen))
+        monkeypatch.setattr(approvals, "write_once", write_once)
+        monkeypatch.setattr(approvals, "write_rehearsed", write_rehearsed)
+
+        await click(stack, card)
+
+        assert ways == ["rehearsed" if rehearses else "as it comes"]
+        assert await state(stack, verdict) is ItemState.AUTHORIZED
+        await stack.card(verdict, says("Approved"))
+    assert stack.sandbox.problems == []
+
+
+async def clicked(stack: Stack, verdict: Verdict) -> Click:
+    """Return a click on a call as it stands now."""
+    approval = await stack.approval(verdict)
+    return Click(
+        approval=approval.id,
+        index=0,
+        version=approval.version,
+        action_hash=approval.items[0].action_hash,
+    )
+
+
+async def is_rehearsed(stack: Stack, seen: Click) -> bool:
+    """Return whether the approval of a call was rehearsed for its card."""
+    found = stack.reviews.as_shown.rehearsed(seen)
+    return found is not None and bool(found.call.display)

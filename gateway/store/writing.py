@@ -1,0 +1,126 @@
+"""Write an approval's next version atomically, with optimistic concurrency."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pydantic_core import to_json
+
+from twokey.gateway.approvals.record import Approval
+from twokey.gateway.store.agent_load import FAILED_MS
+from twokey.gateway.store.atomic_write import Loaded, Write, WriteMany
+from twokey.gateway.store.audit_seals import event_texts
+from twokey.gateway.store.connection import Connection, Reply, number, text
+from twokey.gateway.store.handover import NOBODY, Takers
+from twokey.gateway.store.keys import KEEP_MS, Keys
+from twokey.gateway.store.next_version import moves, script_keys_of
+from twokey.gateway.store.rehearsed import Beside, Rehearsed
+from twokey.gateway.store.resume_jobs import NO_OFFER, Offer, offered
+from twokey.gateway.store.script import Script
+from twokey.gateway.store.templates import Moment
+
+CHANGE = Script("change")
+FENCED_CHANGE = Script("change", is_fenced=True)
+CHANGE_MANY = Script("change_many")
+
+_OF_ONE = ("head", "pinned", "waiting", "rejections", "rejected", "failures")
+"""Keys of each approval, in the order of `change_many.lua`."""
+
+
+async def write(
+    conn: Connection,
+    keys: Keys,
+    seen: Loaded,
+    what: Write,
+    takers: Takers = NOBODY,
+) -> Loaded | None:
+    """Write a change if nothing moved since it was read.
+
+    ``takers`` are offered the job that it queues.
+
+    Returns:
+        What stands now; None when something moved, and nothing was written.
+
+    Raises:
+        StoreUnavailable: when it is not known to be written.
+        LeaseLost: another holder has the lease now; nothing was written.
+    """
+    moved, after = moves(conn, keys, seen, what)
+    is_read = seen.remembered is None
+    async with offered(takers, conn, keys, what.change, is_read=is_read) as offer:
+        script = FENCED_CHANGE if what.is_fenced else CHANGE
+        reply = await _sent(script, conn, keys, seen.approval, moved, offer)
+        offer.told(reply)
+    if text(reply[0]) != "done":
+        return None
+    return Loaded(what.approval, now_ms=number(reply[1]), stored=after)
+
+
+async def write_rehearsed(
+    conn: Connection, keys: Keys, what: Rehearsed, moment: Moment, beside: Beside
+) -> tuple[int, bytes] | None:
+    """Write a change that was rehearsed if nothing moved since then.
+
+    No worker is offered the job that it queues.
+
+    Returns:
+        The store's time, and the seal of what stands now; None when something moved,
+        and nothing was written.
+
+    Raises:
+        StoreUnavailable: when it is not known to be written.
+    """
+    told, seal = what.told(conn, keys, moment, beside)
+    reply = await _sent(CHANGE, conn, keys, what.before, told, NO_OFFER)
+    return (number(reply[1]), seal) if text(reply[0]) == "done" else None
+
+
+async def _sent(
+    script: Script,
+    conn: Connection,
+    keys: Keys,
+    before: Approval,
+    told: Mapping[str, object],
+    offer: Offer,
+) -> list[Reply]:
+    return await script(
+        conn,
+        **script_keys_of(keys, before),
+        thread=offer.thread,
+        change=to_json(told),
+        failed_ms=FAILED_MS,
+        keep_ms=KEEP_MS,
+        taker=offer.taker,
+    )
+
+
+async def write_many(
+    conn: Connection, keys: Keys, seen: Mapping[str, Loaded], what: WriteMany
+) -> bool:
+    """Write changes of several approvals if nothing of any moved since it was read.
+
+    Args:
+        conn: the server.
+        keys: of their shard.
+        seen: what each was computed from, by its id.
+        what: to write.
+
+    Returns:
+        False when something moved, and nothing was written.
+
+    Raises:
+        StoreUnavailable: when it is not known to be written.
+    """
+    read = [seen[one.approval.id] for one in what.writes]
+    of_each = [script_keys_of(keys, one.approval) for one in read]
+    pairs = zip(read, what.writes, strict=True)
+    reply = await CHANGE_MANY(
+        conn,
+        **{name: key for name, key in of_each[0].items() if name not in _OF_ONE},
+        records=[of_one[name] for of_one in of_each for name in _OF_ONE],
+        failed_ms=FAILED_MS,
+        keep_ms=KEEP_MS,
+        events=event_texts(conn, keys, what.events),
+        changes=[to_json(moves(conn, keys, *pair)[0]) for pair in pairs],
+    )
+    return text(reply[0]) == "done"

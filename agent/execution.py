@@ -30,6 +30,7 @@ from twokey.agent.unrecorded import report
 from twokey.gateway.clock import now_s
 from twokey.gateway.errors import (
     FINAL_ERRORS,
+    ClockWrong,
     KeyRefused,
     StateUnknown,
     ThreadUnavailable,
@@ -247,6 +248,8 @@ async def _claim(request: ClaimRequest, gateway: Gateway, shell: Shell) -> Claim
         raise
     except FINAL_ERRORS as error:
         return Refused(reason=str(error))
+    except ClockWrong as error:
+        raise ThreadUnavailable(str(error)) from error
     # Not a refusal: people have approved it, and the thread goes on once the gateway
     # answers again.
     except TwokeyError as error:

@@ -232,6 +232,7 @@ class SlackBot:
             nonces=StoreNonces(self._service.store, config.tenant),
             handle=dispatch or _nobody,
             at_once=dispatch.at_once if dispatch else nothing_at_once,
+            clock=self._service.store.conn.clock.now_s,
             ready=self._problems,
             facts=self._beside,
             metrics=self._peer.metrics if self._peer else metrics.text,
@@ -334,8 +335,8 @@ class SlackBot:
             problems.append(problem)
         if self._sockets is not None and not await self._sockets.connected():
             problems.append("No Socket Mode connection is open.")
-        if self._registration is not None and self._registration.problem:
-            problems.append(self._registration.problem)
+        if self._registration is not None:
+            problems += self._registration.problems
         return problems
 
 

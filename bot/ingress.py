@@ -164,7 +164,9 @@ class Ingress:
         ready: returns what keeps the bot from working; empty when it works.
         facts: returns what else an operator should see there.
         metrics: returns what Prometheus reads.
-        clock: Unix seconds; what Slack's timestamps are compared with.
+        clock: Unix seconds; what Slack's timestamps are compared with. The store's, by
+            which requests are remembered: by another one, an old request could be
+            inside the window again when it is forgotten.
     """
 
     signing_secret: str = field(repr=False)
@@ -174,7 +176,7 @@ class Ingress:
     facts: Facts
     metrics: MetricsText
     at_once: AtOnce = nothing_at_once
-    clock: Callable[[], float] = time.time  # noqa: TID251 - Slack's own clock is the other side
+    clock: Callable[[], float] = time.time  # noqa: TID251 - the bot passes the store's
 
     def server(self) -> web.Server:
         """Return the server, with its limits; needs a running event loop."""
@@ -226,7 +228,7 @@ class Ingress:
         if problem:
             if _is_ssl_check(headers, body):
                 return web.Response()  # Slack tries the certificate; nothing runs
-            logger.warning("ingress.refused why=%s", problem)
+            logger.warning("ingress.refused why=%s%s", problem, self._age_of(headers))
             return web.Response(status=HTTPStatus.UNAUTHORIZED, text="Not signed.\n")
         answer = await self._once(headers, body)
         if answer == _ACKNOWLEDGED:
@@ -234,6 +236,13 @@ class Ingress:
         return web.Response(
             status=answer.status, text=answer.body, content_type=answer.content_type
         )
+
+    def _age_of(self, headers: Headers) -> str:
+        # Of all requests at once it says that the store's clock is not Slack's.
+        timestamp = headers.get("X-Slack-Request-Timestamp", "")
+        if not _TIMESTAMP.fullmatch(timestamp):
+            return ""
+        return f" age_s={self.clock() - int(timestamp):.0f} by=the_clock_of_the_store"
 
     async def _once(self, headers: Headers, body: bytes) -> Answer:
         digest = request_digest(

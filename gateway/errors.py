@@ -222,6 +222,10 @@ class StateUnknown(TwokeyError):
     """The business state that a call depends on cannot be read, so it did not run."""
 
 
+class ClockWrong(TwokeyError):
+    """A call did not run, since the clock of this machine is not the gateway's."""
+
+
 class ThreadUnavailable(TwokeyError):
     """A thread cannot be resumed now; its job stays and is tried again."""
 

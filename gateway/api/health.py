@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Awaitable, Callable
 
 from twokey.gateway.errors import StoreUnavailable
-from twokey.gateway.service.process_check import Registration, unserved
+from twokey.gateway.service.process_check import Registration, clock_problem, unserved
 from twokey.gateway.store.store import Store
-
-MOST_SKEW_S = 5.0
-"""How far this machine's clock may be from the store's; people read times on cards."""
 
 Readiness = Callable[[], Awaitable[tuple[list[str], dict[str, object]]]]
 """Returns what keeps the gateway from working, and what else is worth knowing."""
@@ -20,8 +16,6 @@ async def readiness(
     store: Store,
     tenant: str,
     registration: Registration | None,
-    *,
-    wall_clock_s: Callable[[], float] = time.time,  # noqa: TID251 - it is what is checked
 ) -> tuple[list[str], dict[str, object]]:
     """Return the problems of a gateway, empty when it is ready, and other facts.
 
@@ -29,20 +23,17 @@ async def readiness(
         store: it works on.
         tenant: whose agents it serves.
         registration: of this process among the others; it says what does not fit.
-        wall_clock_s: Unix seconds, by this machine.
     """
-    keys = store.keys_of_tenant(tenant)
+    keys, clock = store.keys_of_tenant(tenant), store.conn.clock
+    asked_s = clock.asking()
     try:
         now_ms = await store.conn.now_ms(keys.outbox)
     except StoreUnavailable as error:
         return [f"The store does not answer: {error}"], {}
     problems: list[str] = []
-    skew_s = wall_clock_s() - now_ms / 1000
-    if abs(skew_s) > MOST_SKEW_S:
-        problems.append(
-            f"The clock of this machine is {abs(skew_s):.0f} s "
-            f"{'ahead of' if skew_s > 0 else 'behind'} the store's; set it by NTP."
-        )
+    clock.answered(now_ms / 1000, asked_s)
+    if problem := clock_problem(store):
+        problems.append(problem)
     if registration is not None and registration.problem:
         problems.append(registration.problem)
     facts: dict[str, object] = {}

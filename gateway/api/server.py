@@ -13,6 +13,7 @@ import re
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from email.utils import formatdate
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -35,6 +36,7 @@ from twokey.gateway.guarded_server import GuardedServer, Limits
 from twokey.gateway.protocol.decision_api import DecideQuestion
 from twokey.gateway.protocol.http_api import (
     BASE,
+    CLOCK_HEADER,
     LEASE_HEADER,
     MAX_BODY_BYTES,
     Operation,
@@ -58,6 +60,7 @@ logger = logging.getLogger(__name__)
 
 _APPROVAL = re.compile(rf"{BASE}/approvals/(?P<id>[A-Za-z0-9_]{{1,80}})", re.ASCII)
 _DECIDE = re.compile(rf"{_APPROVAL.pattern}/decide", re.ASCII)
+_AHEAD = re.compile(r"[+-][0-9]{1,9}", re.ASCII)
 _JSON = "application/json"
 
 DECIDE: TypeAdapter[DecideQuestion] = TypeAdapter(DecideQuestion)
@@ -105,6 +108,8 @@ class Api:
         decisions: what people may decide; None: they decide in Slack alone.
         is_stopping: new work is refused, since the process stops.
         key_refused: told of each key that is not valid, as it was presented.
+        clock_wrong: told of who asks with a clock that is so many seconds ahead.
+        clock_s: Unix seconds by the store, which answers are dated by.
     """
 
     keys: ApiKeys
@@ -115,6 +120,8 @@ class Api:
     decisions: Decisions | None = None
     is_stopping: bool = False
     key_refused: Callable[[str], Awaitable[None]] | None = None
+    clock_wrong: Callable[[ApiKey, int], Awaitable[None]] | None = None
+    clock_s: Callable[[], float] | None = None
 
     def server(self, limits: Limits | None = None) -> GuardedServer:
         """Return the server; needs a running event loop."""
@@ -129,7 +136,11 @@ class Api:
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one request; whatever goes wrong is a problem."""
-        return await self._or_problem(lambda: self._route(request).handle(request))
+        reply = await self._or_problem(lambda: self._route(request).handle(request))
+        if self.clock_s is not None and not reply.prepared:
+            # Programs compare their clocks with it.
+            reply.headers["Date"] = formatdate(self.clock_s(), usegmt=True)
+        return reply
 
     async def _admit(self, request: web.BaseRequest) -> int:
         route = self._route(request)
@@ -305,6 +316,9 @@ class Api:
         if _COUNTED not in request:
             self.limits.take(found.id)
             request[_COUNTED] = True
+            ahead = request.headers.get(CLOCK_HEADER, "")
+            if self.clock_wrong is not None and _AHEAD.fullmatch(ahead):
+                await self.clock_wrong(found, int(ahead))
         if scope not in found.scopes:
             raise Refusal(
                 FORBIDDEN, f"The key {found.name!r} lacks the scope {scope.value!r}."

@@ -36,7 +36,7 @@ from twokey.gateway.service.settled_events import SettledEvents
 from twokey.gateway.store.api_keys import ApiKeyStore
 from twokey.gateway.store.kept_answers import KeptAnswers
 from twokey.gateway.store.store import Store
-from twokey.gateway.trust.api_keys import presented
+from twokey.gateway.trust.api_keys import ApiKey, presented
 from twokey.gateway.trust.derived_keys import Purpose
 from twokey.gateway.trust.seals import SealKeys
 
@@ -101,17 +101,29 @@ async def serving_api(
         )
         await store.security.report(store.keys_of_tenant(settings.tenant), event)
 
+    async def clock_wrong(key: ApiKey, ahead_s: int) -> None:
+        event = SecurityEvent(
+            kind=SecurityKind.CLOCK_WRONG,
+            tenant=settings.tenant,
+            about="clock",
+            name=f"agent with the API key {key.name}",
+            evidence="ahead" if ahead_s > 0 else "behind",
+        )
+        await store.security.report(store.keys_of_tenant(settings.tenant), event)
+
     api = Api(
         keys,
         tenant_of,
         key_refused=key_refused,
+        clock_wrong=clock_wrong,
+        clock_s=store.conn.clock.now_s,
         limits=RateLimits(
             settings.api.requests_per_minute,
             # The other half answers at once, such as claims and results.
             most_of_all=settings.api.connections // 2,
         ),
         ready=partial(readiness, store, settings.tenant, registration),
-        decisions=_decisions(settings.api, reviews),
+        decisions=_decisions(settings.api, reviews, store),
     )
     limits = Limits(connections=settings.api.connections, body_bytes=MAX_BODY_BYTES)
     runner = web.ServerRunner(api.server(limits), shutdown_timeout=DRAIN_S)
@@ -129,10 +141,13 @@ async def serving_api(
         await feed.close()
 
 
-def _decisions(settings: ApiSettings, reviews: ReviewService) -> Decisions | None:
+def _decisions(
+    settings: ApiSettings, reviews: ReviewService, store: Store
+) -> Decisions | None:
     if settings.people is None:
         return None
-    return Decisions(PersonTokens(settings.people), reviews)
+    tokens = PersonTokens(settings.people, now_s=store.conn.clock.now_s)
+    return Decisions(tokens, reviews)
 
 
 def tenant_services(

@@ -19,6 +19,7 @@ class SecurityKind(StrEnum):
     key that the gateway was not told. ``request_replayed``: a signed request came
     twice. ``key_refused``: an API key that is not valid. ``lookup_failed``: it could
     not be found out who somebody is. ``stalled``: something does not go on by itself.
+    ``clock_wrong``: the clock of a process is not the store's.
     """
 
     SEAL_WRONG = "seal_wrong"
@@ -29,6 +30,7 @@ class SecurityKind(StrEnum):
     KEY_REFUSED = "key_refused"
     LOOKUP_FAILED = "lookup_failed"
     STALLED = "stalled"
+    CLOCK_WRONG = "clock_wrong"
 
     @property
     def is_announced(self) -> bool:

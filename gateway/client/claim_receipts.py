@@ -24,6 +24,10 @@ from twokey.gateway.protocol.wire import Claimed, ClaimReply, ClaimRequest, Refu
 logger = logging.getLogger(__name__)
 
 NOT_PROVEN = "The gateway's permission could not be verified, so this did not run."
+OUT_OF_TIME = (
+    "The gateway's permission is out of its time, by the clock of this machine, so "
+    "this did not run."
+)
 
 
 def parse_keys(texts: Iterable[str]) -> tuple[PublicKey, ...]:
@@ -81,7 +85,10 @@ class ClaimReceipts:
             receipt, digest = read_receipt(reply.receipt, self._keys)
             check_time(receipt, now_s)
         except NotVerified as error:
-            return _refused(request, error.reason)
+            is_late = error.reason in {"not_yet", "expired"}
+            return _refused(
+                request, error.reason, OUT_OF_TIME if is_late else NOT_PROVEN
+            )
         differs = {
             "call_differs": (receipt.item, digest)
             != (request.item_id, reply.action_hash),
@@ -111,6 +118,6 @@ class ClaimReceipts:
         return user == owner
 
 
-def _refused(request: ClaimRequest, reason: str) -> Refused:
+def _refused(request: ClaimRequest, reason: str, told: str = NOT_PROVEN) -> Refused:
     logger.error("claim.unproven reason=%s item=%s", reason, request.item_id)
-    return Refused(reason=NOT_PROVEN)
+    return Refused(reason=told)

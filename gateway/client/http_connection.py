@@ -11,12 +11,14 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import ssl
 from typing import NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 import aiohttp
 from pydantic import ValidationError
 
+from twokey.gateway.client.gateway_clock import GatewayClock
 from twokey.gateway.client.http_sessions import Sessions
 from twokey.gateway.errors import (
     BadJson,
@@ -45,6 +47,8 @@ _OK = 200
 _RENEWED = {"heartbeat", "settle", "thread_lease"}
 """Asked all the time, and anew each time: an answer of before is of no use."""
 _ASKS_FOR_PAUSE = {429, 503}
+_OUT_OF_TIME = {9, 10}
+"""X509_V_ERR_CERT_NOT_YET_VALID and X509_V_ERR_CERT_HAS_EXPIRED of OpenSSL."""
 
 _NOT_REACHED = (
     *(aiohttp.ClientConnectorError, aiohttp.ClientHttpProxyError),
@@ -67,6 +71,7 @@ class _Reply(NamedTuple):
     status: int
     retry_after: str
     taken: str
+    date: str
     body: bytes
 
 
@@ -80,6 +85,7 @@ class HttpConnection:
     Attributes:
         url: of the gateway.
         sessions: by which it is asked.
+        clock: how far the clock of this machine is from the gateway's.
 
     Raises:
         SettingsError: when the URL or the key cannot be used.
@@ -95,6 +101,7 @@ class HttpConnection:
                 "TWOKEY_API_KEY, to what `twokey api-keys create` printed (tk_…)."
             )
         self.url = url.rstrip("/")
+        self.clock = GatewayClock(self.url)
         self.sessions = Sessions(self.url)
         self._headers = {
             "Authorization": f"Bearer {api_key}",
@@ -151,6 +158,9 @@ class HttpConnection:
             headers[http_api.LEASE_HEADER] = lease
         if token:
             headers[TAKE_LEASE_HEADER] = token
+        if ahead_s := self.clock.ahead_s:
+            # The gateway tells its operators.
+            headers[http_api.CLOCK_HEADER] = f"{ahead_s:+d}"
         reply = await self._send(operation.path, body, headers, wait_s)
         try:
             if reply.status == _OK:
@@ -181,6 +191,7 @@ class HttpConnection:
             connect=TIMEOUT_S, sock_connect=TIMEOUT_S, sock_read=TIMEOUT_S + wait_s
         )
         for left in reversed(range(TRIES)):
+            asked_s = self.clock.asking()
             try:
                 reply = await self._sent(path, body, headers, timeout)
             except _NOT_REACHED as error:
@@ -191,6 +202,7 @@ class HttpConnection:
                 raise self._no_answer(error) from error
             except aiohttp.ClientError as error:
                 raise self._no_answer(error) from error
+            self.clock.answered(reply.date, asked_s)
             pause_s = _pause_s(reply)
             if not left or pause_s is None or pause_s > LONGEST_PAUSE_S:
                 return reply
@@ -212,13 +224,17 @@ class HttpConnection:
                 reply.status,
                 reply.headers.get("Retry-After", ""),
                 reply.headers.get(TAKEN_LEASE_HEADER, ""),
+                reply.headers.get("Date", ""),
                 await reply.read(),
             )
 
     def _no_answer(self, error: Exception) -> StoreUnavailable:
+        why = type(error).__name__
+        if _is_out_of_time(error):
+            why = "its certificate is not valid now, by the clock of this machine"
         return StoreUnavailable(
-            f"The approval gateway {self.url!r} did not answer "
-            f"({type(error).__name__}); try again when it is back."
+            f"The approval gateway {self.url!r} did not answer ({why}); try again "
+            "when it is back."
         )
 
 
@@ -259,6 +275,17 @@ def _check_url(url: str) -> None:
             "http://127.0.0.1:port for one on this machine. Over plain http the "
             "API key could be read on the way."
         )
+
+
+def _is_out_of_time(error: Exception) -> bool:
+    """Return whether a certificate was refused because of the time."""
+    if not isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return False
+    why = error.certificate_error
+    return (
+        isinstance(why, ssl.SSLCertVerificationError)
+        and why.verify_code in _OUT_OF_TIME
+    )
 
 
 def _pause_s(reply: _Reply) -> float | None:

@@ -9,18 +9,27 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 
-from twokey.gateway.client.claim_receipts import ClaimReceipts
+from twokey.gateway.client.claim_receipts import OUT_OF_TIME, ClaimReceipts
 from twokey.gateway.client.http_connection import HttpConnection
-from twokey.gateway.errors import BadJson, KeyRefused, NotAllowed
+from twokey.gateway.errors import (
+    BadJson,
+    ClockWrong,
+    KeyRefused,
+    NotAllowed,
+    TwokeyError,
+)
 from twokey.gateway.protocol import http_api, strict_json
 from twokey.gateway.protocol.call_progress import CallBegun, CallEnd, CallProgress
+from twokey.gateway.protocol.idempotency import one_write
 from twokey.gateway.protocol.records import EditRecord, Result, RunRef
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.turn_texts import check_texts
 from twokey.gateway.protocol.wire import (
     AgentNote,
     CallOutcome,
+    Claimed,
     ClaimReply,
     ClaimRequest,
     EditsKnown,
@@ -64,7 +73,12 @@ class HttpGateway:
         return await self.connection.ask(http_api.SUBMIT, _with_schemas_of_json(turn))
 
     async def claim(self, request: ClaimRequest) -> ClaimReply:
-        """Ask to run a call; see `Gateway.claim`."""
+        """Ask to run a call; see `Gateway.claim`.
+
+        Raises:
+            ClockWrong: when it was granted, and its receipt is out of its time by the
+                clock of this machine, which is not the gateway's.
+        """
         try:
             reply = await self.connection.ask(http_api.CLAIM, request)
         except KeyRefused:
@@ -74,7 +88,28 @@ class HttpGateway:
             return Refused(reason=str(error))
         # A receipt has the time of the gateway's clock; there is no store here to ask.
         now_s = time.time()  # noqa: TID251 - the same
-        return self._receipts.verified(reply, request, now_s)
+        verified = self._receipts.verified(reply, request, now_s)
+        if isinstance(reply, Claimed) and verified == Refused(reason=OUT_OF_TIME):
+            await self._wait_for_clock(request.item_id, reply.fence)
+        return verified
+
+    async def _wait_for_clock(self, item_id: str, fence: int) -> None:
+        """Give back what only a wrong clock keeps from running.
+
+        Raises:
+            ClockWrong: where the gateway's answers say so. Who else answers there can
+                let calls wait by this, and run none.
+        """
+        problem = self.connection.clock.problem
+        if not problem:
+            return
+        # Else it would end as a doubt that people have to clear up.
+        with suppress(TwokeyError), one_write():
+            await self.release(item_id, fence, has_begun=False)
+        raise ClockWrong(
+            f"{problem} The receipt of an approved call is out of its time, so the "
+            "call did not run; it runs once the clock is right."
+        )
 
     async def heartbeat(self, item_id: str, fence: int) -> bool:
         """Keep a claim; see `Gateway.heartbeat`."""

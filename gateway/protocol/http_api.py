@@ -42,6 +42,9 @@ MAX_BODY_BYTES = 4 * 1024 * 1024
 LEASE_HEADER = "Twokey-Lease"
 """Names the lease on a thread under which a process asks, see `RemoteLease`."""
 
+CLOCK_HEADER = "Twokey-Clock-Ahead"
+"""Says by how many seconds the clock of who asks is ahead, if it is not right."""
+
 Q = TypeVar("Q")
 A = TypeVar("A")
 

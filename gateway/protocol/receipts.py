@@ -265,7 +265,9 @@ def check_time(receipt: Receipt, now_s: float) -> None:
         )
     if now_s >= receipt.exp + SKEW_S:
         raise NotVerified(
-            "expired", f"it has ended {now_s - receipt.exp:.0f} s ago; claim again"
+            "expired",
+            f"it has ended {now_s - receipt.exp:.0f} s ago; claim again, and compare "
+            "the clocks if it is new",
         )
 
 

@@ -16,8 +16,10 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 
+from twokey.gateway.approvals.security import SecurityEvent, SecurityKind
 from twokey.gateway.errors import SettingsError, StoreUnavailable
 from twokey.gateway.failures import log_failure
+from twokey.gateway.reference_clock import offset_sentence
 from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.processes import AgentCheckpoints, Processes, ProcessInfo
 from twokey.gateway.store.store import Store
@@ -41,6 +43,8 @@ class Registration:
     Attributes:
         problem: why it does not fit any more; "" while it does. It was stopped for a
             while, and another one joined that does not fit.
+
+    It also compares the clock of this machine with the store's.
     """
 
     def __init__(self, store: Store, keys: Keys, process: ProcessInfo) -> None:
@@ -84,6 +88,7 @@ class Registration:
             with suppress(StoreUnavailable):
                 await self._store.processes.stay(self._keys, self._name, self._process)
                 await self._look()
+                await self._compare_clocks()
 
     async def _look(self) -> None:
         """Look whether this process still fits; a corrupt row changes nothing."""
@@ -98,6 +103,35 @@ class Registration:
         if problem and problem != self.problem:
             logger.error("process.does_not_fit why=%s", problem)
         self.problem = problem
+
+    @property
+    def problems(self) -> list[str]:
+        """Return what an operator should mend at this process."""
+        return [one for one in (self.problem, clock_problem(self._store)) if one]
+
+    async def _compare_clocks(self) -> None:
+        """Tell others how far off the clock is, and report it when it gets wrong."""
+        ahead_s = round(self._store.conn.clock.offset_s)
+        before_s, mine = self._process.ahead_s, self._process
+        # Not each second of a clock that drifts: others are told in a sentence.
+        if abs(ahead_s - before_s) <= 1 and bool(ahead_s) == bool(before_s):
+            return
+        self._process = mine.with_(ahead_s=ahead_s)
+        await self._store.processes.stay(self._keys, self._name, self._process)
+        if not ahead_s:
+            logger.info("process.clock_right")
+            return
+        logger.error("process.clock_wrong ahead_s=%+d", ahead_s)
+        await self._store.security.report(
+            self._keys,
+            SecurityEvent(
+                kind=SecurityKind.CLOCK_WRONG,
+                tenant=mine.tenant,
+                about="clock",
+                name=f"{mine.role} {mine.where}",
+                evidence="ahead" if ahead_s > 0 else "behind",
+            ),
+        )
 
     async def leave(self) -> None:
         """Leave; who is not reached forgets it by itself."""
@@ -194,9 +228,20 @@ def kept_by(process: ProcessInfo) -> list[AgentCheckpoints]:
 
 
 async def process_problems(store: Store, keys: Keys) -> list[str]:
-    """Return what is wrong with other processes: refused, or missing."""
+    """Return what is wrong with processes: refused, missing, or a wrong clock."""
     found = await store.processes.read(keys)
-    return [*found.refused, *await unserved(store, keys)]
+    clocks = sorted(
+        offset_sentence(f"the {one.role} {one.where}", one.ahead_s, "the store's")
+        for one, _ in found.alive.values()
+        if one.ahead_s
+    )
+    return [*found.refused, *clocks, *await unserved(store, keys)]
+
+
+def clock_problem(store: Store) -> str:
+    """Return how far the clock of this machine is from the store's; "" if it is not."""
+    ahead_s = store.conn.clock.offset_s
+    return offset_sentence("this machine", ahead_s, "the store's") if ahead_s else ""
 
 
 async def unserved(store: Store, keys: Keys) -> list[str]:

@@ -17,6 +17,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError, RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from twokey.gateway.reference_clock import ReferenceClock
 from twokey.gateway.store.cluster import Cluster
 from twokey.gateway.store.confirming import Confirmer, LostWriteError
 from twokey.gateway.store.multiplexed import (
@@ -80,12 +81,13 @@ class Connection:
     Attributes:
         secrets: what seals its texts, the one in use first.
         encrypts: whether texts of people, agents and tools are encrypted.
+        clock: the store's clock, as read last by `ProcessStore`.
         confirmed_by: so many replicas must have what a script writes before it counts.
         resent: how often something was sent again, and may have been done before.
     """
 
     def __init__(self, url: str, *, is_embedded: bool = False) -> None:
-        self.url = url
+        self.url, self.clock = url, ReferenceClock()
         self.secrets = tuple[bytes, ...]()
         self.encrypts = False
         self.confirmed_by = self.resent = 0
@@ -97,8 +99,7 @@ class Connection:
     async def close(self) -> None:
         """Close every connection, of the other loops as well."""
         here = asyncio.get_running_loop()
-        # A copy: another thread may open a connection meanwhile.
-        for loop, servers in list(self._servers.items()):
+        for loop, servers in list(self._servers.items()):  # others may open one now
             if loop is here:
                 await servers.close()
             elif loop.is_running():

@@ -46,6 +46,8 @@ class ProcessInfo(Record, extra="ignore"):
         shown: the same for people.
         seals: id of the key with which it seals buttons; "" for a gateway.
         accepts: ids of all keys whose seals it accepts.
+        ahead_s: by how much its machine's clock is ahead of the store's; 0 where it is
+            right, as far as people can see.
     """
 
     role: str
@@ -58,6 +60,7 @@ class ProcessInfo(Record, extra="ignore"):
     shown: str = ""
     seals: str = ""
     accepts: tuple[str, ...] = ()
+    ahead_s: int = 0
 
 
 class AgentCheckpoints(Record, extra="ignore"):
@@ -101,8 +104,11 @@ class ProcessStore:
 
     async def read(self, keys: Keys) -> Processes:
         """Return what is registered; raises `StoreUnavailable`."""
+        clock = self._conn.clock
+        asked_s = clock.asking()
         raw, time = await self._conn.transaction(["HGETALL", keys.members], ["TIME"])
         now_ms = milliseconds(time)
+        clock.answered(now_ms / 1000, asked_s)
         alive: dict[str, tuple[ProcessInfo, int]] = {}
         kept: dict[tuple[str, str], AgentCheckpoints] = {}
         refused: list[str] = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field
@@ -254,7 +253,7 @@ class ThreadStore:
             facts = changed(found.facts)
             body = packed(facts.model_dump_json(exclude_defaults=True))
             # Also above those that were lost with their facts.
-            number = max(found.number + 1, time.time_ns() // 1_000_000)
+            number = max(found.number + 1, int(self._conn.clock.now_s() * 1000))
             after = self._sealing.sealed(
                 Sealed.FACTS, (key,), number.to_bytes(_NUMBER_BYTES) + body
             )

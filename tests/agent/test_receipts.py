@@ -19,7 +19,7 @@ from twokey.agent.deep_agents import gated_subagents
 from twokey.agent.scripted_model import calling
 from twokey.gateway.approvals.decisions import Approve
 from twokey.gateway.client import choice
-from twokey.gateway.client.claim_receipts import NOT_PROVEN, ClaimReceipts
+from twokey.gateway.client.claim_receipts import NOT_PROVEN, OUT_OF_TIME, ClaimReceipts
 from twokey.gateway.client.http_gateway import HttpGateway
 from twokey.gateway.errors import SettingsError
 from twokey.gateway.protocol.wire import (
@@ -126,8 +126,9 @@ async def test_an_agent_with_the_gateways_key_verifies_each_claim(
     assert verified(granted, claim.with_(item_id="ap.1")) == refused
     assert verified(granted, later_s=929) == granted
     # An old answer that somebody kept.
-    assert verified(granted, later_s=931) == refused
-    assert verified(granted, later_s=-31) == refused
+    late = Refused(reason=OUT_OF_TIME)
+    assert verified(granted, later_s=931) == late
+    assert verified(granted, later_s=-31) == late
     # An answer that lets nothing run needs no proof.
     assert verified(Busy()) == Busy()
 

@@ -19,8 +19,9 @@ _KEPT = {
     "idempotency-key",
     "twokey-lease",
     "twokey-take-lease",
+    "twokey-clock-ahead",
 }
-_DROPPED = {"transfer-encoding", "connection", "date", "server", "content-length"}
+_DROPPED = {"transfer-encoding", "connection", "server", "content-length"}
 
 
 class Fate(StrEnum):

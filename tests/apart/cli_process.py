@@ -6,12 +6,17 @@ import os
 import sys
 from typing import Any
 
+import pytest
+
+from tests.patience import be_patient
 from twokey.cli.main import run
 from twokey.gateway.store.store import Store
 
 LEASE = "APART_LEASE_MS"
 
 if __name__ == "__main__":
+    # Again, where this process was not forked from one that has done so.
+    be_patient(pytest.MonkeyPatch())
     defaults: Any = Store.__init__.__kwdefaults__
     defaults["lease_ms"] = int(os.environ[LEASE])
     sys.exit(run())

@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import socket
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Collection, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -17,6 +17,7 @@ import yaml
 from tests.apart.agent_process import AGENT, TOOL
 from tests.apart.between import EFFECT, Act, Between, Fate
 from tests.apart.cli_process import LEASE
+from tests.apart.moved_clock import MovedClock, Spawned
 from tests.conftest import eventually
 from tests.forked import Forked
 from tests.patience import WAIT_S
@@ -60,16 +61,19 @@ class Member:
     words: tuple[str, ...]
     env: Mapping[str, str]
     log: Path
-    process: Forked | None = None
+    clock: MovedClock | None = None
+    process: Forked | Spawned | None = None
 
     async def start(self) -> None:
         """Start it; it is ready a while later."""
-        self.process = await asyncio.to_thread(
-            Forked, *self.words, env=self.env, merged=True
-        )
-        self._reading = asyncio.create_task(
-            asyncio.to_thread(_kept, self.process, self.log)
-        )
+        process = await asyncio.to_thread(self._begin)
+        self.process = process
+        self._reading = asyncio.create_task(asyncio.to_thread(_kept, process, self.log))
+
+    def _begin(self) -> Forked | Spawned:
+        if self.clock is None:
+            return Forked(*self.words, env=self.env, merged=True)
+        return self.clock.start(*self.words, env=self.env)
 
     async def says(self, words: str) -> None:
         """Wait until its log has some words; fail when it ends before that."""
@@ -99,7 +103,7 @@ class Member:
         await self.start()
 
 
-def _kept(process: Forked, log: Path) -> None:
+def _kept(process: Forked | Spawned, log: Path) -> None:
     with log.open("a", encoding="utf-8") as file:
         for line in process.stdout:
             file.write(line)
@@ -112,6 +116,8 @@ class House:
 
     Attributes:
         cuts: networks to the store and to Slack, by whose they are.
+        clocks: of processes whose clock can be moved, by whose they are.
+        urls: where each process says whether it works.
     """
 
     folder: Path
@@ -121,14 +127,17 @@ class House:
     between: Between
     env: Mapping[str, str]
     cuts: dict[str, Proxy] = field(default_factory=dict[str, Proxy])
+    clocks: dict[str, MovedClock] = field(default_factory=dict[str, MovedClock])
     members: dict[str, Member] = field(default_factory=dict[str, Member])
+    urls: dict[str, str] = field(default_factory=dict[str, str])
     key: str = ""
+    settings: Settings = field(kw_only=True)
     clicked: set[str] = field(default_factory=set[str])
 
-    async def start_agent(self, thread: str) -> Member:
+    async def start_agent(self, thread: str, **more: str) -> Member:
         """Start the agent's process for a thread, or start it again."""
         env = {k: v for k, v in self.env.items() if not k.startswith("TWOKEY_")}
-        env |= {"TWOKEY_GATEWAY": self.between.url, "TWOKEY_API_KEY": self.key}
+        env |= {"TWOKEY_GATEWAY": self.between.url, "TWOKEY_API_KEY": self.key, **more}
         member = Member(
             (
                 *("tests.apart.agent_process", thread),
@@ -136,11 +145,24 @@ class House:
             ),
             env,
             self.folder / f"{thread}.log",
+            self.clocks.get("agent"),
         )
         self.members["agent"] = member
         self.between.thread = thread
         await member.start()
         return member
+
+    async def new_key(self, lives: timedelta) -> str:
+        """Return an API key of the agent that ends after a while."""
+        seals = api_key_seals(self.settings)
+        keys = ApiKeyStore(self.store, seals, tenant="default")
+        now = await keys.now()
+        new = new_api_key(
+            seals, name="a", tenant="default", agents=[AGENT], now=now,
+            expires_at=now + lives,
+        )  # fmt: skip
+        await keys.add(new.kept, "test")
+        return new.text
 
     async def approvals(self, thread: str) -> list[Approval]:
         """Return what the thread asked, oldest first."""
@@ -207,29 +229,40 @@ class House:
 
 @asynccontextmanager
 async def open_house(
-    folder: Path, *, lease_ms: int = LEASE_MS
+    folder: Path,
+    *,
+    lease_ms: int = LEASE_MS,
+    policy: Mapping[str, object] = POLICY,
+    mode: SlackMode = SlackMode.SOCKET,
+    moved: Collection[str] = (),
 ) -> AsyncGenerator[House]:
     """Run a gateway and a bot, and give what an agent needs.
 
     Args:
         folder: for everything that is kept.
         lease_ms: how long what a killed agent held is kept for it.
+        policy: in force.
+        mode: how Slack reaches the bot.
+        moved: of whom the clock can be moved.
     """
     async with AsyncExitStack() as opened:
         enter = opened.enter_async_context
         engine = opened.enter_context(EmbeddedEngine(folder / "store"))
         sandbox = await enter(Sandbox(port=0))
-        port = _free_port()
+        port, bot_port = _free_port(), _free_port()
         config = folder / "twokey.yml"
         listen = {"listen": f"127.0.0.1:{port}"}
-        config.write_text(yaml.safe_dump({"policy": POLICY, "api": listen}))
+        config.write_text(yaml.safe_dump({"policy": dict(policy), "api": listen}))
         machine = {
             name: value
             for name, value in os.environ.items()
             if not name.startswith(("TWOKEY_", "SLACK_"))
         }
-        given = environment(sandbox, folder, SlackMode.SOCKET, machine)
+        given = environment(sandbox, folder, mode, machine)
         given |= {"TWOKEY_SECRET": SECRET, "NO_COLOR": "1"}
+        given["TWOKEY_SLACK_PORT"] = str(bot_port)
+        if mode is SlackMode.HTTP:
+            sandbox.deliver_http(f"http://127.0.0.1:{bot_port}/slack/events")
         cuts = {
             "gateway-store": await enter(Proxy(engine.url)),
             "bot-store": await enter(Proxy(engine.url)),
@@ -240,10 +273,13 @@ async def open_house(
         opened.push_async_callback(store.close)
         between = await enter(Between(f"http://127.0.0.1:{port}"))
         reviews = ReviewService(store, PolicyFile(settings.policy))
-        house = House(folder, sandbox, store, reviews, between, given, cuts)
+        house = House(
+            folder, sandbox, store, reviews, between, given, cuts, settings=settings
+        )
         between.before_effect = house.was_allowed
-        seals = api_key_seals(settings)
-        keys = ApiKeyStore(store, seals, tenant="default")
+        house.clocks = {one: MovedClock(folder / f"{one}.clock") for one in moved}
+        for name, at in (("gateway", port), ("bot", bot_port)):
+            house.urls[name] = f"http://127.0.0.1:{at}"
         for name in ("gateway", "bot"):
             env = {**given, "TWOKEY_REDIS_URL": cuts[f"{name}-store"].url}
             env[LEASE] = str(lease_ms)
@@ -255,17 +291,14 @@ async def open_house(
                     sandbox.url, slack
                 )
             words = ("tests.apart.cli_process", "--config", str(config), name)
-            house.members[name] = Member(words, env, folder / f"{name}.log")
+            house.members[name] = Member(
+                words, env, folder / f"{name}.log", house.clocks.get(name)
+            )
             opened.push_async_callback(house.members[name].kill)
             await house.members[name].start()
         await house.members["gateway"].says("reach it at")
-        now = await keys.now()
-        new = new_api_key(
-            seals, name="a", tenant="default", agents=[AGENT], now=now,
-            expires_at=now + timedelta(hours=2),
-        )  # fmt: skip
-        await keys.add(new.kept, "test")
-        house.key = new.text
+        await house.members["bot"].says("serves workspace")
+        house.key = await house.new_key(timedelta(hours=2))
         yield house
         for member in house.members.values():
             await member.kill()

@@ -36,7 +36,10 @@ def apart(valkey_url: str, keyring: Keyring) -> Generator[ApiStack]:
         async with serving(harness) as stack:
             stack.api.limits = RateLimits(10**9)
             stack.api.decisions = Decisions(
-                PersonTokens(SETTINGS, fetch=Issuer().fetch), harness.reviews
+                PersonTokens(
+                    SETTINGS, now_s=store.conn.clock.now_s, fetch=Issuer().fetch
+                ),
+                harness.reviews,
             )
             await _in_every_state(stack)
             found.append(stack)

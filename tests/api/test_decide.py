@@ -35,7 +35,10 @@ async def stack(store: Store, issuer: Issuer) -> AsyncGenerator[ApiStack]:
     harness = ServiceHarness(store)
     async with serving(harness) as found:
         tokens = PersonTokens(
-            SETTINGS, fetch=issuer.fetch, clock_s=lambda: issuer.now_s
+            SETTINGS,
+            now_s=store.conn.clock.now_s,
+            fetch=issuer.fetch,
+            clock_s=lambda: issuer.now_s,
         )
         found.api.decisions = Decisions(tokens, harness.reviews)
         yield found
@@ -320,7 +323,12 @@ async def test_an_address_counts_once_it_is_verified(
     by_mail = SETTINGS.model_copy(
         update={"claim": "email", "reviewers": {"ana@x": SETTINGS.reviewers["ana"]}}
     )
-    tokens = PersonTokens(by_mail, fetch=issuer.fetch, clock_s=lambda: 0.0)
+    tokens = PersonTokens(
+        by_mail,
+        now_s=stack.harness.store.conn.clock.now_s,
+        fetch=issuer.fetch,
+        clock_s=lambda: 0.0,
+    )
     stack.api.decisions = Decisions(tokens, stack.harness.reviews)
     refused = [
         await ask(stack, verdict, issuer.token(email="ana@x")),
@@ -398,6 +406,7 @@ async def test_a_vote_of_somebody_unlisted_is_asked_about(
     people = {"chloe": SETTINGS.reviewers["chloe"]}
     tokens = PersonTokens(
         SETTINGS.model_copy(update={"reviewers": people}),
+        now_s=stack.harness.store.conn.clock.now_s,
         fetch=issuer.fetch,
         clock_s=lambda: 0.0,
     )

@@ -9,13 +9,19 @@ import pytest
 from tests.api.issuer import SETTINGS, Issuer
 from twokey.gateway.api.person_tokens import AGAIN_S, PersonTokens
 from twokey.gateway.api.refusals import Refusal
+from twokey.gateway.reference_clock import ReferenceClock
 
 
 async def test_nobody_waits_for_a_key_that_somebody_else_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     issuer = Issuer()
-    tokens = PersonTokens(SETTINGS, fetch=issuer.fetch, clock_s=lambda: issuer.now_s)
+    tokens = PersonTokens(
+        SETTINGS,
+        now_s=ReferenceClock().now_s,
+        fetch=issuer.fetch,
+        clock_s=lambda: issuer.now_s,
+    )
     await tokens.reviewer(issuer.token())
     issuer.now_s += AGAIN_S
     asked, answers = asyncio.Event(), asyncio.Event()

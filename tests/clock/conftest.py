@@ -70,17 +70,14 @@ def _connected(url: str) -> Any:
 def moved_server() -> Generator[tuple[str, Clock]]:
     """Start an embedded Valkey as the product does, under a clock of its own."""
     try:
-        library = faketime.library()
+        faketime.library()
     except faketime.NoFaketime as missing:
         pytest.fail(str(missing), pytrace=False)
     folder = Path(tempfile.mkdtemp(prefix="tk-clock-")).resolve()
     clock = Clock(folder / "ahead")
-    surroundings = (
-        f"LD_PRELOAD={library}",
-        f"FAKETIME_TIMESTAMP_FILE={clock.file}",
-        "FAKETIME_NO_CACHE=1",
-        "FAKETIME_DONT_FAKE_MONOTONIC=1",
-    )
+    surroundings = [
+        f"{name}={value}" for name, value in faketime.variables(clock.file).items()
+    ]
 
     def command(of: Path, socket: str) -> list[str]:
         words = server_command(of, socket)

@@ -32,6 +32,23 @@ def library() -> str:
     return found
 
 
+def variables(file: Path) -> dict[str, str]:
+    """Return by which variables a process follows the clock of a file.
+
+    Only the time of day follows it: nobody can set the clocks that count from the
+    start of a machine.
+
+    Raises:
+        NoFaketime: it is not installed.
+    """
+    return {
+        "LD_PRELOAD": library(),
+        "FAKETIME_TIMESTAMP_FILE": str(file),
+        "FAKETIME_NO_CACHE": "1",
+        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+    }
+
+
 def _installed() -> str | None:
     found = (path for place in PLACES for path in Path(place).glob(f"**/{NAME}"))
     return next((str(path) for path in found), None)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import eventually
+from twokey.gateway.approvals.security import SecurityKind
 from twokey.gateway.errors import SettingsError
+from twokey.gateway.reference_clock import ReferenceClock
 from twokey.gateway.resume.checkpoints import open_checkpoints
 from twokey.gateway.running import gateway_process
 from twokey.gateway.service.process_check import process_problems, registered, unserved
+from twokey.gateway.service.security_events import security_events
 from twokey.gateway.store.processes import AgentCheckpoints, ProcessInfo
 from twokey.gateway.store.store import Store
 
@@ -66,6 +70,37 @@ async def test_a_second_gateway_with_another_database_is_refused_and_that_is_tol
         assert "'checkpoints'" in sentence
         async with registered(store, gateway("one")), registered(store, gateway("one")):
             pass
+
+
+async def test_a_process_whose_clock_is_set_wrong_says_so_until_it_is_right(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    keys, set_by = store.keys_of_tenant("t"), [0.0]
+    store.conn.clock = ReferenceClock(
+        wall_s=lambda: time.time() + set_by[0]  # noqa: TID251 - what a test moves
+    )
+    async with registered(store, gateway("one")) as registration:
+        assert registration.problems == []
+        for set_by[0], side in ((7200.0, "ahead of"), (-7200.0, "behind")):
+            [problem] = registration.problems
+            assert problem.endswith(f"s {side} the store's; set it by NTP.")
+
+            async def is_told(side: str = side) -> bool:
+                told = await process_problems(store, keys)
+                return any("gateway host-one:1" in one and side in one for one in told)
+
+            await eventually(is_told)
+        set_by[0] = 0.0
+
+        async def is_right() -> bool:
+            return not await process_problems(store, keys)
+
+        await eventually(is_right)
+    assert store.security.counts[SecurityKind.CLOCK_WRONG] == 2
+    assert caplog.text.count("process.clock_wrong") == 2
+    found = [one async for one in security_events(store, "t")]
+    assert [one.reason for one in found] == ["clock_wrong"] * 2
+    assert {one.data["name"] for one in found} == {"gateway host-one:1"}
 
 
 @pytest.mark.parametrize(

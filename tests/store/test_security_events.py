@@ -150,7 +150,7 @@ async def test_what_anybody_can_cause_is_audited_and_not_posted(store: Store) ->
         if not kind.is_announced:
             await store.security.report(keys, FOUND.with_(kind=kind))
 
-    assert len(await _audited(store)) == 4
+    assert len(await _audited(store)) == 5
     assert await _announced(store, keys) == []
 
 

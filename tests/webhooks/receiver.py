@@ -64,12 +64,16 @@ class Receiver:
         return await self.answer(request)
 
 
-def make_certificate(folder: Path) -> tuple[Path, Path]:
-    """Write a certificate that is its own authority, and its key."""
+def make_certificate(folder: Path, days: float = 0) -> tuple[Path, Path]:
+    """Write a certificate that is its own authority, and its key.
+
+    It is valid now; or so many days later, or before, by less than two.
+    """
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "twokey tests")])
     now = datetime.fromtimestamp(time.time(), UTC)  # noqa: TID251 - a certificate is
     # valid by the clock of this machine.
+    now += timedelta(days=days)
     names = [x509.DNSName(one) for one in (HOST, "localhost")]
     made = (
         x509.CertificateBuilder()

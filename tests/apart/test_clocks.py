@@ -1,0 +1,254 @@
+"""Move the clock of one process by two hours: the store decides what time it is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncGenerator
+from datetime import timedelta
+from itertools import count
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.apart.agent_process import AGENT, RECEIPT_KEYS, TOOL
+from tests.apart.between import Act, Fate
+from tests.apart.house import LONG_S, POLICY, House, open_house
+from tests.apart.test_kills import executed, said
+from tests.bot.signed import signed_headers
+from tests.conftest import eventually
+from twokey.gateway.approvals.record import Approval
+from twokey.gateway.client.http_gateway import HttpGateway
+from twokey.gateway.config import SlackMode
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.wire import ProposedCall, Turn, TurnRef
+from twokey.gateway.service.process_check import process_problems
+from twokey.gateway.service.security_events import security_events
+from twokey.gateway.trust.key_folder import Role
+from twokey.gateway.trust.keyring import Keyring
+
+pytestmark = pytest.mark.slow
+
+TWO_HOURS = 7200
+WAYS = (TWO_HOURS, -TWO_HOURS)
+STAGES = ("submit answered", "claim sent", "running")
+
+
+SOON, POLICY_OF_BOTH = (
+    "pay_soon",
+    {
+        **POLICY,
+        "tools": {
+            TOOL: {"tier": "approve", "expires_in": "1h"},
+            "pay_soon": {"tier": "approve", "expires_in": "4s"},
+        },
+    },
+)
+
+
+@pytest.fixture
+def victim() -> str:
+    return ""
+
+
+@pytest.fixture
+async def house(tmp_path: Path, victim: str) -> AsyncGenerator[House]:
+    async with open_house(
+        tmp_path,
+        policy=POLICY_OF_BOTH,
+        # By HTTP: what Slack signs is then compared with a clock.
+        mode=SlackMode.HTTP,
+        moved=[victim] if victim else ["gateway", "bot", "agent"],
+    ) as found:
+        yield found
+
+
+def moves(house: House, victim: str, ahead_s: int) -> Act:
+    async def act() -> Fate:
+        house.clocks[victim].move(ahead_s)
+        return Fate.PASSED
+
+    return act
+
+
+async def is_ready(house: House, name: str) -> tuple[bool, str]:
+    async with httpx.AsyncClient() as client:
+        reply = await client.get(f"{house.urls[name]}/readyz", timeout=LONG_S)
+    return reply.status_code == 200, reply.text
+
+
+def side(ahead_s: int) -> str:
+    return "ahead of" if ahead_s > 0 else "behind"
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("victim", ["gateway", "bot", "agent"])
+async def test_whosever_clock_is_moved_and_whenever_the_call_runs_once(
+    house: House, victim: str
+) -> None:
+    for ahead_s in WAYS:
+        for stage in STAGES:
+            house.clocks[victim].move(0)
+            thread = f"{victim}{ahead_s:+d}-{stage.replace(' ', '-')}"
+            house.between.acts[thread, stage] = moves(house, victim, ahead_s)
+            async with house.people(thread):
+                agent = await house.start_agent(thread)
+                assert await agent.ended() == 0, (thread, said(house, thread))
+                await executed(house, thread)
+            assert not house.between.acts
+        await is_told(house, victim, ahead_s)
+    house.clocks[victim].move(0)
+    if victim != "agent":
+        await is_right(house, victim)
+
+
+async def is_told(house: House, victim: str, ahead_s: int) -> None:
+    """Hold that operators are told of a clock, by everything they look at."""
+    keys = house.store.keys_of_tenant("default")
+
+    async def is_event() -> bool:
+        names = [
+            one.data["name"]
+            async for one in security_events(house.store, "default")
+            if one.reason == "clock_wrong"
+        ]
+        return len({*names}) == 1 and len(names) == 1 + (ahead_s < 0)
+
+    await eventually(is_event, within_s=LONG_S)
+    if victim == "agent":
+        # It says so itself, too.
+        thread = house.between.thread
+        sign = "+" if ahead_s > 0 else "-"
+        assert f"clock_differs ahead_s={sign}" in said(house, thread)
+        return
+    house.clocks[victim].move(ahead_s)
+    is_good, text = await is_ready(house, victim)
+    assert not is_good
+    assert f"s {side(ahead_s)} the store's; set it by NTP" in text
+
+    async def is_known_to_others() -> bool:
+        told = await process_problems(house.store, keys)
+        return any(f"the {victim} " in one and side(ahead_s) in one for one in told)
+
+    await eventually(is_known_to_others, within_s=LONG_S)
+
+
+async def is_right(house: House, victim: str) -> None:
+    """Hold that nobody is told any more of a clock that was set right."""
+    keys = house.store.keys_of_tenant("default")
+    assert (await is_ready(house, victim))[0]
+
+    async def is_forgotten() -> bool:
+        return not await process_problems(house.store, keys)
+
+    await eventually(is_forgotten, within_s=LONG_S)
+
+
+async def test_who_starts_with_a_wrong_clock_says_so_and_does_not_start(
+    house: House,
+) -> None:
+    for name in ("gateway", "bot"):
+        member = house.members[name]
+        for ahead_s in WAYS:
+            await member.kill()
+            house.clocks[name].move(ahead_s)
+            await member.start()
+            assert await member.ended() != 0
+            log = member.log.read_text(encoding="utf-8")
+            sign = "-" if ahead_s > 0 else "+"
+            found = rf"The server's clock is {re.escape(sign)}7\d+\.\d s from this"
+            assert len(re.findall(found, log)) == 1
+            assert "switch on NTP on both" in log
+        house.clocks[name].move(0)
+        await member.start()
+
+    # An agent starts, says it, and is served: it has no say about time.
+    for ahead_s in WAYS:
+        thread = f"starts{ahead_s:+d}"
+        house.clocks["agent"].move(ahead_s)
+        async with house.people(thread):
+            agent = await house.start_agent(thread)
+            assert await agent.ended() == 0, said(house, thread)
+            await executed(house, thread)
+        assert "gateway.clock_differs" in said(house, thread)
+
+
+def turn(tool: str, name: str) -> Turn:
+    call = ProposedCall(tool_call_id="c1", tool=tool, args={"amount": 9})
+    ref = TurnRef(agent=AGENT, thread=f"{tool}-{name}", message_id="m1")
+    return Turn(ref=ref, calls=(call,))
+
+
+async def test_calls_and_keys_end_by_the_clock_of_the_store(house: House) -> None:
+    gateway = HttpGateway(house.between.url, house.key)
+    for ahead_s in WAYS:
+        ends = await house.new_key(timedelta(seconds=4))
+        for name in ("gateway", "bot"):
+            house.clocks[name].move(ahead_s)
+        for tool in (TOOL, SOON):
+            await gateway.submit(turn(tool, str(ahead_s)))
+        [soon] = await house.approvals(f"{SOON}-{ahead_s}")
+
+        async def has_ended(soon: Approval = soon, ahead_s: int = ahead_s) -> bool:
+            now_ms = await house.store.conn.now_ms("")
+            [item] = await house.items(f"{SOON}-{ahead_s}")
+            assert item.state in {ItemState.PENDING, ItemState.EXPIRED}
+            if item.state is ItemState.PENDING:
+                return False
+            # Read after the time, so that it is not later than the end.
+            assert now_ms >= soon.expires_at_ms - 1000
+            return True
+
+        await eventually(has_ended, within_s=LONG_S)
+        [item] = await house.items(f"{TOOL}-{ahead_s}")
+        assert item.state is ItemState.PENDING
+
+        async def is_refused(key: str = ends) -> bool:
+            return (await asked(house, key)).status_code == 401
+
+        assert (await asked(house, house.key)).status_code == 200
+        await eventually(is_refused, within_s=LONG_S)
+    await gateway.aclose()
+
+
+async def asked(house: House, key: str) -> httpx.Response:
+    headers = {"Authorization": f"Bearer {key}"}
+    async with httpx.AsyncClient(headers=headers) as client:
+        return await client.get(f"{house.urls['gateway']}/v1/approvals")
+
+
+async def test_no_old_request_of_slack_is_new_by_a_clock_of_before(
+    house: House,
+) -> None:
+    # Nothing that anybody handles; a request of its own each time.
+    secret, bodies = house.sandbox.signing_secret, (b"a=%d" % n for n in count())
+    url = f"{house.urls['bot']}/slack/events"
+    now_s = await house.store.conn.now_ms("") // 1000
+    async with httpx.AsyncClient() as client:
+        for ahead_s in WAYS:
+            house.clocks["bot"].move(ahead_s)
+            for at_s in (now_s + ahead_s, now_s):
+                body = next(bodies)
+                headers = signed_headers(secret, body, timestamp=str(at_s))
+                reply = await client.post(url, content=body, headers=headers)
+                is_refused = reply.status_code == 401
+                assert is_refused is (at_s != now_s), (ahead_s, reply.text)
+    log = house.members["bot"].log.read_text(encoding="utf-8")
+    assert "why=timestamp_outside_window age_s=" in log
+
+
+async def test_an_agent_that_verifies_receipts_waits_for_its_clock_to_be_right(
+    house: House,
+) -> None:
+    keyring = Keyring.of(house.settings)
+    keys = "\n".join(one.text for one in keyring.verifying(Role.GATEWAY))
+    for ahead_s in WAYS:
+        house.clocks["agent"].move(ahead_s)
+        thread = f"receipts{ahead_s:+d}"
+        async with house.people(thread):
+            agent = await house.start_agent(thread, **{RECEIPT_KEYS: keys})
+            await agent.says("error=ClockWrong")
+            assert not house.between.effects.get(thread)
+            house.clocks["agent"].move(0)
+            assert await agent.ended() == 0, said(house, thread)
+            await executed(house, thread)

@@ -1,0 +1,80 @@
+"""A clock elsewhere is known between two looks, whatever becomes of ours."""
+
+from __future__ import annotations
+
+import pytest
+
+from twokey.gateway.reference_clock import ReferenceClock, offset_sentence
+
+
+class Machine:
+    """A machine whose wall clock is set, and whose other one is not."""
+
+    def __init__(self) -> None:
+        self.wall_s, self.elapsed_s = 1_000_000.0, 50.0
+
+    def wait(self, seconds: float) -> None:
+        self.wall_s += seconds
+        self.elapsed_s += seconds
+
+    def clock(self) -> ReferenceClock:
+        return ReferenceClock(
+            elapsed_s=lambda: self.elapsed_s, wall_s=lambda: self.wall_s
+        )
+
+
+def test_it_goes_on_while_ours_is_set() -> None:
+    machine = Machine()
+    clock = machine.clock()
+    assert clock.now_s() == machine.wall_s, "nothing else is known yet"
+    assert clock.offset_s == 0
+    clock.answered(1_000_000.0, clock.asking())
+
+    machine.wait(10)
+    machine.wall_s += 7200
+
+    assert clock.now_s() == 1_000_010.0
+    assert clock.offset_s == 7200
+    machine.wall_s -= 14400
+    assert clock.offset_s == -7200
+
+
+def test_what_people_cannot_see_is_no_offset() -> None:
+    machine = Machine()
+    clock = machine.clock()
+    clock.answered(machine.wall_s - 4.9, clock.asking())
+    assert clock.offset_s == 0
+    clock.answered(machine.wall_s - 5.1, clock.asking())
+    assert clock.offset_s == pytest.approx(5.1)
+
+
+def test_an_answer_that_took_long_says_little() -> None:
+    machine = Machine()
+    clock = machine.clock()
+    clock.answered(machine.wall_s, clock.asking())
+    asked_s = clock.asking()
+    machine.wait(20)
+
+    # Made at once, and held up for 20 seconds on its way.
+    clock.answered(machine.wall_s - 20, asked_s)
+
+    assert clock.now_s() == machine.wall_s
+    assert clock.offset_s == 0
+
+
+def test_where_all_answers_take_long_they_count_once_the_last_is_old() -> None:
+    machine = Machine()
+    clock = machine.clock()
+    for set_by_s in (0, 7200):
+        asked_s = clock.asking()
+        machine.wait(61)
+        clock.answered(machine.wall_s + set_by_s, asked_s)
+
+    assert abs(clock.offset_s + 7200) < 31
+
+
+def test_it_says_which_clock_is_wrong_and_what_to_do() -> None:
+    assert offset_sentence("this machine", 7200.4, "the store's") == (
+        "The clock of this machine is 7200 s ahead of the store's; set it by NTP."
+    )
+    assert "7200 s behind" in offset_sentence("the bot b:1", -7200, "the store's")

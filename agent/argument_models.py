@@ -12,7 +12,7 @@ import json
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Container, Mapping
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, cast
 
 from langchain_core.tools import BaseTool
@@ -20,9 +20,16 @@ from pydantic import AliasChoices, BaseModel, TypeAdapter, create_model
 from pydantic import v1 as pydantic_v1
 from pydantic.json_schema import GenerateJsonSchema
 
-from twokey.agent.injected_arguments import without_injected
+from twokey.agent.injected_arguments import (
+    MadeOf,
+    injected_into,
+    without_injected,
+)
 from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.strict_json import JsonObject
+
+_PLAIN = frozenset({str, int, float, bool, type(None)})
+"""Types whose values are serialized as what they are."""
 
 
 class ArgumentModel(ABC):
@@ -70,8 +77,12 @@ class ArgumentModel(ABC):
         )
 
     def _renamed(self, written: dict[str, Any]) -> dict[str, Any]:
-        names = {key: self._read_as[name] for key, name in self._fields.items()}
+        names = self._names
         return {names.get(key, key): value for key, value in written.items()}
+
+    @cached_property
+    def _names(self) -> dict[str, str]:
+        return {key: self._read_as[name] for key, name in self._fields.items()}
 
 
 def argument_model(tool: BaseTool) -> ArgumentModel:
@@ -80,6 +91,31 @@ def argument_model(tool: BaseTool) -> ArgumentModel:
     Raises:
         TypeError: when the tool has no pydantic model.
     """
+    made_of = MadeOf.of(tool)
+    return _model_of(tool) if made_of is None else _known_model(made_of)[0]
+
+
+def read_by(
+    tool: BaseTool, args: Mapping[str, Any]
+) -> tuple[ArgumentModel, dict[str, Any]]:
+    """Return what reads the arguments of a tool, and those that its caller may give.
+
+    Raises:
+        TypeError: when the tool has no pydantic model.
+    """
+    made_of = MadeOf.of(tool)
+    if made_of is None:
+        return _model_of(tool), without_injected(tool, args)
+    model, injected = _known_model(made_of)
+    return model, {name: one for name, one in args.items() if name not in injected}
+
+
+@lru_cache(maxsize=512)
+def _known_model(made_of: MadeOf) -> tuple[ArgumentModel, frozenset[str]]:
+    return _model_of(made_of.tool), injected_into(made_of)
+
+
+def _model_of(tool: BaseTool) -> ArgumentModel:
     schema: object = tool.args_schema
     if not isinstance(schema, type):
         raise TypeError(f"The tool {tool.name!r} has no model of its arguments.")
@@ -110,6 +146,7 @@ class _Model(ArgumentModel):
             # them later.
             anything: dict[str, Any] = dict.fromkeys(injected, (Any, None))
             self._model = create_model(schema.__name__, __base__=schema, **anything)
+        self._excluded = {*self._injected, *self._model.model_computed_fields}
         config = self._model.model_config
         by_name = config.get("populate_by_name") or config.get("validate_by_name")
         for name, field in self._model.model_fields.items():
@@ -131,7 +168,9 @@ class _Model(ArgumentModel):
         model = cast("BaseModel", instance)
         # Computed fields are serialized but not parsed: with them in it, the document
         # could not be parsed again.
-        excluded = {*self._injected, *type(model).model_computed_fields}
+        excluded = self._excluded
+        if type(model) is not self._model:  # a validator may return another one
+            excluded = {*self._injected, *type(model).model_computed_fields}
         shown = model.model_dump(
             mode="json", by_alias=True, exclude=excluded, warnings=False
         )
@@ -258,6 +297,8 @@ def _normalized(value: object, shown: object) -> object:
     Pydantic serializes a secret as stars, which the tool would get. The order of a set
     differs between processes, and would change the hash.
     """
+    if type(value) in _PLAIN:
+        return shown
     reveal = getattr(value, "get_secret_value", None)
     if callable(reveal) and isinstance(shown, str):
         secret = reveal()

@@ -16,8 +16,7 @@ effort: when the gateway does not answer then, the agent goes on.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Generator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -28,6 +27,7 @@ from twokey.agent import tool_messages
 from twokey.agent.bridge import Shell, ask_with_retries
 from twokey.agent.execution import HANDED_OFF
 from twokey.agent.grants import Grant
+from twokey.gateway.context_values import Inside
 from twokey.gateway.errors import LeaseLost, NotAllowed, ThreadUnavailable, TwokeyError
 from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.call_progress import (
@@ -43,6 +43,8 @@ from twokey.gateway.protocol.wire import TurnRef, Verdict
 MAX_PAYLOAD_CHARS = 64 * 1024
 """Largest output that the gateway keeps; there are many such calls. It is needed only
 until the thread's next checkpoint holds it."""
+
+_NOT_KEPT = CallBegun(keeps_result=False)
 
 logger = logging.getLogger(__name__)
 R = TypeVar("R")
@@ -92,7 +94,7 @@ async def run_auto_approved(
     if not begun.may_run:
         return RanEarlier(begun.result)
     try:
-        with _current_call(call):
+        with Inside(_running, call):
             result = await run()
     except ParentCommand:
         # Not a pause: the tool is done and hands off to the parent graph.
@@ -147,6 +149,8 @@ class _Call:
     is_entered: bool = False
 
     async def begin(self) -> CallBegun:
+        if not self.gateway().keeps_calls():
+            return _NOT_KEPT
         try:
             return await self._progress("begin")
         except (LeaseLost, NotAllowed):
@@ -201,12 +205,3 @@ class _Call:
 
 
 _running: ContextVar[_Call | None] = ContextVar("twokey_auto_approved", default=None)
-
-
-@contextmanager
-def _current_call(call: _Call) -> Generator[None]:
-    token = _running.set(call)
-    try:
-        yield
-    finally:
-        _running.reset(token)

@@ -21,7 +21,7 @@ from pydantic import JsonValue, ValidationError
 from pydantic import v1 as pydantic_v1
 from referencing.exceptions import Unresolvable
 
-from twokey.agent.argument_models import ArgumentModel, argument_model
+from twokey.agent.argument_models import ArgumentModel, read_by
 from twokey.agent.injected_arguments import without_injected
 from twokey.gateway.errors import BadJson
 from twokey.gateway.protocol import digest, strict_json
@@ -61,14 +61,14 @@ def canonical_args(tool: BaseTool, args: JsonObject) -> JsonObject:
     Raises:
         ArgumentMismatch: when they do not fit the tool, or have no canonical document.
     """
-    given = _plain(caller_args(tool, args))
     schema = tool.args_schema
+    if isinstance(schema, type):
+        model, shown = read_by(tool, args)
+        return _canonical(model, _plain(shown))
+    given = _plain(caller_args(tool, args))
     if isinstance(schema, dict):
         _check_json_schema(cast("JsonObject", schema), given)
-        return given
-    if schema is None:
-        return given
-    return _canonical(argument_model(tool), given)
+    return given
 
 
 def plain(args: object) -> JsonObject:
@@ -127,7 +127,7 @@ def _is_alike(one: object, other: object, depth: int) -> bool:
 
 def _canonical(model: ArgumentModel, given: JsonObject) -> JsonObject:
     first, written = _read(model, given)
-    if same(written, given):
+    if written is given or same(written, given):
         return written  # the document itself was given, and is read as itself
     second, again = _read(model, written)
     # Pydantic does not validate defaults: ``amount: Decimal = 0`` is an int here. The
@@ -168,8 +168,10 @@ def _read(model: ArgumentModel, given: JsonObject) -> tuple[object, JsonObject]:
         raise ArgumentMismatch(
             f"the tool's schema could not read them ({type(error).__name__})"
         ) from error
-    written = _plain(model.write(instance))
-    defaulted = model.defaulted(instance)
+    shown, defaulted = model.write(instance), model.defaulted(instance)
+    if not defaulted and _is_alike(shown, given, 0):
+        return instance, given  # which is plain: nothing is left to be done
+    written = _plain(shown)
     if defaulted:
         # A default such as ``limit: int = None`` does not fit its own type. Parsing
         # would refuse it, so it is left out and the tool fills it in.

@@ -8,8 +8,7 @@ or jumped over there is no grant, and the tool does not run.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -72,18 +71,25 @@ _RECHECK = "_twokey_recheck"
 _current: ContextVar[_GrantUse | None] = ContextVar("twokey_grant", default=None)
 
 
-@contextmanager
-def grant_scope(grant: Grant) -> Generator[None]:
+class grant_scope:  # noqa: N801 - used as a function, in `with`
     """Make this grant available, once, to the tool that runs in this context."""
-    use = _GrantUse(grant)
-    token = _current.set(use)
-    try:
-        yield
-    finally:
+
+    __slots__ = ("_token", "_use")
+
+    def __init__(self, grant: Grant) -> None:
+        self._use = _GrantUse(grant)
+
+    def __enter__(self) -> None:
+        """Make it available."""
+        self._token = _current.set(self._use)
+
+    def __exit__(self, *_: object) -> None:
+        """End it."""
+        use = self._use
         # A thread or task that outlives the call keeps this context. Closed, the grant
         # is of no use there.
         use.is_open = False
-        _current.reset(token)
+        _current.reset(self._token)
 
 
 def grant() -> Grant:

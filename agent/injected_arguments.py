@@ -18,42 +18,57 @@ from pydantic import BaseModel
 
 def without_injected(tool: BaseTool, args: Mapping[str, Any]) -> dict[str, Any]:
     """Return arguments without the injected ones."""
-    kind = type(tool)
-    # A class of somebody's own may decide otherwise for each of its instances.
-    is_plain = (
-        isinstance(tool, StructuredTool)
-        and isinstance(tool.args_schema, type)
-        and kind._filter_injected_args is BaseTool._filter_injected_args  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - LangChain's own notion of injected
-        and kind._injected_args_keys is StructuredTool._injected_args_keys  # noqa: SLF001  # pyright: ignore[reportPrivateUsage, reportUnknownMemberType] - as above
-    )
-    if not is_plain:
+    made_of = MadeOf.of(tool)
+    if made_of is None:
         return _asked(tool, args)
-    made_of = _MadeOf(cast("StructuredTool", tool))
-    try:
-        injected = _injected(made_of)
-    except TypeError:  # a callable that cannot be hashed
-        return _asked(tool, args)
+    injected = injected_into(made_of)
     return {name: value for name, value in args.items() if name not in injected}
 
 
-class _MadeOf:
+class MadeOf:
     """The function and the schema of a tool: alike, they have the same arguments."""
 
-    __slots__ = ("key", "tool")
+    __slots__ = ("_hash", "key", "tool")
 
     def __init__(self, tool: StructuredTool) -> None:
         self.key: Hashable = (tool.func, tool.coroutine, tool.args_schema)
         self.tool = tool
+        self._hash = hash(self.key)
+
+    @classmethod
+    def of(cls, tool: BaseTool) -> MadeOf | None:
+        """Return what a tool is made of; None where that does not say all of it."""
+        kind = type(tool)
+        # A class of somebody's own may decide otherwise for each of its instances.
+        is_plain = _is_plain(kind) and isinstance(tool.args_schema, type)
+        if not is_plain:
+            return None
+        try:
+            return cls(cast("StructuredTool", tool))
+        except TypeError:  # a callable that cannot be hashed
+            return None
 
     def __hash__(self) -> int:
-        return hash(self.key)
+        """Return the hash of what the tool is made of."""
+        return self._hash
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _MadeOf) and self.key == other.key
+        """Return whether both are made of the same."""
+        return isinstance(other, MadeOf) and self.key == other.key
+
+
+@lru_cache(maxsize=256)
+def _is_plain(kind: type[BaseTool]) -> bool:
+    return (
+        issubclass(kind, StructuredTool)
+        and kind._filter_injected_args is BaseTool._filter_injected_args  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - LangChain's own notion of injected
+        and kind._injected_args_keys is StructuredTool._injected_args_keys  # noqa: SLF001  # pyright: ignore[reportPrivateUsage, reportUnknownMemberType] - as above
+    )
 
 
 @lru_cache(maxsize=512)
-def _injected(made_of: _MadeOf) -> frozenset[str]:
+def injected_into(made_of: MadeOf) -> frozenset[str]:
+    """Return the names that no caller of such a tool gives, as far as it knows any."""
     schema = cast("Any", made_of.tool.args_schema)
     is_v2 = issubclass(schema, BaseModel)
     fields = schema.model_fields if is_v2 else schema.__fields__

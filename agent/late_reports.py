@@ -37,7 +37,12 @@ async def fetch_reports(
     Raises:
         ThreadUnavailable: when the gateway cannot say.
     """
-    asked = [_item_of(message) for message in messages if _is_reconciled(message)]
+    asked = [
+        _item_of(message)
+        for message in messages
+        # All of them are looked at before each model call.
+        if message.additional_kwargs and _is_reconciled(message)
+    ]
     # Newest first, so that the bound leaves out the oldest.
     ids = [*dict.fromkeys(each for each in reversed(asked) if each)][:MAX_ASKED]
     ref = turns.turn_ref(caller.agent, "") if ids else None
@@ -51,6 +56,8 @@ def with_reports(
     messages: Sequence[AnyMessage], reports: Mapping[str, LateReport]
 ) -> list[AnyMessage]:
     """Return the input of a model call in which every late report stands once."""
+    if not reports:
+        return [*messages]
     remaining = dict(reports)
     placed: list[AnyMessage] = []
     for message in messages:

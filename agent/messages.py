@@ -99,7 +99,8 @@ def carried_edits(state: Mapping[str, Any]) -> list[EditRecord]:
     return [
         record
         for message in cast("Sequence[object]", state.get("messages") or ())
-        if isinstance(message, ToolMessage)
+        # Most carry nothing, and all of them are looked at before each model call.
+        if isinstance(message, ToolMessage) and message.additional_kwargs
         for record, _ in records_on(message)
     ]
 
@@ -162,15 +163,17 @@ def without_lookalikes(message: ToolMessage) -> ToolMessage:
         for key, value in message.additional_kwargs.items()
         if key not in OUR_KEYS
     }
-    update: dict[str, object] = {
-        "content": _map_texts(message.content, edits.defuse),
-        "additional_kwargs": kwargs,
-    }
+    update: dict[str, object] = {}
+    content: Content = message.content
+    if (defused := _map_texts(content, edits.defuse)) != content:
+        update["content"] = defused
+    if len(kwargs) != len(message.additional_kwargs):
+        update["additional_kwargs"] = kwargs
     artifact = cast("object", message.artifact)
     if isinstance(artifact, dict):
         members = cast("dict[object, object]", artifact)
         update["artifact"] = {k: v for k, v in members.items() if k not in OUR_KEYS}
-    return message.model_copy(update=update)
+    return message.model_copy(update=update) if update else message
 
 
 def with_data(message: ToolMessage, data: Mapping[str, object]) -> ToolMessage:
@@ -235,7 +238,13 @@ def restate_edits(
     """
     doubtful = {record.item_id: record for record in unknown}
     known = doubtful | {record.item_id: record for record in records}
-    cleaned = [_without_known_texts(message, known.values()) for message in messages]
+    cleaned = [
+        # Every mark begins with a bracket, and most messages hold none.
+        message
+        if isinstance(message.content, str) and "[" not in message.content
+        else _without_known_texts(message, known.values())
+        for message in messages
+    ]
     if not known:
         return cleaned
     placed: list[AnyMessage] = []
@@ -271,7 +280,6 @@ def records_on(message: ToolMessage) -> list[tuple[EditRecord, bool]]:
 def _records(entries: Iterable[object]) -> list[EditRecord]:
     found: list[EditRecord] = []
     for entry in entries:
-        # Most results carry none, and all of them are read before each model call.
         if entry is None:
             continue
         try:
@@ -292,7 +300,7 @@ def without_edit_texts(message: ToolMessage) -> ToolMessage:
 def _without_known_texts(
     message: AnyMessage, records: Iterable[EditRecord]
 ) -> AnyMessage:
-    if not isinstance(message, ToolMessage | HumanMessage):
+    if not isinstance(message, (ToolMessage, HumanMessage)):
         return message
     ours = list(records)
     return _map_content(message, lambda text: edits.defuse(_without(text, ours)))

@@ -17,12 +17,10 @@ import logging
 from collections.abc import (
     Awaitable,
     Callable,
-    Generator,
     Iterable,
     Mapping,
     Sequence,
 )
-from contextlib import contextmanager
 from types import CoroutineType
 from typing import Any, TypeVar, cast
 
@@ -71,6 +69,7 @@ from twokey.agent.tool_invocation import Handler
 from twokey.agent.turns import TwokeyState
 from twokey.agent.verdict_cache import VerdictCache
 from twokey.gateway.client.choice import current_gateway, given_gateway
+from twokey.gateway.context_values import Inside
 from twokey.gateway.errors import TwokeyError
 from twokey.gateway.gates.gate import Gate
 from twokey.gateway.protocol.port import Gateway
@@ -195,7 +194,8 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
         async def run(changed: ToolCallRequest) -> ToolResult:
             return handler(changed)
 
-        with self._tool_scope(request):
+        inherited, checked = self._tool_scope(request)
+        with inherited, checked:
             return _as_hook(drive(self._call(Blocking(), request, run)))
 
     async def awrap_tool_call(
@@ -208,7 +208,8 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
         async def run(changed: ToolCallRequest) -> ToolResult:
             return await handler(changed)
 
-        with self._tool_scope(request):
+        inherited, checked = self._tool_scope(request)
+        with inherited, checked:
             return _as_hook(await self._call(Awaiting(), request, run))
 
     def wrap_model_call(
@@ -251,12 +252,10 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
     ) -> CoroutineType[Any, Any, ToolMessage | Command[Any]]:
         return type(self).awrap_tool_call(self, request, handler)  # type: ignore[return-value]  # a coroutine function returns one
 
-    @contextmanager
-    def _tool_scope(self, request: ToolCallRequest) -> Generator[None]:
+    def _tool_scope(self, request: ToolCallRequest) -> tuple[Inside[Any], Inside[Any]]:
         """Pass overrides and the check of tool starts to everything inside a tool."""
         inherited = overrides.inherit(request.state.get(overrides.STATE))
-        with inherited, tool_starts.checked(self.agent):
-            yield
+        return inherited, tool_starts.checked(self.agent)
 
     def _caller(self, shell: Shell) -> Caller:
         schemas = self._interrupts.schemas if self._interrupts else {}

@@ -57,6 +57,8 @@ def with_message_ids(answer: ModelResponse[Any]) -> ModelResponse[Any]:
 
     A turn is submitted, and kept, under the id of its message.
     """
+    if not any(isinstance(one, AIMessage) and one.id is None for one in answer.result):
+        return answer
     result = [
         message.model_copy(update={"id": str(uuid.uuid4())})
         if isinstance(message, AIMessage) and message.id is None

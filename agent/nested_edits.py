@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from twokey.agent import nesting
+from twokey.gateway.context_values import Inside
 from twokey.gateway.protocol import run_context
 from twokey.gateway.protocol.records import EditRecord, RunRef
 
@@ -23,12 +24,9 @@ _inside: ContextVar[list[EditRecord] | None] = ContextVar("twokey_inside", defau
 def collect_edits(run_ref: RunRef) -> Generator[list[EditRecord]]:
     """Collect the edits that agents inside the running tool report, of this run."""
     found: list[EditRecord] = []
-    token = _inside.set(found)
-    try:
-        with run_context.in_run(run_ref), nesting.own_conversation():
-            yield found
-    finally:
-        _inside.reset(token)
+    in_run = run_context.in_run(run_ref)
+    with Inside(_inside, found), in_run, nesting.own_conversation():
+        yield found
 
 
 def is_nested() -> bool:

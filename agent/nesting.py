@@ -10,12 +10,11 @@ a tool has a conversation of its own, which begins at the namespace of that tool
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from contextlib import contextmanager
 from contextvars import ContextVar
 
 from langgraph.config import get_config
 
+from twokey.gateway.context_values import Inside
 from twokey.gateway.errors import GraphError
 from twokey.gateway.protocol.records import RunRef, is_inside
 from twokey.gateway.protocol.run_context import current_run
@@ -56,15 +55,10 @@ def nested_in(agent: str, thread: str, ns: str) -> RunRef | None:
     return None if is_own else run_ref
 
 
-@contextmanager
-def own_conversation() -> Generator[None]:
+def own_conversation() -> Inside[str]:
     """Give the agents inside this block, in this task, a conversation of their own."""
     ns = str(get_config().get("configurable", {}).get("checkpoint_ns", ""))
-    token = _conversation.set(ns)
-    try:
-        yield
-    finally:
-        _conversation.reset(token)
+    return Inside(_conversation, ns)
 
 
 def is_inside_tool(ref: TurnRef) -> bool:

@@ -14,14 +14,14 @@ policy says ``batch: {by: task, …}``, calls of one task share a card.
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import Any, cast
 
 from langgraph.config import get_config
 from pydantic import Field, ValidationError
 
+from twokey.gateway.context_values import Inside
 from twokey.gateway.protocol.records import Record
 from twokey.gateway.protocol.verbs import Verb
 from twokey.gateway.protocol.wire import MAX_TASK, CallHint
@@ -53,15 +53,9 @@ class Overrides(Record):
 _outer: ContextVar[tuple[Any, ...]] = ContextVar("twokey_overrides", default=())
 
 
-@contextmanager
-def inherit(rows: object) -> Generator[None]:
+def inherit(rows: object) -> Inside[tuple[Any, ...]]:
     """Make agents inside a tool inherit the overrides of the outer agent."""
-    inherited = tuple(cast("list[Any]", rows or ()))
-    token = _outer.set(inherited)
-    try:
-        yield
-    finally:
-        _outer.reset(token)
+    return Inside(_outer, tuple(cast("list[Any]", rows or ())))
 
 
 def read_overrides(context: object) -> list[Any]:

@@ -131,10 +131,10 @@ def prepare_calls(
             continue  # refused with a sentence when the turn is drafted
         call_id = call["id"] or ""
         name = call["name"]
-        found[call_id] = replace(
-            _prepared(name, original, tools, kept.get(call_id)),
-            is_question=is_question(name, tools.get(name)),
-        )
+        one = _prepared(name, original, tools, kept.get(call_id))
+        if is_question(name, tools.get(name)):
+            one = replace(one, is_question=True)
+        found[call_id] = one
     return found
 
 

@@ -27,7 +27,8 @@ def clean_result(result: ToolResult, history: Sequence[AnyMessage]) -> ToolResul
     def change(message: ToolMessage) -> ToolMessage:
         # The whole message must be equal: with a copied id alone a tool could keep a
         # forged mark.
-        if message == known.get(message.tool_call_id):
+        earlier = known.get(message.tool_call_id)
+        if earlier is not None and message == earlier:
             return message
         return messages.without_lookalikes(message)
 

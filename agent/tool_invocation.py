@@ -35,7 +35,8 @@ async def invoke(
         # Checked again right before the run: a new version of the program may parse the
         # same arguments differently than when people decided.
         tool = prepared_calls.runnable(request.tool_call["name"], request.tool, args)
-        exact = with_args(request, args).override(tool=share_guarded(tool))
+        call = cast("Any", {**request.tool_call, "args": args})
+        exact = request.override(tool_call=call, tool=share_guarded(tool))
         return clean_result(await run(exact), request.state["messages"])
     except NotAllowed as error:
         # Not raised: the tool node would end the run, and the model could not correct

@@ -24,8 +24,6 @@ a tool. Neither is a start in a thread that copies neither context nor configura
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator
-from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 from uuid import UUID
@@ -34,6 +32,7 @@ from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.tracers.context import register_configure_hook
 
 from twokey.agent import grants
+from twokey.gateway.context_values import Inside
 from twokey.gateway.errors import UngatedTool
 from twokey.gateway.protocol.run_context import excepted
 
@@ -98,12 +97,6 @@ _check: ContextVar[StartCheck | None] = ContextVar("twokey_tool_starts", default
 register_configure_hook(_check, inheritable=True)
 
 
-@contextmanager
-def checked(agent: str) -> Generator[None]:
+def checked(agent: str) -> Inside[StartCheck | None]:
     """Check every tool start below this block; the outermost agent's check is kept."""
-    check = _check.get() or StartCheck(agent, excepted())
-    token = _check.set(check)
-    try:
-        yield
-    finally:
-        _check.reset(token)
+    return Inside(_check, _check.get() or StartCheck(agent, excepted()))

@@ -296,24 +296,27 @@ def kept_verdict(
     It is a denial when there is none. A verdict counts only for the message, the call
     id, the tool and the arguments that it was given for.
     """
+
     # From here on whatever is missing or cannot be read is a refusal: anybody who
     # writes checkpoints writes this state.
-    refusal = denial(call["name"], call["id"] or "", NO_VERDICT)
+    def refused(reason: str = NO_VERDICT) -> tuple[Verdict, JsonObject]:
+        return denial(call["name"], call["id"] or "", reason), {}
+
     if [each["id"] for each in message.tool_calls].count(call["id"]) != 1:
-        return refusal.with_(reason=DUPLICATE_ID), {}
+        return refused(DUPLICATE_ID)
     note = cast("dict[str, Any]", state.get("twokey_turn") or {})
     try:
         # Only this one is parsed: each resume of a sibling runs this again.
         verdict = Verdict.model_validate(note["verdicts"][call["id"]])
     except (KeyError, TypeError, ValidationError):
-        return refusal, {}
+        return refused()
     if note.get("message_id") != message.id:
-        return refusal, {}
+        return refused()
     if verdict.kind is VerdictKind.DENY:
         return verdict, {}
     args = _submitted_args(state, call)
     if args is None or not is_about(verdict, call["name"], call["id"] or "", args):
-        return refusal, {}
+        return refused()
     return verdict, args
 
 

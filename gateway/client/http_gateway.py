@@ -128,6 +128,10 @@ class HttpGateway:
         question = http_api.Release(item_id=item_id, fence=fence, has_begun=has_begun)
         await self.connection.ask(http_api.RELEASE, question)
 
+    def keeps_calls(self) -> bool:
+        """Return True: the gateway itself knows under which lease it is asked."""
+        return True
+
     async def report_progress(self, progress: CallProgress) -> CallBegun:
         """Ask to run a call without a record; see `Gateway.report_progress`."""
         return await self.connection.ask(http_api.REPORT_PROGRESS, progress)

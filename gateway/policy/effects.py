@@ -10,6 +10,7 @@ from twokey.gateway.errors import BadJson
 from twokey.gateway.policy.effective_rules import EffectiveRules
 from twokey.gateway.policy.expressions import compiled, value_at
 from twokey.gateway.policy.name_check import SAME
+from twokey.gateway.policy.remembered import Remembered
 from twokey.gateway.policy.rules import Policy, RaiseRule
 from twokey.gateway.policy.window_keys import window_key
 from twokey.gateway.protocol import digest
@@ -46,10 +47,10 @@ def effect_of(
         declared_schema: JSON Schema of the arguments as the agent declares it; the
             policy's own wins.
     """
-    rule = EffectiveRules(policy, agent, tool).first
-    schema = rule.args_schema or declared_schema
+    same_by, own_schema = _compared.of(policy, agent, tool)
+    schema = own_schema or declared_schema
     try:
-        compared = _named(rule.same_by, args, schema) or _all(args, schema)
+        compared = _named(same_by, args, schema) or _all(args, schema)
         body = digest.canonical([tool, compared])
     except BadJson:
         return ""
@@ -63,7 +64,7 @@ def asks_for_precedents(policy: Policy) -> bool:
 
 def reads_precedents(policy: Policy, agent: str, tool: str) -> bool:
     """Return whether a rule of this tool asks for precedents."""
-    return _reads(EffectiveRules(policy, agent, tool).raising())
+    return _is_read.of(policy, agent, tool)
 
 
 def reads_moment(policy: Policy, agent: str, tool: str) -> bool:
@@ -103,3 +104,18 @@ def _all(args: JsonObject, schema: JsonObject | None) -> JsonValue:
         return window_key(args, schema)
     except ValueError:  # no arguments at all
         return written
+
+
+def _what_is_compared(
+    policy: Policy, agent: str, tool: str
+) -> tuple[tuple[str, ...], JsonObject | None]:
+    rule = EffectiveRules(policy, agent, tool).first
+    return rule.same_by, rule.args_schema
+
+
+def _reads_precedents(policy: Policy, agent: str, tool: str) -> bool:
+    return _reads(EffectiveRules(policy, agent, tool).raising())
+
+
+_compared = Remembered(_what_is_compared)
+_is_read = Remembered(_reads_precedents)

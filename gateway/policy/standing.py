@@ -12,6 +12,7 @@ from datetime import timedelta
 from twokey.gateway.approvals.similar import Bounds
 from twokey.gateway.policy.effective_rules import EffectiveRules
 from twokey.gateway.policy.evaluate import Evaluation
+from twokey.gateway.policy.remembered import Remembered
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.policy.similar_rules import SimilarRule
 from twokey.gateway.protocol.strict_json import JsonObject
@@ -56,7 +57,14 @@ class Chosen:
 
 def similar_rule(policy: Policy, agent: str, tool: str) -> SimilarRule | None:
     """Return how far standing approvals of a tool may go; None: there are none."""
+    return _similar.of(policy, agent, tool)
+
+
+def _allow_similar(policy: Policy, agent: str, tool: str) -> SimilarRule | None:
     return EffectiveRules(policy, agent, tool).first.allow_similar
+
+
+_similar = Remembered(_allow_similar)
 
 
 def evaluate_standing(

@@ -15,7 +15,7 @@ from pydantic import JsonValue
 
 from twokey.gateway.approvals.invisible_characters import is_hidden
 from twokey.gateway.errors import BadJson
-from twokey.gateway.policy.schema_lookup import Shape, shape_at
+from twokey.gateway.policy.schema_lookup import shape_at
 from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.strict_json import JsonObject
 
@@ -27,6 +27,7 @@ _NUMERIC = frozenset({"integer", "number"})
 _NUMBER = re.compile(
     r"[+-]?(?=\.?[0-9])[0-9_]*(?:\.[0-9_]*)?(?:e[+-]?[0-9]{1,3})?", re.ASCII
 )
+_NUMBER_BEGINS = frozenset("+-.0123456789")
 _MAX_DIGITS = 300
 """A longer string is kept as it is."""
 
@@ -64,9 +65,13 @@ def _keyed(
         case int() | float() if not isinstance(value, bool):
             return _text(_canonical(value))
         case str():
-            shape = Shape() if schema is None else shape_at(schema, path)
-            is_number = bool(shape.kinds) and shape.kinds <= _NUMERIC | {"null"}
-            return _number(_text(value)) if is_number else _text(value)
+            text = _text(value)
+            # What begins otherwise spells no number, whatever is declared.
+            if schema is None or text[:1] not in _NUMBER_BEGINS:
+                return text
+            kinds = shape_at(schema, path).kinds
+            is_number = bool(kinds) and kinds <= _NUMERIC | {"null"}
+            return _number(text) if is_number else text
         case list():
             return [
                 _keyed(one, schema, (*path, str(index)))

@@ -39,6 +39,8 @@ EDIT_TAG = "twokey/v1/edit"
 _PREFIX = "sha256:"
 _ARGS_FIRST = '{"args":'
 _DECODER = json.JSONDecoder()
+_TEXT = frozenset({str})
+_CONTAINERS = frozenset({dict, list})
 
 
 def canonical(value: JsonValue) -> bytes:
@@ -83,6 +85,9 @@ def _written(value: object, depth: int) -> str:
     kind = type(value)
     if kind is str:
         return encode_basestring(cast("str", value))
+    # Texts stand inline below, one level deeper than what holds them.
+    if depth == MAX_DEPTH and kind in _CONTAINERS and value:
+        raise _Odd
     if kind is list:
         elements = cast("list[object]", value)
         rows = [
@@ -94,7 +99,9 @@ def _written(value: object, depth: int) -> str:
     if kind is dict:
         members = cast("dict[str, object]", value)
         rows = [
-            f"{encode_basestring(key)}:{_written(members[key], depth + 1)}"
+            f"{encode_basestring(key)}:{encode_basestring(one)}"
+            if type(one := members[key]) is str
+            else f"{encode_basestring(key)}:{_written(one, depth + 1)}"
             for key in _ordered(members)
         ]
         return f"{{{','.join(rows)}}}"
@@ -145,11 +152,12 @@ def _read_back(value: object, depth: int) -> JsonValue:
 
 
 def _ordered(members: dict[str, object]) -> list[str]:
-    if all(type(key) is str and key.isascii() for key in members):
-        return sorted(members)
-    # By UTF-16 code units (section 3.2.3); what is no text has no `encode`.
-    if any(type(key) is not str for key in members):
+    # By the very type, as above.
+    if {*map(type, members)} - _TEXT:
         raise _Odd
+    if "".join(members).isascii():
+        return sorted(members)
+    # By UTF-16 code units (section 3.2.3).
     return sorted(members, key=lambda key: key.encode("utf-16-be"))
 
 

@@ -8,25 +8,26 @@ belongs inside one `one_write`; another question, even of the same words, does n
 from __future__ import annotations
 
 import uuid
-from collections.abc import Generator
-from contextlib import contextmanager
 from contextvars import ContextVar
+
+from twokey.gateway.context_values import Inside
 
 HEADER = "Idempotency-Key"
 
-_current: ContextVar[str] = ContextVar("twokey_idempotency_key", default="")
+# Attempts that copied the context share the write, and so its key.
+_current: ContextVar[dict[str, str] | None] = ContextVar(
+    "twokey_idempotency_key", default=None
+)
 
 
-@contextmanager
-def one_write() -> Generator[None]:
+def one_write() -> Inside[dict[str, str] | None]:
     """Let all attempts inside the block be one write."""
-    token = _current.set(uuid.uuid4().hex)
-    try:
-        yield
-    finally:
-        _current.reset(token)
+    # Its key is made when it is asked for: a gateway in this process takes none.
+    return Inside(_current, {})
 
 
 def key_of_write() -> str:
     """Return the key of the write around this code, a new one outside of any."""
-    return _current.get() or uuid.uuid4().hex
+    write = _current.get()
+    # One step, so that two attempts at once cannot make two keys.
+    return (write if write is not None else {}).setdefault(HEADER, uuid.uuid4().hex)

@@ -65,6 +65,14 @@ class Gateway(Protocol):
         """
         ...
 
+    def keeps_calls(self) -> bool:
+        """Return whether a lease decides in this context about calls without a record.
+
+        False where each of them may run as often as its agent runs it: then nobody
+        needs to ask with `report_progress` whether one may begin.
+        """
+        ...
+
     async def report_progress(self, progress: CallProgress) -> CallBegun:
         """Ask to run a call without a record, or say what happens to one."""
         ...

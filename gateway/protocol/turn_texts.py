@@ -20,12 +20,15 @@ def check_texts(turn: Turn) -> None:
                 f"A turn was submitted with {name}='', so no call was evaluated or "
                 "ran. Submit it with the name that it has."
             )
-    for where, text in _texts(turn):
-        if not _is_unicode(text):
-            raise NotAllowed(
-                f"The {where} {text!r} holds half of a surrogate pair, so nothing of "
-                "this turn was evaluated or ran. Submit it as Unicode."
-            )
+    texts = [*_texts(turn)]
+    # All at once: two halves that come together here are no pair.
+    if _is_unicode("".join([text for _, text in texts])):
+        return
+    where, text = next(row for row in texts if not _is_unicode(row[1]))
+    raise NotAllowed(
+        f"The {where} {text!r} holds half of a surrogate pair, so nothing of this turn "
+        "was evaluated or ran. Submit it as Unicode."
+    )
 
 
 def _texts(turn: Turn) -> Iterator[tuple[str, str]]:

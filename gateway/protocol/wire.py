@@ -6,6 +6,7 @@ The same records go through the in-process port and, one day, over HTTP as JSON.
 from __future__ import annotations
 
 from enum import StrEnum
+from functools import lru_cache
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -47,13 +48,19 @@ class TurnRef(Record):
     @property
     def run_ref(self) -> RunRef:
         """Return the run that this turn belongs to."""
-        return self.nested_in or RunRef(agent=self.agent, thread=self.thread)
+        return self.nested_in or _outermost(self.agent, self.thread)
 
     @property
     def names(self) -> dict[str, str]:
         """Return what tells this turn from every other one."""
         # Not dumped: they are texts, and are asked for eight times a call.
         return {name: it for name, it in self.__dict__.items() if name != "nested_in"}
+
+
+@lru_cache(maxsize=256)
+def _outermost(agent: str, thread: str) -> RunRef:
+    # Made once: a call asks for that of its turn seven times.
+    return RunRef(agent=agent, thread=thread)
 
 
 class CallHint(Record):

@@ -11,22 +11,17 @@ from __future__ import annotations
 
 from twokey.gateway.policy.effective_rules import EffectiveRules
 from twokey.gateway.policy.evaluate import Evaluation, evaluate
+from twokey.gateway.policy.remembered import Remembered
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.protocol.wire import ProposedCall, Turn
 
-_MOST = 1024
-"""Of how many tools what the policy says is remembered: agents choose their names."""
-
-
-_Known = dict[tuple[str, str], Evaluation | None]
-
 
 class AlwaysAuto:
-    """What one policy says of tools whose calls it always lets run."""
+    """What policies say of tools whose calls they always let run."""
 
     def __init__(self) -> None:
-        self._known: tuple[Policy | None, _Known] = (None, {})
+        self._said = Remembered(_always)
 
     def evaluations(self, policy: Policy, turn: Turn) -> list[Evaluation] | None:
         """Return what is said of each call; None when not every one always runs."""
@@ -35,22 +30,11 @@ class AlwaysAuto:
             return None
         found: list[Evaluation] = []
         for call in turn.calls:
-            one = self._of(policy, turn.ref.agent, call.tool)
+            one = self._said.of(policy, turn.ref.agent, call.tool)
             if one is None or not _is_plain(call):
                 return None
             found.append(one)
         return found
-
-    def _of(self, policy: Policy, agent: str, tool: str) -> Evaluation | None:
-        # By identity: to compare policies takes longer than to ask one.
-        of_policy, known = self._known
-        if of_policy is not policy or len(known) >= _MOST:
-            known = {}
-            # In one step: a thread with another policy must not add to these.
-            self._known = policy, known
-        if (agent, tool) not in known:
-            known[agent, tool] = _always(policy, agent, tool)
-        return known[agent, tool]
 
 
 def _is_plain(call: ProposedCall) -> bool:

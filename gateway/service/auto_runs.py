@@ -25,6 +25,10 @@ logger = logging.getLogger(__name__)
 class AutoRunService(PolicyService):
     """Calls without a record."""
 
+    def keeps_calls(self) -> bool:
+        """Return whether a lease counts here: one held, or one nobody may hold."""
+        return self._store.auto_runs.is_checked
+
     async def report_progress(self, progress: CallProgress) -> CallBegun:
         """Return whether a call may run, or note what happens to it.
 

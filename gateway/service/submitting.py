@@ -67,6 +67,9 @@ from twokey.gateway.triage.asking import Triage
 # Many agents of one tenant may submit at once; a claim has fewer rivals.
 _ATTEMPTS = 64
 
+_NO_FACTS = ThreadFacts()
+_NO_USAGE = CallUsage()
+
 
 class Submitter(PolicyService):
     """Evaluate the turns of a tenant's agents.
@@ -156,8 +159,8 @@ class Submitter(PolicyService):
         same = TurnPrecedents.of(policy, keys, self._tenant, turn)
         rows = zip(turn.calls, evaluations, same.effects, strict=True)
         evaluated = [EvaluatedCall(*row[:2], effect=row[2]) for row in rows]
-        proposal = propose(evaluated, self._source(same, ThreadFacts()))
-        usage = [CallUsage()] * len(evaluated)
+        proposal = propose(evaluated, self._source(same, _NO_FACTS))
+        usage = [_NO_USAGE] * len(evaluated)
         return await self._open(
             turn_key, _EvaluatedTurn(same, (), usage, proposal, is_unread=True)
         )
@@ -197,7 +200,7 @@ class Submitter(PolicyService):
         outer = await threads.facts(
             self._keys_of(enclosing.agent), tenant, enclosing.agent, enclosing.thread
         )
-        if outer == ThreadFacts():
+        if outer == _NO_FACTS:
             return
 
         def joined(own: ThreadFacts) -> ThreadFacts:

@@ -51,6 +51,11 @@ class AutoRunStore:
         """Return whether anything is kept of a call that begins now."""
         return current() is not None
 
+    @property
+    def is_checked(self) -> bool:
+        """Return whether a call that begins now may be refused."""
+        return self.is_kept or bool(unheld())
+
     async def check_unheld(self) -> None:
         """Refuse to begin a call in a thread that another process runs.
 

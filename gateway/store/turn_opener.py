@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Sequence
+from functools import lru_cache
 from typing import cast
 
 from twokey.gateway.approvals.events import Event
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.protocol import digest
 from twokey.gateway.store import codec, run_list, turn_opening
+from twokey.gateway.store.agent_load import ASKED_MS
 from twokey.gateway.store.atomic_write import Loaded
 from twokey.gateway.store.audit_seals import event_texts
 from twokey.gateway.store.connection import Argument, Reply, number, text
@@ -121,19 +123,19 @@ class TurnOpener:
             "events": event_texts(
                 self._conn, keys, events, of=[one.id for one in approvals], rev=1
             ),
-            "names": json.dumps(compared(self._conn, keys, *preconditions.unfrozen)),
-            "limits": json.dumps(preconditions.limits),
+            "names": _rows(compared(self._conn, keys, *preconditions.unfrozen)),
+            "limits": _limits(preconditions.waiting, preconditions.requests_10m),
             "counted": as_rows(preconditions.counted),
             "refused": as_rows(preconditions.refused),
             "is_reserved": bool(preconditions.reserved),
-            "precedents": json.dumps(
+            "precedents": _rows(
                 encrypted_rows(
                     self._conn,
                     [*rows_of_opening(keys, approvals), *preconditions.auto_runs],
                 )
             ),
-            "seen": json.dumps(seen_precedents(preconditions.known)),
-            "standing": json.dumps(standing),
+            "seen": _rows(seen_precedents(preconditions.known)),
+            "standing": _rows(standing),
             "shared": json.dumps(
                 {
                     digest.to_raw(name).hex(): body
@@ -141,7 +143,7 @@ class TurnOpener:
                     for name, body in one.shared.items()
                 }
             ),
-            "not_rejected": json.dumps([*preconditions.not_rejected]),
+            "not_rejected": _rows([*preconditions.not_rejected]),
             "pinned": pinned,
         }
         of_turn = turn if verdicts else ""
@@ -155,7 +157,7 @@ class TurnOpener:
                 for each in zip(approvals, stored, kept, strict=True)
             ]
             return await OPEN(
-                self._conn, **values, approvals=json.dumps(rows), created_ms=created_ms
+                self._conn, **values, approvals=_rows(rows), created_ms=created_ms
             )
 
         reply = await write()
@@ -187,3 +189,19 @@ class TurnOpener:
                 return None
             found.append(turn_opening.standing_row(self._known.seals, seen.stored, one))
         return found
+
+
+_encoded = json.JSONEncoder().encode
+
+
+def _rows(rows: Sequence[object]) -> str:
+    """Return rows as the script reads them; most turns have none of most kinds."""
+    return _encoded(rows) if rows else "[]"
+
+
+@lru_cache(maxsize=64)
+def _limits(waiting: int, requests_10m: int) -> str:
+    """Return how much an agent may ask of people, as the script reads it."""
+    return _encoded(
+        {"waiting": waiting, "requests_10m": requests_10m, "asked_ms": ASKED_MS}
+    )

@@ -10,7 +10,6 @@ from twokey.gateway.approvals.standing import CHECKED_FOR_MS
 from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.store import codec, record_heads, timers
-from twokey.gateway.store.agent_load import ASKED_MS
 from twokey.gateway.store.keys import LISTED_BYTES, Keys
 from twokey.gateway.store.person_queues import rows_of
 from twokey.gateway.store.precedents import Known, Row
@@ -88,15 +87,6 @@ class Preconditions:
     standing: Sequence[Approval] = ()
     now_ms: int = 0
     not_rejected: Collection[str] = ()
-
-    @property
-    def limits(self) -> dict[str, int]:
-        """Return how much the agent may ask of people, as the script reads it."""
-        return {
-            "waiting": self.waiting,
-            "requests_10m": self.requests_10m,
-            "asked_ms": ASKED_MS,
-        }
 
     @property
     def unfrozen(self) -> tuple[str, tuple[str, ...]]:

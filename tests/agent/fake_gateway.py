@@ -94,7 +94,7 @@ class FakeGateway:
         self.down: set[str] = set()
         self.before: dict[str, Callable[[], None]] = {}
         self.recorded: Callable[[], None] = lambda: None
-        self.keeps_results = True
+        self.keeps_results = self.is_keeping = True
         self.ends: list[CallEnd] = []
         self.beats: Counter[str] = Counter()
         self.unbegun = 0
@@ -162,6 +162,9 @@ class FakeGateway:
                     reason=f"This call is {item.state} and does not run.",
                     state=item.state,
                 )
+
+    def keeps_calls(self) -> bool:
+        return self.is_keeping
 
     async def report_progress(self, progress: CallProgress) -> CallBegun:
         with self._entered(progress.verb):

@@ -80,6 +80,20 @@ async def test_where_no_result_is_kept_only_the_end_of_a_failed_call_is_told(
     assert not end_of(gateway, "look_up").result.ok
 
 
+async def test_where_nothing_is_kept_of_a_call_nobody_asks_whether_it_may_begin(
+    runner: Runner, memory: InMemorySaver, effects: Effects
+) -> None:
+    gateway = FakeGateway(AUTO)
+    gateway.is_keeping = False
+    graph = build(gateway, effects.tools(), TURN, saver=memory)
+
+    await runner.say(graph, "pay")
+
+    assert effects.paid == [(10, "ada")]
+    assert "begin" not in gateway.calls
+    assert gateway.ends == []
+
+
 async def test_an_odd_error_can_be_told(
     runner: Runner, memory: InMemorySaver, effects: Effects
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import cached_property
+from inspect import iscoroutinefunction
 from typing import Any, cast
 
 import pytest
@@ -15,7 +16,7 @@ from twokey.gateway.client.http_gateway import HttpGateway
 from twokey.gateway.protocol.port import Gateway
 from twokey.gateway.service.agents import AgentService
 
-_PORT = frozenset(name for name in vars(Gateway) if not name.startswith("_"))
+_PORT = frozenset(name for name, it in vars(Gateway).items() if iscoroutinefunction(it))
 
 
 class AgentsOverHttp:

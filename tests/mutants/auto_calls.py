@@ -96,4 +96,18 @@ AUTO_CALLS_TABLE: tuple[Mutant, ...] = (
         "if not begun.keeps_result:",
         "tests/agent/test_auto_approved.py",
     ),
+    Mutant(
+        "under a lease a call asks whether it may begin",
+        "agent/auto_approved.py",
+        "if not self.gateway().keeps_calls():",
+        "if True:",
+        "tests/resume/test_auto_runs_once.py",
+    ),
+    Mutant(
+        "a text one level too deep is not hashed",
+        "gateway/protocol/digest.py",
+        "if depth == MAX_DEPTH and kind in _CONTAINERS and value:",
+        "if False:",
+        "tests/protocol/test_digest.py",
+    ),
 )

@@ -249,9 +249,9 @@ CURRENT_POLICY_TABLE = (
     ),
     Mutant(
         "what another policy said is not remembered",
-        ALWAYS,
-        "if of_policy is not policy or len(known) >= _MOST:",
-        "if of_policy is None:",
+        "gateway/policy/remembered.py",
+        "policy_id = id(policy)",
+        "policy_id = 0",
         UNREAD,
     ),
 )

@@ -49,8 +49,8 @@ TOTALS_TABLE = (
     Mutant(
         "keys: a number is one however it is spelled",
         RESOURCES,
-        "_number(_text(value)) if is_number",
-        "_text(value) if is_number",
+        "return _number(text) if is_number else text",
+        "return text",
         "tests/policy/test_window_keys.py",
     ),
     Mutant(

@@ -242,3 +242,21 @@ def test_a_class_derived_from_a_plain_one_leaves_nothing_of_itself() -> None:
     assert digest.canonical({_Text("key"): 1}) == b'{"key":1}'
     [(key, value)] = cast("Any", digest.parsed({_Text("key"): _Text("value")})).items()
     assert (type(key), type(value)) == (str, str)
+
+
+@pytest.mark.parametrize("inner", ["x", [], {}, 1, ["x"], {"x": "y"}, [1, "x"]])
+@pytest.mark.parametrize("depth", range(62, 67))
+def test_what_is_nested_too_deep_is_hashed_no_more_than_it_is_accepted(
+    inner: Any, depth: int
+) -> None:
+    nested = inner
+    for n in range(depth):
+        nested = {"k": nested} if n % 2 else [nested]
+
+    try:
+        accepted = rfc8785.dumps(accept(nested))
+    except BadJson:
+        with pytest.raises(BadJson):
+            digest.canonical(nested)
+    else:
+        assert digest.canonical(nested) == accepted

@@ -11,7 +11,7 @@ from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.approvals.requirement import Notify, Role
 from twokey.gateway.approvals.role_mapping import with_roles
 from twokey.gateway.store.atomic_write import Loaded
-from twokey.gateway.store.card_copies import CardCopy
+from twokey.gateway.store.card_seals import CardCopy
 
 
 @dataclass(frozen=True, slots=True)

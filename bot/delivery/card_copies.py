@@ -28,7 +28,8 @@ from twokey.bot.delivery.outbox_queue import (
 from twokey.bot.limits import HISTORY, OPEN_DM, POST, UPDATE
 from twokey.bot.web import ABOUT_THE_BLOCKS, TOKEN_ERRORS, SlackRefused
 from twokey.gateway.approvals.record import Approval
-from twokey.gateway.store.card_copies import CardCopy, CopyStore
+from twokey.gateway.store.card_copies import CopyStore
+from twokey.gateway.store.card_seals import CardCopy
 from twokey.gateway.store.cards import CardPlace
 from twokey.gateway.store.keys import Keys
 

@@ -75,6 +75,7 @@ class CardPublisher:
             because it failed meanwhile; by the approval or outage they show.
         links: permalinks of the messages with which agents were asked.
         noted: notes that a message about an approval was posted; None: nobody does.
+        own: returns of a place what a bot registered, see `OwnPlaces`; None: all of it.
     """
 
     slack: Slack
@@ -89,6 +90,7 @@ class CardPublisher:
     )
     links: ConversationLinks = field(default_factory=ConversationLinks)
     noted: Callable[[str, tuple[str, str]], Awaitable[None]] | None = None
+    own: Callable[[str, CardPlace], Awaitable[CardPlace | None]] | None = None
 
     async def find_place(self, shown: str) -> CardPlace | None:
         """Return the message that shows an approval or outage; None before the post.
@@ -100,7 +102,19 @@ class CardPublisher:
         # registered already, so another publisher's copy wins and ours is deleted.
         if shown in self.unregistered:
             await self.register(shown, *self.unregistered[shown])
-        return await self.cards.place(self.keys, shown)
+        return await self.own_place(shown)
+
+    async def own_place(self, shown: str) -> CardPlace | None:
+        """Return the message that shows something, if a bot registered it.
+
+        Whoever writes to the store could name any message of the bot as a card. What no
+        bot registered is forgotten, so that the card is posted again: it is neither
+        changed nor answered.
+        """
+        place = await self.cards.place(self.keys, shown)
+        if place is None or self.own is None:
+            return place
+        return await self.own(place.collected or shown, place)
 
     async def register(self, shown: str, channel: str, ts: str) -> CardPlace:
         """Register a message that was just posted; return the registered copy.
@@ -114,6 +128,11 @@ class CardPublisher:
         self.unregistered[shown] = channel, ts
         await self.note(shown, channel, ts)
         place = await self.cards.posted(self.keys, shown, channel=channel, ts=ts)
+        if not place.is_sealed:
+            # Another publisher's, or forged; then it is forgotten, and ours counts.
+            place = await self.own_place(shown) or await self.cards.posted(
+                self.keys, shown, channel=channel, ts=ts
+            )
         self.unregistered.pop(shown, None)
         if (place.channel, place.ts) != (channel, ts):
             # Its buttons would be refused: clicks count only on the registered copy.

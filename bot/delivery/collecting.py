@@ -188,7 +188,7 @@ class Collector:
 
     async def _say_that_all_left(self, card: str) -> None:
         """Replace a card whose last call leaves it: its buttons would be refused."""
-        place = await self.updater.card_publisher.cards.place(self.updater.keys, card)
+        place = await self.updater.card_publisher.own_place(card)
         if place is None:
             return
         with suppress(SlackRefused):  # nobody sees it any more, or it stays as it is

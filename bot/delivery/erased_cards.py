@@ -25,7 +25,7 @@ async def replace_erased(
     """
     if not any(one.name is EventName.APPROVAL_ERASED for one in events):
         return
-    place = await publisher.cards.place(publisher.keys, approval)
+    place = await publisher.own_place(approval)
     # A collected card shows other calls as well, and is drawn anew with the next change
     # of one of them.
     if place is None or place.collected:

@@ -13,6 +13,7 @@ from twokey.bot.delivery.card_replacer import CardReplacer
 from twokey.bot.delivery.card_updater import CardUpdater
 from twokey.bot.delivery.collecting import Collector
 from twokey.bot.delivery.metrics_reports import MetricsReports
+from twokey.bot.delivery.own_places import OwnPlaces
 from twokey.bot.delivery.publisher import Publisher
 from twokey.bot.delivery.queue_sender import QueueSender
 from twokey.bot.delivery.redacting import Redactor
@@ -105,6 +106,9 @@ def publishers_of(  # noqa: PLR0913 - what a bot is made of
             seal_key=config.seal_key,
             command=config.command,
             noted=partial(note, keys) if config.messages_kept is not None else None,
+            own=OwnPlaces(
+                store.cards, store.copies, store.posted_messages, keys, config.tenant
+            ).of,
         )
         urls = store.response_urls
         updater = CardUpdater(

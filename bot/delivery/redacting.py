@@ -183,9 +183,7 @@ class Redactor:
 
     async def _of_card(self, approval: str) -> list[tuple[str, str]]:
         """Return where the card of an approval is, and its copies."""
-        place = await self.card_publisher.cards.place(
-            self.card_publisher.keys, approval
-        )
+        place = await self.card_publisher.own_place(approval)
         # A message that tells of many is redacted with the last of them.
         if place is None or place.collected or place.is_in_summary:
             return []

@@ -75,4 +75,4 @@ def access_of(approval: Approval, item: Item, reviewer: Reviewer) -> Access:
 async def _channel_of(ctx: ListenerContext, approval: Approval) -> str:
     keys = ctx.service.store.keys_of_approval(approval.id)
     place = await ctx.service.store.cards.place(keys, approval.id) if keys else None
-    return place.channel if place else approval.channel
+    return place.channel if place and place.is_sealed else approval.channel

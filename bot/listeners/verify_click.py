@@ -37,7 +37,7 @@ from twokey.gateway.approvals.timing import is_late
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.verbs import Verb
 from twokey.gateway.store.atomic_write import Loaded
-from twokey.gateway.store.card_copies import CardCopy
+from twokey.gateway.store.card_seals import CardCopy
 from twokey.gateway.store.cards import ViewBinding
 from twokey.gateway.store.keys import Keys
 

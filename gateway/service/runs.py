@@ -70,7 +70,7 @@ async def _where_to_tell(store: Store, keys: Keys, run: StalledRun) -> tuple[str
     newest = await store.approvals.of_run(keys, run.tenant, run_ref, newest=_NEWEST)
     for listed in reversed(newest):  # which is oldest first
         card = await store.cards.place(keys, listed.id)
-        if card is not None:
+        if card is not None and card.is_sealed:
             return card.channel, card.ts
     return "", ""
 

@@ -9,61 +9,22 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from twokey.gateway.protocol.records import Record
-from twokey.gateway.store.connection import Connection, fields, number, text
+from twokey.gateway.store.card_seals import (
+    AT,
+    OPENED,
+    REFUSED,
+    SHOWN,
+    CardCopy,
+    CardSeals,
+    rev_of,
+)
+from twokey.gateway.store.connection import Connection, fields, text
 from twokey.gateway.store.keys import KEEP_MS, Keys
 from twokey.gateway.store.script import Script
 
 ATTACH = Script("attach")
 
-_OPENED, _AT, _SHOWN, _REFUSED = "dm ", "dm_at ", "dm_shown ", "dm_refused "
 _NOTHING: dict[str, str] = {}
-
-
-class CardCopy(Record):
-    """One person's copy of a card.
-
-    Attributes:
-        channel: of the direct message; known before the copy is posted.
-        ts: of the message; "" while none is registered.
-        rev: of the approval as the copy shows it.
-        decision_digest: digest of what it says that the waiting calls need.
-        refused: Slack's word for why there is none; "" otherwise.
-    """
-
-    channel: str = ""
-    ts: str = ""
-    rev: int = 0
-    decision_digest: str = ""
-    refused: str = ""
-
-    @property
-    def is_posted(self) -> bool:
-        """Return whether the person has a copy that can be used."""
-        return bool(self.ts) and not self.refused
-
-
-def copies_in(found: Mapping[str, bytes]) -> dict[str, CardCopy]:
-    """Return each person's copy, from the fields of the hash of a card."""
-    copies: dict[str, CardCopy] = {}
-    for name, value in found.items():
-        for prefix in (_OPENED, _AT, _SHOWN, _REFUSED):
-            if name.startswith(prefix):
-                user = name.removeprefix(prefix)
-                copy = copies.get(user, CardCopy())
-                copies[user] = _with_field(copy, prefix, text(value))
-    return copies
-
-
-def _with_field(copy: CardCopy, prefix: str, value: str) -> CardCopy:
-    first, _, second = value.partition(" ")
-    if prefix == _AT:
-        return copy.with_(channel=first, ts=second)
-    if prefix == _SHOWN:
-        return copy.with_(rev=number(first), decision_digest=second)
-    if prefix == _REFUSED:
-        return copy.with_(refused=value)
-    return copy if copy.ts else copy.with_(channel=value)
 
 
 class AttachedStore:
@@ -100,13 +61,21 @@ class AttachedStore:
 
 
 class CopyStore(AttachedStore):
-    """Personal copies of cards."""
+    """Personal copies of cards.
+
+    Args:
+        conn: the server.
+        seals: of where they stand.
+    """
+
+    def __init__(self, conn: Connection, seals: CardSeals) -> None:
+        super().__init__(conn)
+        self._seals = seals
 
     async def of_card(self, keys: Keys, approval: str) -> dict[str, CardCopy]:
         """Return each person's copy, also while no card in a channel is registered."""
-        return copies_in(
-            fields(await self._conn.command("HGETALL", keys.card(approval)))
-        )
+        found = fields(await self._conn.command("HGETALL", keys.card(approval)))
+        return self._seals.copies(found, keys, approval)
 
     async def opened(
         self, keys: Keys, approval: str, user: str, *, channel: str
@@ -115,25 +84,35 @@ class CopyStore(AttachedStore):
 
         A copy whose posting got no answer can then be told by a click on it.
         """
-        await self._attach(keys, approval, newest={_OPENED + user: channel})
+        await self._attach(keys, approval, newest={OPENED + user: channel})
 
     async def posted(
         self, keys: Keys, approval: str, user: str, *, channel: str, ts: str
     ) -> CardCopy:
         """Register a person's first copy; return the usable one."""
         place = keys.card_at(channel, ts)
-        name = _AT + user
+        name = AT + user
         # A later copy (a lost answer made us post again) never replaces the first.
         await self._attach(
             keys,
             approval,
             texts=[place],
             first={name: f"{channel} {ts}"},
-            newest={keys.suffix(place): ""},
+            newest={
+                keys.suffix(place): "",
+                self._seals.field(keys, approval, f"{channel} {ts}", user): "",
+            },
         )
         kept = text(await self._conn.command("HGET", keys.card(approval), name))
         kept_channel, _, kept_ts = kept.partition(" ")
         return CardCopy(channel=kept_channel, ts=kept_ts)
+
+    async def confirm(
+        self, keys: Keys, approval: str, at: tuple[str, str], user: str = ""
+    ) -> None:
+        """Seal a place that an older version registered without a seal."""
+        field = self._seals.field(keys, approval, " ".join(at), user)
+        await self._attach(keys, approval, newest={field: ""})
 
     async def shown(
         self, keys: Keys, approval: str, user: str, *, rev: int, decision_digest: str
@@ -143,13 +122,13 @@ class CopyStore(AttachedStore):
         A publisher that was paused may have drawn over a newer state; then it is not
         known what the copy shows, and it has to be drawn again.
         """
-        name = _SHOWN + user
+        name = SHOWN + user
         before = text(await self._conn.command("HGET", keys.card(approval), name))
-        is_newer = number(before.partition(" ")[0] or None) > rev
+        is_newer = rev_of(before.partition(" ")[0]) > rev
         shown = {name: f"{0 if is_newer else rev} {decision_digest}"}
         await self._attach(keys, approval, newest=shown)
         return not is_newer
 
     async def refused(self, keys: Keys, approval: str, user: str, why: str) -> None:
         """Note that a person has no copy, or one that changes no more."""
-        await self._attach(keys, approval, newest={_REFUSED + user: why})
+        await self._attach(keys, approval, newest={REFUSED + user: why})

@@ -9,9 +9,10 @@ from pydantic import Field
 
 from twokey.gateway.errors import NotConfirmed, StoreUnavailable
 from twokey.gateway.protocol.records import Record
-from twokey.gateway.store.card_copies import AttachedStore, CardCopy, copies_in
+from twokey.gateway.store.card_copies import AttachedStore
+from twokey.gateway.store.card_seals import CardCopy, CardSeals, readable, rev_of
 from twokey.gateway.store.collected_cards import IN
-from twokey.gateway.store.connection import fields, number, text
+from twokey.gateway.store.connection import fields, text
 from twokey.gateway.store.keys import (
     DRAFT_MS,
     KEEP_MS,
@@ -22,6 +23,7 @@ from twokey.gateway.store.keys import (
 )
 from twokey.gateway.store.listed_members import ListedMembers
 from twokey.gateway.store.script import Script
+from twokey.gateway.store.sealing import Sealing
 
 # Greater than any rev, so that no state of the approval makes the message due.
 _IN_SUMMARY = 2**53
@@ -30,6 +32,7 @@ _MENTIONED = "asked "
 _NOTHING: dict[str, str] = {}
 
 _MOST_DISPLAYS = 20_000
+_KNOWN = ("at", "rev", "display", "decision")
 
 FORGET_CARD_MESSAGE = Script("forget_card_message")
 CARD_SHOWN = Script("card_shown")
@@ -42,7 +45,7 @@ class CardPlace(Record):
     ``mentioned_roles`` are the names of the roles that were mentioned on it or under
     it. ``copies`` are the direct messages that show it too, by the id of their person.
     ``collected`` is the collected card of which it is the place, "" for a card of its
-    own.
+    own. ``is_sealed`` says that a bot registered it, so the message may be changed.
     """
 
     channel: str
@@ -53,6 +56,7 @@ class CardPlace(Record):
     mentioned_roles: frozenset[str] = frozenset()
     copies: dict[str, CardCopy] = Field(default_factory=dict)
     collected: str = ""
+    is_sealed: bool = False
 
     @property
     def sent(self) -> tuple[str, ...]:
@@ -109,9 +113,10 @@ def seen_request(keys: Keys, request_digest: str) -> KeptText:
 class CardStore(AttachedStore):
     """Cards, open modals and the nonces of signed requests."""
 
-    def __init__(self, members: ListedMembers) -> None:
+    def __init__(self, members: ListedMembers, sealing: Sealing) -> None:
         super().__init__(members.conn)
         self._members = members
+        self.seals = CardSeals(sealing)
         self._displays: dict[str, str] = {}
 
     def display_of(self, approval: str) -> str:
@@ -138,21 +143,24 @@ class CardStore(AttachedStore):
             found = fields(await self._conn.command("HGETALL", keys.card(collected)))
         if "at" not in found:
             return None
-        channel, _, ts = text(found["at"]).partition(" ")
-        self._note_display(approval, text(found.get("display")))
+        known = {name: readable(found.get(name)) for name in _KNOWN}
+        shown, at = collected or approval, known["at"]
+        channel, _, ts = at.partition(" ")
+        self._note_display(approval, known["display"])
         return CardPlace(
             channel=channel,
             ts=ts,
-            rev=number(found.get("rev")),
-            display_digest=text(found.get("display")),
-            decision_digest=text(found.get("decision")),
+            rev=rev_of(known["rev"]),
+            display_digest=known["display"],
+            decision_digest=known["decision"],
             mentioned_roles=frozenset(
                 name.removeprefix(_MENTIONED)
                 for name in found
                 if name.startswith(_MENTIONED)
             ),
-            copies=copies_in(found),
+            copies=self.seals.copies(found, keys, shown),
             collected=collected,
+            is_sealed=self.seals.has(found, keys, shown, at),
         )
 
     async def posted(
@@ -178,12 +186,13 @@ class CardStore(AttachedStore):
         texts: Sequence[str] = (),
         newest: Mapping[str, str] = _NOTHING,
     ) -> CardPlace:
-        card, first = keys.card(approval), {"at": f"{channel} {ts}"}
-        await self._attach(keys, approval, texts=texts, first=first, newest=newest)
+        card, at = keys.card(approval), f"{channel} {ts}"
+        sealed = {**newest, self.seals.field(keys, approval, at): ""}
+        await self._attach(keys, approval, texts=texts, first={"at": at}, newest=sealed)
         # Read back: if another bot posted the card first, ours is a surplus copy.
         kept = text(await self._conn.command("HGET", card, "at"))
         kept_channel, _, kept_ts = kept.partition(" ")
-        return CardPlace(channel=kept_channel, ts=kept_ts)
+        return CardPlace(channel=kept_channel, ts=kept_ts, is_sealed=kept == at)
 
     async def forget_place(self, keys: Keys, approval: str) -> None:
         """Forget where a message stands that nobody can see any more."""

@@ -44,6 +44,7 @@ class Sealed(StrEnum):
     WEBHOOK = "webhook"
     MESSAGE = "message"
     REJECTION = "rejection"
+    CARD = "card"
 
 
 class Sealing:

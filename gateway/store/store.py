@@ -110,10 +110,10 @@ class Store:
             members, self.security, self.audit_index, lease_ms=lease_ms
         )
         self.threads = ThreadStore(self.conn, self.sealing, lease_ms=lease_ms)
-        self.cards = CardStore(members)
+        self.cards = CardStore(members, self.sealing)
         self.collected_cards = CollectedCardStore(self.conn)
         self.read_pages = ReadPageStore(self.conn, self.sealing)
-        self.copies = CopyStore(self.conn)
+        self.copies = CopyStore(self.conn, self.cards.seals)
         self.posted_messages = PostedMessageStore(members, self.sealing)
         self.processes = ProcessStore(members)
         self.windows = WindowStore(self.conn)

@@ -18,7 +18,8 @@ from twokey.bot.delivery.outbox_queue import QueueEntry
 from twokey.bot.modals import allow_similar
 from twokey.gateway.approvals.standing import used
 from twokey.gateway.policy.standing import Offer
-from twokey.gateway.store.card_copies import CardCopy, CopyStore
+from twokey.gateway.store.card_copies import CopyStore
+from twokey.gateway.store.card_seals import CardCopy
 from twokey.gateway.store.cards import CardPlace
 from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.store import Store

@@ -235,4 +235,25 @@ SEALED_TABLE = (
         "if false ",
         "tests/service/test_resealing.py",
     ),
+    Mutant(
+        "the bot changes no message that it did not register",
+        "bot/delivery/card_publisher.py",
+        "if place is None or self.own is None:",
+        "if True:",
+        "tests/bot/test_forged_places.py",
+    ),
+    Mutant(
+        "a place of a card counts by its seal",
+        "bot/delivery/own_places.py",
+        "if place.is_sealed and not unsealed:",
+        "if True:",
+        "tests/bot/test_forged_places.py",
+    ),
+    Mutant(
+        "junk in a list keeps nothing behind it from being read",
+        "gateway/store/listed_members.py",
+        "                junk.append(member)\n",
+        "                raise\n",
+        "tests/store/test_listed_members.py",
+    ),
 )

@@ -9,6 +9,7 @@ import pytest
 from tests.service.harness import ServiceHarness
 from twokey.gateway.approvals.security import SecurityKind
 from twokey.gateway.approvals.timing import TimerKind
+from twokey.gateway.protocol.webhooks import News
 from twokey.gateway.store.connection import number
 from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.missed_cards import mark_missed
@@ -16,7 +17,7 @@ from twokey.gateway.store.person_queues import Place
 from twokey.gateway.store.readers import make_group, trim_outbox
 from twokey.gateway.store.store import Store
 from twokey.gateway.store.timers import Timer
-from twokey.gateway.store.webhooks import Delivery, News, WebhookQueue
+from twokey.gateway.store.webhooks import Delivery, WebhookQueue
 
 APPROVAL = f"ap_s0_{'a' * 32}"
 TENANT = "default"

@@ -16,9 +16,8 @@ from twokey.gateway.approvals.record import Approval
 from twokey.gateway.approvals.security import SecurityKind
 from twokey.gateway.protocol.wire import Verdict
 from twokey.gateway.store.keys import Keys
-from twokey.gateway.store.sealing import Sealed
 from twokey.gateway.store.store import Store
-from twokey.sandbox.messages import JsonObject
+from twokey.sandbox.json_types import JsonObject
 
 
 async def approve(stack: Stack, verdict: Verdict) -> None:
@@ -149,4 +148,3 @@ async def test_a_seal_of_before_another_secret_counts(store: Store) -> None:
     assert place is not None
     assert forgotten is not None
     assert (place.is_sealed, forgotten.is_sealed) == (True, False)
-    assert Sealed.CARD == "card"

@@ -118,6 +118,7 @@ class AsShownService(PolicyService):
         What depends on the moment, or on what nobody compares later, is left out.
         """
         approval = loaded.approval
+        before = self._by_id.get(approval.id)
         self._forget(approval.id)
         lasting = {
             index: _with_own_requirement(approval.items[index], one)
@@ -132,8 +133,10 @@ class AsShownService(PolicyService):
         # was read: by the moment of now it would look older than what scripts take.
         read_s = self._clock() - loaded.age_s
         shown = _Shown(loaded, policy, lasting, read_s, size)
+        if before is not None:
+            shown.rehearsals.update(_still_rehearsed(before, shown))
         self._by_id[approval.id] = shown
-        self.bytes += size
+        self.bytes += shown.size
         self._make_room()
 
     def moved(self, approval_id: str, at_ms: int) -> None:
@@ -209,8 +212,9 @@ class AsShownService(PolicyService):
         make = partial(
             whole, self._store.conn, keys, call, write_of, moment, reviewer, key
         )
-        approvals = self._store.approvals
-        if not await approvals.write_rehearsed(rehearsal.write, moment, beside, make):
+        if not await self._store.approvals.write_rehearsed(
+            keys, rehearsal.write, moment, beside, make
+        ):
             return False
         by = Asked(shown.policy, {click.index: call.evaluated}, is_lasting=True)
         decided_by(self._store).keep(by, rehearsal.after)
@@ -304,6 +308,17 @@ def _with_own_requirement(item: Item, one: CurrentEvaluation) -> CurrentEvaluati
     if own is now.requirement or own != now.requirement:
         return one
     return replace(one, policy_now=now.with_(requirement=own))
+
+
+def _still_rehearsed(before: _Shown, now: _Shown) -> dict[int, Rehearsal]:
+    """Return what was rehearsed and would be rehearsed alike: nothing has changed."""
+    if before.policy is not now.policy or before.loaded.stored != now.loaded.stored:
+        return {}
+    return {
+        index: one
+        for index, one in before.rehearsals.items()
+        if one.call.evaluated == now.evaluated.get(index)
+    }
 
 
 def write_of(

@@ -180,6 +180,7 @@ class ApprovalStore:
 
     async def write_rehearsed(
         self,
+        keys: Keys,
         what: Rehearsed,
         moment: Moment,
         beside: Beside,
@@ -188,6 +189,7 @@ class ApprovalStore:
         """Write a change that was rehearsed if nothing moved since; False: it did.
 
         Args:
+            keys: of the approval's shard.
             what: the change.
             moment: who makes it, and when.
             beside: what else belongs to it.
@@ -197,10 +199,6 @@ class ApprovalStore:
             StoreUnavailable: when it is not known to be written.
         """
         before = what.before
-        shard = shard_of_approval(before.id)
-        if shard is None:
-            return False
-        keys = keys_of_shard(shard)
         written = await write_rehearsed(self._conn, keys, what, moment, beside)
         if written is None:
             await self._moved(keys, before, beside.unfrozen)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import cast
 
 import pytest
@@ -252,6 +253,48 @@ async def test_what_no_single_click_approves_is_not_rehearsed(
     harness.reviews.as_shown.rehearse(click.approval)
 
     assert harness.reviews.as_shown.rehearsed(click) is None
+
+
+async def test_what_is_shown_again_as_it_was_is_still_rehearsed(
+    harness: ServiceHarness,
+) -> None:
+    click, rehearsal = await rehearsed(harness)
+    kept = harness.reviews.as_shown
+    took = kept.bytes
+
+    await harness.reviews.read_as_of_now(click.approval)
+
+    assert kept.rehearsed(click) is rehearsal
+    assert kept.bytes == took
+    assert await kept.approve(click, ANA.with_(**PRESSED))
+    assert kept.bytes == 0
+
+
+async def test_what_changed_before_it_is_shown_again_is_not_rehearsed(
+    harness: ServiceHarness,
+) -> None:
+    click, _ = await rehearsed(harness)
+    kept = harness.reviews.as_shown
+    await harness.reviews.times.extend(click.approval, ANA)
+
+    await harness.reviews.read_as_of_now(click.approval)
+
+    assert kept.find(click.approval)
+    assert kept.rehearsed(click) is None
+
+
+async def test_what_the_policy_says_otherwise_now_is_not_rehearsed(
+    harness: ServiceHarness,
+) -> None:
+    click, rehearsal = await rehearsed(harness)
+    kept, loaded = harness.reviews.as_shown, rehearsal.call.loaded
+    evaluated = rehearsal.call.evaluated
+    decision = evaluated.policy_now.with_(reasons=("Something else.",))
+
+    kept.keep(loaded, harness.policy, {0: replace(evaluated, policy_now=decision)})
+
+    assert kept.find(click.approval)
+    assert kept.rehearsed(click) is None
 
 
 async def test_another_policy_rehearses_anew(harness: ServiceHarness) -> None:

@@ -23,7 +23,7 @@ from twokey.gateway.protocol.wire import Verdict
 from twokey.gateway.service.as_shown import AsShownService
 from twokey.gateway.store.atomic_write import Assumed, Loaded, Write
 from twokey.gateway.store.connection import Argument, Reply
-from twokey.gateway.store.keys import NONCE_MS
+from twokey.gateway.store.keys import NONCE_MS, Keys
 from twokey.gateway.store.rehearsed import Beside, Rehearsed
 from twokey.gateway.store.templates import Moment
 from twokey.sandbox.json_types import JsonObject
@@ -72,9 +72,9 @@ def on_each_step(stack: Stack, monkeypatch: pytest.MonkeyPatch, step: Step) -> N
         return await step(what.assumed, partial(once, seen, what))
 
     async def write_rehearsed(
-        what: Rehearsed, moment: Moment, beside: Beside, make: Make
+        keys: Keys, what: Rehearsed, moment: Moment, beside: Beside, make: Make
     ) -> bool:
-        write = partial(as_rehearsed, what, moment, beside, make)
+        write = partial(as_rehearsed, keys, what, moment, beside, make)
         return await step(beside.assumed, write)
 
     monkeypatch.setattr(approvals, "write_once", write_once)
@@ -385,10 +385,10 @@ async def test_a_card_is_rehearsed_by_itself_a_moment_after_it_was_drawn(
         return await once(seen, what)
 
     async def write_rehearsed(
-        what: Rehearsed, moment: Moment, beside: Beside, make: Make
+        keys: Keys, what: Rehearsed, moment: Moment, beside: Beside, make: Make
     ) -> bool:
         ways.append("rehearsed")
-        return await as_rehearsed(what, moment, beside, make)
+        return await as_rehearsed(keys, what, moment, beside, make)
 
     async with stack.running():
         first = await stack.refund("t0", amount=1)

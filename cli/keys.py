@@ -9,11 +9,15 @@ import typer
 from pydantic import JsonValue
 
 from twokey.cli import console
-from twokey.cli.command_context import command_context
+from twokey.cli.command_context import CommandContext, command_context
 from twokey.cli.console import AsJson
 from twokey.cli.examples import examples
+from twokey.cli.store_access import use_store
 from twokey.gateway.errors import SettingsError
 from twokey.gateway.protocol.public_keys import PublicKey
+from twokey.gateway.service.signed_by import calls_under
+from twokey.gateway.store.open_store import ENGINE_FOLDER
+from twokey.gateway.store.store import Store
 from twokey.gateway.trust.key_folder import Key, KeyFolder, KeyState, Role
 from twokey.gateway.trust.keyring import Keyring
 
@@ -77,6 +81,7 @@ def rotate(ctx: typer.Context, role: RoleName) -> None:
 @group.command(
     epilog=examples(
         ("twokey keys retire bot 1f0c2a9b", "what this key signed counts no more"),
+        ("twokey keys retire bot 1f0c2a9b --force", "also while calls wait for it"),
     )
 )
 def retire(
@@ -85,15 +90,42 @@ def retire(
     key: Annotated[
         str, typer.Argument(metavar="KEY", help="Its id, from 'twokey keys list'.")
     ],
+    *,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Also while calls wait for it: they are refused."),
+    ] = False,
 ) -> None:
     """Remove the secret of a key that no longer signs.
 
-    Calls that were approved under it and have not run are refused from then on. Its
-    public key stays, for what it signed in the audit log.
+    Calls that were approved under it and have not run are refused from then on, so it
+    is refused while there are any. Its public key stays, for what it signed in the
+    audit log.
     """
-    public = _folder(ctx, role).retire(key, datetime.now(UTC))
+    command, folder = command_context(ctx), _folder(ctx, role)
+    older = folder.older(key).public
+    if not force:
+        _refuse_while_needed(command, role, older)
+    public = folder.retire(key, datetime.now(UTC))
     console.good(f"{public.label} is retired; its secret is gone.")
     console.note(f"Take it out of 'keys: {{{role}: [...]}}' wherever it is named.")
+
+
+def _refuse_while_needed(command: CommandContext, role: Role, key: PublicKey) -> None:
+    settings = command.settings()
+    if settings.store_url is None and not (settings.data_dir / ENGINE_FOLDER).exists():
+        return  # nothing was ever stored
+
+    async def count(store: Store, tenant: str) -> int:
+        return await calls_under(store, tenant, role, key.id.hex())
+
+    if waiting := use_store(command, count):
+        calls = "call waits" if waiting == 1 else "calls wait"
+        raise SettingsError(
+            f"{waiting} {calls} for what {key.label} signed, and would be refused: let "
+            "them run or lapse first. With --force the key is retired all the same, "
+            "and people have to approve these calls again."
+        )
 
 
 @group.command(

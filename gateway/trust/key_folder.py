@@ -161,11 +161,18 @@ class KeyFolder:
         return self._new(now)
 
     def retire(self, label: str, now: datetime) -> PublicKey:
-        """Remove the secret of a key that no longer signs.
+        """Remove the secret of a key that no longer signs; raises as `older` does."""
+        key = self.older(label)
+        path = self._path(key.public)
+        file = self._read(path).with_(seed="", retired_at=key.retired_at or now)
+        self._write(path, file, replaces=True)
+        return key.public
+
+    def older(self, label: str) -> Key:
+        """Return a key that no longer signs.
 
         Args:
             label: its name and id, or its id, as `twokey keys list` shows them.
-            now: the time.
 
         Raises:
             SettingsError: when there is no such key, or it signs.
@@ -185,10 +192,7 @@ class KeyFolder:
                 f"The key {key.public.label} signs for {self._role.value!r}; "
                 f"first run: twokey keys rotate {self._role}"
             )
-        path = self._path(key.public)
-        file = self._read(path).with_(seed="", retired_at=key.retired_at or now)
-        self._write(path, file, replaces=True)
-        return key.public
+        return key
 
     def _new(self, now: datetime) -> PublicKey:
         seed = secrets.token_bytes(_SEED_BYTES)

@@ -56,6 +56,26 @@ def test_a_key_lives_from_create_to_retire(tell: Any) -> None:
     assert "twokey keys create gateway" in shown
 
 
+def test_a_key_for_which_calls_wait_is_not_retired_unasked(
+    tell: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".twokey" / "valkey").mkdir(parents=True)
+    monkeypatch.setattr("twokey.cli.keys.use_store", lambda *_: 3)
+    _, shown, _ = tell("create", "bot")
+    [old] = [line for line in shown.splitlines() if line.startswith("twokey/bot+")]
+    tell("rotate", "bot")
+    key_id = parse_public_key(old).id.hex()
+
+    code, _, error = tell("retire", "bot", key_id)
+    states = [row["state"] for row in json.loads(tell("list", "--json")[1])]
+    forced, _, _ = tell("retire", "bot", key_id, "--force")
+
+    assert code == USAGE
+    assert "3 calls wait" in error
+    assert states == ["signs", "verifies"]
+    assert forced == 0
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [

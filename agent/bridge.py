@@ -20,7 +20,9 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, Protocol, TypeVar
 
+from twokey.gateway.clock import now_s
 from twokey.gateway.errors import FINAL_ERRORS, LeaseLost, StoreUnavailable, TwokeyError
+from twokey.gateway.protocol import run_context
 from twokey.gateway.protocol.idempotency import one_write
 from twokey.gateway.uncancelled import begun, waited_for
 
@@ -30,6 +32,11 @@ PORT_TIMEOUT_S = 10.0
 PORT_TRIES = 4
 FIRST_PAUSE_S = 0.1
 """How often, and with which growing pauses, a question is put that must get through."""
+
+LONGEST_PAUSE_S = 2.0
+HAND_BACK_S = 2.0
+"""How long before the end of its lease a thread is handed back: with its error, which
+says what was missing, and not cut off."""
 
 T = TypeVar("T")
 
@@ -123,20 +130,44 @@ async def ask_with_retries(
     Raises:
         TwokeyError: the last one, when there was no answer.
     """
-    pause = FIRST_PAUSE_S
+    return await _asked(shell, question, while_held=False)
+
+
+async def ask_while_held(
+    shell: Shell, question: Callable[[], Coroutine[Any, Any, T]]
+) -> T:
+    """Ask as `ask_with_retries`, and one that cannot be reached for longer.
+
+    It is asked for as long as the lease on the thread lives by the first attempt: until
+    then, nobody else could go on with the thread.
+
+    Raises:
+        TwokeyError: the last one, when there was no answer.
+    """
+    return await _asked(shell, question, while_held=True)
+
+
+async def _asked(
+    shell: Shell, question: Callable[[], Coroutine[Any, Any, T]], *, while_held: bool
+) -> T:
+    pause, ends_s = FIRST_PAUSE_S, 0.0
     with one_write():
-        for _ in range(PORT_TRIES - 1):
+        for tries in itertools.count(1):
             try:
                 return await shell.ask(question)
             # Another attempt would get the same answer: these are decisions, no
             # outages.
             except (*FINAL_ERRORS, LeaseLost):
                 raise
-            except TwokeyError:
-                await shell.sleep(pause)
-                pause *= 3
-        # The last attempt is outside of the loop, so that its error is the one raised.
-        return await shell.ask(question)
+            except TwokeyError as error:
+                if tries == 1 and while_held and isinstance(error, StoreUnavailable):
+                    left_s = run_context.lease_left_s()
+                    ends_s = now_s() + max(0.0, left_s - HAND_BACK_S)
+                if tries >= PORT_TRIES and now_s() + pause >= ends_s:
+                    raise
+            await shell.sleep(pause)
+            pause = min(pause * 3, LONGEST_PAUSE_S)
+    raise AssertionError("The last attempt returns or raises.")  # pragma: no cover
 
 
 async def _kept(work: Coroutine[Any, Any, None]) -> None:

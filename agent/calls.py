@@ -25,7 +25,7 @@ from twokey.agent import (
     tool_messages,
     turns,
 )
-from twokey.agent.bridge import Shell, ask_with_retries
+from twokey.agent.bridge import Shell, ask_while_held
 from twokey.agent.execution import (
     Closed,
     CutOff,
@@ -122,7 +122,7 @@ class Caller:
             gateway = self.gateway()
             turn = draft.turn(ref, says, self._schemas(calls))
             turn = turn.with_(enclosing_run=run_context.enclosing_run(ref.run_ref))
-            verdicts = await ask_with_retries(self.shell, lambda: gateway.submit(turn))
+            verdicts = await ask_while_held(self.shell, lambda: gateway.submit(turn))
         except KeyRefused:
             # Of the process, not of its calls: the model could do nothing about it.
             raise

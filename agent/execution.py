@@ -20,7 +20,7 @@ from typing import Generic, TypeVar, assert_never
 from langgraph.errors import GraphBubbleUp, ParentCommand, is_invalid_resume
 
 from twokey.agent import rechecks, tool_messages
-from twokey.agent.bridge import Shell, ask_with_retries
+from twokey.agent.bridge import Shell, ask_while_held, ask_with_retries
 from twokey.agent.grants import Grant, grant_scope
 from twokey.agent.heartbeats import heartbeats, stands
 from twokey.agent.held_call import HeldCall, authorized_args
@@ -236,7 +236,7 @@ async def _claim_when_free(
 
 async def _claim(request: ClaimRequest, gateway: Gateway, shell: Shell) -> ClaimReply:
     try:
-        return await ask_with_retries(shell, lambda: gateway.claim(request))
+        return await ask_while_held(shell, lambda: gateway.claim(request))
     except asyncio.CancelledError:
         # It may be granted all the same; nobody would use it, and it would end as a
         # doubt that people have to clear up.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from langgraph.config import get_config
 
 from twokey.agent import step_numbers, turns
-from twokey.agent.bridge import Shell, ask_with_retries
+from twokey.agent.bridge import Shell, ask_while_held
 from twokey.gateway.errors import (
     FINAL_ERRORS,
     KeyRefused,
@@ -53,7 +53,7 @@ async def submit(turn: Turn, gateway: Gateway, shell: Shell) -> Verdict:
     call = turn.calls[0]
     turn = turn.with_(enclosing_run=run_context.enclosing_run(turn.ref.run_ref))
     try:
-        found = await ask_with_retries(shell, lambda: gateway.submit(turn))
+        found = await ask_while_held(shell, lambda: gateway.submit(turn))
     except KeyRefused:
         raise
     except FINAL_ERRORS as error:

@@ -11,6 +11,9 @@ from twokey.gateway.protocol.records import RunRef
 _run: ContextVar[RunRef | None] = ContextVar("twokey_run", default=None)
 _enclosing: ContextVar[RunRef | None] = ContextVar("twokey_enclosing_run", default=None)
 _ungated: ContextVar[frozenset[str]] = ContextVar("twokey_ungated", default=frozenset())
+_left_s: ContextVar[Callable[[], float] | None] = ContextVar(
+    "twokey_lease_left", default=None
+)
 _lease: ContextVar[Callable[[], str] | None] = ContextVar(
     "twokey_remote_lease", default=None
 )
@@ -65,6 +68,22 @@ def excepting(tools: Collection[str]) -> Generator[None]:
 def excepted() -> frozenset[str]:
     """Return the names of the tools that may start ungated in this context."""
     return _ungated.get()
+
+
+@contextmanager
+def lasting(left_s: Callable[[], float]) -> Generator[None]:
+    """Let questions know how long the lease on their thread lives unless it is kept."""
+    token = _left_s.set(left_s)
+    try:
+        yield
+    finally:
+        _left_s.reset(token)
+
+
+def lease_left_s() -> float:
+    """Return how long the lease on the thread lives; 0 for none."""
+    left_s = _left_s.get()
+    return left_s() if left_s else 0.0
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import TypeVar
 
 from twokey.gateway.errors import LeaseLost
+from twokey.gateway.protocol import run_context
 from twokey.gateway.store.fences import Lease, holding
 
 T = TypeVar("T")
@@ -24,7 +25,7 @@ async def while_held(
     async with lease_of as lease:
         # A task keeps the context it was made in, so only the work is fenced, and not
         # what waits for it.
-        with holding(lease):
+        with holding(lease), run_context.lasting(lambda: lease.left_s):
             running = asyncio.ensure_future(work())
         watching = asyncio.create_task(lease.lost.wait())
         try:

@@ -18,6 +18,7 @@ from tests.conftest import eventually
 from tests.resume import sample_tools
 from tests.resume.resume_stack import AT_ONCE, RULES
 from tests.resume.test_embed import Name, asked, decide, refund
+from tests.store_secrets import SECRETS
 from twokey.gateway.approvals.decisions import Reject
 from twokey.gateway.client import choice
 from twokey.gateway.client.http_threads import HttpThreads
@@ -336,3 +337,31 @@ async def test_an_answer_of_where_the_thread_stood_before_is_asked_for_again(
 
     assert waits[-1] == 0.0
     assert final["messages"][-1].text == "refunded 78291 899"
+
+
+async def test_a_claim_is_repeated_as_long_as_the_lease_of_the_thread_lives(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("twokey.agent.bridge.FIRST_PAUSE_S", 0.001)
+    patient = Store(store.conn.url, secrets=SECRETS, lease_ms=120_000)
+    asked_for = list[str]()
+
+    @web.middleware
+    async def failing(request: web.Request, handler: Answered) -> web.StreamResponse:
+        asked_for.append(request.path.removeprefix("/v1/"))
+        if request.path.endswith("/claim") and asked_for.count("claim") <= 7:
+            return web.Response(status=502, text="no")
+        return await handler(request)
+
+    async with remote_program(
+        patient, RULES, tmp_path, retries=AT_ONCE, middlewares=[failing]
+    ) as tk:
+        run = asyncio.create_task(tk.run(sample_tools.graph, refund(), **AT))
+        await decide(tk, await asked(tk))
+        final = await run
+    await patient.close()
+
+    assert final["messages"][-1].text == "refunded 78291 899"
+    # In one step of the thread: nothing was asked in between.
+    first = asked_for.index("claim")
+    assert asked_for[first : first + 8] == ["claim"] * 8

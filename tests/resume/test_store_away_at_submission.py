@@ -40,6 +40,8 @@ class Cut:
 async def test_a_call_is_asked_about_when_the_store_is_back(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # As when the lease nearly ends.
+    monkeypatch.setattr(bridge, "HAND_BACK_S", 3600.0)
     cut = Cut(monkeypatch, times=2 * bridge.PORT_TRIES)
     async with stack.working(retries=AT_ONCE):
         await stack.ask(REFUND)
@@ -56,3 +58,22 @@ async def test_a_call_is_asked_about_when_the_store_is_back(
     states = [one.state for one in await stack.items()]
     assert states.count(ItemState.EXECUTED) == 1
     assert not {ItemState.PENDING, ItemState.AUTHORIZED} & set(states)
+
+
+async def test_a_submission_is_repeated_as_long_as_the_lease_of_the_thread_lives(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stack.store.threads.leases, "_lease_ms", 120_000)
+    cut = Cut(monkeypatch, times=2 * bridge.PORT_TRIES)
+    async with stack.working(retries=AT_ONCE):
+        await stack.ask(REFUND)
+        [item] = await stack.asked()
+        await stack.decide(item)
+
+        assert await stack.words() == "refunded 78291 899"
+        await stack.idle()
+
+    assert cut.left == 0
+    assert not await stack.events(EventName.RUN_WAITING)
+    # The same question each time: one call waited, and nothing was ended.
+    assert [one.state for one in await stack.items()] == [ItemState.EXECUTED]

@@ -116,12 +116,8 @@ class ApprovalStore:
         return found.get(approval_id)
 
     def remembered(self, approval_id: str) -> Approval | None:
-        """Return an approval as this process read or wrote it last; None: not known.
-
-        It may have moved since. Whose it is and what its calls are stays the same.
-        """
-        found = self._known.latest(approval_id)
-        return None if found is None else found.approval
+        """Return an approval as it was read or written here last; None: not known."""
+        return self._known.approval(approval_id)
 
     async def change(
         self,
@@ -218,13 +214,11 @@ class ApprovalStore:
         self._known.wrote(written)
         return True
 
-    async def _moved(
-        self, keys: Keys, before: Approval, unfrozen: Sequence[str]
-    ) -> None:
+    async def _moved(self, keys: Keys, was: Approval, unfrozen: Sequence[str]) -> None:
         """Forget what is not so any more: something moved."""
-        self._known.forget(before.id)
+        self._known.forget(was.id)
         if unfrozen:
-            await freeze_lists(self._conn).refresh(keys, before.tenant)
+            await freeze_lists(self._conn).refresh(keys, was.tenant)
 
     async def _write_waiting(
         self, keys: Keys, approval_id: str, row: Row

@@ -220,6 +220,14 @@ class KnownRecords:
         approval = known.loaded.approval
         return Loaded(approval, now_ms, remembered=remembered, stored=stored)
 
+    def approval(self, approval_id: str) -> Approval | None:
+        """Return an approval as it was read or written last; None: it is not known.
+
+        It may have moved since. Whose it is and what its calls are stays the same.
+        """
+        found = self.latest(approval_id)
+        return None if found is None else found.approval
+
     def with_stored(self, seen: Loaded) -> Loaded | None:
         """Return a reading with what is stored of it; None: that is not known."""
         if seen.stored is not None:

@@ -211,8 +211,8 @@ TABLE = (
     Mutant(
         "tenants are apart",
         AGENTS,
-        "if loaded.approval.tenant != self._tenant:",
-        "if not loaded.approval.tenant:",
+        "if approval is None or approval.tenant != self._tenant:",
+        "if approval is None or not approval.tenant:",
     ),
     Mutant(
         "a batch is bound to its order and ids",

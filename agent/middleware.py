@@ -68,7 +68,7 @@ from twokey.agent.result_codec import ToolResult
 from twokey.agent.tool_invocation import Handler
 from twokey.agent.turns import TwokeyState
 from twokey.agent.verdict_cache import VerdictCache
-from twokey.gateway.client.choice import current_gateway, given_gateway
+from twokey.gateway.client.choice import agent_name, current_gateway, given_gateway
 from twokey.gateway.context_values import Inside
 from twokey.gateway.errors import TwokeyError
 from twokey.gateway.gates.gate import Gate
@@ -96,7 +96,7 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
     this middleware either.
 
     Args:
-        agent: the agent's name, as policy and cards know it.
+        agent: the agent's name, as policy and cards know it; not empty.
         gateway: the gateway to ask, or the URL of one in another process; by default
             the one `connected` in the context of each run, else that of the
             environment, ``TWOKEY_GATEWAY``. Without any, nothing runs.
@@ -129,7 +129,7 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
         description_prefix: str = DESCRIPTION_PREFIX,
     ) -> None:
         super().__init__()
-        self.agent = agent
+        self.agent = agent_name(agent)
         self.system_note = system_note
         self._gateway = given_gateway(gateway, api_key, receipt_keys)
         self._interrupts: InterruptConfig | None = None

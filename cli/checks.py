@@ -87,6 +87,7 @@ async def run_checks(
         yield Check("policy", State.GOOD, policy.digest)
     yield await _run_check("secret", _secret(settings))
     yield await _run_check("keys", _keys(settings))
+    yield _encryption(settings)
     async for check in _store_checks(settings, policy):
         yield check
     yield await _run_check("checkpoints", _checkpoints(settings))
@@ -174,6 +175,18 @@ async def _secret(settings: Settings) -> str:
     # folder can be written is then known, too.
     settings.secret_keys()
     return "TWOKEY_SECRET" if settings.secret else str(settings.data_dir / "secret.key")
+
+
+def _encryption(settings: Settings) -> Check:
+    """Say whether texts are encrypted; either way is a choice, and no mistake."""
+    if settings.encrypt_store:
+        return Check("encryption", State.GOOD, "texts are encrypted in the store")
+    return Check(
+        "encryption",
+        State.SKIPPED,
+        "off: who can read the store reads arguments and words of people; see "
+        "'encrypt_store' (docs/encryption.md)",
+    )
 
 
 async def _keys(settings: Settings) -> str:

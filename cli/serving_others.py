@@ -1,4 +1,4 @@
-"""HTTP API and webhooks: what a gateway has for agents of other processes."""
+"""HTTP API: what a gateway has for agents of other processes."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from contextlib import asynccontextmanager
 from twokey.gateway.api.serving import serving_api
 from twokey.gateway.config import Settings
 from twokey.gateway.embed import Twokey
-from twokey.gateway.webhooks.sending import sending_webhooks
 
 
 @asynccontextmanager
 async def serving_others(settings: Settings, twokey: Twokey) -> AsyncGenerator[str]:
-    """Serve the HTTP API and send webhooks while the block runs.
+    """Serve the HTTP API while the block runs; webhooks are sent by `Twokey`.
 
     Yields:
         The URL of the API; "" where the settings have none.
@@ -21,14 +20,11 @@ async def serving_others(settings: Settings, twokey: Twokey) -> AsyncGenerator[s
     Raises:
         SettingsError: when an address or a certificate cannot be used.
     """
-    async with (
-        serving_api(
-            settings,
-            twokey.store,
-            twokey.service,
-            twokey.reviews,
-            twokey.registration,
-        ) as url,
-        sending_webhooks(settings, twokey.store),
-    ):
+    async with serving_api(
+        settings,
+        twokey.store,
+        twokey.service,
+        twokey.reviews,
+        twokey.registration,
+    ) as url:
         yield url

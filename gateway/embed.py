@@ -31,7 +31,6 @@ from twokey.gateway.protocol.remote_runs import PendingCall
 from twokey.gateway.remote.program import RemoteTwokey
 from twokey.gateway.resume import langgraph_local
 from twokey.gateway.resume.checkpoints import open_checkpoints
-from twokey.gateway.resume.langgraph_local import LangGraphLocal
 from twokey.gateway.resume.run_events import ThreadRef
 from twokey.gateway.resume.run_rules import streamed, wait_at_most
 from twokey.gateway.resume.runners import Runners
@@ -48,6 +47,7 @@ from twokey.gateway.store.open_store import open_store
 from twokey.gateway.store.store import Store
 from twokey.gateway.triage.asking import Triage, require_triage
 from twokey.gateway.trust.keyring import Keyring, own_keyring
+from twokey.gateway.webhooks.sending import sending_webhooks
 
 
 class Twokey:
@@ -144,6 +144,7 @@ class Twokey:
             if self._settings is not None:
                 self._runners.serve(await load_runners(self._settings, self._saver))
                 self._triage = self._triage or await load_triage(self._settings)
+                await enter(sending_webhooks(self._settings, self.store))
             serves = self._settings.agents if self._settings else ()
             process = await gateway_process(
                 self._saver, self._checkpoints, tenant=self._tenant, serves=serves
@@ -318,9 +319,8 @@ class Twokey:
         Returns:
             The ids of those that were ended now.
         """
-        return await self._calls.withdraw(
-            self._thread_ref(agent, thread_id).run_ref, item_ids
-        )
+        run_ref = self._thread_ref(agent, thread_id).run_ref
+        return await self._calls.withdraw(run_ref, item_ids)
 
     async def answers(
         self,
@@ -376,7 +376,7 @@ class Twokey:
         *,
         config: RunnableConfig | None = None,
         context: object = None,
-    ) -> LangGraphLocal:
+    ) -> langgraph_local.LangGraphLocal:
         saver = self._require_open()
         self.registration.add_agent(agent)
         return await langgraph_local.local_runner(

@@ -16,6 +16,20 @@ URL_VARIABLE = "TWOKEY_GATEWAY"
 KEY_VARIABLE = "TWOKEY_API_KEY"
 
 
+def agent_name(name: str) -> str:
+    """Return the name of an agent.
+
+    Raises:
+        SettingsError: when it is empty: no policy and no API key could name it.
+    """
+    if not name.strip():
+        raise SettingsError(
+            "An agent needs a name, by which policy and cards know it: write "
+            "ApprovalMiddleware('support'), or leave it out for 'agent'."
+        )
+    return name
+
+
 def given_gateway(
     gateway: Gateway | str | None,
     api_key: str | None = None,

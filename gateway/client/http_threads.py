@@ -51,6 +51,11 @@ class HttpThreads:
     def __init__(self, connection: HttpConnection) -> None:
         self._connection = connection
 
+    @property
+    def url(self) -> str:
+        """Return the address of the gateway."""
+        return self._connection.url
+
     async def lease(
         self,
         run: RunRef,

@@ -30,10 +30,12 @@ class Attempts:
     Args:
         run: of the thread.
         retries: how long it is tried again.
+        url: of the gateway.
     """
 
-    def __init__(self, run: RunRef, retries: RetrySettings) -> None:
+    def __init__(self, run: RunRef, retries: RetrySettings, *, url: str) -> None:
         self._run = run
+        self._url = url
         self._retries = retries
         self._pauses = backoff_s()
         self._began_s = asyncio.get_running_loop().time()
@@ -54,7 +56,8 @@ class Attempts:
             return None
         pause_s = max(next(self._pauses), found.retry_after_s)
         logger.warning(
-            "run.waiting agent=%s thread=%s error=%s next_in_s=%.1f",
+            "run.waiting gateway=%s agent=%s thread=%s error=%s next_in_s=%.1f",
+            self._url,
             self._run.agent,
             self._run.thread,
             type(error.__cause__ or error).__name__,

@@ -96,6 +96,9 @@ class RemoteThreadRuns:
         self._drives: dict[RunRef, Drive] = {}
         self._closing = asyncio.Event()
 
+    def _attempts(self, run: RunRef) -> Attempts:
+        return Attempts(run, self._retries, url=self._threads.url)
+
     async def run(
         self, run: RunRef, runner: LangGraphLocal, given: object
     ) -> dict[str, Any]:
@@ -207,7 +210,7 @@ class RemoteThreadRuns:
         self, drive: Drive, run: RunRef, runner: LangGraphLocal, given: object
     ) -> ThreadState:
         """Bring a thread forward until it rests for good, or another drive does."""
-        attempts, has_waited = Attempts(run, self._retries), False
+        attempts, has_waited = self._attempts(run), False
         awaited: AwaitedAnswers | None = None
         token = ""
         while True:
@@ -244,7 +247,7 @@ class RemoteThreadRuns:
                     # message.
                     given = None
                 continue
-            attempts, has_waited = Attempts(run, self._retries), True
+            attempts, has_waited = self._attempts(run), True
             # It has its input; a thread that is deleted now is not begun again.
             given = None
             if rests_for_good(state):

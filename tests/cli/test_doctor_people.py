@@ -97,6 +97,7 @@ async def test_the_doctor_is_content_when_everything_is_there(
         "policy",
         "secret",
         "keys",
+        "encryption",
         "store",
         "checkpoints",
         "audit",

@@ -1,0 +1,24 @@
+"""A program that waits for its gateway says for which one."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from twokey.gateway.errors import StoreUnavailable, ThreadUnavailable
+from twokey.gateway.protocol.records import RunRef
+from twokey.gateway.remote.attempts import Attempts
+from twokey.gateway.retrying import RetrySettings
+
+
+async def test_what_waits_names_the_gateway(caplog: pytest.LogCaptureFixture) -> None:
+    run = RunRef(agent="support", thread="t1")
+    attempts = Attempts(run, RetrySettings(), url="https://gateway.example")
+    error = ThreadUnavailable("away")
+    error.__cause__ = StoreUnavailable("did not answer")
+
+    with caplog.at_level(logging.WARNING):
+        assert attempts.pause_s(error)
+
+    assert "run.waiting gateway=https://gateway.example agent=support" in caplog.text

@@ -346,6 +346,11 @@ async def _finish(
         is_ours = await ask_with_retries(
             shell, lambda: gateway.finish(item_id, fence, result)
         )
+    except asyncio.CancelledError:
+        # As when the lease on the thread ends while the gateway is away: the tool has
+        # run, and without a report people would be asked whether it did.
+        shell.begin(report(item_id, fence, result, gateway))
+        raise
     except TwokeyError as error:
         # Not raised: the tool has run, and the model has to read what it returned. A
         # second run would be worse than a missing record.

@@ -73,8 +73,8 @@ def drop(
 ) -> None:
     """Keep events no longer for a reader that is gone for good.
 
-    No card is lost by it: a bot that comes back compares every open approval with its
-    card. Messages in threads about what happened meanwhile are not posted.
+    No card is lost by it: a bot that comes back compares every approval with its card.
+    Messages in threads about what happened meanwhile are not posted.
     A reader that a process used in the last minute is not dropped; stop it first.
     """
     use_store(command_context(ctx), lambda store, tenant: _drop(store, tenant, reader))

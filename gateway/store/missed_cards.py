@@ -1,8 +1,9 @@
 """Find the cards that no event will bring up to date: their reader is new.
 
 What a card shows follows from events. A reader of the outbox that was dropped, or is
-new, has not seen those that are gone; so each approval with something still to happen
-is compared once with what its card shows.
+new, has not seen those that are gone; so each approval with something still to happen,
+and each that has ended and of which messages are known, is compared once with what its
+card shows: one that has ended meanwhile must not go on asking people.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 
+from twokey.gateway.approvals.record import Approval
 from twokey.gateway.store.connection import Argument, Reply, number
 from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.sorted_pages import pages_by_score
@@ -22,7 +24,7 @@ async def mark_missed(store: Store, keys: Keys, tenant: str) -> int:
     Raises:
         StoreUnavailable: when the store does not answer; some may be listed already.
     """
-    found = 0
+    found = set[str]()
     async for page in pages_by_score(store.conn, keys.expiry):
         ids = await store.members.approvals(keys, keys.expiry, page)
         behind = await _behind(store, keys, ids)
@@ -33,9 +35,28 @@ async def mark_missed(store: Store, keys: Keys, tenant: str) -> int:
             # What asks nobody has a notification, and only its event posts that.
             is_asked = any(item.is_pending for item in approval.items)
             if is_asked or await store.cards.place(keys, approval.id) is not None:
-                await store.cards.mark_outdated(keys, tenant, approval.id)
-                found += 1
-    return found
+                found.add(approval.id)
+    due = keys.messages_due(tenant)
+    async for page in pages_by_score(store.conn, due):
+        ids = await store.members.approvals(keys, due, page, tenant)
+        behind = await _behind(store, keys, [one for one in ids if one not in found])
+        for loaded in await store.approvals.load_each(behind):
+            approval = loaded.approval
+            if approval.tenant == tenant and await _is_shown(store, keys, approval):
+                found.add(approval.id)
+    for one in found:
+        await store.cards.mark_outdated(keys, tenant, one)
+    return len(found)
+
+
+async def _is_shown(store: Store, keys: Keys, approval: Approval) -> bool:
+    """Return whether an approval has a card that was not redacted."""
+    posted = await store.posted_messages.read(keys, approval.tenant, approval.id)
+    ended = posted.ended
+    # Drawn again, it would be shown again.
+    if ended is not None and (ended.is_erased or ended.redacted_rev):
+        return False
+    return await store.cards.place(keys, approval.id) is not None
 
 
 async def _behind(store: Store, keys: Keys, ids: Sequence[str]) -> list[str]:

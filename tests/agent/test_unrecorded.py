@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from tests.agent.agent_runner import FREE, Effects, Runner, build, pay
 from tests.agent.fake_gateway import FakeGateway
 from tests.conftest import eventually
+from tests.patience import WAIT_S
 from twokey.agent import unrecorded
 from twokey.gateway.errors import (
     CorruptRecord,
@@ -56,6 +58,39 @@ async def test_its_process_reports_it_until_the_gateway_has_it(
     await eventually(is_asked_again)
     assert gateway.only().state is ItemState.EXECUTING
     gateway.down.discard("finish")
+
+    async def is_recorded() -> bool:
+        return gateway.only().state is ItemState.EXECUTED
+
+    await eventually(is_recorded)
+    assert effects.paid == [(10, "ada")]
+
+
+async def test_its_run_is_cancelled_before_the_gateway_has_it_and_it_is_reported(
+    memory: InMemorySaver, effects: Effects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner, gateway = Runner(is_async=True), FakeGateway(FREE)
+    graph = build(gateway, effects.tools(), pay(), saver=memory)
+    await runner.say(graph, "pay")
+    gateway.approve(CALL)
+    asked, finish = asyncio.Event(), gateway.finish
+
+    async def away(*_: object) -> bool:
+        asked.set()
+        return await asyncio.Future()
+
+    monkeypatch.setattr(gateway, "finish", away)
+    running = asyncio.create_task(runner.resume(graph, gateway))
+    # As when the lease on its thread ends.
+    await asyncio.wait(
+        [running, asyncio.create_task(asked.wait())],
+        timeout=WAIT_S,
+        return_when=asyncio.FIRST_COMPLETED,
+    )
+    monkeypatch.setattr(gateway, "finish", finish)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
 
     async def is_recorded() -> bool:
         return gateway.only().state is ItemState.EXECUTED

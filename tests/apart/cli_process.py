@@ -1,4 +1,4 @@
-"""Be `twokey` in a process of its own, whose leases live as long as LEASE says."""
+"""Be `twokey` in a process of its own, with leases and time limits that a test set."""
 
 from __future__ import annotations
 
@@ -9,14 +9,20 @@ from typing import Any
 import pytest
 
 from tests.patience import be_patient
+from twokey.bot import web
 from twokey.cli.main import run
+from twokey.gateway.store import node
 from twokey.gateway.store.store import Store
 
 LEASE = "APART_LEASE_MS"
+ANSWER = "APART_ANSWER_S"
+"""How long the store and Slack may take for one answer."""
 
 if __name__ == "__main__":
     # Again, where this process was not forked from one that has done so.
     be_patient(pytest.MonkeyPatch())
     defaults: Any = Store.__init__.__kwdefaults__
     defaults["lease_ms"] = int(os.environ[LEASE])
+    if answer_s := float(os.environ.get(ANSWER, "0")):
+        node.CALL_S = web.TIMEOUT_S = answer_s
     sys.exit(run())

@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import socket
-from collections.abc import AsyncGenerator, Collection, Mapping
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -16,7 +16,7 @@ import yaml
 
 from tests.apart.agent_process import AGENT, TOOL
 from tests.apart.between import EFFECT, Act, Between, Fate
-from tests.apart.cli_process import LEASE
+from tests.apart.cli_process import ANSWER, LEASE
 from tests.apart.moved_clock import MovedClock, Spawned
 from tests.conftest import eventually
 from tests.forked import Forked
@@ -97,6 +97,12 @@ class Member:
         await self._reading
         return await asyncio.to_thread(self.process.wait, LONG_S)
 
+    async def stop(self) -> int:
+        """Ask it to stop, as a supervisor does; return how it ended."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+        return await self.ended()
+
     async def again(self) -> None:
         """Kill it and start it again."""
         await self.kill()
@@ -115,7 +121,7 @@ class House:
     """The processes, the networks between them, and the people.
 
     Attributes:
-        cuts: networks to the store and to Slack, by whose they are.
+        cuts: networks to the store, to Slack and to the gateway, by whose they are.
         clocks: of processes whose clock can be moved, by whose they are.
         urls: where each process says whether it works.
     """
@@ -137,7 +143,8 @@ class House:
     async def start_agent(self, thread: str, **more: str) -> Member:
         """Start the agent's process for a thread, or start it again."""
         env = {k: v for k, v in self.env.items() if not k.startswith("TWOKEY_")}
-        env |= {"TWOKEY_GATEWAY": self.between.url, "TWOKEY_API_KEY": self.key, **more}
+        url = self.cuts["agent-gateway"].url
+        env |= {"TWOKEY_GATEWAY": url, "TWOKEY_API_KEY": self.key, **more}
         member = Member(
             (
                 *("tests.apart.agent_process", thread),
@@ -177,16 +184,16 @@ class House:
         return [one for it in await self.approvals(thread) for one in it.items]
 
     @asynccontextmanager
-    async def people(self, thread: str) -> AsyncGenerator[None]:
-        """Let Ana approve whatever waits in a thread while the block runs."""
-        task = asyncio.create_task(self._approve_all(thread))
+    async def people(self, *threads: str) -> AsyncGenerator[None]:
+        """Let Ana approve whatever waits in some threads while the block runs."""
+        task = asyncio.create_task(self._approve_all(threads))
         try:
             yield
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    async def _approve_all(self, thread: str) -> None:
+    async def _approve_all(self, threads: Sequence[str]) -> None:
         stack = DemoStack(self.sandbox, None)  # type: ignore[arg-type] # the rest of it is elsewhere
         none = self.folder / "none"
         context = ApartContext(
@@ -194,9 +201,10 @@ class House:
             apart=None, reviews=self.reviews, home=none,  # type: ignore[arg-type] # likewise
         )  # fmt: skip
         while True:
-            for approval in await self.approvals(thread):
-                if approval.items[0].is_pending:
-                    await self._click(context, approval)
+            for thread in threads:
+                for approval in await self.approvals(thread):
+                    if approval.items[0].is_pending:
+                        await self._click(context, approval)
             await asyncio.sleep(0.05)
 
     async def _click(self, context: ApartContext, approval: Approval) -> None:
@@ -235,6 +243,7 @@ async def open_house(
     policy: Mapping[str, object] = POLICY,
     mode: SlackMode = SlackMode.SOCKET,
     moved: Collection[str] = (),
+    answer_s: float = 0,
 ) -> AsyncGenerator[House]:
     """Run a gateway and a bot, and give what an agent needs.
 
@@ -244,6 +253,7 @@ async def open_house(
         policy: in force.
         mode: how Slack reaches the bot.
         moved: of whom the clock can be moved.
+        answer_s: how long store and Slack are waited for; 0: as the product does.
     """
     async with AsyncExitStack() as opened:
         enter = opened.enter_async_context
@@ -272,6 +282,7 @@ async def open_house(
         store = Store(engine.url, secrets=SECRETS)
         opened.push_async_callback(store.close)
         between = await enter(Between(f"http://127.0.0.1:{port}"))
+        cuts["agent-gateway"] = await enter(Proxy(between.url))
         reviews = ReviewService(store, PolicyFile(settings.policy))
         house = House(
             folder, sandbox, store, reviews, between, given, cuts, settings=settings
@@ -282,7 +293,7 @@ async def open_house(
             house.urls[name] = f"http://127.0.0.1:{at}"
         for name in ("gateway", "bot"):
             env = {**given, "TWOKEY_REDIS_URL": cuts[f"{name}-store"].url}
-            env[LEASE] = str(lease_ms)
+            env |= {LEASE: str(lease_ms), ANSWER: str(answer_s)}
             if name == "bot":
                 # The next bot posts when the lease of the one before has ended.
                 env[LEASE] = "1500"

@@ -7,10 +7,11 @@ import pytest
 from tests.bot.bot_stack import Stack, has_button
 from tests.bot.test_prometheus import ANA, click
 from twokey.bot.ids import Action
-from twokey.gateway.approvals.decisions import Approve
+from twokey.gateway.approvals.decisions import Approve, Reject
 from twokey.gateway.store import missed_cards
 from twokey.gateway.store.connection import number
 from twokey.gateway.store.keys import Keys
+from twokey.gateway.store.posted_messages import Ended
 from twokey.gateway.store.readers import drop_reader
 from twokey.gateway.store.store import Store
 
@@ -44,6 +45,36 @@ async def test_a_bot_whose_reader_was_dropped_brings_every_card_up_to_date(
 
     assert shown["ts"] == card["ts"]
     assert len(await stack.cards(new)) == len(await stack.cards(same)) == 1
+
+
+async def test_a_card_does_not_go_on_asking_when_its_end_was_missed(
+    stack: Stack,
+) -> None:
+    async with stack.running():
+        ended, redacted = await stack.refund("t1"), await stack.refund("t2")
+        cards = [await stack.card(one) for one in (ended, redacted)]
+        await stack.drawn(ended)
+        await stack.drawn(redacted)
+    for one in (ended, redacted):
+        await stack.reviews.decide(await click(stack, one), Reject(), ANA)
+    approval = await stack.approval(redacted)
+    posted = stack.store.posted_messages
+    told = Ended(at_ms=1, redacted_rev=approval.rev)
+    await posted.look_at(stack.keys, "default", approval.id, 10**15, ended=told)
+    await forget_events(stack)
+    for tenant, found in (("other", 0), ("default", 1)):
+        marked = await missed_cards.mark_missed(stack.store, stack.keys, tenant)
+        assert marked == found
+
+    async with stack.running():
+        shown = await stack.card(ended, lambda m: not has_button(m, Action.APPROVE))
+        await stack.bot_is_quiet()
+
+    assert shown["ts"] == cards[0]["ts"]
+    assert await missed_cards.mark_missed(stack.store, stack.keys, "default") == 0
+    assert len(await stack.cards(ended)) == 1
+    [same] = await stack.cards(redacted)
+    assert same["blocks"] == cards[1]["blocks"], "nobody shows it again"
 
 
 async def test_a_bot_that_starts_again_looks_at_no_card(

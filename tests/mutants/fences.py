@@ -248,8 +248,15 @@ FENCES_TABLE = (
     Mutant(
         "a result that the gateway did not take is reported again",
         "agent/execution.py",
-        "shell.begin(report(item_id, fence, result, gateway))",
-        "pass",
+        "shell.begin(report(item_id, fence, result, gateway))\n        return",
+        "pass\n        return",
+        "tests/agent/test_unrecorded.py",
+    ),
+    Mutant(
+        "a result whose run was cancelled is reported all the same",
+        "agent/execution.py",
+        "        shell.begin(report(item_id, fence, result, gateway))\n        raise",
+        "        raise",
         "tests/agent/test_unrecorded.py",
     ),
     Mutant(

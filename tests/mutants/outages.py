@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.mutants.clocks import CLOCKS_TABLE
 from tests.mutants.mutant import Mutant
 
 PLAN = "gateway/resume/retry_plan.py"
@@ -151,4 +152,5 @@ OUTAGES_TABLE = (
         "is_retried = False",
         "tests/resume/test_store_away_at_submission.py",
     ),
+    *CLOCKS_TABLE,
 )

@@ -117,6 +117,7 @@ class Rehearsal:
         roles: that the person has to hold.
         user: who alone may approve it; "" for more than one.
         message: what is signed; None where nobody signs.
+        signed_by: the key whose name stands beside the signature; "" for none.
     """
 
     call: Call
@@ -128,6 +129,7 @@ class Rehearsal:
     roles: tuple[str, ...]
     user: str
     message: Template | None
+    signed_by: str
 
     def moment(
         self, click: Click, reviewer: Reviewer, now_ms: int, key: DecisionKey | None
@@ -146,7 +148,8 @@ class Rehearsal:
             or click != call.click(click.request_digest)
             or (self.user and reviewer.user != self.user)
             or not self._may_approve(reviewer)
-            or (key is None) != (self.message is None)
+            # Keys may be rotated meanwhile, and a signature counts by its own alone.
+            or _name_of(key) != self.signed_by
         ):
             return None
         asked_ms = now_ms - reviewer.membership_age_ms
@@ -246,6 +249,7 @@ def rehearse(
         quorum.roles_of(people[0], requirement.roles),
         people[0].user if people[0].user == people[1].user else "",
         message,
+        _name_of(key),
     )
 
 
@@ -337,6 +341,10 @@ def _approved(
 
 def _as_seen(loaded: Loaded, now_ms: int) -> Loaded:
     return Loaded(loaded.approval, now_ms, remembered={}, stored=loaded.stored)
+
+
+def _name_of(key: DecisionKey | None) -> str:
+    return key.public.id.hex() if key else ""
 
 
 def _signs(key: DecisionKey | None, moment: Moment) -> _Signs | None:

@@ -366,6 +366,13 @@ AS_SHOWN_TABLE = (
         REHEARSED,
     ),
     Mutant(
+        "rehearsed: another key does not sign what names the one before",
+        REHEARSING,
+        "            or _name_of(key) != self.signed_by\n",
+        "            or (key is None) != (self.message is None)\n",
+        "tests/service/test_rehearsals_that_do_not_fit.py",
+    ),
+    Mutant(
         "rehearsed: a record that is not as it was sealed is read",
         "gateway/store/known_records.py",
         " or loaded.stored.seal != self.seal",

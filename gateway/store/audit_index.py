@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from pydantic import BaseModel, Field
 
-from twokey.gateway.approvals.audit_leaf import SealState
+from twokey.gateway.approvals.audit_leaf import SealState, read_kept
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.store.audit_seals import nonce_of
 from twokey.gateway.store.audit_segments import Row
@@ -195,7 +195,7 @@ class AuditIndex:
 def seen_in(row: Row, state: str) -> tuple[str, Seen] | None:
     """Return what an entry says of an approval, or of an API key; None for nothing."""
     if row.leaf:
-        return _seen_in_leaf(row.leaf)
+        return _seen_in_leaf(row.leaf, row.event)
     rev, _ = nonce_of(row.seal)
     if state != SealState.SEALED:
         return None
@@ -207,12 +207,17 @@ def seen_in(row: Row, state: str) -> tuple[str, Seen] | None:
     return (found[1], Seen(rev, _CLAIMED in row.event)) if found else None
 
 
-def _seen_in_leaf(text: str) -> tuple[str, Seen] | None:
+def _seen_in_leaf(text: str, kept: str) -> tuple[str, Seen] | None:
     """Return what is left of an entry that was erased: its approval, and its rev.
 
-    A record that was erased must not come back as it was before it ran.
+    A record that was erased must not come back as it was before it ran, and no API key
+    as it was before it was revoked.
     """
     leaf = JsonLeaf.model_validate_json(text)
+    if leaf.name == EventName.API_KEY_REVOKED and leaf.seal == SealState.SEALED:
+        found = read_kept(text, kept)
+        key_id = found.data.get("key", "") if found else ""
+        return (_key_name(found.tenant, key_id), Seen(rev=1)) if found else None
     if leaf.seal != SealState.SEALED or not (leaf.rev and leaf.approval):
         return None
     return leaf.approval, Seen(leaf.rev, leaf.name == EventName.ITEM_EXECUTING)

@@ -23,7 +23,7 @@ from typing import NamedTuple, cast
 
 from pydantic import ValidationError
 
-from twokey.gateway.approvals.audit_leaf import Leaf, SealState, leaf_of
+from twokey.gateway.approvals.audit_leaf import Leaf, SealState, kept_of, leaf_of
 from twokey.gateway.errors import AuditUnreadable
 from twokey.gateway.protocol.records import Record
 from twokey.gateway.store.audit_seals import nonce_of
@@ -43,7 +43,7 @@ class Row(NamedTuple):
     Attributes:
         seq: its place.
         at: its time.
-        event: the event's text; empty where it was erased.
+        event: the event's text; where it was erased, what `kept_of` it.
         seal: beside it; empty where an older version wrote it, or it was erased.
         state: of that seal.
         leaf: what is left where the rest was erased.
@@ -204,9 +204,7 @@ def erase(folder: Path, shard: str, number: int, seqs: Collection[str]) -> None:
             "did not prepare it for this; nothing of it was erased."
         )
     rows = [
-        one
-        if one.leaf or one.seq not in seqs
-        else Row(one.seq, one.at, "", "", one.state, one.leaf_text.decode())
+        one if one.leaf or one.seq not in seqs else _erased(one)
         for one in read_segment(folder, header)
     ]
     rough = path.with_suffix(f".{secrets.token_hex(8)}.part")
@@ -216,6 +214,11 @@ def erase(folder: Path, shard: str, number: int, seqs: Collection[str]) -> None:
     finally:
         rough.unlink(missing_ok=True)
     sync_folder(folder)
+
+
+def _erased(row: Row) -> Row:
+    leaf = row.opened_leaf
+    return Row(row.seq, row.at, kept_of(leaf), "", row.state, leaf.text.decode())
 
 
 def read_header(folder: Path, shard: str, number: int) -> Header | None:

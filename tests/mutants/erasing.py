@@ -202,4 +202,11 @@ ERASING_TABLE = (
         "",
         ERASING,
     ),
+    Mutant(
+        "a revocation outlives that who revoked was erased",
+        "gateway/store/audit_segments.py",
+        'row.at, kept_of(leaf), ""',
+        'row.at, "", ""',
+        "tests/service/test_erasing.py",
+    ),
 )

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.api.test_api_key_store import SEALS, made
 from tests.conftest import eventually
 from tests.security.test_canary import dump
 from tests.service.audit_harness import AuditHarness
@@ -21,6 +22,7 @@ from twokey.gateway.service.audit_bundling import AuditBundler
 from twokey.gateway.service.audit_checking import verify_logs
 from twokey.gateway.service.audit_writing import public_keys
 from twokey.gateway.service.erasing import WHY_KEPT, Eraser, Erasure
+from twokey.gateway.store.api_keys import ApiKeyStore
 from twokey.gateway.store.audit_index import AuditIndex
 from twokey.gateway.store.keys import KEEP_MS, Keys
 from twokey.gateway.store.store import Store
@@ -338,3 +340,33 @@ async def test_an_index_that_is_built_again_knows_what_ran_and_was_erased(
     assert before.claimed
     assert index.newest(click.approval).claimed
     assert index.newest(click.approval).rev >= before.rev
+
+
+async def test_a_revocation_outlives_that_who_revoked_was_erased(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house, harness = AuditHarness(store, tmp_path), ServiceHarness(store)
+    store.audit_folder = store.tree_folder
+    monkeypatch.setattr(sealing, "SEAL_AFTER", timedelta(0))
+    keys = ApiKeyStore(store, SEALS, tenant="default")
+    new = await made(keys)
+    await keys.revoke(new.kept.id, DAN.user)
+
+    async def is_sealed() -> bool:
+        house.clock.now += 61
+        await house.writer.tick(is_last=True)
+        return (await store.audit(keys_of(harness)).sealed()).number > 0
+
+    await eventually(is_sealed)
+    assert (await erase(harness, DAN.user)).entries == 1
+    (house.files.folder / f"{house.keys.shard}.index.sqlite").unlink()
+    await house.another().tick()
+
+    index = AuditIndex()
+    index.folder = house.files.folder
+    assert index.is_revoked(house.keys.shard, "default", new.kept.id)
+    assert not index.is_revoked(house.keys.shard, "default", "another")
+    rows = [one async for one in store.audit(keys_of(harness)).entries()]
+    assert not [one for one in rows if DAN.user in one.actor]
+    # And erasing again finds nothing.
+    assert (await erase(harness, DAN.user)).entries == 0

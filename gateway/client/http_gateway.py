@@ -39,6 +39,7 @@ from twokey.gateway.protocol.wire import (
     TurnRef,
     Verdict,
 )
+from twokey.gateway.uncancelled import begun, waited_for
 
 _UNUSABLE: JsonObject = {"$ref": "urn:twokey:not-json"}
 
@@ -117,9 +118,13 @@ class HttpGateway:
         return await self.connection.ask(http_api.HEARTBEAT, question)
 
     async def finish(self, item_id: str, fence: int, result: Result) -> bool:
-        """Record a result; see `Gateway.finish`."""
+        """Record a result; see `Gateway.finish`.
+
+        Also when who asks is cancelled: the call has run, and without its end people
+        would be asked whether it did.
+        """
         question = http_api.Finish(item_id=item_id, fence=fence, result=result)
-        return await self.connection.ask(http_api.FINISH, question)
+        return await waited_for(begun(self.connection.ask(http_api.FINISH, question)))
 
     async def release(
         self, item_id: str, fence: int, *, has_begun: bool = True

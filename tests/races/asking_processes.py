@@ -10,12 +10,39 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, NamedTuple
 
 from tests.forked import FORKS
+from tests.store_secrets import SECRETS
+from twokey.gateway.client.http_gateway import HttpGateway
+from twokey.gateway.policy.rules import Policy
+from twokey.gateway.protocol.port import Gateway
+from twokey.gateway.service.agents import AgentService
+from twokey.gateway.store.store import Store
 
 END = ""
 """What is sent to a process that may end."""
+
+
+class Place(NamedTuple):
+    """Where a process asks: at a store, or at a gateway with an API key."""
+
+    url: str
+    api_key: str = ""
+
+
+@asynccontextmanager
+async def asked_at(place: Place, policy: Policy) -> AsyncGenerator[Gateway]:
+    """Give a process the gateway that it asks; its own is under the policy."""
+    if place.api_key:
+        gateway = HttpGateway(place.url, place.api_key)
+        yield gateway
+        await gateway.aclose()
+        return
+    store = Store(place.url, secrets=SECRETS)
+    await store.conn.command("PING")
+    yield AgentService(store, lambda: policy)
+    await store.close()
 
 
 class AskingProcess:

@@ -16,10 +16,11 @@ from typing import TypeVar
 import pytest
 
 from tests.service.harness import ANA
-from tests.service.test_shards import TENANTS, TenantSide
+from tests.service.tenant_side import TENANTS, TenantSide
 from tests.store_secrets import SECRETS
 from tests.streams import audit_entries
 from tests.topologies import Cluster, Node, SentinelSet, Topology, until
+from tests.transports import Transport
 from twokey.gateway.approvals.decisions import Approve
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.errors import StoreUnavailable
@@ -48,7 +49,13 @@ class Kills:
         """Kill until this is cancelled; what was begun is ended."""
         while True:
             # In a thread: it waits for processes, and decisions go on meanwhile.
-            await asyncio.shield(asyncio.to_thread(self.kill_one))
+            one = asyncio.create_task(asyncio.to_thread(self.kill_one))
+            try:
+                await asyncio.shield(one)
+            except asyncio.CancelledError:
+                # Else it waits, for a minute, for nodes that the end of the test stops.
+                await one
+                raise
 
     def kill_one(self) -> Node:
         """Kill a master, or else any node; return it when all is whole again."""
@@ -94,18 +101,19 @@ async def decided(sides: Sequence[TenantSide], count: int) -> dict[str, TenantSi
     return told
 
 
-async def nothing_is_lost(store: Store, kills: Kills) -> None:
+async def nothing_is_lost(store: Store, kills: Kills, transport: Transport) -> None:
     """Decide while nodes are killed, and compare what was told with what stands."""
     await ensure_durable(store.conn)
     sides = [TenantSide(store, tenant) for tenant in TENANTS]
+    decisions = transport.share(DECISIONS)
     killing = asyncio.create_task(kills.go_on())
     try:
-        told = await decided(sides, DECISIONS)
+        told = await decided(sides, decisions)
     finally:
         killing.cancel()
         await asyncio.gather(killing, return_exceptions=True)
 
-    assert len(told) == DECISIONS
+    assert len(told) == decisions
     for approval_id, side in told.items():
         approval = await side.approval(approval_id)
         assert approval.items[0].state is ItemState.AUTHORIZED, approval_id
@@ -121,18 +129,18 @@ async def nothing_is_lost(store: Store, kills: Kills) -> None:
 
 
 async def test_sentinels_replace_masters_and_no_decision_is_lost_or_doubled(
-    sentinel_set: SentinelSet,
+    sentinel_set: SentinelSet, transport: Transport
 ) -> None:
     store = Store(sentinel_set.url, secrets=SECRETS, shards=3, lease_ms=2000)
 
-    await nothing_is_lost(store, Kills(sentinel_set, sentinel_set.master))
+    await nothing_is_lost(store, Kills(sentinel_set, sentinel_set.master), transport)
 
 
 async def test_a_cluster_replaces_masters_and_no_decision_is_lost_or_doubled(
-    replicated_cluster: Cluster,
+    replicated_cluster: Cluster, transport: Transport
 ) -> None:
     store = Store(replicated_cluster.url, secrets=SECRETS, shards=3, lease_ms=2000)
     slots = itertools.cycle([0, 6000, 12000])
     kills = Kills(replicated_cluster, lambda: replicated_cluster.master_of(next(slots)))
 
-    await nothing_is_lost(store, kills)
+    await nothing_is_lost(store, kills, transport)

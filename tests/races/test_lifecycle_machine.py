@@ -33,6 +33,7 @@ from tests.service.harness import (
 )
 from tests.store_secrets import SECRETS
 from tests.streams import audit_entries
+from tests.transports import Transport
 from twokey.gateway.approvals.decisions import (
     Approve,
     Click,
@@ -133,6 +134,7 @@ class Lifecycle(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         self.loop.run_until_complete(self._ensure_index_is_a_fold())
+        self.loop.run_until_complete(self.harness.closing.aclose())
         self.loop.run_until_complete(self.store.close())
         self.loop.close()
 
@@ -355,12 +357,14 @@ class Lifecycle(RuleBasedStateMachine):
         return self.loop.run_until_complete(say())
 
 
-def test_no_order_of_events_leaves_the_model(valkey_url: str) -> None:
+def test_no_order_of_events_leaves_the_model(
+    valkey_url: str, transport: Transport
+) -> None:
     Lifecycle.url = valkey_url
     run_state_machine_as_test(  # pyright: ignore[reportUnknownMemberType] - untyped by hypothesis
         Lifecycle,
         settings=settings(
-            max_examples=examples(60),
+            max_examples=transport.share(examples(60)),
             stateful_step_count=30,
             deadline=None,
             suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],

@@ -9,6 +9,7 @@ import pytest
 from tests.races.asking_processes import asking
 from tests.races.window_process import AMOUNT, serve
 from tests.service.windowed import refunded, windowed
+from tests.transports import Transport, place_of
 from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.protocol.wire import VerdictKind
 from twokey.gateway.store.store import Store
@@ -18,15 +19,16 @@ PROCESSES, CALLS, ROUNDS = 4, 2, 60
 
 @pytest.mark.timeout(600)
 async def test_of_nine_900s_of_four_processes_one_stays_below_escalate(
-    store: Store, valkey_url: str
+    store: Store, transport: Transport
 ) -> None:
     harness = windowed(store)
+    place = await place_of(harness)
     async with AsyncExitStack() as opened:
         processes = [
-            await opened.enter_async_context(asking(serve, valkey_url, f"a{n}", CALLS))
+            await opened.enter_async_context(asking(serve, place, f"a{n}", CALLS))
             for n in range(PROCESSES)
         ]
-        for customer in (f"c{n}" for n in range(ROUNDS)):
+        for customer in (f"c{n}" for n in range(transport.share(ROUNDS))):
             for process in processes:
                 process.go(customer)
             rows = [await process.answer() for process in processes]

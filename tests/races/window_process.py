@@ -5,16 +5,15 @@ from __future__ import annotations
 import asyncio
 from multiprocessing.connection import Connection
 
+from tests.races.asking_processes import Place, asked_at
 from tests.service.windowed import refund, windowed_policy
-from tests.store_secrets import SECRETS
+from twokey.gateway.protocol.port import Gateway
 from twokey.gateway.protocol.wire import ProposedCall, Turn, TurnRef, Verdict
-from twokey.gateway.service.agents import AgentService
-from twokey.gateway.store.store import Store
 
 AMOUNT = 900
 
 
-def serve(url: str, name: str, calls: int, connection: Connection) -> None:
+def serve(place: Place, name: str, calls: int, connection: Connection) -> None:
     """Ask for refunds of the customers that are told, until the end.
 
     Each text names a customer: that many refunds of 900 are asked for at once, in
@@ -22,13 +21,17 @@ def serve(url: str, name: str, calls: int, connection: Connection) -> None:
     submit. What each came to is sent back: a list of {id, tier, kind}, the shared
     turn's first.
     """
-    asyncio.run(_serve(url, name, calls, connection))
+    asyncio.run(_serve(place, name, calls, connection))
 
 
-async def _serve(url: str, name: str, calls: int, connection: Connection) -> None:
-    store, policy = Store(url, secrets=SECRETS), windowed_policy()
-    agents = AgentService(store, lambda: policy)
+async def _serve(place: Place, name: str, calls: int, connection: Connection) -> None:
+    async with asked_at(place, windowed_policy()) as agents:
+        await _answer(agents, name, calls, connection)
 
+
+async def _answer(
+    agents: Gateway, name: str, calls: int, connection: Connection
+) -> None:
     async def ask(agent: str, thread: str, customer: str) -> Verdict:
         tool, args = refund(AMOUNT, customer)
         ref = TurnRef(agent=agent, thread=thread, message_id="m")
@@ -36,7 +39,6 @@ async def _serve(url: str, name: str, calls: int, connection: Connection) -> Non
         (verdict,) = await agents.submit(Turn(ref=ref, calls=(call,)))
         return verdict
 
-    await store.conn.command("PING")
     connection.send([])
     while customer := await asyncio.to_thread(connection.recv):
         own = (ask(name, f"{customer} {n}", customer) for n in range(calls))
@@ -44,4 +46,3 @@ async def _serve(url: str, name: str, calls: int, connection: Connection) -> Non
         connection.send(
             [{"id": v.item_id, "tier": v.tier, "kind": v.kind} for v in verdicts]
         )
-    await store.close()

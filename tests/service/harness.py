@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
 
 from twokey.gateway.approvals.decisions import AccountKind, Click, Reviewer
 from twokey.gateway.approvals.record import Approval, Item, approval_of
@@ -59,10 +60,17 @@ ANA, BEN, CHLOE, EVE = map(person, ["U0ANA", "U0BEN", "U0CHLOE", "U0EVE"])
 
 @dataclass
 class ServiceHarness:
-    """Agents and reviewers of one store, under one policy that may change."""
+    """Agents and reviewers of one store, under one policy that may change.
+
+    Attributes:
+        resumes: the gateway brings threads forward; no agent does so itself.
+        closing: what is to be closed with it; the fixture `transport` does.
+    """
 
     store: Store
     policy: Policy = RULES
+    resumes: bool = True
+    closing: AsyncExitStack = field(default_factory=AsyncExitStack)
 
     def __post_init__(self) -> None:
         self.agents = AgentService(self.store, lambda: self.policy)
@@ -172,6 +180,10 @@ class ServiceHarness:
         key = keys.window(tenant, window, resource)
         peek = use_of(key, name=window, call="peek", micro=0, within_ms=1)
         return (await self.store.windows.totals(keys.head("none"), 0, [peek]))[window]
+
+    def jobs_of(self, answers: int) -> int:
+        """Return how many resume jobs come of so many answers."""
+        return answers if self.resumes else 0
 
     async def jobs(self) -> int:
         """Count the resume jobs that wait."""

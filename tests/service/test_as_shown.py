@@ -91,7 +91,7 @@ async def test_what_was_shown_is_decided_without_a_reading(
     item = (await harness.approval(f"{click.approval}.0")).items[0]
     assert item == outcome.approval.items[0]
     assert item.state is ItemState.AUTHORIZED
-    assert await harness.jobs() == 1
+    assert await harness.jobs() == harness.jobs_of(1)
 
 
 async def test_the_record_is_that_of_a_decision_over_a_reading(
@@ -422,7 +422,7 @@ async def test_of_sixteen_in_two_processes_one_wins(harness: ServiceHarness) -> 
         assert sum(isinstance(one, Decided) for one in outcomes) == 1
         assert sum(isinstance(one, Stale) for one in outcomes) == 15
         assert len(await audit_entries(harness.store.conn, KEYS)) == before + 1
-    assert await harness.jobs() == 10
+    assert await harness.jobs() == harness.jobs_of(10)
 
 
 async def test_calls_of_one_card_are_decided_one_after_the_other(

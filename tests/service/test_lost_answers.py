@@ -55,7 +55,11 @@ async def break_at_write(
     left = [1]
 
     async def evalsha(
-        source: str, keys: Sequence[str], args: Sequence[Argument], *, writes: bool
+        source: str,
+        keys: Sequence[str],
+        args: Sequence[Argument],
+        *,
+        writes: bool = True,
     ) -> list[Reply]:
         if left and "\ncount_rejections({change}, now)" in source:
             left.pop()

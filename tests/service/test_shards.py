@@ -9,65 +9,22 @@ from typing import Any
 import pytest
 
 from tests.conftest import eventually
-from tests.service.harness import ANA, DAN, RULES
-from tests.service.held_calls import held_call, read
+from tests.service.harness import ANA, RULES
+from tests.service.tenant_side import TENANTS, TenantSide
 from tests.store_secrets import SECRETS
-from tests.streams import audit_entries
-from twokey.gateway.approvals.decisions import Approve, Click, Decided, Reject
+from twokey.gateway.approvals.decisions import Approve, Decided, Reject
 from twokey.gateway.approvals.events import EventName
-from twokey.gateway.approvals.record import Approval
 from twokey.gateway.protocol.records import Result
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.wire import (
     Claimed,
-    ClaimRequest,
     Refused,
-    TurnRef,
 )
 from twokey.gateway.running import running
-from twokey.gateway.service.agents import AgentService
-from twokey.gateway.service.reviews import ReviewService
 from twokey.gateway.service.sweep import Sweeper
 from twokey.gateway.store.connection import Reply
 from twokey.gateway.store.freezes import FreezeScope, ScopeKind
 from twokey.gateway.store.store import Store
-
-TENANTS = ("initech", "default", "acme")
-"""One on each of three shards, in their order."""
-
-
-class TenantSide:
-    """Agents and reviewers of one tenant, whose agents and threads are named alike."""
-
-    def __init__(self, store: Store, tenant: str) -> None:
-        self.store, self.tenant = store, tenant
-        self.keys = store.keys_of_tenant(tenant)
-        self.agents = AgentService(store, lambda: RULES, tenant=tenant)
-        self.reviews = ReviewService(store, lambda: RULES, tenant=tenant)
-
-    async def ask(self, thread: str = "t1") -> tuple[Click, ClaimRequest]:
-        """Let the agent ask for a refund; return a click on it and its claim."""
-        await self.reviews.ask_agent(
-            "support", thread, "hi", requester=DAN, origin=None
-        )
-        ref = TurnRef(agent="support", thread=thread, message_id="m1")
-        return await held_call(self.agents, self.reviews, ref)
-
-    async def approval(self, approval_id: str) -> Approval:
-        """Read an approval."""
-        return await read(self.reviews, approval_id)
-
-    async def overdue(self, approval_id: str) -> None:
-        """Move the clock: let an approval's deadline have passed."""
-        await self.store.conn.transaction(
-            ["HSET", self.keys.head(approval_id), "expires", 1],
-            ["ZADD", self.keys.expiry, 1, self.keys.listed(approval_id)],
-        )
-
-    async def told(self) -> list[EventName]:
-        """Return what the tenant's audit log tells of its approvals."""
-        entries = await audit_entries(self.store.conn, self.keys)
-        return [one.name for one in entries if one.approval]
 
 
 @pytest.fixture

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-import pytest
-
 from tests.lifetimes import listed
-from twokey.bot import limits
+from tests.stories.remote_demo import Asker, Program, no_rate_limits, remote_agent
+from tests.stories.weekend_agent import graph
+from tests.transports import Transport
 from twokey.bot.cards.reply_texts import agent_answer
 from twokey.bot.ids import CARD_EVENT, Action, Input
 from twokey.cli.demo_stack import DemoStack, open_demo_stack
@@ -42,11 +42,14 @@ class Weekend:
     """A weekend at the shop: what people ask the agent for, and what they decide."""
 
     demo: DemoStack
+    program: Program | None = None
 
     async def ask(self, tool: str, **args: object) -> str:
         """Let Dan ask the agent for one call; return the ts of his message."""
         words = json.dumps([[tool, args]])
-        return await self.demo.sandbox.person(ASKER).say(CHANNEL, f"@twokey {words}")
+        dan = self.demo.sandbox.person(ASKER)
+        asker = Asker(dan, self.program) if self.program else dan
+        return await asker.say(CHANNEL, f"@twokey {words}")
 
     async def card(self, tool: str, **args: object) -> JsonObject:
         """Ask for a call that people have to decide; return its card."""
@@ -60,6 +63,8 @@ class Weekend:
     async def words(self, tool: str, **args: object) -> str:
         """Ask for a call that nobody decides; return what the agent says of it."""
         asked = await self.ask(tool, **args)
+        if self.program is not None:
+            return await self.program.answer(asked)
 
         def is_answer(message: JsonObject) -> bool:
             is_last = message["text"] == agent_answer("").text
@@ -120,7 +125,9 @@ class Weekend:
 
 
 @asynccontextmanager
-async def open_weekend(folder: Path, hour: int) -> AsyncGenerator[Weekend]:
+async def open_weekend(
+    folder: Path, hour: int, transport: Transport
+) -> AsyncGenerator[Weekend]:
     """Start everything where it is this hour now, with the policy as it is shipped.
 
     Slack's rate limits are off on both sides: a weekend passes in seconds.
@@ -128,19 +135,24 @@ async def open_weekend(folder: Path, hour: int) -> AsyncGenerator[Weekend]:
     text_there = POLICY.read_text(encoding="utf-8").replace(HOME, _where_it_is(hour))
     (folder / "policy.yml").write_text(text_there, encoding="utf-8")
     config = folder / "twokey.yml"
-    config.write_text(
-        f"agents: {{support: {{graph: '{GRAPH}:graph'}}}}\npolicy: policy.yml\n",
-        encoding="utf-8",
-    )
-    with pytest.MonkeyPatch.context() as patch:
-        for method in (limits.POST, limits.UPDATE):
-            patch.setitem(limits.RATES, method, limits.Rate(1e6, 1_000_000))
-        async with open_demo_stack(
-            config, folder / "data", mode=SlackMode.HTTP, is_kept=False
-        ) as demo:
+    is_apart = transport is Transport.HTTP
+    agents = f"agents: {{support: {{graph: '{GRAPH}:graph'}}}}"
+    api = 'api: {listen: "127.0.0.1:0"}'
+    own = api if is_apart else agents
+    config.write_text(f"{own}\npolicy: policy.yml\n", encoding="utf-8")
+    data = folder / "data"
+    with no_rate_limits():
+        async with AsyncExitStack() as opened:
+            demo = await opened.enter_async_context(
+                open_demo_stack(config, data, mode=SlackMode.HTTP, is_kept=False)
+            )
             demo.sandbox.rates.enabled = False
             _populate(demo.sandbox.workspace)
-            yield Weekend(demo)
+            program: Program | None = None
+            if is_apart:
+                apart = remote_agent(demo, config, data, graph, CHANNEL)
+                program = await opened.enter_async_context(apart)
+            yield Weekend(demo, program)
 
 
 def _where_it_is(hour: int) -> str:

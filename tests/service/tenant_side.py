@@ -1,0 +1,66 @@
+"""One side of a store that several tenants share."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+
+from tests.service.harness import DAN, RULES
+from tests.service.held_calls import held_call, read
+from tests.streams import audit_entries
+from twokey.gateway.approvals.decisions import Click
+from twokey.gateway.approvals.events import EventName
+from twokey.gateway.approvals.record import Approval
+from twokey.gateway.policy.rules import Policy
+from twokey.gateway.protocol.wire import ClaimRequest, TurnRef
+from twokey.gateway.service.agents import AgentService
+from twokey.gateway.service.reviews import ReviewService
+from twokey.gateway.store.store import Store
+
+TENANTS = ("initech", "default", "acme")
+"""One on each of three shards, in their order."""
+
+
+@dataclass
+class TenantSide:
+    """Agents and reviewers of one tenant, whose agents and threads are named alike.
+
+    Attributes:
+        resumes, closing: as in `ServiceHarness`.
+    """
+
+    store: Store
+    tenant: str
+    policy: Policy = RULES
+    resumes: bool = True
+    closing: AsyncExitStack = field(default_factory=AsyncExitStack)
+
+    def __post_init__(self) -> None:
+        store, tenant = self.store, self.tenant
+        self.keys = store.keys_of_tenant(tenant)
+        self.agents = AgentService(store, lambda: self.policy, tenant=tenant)
+        self.reviews = ReviewService(store, lambda: self.policy, tenant=tenant)
+
+    async def ask(self, thread: str = "t1") -> tuple[Click, ClaimRequest]:
+        """Let the agent ask for a refund; return a click on it and its claim."""
+        await self.reviews.ask_agent(
+            "support", thread, "hi", requester=DAN, origin=None
+        )
+        ref = TurnRef(agent="support", thread=thread, message_id="m1")
+        return await held_call(self.agents, self.reviews, ref)
+
+    async def approval(self, approval_id: str) -> Approval:
+        """Read an approval."""
+        return await read(self.reviews, approval_id)
+
+    async def overdue(self, approval_id: str) -> None:
+        """Move the clock: let an approval's deadline have passed."""
+        await self.store.conn.transaction(
+            ["HSET", self.keys.head(approval_id), "expires", 1],
+            ["ZADD", self.keys.expiry, 1, self.keys.listed(approval_id)],
+        )
+
+    async def told(self) -> list[EventName]:
+        """Return what the tenant's audit log tells of its approvals."""
+        entries = await audit_entries(self.store.conn, self.keys)
+        return [one.name for one in entries if one.approval]

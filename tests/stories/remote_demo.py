@@ -1,0 +1,194 @@
+"""Play the scripts of the demo with an agent that has an API key and nothing else.
+
+The program of the agent stands for one in another process: it asks over real HTTP, has
+its own checkpoints, and is told of no store. A person's words start its run as they
+would in a program of its own; the gateway starts none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langgraph.checkpoint.memory import InMemorySaver
+from typing_extensions import override
+
+from twokey.bot import limits
+from twokey.cli.apart_processes import without_agents
+from twokey.cli.demo_context import STEP_TIMEOUT_S, DemoContext
+from twokey.cli.demo_stack import (
+    CHANNEL,
+    FIRST_REQUEST,
+    REQUESTER,
+    DemoStack,
+    environment,
+    open_demo_stack,
+)
+from twokey.gateway.api.serving import api_key_seals
+from twokey.gateway.approvals.record import Approval, Origin
+from twokey.gateway.config import Settings, SlackMode
+from twokey.gateway.embed import Twokey
+from twokey.gateway.protocol.records import Person as Requester
+from twokey.gateway.remote.program import RemoteTwokey
+from twokey.gateway.store.api_keys import ApiKeyStore
+from twokey.gateway.trust.api_keys import new_api_key
+from twokey.sandbox.client import Person
+from twokey.sandbox.samples import TEAM
+
+AGENT = "support"
+_CALLED = "@twokey "
+
+
+@dataclass
+class Program:
+    """The agent's program: what a person says in the channel starts a run of it.
+
+    Attributes:
+        runs: by the message that started them.
+    """
+
+    remote: RemoteTwokey
+    graph: Any
+    channel: str = CHANNEL
+    runs: dict[str, asyncio.Task[str]] = field(
+        default_factory=dict[str, asyncio.Task[str]]
+    )
+
+    def begin(self, ts: str, words: str, user: str, name: str) -> None:
+        """Start the run that somebody asks for."""
+        requester = Requester(team=TEAM, user=user, name=name)
+        self.runs[ts] = asyncio.create_task(self._answer(ts, words, requester))
+
+    async def answer(self, ts: str) -> str:
+        """Wait for what the agent says in the end."""
+        async with asyncio.timeout(STEP_TIMEOUT_S):
+            return await self.runs[ts]
+
+    async def stop(self) -> None:
+        """Leave every run where it stands."""
+        for run in self.runs.values():
+            run.cancel()
+        await asyncio.gather(*self.runs.values(), return_exceptions=True)
+
+    async def _answer(self, ts: str, words: str, requester: Requester) -> str:
+        final = await self.remote.run(
+            self.graph,
+            {"messages": [("user", words)]},
+            thread_id=ts,
+            agent=AGENT,
+            requester=requester,
+            origin=Origin(channel=self.channel, thread_ts=ts),
+        )
+        return str(final["messages"][-1].text)
+
+
+class Asker(Person):
+    """A person whose words start the agent's program instead of a run of the bot's."""
+
+    def __init__(self, person: Person, program: Program) -> None:
+        vars(self).update(vars(person))  # the same person, connection included
+        self._program = program
+
+    @override
+    async def say(self, channel: str, text: str, thread_ts: str | None = None) -> str:
+        """Say something; a request in the channel reaches the program."""
+        if thread_ts is not None or not text.startswith(_CALLED):
+            return await super().say(channel, text, thread_ts)
+        words = text.removeprefix(_CALLED)
+        ts = await super().say(channel, words)
+        self._program.begin(ts, words, self.id, self.id)
+        return ts
+
+
+@dataclass
+class RemoteContext(DemoContext):
+    """A script whose agent is run by a program of its own."""
+
+    program: Program = field(kw_only=True)
+
+    @property
+    @override
+    def dan(self) -> Person:
+        """Return the person who asks the agent."""
+        return Asker(super().dan, self.program)
+
+    @override
+    async def ask(self, text: str = FIRST_REQUEST) -> tuple[str, Approval]:
+        """Ask the agent and wait for the card; return its ts and the approval."""
+        self.asked_at = await self.dan.say(CHANNEL, text)
+        self.say("agent.asked", by=REQUESTER, text=text)
+        return await self.card_after(self.asked_at)
+
+    @override
+    async def final_message(self) -> str:
+        """Wait for what the program returns."""
+        words = await self.program.answer(self.asked_at)
+        self.say("agent.said", text=words)
+        return words
+
+
+@asynccontextmanager
+async def remote_agent(
+    demo: DemoStack, config: Path, data_dir: Path, graph: Any, channel: str = CHANNEL
+) -> AsyncGenerator[Program]:
+    """Run the program of an agent beside a gateway that serves its API."""
+    settings = Settings.load(
+        config, environment(demo.sandbox, data_dir, SlackMode.HTTP, None)
+    )
+    store = demo.stack.twokey.store
+    keys = ApiKeyStore(store, api_key_seals(settings), tenant=settings.tenant)
+    now = await keys.now()
+    made = new_api_key(
+        api_key_seals(settings), name="program", tenant=settings.tenant,
+        agents=[AGENT], now=now, expires_at=now + timedelta(hours=1),
+    )  # fmt: skip
+    await keys.add(made.kept, "test")
+    apart = graph.copy(update={"checkpointer": InMemorySaver()})
+    async with Twokey.remote(demo.stack.api_url, api_key=made.text) as remote:
+        program = Program(remote, apart, channel)
+        try:
+            yield program
+        finally:
+            await program.stop()
+
+
+@contextmanager
+def no_rate_limits() -> Generator[None]:
+    """Let the bot post as fast as it can: a story passes in seconds."""
+    with pytest.MonkeyPatch.context() as patch:
+        for method in (limits.POST, limits.UPDATE):
+            patch.setitem(limits.RATES, method, limits.Rate(1e6, 1_000_000))
+        yield
+
+
+@asynccontextmanager
+async def open_remote_demo(
+    config: Path,
+    folder: Path,
+    policy: Path | None,
+    graph: Any,
+    say: Callable[..., None],
+) -> AsyncGenerator[RemoteContext]:
+    """Open the demo without agents, and the program of one beside it.
+
+    Slack's rate limits are off on both sides: that twenty cards take twenty seconds is
+    told by the story in one process.
+    """
+    without = without_agents(config, folder, 0, policy)
+    data_dir = folder / "data"
+    with no_rate_limits():
+        async with (
+            open_demo_stack(
+                without, data_dir, mode=SlackMode.HTTP, is_kept=False
+            ) as demo,
+            remote_agent(demo, without, data_dir, graph) as program,
+        ):
+            demo.sandbox.rates.enabled = False
+            ledger = folder / "effects.jsonl"
+            yield RemoteContext(demo, say, ledger, folder / "away", program=program)

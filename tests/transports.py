@@ -1,0 +1,205 @@
+"""What holds of agents in the gateway's process holds over HTTP: one test for both.
+
+A test that asks as an agent through the shared stacks (`ServiceHarness`, the bot's
+`Stack`) runs once in the process of the gateway, and once again, as ``[http]``, with
+a client that has an API key and nothing else; the fast level leaves that out. A folder
+takes part by a ``conftest.py`` that imports the fixture `transport`. `IN_PROCESS_ONLY`
+names what cannot, and why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, nullcontext
+from enum import StrEnum
+from functools import cache, cached_property
+from inspect import iscoroutinefunction
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+import pytest
+
+from tests.api.api_stack import serving
+from tests.bot.bot_stack import Stack
+from tests.in_process_only import IN_PROCESS_ONLY
+from tests.races.asking_processes import Place
+from tests.service.harness import ServiceHarness
+from tests.service.tenant_side import TenantSide
+from twokey.gateway.api.rate_limits import RateLimits
+from twokey.gateway.client import http_connection
+from twokey.gateway.client.http_gateway import HttpGateway
+from twokey.gateway.policy.rules import Policy
+from twokey.gateway.protocol import run_context
+from twokey.gateway.protocol.port import Gateway
+from twokey.gateway.protocol.records import RunRef
+from twokey.gateway.protocol.thread_api import LeaseRef
+from twokey.gateway.protocol.wire import TurnRef
+from twokey.gateway.service.agents import AgentService
+from twokey.gateway.store import fences
+from twokey.gateway.store.store import Store
+
+ROOT = Path(__file__).parents[1]
+_PORT = frozenset(name for name, it in vars(Gateway).items() if iscoroutinefunction(it))
+_HAS_AGENTS = re.compile(r"\b(ServiceHarness|harness|Stack|TenantSide|Transport)\b")
+_ASKS = re.compile(r"\.agents\b")
+_ASK_OTHERWISE = frozenset({"test_auto_runs.py", "test_stricter_policy.py"})
+
+
+class Transport(StrEnum):
+    """Where the agents of a test are."""
+
+    IN_PROCESS = "in process"
+    HTTP = "http"
+
+    def share(self, times: int) -> int:
+        """Return how often to play what is played many times: less often over HTTP.
+
+        The orders in which the store is written are played in one process.
+        """
+        return times if self is Transport.IN_PROCESS else max(1, times // 4)
+
+
+class Served(Protocol):
+    """A stack of the tests with agents."""
+
+    store: Store
+    policy: Policy
+    agents: AgentService
+    closing: AsyncExitStack
+
+
+class AgentsOverHttp:
+    """An `AgentService` whose port is asked over HTTP; the rest of it is as it is."""
+
+    def __init__(self, served: Served) -> None:
+        self._served = served
+        self._place: Place | None = None
+        self._gateway: HttpGateway | None = None
+
+    @cached_property
+    def _here(self) -> AgentService:
+        served = self._served
+        tenant = getattr(served, "tenant", "default")
+        return AgentService(served.store, lambda: served.policy, tenant=tenant)
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in _PORT:
+            return getattr(self._here, name)
+
+        async def ask(*given: Any, **named: Any) -> Any:
+            gateway = await self._connected()
+            with _lease(given[0]):
+                return await getattr(gateway, name)(*given, **named)
+
+        return ask
+
+    def keeps_calls(self) -> bool:
+        """Return what `HttpGateway` does."""
+        return True
+
+    async def place(self) -> Place:
+        """Return where the agents of a process of its own ask."""
+        if self._place is None:
+            # It reads store and policy alone.
+            harness = cast("ServiceHarness", cast("object", self._served))
+            api = await self._served.closing.enter_async_context(serving(harness))
+            api.api.limits = RateLimits(10**9)
+            key = api.key(["*"], getattr(self._served, "tenant", "default"))
+            self._place = Place(api.url, key)
+        return self._place
+
+    async def _connected(self) -> HttpGateway:
+        if self._gateway is None:
+            self._gateway = HttpGateway(*await self.place())
+            self._served.closing.push_async_callback(self._gateway.aclose)
+        return self._gateway
+
+
+async def place_of(served: ServiceHarness) -> Place:
+    """Return where other processes of agents ask."""
+    agents: object = served.agents
+    if isinstance(agents, AgentsOverHttp):
+        return await agents.place()
+    return Place(served.store.conn.url)
+
+
+def _lease(asked: object) -> Any:
+    """Name the lease that the test holds, as a program that runs threads does."""
+    held = fences.current()
+    ref = getattr(asked, "ref", asked)
+    if held is None or not isinstance(ref, TurnRef | RunRef):
+        return nullcontext()
+    run = ref.run_ref if isinstance(ref, TurnRef) else ref
+    text = LeaseRef(run, held.token, held.fence).text
+    return run_context.under_lease(lambda: text)
+
+
+@pytest.fixture(autouse=True)
+async def transport(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> AsyncGenerator[Transport]:
+    """Let the agents of every stack that the test makes ask so."""
+    found = getattr(request, "param", Transport.IN_PROCESS)
+    made: list[AsyncExitStack] = []
+    if found is Transport.HTTP:
+        # What a gateway refuses for now is told at once.
+        monkeypatch.setattr(http_connection, "LONGEST_PAUSE_S", 0.0)
+        for kind in (ServiceHarness, Stack, TenantSide):
+            monkeypatch.setattr(kind, "__post_init__", _asking_over_http(kind, made))
+    yield found
+    for opened in made:
+        await opened.aclose()
+
+
+def _asking_over_http(
+    kind: type[ServiceHarness | Stack | TenantSide], made: list[AsyncExitStack]
+) -> Any:
+    before: Any = kind.__post_init__
+
+    def changed(served: Any) -> None:
+        before(served)
+        served.agents = AgentsOverHttp(served)
+        served.resumes = False
+        if _is_in_loop():
+            made.append(served.closing)
+
+    return changed
+
+
+def _is_in_loop() -> bool:
+    """Say whether a loop runs; who makes loops of their own closes the stack there."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run what asks as an agent over both transports."""
+    if "transport" not in metafunc.fixturenames:
+        return
+    path = metafunc.definition.path
+    name = f"{path.relative_to(ROOT).as_posix()}::{metafunc.function.__name__}"
+    is_fast = metafunc.config.getoption("--fast")
+    if is_fast or not asks(path) or name in IN_PROCESS_ONLY:
+        return
+    params = [
+        pytest.param(Transport.IN_PROCESS, id=pytest.HIDDEN_PARAM),
+        pytest.param(Transport.HTTP, id="http"),
+    ]
+    metafunc.parametrize("transport", params, indirect=True)
+
+
+@cache
+def asks(path: Path) -> bool:
+    """Say whether the tests of a file ask as agents, by a stack that they share.
+
+    Of the services it is a file that asks more than to have something to decide about.
+    """
+    text = path.read_text(encoding="utf-8")
+    if path.parent.name == "service":
+        return path.name in _ASK_OTHERWISE or bool(_ASKS.search(text))
+    return bool(_HAS_AGENTS.search(text))

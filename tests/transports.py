@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, nullcontext
 from enum import StrEnum
 from functools import cache, cached_property
-from inspect import iscoroutinefunction
+from inspect import iscoroutinefunction, signature
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -186,11 +186,19 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     is_fast = metafunc.config.getoption("--fast")
     if is_fast or not asks(path) or name in IN_PROCESS_ONLY:
         return
+    if not _may_ask(metafunc.function):
+        return
     params = [
         pytest.param(Transport.IN_PROCESS, id=pytest.HIDDEN_PARAM),
         pytest.param(Transport.HTTP, id="http"),
     ]
     metafunc.parametrize("transport", params, indirect=True)
+
+
+def _may_ask(test: Any) -> bool:
+    """Say whether a test can await an answer; one without a loop takes the fixture."""
+    inner = test.hypothesis.inner_test if hasattr(test, "hypothesis") else test
+    return iscoroutinefunction(inner) or "transport" in signature(inner).parameters
 
 
 @cache

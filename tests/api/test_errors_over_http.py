@@ -104,6 +104,7 @@ ROWS = (
         BadDocument([Problem("no", "policy.yml")]), 503, "unavailable",
         StoreUnavailable, again=True,
     ),
+    Row(errors.ClockWrong("no"), 503, "unavailable", StoreUnavailable, again=True),
     Row(errors.UnsafeStore("no"), 503, "unavailable", StoreUnavailable, again=True),
     Row(errors.StateUnknown("no"), 503, "unavailable", StoreUnavailable, again=True),
     Row(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from twokey.gateway.approvals.batch_deciding import ONE_EDIT
 from twokey.gateway.approvals.collection_deciding import (
@@ -19,21 +19,31 @@ from twokey.gateway.approvals.decisions import (
     Reviewer,
     has_expired,
 )
+from twokey.gateway.approvals.record import Approval
+from twokey.gateway.policy.rules import Policy
 from twokey.gateway.service.gesture_evaluation import (
     DecidedCall,
     EvaluatedGesture,
     evaluate_gesture,
 )
 from twokey.gateway.service.reevaluation import counts_in_windows
+from twokey.gateway.service.refused_decisions import RefusedDecisions
 from twokey.gateway.service.rejections import rejection_of
 from twokey.gateway.service.sweep import Sweeper
 from twokey.gateway.service.tenant_service import PolicyService
 from twokey.gateway.service.voters import Voters, asked
 from twokey.gateway.store.atomic_write import Loaded, Write, WriteMany
+from twokey.gateway.store.store import Store
 
 
 class CollectedDecisions(PolicyService):
     """What one gesture decides on calls of several approvals of a tenant."""
+
+    def __init__(
+        self, store: Store, policy: Callable[[], Policy], *, tenant: str = "default"
+    ) -> None:
+        super().__init__(store, policy, tenant=tenant)
+        self._refused = RefusedDecisions(store)
 
     async def decide(
         self,
@@ -60,6 +70,7 @@ class CollectedDecisions(PolicyService):
             ValueError: when more are decided than `MOST_CHANGED`.
         """
         settled: list[CollectionDecided] = []
+        known = dict[int, Approval]()
         # Of what is left waiting nothing is asked, so nothing of it is read.
         ids = {
             number: click.approval
@@ -77,6 +88,7 @@ class CollectedDecisions(PolicyService):
                 for number, one in ids.items()
                 if one in read and read[one].approval.tenant == self._tenant
             }
+            known.update((number, one.approval) for number, one in loaded.items())
             now_ms = max((one.now_ms for one in loaded.values()), default=0)
             calls = {
                 number: DecidedCall(
@@ -117,7 +129,23 @@ class CollectedDecisions(PolicyService):
             return settled[0]
         if isinstance(found, CollectionRefused):
             await self._expire(seen, found)
+            await self._note(seen, decisions, found, known, reviewer)
         return found
+
+    async def _note(
+        self,
+        seen: SeenCollection,
+        decisions: Sequence[Choice | None],
+        refused: CollectionRefused,
+        known: Mapping[int, Approval],
+        reviewer: Reviewer,
+    ) -> None:
+        """Write to the audit log which calls somebody may not decide, one by one."""
+        for number, refusal in refused.refusals.items():
+            decision = decisions[number]
+            if number in known and decision is not None:
+                click, read = seen.clicks[number], [known[number]]
+                await self._refused.noted(refusal, read, click, decision.kind, reviewer)
 
     def _adding_up(self, calls: Mapping[int, DecidedCall]) -> list[int]:
         """Return the edited calls where several of them are added up in one window."""

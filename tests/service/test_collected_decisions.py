@@ -248,6 +248,15 @@ async def test_who_may_not_approve_one_of_them_approves_none(
     outcome = refused(await say(harness, clicks, YES, YES))
 
     assert {*map(type, outcome.refusals.values())} == {Forbidden}
+    tried = [
+        one for one in await told(harness) if one.name is EventName.DECISION_REFUSED
+    ]
+    assert len(tried) == len(outcome.refusals)
+    assert {one.reason for one in tried} <= {
+        refusal.reason
+        for refusal in outcome.refusals.values()
+        if isinstance(refusal, Forbidden)
+    }
     assert {*outcome.refusals} == {0, 1}
     assert await states(harness, asked) == [PENDING] * 2
 

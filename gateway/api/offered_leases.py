@@ -24,7 +24,6 @@ from twokey.gateway.protocol.remote_runs import AnswersQuestion
 from twokey.gateway.protocol.thread_api import (
     TAKE_LEASE_HEADER,
     TAKEN_LEASE_HEADER,
-    LeaseQuestion,
     TakenLease,
 )
 from twokey.gateway.trust.api_keys import ApiKey
@@ -74,9 +73,8 @@ async def taken(
         return {}
     # Before it is taken: by this, the holder knows when it ends at the soonest.
     waited_s = now_s() - offer.since_s
-    asked = LeaseQuestion(run=offer.asked.run, verb="take", token=offer.token)
     try:
-        reply = await tenant.threads.lease(asked)
+        reply = await tenant.threads.take_offered(offer.asked.run, offer.token)
     except StoreUnavailable:
         return {}
     if reply.state != "held":

@@ -36,11 +36,23 @@ class RemoteThreads(TenantService):
 
     async def lease(self, asked: LeaseQuestion) -> LeaseReply:
         """Take, keep, renumber or give back a lease."""
+        return await self._step(asked, asked.verb)
+
+    async def take_offered(self, run: RunRef, token: str) -> LeaseReply:
+        """Take a lease for a holder who waits, unless somebody has it by now.
+
+        That may be the same one: it gave up waiting, took the lease itself, and works
+        under its fence. With another one it would lose it in the middle.
+        """
+        asked = LeaseQuestion(run=run, verb="take", token=token)
+        return await self._step(asked, "take_free")
+
+    async def _step(self, asked: LeaseQuestion, verb: str) -> LeaseReply:
         agent, thread = asked.run.agent, asked.run.thread
         keys = self._keys_of(agent)
         state, fence = await self._store.threads.lease_step(
             keys, self._tenant, agent, thread,
-            verb=asked.verb, token=asked.token, above=asked.above,
+            verb=verb, token=asked.token, above=asked.above,
         )  # fmt: skip
         held = cast("Literal['held', 'busy', 'lost', 'free']", state)
         return LeaseReply(

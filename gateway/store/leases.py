@@ -68,6 +68,8 @@ class LeaseStore:
     ) -> tuple[str, int]:
         """Take, keep, renumber or give back a lease for a holder in another process.
 
+        ``take_free`` takes it where nobody has it, the same holder included.
+
         Returns:
             ``held`` with the holder's fence, ``busy`` with the milliseconds that
             another has it for at most, ``lost`` or ``free``.

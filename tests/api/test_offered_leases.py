@@ -101,6 +101,22 @@ async def test_nobody_is_given_what_another_holds(
     assert await lease(stack, "keep", OTHER) == "held"
 
 
+async def test_who_took_it_meanwhile_keeps_the_number_of_then(
+    stack: ApiStack, verdict: Verdict
+) -> None:
+    """A wait that its program has left is still answered, by way of a proxy."""
+    waiting = asyncio.create_task(waited(stack, verdict))
+    await eventually(lambda: is_waiting(stack))
+    async with stack.gateway() as gateway:
+        threads = HttpThreads(gateway.connection)
+        mine = await threads.lease(RUN, "take", token=TOKEN)
+        await decide(stack, verdict)
+
+        assert await waiting is None
+        kept = await threads.lease(RUN, "keep", token=TOKEN)
+    assert (kept.state, kept.fence) == ("held", mine.fence)
+
+
 async def test_without_an_answer_nothing_is_taken(
     stack: ApiStack, verdict: Verdict
 ) -> None:

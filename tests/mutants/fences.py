@@ -218,6 +218,13 @@ FENCES_TABLE = (
         FENCES,
     ),
     Mutant(
+        "a wait that is answered late takes the lease from nobody",
+        "gateway/store/lua/lease.lua",
+        "(holder ~= ARGV[2] or ARGV[1] == 'take_free')",
+        "holder ~= ARGV[2]",
+        "tests/api/test_offered_leases.py",
+    ),
+    Mutant(
         "no API key uses up the fences of a shard",
         "gateway/store/lua/lease.lua",
         "if reach > 0 and above > newest + reach then",

@@ -2,7 +2,7 @@
 -- Acquire, renew, renumber or release the lease of one thread.
 -- KEYS[1] lease  hash    token and fence of the holder
 -- KEYS[2] fences string  the newest fence of the shard; every holder gets a greater one
--- ARGV[1] verb   text    take, keep, renumber or free
+-- ARGV[1] verb   text    take, take_free, keep, renumber or free
 -- ARGV[2] token  text    the holder
 -- ARGV[3] ttl_ms int     life from now on, milliseconds
 -- ARGV[4] above  int     for renumber: a fence that a checkpoint database knows
@@ -29,9 +29,10 @@ local function hold(above)
   redis.call('PEXPIRE', KEYS[1], ARGV[3])
   return {'held', fence}
 end
-if ARGV[1] == 'take' then
-  -- The same token again: the answer to its first question got lost.
-  if holder and holder ~= ARGV[2] then
+if ARGV[1] == 'take' or ARGV[1] == 'take_free' then
+  -- The same token again: the answer to its first question got lost. Not where it is
+  -- taken for somebody else: who took it meanwhile works under the number of then.
+  if holder and (holder ~= ARGV[2] or ARGV[1] == 'take_free') then
     local left = redis.call('PTTL', KEYS[1])
     if left > tonumber(ARGV[3]) then
       -- This server's clock went back: a dead holder has it no longer than a live one.

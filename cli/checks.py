@@ -351,7 +351,10 @@ async def _channel(slack: Slack, channel: str) -> str:
 
 def _slack_error_text(error: SlackError) -> str:
     if not isinstance(error, SlackRefused):
-        return f"{error} Check the network, a proxy, 'slack.api_url'."
+        return (
+            f"{error} Check the network, a proxy, 'slack.api_url', and the clock of "
+            "this machine."
+        )
     default = "see https://docs.slack.dev/reference/methods for what it means."
     return (
         f"Slack refuses {error.method} with {error.error!r}: "

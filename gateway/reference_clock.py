@@ -16,7 +16,7 @@ from twokey.gateway import clock
 MOST_OFFSET_S = 5.0
 """How far two clocks may be apart; people read times on cards."""
 
-_CLOSE_S = 0.5
+_CLOSE_S, _MOST_S = 0.5, 5.0
 _OLD_S = 60.0
 
 
@@ -61,8 +61,10 @@ class ReferenceClock:
         now_s, last = self._elapsed_s(), self._last
         within_s += (now_s - asked_s) / 2
         # An answer that took long says little; it counts once the one before is old.
-        is_worse = last is not None and within_s > max(_CLOSE_S, last.within_s)
-        if last is None or not is_worse or now_s - last.at_s > _OLD_S:
+        # None does where this process was stopped meanwhile: the one before is better.
+        is_better = last is None or within_s <= max(_CLOSE_S, last.within_s)
+        is_old = last is not None and now_s - last.at_s > _OLD_S
+        if is_better or (is_old and within_s <= _MOST_S):
             self._last = _Reading(other_s, (asked_s + now_s) / 2, within_s)
 
     def now_s(self) -> float:

@@ -71,7 +71,9 @@ def verify_webhook(
     if not _is_id(id_) or not _SECONDS.fullmatch(at):
         raise NotVerified("malformed", "its id or its time is missing or wrong")
     if int(at) < now_s - TOLERANCE_S:
-        raise NotVerified("expired", "it was sent more than five minutes ago")
+        raise NotVerified(
+            "expired", "it was sent more than five minutes ago; compare the clocks"
+        )
     if int(at) > now_s + TOLERANCE_S:
         raise NotVerified("not_yet", "it was sent in the future; compare the clocks")
     message = Message(id_, int(at), body)

@@ -42,3 +42,21 @@ async def test_nobody_waits_for_a_key_that_somebody_else_named(
     assert ana.user == "U0ANA"
     with pytest.raises(Refusal):
         await unknown
+
+
+@pytest.mark.parametrize("ahead_s", [7200, -7200])
+async def test_the_clock_of_the_store_says_whether_a_token_has_ended(
+    ahead_s: int,
+) -> None:
+    issuer, wall_s = Issuer(), ReferenceClock().now_s
+    tokens = PersonTokens(
+        SETTINGS, now_s=lambda: wall_s() + ahead_s, fetch=issuer.fetch
+    )
+    now = int(wall_s()) + ahead_s
+
+    ana = await tokens.reviewer(issuer.token(iat=now, exp=now + 300))
+
+    assert ana.user == "U0ANA"
+    with pytest.raises(Refusal) as refused:
+        await tokens.reviewer(issuer.token())
+    assert "the clock of the store or the issuer is wrong" in refused.value.detail

@@ -29,7 +29,7 @@ CLOCKS_TABLE: tuple[Mutant, ...] = (
         "gateway/api/person_tokens.py",
         '"verify_iat": False',
         '"verify_iat": True',
-        "tests/api/test_decide.py",
+        "tests/api/test_person_tokens.py",
     ),
     Mutant(
         "a token that has ended proves nobody",
@@ -55,8 +55,8 @@ CLOCKS_TABLE: tuple[Mutant, ...] = (
     Mutant(
         "an answer that took long says little about a clock",
         "gateway/reference_clock.py",
-        "if last is None or not is_worse or",
-        "if True or",
+        "if is_better or (",
+        "if True or (",
         _REFERENCE,
     ),
     Mutant(

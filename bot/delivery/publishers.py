@@ -26,6 +26,7 @@ from twokey.bot.reach import GroupReach
 from twokey.bot.reviewers import Reviewers
 from twokey.bot.tasks import Tasks
 from twokey.bot.web import Slack
+from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.retention import MESSAGES_KEPT
 from twokey.gateway.service.reviews import ReviewService
@@ -82,6 +83,15 @@ def publishers_of(  # noqa: PLR0913 - what a bot is made of
             kept=config.messages_kept or MESSAGES_KEPT,
         )
 
+    async def redacted(keys: Keys, approval: str, count: int) -> None:
+        event = Event(
+            name=EventName.MESSAGES_REDACTED,
+            tenant=config.tenant,
+            approval=approval,
+            data={"messages": str(count)},
+        )
+        await store.audit(keys).append(event)
+
     def redactor(
         card_publisher: CardPublisher,
     ) -> Callable[[], Awaitable[None]] | None:
@@ -94,6 +104,7 @@ def publishers_of(  # noqa: PLR0913 - what a bot is made of
             service.read,
             config.tenant,
             config.messages_kept,
+            partial(redacted, card_publisher.keys),
         ).look
 
     def publisher(keys: Keys, report: Callable[[], Awaitable[None]]) -> Publisher:

@@ -83,6 +83,7 @@ class Redactor:
         read: reads an approval.
         tenant: whose messages.
         kept: how long messages stay as they are after their approval has ended.
+        noted: tells the audit log of which approval how many were redacted.
     """
 
     card_publisher: CardPublisher
@@ -91,6 +92,7 @@ class Redactor:
     read: Callable[[str], Awaitable[Loaded | None]]
     tenant: str
     kept: timedelta
+    noted: Callable[[str, int], Awaitable[None]]
 
     async def look(self) -> None:
         """Redact what is due, some of it; the rest waits for the next look.
@@ -135,9 +137,17 @@ class Redactor:
         message = redacted(approval, found.ended.outcome, days=days)
         if found.ended.is_erased:
             message = erased()
-        for place in places:
-            await self._replace(place, message)
-            await self.store.redacted(keys, approval, place)
+        replaced: list[tuple[str, str]] = []
+        try:
+            for place in places:
+                await self._replace(place, message)
+                replaced.append(place)
+        finally:
+            # Told before they are forgotten: after a crash it is told twice, not never.
+            if replaced:
+                await self.noted(approval, len(replaced))
+            for place in replaced:
+                await self.store.redacted(keys, approval, place)
         logger.info("messages.redacted id=%s count=%d", approval, len(places))
         if not found.is_there:
             await self.store.forget(keys, self.tenant, approval)

@@ -27,6 +27,7 @@ class EventName(StrEnum):
     APPROVAL_STILL_IN_DOUBT = "approval.still_in_doubt"
     APPROVAL_REPORTED = "approval.reported"
     APPROVAL_ERASED = "approval.erased"
+    MESSAGES_REDACTED = "messages.redacted"
     APPROVAL_VIEWED = "approval.viewed"
     APPROVAL_USED = "approval.used"
     APPROVAL_ASKED = "approval.asked"

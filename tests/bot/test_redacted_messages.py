@@ -14,9 +14,11 @@ from tests.bot.bot_stack import CHANNEL, POLICY, Stack, has_button
 from tests.bot.test_notified import ana, click_on
 from tests.bot.test_publisher import nothing_is_left
 from tests.conftest import eventually
+from tests.streams import audit_entries
 from twokey.bot.delivery import redacting
 from twokey.bot.ids import Action
 from twokey.gateway.approvals.decisions import Edit, Reject
+from twokey.gateway.approvals.events import EventName
 from twokey.gateway.approvals.short_id import short_id
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.protocol.strict_json import JsonObject as Args
@@ -122,6 +124,11 @@ async def test_everything_about_a_request_is_redacted(stack: Stack) -> None:
     assert f"{short_id((await stack.approval(verdict)).id)}: failed." in said
     assert "The audit log keeps what was decided" in said
     assert not has_button(card, Action.TRY_AGAIN)
+    entries = await audit_entries(stack.store.conn, stack.keys)
+    told = [one for one in entries if one.name is EventName.MESSAGES_REDACTED]
+    approval = await stack.approval(verdict)
+    assert {one.approval for one in told} == {approval.id}
+    assert sum(int(one.data["messages"]) for one in told) >= len(before)
 
 
 async def test_nothing_is_redacted_before_its_time(stack: Stack) -> None:

@@ -9,6 +9,7 @@ asks for the lease with the same token.
 from __future__ import annotations
 
 import re
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -65,18 +66,34 @@ def offer_of(request: web.BaseRequest, key: ApiKey, question: object) -> Offer |
 
 
 async def taken(
+    offer: Offer,
+    tenant: Tenant,
+    request: web.BaseRequest,
+    *,
+    presented: Callable[[web.BaseRequest], Awaitable[ApiKey | None]],
+) -> dict[str, str]:
+    """Take the lease, unless somebody has it; return the header that says so.
+
+    The answer is given in any case.
+    """
+    try:
+        # The key may have ended while the question waited.
+        if await presented(request) is None:
+            return {}
+        return await _taken(offer, tenant, request)
+    except StoreUnavailable:
+        return {}
+
+
+async def _taken(
     offer: Offer, tenant: Tenant, request: web.BaseRequest
 ) -> dict[str, str]:
-    """Take the lease, unless somebody has it; return the header that says so."""
     if request.transport is None:
         # Who asked has gone, and would not give it back.
         return {}
     # Before it is taken: by this, the holder knows when it ends at the soonest.
     waited_s = now_s() - offer.since_s
-    try:
-        reply = await tenant.threads.take_offered(offer.asked.run, offer.token)
-    except StoreUnavailable:
-        return {}
+    reply = await tenant.threads.take_offered(offer.asked.run, offer.token)
     if reply.state != "held":
         return {}
     # Who has the lease goes on with the thread, and claims these calls.

@@ -265,11 +265,10 @@ class Api:
         else:
             answer = await work()
         headers = {REPLAYED: "true"} if is_replayed else {}
-        if answer == offered_leases.NO_ANSWERS:
-            offer = None
-        # The key may have ended while the question waited.
-        if offer is not None and await self._presented(request) is not None:
-            headers |= await offered_leases.taken(offer, tenant, request)
+        if offer is not None and answer != offered_leases.NO_ANSWERS:
+            headers |= await offered_leases.taken(
+                offer, tenant, request, presented=self._presented
+            )
         return web.Response(body=answer, content_type=_JSON, headers=headers)
 
     async def _decide(self, id_: str, request: web.BaseRequest) -> web.Response:

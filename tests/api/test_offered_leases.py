@@ -15,6 +15,7 @@ from tests.service.harness import ANA, ServiceHarness
 from twokey.gateway.approvals.decisions import Approve
 from twokey.gateway.client import http_threads
 from twokey.gateway.client.http_threads import HttpThreads, OfferedLease
+from twokey.gateway.errors import StoreUnavailable
 from twokey.gateway.protocol.http_api import ANSWERS, Scope
 from twokey.gateway.protocol.remote_runs import AnswersQuestion, OpenQuestion
 from twokey.gateway.protocol.thread_api import TAKE_LEASE_HEADER, TAKEN_LEASE_HEADER
@@ -148,6 +149,22 @@ async def test_a_key_that_ended_meanwhile_is_given_no_lease(
     await decide(stack, verdict)
 
     assert await waiting is None
+    assert await lease(stack, "take", OTHER) == "held"
+
+
+async def test_the_answer_is_given_although_a_key_cannot_be_looked_up(
+    stack: ApiStack, verdict: Verdict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away(_: object) -> None:
+        raise StoreUnavailable("away")
+
+    waiting = asyncio.create_task(waited(stack, verdict))
+    await eventually(lambda: is_waiting(stack))
+    with monkeypatch.context() as patched:
+        patched.setattr(stack.api, "_presented", away)
+        await decide(stack, verdict)
+
+        assert await waiting is None
     assert await lease(stack, "take", OTHER) == "held"
 
 

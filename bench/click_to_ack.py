@@ -3,9 +3,12 @@
 The servers get signed requests from the same load generator, each in processes of its
 own, in turns:
 
-- Twokey: the whole bot. Each click is the first decision on an approval of its own; it
-  is recorded in a durable Valkey, with its job, event and audit entry, before the
-  answer. Afterwards every approval must really be decided, else this fails.
+- Twokey: the whole bot. Before the clicks it has read what waits and computed what a
+  click on it writes, but for who and when, as it does in quiet moments
+  (`docs/decisions/0015-rehearsed-decisions.md`); that takes about as long as two
+  decisions and is not measured here. Each click is the first decision on an approval of
+  its own; it is recorded in a durable Valkey, with its job, event and audit entry,
+  before the answer. Afterwards every approval must really be decided, else this fails.
 - Twokey, two workers: the same as `twokey bot --workers 2` runs it, in two processes
   that answer and one that publishes.
 - one script: an aiohttp server that checks the signature, reads the payload and runs
@@ -137,9 +140,10 @@ async def measured(plan: Plan) -> Figure:
         TITLE,
         f"{plan.rounds} rounds; {plan.alone} clicks over 1 connection, {plan.together} "
         f"over {MANY}; bodies of {size} bytes;\nTwokey records every decision (Valkey "
-        "with appendfsync always), Bolt does nothing.\nCards are drawn after the "
-        "clicks, at most a second later, and before the next is measured. The limit "
-        "is an aiohttp server that\n"
+        "with appendfsync always), Bolt does nothing.\n"
+        "What a click writes was computed before, but for who and when, while nobody\n"
+        "clicked. Cards are drawn after the clicks, a second later at most, before\n"
+        "the next is measured. The limit is an aiohttp server that\n"
         "only checks the signature and runs one durable script a click, and one that\n"
         "also replies once by the response URL.",
         (

@@ -45,7 +45,10 @@ async def _twokey(settings: ServerSettings) -> AsyncGenerator[str]:
 
 
 async def _read_ahead(reviews: ReviewService) -> None:
-    """Wait until the bot has read what waits, as it has before people get to a card."""
+    """Wait until the bot has read what waits, as it has before people get to a card.
+
+    It rehearses what a click on it writes, too; the benchmark begins when it is idle.
+    """
     store = reviews.store
     keys = store.keys_of_tenant("default")
     waiting = await store.pending.soonest(keys, "default", MOST)

@@ -92,6 +92,16 @@ class Call:
         now = self.evaluated.policy_now.requirement
         return quorum.stricter(self.item.requirement, now)
 
+    def is_meant_by(self, click: Click) -> bool:
+        """Return whether a click is on its button, on the card as it was last shown."""
+        seen = (click.approval, click.index, click.version, click.action_hash)
+        approval, index = self.approval, self.index
+        return (
+            seen == (approval.id, index, approval.version, self.item.action_hash)
+            and click.display_digest == self.display
+            and not click.is_shared
+        )
+
     def click(self, request: str) -> Click:
         """Return a click on its button."""
         return Click(
@@ -145,7 +155,7 @@ class Rehearsal:
         call, person = self.call, reviewer.person
         if (
             not self.since_ms <= now_ms < self.until_ms
-            or click != call.click(click.request_digest)
+            or not call.is_meant_by(click)
             or (self.user and reviewer.user != self.user)
             or not self._may_approve(reviewer)
             # Keys may be rotated meanwhile, and a signature counts by its own alone.
@@ -232,7 +242,7 @@ def rehearse(
         signed = signs.message.decode() if signs else ""
         found.append((change, unsealed(conn, keys, seen, what), signed))
     (change, one, said), (_, other, also_said) = found
-    write = rehearsed(approval, samples, one, other)
+    write = rehearsed(keys, approval, samples, one, other)
     if write is None:
         return None
     try:

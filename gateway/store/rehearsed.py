@@ -16,7 +16,12 @@ from twokey.gateway.store.audit_seals import sealed_text
 from twokey.gateway.store.connection import Connection
 from twokey.gateway.store.freeze_list import compared
 from twokey.gateway.store.keys import KeptText, Keys
-from twokey.gateway.store.next_version import Unsealed, assumptions, without_empty
+from twokey.gateway.store.next_version import (
+    Unsealed,
+    assumptions,
+    script_keys_of,
+    without_empty,
+)
 from twokey.gateway.store.precedents import Row, encrypted_rows
 from twokey.gateway.store.record_seals import (
     SEAL,
@@ -59,6 +64,7 @@ class Rehearsed:
 
     Attributes:
         before: the version.
+        script_keys: keys of the change, by their names in its script.
         _constant: what the script is told in any case.
         _told: what else it is told.
         _fields: of the head, to write in any case.
@@ -70,6 +76,7 @@ class Rehearsed:
     """
 
     before: Approval
+    script_keys: Mapping[str, str]
     _constant: Mapping[str, object]
     _told: Mapping[str, object]
     _fields: Mapping[str, str | bool]
@@ -107,7 +114,7 @@ class Rehearsed:
 
 
 def rehearsed(
-    before: Approval, samples: Samples, one: Unsealed, other: Unsealed
+    keys: Keys, before: Approval, samples: Samples, one: Unsealed, other: Unsealed
 ) -> Rehearsed | None:
     """Return a change as both samples of it are; None where that cannot be learned."""
     try:
@@ -128,6 +135,7 @@ def rehearsed(
         return None
     return Rehearsed(
         before,
+        script_keys_of(keys, before),
         {name: value for name, value in told.items() if value is one.values.get(name)},
         {
             name: value

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 from pydantic_core import to_json
 
-from twokey.gateway.approvals.record import Approval
 from twokey.gateway.store.agent_load import FAILED_MS
 from twokey.gateway.store.atomic_write import Loaded, Write, WriteMany
 from twokey.gateway.store.audit_seals import event_texts
@@ -49,7 +48,8 @@ async def write(
     is_read = seen.remembered is None
     async with offered(takers, conn, keys, what.change, is_read=is_read) as offer:
         script = FENCED_CHANGE if what.is_fenced else CHANGE
-        reply = await _sent(script, conn, keys, seen.approval, moved, offer)
+        of_change = script_keys_of(keys, seen.approval)
+        reply = await _sent(script, conn, of_change, moved, offer)
         offer.told(reply)
     if text(reply[0]) != "done":
         return None
@@ -71,21 +71,20 @@ async def write_rehearsed(
         StoreUnavailable: when it is not known to be written.
     """
     told, seal = what.told(conn, keys, moment, beside)
-    reply = await _sent(CHANGE, conn, keys, what.before, told, NO_OFFER)
+    reply = await _sent(CHANGE, conn, what.script_keys, told, NO_OFFER)
     return (number(reply[1]), seal) if text(reply[0]) == "done" else None
 
 
 async def _sent(
     script: Script,
     conn: Connection,
-    keys: Keys,
-    before: Approval,
+    keys: Mapping[str, str],
     told: Mapping[str, object],
     offer: Offer,
 ) -> list[Reply]:
     return await script(
         conn,
-        **script_keys_of(keys, before),
+        **keys,
         thread=offer.thread,
         change=to_json(told),
         failed_ms=FAILED_MS,

@@ -196,7 +196,10 @@ async def test_the_one_person_that_was_rehearsed_is_no_other_one(
     assert await harness.reviews.as_shown.approve(click, ANA.with_(**PRESSED))
 
 
-@pytest.mark.parametrize("change", [{"version": 2}, {"action_hash": "x"}, {"index": 1}])
+@pytest.mark.parametrize(
+    "change",
+    [{"version": 2}, {"action_hash": "x"}, {"index": 1}, {"is_shared": True}],
+)
 @pytest.mark.parametrize("display", ["", "sha256:1"])
 async def test_another_click_is_decided_as_it_comes(
     harness: ServiceHarness, change: dict[str, object], display: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import traceback
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -14,17 +15,20 @@ from tests.service.harness import ANA, BEN, DAN, ServiceHarness, claim_of
 from tests.service.standing import allowed, allowing, refund
 from tests.store_secrets import SECRETS
 from tests.streams import announced, audit_entries
+from twokey.bot.prometheus import Waiting, exposition
 from twokey.gateway.approvals.decisions import Approve, Edit, Reject, Respond
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.approvals.security import SecurityEvent, SecurityKind
-from twokey.gateway.errors import NewerRecord
+from twokey.gateway.errors import CorruptRecord, NewerRecord
 from twokey.gateway.protocol.records import Result
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.wire import Claimed, ProposedCall, Turn, TurnRef
+from twokey.gateway.service.statistics import StatisticsService
 from twokey.gateway.store.connection import Connection, Reply, entries, text
 from twokey.gateway.store.jobs import Job, JobKind, input_of
 from twokey.gateway.store.packing import DICTIONARIES, unpacked
+from twokey.gateway.store.readers import Backlog
 from twokey.gateway.store.record_encryption import MARK
 from twokey.gateway.store.store import Store
 from twokey.gateway.store.threads import ThreadFacts
@@ -175,6 +179,34 @@ async def test_no_canary_is_in_any_key_or_file_of_the_store(
     written = files_of(folder)
     assert b"XADD" in written
     assert not [word for word in words if word.encode() in written]
+
+
+async def test_no_canary_is_in_what_metrics_or_errors_say(
+    harness: ServiceHarness, words: Canaries
+) -> None:
+    await whole_life(harness, words)
+    store, keys = harness.store, harness.store.keys_of_tenant("default")
+    metrics = await StatisticsService(store).metrics()
+    texts = [str(metrics), exposition(metrics, Waiting(), (0, 0), Backlog(0)).decode()]
+    # One that remembers no record.
+    reader, refused = Store(store.conn.url, secrets=SECRETS), 0
+    for name in await dump(store.conn):
+        if not name.startswith(keys.head("ap_")):
+            continue
+        # A record that is damaged is refused; what it holds is not told of it.
+        damage = "return redis.call('HSET', KEYS[1], 'rev', 99)"
+        await store.conn.command("EVAL", damage, 1, name)
+        approval_id = name.removeprefix(keys.head(""))
+        try:
+            await reader.approvals.load(approval_id)
+        except CorruptRecord as error:
+            texts += traceback.format_exception(error)
+            refused += 1
+
+    await reader.close()
+    assert refused
+    assert "process_refund" in texts[0] + texts[1]
+    assert not [word for word in words if any(word in one for one in texts)]
 
 
 async def test_the_canaries_are_there_where_nothing_is_encrypted(

@@ -43,6 +43,7 @@ async def test_who_left_the_group_meanwhile_approves_nothing(
 
         stack.sandbox.control.set_group("S0SUPPORT", ["U0BEN"])
         asleep_s = ASLEEP_S
+        stack.sandbox.clock.advance(ASLEEP_S)  # Slack was awake
         await ana.click(CHANNEL, second, Action.APPROVE)
 
         assert await state_of(verdicts[1]) is ItemState.PENDING

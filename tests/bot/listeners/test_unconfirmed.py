@@ -11,7 +11,7 @@ from tests.conftest import eventually
 from twokey.bot.ids import Action
 from twokey.bot.listeners import router
 from twokey.gateway.errors import NotConfirmed
-from twokey.gateway.store import atomic_write
+from twokey.gateway.store import writing
 from twokey.gateway.store.connection import Connection, Reply
 
 
@@ -22,7 +22,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def unconfirmed(patch: pytest.MonkeyPatch, *, times: int, is_kept: bool) -> list[int]:
     """Let replicas confirm nothing so many times; return what counts the writes."""
-    change, tries = atomic_write.CHANGE, list[int]()
+    change, tries = writing.CHANGE, list[int]()
 
     async def tried(conn: Connection, **values: Any) -> list[Reply]:
         tries.append(1)
@@ -32,7 +32,7 @@ def unconfirmed(patch: pytest.MonkeyPatch, *, times: int, is_kept: bool) -> list
             raise NotConfirmed
         return reply
 
-    patch.setattr(atomic_write, "CHANGE", tried)
+    patch.setattr(writing, "CHANGE", tried)
     return tries
 
 

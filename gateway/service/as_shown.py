@@ -199,7 +199,8 @@ class AsShownService(PolicyService):
             StoreUnavailable: when it is not known to be written.
         """
         shown, rehearsal = self._shown(click.approval), self.rehearsed(click)
-        if shown is None or rehearsal is None:
+        # A worker that came since then would have to be offered the job, too.
+        if shown is None or rehearsal is None or self._store.approvals.takers:
             return False
         key, now_ms = self._decision_key, self._now_ms(shown)
         moment = rehearsal.moment(click, reviewer, now_ms, key)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 from typing import Self, TypeAlias
 from urllib.parse import urlsplit
@@ -82,8 +83,14 @@ class Proxy:
                 pipe = asyncio.create_task(pump(source, sink, gate=self._is_open))
                 self._pipes.add(pipe)
                 pipe.add_done_callback(self._pipes.discard)
+                # Also of one that is cancelled before it has begun.
+                pipe.add_done_callback(partial(_hang_up, sink))
             return
         writer.close()
+
+
+def _hang_up(sink: asyncio.StreamWriter, _: asyncio.Task[None]) -> None:
+    sink.close()
 
 
 async def connect(url: str) -> Streams:

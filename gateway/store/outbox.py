@@ -72,6 +72,7 @@ class Outbox:
         self._keys = keys
         self.reader = reader
         self.corrupt = 0
+        self._taken = "0-0"
 
     async def prepare(self) -> None:
         """Create this reader's group unless it is there, from the first event on."""
@@ -119,7 +120,9 @@ class Outbox:
             start, "COUNT", limit,
         )  # fmt: skip
         after = text(cast("list[Reply]", reply)[0])
-        return await self._readable(claimed(reply)), "" if after == "0-0" else after
+        found = claimed(reply)
+        self._taken = max((self._taken, *(one.id for one in found)), key=entry_id)
+        return await self._readable(found), "" if after == "0-0" else after
 
     async def unread_ms(self) -> int:
         """Return how long the oldest event waits that this reader has not taken."""
@@ -137,12 +140,29 @@ class Outbox:
     async def take(
         self, consumer: str, *, block_ms: int, limit: int = 100
     ) -> list[Event]:
-        """Take new events; waits up to ``block_ms`` for the first one."""
-        reply = await self._conn.command(
-            "XREADGROUP", "GROUP", self.reader, consumer, "COUNT", limit,
-            "BLOCK", block_ms, "STREAMS", self._keys.outbox, ">",
-        )  # fmt: skip
-        return await self._readable(first_stream(reply))
+        """Take new events; waits up to ``block_ms`` for the first one.
+
+        One consumer is one process: it takes one page after the other.
+        """
+        words = "XREADGROUP", "GROUP", self.reader, consumer, "COUNT", limit
+        streams = "STREAMS", self._keys.outbox
+        resent = self._conn.resent
+        reply = await self._conn.command(*words, "BLOCK", block_ms, *streams, ">")
+        found = first_stream(reply)
+        if self._conn.resent != resent:
+            # Of two that were sent, the answer to the first may have been lost, and the
+            # server counts what it held as taken: it would be read by nobody.
+            found = list[Entry]()
+            while reply := first_stream(
+                await self._conn.command(
+                    *words, *streams, found[-1].id if found else self._taken
+                )
+            ):
+                found += reply
+            # What was trimmed has an id and nothing else.
+            found = [one for one in found if one.values]
+        self._taken = max((self._taken, *(one.id for one in found)), key=entry_id)
+        return await self._readable(found)
 
     async def newest(self) -> str:
         """Return the place of the newest event, for `tail`."""

@@ -164,11 +164,8 @@ async def test_the_audit_log_has_one_entry_for_the_gesture_before_those_of_the_c
 
     whole, *calls = await told(harness)
     assert (whole.name, whole.approval, whole.item) == (EventName.CALLS_DECIDED, "", "")
-    assert (whole.actor, whole.tool, whole.reason) == (
-        "T0/U0ANA",
-        "process_refund",
-        "no",
-    )
+    said = whole.actor, whole.tool, whole.reason
+    assert said == ("T0/U0ANA", "process_refund", "no")
     assert whole.data == {
         "gesture": "api",
         "collection": "col_1",
@@ -176,11 +173,8 @@ async def test_the_audit_log_has_one_entry_for_the_gesture_before_those_of_the_c
         "approved": "0,3",
         "rejected": "1",
     }
-    assert [one.name.value for one in calls] == [
-        "item.authorized",
-        "item.rejected",
-        "item.authorized",
-    ]
+    names = [one.name.value for one in calls]
+    assert names == ["item.authorized", "item.rejected", "item.authorized"]
     assert {one.data[BATCH_MEMBER] for one in calls} == {DIGEST}
     counted = (await harness.reviews.statistics.metrics()).total.calls
     assert (counted[Outcome.APPROVED], counted[Outcome.REJECTED]) == (2, 1)
@@ -218,10 +212,7 @@ async def lost_its_reviewer(harness: ServiceHarness, _: Verdict) -> None:
     ],
 )
 async def test_one_call_that_moved_keeps_all_from_being_decided(
-    harness: ServiceHarness,
-    move: Move,
-    refusal: type[object],
-    left: ItemState,
+    harness: ServiceHarness, move: Move, refusal: type[object], left: ItemState
 ) -> None:
     asked = await refunds(harness, 3)
     clicks = await clicks_on(harness, asked)

@@ -60,7 +60,11 @@ def test_a_key_for_which_calls_wait_is_not_retired_unasked(
     tell: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / ".twokey" / "valkey").mkdir(parents=True)
-    monkeypatch.setattr("twokey.cli.keys.use_store", lambda *_: 3)
+
+    def three_calls(*_: object) -> int:
+        return 3
+
+    monkeypatch.setattr("twokey.cli.keys.use_store", three_calls)
     _, shown, _ = tell("create", "bot")
     [old] = [line for line in shown.splitlines() if line.startswith("twokey/bot+")]
     tell("rotate", "bot")

@@ -7,9 +7,9 @@ from typing import cast
 
 import pytest
 
-from tests.conftest import SECRETS
 from tests.service.harness import ANA, POLICY, ServiceHarness
 from tests.service.showing import shown
+from tests.store_secrets import SECRETS
 from twokey.gateway.approvals.decisions import Approve, Decided, Gesture
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.protocol.strict_json import JsonObject

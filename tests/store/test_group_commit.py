@@ -64,7 +64,7 @@ async def test_an_error_is_left_to_the_turn_of_its_own(seen: Loaded) -> None:
     async def fails(loaded: Loaded) -> Write:
         raise ValueError(loaded.approval.id)
 
-    wrong, right = Waiting(fails, None), starts(0)
+    wrong, right = Waiting(fails, (None, "")), starts(0)
     group = await computed(seen, [wrong, right])
     group.tell()
 

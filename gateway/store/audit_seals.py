@@ -1,10 +1,10 @@
-"""Seals of audit entries: which of our processes' entries is this, and of which rev?
+"""Seals of events: did one of our processes write this one, and of which rev?
 
-A seal stands beside an entry in the stream, behind a newline where a script is told of
-the event: ``12.<nonce>.<code>``. The code (HMAC-SHA256, cut to 16 bytes) covers the
-shard, the rev of the approval that the entry is about, the nonce and the event's text.
-The nonce makes each entry another one, also where the events are equal, and the salts
-of its leaf in the audit tree are made from it.
+A seal stands beside an event in the outbox and in the audit log, behind a newline where
+a script is told of the event: ``12.<nonce>.<code>``. The code (HMAC-SHA256, cut to 16
+bytes) covers the shard, the rev of the approval that the event is about, the nonce and
+the event's text. The nonce makes each entry another one, also where the events are
+equal, and the salts of its leaf in the audit tree are made from it.
 """
 
 from __future__ import annotations
@@ -68,6 +68,24 @@ def sealed_text(conn: Connection, keys: Keys, body: str, *, rev: int = 0) -> str
 def encrypted_event(conn: Connection, keys: Keys, body: str) -> str:
     """Return the text of an event as a shard's streams hold it."""
     return encrypted_text(conn, (_EVENT, keys.shard), body)
+
+
+def sealed_event(
+    conn: Connection, keys: Keys, values: Mapping[str, bytes]
+) -> bytes | None:
+    """Return the text of an entry of the outbox; None for what is not ours.
+
+    Raises:
+        KeyError: there is no text.
+        ValueError: it was encrypted, and not as one of this shard.
+    """
+    body = decrypted_event(conn, keys, values["e"])
+    # With surrogates: what is no UTF-8 has no seal of ours, and must not raise.
+    event, seal = (
+        one.decode("utf-8", "surrogateescape") for one in (body, values.get("s", b""))
+    )
+    is_ours = read_seal(conn, keys, event, seal).state is SealState.SEALED
+    return body if is_ours else None
 
 
 def decrypted_event(conn: Connection, keys: Keys, stored: bytes) -> bytes:

@@ -116,13 +116,19 @@ class ListedMembers:
         )
 
     async def report(
-        self, keys: Keys, name: str, junk: bytes, *, tenant: str = ""
+        self,
+        keys: Keys,
+        name: str,
+        junk: bytes,
+        *,
+        tenant: str = "",
+        about: str = "list",
     ) -> None:
         """Report what somebody else wrote into a list."""
         found = SecurityEvent(
             kind=SecurityKind.SEAL_WRONG,
             tenant=tenant,
-            about="list",
+            about=about,
             name=keys.suffix(name),
             evidence=hashlib.sha256(junk).hexdigest()[:16],
         )

@@ -11,8 +11,8 @@ from typing import NamedTuple, cast
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.store.audit_seals import (
     decrypted_event,
-    encrypted_event,
     parts_of,
+    sealed_event,
     sealed_text,
 )
 from twokey.gateway.store.connection import (
@@ -28,6 +28,7 @@ from twokey.gateway.store.connection import (
     text,
 )
 from twokey.gateway.store.keys import Keys
+from twokey.gateway.store.listed_members import ListedMembers
 from twokey.gateway.store.message_format import is_newer
 from twokey.gateway.store.readers import (
     entry_id,
@@ -63,12 +64,20 @@ class Outbox:
 
     Each reader (Slack, a metric, another chat) has its own consumer group and gets
     every event. An event of a newer version is left unacknowledged: a reader of that
-    version takes it over. What is no event is skipped, logged and counted in
+    version takes it over. What is no event of ours is skipped, reported and counted in
     ``corrupt``, since others wait behind it.
     """
 
-    def __init__(self, conn: Connection, keys: Keys, *, reader: str) -> None:
+    def __init__(
+        self,
+        conn: Connection,
+        keys: Keys,
+        *,
+        reader: str,
+        members: ListedMembers,
+    ) -> None:
         self._conn = conn
+        self._members = members
         self._keys = keys
         self.reader = reader
         self.corrupt = 0
@@ -210,8 +219,9 @@ class Outbox:
         for entry in found:
             try:
                 read.append(self._event(entry))
-            except (KeyError, ValueError):
-                if is_newer(self._body(entry)):
+            except (KeyError, ValueError) as error:
+                is_ours = not isinstance(error, KeyError | NotSealed)
+                if is_ours and is_newer(self._body(entry)):
                     logger.info("event.newer reader=%s seq=%s", self.reader, entry.id)
                     continue
                 self.corrupt += 1
@@ -221,6 +231,11 @@ class Outbox:
                     entry.id,
                     self.corrupt,
                 )
+                if not is_ours:
+                    junk = b"\n".join(entry.values.values())
+                    await self._members.report(
+                        self._keys, self._keys.outbox, junk, about="event"
+                    )
                 # Acknowledged all the same: a reader that never does so keeps the
                 # outbox from being trimmed.
                 await self.done(entry.id)
@@ -256,12 +271,19 @@ def announcement(
     conn: Connection, keys: Keys, outbox_event: Event, audit_event: Event, at_ms: int
 ) -> list[list[Argument]]:
     """Return the commands that put an event into the outbox and the audit log."""
-    body, seal = parts_of(sealed_text(conn, keys, audit_event.model_dump_json()))
-    told = encrypted_event(conn, keys, outbox_event.model_dump_json())
+    streams = (keys.outbox, outbox_event), (keys.audit, audit_event)
     return [
-        ["XADD", keys.outbox, "*", "e", told, "at", at_ms],
-        ["XADD", keys.audit, "*", "e", body, "at", at_ms, "s", seal],
+        _added(stream, *parts_of(sealed_text(conn, keys, one.model_dump_json())), at_ms)
+        for stream, one in streams
     ]
+
+
+def _added(stream: str, body: str, seal: str, at_ms: int) -> list[Argument]:
+    return ["XADD", stream, "*", "e", body, "at", at_ms, "s", seal]
+
+
+class NotSealed(ValueError):
+    """Somebody else wrote this entry of an outbox, or changed it."""
 
 
 def event_in(conn: Connection, keys: Keys, entry: Entry) -> Event:
@@ -269,9 +291,12 @@ def event_in(conn: Connection, keys: Keys, entry: Entry) -> Event:
 
     Raises:
         KeyError: it holds none.
+        NotSealed: it is none of ours.
         ValueError: it cannot be read.
     """
-    body = decrypted_event(conn, keys, entry.values["e"])
+    body = sealed_event(conn, keys, entry.values)
+    if body is None:
+        raise NotSealed
     return Event.model_validate_json(body).with_(
         at_ms=number(entry.values["at"]), seq=entry.id
     )

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from twokey.gateway.approvals.events import Event
 from twokey.gateway.approvals.security import SecurityEvent, SecurityKind, summary
 from twokey.gateway.errors import StoreUnavailable
-from twokey.gateway.store.audit_seals import encrypted_event, sealed_text
+from twokey.gateway.store.audit_seals import sealed_text
 from twokey.gateway.store.connection import Connection
 from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.script import Script
@@ -134,7 +134,9 @@ class SecurityEvents:
     async def _write(
         self, keys: Keys, place: str, told: Event | None, logged: Event | None
     ) -> None:
-        entry = sealed_text(self._conn, keys, _text(logged)) if logged else ""
+        def sealed(event: Event | None) -> str:
+            return sealed_text(self._conn, keys, _text(event)) if event else ""
+
         try:
             await SECURITY(
                 self._conn,
@@ -142,13 +144,13 @@ class SecurityEvents:
                 outbox=keys.outbox,
                 audit=keys.audit,
                 found_ms=int(_PERIOD_S * 1000),
-                outbox_event=encrypted_event(self._conn, keys, _text(told)),
-                audit_event=entry,
+                outbox_event=sealed(told),
+                audit_event=sealed(logged),
             )
         except StoreUnavailable as error:
             # What was noticed is refused all the same, and stands in the log.
             logger.warning("security.not_recorded why=%s", error)
 
 
-def _text(event: Event | None) -> str:
-    return event.model_dump_json(exclude_defaults=True) if event else ""
+def _text(event: Event) -> str:
+    return event.model_dump_json(exclude_defaults=True)

@@ -205,7 +205,7 @@ class Store:
 
     def outbox(self, keys: Keys, *, reader: str) -> Outbox:
         """Return the events of a shard for a named reader."""
-        return Outbox(self.conn, keys, reader=reader)
+        return Outbox(self.conn, keys, reader=reader, members=self.members)
 
     async def close(self) -> None:
         """Close every connection."""

@@ -11,7 +11,7 @@ from typing import Literal, cast
 from twokey.gateway.approvals.record import Origin
 from twokey.gateway.errors import NewerRecord, StoreUnavailable, TooManySpeakers
 from twokey.gateway.protocol.records import Person, Record
-from twokey.gateway.store.audit_seals import encrypted_event, sealed_text
+from twokey.gateway.store.audit_seals import sealed_text
 from twokey.gateway.store.connection import Connection, Reply, fields, text
 from twokey.gateway.store.fences import Lease
 from twokey.gateway.store.jobs import Job, sealed_job
@@ -359,7 +359,7 @@ class ThreadStore:
             what=what,
             mark=mark,
             keep_ms=KEEP_MS,
-            outbox_event=encrypted_event(self._conn, keys, outbox_event),
+            outbox_event=sealed_text(self._conn, keys, outbox_event),
             audit_event=sealed_text(self._conn, keys, audit_event),
         )
         return text(reply[0]) == "announced"

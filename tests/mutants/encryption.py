@@ -189,27 +189,6 @@ ENCRYPTION_TABLE = (
         CANARY,
     ),
     Mutant(
-        "an event that changes no approval is encrypted",
-        "gateway/store/outbox.py",
-        "    told = encrypted_event(conn, keys, outbox_event.model_dump_json())\n",
-        "    told = outbox_event.model_dump_json()\n",
-        CANARY,
-    ),
-    Mutant(
-        "the event of a run is encrypted",
-        "gateway/store/threads.py",
-        "outbox_event=encrypted_event(self._conn, keys, outbox_event),",
-        "outbox_event=outbox_event,",
-        CANARY,
-    ),
-    Mutant(
-        "what was forged is told encrypted",
-        "gateway/store/security_events.py",
-        "outbox_event=encrypted_event(self._conn, keys, _text(told)),",
-        "outbox_event=_text(told),",
-        CANARY,
-    ),
-    Mutant(
         "what a standing approval was used for is encrypted",
         "gateway/store/turn_opening.py",
         "texts = seals.encryption.changes(used.id, used.tenant, read.head, texts)",
@@ -250,5 +229,19 @@ ENCRYPTION_TABLE = (
         "        content = encrypted(self._store.conn, (_LABEL, name), content)\n",
         "",
         "tests/store/test_kept_answers.py",
+    ),
+    Mutant(
+        "what somebody else announces is not said",
+        "gateway/store/audit_seals.py",
+        "    return body if is_ours else None\n",
+        "    return body\n",
+        "tests/bot/test_forged_events.py",
+    ),
+    Mutant(
+        "what somebody else announces is not kept for a newer version",
+        "gateway/store/outbox.py",
+        "                if is_ours and is_newer(",
+        "                if is_newer(",
+        "tests/bot/test_forged_events.py",
     ),
 )

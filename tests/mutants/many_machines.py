@@ -173,7 +173,7 @@ MANY_MACHINES_TABLE = (
     Mutant(
         "an event of a newer version is left to it",
         "gateway/store/outbox.py",
-        "if is_newer(self._body(entry)):",
+        "if is_ours and is_newer(self._body(entry)):",
         "if False:",
         UPGRADE,
     ),

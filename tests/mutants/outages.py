@@ -106,8 +106,8 @@ OUTAGES_TABLE = (
     Mutant(
         "an event cuts off none that nobody has read",
         "gateway/store/lua/prelude.lua",
-        "redis.call('XADD', outbox, '*', 'e', text",
-        "redis.call('XADD', outbox, 'MAXLEN', '~', 100000, '*', 'e', text",
+        "redis.call('XADD', stream, '*', 'e', string",
+        "redis.call('XADD', stream, 'MAXLEN', '~', 100000, '*', 'e', string",
         "tests/store/test_readers.py",
     ),
     Mutant(

@@ -23,10 +23,10 @@ async def test_what_a_lost_answer_held_comes_with_the_next_one(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keys = store.keys_of_tenant("default")
-    outbox = Outbox(store.conn, keys, reader=READER)
+    outbox = store.outbox(keys, reader=READER)
     await outbox.prepare()
     await put(outbox, "left")
-    await Outbox(store.conn, keys, reader=READER).take("c", block_ms=1)
+    await store.outbox(keys, reader=READER).take("c", block_ms=1)
     assert len((await outbox.left("c"))[0]) == 1
     await put(outbox, "before")
     assert len(await outbox.take("c", block_ms=1)) == 1

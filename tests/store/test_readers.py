@@ -12,6 +12,7 @@ from tests.service.harness import ServiceHarness
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.service.sweep import Sweeper
 from twokey.gateway.store import readers
+from twokey.gateway.store.audit_seals import parts_of, sealed_text
 from twokey.gateway.store.connection import Argument, Reply, fields, number, text
 from twokey.gateway.store.jobs import GROUP, Job, JobQueue
 from twokey.gateway.store.keys import KEEP_MS, Keys
@@ -36,11 +37,17 @@ def keys(store: Store) -> Keys:
     return store.keys_of_tenant("default")
 
 
+def sealed(store: Store, keys: Keys) -> tuple[str, str]:
+    """Return the event and its seal."""
+    return parts_of(sealed_text(store.conn, keys, EVENT))
+
+
 async def old_events(store: Store, keys: Keys, count: int) -> None:
     """Announce events as of long ago."""
     start = number(await store.conn.command("XLEN", keys.outbox))
+    body, seal = sealed(store, keys)
     commands: list[list[Argument]] = [
-        ["XADD", keys.outbox, f"{index + 1}-0", "e", EVENT, "at", 1]
+        ["XADD", keys.outbox, f"{index + 1}-0", "e", body, "at", 1, "s", seal]
         for index in range(start, start + count)
     ]
     await store.conn.transaction(*commands)
@@ -85,9 +92,10 @@ async def test_an_event_cuts_off_none_that_nobody_has_read(store: Store) -> None
     harness = ServiceHarness(store)
     keys = store.keys_of_tenant("default")
     bot = await reader(store, keys, "bot")
-    add = "redis.call('XADD', KEYS[1], '*', 'e', ARGV[1], 'at', 1)"
-    fill = f"for i = 1, ARGV[2] do {add} end"
-    await store.conn.command("EVAL", fill, 1, keys.outbox, EVENT, MANY)
+    add = "redis.call('XADD', KEYS[1], '*', 'e', ARGV[1], 'at', 1, 's', ARGV[2])"
+    fill = f"for i = 1, ARGV[3] do {add} end"
+    body, seal = sealed(store, keys)
+    await store.conn.command("EVAL", fill, 1, keys.outbox, body, seal, MANY)
 
     await harness.refund()
 

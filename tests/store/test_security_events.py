@@ -11,7 +11,6 @@ from twokey.gateway.approvals.security import SecurityEvent, SecurityKind
 from twokey.gateway.metrics.fold import Metrics
 from twokey.gateway.service.security_events import security_events
 from twokey.gateway.store.keys import Keys
-from twokey.gateway.store.outbox import Outbox
 from twokey.gateway.store.security_events import SecurityEvents
 from twokey.gateway.store.store import Store
 
@@ -41,7 +40,7 @@ async def _audited(store: Store) -> list[Event]:
 
 
 async def _announced(store: Store, keys: Keys) -> list[Event]:
-    outbox = Outbox(store.conn, keys, reader="tests")
+    outbox = store.outbox(keys, reader="tests")
     await outbox.prepare()
     await store.conn.command("XGROUP SETID", keys.outbox, "tests", "0")
     return await outbox.take("one", block_ms=1)

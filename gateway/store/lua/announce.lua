@@ -7,7 +7,7 @@
 -- KEYS[3] audit      stream  audit log
 -- ARGV[1] what       text    begun; ended; or which report of metrics
 -- ARGV[2] mark       text    the input, where the thread ends, or what is reported
--- ARGV[3] outbox_event json  the event, perhaps with the final message
+-- ARGV[3] outbox_event text  the event, perhaps with the final message, with its seal
 -- ARGV[4] audit_event  text  the same for the audit log, without it, with its seal
 -- ARGV[5] keep_ms    int     lifetime of facts that no run of the thread keeps
 -- Returns:
@@ -16,8 +16,8 @@
 local is_new = redis.call('HGET', KEYS[1], ARGV[1]) ~= ARGV[2]
 if is_new then
   local now = now_ms()
-  redis.call('XADD', KEYS[2], '*', 'e', ARGV[3], 'at', now)
-  audited(KEYS[3], ARGV[4], now)
+  write_event(KEYS[2], ARGV[3], now)
+  write_event(KEYS[3], ARGV[4], now)
   redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
 end
 -- Also when this end was announced before: a run that changed nothing ends at the checkpoint

@@ -22,6 +22,6 @@ else
   redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
 end
 if ARGV[4] ~= '' then
-  audited(KEYS[2], ARGV[4], now_ms())
+  write_event(KEYS[2], ARGV[4], now_ms())
 end
 return {'done'}

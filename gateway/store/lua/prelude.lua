@@ -35,15 +35,11 @@ local function unlisted(base, member)
   return 'ap_' .. string.match(base, '{(.-)}') .. '_' .. to_hex(member)
 end
 
--- Write an entry to the audit log. A text is followed by its seal, behind a newline.
-local function audited(audit, event, now)
+-- Write an event to the outbox or to the audit log: a text and its seal, behind a newline.
+local function write_event(stream, event, now)
   local at = string.find(event, '\n', 1, true)
-  if at then
-    redis.call('XADD', audit, '*', 'e', string.sub(event, 1, at - 1), 'at', now,
-      's', string.sub(event, at + 1))
-  else
-    redis.call('XADD', audit, '*', 'e', event, 'at', now)
-  end
+  redis.call('XADD', stream, '*', 'e', string.sub(event, 1, at - 1), 'at', now,
+    's', string.sub(event, at + 1))
 end
 
 -- Write events (texts with their seals) to the outbox and to the audit log.
@@ -52,9 +48,8 @@ end
 -- have read, the audit log by age.
 local function announce_each(outbox, audit, events, now)
   for _, event in ipairs(events) do
-    local text = string.match(event, '^[^\n]*')
-    redis.call('XADD', outbox, '*', 'e', text, 'at', now)
-    audited(audit, event, now)
+    write_event(outbox, event, now)
+    write_event(audit, event, now)
   end
 end
 

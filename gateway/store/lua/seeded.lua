@@ -12,6 +12,6 @@
 if redis.call('HSETNX', KEYS[1], ARGV[1], ARGV[2]) == 0 then return {'same'} end
 redis.call('PEXPIRE', KEYS[1], ARGV[4])
 if ARGV[3] ~= '' then
-  audited(KEYS[2], ARGV[3], now_ms())
+  write_event(KEYS[2], ARGV[3], now_ms())
 end
 return {'done'}

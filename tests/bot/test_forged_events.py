@@ -1,0 +1,128 @@
+"""The bot says nothing that somebody else wrote into its outbox."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from typing import cast
+
+import pytest
+
+from tests.bot.bot_stack import CHANNEL, Stack
+from tests.conftest import eventually
+from tests.store_secrets import SECRETS
+from twokey.gateway.approvals.events import Event, EventName
+from twokey.gateway.approvals.security import SecurityKind
+from twokey.gateway.store.audit_seals import parts_of, sealed_text
+from twokey.gateway.store.connection import Reply, entries, number
+from twokey.gateway.store.store import Store
+
+SAID = "I have paid the invoice."
+
+Forgery = Callable[[Stack, str], list[str]]
+
+
+def answer(text: str) -> str:
+    """Return an event that has the bot say this in the agent's name."""
+    said = Event(
+        name=EventName.RUN_FINISHED,
+        tenant="default",
+        agent="support",
+        thread="t1",
+        data={"text": text, "channel": CHANNEL},
+    )
+    return said.model_dump_json(exclude_defaults=True)
+
+
+def unsealed(_: Stack, event: str) -> list[str]:
+    return ["e", event, "at", "1"]
+
+
+def with_an_empty_seal(_: Stack, event: str) -> list[str]:
+    return ["e", event, "at", "1", "s", ""]
+
+
+def with_the_seal_of_another_event(stack: Stack, event: str) -> list[str]:
+    _, seal = parts_of(sealed_text(stack.store.conn, stack.keys, answer("Hello.")))
+    return ["e", event, "at", "1", "s", seal]
+
+
+def of_another_shard(stack: Stack, event: str) -> list[str]:
+    elsewhere = Store(stack.store.conn.url, secrets=SECRETS, shards=2).every_shard()[1]
+    body, seal = parts_of(sealed_text(stack.store.conn, elsewhere, event))
+    return ["e", body, "at", "1", "s", seal]
+
+
+def with_the_rev_of_another(stack: Stack, event: str) -> list[str]:
+    body, seal = parts_of(sealed_text(stack.store.conn, stack.keys, event))
+    return ["e", body, "at", "1", "s", seal.replace("0.", "1.", 1)]
+
+
+def of_a_newer_version(_: Stack, event: str) -> list[str]:
+    newer = json.loads(event) | {"format": 999}
+    return ["e", json.dumps(newer), "at", "1"]
+
+
+FORGERIES: list[Forgery] = [
+    unsealed,
+    with_an_empty_seal,
+    with_the_seal_of_another_event,
+    of_another_shard,
+    with_the_rev_of_another,
+    of_a_newer_version,
+]
+
+
+def all_acknowledged(stack: Stack) -> Callable[[], Awaitable[bool]]:
+    """Return whether the bot keeps no event that it has taken."""
+
+    async def is_so() -> bool:
+        reply = await stack.store.conn.command(
+            "XPENDING", stack.keys.outbox, "slack:default"
+        )
+        return number(cast("dict[str, Reply]", reply)["pending"]) == 0
+
+    return is_so
+
+
+@pytest.mark.parametrize("forged", FORGERIES)
+async def test_what_somebody_else_announces_is_not_said(
+    stack: Stack, forged: Forgery
+) -> None:
+    async with stack.running():
+        await stack.store.conn.command(
+            "XADD", stack.keys.outbox, "*", *forged(stack, answer(SAID))
+        )
+        # Behind it, and in its order.
+        await stack.card(await stack.refund())
+        await eventually(all_acknowledged(stack))
+
+        state = await stack.actor("U0ANA").state()
+
+    assert SAID not in json.dumps(state)
+    assert stack.store.security.counts[SecurityKind.SEAL_WRONG] == 1
+
+
+async def test_what_is_sealed_is_said(stack: Stack) -> None:
+    """The same event, of our own."""
+    async with stack.running():
+        body, seal = parts_of(sealed_text(stack.store.conn, stack.keys, answer(SAID)))
+        await stack.store.conn.command(
+            "XADD", stack.keys.outbox, "*", "e", body, "at", 1, "s", seal
+        )
+        await stack.actor("U0ANA").wait_for(lambda state: SAID in json.dumps(state))
+
+
+async def test_every_event_of_a_run_and_of_a_call_is_sealed(stack: Stack) -> None:
+    async with stack.running():
+        await stack.card(await stack.refund())
+    await stack.store.outbox(stack.keys, reader="x").put(
+        Event(name=EventName.RUN_FAILED, tenant="default", thread="t1")
+    )
+
+    found = entries(
+        await stack.store.conn.command("XRANGE", stack.keys.outbox, "-", "+")
+    )
+
+    assert len(found) > 1
+    assert [one.values.keys() for one in found] == [{"e", "at", "s"}] * len(found)

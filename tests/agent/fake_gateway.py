@@ -117,7 +117,8 @@ class FakeGateway:
             item = self.items.get(request.item_id)
             if item is None or not _is_of(item, request):
                 return Refused(reason="This call is not the one that was authorized.")
-            return self._checked(item, request) or self._replied(item)
+            asks = self._checked(item, request)
+            return asks or self._replied(self.items[item.id])
 
     def _checked(self, item: Item, request: ClaimRequest) -> ClaimReply | None:
         """Ask for the state of now; put a call in another state to people again."""

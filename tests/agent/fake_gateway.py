@@ -117,8 +117,7 @@ class FakeGateway:
             item = self.items.get(request.item_id)
             if item is None or not _is_of(item, request):
                 return Refused(reason="This call is not the one that was authorized.")
-            asks = self._checked(item, request)
-            return asks or self._replied(self.items[item.id])
+            return self._checked(item, request) or self._replied(item.id)
 
     def _checked(self, item: Item, request: ClaimRequest) -> ClaimReply | None:
         """Ask for the state of now; put a call in another state to people again."""
@@ -141,7 +140,8 @@ class FakeGateway:
             self.take_back(item.id)
         return None
 
-    def _replied(self, item: Item) -> ClaimReply:
+    def _replied(self, item_id: str) -> ClaimReply:
+        item = self.items[item_id]
         if item.is_pending and item.revoked:
             return Reopened(reason=item.revoked.reason)
         match item.state:
@@ -158,11 +158,9 @@ class FakeGateway:
                     reconcile_answer=found_by_people(item),
                     reconciled=last_finding(item),
                 )
-            case _:
-                return Refused(
-                    reason=f"This call is {item.state} and does not run.",
-                    state=item.state,
-                )
+            case state:
+                why = f"This call is {state} and does not run."
+                return Refused(reason=why, state=state)
 
     def keeps_calls(self) -> bool:
         return self.is_keeping

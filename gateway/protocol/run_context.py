@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 
+from twokey.gateway.context_values import Inside
 from twokey.gateway.protocol.records import RunRef
 
 _run: ContextVar[RunRef | None] = ContextVar("twokey_run", default=None)
@@ -55,14 +56,9 @@ def enclosing_run(run_ref: RunRef) -> RunRef | None:
     return outer if outer != run_ref else None
 
 
-@contextmanager
-def excepting(tools: Collection[str]) -> Generator[None]:
+def excepting(tools: Collection[str]) -> AbstractContextManager[object]:
     """Allow these tools to start without a gate in the runs of this block."""
-    token = _ungated.set(frozenset(tools))
-    try:
-        yield
-    finally:
-        _ungated.reset(token)
+    return Inside(_ungated, frozenset(tools))
 
 
 def excepted() -> frozenset[str]:
@@ -70,14 +66,9 @@ def excepted() -> frozenset[str]:
     return _ungated.get()
 
 
-@contextmanager
-def lasting(left_s: Callable[[], float]) -> Generator[None]:
+def lasting(left_s: Callable[[], float]) -> AbstractContextManager[object]:
     """Let questions know how long the lease on their thread lives unless it is kept."""
-    token = _left_s.set(left_s)
-    try:
-        yield
-    finally:
-        _left_s.reset(token)
+    return Inside(_left_s, left_s)
 
 
 def lease_left_s() -> float:
@@ -86,14 +77,9 @@ def lease_left_s() -> float:
     return left_s() if left_s else 0.0
 
 
-@contextmanager
-def under_lease(text: Callable[[], str]) -> Generator[None]:
+def under_lease(text: Callable[[], str]) -> AbstractContextManager[object]:
     """Let questions to a gateway in another process name a lease on a thread."""
-    token = _lease.set(text)
-    try:
-        yield
-    finally:
-        _lease.reset(token)
+    return Inside(_lease, text)
 
 
 def current_lease() -> str:

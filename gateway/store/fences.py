@@ -18,10 +18,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 
 from twokey.gateway.clock import now_s
+from twokey.gateway.context_values import Inside
 from twokey.gateway.errors import LeaseLost
 
 
@@ -111,27 +112,17 @@ def current() -> Lease | None:
     return _current.get()
 
 
-@contextmanager
-def holding(lease: Lease) -> Generator[None]:
+def holding(lease: Lease) -> AbstractContextManager[object]:
     """Do everything inside the block under a lease."""
-    token = _current.set(lease)
-    try:
-        yield
-    finally:
-        _current.reset(token)
+    return Inside(_current, lease)
 
 
-@contextmanager
-def while_unheld(key: str) -> Generator[None]:
+def while_unheld(key: str) -> AbstractContextManager[object]:
     """Write what is fenced inside the block only while nobody holds a lease.
 
     For who acts for a thread without its lease, or under that of another thread.
     """
-    token = _unheld.set(key)
-    try:
-        yield
-    finally:
-        _unheld.reset(token)
+    return Inside(_unheld, key)
 
 
 def unheld() -> str:

@@ -1,10 +1,10 @@
-"""Give what sends strange requests a gateway with calls in every state."""
+"""Serve the HTTP API to a test, also with calls in every state."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Generator
+from collections.abc import AsyncGenerator, Generator
 
 import pytest
 
@@ -16,10 +16,32 @@ from twokey.gateway.api.decide import Decisions
 from twokey.gateway.api.person_tokens import PersonTokens
 from twokey.gateway.api.rate_limits import RateLimits
 from twokey.gateway.approvals.decisions import Approve, Reject
+from twokey.gateway.client.http_gateway import HttpGateway
+from twokey.gateway.client.http_threads import HttpThreads
 from twokey.gateway.protocol.records import Result
 from twokey.gateway.protocol.wire import Claimed
 from twokey.gateway.store.store import Store
 from twokey.gateway.trust.keyring import Keyring
+
+
+@pytest.fixture
+async def stack(store: Store) -> AsyncGenerator[ApiStack]:
+    """Serve the services of a test."""
+    async with serving(ServiceHarness(store)) as found:
+        yield found
+
+
+@pytest.fixture
+async def gateway(stack: ApiStack) -> AsyncGenerator[HttpGateway]:
+    """Ask as an agent with a key of its own."""
+    async with stack.gateway() as found:
+        yield found
+
+
+@pytest.fixture
+def threads(gateway: HttpGateway) -> HttpThreads:
+    """Ask as a program that runs threads."""
+    return HttpThreads(gateway.connection)
 
 
 @pytest.fixture(scope="module")

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
 from datetime import timedelta
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.api.api_stack import ApiStack, serving
-from tests.service.harness import ANA, ServiceHarness, claim_of
+from tests.api.api_stack import ApiStack
+from tests.service.harness import ANA, claim_of
 from twokey.gateway.approvals.decisions import Approve, Edit
 from twokey.gateway.client.http_gateway import HttpGateway
 from twokey.gateway.errors import NotAllowed, SettingsError, StoreUnavailable
@@ -25,7 +24,6 @@ from twokey.gateway.protocol.wire import (
     TurnRef,
     VerdictKind,
 )
-from twokey.gateway.store.store import Store
 
 REF = TurnRef(agent="support", thread="t1", message_id="m1")
 
@@ -33,12 +31,6 @@ REF = TurnRef(agent="support", thread="t1", message_id="m1")
 def turn(ref: TurnRef = REF, tool: str = "process_refund") -> Turn:
     call = ProposedCall(tool=tool, args={"amount": 899}, tool_call_id="c1")
     return Turn(ref=ref, calls=(call,))
-
-
-@pytest.fixture
-async def stack(store: Store) -> AsyncGenerator[ApiStack]:
-    async with serving(ServiceHarness(store)) as found:
-        yield found
 
 
 async def test_an_approved_call_runs_once(stack: ApiStack) -> None:

@@ -33,12 +33,6 @@ WITHDRAW = b'{"run":{"agent":"support","thread":"t1"}}'
 
 
 @pytest.fixture
-async def stack(store: Store) -> AsyncGenerator[ApiStack]:
-    async with serving(ServiceHarness(store)) as found:
-        yield found
-
-
-@pytest.fixture
 async def client(stack: ApiStack) -> AsyncGenerator[httpx.AsyncClient]:
     headers = {"Authorization": f"Bearer {stack.key()}"}
     async with httpx.AsyncClient(base_url=stack.url, headers=headers) as found:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
 from typing import Any, cast
 
 import aiohttp
 import pytest
 
-from tests.api.api_stack import ApiStack, serving
+from tests.api.api_stack import ApiStack
 from tests.conftest import eventually
-from tests.service.harness import ANA, ServiceHarness
+from tests.service.harness import ANA
 from twokey.gateway.approvals.decisions import Approve
 from twokey.gateway.client import http_threads
 from twokey.gateway.client.http_threads import HttpThreads, OfferedLease
@@ -20,18 +19,11 @@ from twokey.gateway.protocol.http_api import ANSWERS, Scope
 from twokey.gateway.protocol.remote_runs import AnswersQuestion, OpenQuestion
 from twokey.gateway.protocol.thread_api import TAKE_LEASE_HEADER, TAKEN_LEASE_HEADER
 from twokey.gateway.protocol.wire import ProposedCall, Turn, TurnRef, Verdict
-from twokey.gateway.store.store import Store
 
 REF = TurnRef(agent="support", thread="t1", message_id="m1")
 RUN = REF.run_ref
 TOKEN, OTHER = "a" * 32, "b" * 32
 CALL = ProposedCall(tool="process_refund", args={"amount": 899}, tool_call_id="c1")
-
-
-@pytest.fixture
-async def stack(store: Store) -> AsyncGenerator[ApiStack]:
-    async with serving(ServiceHarness(store)) as found:
-        yield found
 
 
 @pytest.fixture

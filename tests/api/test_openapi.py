@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator
 from typing import Any
 
 import httpx
 import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
-from tests.api.api_stack import ApiStack, serving
-from tests.service.harness import ServiceHarness
+from tests.api.api_stack import ApiStack
 from twokey.gateway.api.openapi import document
 from twokey.gateway.api.operations import ALL_OPERATIONS, ASK, ASKED_AGAIN, REPLAYED
 from twokey.gateway.protocol import http_problems
 from twokey.gateway.protocol.http_problems import ProblemKind
-from twokey.gateway.store.store import Store
 
 DOCUMENT: dict[str, Any] = json.loads(document())
 KINDS = {
@@ -24,12 +21,6 @@ KINDS = {
     for kind in vars(http_problems).values()
     if isinstance(kind, ProblemKind)
 }
-
-
-@pytest.fixture
-async def stack(store: Store) -> AsyncGenerator[ApiStack]:
-    async with serving(ServiceHarness(store)) as found:
-        yield found
 
 
 def test_it_is_valid() -> None:

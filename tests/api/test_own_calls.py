@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
 
-from tests.api.api_stack import ApiStack, serving
-from tests.service.harness import ANA, ServiceHarness, claim_of
+from tests.api.api_stack import ApiStack
+from tests.service.harness import ANA, claim_of
 from twokey.gateway.approvals.decisions import Approve
 from twokey.gateway.client.http_gateway import HttpGateway
 from twokey.gateway.client.http_threads import HttpThreads
@@ -26,7 +26,6 @@ from twokey.gateway.protocol.wire import (
     TurnRef,
     VerdictKind,
 )
-from twokey.gateway.store.store import Store
 
 POLICY = """
 version: 1
@@ -44,12 +43,6 @@ FORGED = Result(ok=True, summary="forged")
 def turn(tool: str, ref: TurnRef = REF) -> Turn:
     call = ProposedCall(tool=tool, args={"amount": 899}, tool_call_id="c1")
     return Turn(ref=ref, calls=(call,))
-
-
-@pytest.fixture
-async def stack(store: Store) -> AsyncGenerator[ApiStack]:
-    async with serving(ServiceHarness(store)) as found:
-        yield found
 
 
 async def test_people_of_anothers_run_are_joined_to_no_other_run(

@@ -12,20 +12,13 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.api.api_stack import ApiStack, serving
-from tests.service.harness import ANA, ServiceHarness, claim_of
+from tests.api.api_stack import ApiStack
+from tests.service.harness import ANA, claim_of
 from twokey.gateway.api import reading_routes
 from twokey.gateway.approvals.decisions import Approve, Reject
 from twokey.gateway.protocol.http_api import Scope
 from twokey.gateway.protocol.wire import TurnRef, Verdict
 from twokey.gateway.service.agents import AgentService
-from twokey.gateway.store.store import Store
-
-
-@pytest.fixture
-async def stack(store: Store) -> AsyncGenerator[ApiStack]:
-    async with serving(ServiceHarness(store)) as found:
-        yield found
 
 
 @asynccontextmanager

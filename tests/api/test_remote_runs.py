@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.api.api_stack import ApiStack, serving
+from tests.api.api_stack import ApiStack
 from tests.service.harness import ANA, DAN, ServiceHarness, claim_of
 from twokey.gateway.approvals.decisions import Approve, Edit, Forbidden
 from twokey.gateway.client.http_connection import HttpConnection
@@ -25,7 +25,6 @@ from twokey.gateway.protocol.remote_runs import (
     Withdrawal,
 )
 from twokey.gateway.protocol.wire import ProposedCall, Turn, TurnRef, Verdict
-from twokey.gateway.store.store import Store
 
 REF = TurnRef(agent="support", thread="t1", message_id="m1")
 RUN = REF.run_ref
@@ -80,12 +79,6 @@ class Program:
     async def approve(self, verdict: Verdict) -> object:
         click = await self.harness.click(verdict)
         return await self.harness.reviews.decide(click, Approve(), ANA)
-
-
-@pytest.fixture
-async def stack(store: Store) -> AsyncGenerator[ApiStack]:
-    async with serving(ServiceHarness(store)) as found:
-        yield found
 
 
 @asynccontextmanager

@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.api.api_stack import ApiStack, serving
-from tests.service.harness import ANA, ServiceHarness, claim_of
+from tests.api.api_stack import ApiStack
+from tests.service.harness import ANA, claim_of
 from twokey.gateway.approvals.decisions import Approve, Decided
 from twokey.gateway.client.http_gateway import HttpGateway
 from twokey.gateway.client.http_threads import HttpThreads
@@ -27,7 +27,6 @@ from twokey.gateway.protocol.thread_api import (
 )
 from twokey.gateway.protocol.wire import ProposedCall, Turn, TurnRef
 from twokey.gateway.store.leases import REACH
-from twokey.gateway.store.store import Store
 
 RUN = RunRef(agent="support", thread="t 1/ä%")
 REF = TurnRef(agent=RUN.agent, thread=RUN.thread, message_id="m1")
@@ -52,23 +51,6 @@ async def leased(threads: HttpThreads, run: RunRef = RUN) -> AsyncGenerator[None
 async def settled_under_a_lease(threads: HttpThreads) -> None:
     with run_context.under_lease(partial(str, LeaseRef(RUN, MINE, 1).text)):
         await threads.settle(RUN, [], is_finished=True)
-
-
-@pytest.fixture
-async def stack(store: Store) -> AsyncGenerator[ApiStack]:
-    async with serving(ServiceHarness(store)) as found:
-        yield found
-
-
-@pytest.fixture
-async def gateway(stack: ApiStack) -> AsyncGenerator[HttpGateway]:
-    async with stack.gateway() as found:
-        yield found
-
-
-@pytest.fixture
-def threads(gateway: HttpGateway) -> HttpThreads:
-    return HttpThreads(gateway.connection)
 
 
 async def test_one_process_at_a_time_runs_a_thread(threads: HttpThreads) -> None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import pytest
 
-from tests.api.api_stack import ApiStack, serving
-from tests.service.harness import ANA, ServiceHarness, claim_of
+from tests.api.api_stack import ApiStack
+from tests.service.harness import ANA, claim_of
 from twokey.gateway.approvals.decisions import Approve
 from twokey.gateway.client.http_gateway import HttpGateway
 from twokey.gateway.client.http_threads import HttpThreads
@@ -20,7 +20,6 @@ from twokey.gateway.protocol.call_progress import CallProgress
 from twokey.gateway.protocol.records import Result, RunRef
 from twokey.gateway.protocol.thread_api import LeaseRef
 from twokey.gateway.protocol.wire import Claimed, ProposedCall, Turn, TurnRef, Verdict
-from twokey.gateway.store.store import Store
 
 RUN = RunRef(agent="support", thread="t1")
 OTHER = RunRef(agent="support", thread="t2")
@@ -43,23 +42,6 @@ def under(run: RunRef, token: str, fence: int) -> Generator[None]:
     text = LeaseRef(run, token, fence).text
     with run_context.under_lease(partial(str, text)):
         yield
-
-
-@pytest.fixture
-async def stack(store: Store) -> AsyncGenerator[ApiStack]:
-    async with serving(ServiceHarness(store)) as found:
-        yield found
-
-
-@pytest.fixture
-async def gateway(stack: ApiStack) -> AsyncGenerator[HttpGateway]:
-    async with stack.gateway() as found:
-        yield found
-
-
-@pytest.fixture
-def threads(gateway: HttpGateway) -> HttpThreads:
-    return HttpThreads(gateway.connection)
 
 
 async def approved(stack: ApiStack, gateway: HttpGateway) -> Verdict:

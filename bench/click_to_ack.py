@@ -5,7 +5,7 @@ own, in turns:
 
 - Twokey: the whole bot. Before the clicks it has read what waits and computed what a
   click on it writes, but for who and when, as it does in quiet moments
-  (`docs/decisions/0015-rehearsed-decisions.md`); that takes about as long as two
+  (`docs/decisions/0015-precomputed-decisions.md`); that takes about as long as two
   decisions and is not measured here. Each click is the first decision on an approval of
   its own; it is recorded in a durable Valkey, with its job, event and audit entry,
   before the answer. Afterwards every approval must really be decided, else this fails.

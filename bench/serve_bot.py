@@ -47,7 +47,7 @@ async def _twokey(settings: ServerSettings) -> AsyncGenerator[str]:
 async def _read_ahead(reviews: ReviewService) -> None:
     """Wait until the bot has read what waits, as it has before people get to a card.
 
-    It rehearses what a click on it writes, too; the benchmark begins when it is idle.
+    It precomputes what a click on it writes, too; the benchmark begins when it is idle.
     """
     store = reviews.store
     keys = store.keys_of_tenant("default")

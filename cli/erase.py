@@ -46,7 +46,7 @@ def erase(
 
     async def ask(store: Store, tenant: str) -> Erasure:
         eraser = Eraser(store, tenant=tenant)
-        return await eraser.erase(what, by=by or caller(), is_rehearsal=not yes)
+        return await eraser.erase(what, by=by or caller(), is_dry_run=not yes)
 
     try:
         found = use_store(command_context(ctx), ask)

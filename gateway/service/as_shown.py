@@ -28,14 +28,14 @@ from twokey.gateway.clock import now_s
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.service.call_evaluation import CurrentEvaluation
 from twokey.gateway.service.decided_by import Asked, decided_by, lasts
-from twokey.gateway.service.rehearsing import Call, Rehearsal, rehearse, whole
+from twokey.gateway.service.precomputing import Call, Precomputation, precompute, whole
 from twokey.gateway.service.tenant_service import PolicyService
 from twokey.gateway.service.voters import Voters, asked
 from twokey.gateway.store.atomic_write import Assumed, Loaded, Write
 from twokey.gateway.store.freezes import names_of
 from twokey.gateway.store.keys import KeptText
 from twokey.gateway.store.known_records import parsed_size
-from twokey.gateway.store.rehearsed import Beside
+from twokey.gateway.store.precomputed import Beside
 from twokey.gateway.store.store import Store
 
 MOST_BYTES: Final = 100_000_000
@@ -45,8 +45,8 @@ _EVALUATED = 6_000
 """About how many bytes an evaluation takes. What is kept of a small call, with its
 parsed record, is fifty times its action document."""
 
-_REHEARSED = 12_000
-"""About how many bytes a rehearsal takes."""
+_PRECOMPUTED = 12_000
+"""About how many bytes a precomputation takes."""
 
 
 @dataclass(frozen=True)
@@ -76,12 +76,14 @@ class _Shown:
     evaluated: Mapping[int, CurrentEvaluation]
     read_s: float
     own_size: int
-    rehearsals: dict[int, Rehearsal] = field(default_factory=dict[int, Rehearsal])
+    precomputations: dict[int, Precomputation] = field(
+        default_factory=dict[int, Precomputation]
+    )
 
     @property
     def size(self) -> int:
         """Return about how many bytes it takes."""
-        return self.own_size + _REHEARSED * len(self.rehearsals)
+        return self.own_size + _PRECOMPUTED * len(self.precomputations)
 
 
 class AsShownService(PolicyService):
@@ -134,7 +136,7 @@ class AsShownService(PolicyService):
         read_s = self._clock() - loaded.age_s
         shown = _Shown(loaded, policy, lasting, read_s, size)
         if before is not None:
-            shown.rehearsals.update(_still_rehearsed(before, shown))
+            shown.precomputations.update(_still_precomputed(before, shown))
         self._by_id[approval.id] = shown
         self.bytes += shown.size
         self._make_room()
@@ -159,8 +161,8 @@ class AsShownService(PolicyService):
         shown = self._shown(approval_id)
         return self._loaded(shown) if shown else None
 
-    def rehearse(self, approval_id: str) -> None:
-        """Rehearse the approval of each call of what was shown, where that can be done.
+    def precompute(self, approval_id: str) -> None:
+        """Precompute the approval of each shown call, where that can be done.
 
         It takes about as long as to decide it twice: for when nobody waits.
         """
@@ -172,23 +174,23 @@ class AsShownService(PolicyService):
         display, key = self._store.cards.display_of(approval_id), self._decision_key
         for index, evaluated in shown.evaluated.items():
             call, conn = Call(shown.loaded, index, evaluated, display), self._store.conn
-            found = rehearse(conn, keys, call, write_of, key=key)
+            found = precompute(conn, keys, call, write_of, key=key)
             if found is None:
                 continue
-            if index not in shown.rehearsals:
-                self.bytes += _REHEARSED
-            shown.rehearsals[index] = found
+            if index not in shown.precomputations:
+                self.bytes += _PRECOMPUTED
+            shown.precomputations[index] = found
         self._make_room()
 
-    def rehearsed(self, click: Click) -> Rehearsal | None:
-        """Return the rehearsal of what a click is on, under the policy of now."""
+    def precomputed(self, click: Click) -> Precomputation | None:
+        """Return the precomputation of what a click is on, under the policy of now."""
         shown = self._shown(click.approval)
-        return shown.rehearsals.get(click.index) if shown else None
+        return shown.precomputations.get(click.index) if shown else None
 
     async def approve(
         self, click: Click, reviewer: Reviewer, place: Place | None = None
     ) -> bool:
-        """Approve one item as it was rehearsed; False: nothing was written.
+        """Approve one item as it was precomputed; False: nothing was written.
 
         Args:
             click: what the person saw.
@@ -198,27 +200,27 @@ class AsShownService(PolicyService):
         Raises:
             StoreUnavailable: when it is not known to be written.
         """
-        shown, rehearsal = self._shown(click.approval), self.rehearsed(click)
+        shown, precomputation = self._shown(click.approval), self.precomputed(click)
         # A worker that came since then would have to be offered the job, too.
-        if shown is None or rehearsal is None or self._store.approvals.takers:
+        if shown is None or precomputation is None or self._store.approvals.takers:
             return False
         key, now_ms = self._decision_key, self._now_ms(shown)
-        moment = rehearsal.moment(click, reviewer, now_ms, key)
+        moment = precomputation.moment(click, reviewer, now_ms, key)
         keys = self._store.keys_of_approval(click.approval)
         if moment is None or keys is None:
             return False
         self._forget(click.approval)
-        call = rehearsal.call
+        call = precomputation.call
         beside = beside_of(call.approval, click.index, call.evaluated, place)
         make = partial(
             whole, self._store.conn, keys, call, write_of, moment, reviewer, key
         )
-        if not await self._store.approvals.write_rehearsed(
-            keys, rehearsal.write, moment, beside, make
+        if not await self._store.approvals.write_precomputed(
+            keys, precomputation.write, moment, beside, make
         ):
             return False
         by = Asked(shown.policy, {click.index: call.evaluated}, is_lasting=True)
-        decided_by(self._store).keep(by, rehearsal.after)
+        decided_by(self._store).keep(by, precomputation.after)
         return True
 
     async def decide(
@@ -311,13 +313,13 @@ def _with_own_requirement(item: Item, one: CurrentEvaluation) -> CurrentEvaluati
     return replace(one, policy_now=now.with_(requirement=own))
 
 
-def _still_rehearsed(before: _Shown, now: _Shown) -> dict[int, Rehearsal]:
-    """Return what was rehearsed and would be rehearsed alike: nothing has changed."""
+def _still_precomputed(before: _Shown, now: _Shown) -> dict[int, Precomputation]:
+    """Return what would be precomputed alike: nothing has changed."""
     if before.policy is not now.policy or before.loaded.stored != now.loaded.stored:
         return {}
     return {
         index: one
-        for index, one in before.rehearsals.items()
+        for index, one in before.precomputations.items()
         if one.call.evaluated == now.evaluated.get(index)
     }
 

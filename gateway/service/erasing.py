@@ -69,13 +69,13 @@ class Erasure(Record):
 class Eraser(TenantService):
     """Erases what is kept of a tenant's approvals and people."""
 
-    async def erase(self, what: str, *, by: str, is_rehearsal: bool) -> Erasure:
+    async def erase(self, what: str, *, by: str, is_dry_run: bool) -> Erasure:
         """Erase an approval, or what a person asked for.
 
         Args:
             what: id of an approval, or of a person in Slack.
             by: who does it, for the audit log.
-            is_rehearsal: change nothing, and say what would be erased.
+            is_dry_run: change nothing, and say what would be erased.
 
         Raises:
             ValueError: it is neither, or an approval of which nothing is known.
@@ -97,9 +97,7 @@ class Eraser(TenantService):
         kept: dict[str, str] = {}
         gone: list[str] = []
         for one in dict.fromkeys(ids):
-            why = await self._erase(
-                one, by, is_rehearsal=is_rehearsal, is_person=is_person
-            )
+            why = await self._erase(one, by, is_dry_run=is_dry_run, is_person=is_person)
             if why == _GONE:
                 gone.append(one)
             elif why:
@@ -109,7 +107,7 @@ class Eraser(TenantService):
         entries = live = 0
         for keys in self._parts:
             found, left = await erase_entries(
-                self._store, keys, wanted, is_rehearsal=is_rehearsal
+                self._store, keys, wanted, is_dry_run=is_dry_run
             )
             entries, live = entries + found, live + left
         return Erasure(
@@ -121,7 +119,7 @@ class Eraser(TenantService):
         )
 
     async def _erase(
-        self, approval_id: str, by: str, *, is_rehearsal: bool, is_person: bool
+        self, approval_id: str, by: str, *, is_dry_run: bool, is_person: bool
     ) -> str:
         """Erase one; return why it is kept or was gone before, "" for neither."""
         try:
@@ -134,7 +132,7 @@ class Eraser(TenantService):
         if found is None or keys is None:
             # What is left of it is in the audit log.
             return _GONE
-        if is_rehearsal:
+        if is_dry_run:
             return "open" if any(one.state in _OPEN for one in found.items) else ""
         outcome = await erase_approval(
             self._store, keys, found, by=by, is_person=is_person

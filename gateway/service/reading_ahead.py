@@ -130,7 +130,7 @@ class ReadingAhead(PolicyService):
     async def _read(self, approval_id: str, quiet: Quiet) -> None:
         # Drawn here in the meantime.
         if self._kept.find(approval_id) is not None:
-            await self._rehearse(approval_id, quiet)
+            await self._precompute(approval_id, quiet)
             return
         try:
             loaded = await self._store.approvals.load(approval_id)
@@ -150,14 +150,14 @@ class ReadingAhead(PolicyService):
             log_failure(logger, error, "reading_ahead.skipped approval=%s", approval.id)
             return
         self._kept.keep(loaded, policy, evaluated)
-        await self._rehearse(approval.id, quiet)
+        await self._precompute(approval.id, quiet)
 
-    async def _rehearse(self, approval_id: str, quiet: Quiet) -> None:
-        """Rehearse what a click would do, while nobody clicks."""
+    async def _precompute(self, approval_id: str, quiet: Quiet) -> None:
+        """Precompute what a click would do, while nobody clicks."""
         await quiet()
         try:
-            self._kept.rehearse(approval_id)
+            self._kept.precompute(approval_id)
         except Exception as error:  # noqa: BLE001 - it is decided all the same
             log_failure(
-                logger, error, "reading_ahead.not_rehearsed approval=%s", approval_id
+                logger, error, "reading_ahead.not_precomputed approval=%s", approval_id
             )

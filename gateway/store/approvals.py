@@ -25,16 +25,16 @@ from twokey.gateway.store.handover import Takers
 from twokey.gateway.store.keys import Keys, keys_of_shard, shard_of_approval
 from twokey.gateway.store.known_records import KnownRecords, parsed_size
 from twokey.gateway.store.listed_members import ListedMembers
+from twokey.gateway.store.precomputed import Beside, Precomputed
 from twokey.gateway.store.quarantine import ForgedRecords
 from twokey.gateway.store.record_seals import RecordSeals
-from twokey.gateway.store.rehearsed import Beside, Rehearsed
 from twokey.gateway.store.schemas import SchemaStore
 from twokey.gateway.store.script import Script
 from twokey.gateway.store.security_events import SecurityEvents
 from twokey.gateway.store.templates import Moment
 from twokey.gateway.store.turn_opener import TurnOpener
 from twokey.gateway.store.turn_opening import Listed, OpenedTurn, Preconditions
-from twokey.gateway.store.writing import write, write_rehearsed
+from twokey.gateway.store.writing import write, write_precomputed
 
 HEARTBEAT = Script("heartbeat")
 
@@ -174,15 +174,15 @@ class ApprovalStore:
         shard = shard_of_approval(seen.approval.id)
         return shard is not None and await self._write(keys_of_shard(shard), seen, what)
 
-    async def write_rehearsed(
+    async def write_precomputed(
         self,
         keys: Keys,
-        what: Rehearsed,
+        what: Precomputed,
         moment: Moment,
         beside: Beside,
         make: Callable[[int], Loaded | None],
     ) -> bool:
-        """Write a change that was rehearsed if nothing moved since; False: it did.
+        """Write a change that was precomputed if nothing moved since; False: it did.
 
         Args:
             keys: of the approval's shard.
@@ -195,7 +195,7 @@ class ApprovalStore:
             StoreUnavailable: when it is not known to be written.
         """
         before = what.before
-        written = await write_rehearsed(self._conn, keys, what, moment, beside)
+        written = await write_precomputed(self._conn, keys, what, moment, beside)
         if written is None:
             await self._moved(keys, before, beside.unfrozen)
             return False

@@ -147,7 +147,7 @@ def _precedents(
 
 
 async def erase_entries(
-    store: Store, keys: Keys, wanted: Wanted, *, is_rehearsal: bool
+    store: Store, keys: Keys, wanted: Wanted, *, is_dry_run: bool
 ) -> tuple[int, int]:
     """Erase names and words in entries of segments; count those in the store.
 
@@ -157,7 +157,7 @@ async def erase_entries(
         store: where the log is.
         keys: of the shard.
         wanted: what is to be erased.
-        is_rehearsal: count them only.
+        is_dry_run: count them only.
 
     Returns:
         How many are erased (or would be), and how many are in the store alone, which
@@ -175,7 +175,7 @@ async def erase_entries(
         rows = await asyncio.to_thread(audit_segments.read_segment, folder, header)
         seqs = {one.seq for one in rows if wanted.has(one)}
         count += len(seqs)
-        if seqs and not is_rehearsal:
+        if seqs and not is_dry_run:
             # Under the lease of who seals, and removes whole segments.
             async with store.threads.lease(keys, "", "", "audit"):
                 await asyncio.to_thread(

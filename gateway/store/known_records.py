@@ -83,7 +83,7 @@ class _Known:
 
 @dataclass(frozen=True)
 class _Later:
-    """A record that was written from what was rehearsed, and is made when asked for.
+    """A record that was written from what was precomputed, and is made when asked for.
 
     Attributes:
         rev, seal: of what was written.

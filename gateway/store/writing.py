@@ -13,7 +13,7 @@ from twokey.gateway.store.connection import Connection, Reply, number, text
 from twokey.gateway.store.handover import NOBODY, Takers
 from twokey.gateway.store.keys import KEEP_MS, Keys
 from twokey.gateway.store.next_version import moves, script_keys_of
-from twokey.gateway.store.rehearsed import Beside, Rehearsed
+from twokey.gateway.store.precomputed import Beside, Precomputed
 from twokey.gateway.store.resume_jobs import NO_OFFER, Offer, offered
 from twokey.gateway.store.script import Script
 from twokey.gateway.store.templates import Moment
@@ -56,10 +56,10 @@ async def write(
     return Loaded(what.approval, now_ms=number(reply[1]), stored=after)
 
 
-async def write_rehearsed(
-    conn: Connection, keys: Keys, what: Rehearsed, moment: Moment, beside: Beside
+async def write_precomputed(
+    conn: Connection, keys: Keys, what: Precomputed, moment: Moment, beside: Beside
 ) -> tuple[int, bytes] | None:
-    """Write a change that was rehearsed if nothing moved since then.
+    """Write a change that was precomputed if nothing moved since then.
 
     No worker is offered the job that it queues.
 

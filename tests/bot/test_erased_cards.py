@@ -27,7 +27,7 @@ async def test_a_card_is_replaced_by_one_sentence(stack: Stack) -> None:
         # As after a version that noted no messages: nothing else would redact it.
         await stack.store.posted_messages.forget(stack.keys, "default", approval)
         erased = await Eraser(stack.store).erase(
-            approval, by="cli/eve", is_rehearsal=False
+            approval, by="cli/eve", is_dry_run=False
         )
 
         assert erased.approvals == (approval,)

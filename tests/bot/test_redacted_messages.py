@@ -302,7 +302,7 @@ async def test_what_is_erased_is_redacted_at_once(stack: Stack) -> None:
         approval = (await stack.approval(verdict)).id
         assert sum(CANARY in one for one in await shown(stack)) > 1
         found = await Eraser(stack.store).erase(
-            approval, by="cli/eve", is_rehearsal=False
+            approval, by="cli/eve", is_dry_run=False
         )
         assert found.approvals == (approval,)
         await eventually(lambda: no_canary(stack))

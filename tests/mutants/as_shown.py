@@ -16,8 +16,8 @@ CLICKS = "tests/bot/listeners/test_approve_as_shown.py"
 
 AHEAD = "gateway/service/reading_ahead.py"
 FIRST = "bot/clicks_first.py"
-REHEARSING = "gateway/service/rehearsing.py"
-REHEARSED = "tests/service/test_rehearsing.py"
+PRECOMPUTING = "gateway/service/precomputing.py"
+PRECOMPUTED = "tests/service/test_precomputing.py"
 TEMPLATES = "gateway/store/templates.py"
 LEARNED = "tests/store/test_templates.py"
 
@@ -331,63 +331,63 @@ AS_SHOWN_TABLE = (
         STARTING,
     ),
     Mutant(
-        "rehearsed: who may not approve is decided the long way",
-        REHEARSING,
+        "precomputed: who may not approve is decided the long way",
+        PRECOMPUTING,
         "            or not self._may_approve(reviewer)\n",
         "",
-        REHEARSED,
+        PRECOMPUTED,
     ),
     Mutant(
-        "rehearsed: who asked for a call does not approve it",
-        REHEARSING,
+        "precomputed: who asked for a call does not approve it",
+        PRECOMPUTING,
         "quorum.ineligible_reason(reviewer, requirement, asked, barred) is None",
         "True",
-        REHEARSED,
+        PRECOMPUTED,
     ),
     Mutant(
-        "rehearsed: another click is decided the long way",
-        REHEARSING,
+        "precomputed: another click is decided the long way",
+        PRECOMPUTING,
         "            or not call.is_meant_by(click)\n",
         "",
-        REHEARSED,
+        PRECOMPUTED,
     ),
     Mutant(
-        "rehearsed: only what may be decided then",
-        REHEARSING,
+        "precomputed: only what may be decided then",
+        PRECOMPUTING,
         "not self.since_ms <= now_ms < self.until_ms",
         "False",
-        REHEARSED,
+        PRECOMPUTED,
     ),
     Mutant(
-        "rehearsed: an approval that would not be the last is none",
-        REHEARSING,
+        "precomputed: an approval that would not be the last is none",
+        PRECOMPUTING,
         "found.resumes and found.waits_on is None",
         "True",
-        REHEARSED,
+        PRECOMPUTED,
     ),
     Mutant(
-        "rehearsed: another key does not sign what names the one before",
-        REHEARSING,
+        "precomputed: another key does not sign what names the one before",
+        PRECOMPUTING,
         "            or _name_of(key) != self.signed_by\n",
         "            or (key is None) != (self.message is None)\n",
-        "tests/service/test_rehearsals_that_do_not_fit.py",
+        "tests/service/test_precomputations_that_do_not_fit.py",
     ),
     Mutant(
-        "rehearsed: a record that is not as it was sealed is read",
+        "precomputed: a record that is not as it was sealed is read",
         "gateway/store/known_records.py",
         " or loaded.stored.seal != self.seal",
         "",
         "tests/store/test_known_records.py",
     ),
     Mutant(
-        "rehearsed: a name that JSON writes otherwise is not filled in",
+        "precomputed: a name that JSON writes otherwise is not filled in",
         TEMPLATES,
         "    return all(texts) and not any(",
         "    return True or not any(",
         LEARNED,
     ),
     Mutant(
-        "rehearsed: a number that no moment explains is not learned",
+        "precomputed: a number that no moment explains is not learned",
         TEMPLATES,
         "        if place is None:\n            raise NotLearned\n",
         "        place = place or 0\n",

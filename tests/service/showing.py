@@ -28,9 +28,9 @@ _REQUEST = "sha256:" + "a" * 64
 
 
 class Ways:
-    """How `at_once` approves what was shown: as it comes, or as it was rehearsed."""
+    """How `at_once` approves what was shown: as it comes, or as it was precomputed."""
 
-    rehearses = False
+    precomputes = False
 
 
 async def shown(harness: ServiceHarness, *calls: tuple[str, JsonObject]) -> Click:
@@ -45,8 +45,8 @@ async def shown(harness: ServiceHarness, *calls: tuple[str, JsonObject]) -> Clic
 async def shown_again(harness: ServiceHarness, verdict: Verdict) -> Click:
     click = await harness.click(verdict)
     assert await harness.reviews.read_as_of_now(click.approval)
-    if Ways.rehearses:
-        harness.reviews.as_shown.rehearse(click.approval)
+    if Ways.precomputes:
+        harness.reviews.as_shown.precompute(click.approval)
     return click
 
 
@@ -58,15 +58,15 @@ async def at_once(
 ) -> Outcome | None:
     """Approve by what was shown; None: only a reading can tell."""
     as_shown = service.as_shown
-    if Ways.rehearses:
-        if (rehearsal := as_shown.rehearsed(click)) is None:
-            as_shown.rehearse(click.approval)
-            rehearsal = as_shown.rehearsed(click)
+    if Ways.precomputes:
+        if (precomputation := as_shown.precomputed(click)) is None:
+            as_shown.precompute(click.approval)
+            precomputation = as_shown.precomputed(click)
         pressed = who.with_(gesture=Gesture.BUTTON)
         signed = click.with_(request_digest=click.request_digest or _REQUEST)
         if await as_shown.approve(signed, pressed, place):
-            assert rehearsal
-            return Decided(approval=rehearsal.after, index=click.index)
+            assert precomputation
+            return Decided(approval=precomputation.after, index=click.index)
     return await as_shown.decide(
         click, Approve(), who, voters=still_members, place=place
     )

@@ -59,10 +59,10 @@ def harness(store: Store) -> ServiceHarness:
     return ServiceHarness(store)
 
 
-@pytest.fixture(autouse=True, params=["as it comes", "rehearsed"])
+@pytest.fixture(autouse=True, params=["as it comes", "precomputed"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was shown is decided alike, whether it was rehearsed or not."""
-    monkeypatch.setattr(Ways, "rehearses", request.param == "rehearsed")
+    """What was shown is decided alike, whether it was precomputed or not."""
+    monkeypatch.setattr(Ways, "precomputes", request.param == "precomputed")
 
 
 @pytest.fixture

@@ -44,7 +44,7 @@ def keys_of(harness: ServiceHarness) -> Keys:
 
 async def erase(harness: ServiceHarness, what: str, *, yes: bool = True) -> Erasure:
     eraser = Eraser(harness.store)
-    return await eraser.erase(what, by="cli/eve", is_rehearsal=not yes)
+    return await eraser.erase(what, by="cli/eve", is_dry_run=not yes)
 
 
 async def rejected(harness: ServiceHarness, thread: str = "t1") -> Click:
@@ -125,7 +125,7 @@ async def test_the_erasure_is_announced_and_audited_with_who_did_it(
         assert (told[-1].approval, told[-1].actor) == (click.approval, "cli/eve")
 
 
-async def test_a_rehearsal_changes_nothing(harness: ServiceHarness) -> None:
+async def test_a_dry_run_changes_nothing(harness: ServiceHarness) -> None:
     click = await rejected(harness)
     before = await dump(harness.store.conn)
 
@@ -198,7 +198,7 @@ async def test_an_approval_of_another_tenant_is_not_erased(
 
     eraser = Eraser(harness.store, tenant="acme")
     with pytest.raises(ValueError, match="'acme' has no approval 'ap_"):
-        await eraser.erase(click.approval, by="x", is_rehearsal=False)
+        await eraser.erase(click.approval, by="x", is_dry_run=False)
 
     assert await harness.reviews.read(click.approval)
 
@@ -250,12 +250,12 @@ async def test_names_and_words_leave_the_files_and_all_of_it_still_verifies(
     await eventually(is_sealed)
 
     what = click.approval if is_one else DAN.user
-    rehearsed = await erase(harness, what, yes=False)
+    counted = await erase(harness, what, yes=False)
     found = await erase(harness, what)
     again = await erase(harness, what)
 
-    assert rehearsed.entries == found.entries > 0
-    assert rehearsed.approvals == found.approvals == again.approvals
+    assert counted.entries == found.entries > 0
+    assert counted.approvals == found.approvals == again.approvals
     assert again.entries == 0
     rows = [one async for one in store.audit(keys).entries()]
     of_erased = [one for one in rows if one.approval == click.approval]

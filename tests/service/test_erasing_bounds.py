@@ -88,7 +88,7 @@ async def test_entries_of_another_tenant_are_left_alone(
     await rejected(harness)
 
     eraser = Eraser(harness.store, tenant="acme")
-    found = await eraser.erase(ANA.user, by="x", is_rehearsal=True)
+    found = await eraser.erase(ANA.user, by="x", is_dry_run=True)
 
     assert (found.approvals, found.entries, found.live) == ((), 0, 0)
 

@@ -24,7 +24,7 @@ from twokey.gateway.service.as_shown import AsShownService
 from twokey.gateway.store.atomic_write import Assumed, Loaded, Write
 from twokey.gateway.store.connection import Argument, Reply
 from twokey.gateway.store.keys import NONCE_MS, Keys
-from twokey.gateway.store.rehearsed import Beside, Rehearsed
+from twokey.gateway.store.precomputed import Beside, Precomputed
 from twokey.gateway.store.templates import Moment
 from twokey.sandbox.json_types import JsonObject
 
@@ -46,17 +46,19 @@ TWO_ROLES = load_policy(
 )
 
 
-@pytest.fixture(autouse=True, params=["as it comes", "rehearsed"])
-def rehearses(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """What was drawn is decided alike, whether it was rehearsed or not."""
-    is_rehearsed = bool(request.param == "rehearsed")
-    if not is_rehearsed:
-        monkeypatch.setattr(AsShownService, "rehearse", _nothing)
-    return is_rehearsed
+@pytest.fixture(autouse=True, params=["as it comes", "precomputed"])
+def precomputes(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> bool:
+    """What was drawn is decided alike, whether it was precomputed or not."""
+    is_precomputed = bool(request.param == "precomputed")
+    if not is_precomputed:
+        monkeypatch.setattr(AsShownService, "precompute", _nothing)
+    return is_precomputed
 
 
 def _nothing(_service: AsShownService, _approval_id: str) -> None:
-    """Rehearse nothing."""
+    """Precompute nothing."""
 
 
 Step = Callable[[Assumed, Callable[[], Awaitable[bool]]], Awaitable[bool]]
@@ -66,19 +68,19 @@ Step = Callable[[Assumed, Callable[[], Awaitable[bool]]], Awaitable[bool]]
 def on_each_step(stack: Stack, monkeypatch: pytest.MonkeyPatch, step: Step) -> None:
     """Call this instead of each write of a click that nobody read anything for."""
     approvals = stack.store.approvals
-    once, as_rehearsed = approvals.write_once, approvals.write_rehearsed
+    once, as_precomputed = approvals.write_once, approvals.write_precomputed
 
     async def write_once(seen: Loaded, what: Write) -> bool:
         return await step(what.assumed, partial(once, seen, what))
 
-    async def write_rehearsed(
-        keys: Keys, what: Rehearsed, moment: Moment, beside: Beside, make: Make
+    async def write_precomputed(
+        keys: Keys, what: Precomputed, moment: Moment, beside: Beside, make: Make
     ) -> bool:
-        write = partial(as_rehearsed, keys, what, moment, beside, make)
+        write = partial(as_precomputed, keys, what, moment, beside, make)
         return await step(beside.assumed, write)
 
     monkeypatch.setattr(approvals, "write_once", write_once)
-    monkeypatch.setattr(approvals, "write_rehearsed", write_rehearsed)
+    monkeypatch.setattr(approvals, "write_precomputed", write_precomputed)
 
 
 @pytest.fixture
@@ -105,7 +107,7 @@ async def drawn(stack: Stack) -> tuple[Verdict, JsonObject]:
     await stack.drawn(verdict)
     await stack.bot_is_quiet()
     # Else it is, a moment after it was opened.
-    stack.reviews.as_shown.rehearse(approval_of(verdict.item_id)[0])
+    stack.reviews.as_shown.precompute(approval_of(verdict.item_id)[0])
     return verdict, card
 
 
@@ -373,22 +375,22 @@ async def test_a_reason_that_is_needed_is_asked_for(
     assert at_once == []
 
 
-async def test_a_card_is_rehearsed_by_itself_a_moment_after_it_was_drawn(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch, *, rehearses: bool
+async def test_a_card_is_precomputed_by_itself_a_moment_after_it_was_drawn(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch, *, precomputes: bool
 ) -> None:
     stack.policy = ANA_ONLY
     ways, approvals = list[str](), stack.store.approvals
-    once, as_rehearsed = approvals.write_once, approvals.write_rehearsed
+    once, as_precomputed = approvals.write_once, approvals.write_precomputed
 
     async def write_once(seen: Loaded, what: Write) -> bool:
         ways.append("as it comes")
         return await once(seen, what)
 
-    async def write_rehearsed(
-        keys: Keys, what: Rehearsed, moment: Moment, beside: Beside, make: Make
+    async def write_precomputed(
+        keys: Keys, what: Precomputed, moment: Moment, beside: Beside, make: Make
     ) -> bool:
-        ways.append("rehearsed")
-        return await as_rehearsed(keys, what, moment, beside, make)
+        ways.append("precomputed")
+        return await as_precomputed(keys, what, moment, beside, make)
 
     async with stack.running():
         first = await stack.refund("t0", amount=1)
@@ -397,14 +399,14 @@ async def test_a_card_is_rehearsed_by_itself_a_moment_after_it_was_drawn(
         card = await stack.card(verdict)
         await stack.drawn(verdict)
         seen = await clicked(stack, verdict)
-        if rehearses:
-            await eventually(lambda: is_rehearsed(stack, seen))
+        if precomputes:
+            await eventually(lambda: is_precomputed(stack, seen))
         monkeypatch.setattr(approvals, "write_once", write_once)
-        monkeypatch.setattr(approvals, "write_rehearsed", write_rehearsed)
+        monkeypatch.setattr(approvals, "write_precomputed", write_precomputed)
 
         await click(stack, card)
 
-        assert ways == ["rehearsed" if rehearses else "as it comes"]
+        assert ways == ["precomputed" if precomputes else "as it comes"]
         assert await state(stack, verdict) is ItemState.AUTHORIZED
         await stack.card(verdict, says("Approved"))
     assert stack.sandbox.problems == []
@@ -421,7 +423,7 @@ async def clicked(stack: Stack, verdict: Verdict) -> Click:
     )
 
 
-async def is_rehearsed(stack: Stack, seen: Click) -> bool:
-    """Return whether the approval of a call was rehearsed for its card."""
-    found = stack.reviews.as_shown.rehearsed(seen)
+async def is_precomputed(stack: Stack, seen: Click) -> bool:
+    """Return whether the approval of a call was precomputed for its card."""
+    found = stack.reviews.as_shown.precomputed(seen)
     return found is not None and bool(found.call.display)

@@ -1,4 +1,4 @@
-"""What is in the store after an approval is the same, rehearsed or not."""
+"""What is in the store after an approval is the same, precomputed or not."""
 
 from __future__ import annotations
 
@@ -106,9 +106,9 @@ async def test_what_is_stored_is_the_same(
     as_shown = harness.reviews.as_shown
     before, names = await everything(store.conn), set(await plain(store.conn))
 
-    as_shown.rehearse(click.approval)
+    as_shown.precompute(click.approval)
     assert await as_shown.approve(click, PRESSED)
-    rehearsed = await plain(store.conn)
+    precomputed = await plain(store.conn)
     await put_back(store.conn, before)
     assert set(await plain(store.conn)) == names
     # Another process, which has not seen that the approval had come further.
@@ -119,5 +119,5 @@ async def test_what_is_stored_is_the_same(
     decided = await plain(store.conn)
     await other.close()
 
-    assert len(rehearsed) > 10
-    assert rehearsed == decided
+    assert len(precomputed) > 10
+    assert precomputed == decided

@@ -1,4 +1,4 @@
-"""What changed since a rehearsal, or is not as its samples were, is decided anew."""
+"""What changed since then, or is not as the samples were, is decided anew."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.wire import Claimed
 from twokey.gateway.service import as_shown
-from twokey.gateway.service.rehearsing import Rehearsal
+from twokey.gateway.service.precomputing import Precomputation
 from twokey.gateway.store.atomic_write import Loaded
 from twokey.gateway.store.audit_seals import parts_of
 from twokey.gateway.store.jobs import Job
@@ -64,12 +64,12 @@ def harness(store: Store) -> ServiceHarness:
 def hostile(chance: random.Random, now_ms: int, until_ms: int) -> str:
     """Return a text that holds what a template could take for a place of its own."""
     pieces = [
-        "Somebody of the rehearsal 0",
-        "Somebody of the rehearsal 1",
-        "UREHEARSED0",
-        "UREHEARSED1",
-        "TREHEARSED0",
-        "TREHEARSED1",
+        "Somebody of the precomputation 0",
+        "Somebody of the precomputation 1",
+        "UPRECOMPUTED0",
+        "UPRECOMPUTED1",
+        "TPRECOMPUTED0",
+        "TPRECOMPUTED1",
         "U0ANA",
         "U0BEN",
         "U0AN",
@@ -134,26 +134,26 @@ async def test_whatever_texts_stand_in_it(harness: ServiceHarness, policy: str) 
             for _ in range(chance.randrange(1, 4))
         ]
         click = (await shown(harness, *calls)).with_(request_digest=REQUEST)
-        harness.reviews.as_shown.rehearse(click.approval)
-        rehearsal = harness.reviews.as_shown.rehearsed(click)
-        assert rehearsal
-        call = rehearsal.call
+        harness.reviews.as_shown.precompute(click.approval)
+        precomputation = harness.reviews.as_shown.precomputed(click)
+        assert precomputation
+        call = precomputation.call
         for _ in range(10):
-            who = a_person(chance, rehearsal, policy, turn)
+            who = a_person(chance, precomputation, policy, turn)
             at_ms = chance.choice(
                 [
-                    rehearsal.since_ms,
-                    rehearsal.until_ms - 1,
-                    chance.randrange(rehearsal.since_ms, rehearsal.until_ms),
+                    precomputation.since_ms,
+                    precomputation.until_ms - 1,
+                    chance.randrange(precomputation.since_ms, precomputation.until_ms),
                 ]
             )
             request = f"sha256:{chance.choice(['1', '2', 'a']) * 64}"
             seen = click.with_(request_digest=request)
-            moment = rehearsal.moment(seen, who, at_ms, key)
+            moment = precomputation.moment(seen, who, at_ms, key)
             assert moment
             checked += 1
             beside = as_shown.beside_of(call.approval, 0, call.evaluated, None)
-            told, seal = rehearsal.write.told(conn, keys, moment, beside)
+            told, seal = precomputation.write.told(conn, keys, moment, beside)
             change = deciding.decide(
                 call.approval,
                 seen,
@@ -171,7 +171,7 @@ async def test_whatever_texts_stand_in_it(harness: ServiceHarness, policy: str) 
             assert seal == after.seal
             assert comparable(told) == comparable(plain)
         # And one of them in the store: what is read there has the seals it needs.
-        who = a_person(chance, rehearsal, policy, turn)
+        who = a_person(chance, precomputation, policy, turn)
         assert await harness.reviews.as_shown.approve(click, who)
         item = await harness.item(f"{click.approval}.0")
         assert item.state is ItemState.AUTHORIZED
@@ -180,20 +180,20 @@ async def test_whatever_texts_stand_in_it(harness: ServiceHarness, policy: str) 
 
 
 def a_person(
-    chance: random.Random, rehearsal: Rehearsal, policy: str, turn: int
+    chance: random.Random, precomputation: Precomputation, policy: str, turn: int
 ) -> Reviewer:
     """Return somebody who may approve, by a name that looks like another text."""
-    now_ms, until_ms = rehearsal.since_ms, rehearsal.until_ms
+    now_ms, until_ms = precomputation.since_ms, precomputation.until_ms
     users = ["U0BEN"]
     if policy == ONE_IS_PREFIX:
         users = ["U0AN", "U0ANA", "U0BEN"]
     elif policy != GROUP:
         users = ["U0ANA", "U0BEN"]
     else:
-        users += [f"U{turn}", "UREHEARSED0", "UREHEARSED1", "U0ANA", str(now_ms)]
+        users += [f"U{turn}", "UPRECOMPUTED0", "UPRECOMPUTED1", "U0ANA", str(now_ms)]
     return PRESSED.with_(
         user=chance.choice(users),
-        team=chance.choice(["T0", "TREHEARSED0", "TREHEARSED1", "U0ANA"]),
+        team=chance.choice(["T0", "TPRECOMPUTED0", "TPRECOMPUTED1", "U0ANA"]),
         name=hostile(chance, now_ms, until_ms).replace("\\", "").replace("‍", ""),
         usergroups=frozenset({"S0X"} if policy == GROUP else ()),
         membership_age_ms=chance.choice([0, 1, 3_001, 7_013, 4_012, 600_000]),
@@ -208,8 +208,8 @@ async def test_a_name_that_is_not_written_as_it_is(
     harness: ServiceHarness, name: str
 ) -> None:
     click = (await shown(harness)).with_(request_digest=REQUEST)
-    harness.reviews.as_shown.rehearse(click.approval)
-    assert harness.reviews.as_shown.rehearsed(click)
+    harness.reviews.as_shown.precompute(click.approval)
+    assert harness.reviews.as_shown.precomputed(click)
 
     assert not await harness.reviews.as_shown.approve(click, PRESSED.with_(name=name))
 
@@ -217,7 +217,7 @@ async def test_a_name_that_is_not_written_as_it_is(
 async def test_a_key_that_is_rotated_between_signs_the_long_way(
     harness: ServiceHarness, tmp_path: Path
 ) -> None:
-    """Its name stands in what was rehearsed, and another key's signature is wrong."""
+    """Its name stands in what was precomputed, and another key's signature is wrong."""
     looked_s = [0.0]
     keyring = Keyring(tmp_path, makes=Role, clock=lambda: looked_s[0])
     keyring.make_missing(datetime.fromtimestamp(0, UTC))
@@ -225,9 +225,9 @@ async def test_a_key_that_is_rotated_between_signs_the_long_way(
     ref, (verdict,) = await harness.submit(("process_refund", {"amount": 12}))
     click = (await harness.click(verdict)).with_(request_digest=REQUEST)
     await harness.reviews.read_as_of_now(click.approval)
-    harness.reviews.as_shown.rehearse(click.approval)
-    rehearsal = harness.reviews.as_shown.rehearsed(click)
-    assert rehearsal
+    harness.reviews.as_shown.precompute(click.approval)
+    precomputation = harness.reviews.as_shown.precomputed(click)
+    assert precomputation
     before = keyring.signing(Role.BOT)
 
     KeyFolder(tmp_path, Role.BOT).rotate(datetime.fromtimestamp(1, UTC))
@@ -236,23 +236,23 @@ async def test_a_key_that_is_rotated_between_signs_the_long_way(
     after = keyring.signing(Role.BOT)
     assert after.public.id != before.public.id
     assert not await harness.reviews.as_shown.approve(click, PRESSED)
-    # Nothing was written, and what was rehearsed fits the key of then alone.
-    now_ms = rehearsal.since_ms
-    assert rehearsal.moment(click, PRESSED, now_ms, before)
-    assert rehearsal.moment(click, PRESSED, now_ms, after) is None
+    # Nothing was written, and what was precomputed fits the key of then alone.
+    now_ms = precomputation.since_ms
+    assert precomputation.moment(click, PRESSED, now_ms, before)
+    assert precomputation.moment(click, PRESSED, now_ms, after) is None
     await harness.reviews.decide(click, Approve(), PRESSED)
     assert isinstance(await harness.agents.claim(claim_of(ref, verdict)), Claimed)
 
 
-async def test_what_is_encrypted_is_not_rehearsed(harness: ServiceHarness) -> None:
+async def test_what_is_encrypted_is_not_precomputed(harness: ServiceHarness) -> None:
     """Each sample has other bytes of the same text, so nothing can be learned."""
     harness.store.conn.encrypts = True
     click = (await shown(harness)).with_(request_digest=REQUEST)
 
-    harness.reviews.as_shown.rehearse(click.approval)
+    harness.reviews.as_shown.precompute(click.approval)
 
     assert harness.reviews.as_shown.find(click.approval)
-    assert harness.reviews.as_shown.rehearsed(click) is None
+    assert harness.reviews.as_shown.precomputed(click) is None
     assert not await harness.reviews.as_shown.approve(click, PRESSED)
 
 
@@ -264,8 +264,8 @@ async def test_a_worker_that_came_since_is_offered_the_job(
 
     click = (await shown(harness)).with_(request_digest=REQUEST)
     as_shown = harness.reviews.as_shown
-    as_shown.rehearse(click.approval)
-    assert as_shown.rehearsed(click)
+    as_shown.precompute(click.approval)
+    assert as_shown.precomputed(click)
 
     with harness.store.approvals.takers.offering(busy):
         assert not await as_shown.approve(click, PRESSED)
@@ -274,9 +274,9 @@ async def test_a_worker_that_came_since_is_offered_the_job(
 
 
 async def test_who_voted_meanwhile(harness: ServiceHarness) -> None:
-    """A vote of another process makes another version, which nothing rehearsed fits."""
+    """A vote of another process makes a version for which nothing is precomputed."""
     click = (await shown(harness)).with_(request_digest=REQUEST)
-    harness.reviews.as_shown.rehearse(click.approval)
+    harness.reviews.as_shown.precompute(click.approval)
     other = ServiceHarness(harness.store, harness.policy)
     assert await other.reviews.decide(click, Approve(), PRESSED.with_(user="U0BEN"))
 

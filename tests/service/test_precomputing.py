@@ -1,4 +1,4 @@
-"""What is rehearsed of an approval is what deciding it would write, byte for byte."""
+"""What is precomputed of an approval is what deciding it would write, byte for byte."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from twokey.gateway.policy.load import load_policy
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.wire import Claimed
 from twokey.gateway.service import as_shown
-from twokey.gateway.service.rehearsing import Rehearsal
+from twokey.gateway.service.precomputing import Precomputation
 from twokey.gateway.store.atomic_write import Loaded
 from twokey.gateway.store.audit_seals import parts_of
 from twokey.gateway.store.next_version import moves
@@ -52,14 +52,14 @@ def harness(store: Store) -> ServiceHarness:
     return ServiceHarness(store)
 
 
-async def rehearsed(
+async def precomputed(
     harness: ServiceHarness, policy: str = POLICY
-) -> tuple[Click, Rehearsal]:
-    """Return a click on a call, and the rehearsal of its approval."""
+) -> tuple[Click, Precomputation]:
+    """Return a click on a call, and the precomputation of its approval."""
     harness.policy = load_policy(policy, "policy.yml")
     click = (await shown(harness)).with_(request_digest="sha256:" + "a" * 64)
-    harness.reviews.as_shown.rehearse(click.approval)
-    found = harness.reviews.as_shown.rehearsed(click)
+    harness.reviews.as_shown.precompute(click.approval)
+    found = harness.reviews.as_shown.precomputed(click)
     assert found
     return click, found
 
@@ -78,11 +78,11 @@ def somebody(chance: random.Random, name: Callable[[], str]) -> Reviewer:
 async def test_what_is_written_is_what_deciding_it_writes(
     harness: ServiceHarness, policy: str
 ) -> None:
-    click, rehearsal = await rehearsed(harness, policy)
+    click, precomputation = await precomputed(harness, policy)
     conn, keys = harness.store.conn, harness.store.keys_of_tenant("default")
     keyring = harness.store.keyring
     assert keyring
-    key, call, chance = keyring.signing(Role.BOT), rehearsal.call, random.Random(7)  # noqa: S311 - the same people in each run
+    key, call, chance = keyring.signing(Role.BOT), precomputation.call, random.Random(7)  # noqa: S311 - the same people in each run
     for turn in range(200):
         who = somebody(
             chance, lambda: chance.choice(["Ana", "José", "名前", "U0BEN 1"])
@@ -91,13 +91,13 @@ async def test_what_is_written_is_what_deciding_it_writes(
             who = who.with_(user=f"U{turn}", usergroups=frozenset({"S0X"}))
         request = f"sha256:{chance.randbytes(32).hex()}"
         seen = click.with_(request_digest=request)
-        now_ms = chance.randrange(rehearsal.since_ms, rehearsal.until_ms)
+        now_ms = chance.randrange(precomputation.since_ms, precomputation.until_ms)
 
-        moment = rehearsal.moment(seen, who, now_ms, key)
+        moment = precomputation.moment(seen, who, now_ms, key)
 
         assert moment
         write = as_shown.beside_of(call.approval, 0, call.evaluated, None)
-        told, seal = rehearsal.write.told(conn, keys, moment, write)
+        told, seal = precomputation.write.told(conn, keys, moment, write)
         change = deciding.decide(
             call.approval,
             seen,
@@ -135,7 +135,7 @@ async def test_a_call_is_approved_signed_and_runs(harness: ServiceHarness) -> No
     ref, (verdict,) = await harness.submit(("process_refund", {"amount": 12}))
     click = (await harness.click(verdict)).with_(request_digest="sha256:" + "a" * 64)
     await harness.reviews.read_as_of_now(click.approval)
-    harness.reviews.as_shown.rehearse(click.approval)
+    harness.reviews.as_shown.precompute(click.approval)
 
     assert await harness.reviews.as_shown.approve(click, ANA.with_(**PRESSED))
 
@@ -173,24 +173,24 @@ async def test_a_call_is_approved_signed_and_runs(harness: ServiceHarness) -> No
     ],
     ids=range(10),
 )
-async def test_who_was_not_rehearsed_is_decided_as_it_comes(
+async def test_who_was_not_precomputed_is_decided_as_it_comes(
     harness: ServiceHarness, who: Reviewer
 ) -> None:
-    click, _ = await rehearsed(harness)
+    click, _ = await precomputed(harness)
     pressed = who if who.gesture is Gesture.MODAL else who.with_(**PRESSED)
 
     assert not await harness.reviews.as_shown.approve(click, pressed)
 
     assert (await harness.item(f"{click.approval}.0")).state is ItemState.PENDING
-    # Anybody else still finds it rehearsed.
+    # Anybody else still finds it precomputed.
     assert await harness.reviews.as_shown.approve(click, BEN.with_(**PRESSED))
 
 
-async def test_the_one_person_that_was_rehearsed_is_no_other_one(
+async def test_the_one_person_that_was_precomputed_is_no_other_one(
     harness: ServiceHarness,
 ) -> None:
-    click, rehearsal = await rehearsed(harness, ALONE)
-    assert rehearsal.user == "U0ANA"
+    click, precomputation = await precomputed(harness, ALONE)
+    assert precomputation.user == "U0ANA"
 
     assert not await harness.reviews.as_shown.approve(click, BEN.with_(**PRESSED))
     assert await harness.reviews.as_shown.approve(click, ANA.with_(**PRESSED))
@@ -204,29 +204,29 @@ async def test_the_one_person_that_was_rehearsed_is_no_other_one(
 async def test_another_click_is_decided_as_it_comes(
     harness: ServiceHarness, change: dict[str, object], display: str
 ) -> None:
-    click, _ = await rehearsed(harness)
+    click, _ = await precomputed(harness)
     other = click.with_(display_digest=display, **change)
 
     assert not await harness.reviews.as_shown.approve(other, ANA.with_(**PRESSED))
 
 
-async def test_only_moments_between_both_that_were_rehearsed_are_known(
+async def test_only_moments_between_both_that_were_precomputed_are_known(
     harness: ServiceHarness,
 ) -> None:
-    click, rehearsal = await rehearsed(harness)
+    click, precomputation = await precomputed(harness)
     who, keyring = ANA.with_(**PRESSED), harness.store.keyring
     assert keyring
     key = keyring.signing(Role.BOT)
 
     def is_known(now_ms: int) -> bool:
-        return rehearsal.moment(click, who, now_ms, key) is not None
+        return precomputation.moment(click, who, now_ms, key) is not None
 
-    assert is_known(rehearsal.since_ms)
-    assert is_known(rehearsal.until_ms - 1)
-    assert not is_known(rehearsal.since_ms - 1)
-    assert not is_known(rehearsal.until_ms)
-    # What was rehearsed with a signature is not written without one.
-    assert rehearsal.moment(click, who, rehearsal.since_ms, None) is None
+    assert is_known(precomputation.since_ms)
+    assert is_known(precomputation.until_ms - 1)
+    assert not is_known(precomputation.since_ms - 1)
+    assert not is_known(precomputation.until_ms)
+    # What was precomputed with a signature is not written without one.
+    assert precomputation.moment(click, who, precomputation.since_ms, None) is None
 
 
 REASON = POLICY.replace("send_email: {", "send_email: {requires_reason: [approve], ")
@@ -246,69 +246,69 @@ TWO_OF_ONE_ROLE = POLICY.replace(
         ("send_email", NOBODY),
     ],
 )
-async def test_what_no_single_click_approves_is_not_rehearsed(
+async def test_what_no_single_click_approves_is_not_precomputed(
     harness: ServiceHarness, tool: str, policy: str
 ) -> None:
     harness.policy = load_policy(policy, "policy.yml")
     click = await shown(harness, (tool, {"amount": 1}))
     assert harness.reviews.as_shown.find(click.approval)
 
-    harness.reviews.as_shown.rehearse(click.approval)
+    harness.reviews.as_shown.precompute(click.approval)
 
-    assert harness.reviews.as_shown.rehearsed(click) is None
+    assert harness.reviews.as_shown.precomputed(click) is None
 
 
-async def test_what_is_shown_again_as_it_was_is_still_rehearsed(
+async def test_what_is_shown_again_as_it_was_is_still_precomputed(
     harness: ServiceHarness,
 ) -> None:
-    click, rehearsal = await rehearsed(harness)
+    click, precomputation = await precomputed(harness)
     kept = harness.reviews.as_shown
     took = kept.bytes
 
     await harness.reviews.read_as_of_now(click.approval)
 
-    assert kept.rehearsed(click) is rehearsal
+    assert kept.precomputed(click) is precomputation
     assert kept.bytes == took
     assert await kept.approve(click, ANA.with_(**PRESSED))
     assert kept.bytes == 0
 
 
-async def test_what_changed_before_it_is_shown_again_is_not_rehearsed(
+async def test_what_changed_before_it_is_shown_again_is_not_precomputed(
     harness: ServiceHarness,
 ) -> None:
-    click, _ = await rehearsed(harness)
+    click, _ = await precomputed(harness)
     kept = harness.reviews.as_shown
     await harness.reviews.times.extend(click.approval, ANA)
 
     await harness.reviews.read_as_of_now(click.approval)
 
     assert kept.find(click.approval)
-    assert kept.rehearsed(click) is None
+    assert kept.precomputed(click) is None
 
 
-async def test_what_the_policy_says_otherwise_now_is_not_rehearsed(
+async def test_what_the_policy_says_otherwise_now_is_not_precomputed(
     harness: ServiceHarness,
 ) -> None:
-    click, rehearsal = await rehearsed(harness)
-    kept, loaded = harness.reviews.as_shown, rehearsal.call.loaded
-    evaluated = rehearsal.call.evaluated
+    click, precomputation = await precomputed(harness)
+    kept, loaded = harness.reviews.as_shown, precomputation.call.loaded
+    evaluated = precomputation.call.evaluated
     decision = evaluated.policy_now.with_(reasons=("Something else.",))
 
     kept.keep(loaded, harness.policy, {0: replace(evaluated, policy_now=decision)})
 
     assert kept.find(click.approval)
-    assert kept.rehearsed(click) is None
+    assert kept.precomputed(click) is None
 
 
-async def test_another_policy_rehearses_anew(harness: ServiceHarness) -> None:
-    click, _ = await rehearsed(harness)
+async def test_another_policy_precomputes_anew(harness: ServiceHarness) -> None:
+    click, _ = await precomputed(harness)
     harness.policy = load_policy(POLICY, "policy.yml")
 
-    assert harness.reviews.as_shown.rehearsed(click) is None
+    assert harness.reviews.as_shown.precomputed(click) is None
     assert not await harness.reviews.as_shown.approve(click, ANA.with_(**PRESSED))
 
 
-async def test_a_call_that_somebody_voted_for_is_not_rehearsed(
+async def test_a_call_that_somebody_voted_for_is_not_precomputed(
     harness: ServiceHarness,
 ) -> None:
     """Those who voted before are asked again, if theirs is not the last vote."""
@@ -317,7 +317,7 @@ async def test_a_call_that_somebody_voted_for_is_not_rehearsed(
     await harness.reviews.decide(click, Approve(), BEN)
     await harness.reviews.read_as_of_now(click.approval)
 
-    harness.reviews.as_shown.rehearse(click.approval)
+    harness.reviews.as_shown.precompute(click.approval)
 
     assert harness.reviews.as_shown.find(click.approval)
-    assert harness.reviews.as_shown.rehearsed(click) is None
+    assert harness.reviews.as_shown.precomputed(click) is None

@@ -40,7 +40,7 @@ from twokey.gateway.store.templates import (
 )
 
 _OF_THE_MOMENT = frozenset({"unfrozen", "assumed", "kept"})
-"""What scripts compare or keep, which is not rehearsed."""
+"""What scripts compare or keep, which is not precomputed."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Beside:
 
 
 @dataclass(frozen=True)
-class Rehearsed:
+class Precomputed:
     """One change of one version of an approval.
 
     Attributes:
@@ -113,9 +113,9 @@ class Rehearsed:
         return without_empty(values), seal
 
 
-def rehearsed(
+def precomputed(
     keys: Keys, before: Approval, samples: Samples, one: Unsealed, other: Unsealed
-) -> Rehearsed | None:
+) -> Precomputed | None:
     """Return a change as both samples of it are; None where that cannot be learned."""
     try:
         told = {
@@ -133,7 +133,7 @@ def rehearsed(
         _ensure_same(one.stored, other.stored, texts)
     except NotLearned:
         return None
-    return Rehearsed(
+    return Precomputed(
         before,
         script_keys_of(keys, before),
         {name: value for name, value in told.items() if value is one.values.get(name)},

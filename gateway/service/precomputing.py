@@ -1,4 +1,4 @@
-"""Rehearse the approval of a call that waits, before anybody approves it.
+"""Precompute the approval of a call that waits, before anybody approves it.
 
 While nobody waits for an answer, the call is approved twice, by two people who may do
 that at two moments, and nothing is written. What both come to is learned as a text with
@@ -6,7 +6,7 @@ places for who and when (`store/templates.py`). A click then fills these in, sig
 seals. Whether this very person may approve is asked at the click; that the call is
 still as it was is compared by the script, as of any change.
 
-Only the plain case is rehearsed: one role, nobody has voted or edited, one person is
+Only the plain case is precomputed: one role, nobody has voted or edited, one person is
 enough. Every other one is decided as it comes.
 """
 
@@ -36,9 +36,9 @@ from twokey.gateway.store.atomic_write import Loaded, Write
 from twokey.gateway.store.connection import Connection
 from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.next_version import Unsealed, unsealed
+from twokey.gateway.store.precomputed import Precomputed, precomputed
 from twokey.gateway.store.record_heads import sealed
 from twokey.gateway.store.record_seals import RecordSeals
-from twokey.gateway.store.rehearsed import Rehearsed, rehearsed
 from twokey.gateway.store.templates import (
     Moment,
     NotLearned,
@@ -48,11 +48,11 @@ from twokey.gateway.store.templates import (
 )
 
 GESTURE: Final = Gesture.BUTTON
-"""How a rehearsed approval is made: by the button on its card."""
+"""How a precomputed approval is made: by the button on its card."""
 
 _APPROVE = Approve()
 _LEAST_MS = 60_000
-"""A call that waits no longer than this is not rehearsed."""
+"""A call that waits no longer than this is not precomputed."""
 _AGES_MS = (3_001, 7_013)
 """How old what Slack said is in each sample."""
 
@@ -115,14 +115,14 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Rehearsal:
+class Precomputation:
     """The approval of a call by anybody who may give it.
 
     Attributes:
         call: that is approved.
         write: what is written of it.
         after: the approval after it, but for who and when.
-        since_ms, until_ms: for which moments it was rehearsed.
+        since_ms, until_ms: for which moments it was precomputed.
         requirement: who has to agree.
         roles: that the person has to hold.
         user: who alone may approve it; "" for more than one.
@@ -131,7 +131,7 @@ class Rehearsal:
     """
 
     call: Call
-    write: Rehearsed
+    write: Precomputed
     after: Approval
     since_ms: int
     until_ms: int
@@ -144,7 +144,7 @@ class Rehearsal:
     def moment(
         self, click: Click, reviewer: Reviewer, now_ms: int, key: DecisionKey | None
     ) -> Moment | None:
-        """Return the moment in which somebody approves; None: it was not rehearsed.
+        """Return the moment in which somebody approves; None: it was not precomputed.
 
         Args:
             click: what they saw.
@@ -203,15 +203,15 @@ class _Signs:
         return self.signature
 
 
-def rehearse(
+def precompute(
     conn: Connection,
     keys: Keys,
     call: Call,
     write_of: WriteOf,
     *,
     key: DecisionKey | None,
-) -> Rehearsal | None:
-    """Rehearse the approval of a call; None where it is not the plain case.
+) -> Precomputation | None:
+    """Precompute the approval of a call; None where it is not the plain case.
 
     Args:
         conn: to the store, which is not asked.
@@ -242,14 +242,14 @@ def rehearse(
         signed = signs.message.decode() if signs else ""
         found.append((change, unsealed(conn, keys, seen, what), signed))
     (change, one, said), (_, other, also_said) = found
-    write = rehearsed(keys, approval, samples, one, other)
+    write = precomputed(keys, approval, samples, one, other)
     if write is None:
         return None
     try:
         message = samples.text(said, also_said) if key else None
     except NotLearned:
         return None
-    return Rehearsal(
+    return Precomputation(
         call,
         write,
         change.approval,
@@ -273,7 +273,7 @@ def whole(
     key: DecisionKey | None,
     at_ms: int,
 ) -> Loaded | None:
-    """Return what was written of a rehearsal as a record, made as any other."""
+    """Return what was written of a precomputation as a record, made as any other."""
     change = _approved(call, moment, reviewer, _signs(key, moment))
     if change is None:
         return None
@@ -302,7 +302,7 @@ def _people_of(
     out = {one.user for one in barred}
     users = [one for one in role.users if one not in out]
     if groups:
-        users = ["UREHEARSED0", "UREHEARSED1"]
+        users = ["UPRECOMPUTED0", "UPRECOMPUTED1"]
     if not users:
         return None
     return _reviewer(0, users[0], groups), _reviewer(1, users[-1], groups)
@@ -310,9 +310,9 @@ def _people_of(
 
 def _reviewer(place: int, user: str, groups: frozenset[str]) -> Reviewer:
     return Reviewer(
-        team=f"TREHEARSED{place}",
+        team=f"TPRECOMPUTED{place}",
         user=user,
-        name=f"Somebody of the rehearsal {place}",
+        name=f"Somebody of the precomputation {place}",
         usergroups=groups,
         account=AccountKind.MEMBER,
         membership_age_ms=_AGES_MS[place],

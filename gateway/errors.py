@@ -96,11 +96,14 @@ class NotConfirmed(StoreUnavailable):
 
 
 class Unanswered(StoreUnavailable):
-    """The store was asked to keep something and did not answer: it may have kept it."""
+    """Who was asked to keep something did not answer, and may have kept it.
 
-    def __init__(self, why: str, hint: str) -> None:
+    It is the store, or the gateway for a program that asks it over HTTP.
+    """
+
+    def __init__(self, why: str, hint: str, *, who: str = "The store") -> None:
         super().__init__(
-            f"The store does not answer ({why}), and it is not known whether it kept "
+            f"{who} does not answer ({why}), and it is not known whether it kept "
             f"this; {hint}"
         )
 

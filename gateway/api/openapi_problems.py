@@ -14,6 +14,7 @@ _REF = "#/components/schemas/Problem"
 
 EVERYWHERE = (
     *(problems.FAILED, problems.UNAVAILABLE, problems.STOPPING),
+    *(problems.NOT_CONFIRMED, problems.UNANSWERED),
     *(problems.NEWER_RECORD, problems.BOT_KEY_UNKNOWN, problems.CORRUPT_RECORD),
 )
 OF_KEYS = (problems.UNAUTHENTICATED, problems.FORBIDDEN, problems.TOO_MANY)

@@ -26,6 +26,7 @@ from twokey.gateway.errors import (
     NotAllowed,
     SettingsError,
     StoreUnavailable,
+    Unanswered,
 )
 from twokey.gateway.protocol import http_api, idempotency, run_context, strict_json
 from twokey.gateway.protocol.http_api import Operation, Scope
@@ -50,10 +51,13 @@ _ASKS_FOR_PAUSE = {429, 503}
 _OUT_OF_TIME = {9, 10}
 """X509_V_ERR_CERT_NOT_YET_VALID and X509_V_ERR_CERT_HAS_EXPIRED of OpenSSL."""
 
-_NOT_REACHED = (
+_NOT_SENT = (
     *(aiohttp.ClientConnectorError, aiohttp.ClientHttpProxyError),
-    aiohttp.ServerTimeoutError,
+    aiohttp.ConnectionTimeoutError,
 )
+"""The gateway was not reached, so it did nothing."""
+
+_NOT_NOW = (*_NOT_SENT, aiohttp.ServerTimeoutError)
 """It has lasted long already, or nobody listens: the caller tries again later."""
 
 _CUT_OFF = (
@@ -146,13 +150,16 @@ class HttpConnection:
 
         Raises:
             StoreUnavailable: when there is no answer now.
+            Unanswered: the same, and what was to be kept may have been.
+            NotConfirmed: it was kept, and a failover of the store may lose it.
             KeyRefused: when the key is not valid, or may not ask this.
             NotAllowed: when the gateway refuses.
             LeaseLost: when another process runs the thread now.
         """
         body = _body(operation.question.dump_python(question, mode="json"))
         headers = dict(self._headers)
-        if operation.scope is not Scope.READ and operation.name not in _RENEWED:
+        is_write = operation.scope is not Scope.READ
+        if is_write and operation.name not in _RENEWED:
             headers[idempotency.HEADER] = idempotency.key_of_write()
         if lease := run_context.current_lease():
             headers[http_api.LEASE_HEADER] = lease
@@ -161,7 +168,9 @@ class HttpConnection:
         if ahead_s := self.clock.ahead_s:
             # The gateway tells its operators.
             headers[http_api.CLOCK_HEADER] = f"{ahead_s:+d}"
-        reply = await self._send(operation.path, body, headers, wait_s)
+        reply = await self._send(
+            operation.path, body, headers, wait_s, is_write=is_write
+        )
         try:
             if reply.status == _OK:
                 return operation.answer.validate_json(reply.body), reply.taken
@@ -185,23 +194,28 @@ class HttpConnection:
         await self.sessions.close()
 
     async def _send(
-        self, path: str, body: bytes, headers: dict[str, str], wait_s: float
+        self,
+        path: str,
+        body: bytes,
+        headers: dict[str, str],
+        wait_s: float,
+        *,
+        is_write: bool,
     ) -> _Reply:
         timeout = aiohttp.ClientTimeout(
             connect=TIMEOUT_S, sock_connect=TIMEOUT_S, sock_read=TIMEOUT_S + wait_s
         )
+        may_be_kept = False
         for left in reversed(range(TRIES)):
             asked_s = self.clock.asking()
             try:
                 reply = await self._sent(path, body, headers, timeout)
-            except _NOT_REACHED as error:
-                raise self._no_answer(error) from error
-            except _CUT_OFF as error:
-                if left:
-                    continue
-                raise self._no_answer(error) from error
             except aiohttp.ClientError as error:
-                raise self._no_answer(error) from error
+                may_be_kept |= is_write and not isinstance(error, _NOT_SENT)
+                is_cut_off = isinstance(error, _CUT_OFF)
+                if left and is_cut_off and not isinstance(error, _NOT_NOW):
+                    continue
+                raise self._no_answer(error, may_be_kept=may_be_kept) from error
             self.clock.answered(reply.date, asked_s)
             pause_s = _pause_s(reply)
             if not left or pause_s is None or pause_s > LONGEST_PAUSE_S:
@@ -228,13 +242,15 @@ class HttpConnection:
                 await reply.read(),
             )
 
-    def _no_answer(self, error: Exception) -> StoreUnavailable:
+    def _no_answer(self, error: Exception, *, may_be_kept: bool) -> StoreUnavailable:
         why = type(error).__name__
         if _is_out_of_time(error):
             why = "its certificate is not valid now, by the clock of this machine"
+        who = f"The approval gateway {self.url!r}"
+        if may_be_kept:
+            return Unanswered(why, "try again when it is back.", who=who)
         return StoreUnavailable(
-            f"The approval gateway {self.url!r} did not answer ({why}); try again "
-            "when it is back."
+            f"{who} did not answer ({why}); try again when it is back."
         )
 
 

@@ -18,6 +18,7 @@ from twokey.gateway.errors import (
     LeaseLost,
     NewerRecord,
     NotAllowed,
+    NotConfirmed,
     NotVerified,
     PolicyError,
     SettingsError,
@@ -25,6 +26,7 @@ from twokey.gateway.errors import (
     ThreadUnavailable,
     TooManySpeakers,
     TwokeyError,
+    Unanswered,
     UnsafeStore,
 )
 from twokey.gateway.protocol.records import Record
@@ -104,6 +106,12 @@ FAILED = ProblemKind("failed", "The gateway failed", 500, can_pass=True)
 UNAVAILABLE = ProblemKind(
     "unavailable", "The gateway cannot answer now", 503, can_pass=True
 )
+NOT_CONFIRMED = ProblemKind(
+    "not-confirmed", "It is kept, and no replica has confirmed it", 503, can_pass=True
+)
+UNANSWERED = ProblemKind(
+    "unanswered", "It is not known whether this was kept", 503, can_pass=True
+)
 NEWER_RECORD = ProblemKind(
     "newer-record", "A newer version wrote this record", 503, can_pass=True
 )
@@ -122,6 +130,8 @@ KINDS_OF_ERRORS: Mapping[type, ProblemKind] = {
     NotVerified: REFUSED,
     CorruptRecord: CORRUPT_RECORD,
     IllegalTransition: ILLEGAL_TRANSITION,
+    NotConfirmed: NOT_CONFIRMED,
+    Unanswered: UNANSWERED,
     NewerRecord: NEWER_RECORD,
     BotKeyUnknown: BOT_KEY_UNKNOWN,
     StoreUnavailable: UNAVAILABLE,
@@ -161,6 +171,8 @@ _RAISED: Mapping[ProblemKind, type[TwokeyError]] = {
     ILLEGAL_TRANSITION: IllegalTransition,
     TOO_MANY_SPEAKERS: TooManySpeakers,
     LEASE_LOST: LeaseLost,
+    NOT_CONFIRMED: NotConfirmed,
+    UNANSWERED: Unanswered,
     NEWER_RECORD: NewerRecord,
     BOT_KEY_UNKNOWN: BotKeyUnknown,
 }

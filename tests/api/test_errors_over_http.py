@@ -79,8 +79,11 @@ ROWS = (
     # Outages: what is asked again may be answered.
     Row(StoreUnavailable("no"), 503, "unavailable", StoreUnavailable, again=True),
     Row(errors.AuditUnreadable("x"), 503, "unavailable", StoreUnavailable, again=True),
-    Row(errors.NotConfirmed(), 503, "unavailable", StoreUnavailable, again=True),
-    Row(errors.Unanswered("a", "b"), 503, "unavailable", StoreUnavailable, again=True),
+    # What was asked may have been kept.
+    Row(errors.NotConfirmed(), 503, "not-confirmed", errors.NotConfirmed, again=True),
+    Row(
+        errors.Unanswered("a", "b"), 503, "unanswered", errors.Unanswered, again=True
+    ),
     Row(
         errors.FreezeIncomplete("a", ["b"], 2, is_set=True), 503, "unavailable",
         StoreUnavailable, again=True,

@@ -21,6 +21,7 @@ from twokey.gateway.errors import (
     NotAllowed,
     SettingsError,
     StoreUnavailable,
+    Unanswered,
 )
 from twokey.gateway.protocol.idempotency import HEADER
 from twokey.gateway.protocol.port import connected
@@ -168,6 +169,59 @@ async def test_a_slow_gateway_is_an_outage(
         faulty.faults[:] = [hangs]
         with pytest.raises(StoreUnavailable, match="did not answer"):
             await gateway.note("support")
+
+
+@pytest.mark.parametrize("fault", [resets_after, hangs])
+async def test_a_write_without_an_answer_may_have_been_kept(
+    faulty: Faulty, fault: Fault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with faulty.api.gateway() as gateway:
+        # The connection is open by then, so that the short time is for an answer.
+        await gateway.note("support")
+        if fault is hangs:
+            monkeypatch.setattr(http_connection, "TIMEOUT_S", 0.05)
+        faulty.faults[:] = [fault] * http_connection.TRIES
+        with pytest.raises(Unanswered, match="not known whether it kept"):
+            await gateway.submit(TURN)
+
+    assert len(await faulty.api.harness.opened()) == (fault is resets_after)
+
+
+async def test_what_is_only_read_and_cut_off_is_an_outage(faulty: Faulty) -> None:
+    async with faulty.api.gateway() as gateway:
+        faulty.faults[:] = [resets_after] * http_connection.TRIES
+        with pytest.raises(StoreUnavailable, match="did not answer") as raised:
+            await gateway.note("support")
+
+    assert type(raised.value) is StoreUnavailable
+
+
+async def test_a_write_that_was_cut_off_may_be_kept_when_nobody_listens_then(
+    faulty: Faulty,
+) -> None:
+    async with faulty.api.gateway() as gateway:
+
+        async def and_is_away(
+            request: web.Request, handler: Answered
+        ) -> web.StreamResponse:
+            gateway.connection.url = "http://127.0.0.1:9"
+            return await resets_after(request, handler)
+
+        faulty.faults[:] = [and_is_away]
+        with pytest.raises(Unanswered):
+            await gateway.submit(TURN)
+
+    assert len(faulty.keys) == 1
+    assert len(await faulty.api.harness.opened()) == 1
+
+
+async def test_a_write_that_reached_nobody_is_an_outage(faulty: Faulty) -> None:
+    away = HttpGateway("http://127.0.0.1:9", faulty.api.key())
+    with pytest.raises(StoreUnavailable, match="did not answer") as raised:
+        await away.submit(TURN)
+    await away.aclose()
+
+    assert type(raised.value) is StoreUnavailable
 
 
 async def test_a_synchronous_agent_asks_from_the_background(faulty: Faulty) -> None:

@@ -98,9 +98,9 @@ def retire(
 ) -> None:
     """Remove the secret of a key that no longer signs.
 
-    Calls that were approved under it and have not run are refused from then on, so it
-    is refused while there are any. Its public key stays, for what it signed in the
-    audit log.
+    Calls that were approved under it and have not run, or of which nobody knows whether
+    they ran, are refused from then on, so it is refused while there are any. Its public
+    key stays, for what it signed in the audit log.
     """
     command, folder = command_context(ctx), _folder(ctx, role)
     older = folder.older(key).public
@@ -123,8 +123,9 @@ def _refuse_while_needed(command: CommandContext, role: Role, key: PublicKey) ->
         calls = "call waits" if waiting == 1 else "calls wait"
         raise SettingsError(
             f"{waiting} {calls} for what {key.label} signed, and would be refused: let "
-            "them run or lapse first. With --force the key is retired all the same, "
-            "and people have to approve these calls again."
+            "them run or lapse, and have people say of those in doubt whether they "
+            "ran. With --force the key is retired all the same, and people have to "
+            "approve these calls again."
         )
 
 

@@ -62,6 +62,14 @@ class TimerStore:
             keys, keys.timers, reply, _timer, taken_out="ZREM"
         )
 
+    async def approvals_with(self, keys: Keys, kind: TimerKind) -> list[str]:
+        """Return ids of a shard's approvals for which a timer of a kind is set."""
+        reply = await self._conn.command("ZRANGE", keys.timers, 0, -1)
+        timers = await self._members.read(
+            keys, keys.timers, reply, _timer, taken_out="ZREM"
+        )
+        return [timer.approval for timer in timers if timer.kind is kind]
+
     async def is_due(self, keys: Keys, timer: Timer) -> bool:
         """Return False when another replica fired it, or it was set to a later time."""
         at, time = await self._conn.transaction(

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from tests.service.harness import ANA, ServiceHarness, claim_of
+import pytest
+
+from tests.service.harness import ANA, CHLOE, ServiceHarness, claim_of
+from tests.service.test_doubts import doubtful, say
 from twokey.gateway.approvals.decisions import Approve
+from twokey.gateway.approvals.timing import TimerKind
+from twokey.gateway.protocol.verbs import Finding
+from twokey.gateway.service import signed_by
 from twokey.gateway.service.signed_by import calls_under
 from twokey.gateway.store.store import Store
 from twokey.gateway.trust.key_folder import Role
@@ -29,3 +35,36 @@ async def test_calls_that_wait_under_a_key_are_counted(store: Store) -> None:
 
     await harness.agents.claim(claim_of(ref, verdicts[0]))
     assert await counted(Role.GATEWAY) == 1
+    assert await counted() == len(verdicts)
+
+
+async def test_a_call_in_doubt_waits_until_people_end_it(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness = ServiceHarness(store)
+    assert store.keyring is not None
+    key_id = store.keyring.signing(Role.BOT).public.id.hex()
+
+    async def counted() -> tuple[int, int]:
+        return (
+            await signed_by.calls_under(store, "default", Role.BOT, key_id),
+            await signed_by.calls_under(store, "default", Role.GATEWAY, ""),
+        )
+
+    claim, _ = await doubtful(harness)
+    assert await counted() == (1, 1)
+    # People are reminded of it again and again; it is counted after each time.
+    keys = store.keys_of_tenant("default")
+    [approval_id] = await harness.opened()
+    reminder = f"{approval_id} {TimerKind.DOUBT}"
+    await store.conn.command("ZADD", keys.timers, "XX", 1, reminder)
+    await harness.sweeper.sweep()
+    assert not await store.timers.due(keys, 10)
+    assert await counted() == (1, 1)
+    # A receipt of its claim has ended by then.
+    monkeypatch.setattr(signed_by, "_RECEIPT_MS", -60_000)
+    assert await counted() == (1, 0)
+
+    for who in (ANA, CHLOE):
+        await say(harness, claim, Finding.EXECUTED, who)
+    assert await counted() == (0, 0)

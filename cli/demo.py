@@ -34,6 +34,7 @@ from twokey.cli.demo_stack import (
 )
 from twokey.cli.demo_tamper import tamper
 from twokey.cli.examples import examples
+from twokey.cli.sample_settings import sample_settings
 from twokey.cli.stop_signals import until_stopped
 from twokey.gateway.config import DEFAULT_FILE, Settings, SlackMode
 from twokey.gateway.errors import SettingsError, TwokeyError
@@ -43,6 +44,9 @@ FOLDER = Path(".twokey/demo")
 LEDGER = "TWOKEY_DEMO_LEDGER"
 OUTAGE = "TWOKEY_DEMO_OUTAGE"
 SAMPLE = "support"
+_NOT_YOURS = (
+    "This is Twokey's own sample agent; 'twokey run --sandbox' shows your own agents."
+)
 
 SCRIPTS = SINGLE_CARDS | {
     script.__name__: script
@@ -102,11 +106,10 @@ def demo(
 
     An embedded Valkey, a sandbox Slack with a web page, the bot, the gateway and a
     sample support agent start, and a link is printed. What waits is still there when
-    you start it again.
+    you start it again, in the same folder.
     """
     command = command_context(ctx)
-    config = command.config or DEFAULT_FILE
-    _ensure_sample(config, command)
+    config = _settings(command)
     if script is None:
         shown = _show(
             command, config, port, mode, is_fresh=fresh, has_digest=has_digest
@@ -120,18 +123,25 @@ def demo(
     raise typer.Exit(asyncio.run(played))
 
 
-def _ensure_sample(config: Path, command: CommandContext) -> None:
-    """Refuse the settings of other agents, for which no script is written."""
-    if not config.exists():
-        raise SettingsError(
-            f"There is no {str(config)!r} here. Run the demo in a clone of Twokey, "
-            "or name a settings file with 'twokey --config FILE demo'."
-        )
-    if SAMPLE not in Settings.load(config, command.env).agents:
-        raise SettingsError(
-            f"{str(config)!r} has no agent {SAMPLE!r}, which the demo is about. Run it "
-            "in a clone of Twokey; 'twokey run --sandbox' shows your own agents."
-        )
+def _settings(command: CommandContext) -> Path:
+    """Return the settings of the sample agent: named, of this folder, or Twokey's own.
+
+    Raises:
+        SettingsError: when those that were named have no such agent, for which alone
+            the scripts are written.
+    """
+    found = command.config or DEFAULT_FILE
+    if command.config is None and not found.exists():
+        return sample_settings()
+    if SAMPLE in Settings.load(found, command.env).agents:
+        return found
+    if command.config is None:
+        typer.echo(_NOT_YOURS, err=True)
+        return sample_settings()
+    raise SettingsError(
+        f"{str(found)!r} has no agent {SAMPLE!r}, which the demo is about. Run the "
+        "demo without --config; 'twokey run --sandbox' shows your own agents."
+    )
 
 
 async def _show(

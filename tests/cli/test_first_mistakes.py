@@ -131,9 +131,10 @@ def test_messages_that_a_sandbox_cannot_read_again_are_named(
 
 
 def test_the_demo_is_not_played_with_other_agents(tell: Any) -> None:
-    code, told = tell("demo")
+    code, told = tell("--config", "twokey.yml", "demo")
 
     assert code == USAGE
+    assert "without --config" in told
     assert "'twokey run --sandbox' shows your own agents" in told
 
 

@@ -68,11 +68,17 @@ class ReferenceClock:
             self._last = _Reading(other_s, (asked_s + now_s) / 2, within_s)
 
     def now_s(self) -> float:
-        """Return its time in Unix seconds; this machine's while nothing is known."""
-        last = self._last
+        """Return its time in Unix seconds; this machine's while nothing is known.
+
+        A first answer that took long only bounds it: this machine's clock is the
+        better guess between these bounds.
+        """
+        wall_s, last = self._wall_s(), self._last
         if last is None:
-            return self._wall_s()
-        return last.other_s + self._elapsed_s() - last.at_s
+            return wall_s
+        now_s = last.other_s + self._elapsed_s() - last.at_s
+        is_vague = last.within_s > _MOST_S
+        return wall_s if is_vague and abs(wall_s - now_s) <= last.within_s else now_s
 
     @property
     def offset_s(self) -> float:

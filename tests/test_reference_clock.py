@@ -62,6 +62,37 @@ def test_an_answer_that_took_long_says_little() -> None:
     assert clock.offset_s == 0
 
 
+@pytest.mark.parametrize("later_s", [0, 60])
+def test_a_first_answer_that_took_long_only_bounds_the_time(later_s: int) -> None:
+    machine = Machine()
+    clock = machine.clock()
+    asked_s = clock.asking()
+    machine.wait(60)
+
+    # Made at its end, or at its beginning: the middle is half a minute wrong.
+    clock.answered(machine.wall_s - later_s, asked_s)
+
+    assert clock.now_s() == machine.wall_s
+    assert clock.offset_s == 0
+    machine.wait(10)
+    assert clock.now_s() == machine.wall_s
+
+
+def test_a_clock_outside_of_a_first_answer_that_took_long_is_wrong() -> None:
+    machine = Machine()
+    clock = machine.clock()
+    asked_s = clock.asking()
+    machine.wait(60)
+
+    clock.answered(machine.wall_s + 7200, asked_s)
+
+    assert abs(clock.now_s() - machine.wall_s - 7200) <= 30
+    assert abs(clock.offset_s + 7200) <= 30
+    # The next answer is quicker, and the time is known.
+    clock.answered(machine.wall_s + 7200, clock.asking())
+    assert clock.offset_s == -7200
+
+
 def test_where_all_answers_take_long_they_count_once_the_last_is_old() -> None:
     machine = Machine()
     clock = machine.clock()

@@ -48,8 +48,8 @@ CLOCKS_TABLE: tuple[Mutant, ...] = (
     Mutant(
         "the store's clock goes on while ours is set",
         "gateway/reference_clock.py",
-        "return last.other_s + self._elapsed_s() - last.at_s",
-        "return last.other_s + self._wall_s() - last.at_s",
+        "now_s = last.other_s + self._elapsed_s() - last.at_s",
+        "now_s = last.other_s + self._wall_s() - last.at_s",
         _REFERENCE,
     ),
     Mutant(

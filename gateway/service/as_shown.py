@@ -34,7 +34,7 @@ from twokey.gateway.service.voters import Voters, asked
 from twokey.gateway.store.atomic_write import Assumed, Loaded, Write
 from twokey.gateway.store.freezes import names_of
 from twokey.gateway.store.keys import KeptText
-from twokey.gateway.store.known_records import parsed_size
+from twokey.gateway.store.known_records import parsed_size, stored_size
 from twokey.gateway.store.precomputed import Beside
 from twokey.gateway.store.store import Store
 
@@ -45,8 +45,17 @@ _EVALUATED = 6_000
 """About how many bytes an evaluation takes. What is kept of a small call, with its
 parsed record, is fifty times its action document."""
 
-_PRECOMPUTED = 12_000
+_PRECOMPUTED = 20_000
 """About how many bytes a precomputation takes."""
+
+MOST_CALLS: Final = 5
+"""Of an approval with more waiting calls nothing is precomputed. Each decision makes
+another version, so that one precomputation of all is used at most, and each takes the
+longer the more calls there are."""
+
+_FULL = 0.9
+_AHEAD_S = 60.0
+"""What is pushed out sooner than this was read ahead in vain."""
 
 
 @dataclass(frozen=True)
@@ -129,8 +138,8 @@ class AsShownService(PolicyService):
         }
         if not lasting or approval.tenant != self._tenant:
             return
-        texts = sum(len(one.requested) + len(one.action) for one in approval.items)
-        size = texts + parsed_size(approval) + _EVALUATED * len(lasting)
+        size = parsed_size(approval) + stored_size(loaded.stored)
+        size += _EVALUATED * len(lasting)
         # Of a queue that was read at once, the last one may be evaluated long after it
         # was read: by the moment of now it would look older than what scripts take.
         read_s = self._clock() - loaded.age_s
@@ -152,6 +161,19 @@ class AsShownService(PolicyService):
         if shown is not None and shown.loaded.now_ms <= at_ms:
             self._forget(approval_id)
 
+    def has_room(self) -> bool:
+        """Return False where reading ahead would push out what was just read.
+
+        Many approvals at once would else be read and computed one after the other, and
+        nearly all of them for nothing.
+        """
+        if self.bytes < _FULL * MOST_BYTES:
+            return True
+        oldest = next(iter(self._by_id.values()), None)
+        if oldest is None or oldest.policy is not self._policy():
+            return True
+        return self._clock() - oldest.read_s >= _AHEAD_S
+
     def find(self, approval_id: str) -> Loaded | None:
         """Return an approval as it was shown last, under the policy of now.
 
@@ -170,6 +192,8 @@ class AsShownService(PolicyService):
         keys = self._store.keys_of_approval(approval_id)
         # A worker of this process would have to be offered the job.
         if shown is None or keys is None or self._store.approvals.takers:
+            return
+        if len(shown.evaluated) > MOST_CALLS:
             return
         display, key = self._store.cards.display_of(approval_id), self._decision_key
         for index, evaluated in shown.evaluated.items():

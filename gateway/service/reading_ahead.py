@@ -44,6 +44,14 @@ async def at_once() -> None:
     """Wait for nothing."""
 
 
+async def _time(quiet: Quiet) -> None:
+    """Wait until there is time, and let everybody else have their turn before."""
+    # What never waits keeps the event loop to itself: a click that comes meanwhile is
+    # not even seen, and nobody says that it is not quiet.
+    await asyncio.sleep(0)
+    await quiet()
+
+
 class ReadingAhead(PolicyService):
     """Keeps what waits for people as if this process had shown it.
 
@@ -132,6 +140,8 @@ class ReadingAhead(PolicyService):
         if self._kept.find(approval_id) is not None:
             await self._precompute(approval_id, quiet)
             return
+        if not self._kept.has_room():
+            return
         try:
             loaded = await self._store.approvals.load(approval_id)
         except (CorruptRecord, NewerRecord):
@@ -140,7 +150,9 @@ class ReadingAhead(PolicyService):
             await self._keep(loaded, quiet)
 
     async def _keep(self, loaded: Loaded, quiet: Quiet) -> None:
-        await quiet()
+        if not self._kept.has_room():
+            return
+        await _time(quiet)
         policy, approval = self._policy(), loaded.approval
         try:
             evaluated = await evaluate_waiting(self._store, policy, approval)
@@ -154,7 +166,7 @@ class ReadingAhead(PolicyService):
 
     async def _precompute(self, approval_id: str, quiet: Quiet) -> None:
         """Precompute what a click would do, while nobody clicks."""
-        await quiet()
+        await _time(quiet)
         try:
             self._kept.precompute(approval_id)
         except Exception as error:  # noqa: BLE001 - it is decided all the same

@@ -76,9 +76,7 @@ class _Known:
     @cached_property
     def size(self) -> int:
         """Return about how many bytes it takes, parsed and as it was stored."""
-        head, pinned = self.stored.head, self.stored.pinned
-        stored = len(pinned) + sum(map(len, head.values()))
-        return stored + parsed_size(self.loaded.approval)
+        return stored_size(self.stored) + parsed_size(self.loaded.approval)
 
 
 @dataclass(frozen=True)
@@ -112,8 +110,17 @@ class _Later:
 
 
 def parsed_size(approval: Approval) -> int:
-    """Return about how many bytes a parsed record takes, but for the calls' texts."""
-    return _RECORD + _ITEM * len(approval.items)
+    """Return about how many bytes a parsed record takes."""
+    # Not as they are stored: packed, a text may take a hundredth.
+    texts = sum([len(one.requested) + len(one.action) for one in approval.items])
+    return _RECORD + _ITEM * len(approval.items) + texts
+
+
+def stored_size(stored: Stored | None) -> int:
+    """Return how many bytes a record takes as it is stored."""
+    if stored is None:
+        return 0
+    return len(stored.pinned) + sum(map(len, stored.head.values()))
 
 
 class KnownRecords:

@@ -21,6 +21,9 @@ from twokey.gateway.store.fences import compared
 FOLDER = Path(__file__).parent / "lua"
 _SHEBANG = "#!lua\n"
 _INCLUDE = re.compile(r"^-- include (\w+)\.lua$", re.MULTILINE)
+_COMMENT = re.compile(r"^ *--.*\n", re.MULTILINE)
+_AT_TOP = re.compile(r"^(?=local )", re.MULTILINE)
+_FUNCTION = re.compile(r"local function (\w+)")
 
 
 class Script:
@@ -45,10 +48,11 @@ class Script:
         self.keys, self.args = (_names(body, array) for array in ("KEYS", "ARGV"))
         self._names = frozenset((*self.keys, *self.args))
         included = "".join(map(_read, _INCLUDE.findall(body)))
-        before = _SHEBANG + _read("prelude") + _read("lifetimes") + included
+        shared = _read("prelude") + _read("lifetimes") + included
         rest = body.removeprefix(_SHEBANG)
-        self._plain = before + rest
-        self._fenced = before + _read("fence") + rest if is_fenced else ""
+        self._plain = _SHEBANG + with_called(shared, rest)
+        fenced = _read("fence") + rest
+        self._fenced = _SHEBANG + with_called(shared, fenced) if is_fenced else ""
 
     async def __call__(
         self, conn: Connection, /, **values: Argument | Sequence[Argument]
@@ -79,6 +83,22 @@ class Script:
         if text(reply[0]) == "fenced":
             raise LeaseLost
         return reply
+
+
+def with_called(shared: str, rest: str) -> str:
+    """Return what a script runs, behind those of the shared functions that it calls.
+
+    The server makes each function of a script anew at each run, called or not.
+    """
+    code = _COMMENT.sub("", rest)
+    kept: list[str] = []
+    # From the last one: a function of Lua calls only those that stand before it.
+    for part in reversed(_AT_TOP.split(_COMMENT.sub("", shared))):
+        found = _FUNCTION.match(part)
+        if found is None or re.search(rf"\b{found[1]}\b", code):
+            kept.append(part)
+            code += part
+    return "".join(reversed(kept)) + rest
 
 
 def texts(records: Iterable[Record]) -> str:

@@ -19,6 +19,8 @@ INCLUDED = {
     "precedents": {"change", "change_many", "open"},
 }
 """Included files, and the scripts that include them."""
+INCLUDING = ("precedents", "next_version", "hand_over")
+"""The order in which files are included: each calls only those before it."""
 SHARED = {"prelude", "lifetimes", "fence", *INCLUDED}
 FILES = sorted(path.stem for path in LUA.glob("*.lua") if path.stem not in SHARED)
 
@@ -76,6 +78,10 @@ def test_an_included_file_only_defines_functions_over_what_it_is_given(
     assert including == INCLUDED[name]
 
 
+def without_comments(source: str) -> str:
+    return re.sub(r"^ *--.*$", "", source, flags=re.MULTILINE)
+
+
 def source_of(name: str) -> str:
     return (LUA / f"{name}.lua").read_text(encoding="utf-8")
 
@@ -101,3 +107,33 @@ async def test_scripts_are_loaded_again_after_the_server_forgot_them(
     await store.conn.command("SCRIPT", "FLUSH")
 
     assert await lease("keep") == b"held"
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_script_has_every_shared_function_that_it_calls(name: str) -> None:
+    shared = "".join(map(source_of, ["prelude", "lifetimes", *INCLUDING]))
+    functions = set(re.findall(r"^local function (\w+)", shared, re.MULTILINE))
+
+    code = without_comments(script.with_called(shared, source_of(name)))
+
+    defined = set(re.findall(r"^local function (\w+)", code, re.MULTILINE))
+    called = {one for one in functions if re.search(rf"\b{one}\(", code)}
+    assert defined & functions == called
+
+
+def test_a_shared_function_that_a_script_does_not_call_is_left_out() -> None:
+    shared = (
+        "local function one() end\n"
+        "local MOST = 3\n"
+        "-- Calls one(), it says.\n"
+        "local function two()\n  return one()\nend\n"
+        "local function three() end\n"
+    )
+
+    assert script.with_called(shared, "-- three()\ntwo()\n") == (
+        "local function one() end\n"
+        "local MOST = 3\n"
+        "local function two()\n  return one()\nend\n"
+        "-- three()\ntwo()\n"
+    )
+    assert script.with_called(shared, "five()\n") == "local MOST = 3\nfive()\n"

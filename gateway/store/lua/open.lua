@@ -69,7 +69,8 @@ if known then return {'exists', known} end
 if ARGV[9] == '1' and redis.call('EXISTS', KEYS[6]) == 0 then return {'unreserved'} end
 local names = cjson.decode(ARGV[5])
 if #names > 0 and freeze_of(KEYS[7], names) then return {'frozen'} end
-for _, call in ipairs(cjson.decode(ARGV[14])) do
+local has_rejected = redis.call('EXISTS', KEYS[10]) == 1
+for _, call in ipairs(has_rejected and cjson.decode(ARGV[14]) or {}) do
   if redis.call('HEXISTS', KEYS[10], call) == 1 then return {'rejected'} end
 end
 if have_precedents_moved(cjson.decode(ARGV[11])) then return {'repeated'} end
@@ -98,14 +99,16 @@ local held = 0
 for _, approval in ipairs(approvals) do
   if approval.state == 'pending' then held = held + approval.count end
 end
--- ZCARD counts what has ended, too, until it is removed.
-redis.call('ZREMRANGEBYSCORE', KEYS[8], '-inf', now)
-local requests, past = asked(KEYS[9], now)
-if #past > 0 then redis.call('HDEL', KEYS[9], unpack(past)) end
 -- A turn that asks people for nothing is not refused for what waits already.
-if held > 0 and (redis.call('ZCARD', KEYS[8]) + held > limits.waiting
-  or requests + held > limits.requests_10m) then
-  return {'crowded'}
+if held > 0 then
+  -- ZCARD counts what has ended, too, until it is removed.
+  redis.call('ZREMRANGEBYSCORE', KEYS[8], '-inf', now)
+  local requests, past = asked(KEYS[9], now)
+  if #past > 0 then redis.call('HDEL', KEYS[9], unpack(past)) end
+  if redis.call('ZCARD', KEYS[8]) + held > limits.waiting
+    or requests + held > limits.requests_10m then
+    return {'crowded'}
+  end
 end
 
 local keep = tonumber(ARGV[1])
@@ -115,8 +118,10 @@ for index, row in ipairs(open_of(base, run)) do
   older[index], first = row[1], math.min(first, row[2])
 end
 -- Where no bot works, nobody takes out what has ended.
--- 100 at most, so that no single turn pays for a long list.
-for _, card in ipairs(redis.call('ZRANGEBYSCORE', KEYS[12], '-inf', now, 'LIMIT', 0, 100)) do
+-- 100 at most, so that no single turn pays for a long list. A turn without a card adds
+-- nothing to it.
+for _, card in ipairs(#approvals > 0
+  and redis.call('ZRANGEBYSCORE', KEYS[12], '-inf', now, 'LIMIT', 0, 100) or {}) do
   if is_open(base .. 'a:' .. unlisted(base, card)) then
     redis.call('ZADD', KEYS[12], now + keep, card)
   else
@@ -159,15 +164,20 @@ if #approvals > 0 then
   redis.call('PERSIST', KEYS[2])
 end
 for _, row in ipairs(standing) do write_fields(base .. 'a:' .. row.id, row.fields) end
-until_last(KEYS[8])
-if held > 0 then count_asked(KEYS[9], held, now, limits.asked_ms) end
+if held > 0 then
+  until_last(KEYS[8])
+  count_asked(KEYS[9], held, now, limits.asked_ms)
+end
 for _, row in ipairs(cjson.decode(ARGV[7])) do hold(row[1], row[2], now + row[3]) end
 for _, row in ipairs(cjson.decode(ARGV[8])) do release(row[1], row[2]) end
 -- From here on each use counts by the state of its call.
-redis.call('DEL', KEYS[6])
+if ARGV[9] == '1' then redis.call('DEL', KEYS[6]) end
 -- Turns are counted from the first rejection on: only "so many turns ago" is asked.
-if redis.call('EXISTS', KEYS[10]) == 1 then redis.call('HINCRBY', KEYS[10], 'turns', 1) end
-if ARGV[2] ~= '' then
+if has_rejected then redis.call('HINCRBY', KEYS[10], 'turns', 1) end
+if string.sub(ARGV[2], 1, 1) == '\n' then
+  -- No approval has a call of it: see retain_turn, which would read it back.
+  redis.call('SET', KEYS[1], ARGV[2], 'PX', DAY_MS)
+elseif ARGV[2] ~= '' then
   redis.call('SET', KEYS[1], ARGV[2])
   retain_turn(base, KEYS[1], keep)
 end

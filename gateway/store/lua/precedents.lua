@@ -10,11 +10,13 @@ local PRECEDENT_MS = 30 * 24 * 60 * 60 * 1000
 -- Drop the precedents that are too old, and of each kind all but the newest.
 local function trim_precedents(key, now)
   local found, kinds = redis.call('HGETALL', key), {}
+  -- Beside them stands `n`. Most are few, and then no kind has too many.
+  local may_be_many = #found / 2 > MOST_KEPT + 1
   for i = 1, #found, 2 do
     local at, kind = string.match(found[i + 1], '^%d+ (%d+) (%l+) ')
     if at and now - tonumber(at) > PRECEDENT_MS then
       redis.call('HDEL', key, found[i])
-    elseif at then
+    elseif at and may_be_many then
       kinds[kind] = kinds[kind] or {}
       table.insert(kinds[kind], {tonumber(at), found[i]})
     end

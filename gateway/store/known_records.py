@@ -199,8 +199,9 @@ class KnownRecords:
             CorruptRecord: when it is corrupt.
         """
         codec.check_format(approval_id, stored.head)
-        known = self._find(approval_id)
-        if known and known.stored == stored:
+        known = self._by_id.get(approval_id)
+        # What was precomputed takes longer to make than what was read takes to parse.
+        if isinstance(known, _Known) and known.stored == stored:
             approval = known.loaded.approval
         else:
             approval = codec.approval(approval_id, stored, parts, self.seals)

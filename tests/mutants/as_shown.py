@@ -235,8 +235,8 @@ AS_SHOWN_TABLE = (
     Mutant(
         "what was damaged since it was read is parsed again",
         "gateway/store/known_records.py",
-        "if known and known.stored == stored:",
-        "if known and known.stored.head == stored.head:",
+        "isinstance(known, _Known) and known.stored == stored:",
+        "isinstance(known, _Known) and known.stored.head == stored.head:",
         "tests/store/test_known_records.py",
     ),
     Mutant(

@@ -293,6 +293,31 @@ async def test_a_record_that_is_made_later_is_the_one_that_was_written(
     assert known.bytes == 0
 
 
+async def test_what_is_read_before_it_is_made_is_parsed(
+    harness: ServiceHarness, store: Store, parsed: list[str]
+) -> None:
+    """Making it takes longer; what was parsed is what is remembered from then on."""
+    _, item_id = await authorized(harness)
+    approval_id, made = item_id.partition(".")[0], list[int]()
+    known = forgetting(store)
+    read = (await load_many(store.conn, known, KEYS, [approval_id]))[approval_id]
+    assert read.stored
+
+    def make() -> Loaded | None:
+        made.append(1)
+        return None
+
+    known.wrote_later(approval_id, read.approval.rev, read.stored.seal, 10_000, make)
+    parsed.clear()
+
+    again = (await load_many(store.conn, known, KEYS, [approval_id]))[approval_id]
+    latest = known.latest(approval_id)
+    assert latest
+    assert again.approval == read.approval
+    assert latest.approval is again.approval
+    assert (made, parsed) == ([], [approval_id])
+
+
 @pytest.mark.parametrize("seal", [b"x" * 16, b""])
 async def test_a_record_of_another_seal_is_not_what_was_written(
     harness: ServiceHarness, store: Store, parsed: list[str], seal: bytes

@@ -63,10 +63,11 @@ class CorruptRecord(TwokeyError):
         approval: its id.
     """
 
-    def __init__(self, approval: str) -> None:
+    def __init__(self, approval: str, words: str = "") -> None:
         self.approval = approval
         super().__init__(
-            f"The record of {approval!r} is corrupt, so nothing of it was "
+            words
+            or f"The record of {approval!r} is corrupt, so nothing of it was "
             "decided or run. See who else writes to the store; the agent can ask again."
         )
 
@@ -81,7 +82,13 @@ class ForgedRecord(CorruptRecord):
 
     def __init__(self, approval: str, why: str, *, is_replayed: bool = False) -> None:
         self.why, self.is_replayed = why, is_replayed
-        super().__init__(approval)
+        older = (
+            f"The record of {approval!r} is older than what is known of it, so nothing "
+            "of it was decided or run. Either an older copy of the store was put back, "
+            "or an agent proposed again what had ended long ago: make the call again "
+            "as a new one, in a new message."
+        )
+        super().__init__(approval, older if is_replayed else "")
 
 
 class NotConfirmed(StoreUnavailable):

@@ -17,6 +17,7 @@ from twokey.gateway.errors import CorruptRecord, NewerRecord
 from twokey.gateway.protocol.records import Record
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.service import tenant_log
+from twokey.gateway.service.stored_verdicts import erased_turn
 from twokey.gateway.service.tenant_service import TenantService
 from twokey.gateway.store.erasing import (
     Wanted,
@@ -135,7 +136,12 @@ class Eraser(TenantService):
         if is_dry_run:
             return "open" if any(one.state in _OPEN for one in found.items) else ""
         outcome = await erase_approval(
-            self._store, keys, found, by=by, is_person=is_person
+            self._store,
+            keys,
+            found,
+            over=erased_turn(self._store.sealing, found),
+            by=by,
+            is_person=is_person,
         )
         return "" if outcome == "erased" else outcome
 

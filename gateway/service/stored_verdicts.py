@@ -10,16 +10,24 @@ import zlib
 from collections.abc import Sequence
 
 from twokey.gateway.approvals.record import Approval, Item, approval_of, item_id
-from twokey.gateway.errors import CorruptRecord, NewerRecord
+from twokey.gateway.errors import BadJson, CorruptRecord, NewerRecord
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.records import Record
 from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.protocol.wire import TurnRef, Verdict, VerdictKind, args_hash
+from twokey.gateway.protocol.wire import (
+    ProposedCall,
+    Turn,
+    TurnRef,
+    Verdict,
+    VerdictKind,
+    args_hash,
+)
 from twokey.gateway.service import denials
 from twokey.gateway.service.window_usage import CallUsage
 from twokey.gateway.store import codec
 from twokey.gateway.store.agent_load import AgentLoad
+from twokey.gateway.store.erasing import turn_key_of
 from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.packing import packed, unpacked
 from twokey.gateway.store.sealing import Sealed, Sealing
@@ -35,6 +43,12 @@ NEEDS_A_PERSON = (
 FORBIDDEN = (
     "The policy changed after this call was cleared and no longer allows it, so it "
     "does not run."
+)
+
+ERASED = (
+    "This call was proposed before and its request is over: its record was erased from "
+    "the gateway, so nobody is asked again and it does not run now. Check whether it "
+    "ran before; if it is still needed, make it again as a new call."
 )
 
 FORMAT = 5
@@ -66,7 +80,8 @@ class StoredVerdicts(Record):
     Attributes:
         policy: digest of the policy.
         verdicts: in the order of the calls. As `read` returns them they are without
-            schemas, which `with_schemas` adds.
+            schemas, which `with_schemas` adds. Empty where an approval of the turn was
+            erased.
         schemas: the digest of the shared part that has each verdict's schema, or until
             format 3 of the schema itself; "" for none.
     """
@@ -122,11 +137,7 @@ class StoredVerdicts(Record):
             verdicts=tuple(_stored(one, approvals) for one in self.verdicts),
             schemas=tuple(schemas) if any(schemas) else (),
         )
-        line = " ".join(approvals).encode("ascii")
-        body = packed(stored.model_dump_json(exclude_defaults=True))
-        body = encrypted(sealing.conn, (Sealed.VERDICTS, turn_key), body)
-        seal = sealing.seal(Sealed.VERDICTS, _place(turn_key, line), body)
-        return b"%b\n%c%b%b" % (line, FORMAT, seal, body)
+        return _written(sealing, turn_key, stored, approvals)
 
     async def with_schemas(self, store: Store, keys: Keys) -> StoredVerdicts:
         """Return the verdicts as they were given.
@@ -147,6 +158,16 @@ class StoredVerdicts(Record):
         verdicts = tuple(_of_item(item) for item in opened.items)
         return cls(policy=opened.policy_digest, verdicts=verdicts)
 
+    @property
+    def is_erased(self) -> bool:
+        """Return whether an approval of the turn was erased: nothing of it follows."""
+        return not self.verdicts
+
+    @classmethod
+    def of_erased(cls, turn: Turn) -> StoredVerdicts:
+        """Return what is answered to a turn that is over."""
+        return cls(policy="", verdicts=tuple(map(_over, turn.calls)))
+
     def is_of(self, policy: Policy) -> bool:
         """Return whether this very policy gave these verdicts."""
         return self.policy == policy.digest
@@ -155,6 +176,17 @@ class StoredVerdicts(Record):
         """Return the verdicts, without those that a freeze stops now."""
         halted = tuple(_halted(verdict, load, agent) for verdict in self.verdicts)
         return self.with_(verdicts=halted)
+
+
+def erased_turn(sealing: Sealing, approval: Approval) -> bytes:
+    """Return what to store of a turn of which an approval is erased; "" for no turn.
+
+    It has no words and no calls.
+    """
+    if approval.is_standing:
+        return b""
+    over = StoredVerdicts(policy="", verdicts=())
+    return _written(sealing, turn_key_of(approval), over, [approval.id])
 
 
 async def read_verdicts(
@@ -187,6 +219,16 @@ async def read_verdicts(
     return found
 
 
+def _written(
+    sealing: Sealing, turn_key: str, found: StoredVerdicts, approvals: Sequence[str]
+) -> bytes:
+    line = " ".join(approvals).encode("ascii")
+    body = packed(found.model_dump_json(exclude_defaults=True))
+    body = encrypted(sealing.conn, (Sealed.VERDICTS, turn_key), body)
+    seal = sealing.seal(Sealed.VERDICTS, _place(turn_key, line), body)
+    return b"%b\n%c%b%b" % (line, FORMAT, seal, body)
+
+
 def _of_item(item: Item) -> Verdict:
     return Verdict(
         kind=VerdictKind.RUN if item.is_auto_approved else VerdictKind.HOLD,
@@ -198,6 +240,21 @@ def _of_item(item: Item) -> Verdict:
         action_hash=digest.action_hash(item.requested),
         allow=item.allow,
         args_schema=item.args_schema,
+    )
+
+
+def _over(call: ProposedCall) -> Verdict:
+    try:
+        hashed = args_hash(call.args)
+    except BadJson:
+        hashed = ""
+    return Verdict(
+        kind=VerdictKind.DENY,
+        tool=call.tool,
+        tool_call_id=call.tool_call_id,
+        tier=Tier.DENY,
+        args_hash=hashed,
+        reason=ERASED,
     )
 
 

@@ -18,7 +18,6 @@ from twokey.gateway.protocol.turn_texts import check_texts
 from twokey.gateway.protocol.wire import (
     ProposedCall,
     Turn,
-    TurnRef,
     Verdict,
     VerdictKind,
 )
@@ -133,7 +132,7 @@ class Submitter(PolicyService):
             # Submitted before. Nothing is evaluated or reserved again, but a freeze
             # counts.
             if load.verdicts is not None:
-                kept = await self._read(keys, turn_key, ref, load.verdicts)
+                kept = await self._read(keys, turn_key, turn, load.verdicts)
                 kept = kept.halted(load, ref.agent)
                 return await self._by_now(same, kept, load), ()
             evaluated = await self._evaluate(same, turn_key, load, triage)
@@ -283,18 +282,20 @@ class Submitter(PolicyService):
         if opened.kept is None:
             return proposal.verdicts, opened.older
         keys = evaluated.same.keys
-        kept = await self._read(keys, turn_key, turn.ref, opened.kept)
+        kept = await self._read(keys, turn_key, turn, opened.kept)
         return kept.verdicts, opened.older
 
     async def _read(
-        self, keys: Keys, turn_key: str, ref: TurnRef, stored: bytes
+        self, keys: Keys, turn_key: str, turn: Turn, stored: bytes
     ) -> StoredVerdicts:
         if not stored:
             opened = await read_opened(self._store, keys, keys.first_of_turn(turn_key))
             return StoredVerdicts.of_record(opened)
         found = await read_verdicts(
-            self._store, keys, turn_key, stored, tenant=self._tenant, ref=ref
+            self._store, keys, turn_key, stored, tenant=self._tenant, ref=turn.ref
         )
+        if found.is_erased:
+            return StoredVerdicts.of_erased(turn)
         return await found.with_schemas(self._store, keys)
 
     def _source(self, same: TurnPrecedents, facts: ThreadFacts) -> Source:

@@ -11,12 +11,13 @@ from typing import Literal, cast
 from twokey.gateway.approvals.events import Event, EventName, approval_event
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.approvals.repeating import precedent_of
+from twokey.gateway.protocol import digest
 from twokey.gateway.store import audit_segments
 from twokey.gateway.store.agent_load import fingerprint
 from twokey.gateway.store.audit_seals import event_texts
 from twokey.gateway.store.audit_segments import Row
 from twokey.gateway.store.connection import text
-from twokey.gateway.store.keys import Keys
+from twokey.gateway.store.keys import KEEP_MS, Keys
 from twokey.gateway.store.precedents import body_of
 from twokey.gateway.store.script import Script
 from twokey.gateway.store.store import Store
@@ -63,7 +64,13 @@ class Wanted:
 
 
 async def erase_approval(
-    store: Store, keys: Keys, approval: Approval, *, by: str, is_person: bool
+    store: Store,
+    keys: Keys,
+    approval: Approval,
+    *,
+    over: bytes,
+    by: str,
+    is_person: bool,
 ) -> Outcome:
     """Erase an approval as it was read, in one step.
 
@@ -71,6 +78,7 @@ async def erase_approval(
         store: where it is.
         keys: of its shard.
         approval: as it was read.
+        over: what stands in place of the verdicts on its turn.
         by: who does it, for the audit log.
         is_person: who asked in its thread is erased as well.
 
@@ -91,6 +99,7 @@ async def erase_approval(
         audit=keys.audit,
         rejected=keys.rejected(tenant, approval.agent, approval.thread),
         seen_by=keys.opened(approval.id),
+        turn=keys.turn(turn_key_of(approval)),
         rev=str(approval.rev),
         calls=json.dumps(calls),
         precedents=json.dumps(_precedents(store, keys, approval)),
@@ -98,12 +107,25 @@ async def erase_approval(
             store.conn, keys, [event], of=[approval.id], rev=approval.rev + 1
         ),
         is_person=is_person,
+        over=over,
+        keep_ms=KEEP_MS,
     )
     outcome = cast("Outcome", text(reply[0]))
     if outcome == "erased":
         # What is lost by a crash before this is redacted when its time is over.
         await store.posted_messages.erase(keys, tenant, approval.id)
     return outcome
+
+
+def turn_key_of(approval: Approval) -> str:
+    """Return the key of the turn that an approval was opened by."""
+    return digest.turn_key(
+        tenant=approval.tenant,
+        agent=approval.agent,
+        thread=approval.thread,
+        ns=approval.ns,
+        message_id=approval.message_id,
+    )
 
 
 def is_asked_by(store: Store, event: Event, user: str) -> bool:

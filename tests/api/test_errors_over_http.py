@@ -68,6 +68,10 @@ ROWS = (
     # How it was forged is for those who run the gateway.
     Row(errors.ForgedRecord("ap_1", "why"), 409, "corrupt-record", CorruptRecord),
     Row(
+        errors.ForgedRecord("ap_1", "why", is_replayed=True), 409, "corrupt-record",
+        CorruptRecord,
+    ),
+    Row(
         errors.IllegalTransition("executed", "claim"), 409, "illegal-transition",
         errors.IllegalTransition,
     ),

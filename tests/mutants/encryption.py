@@ -205,7 +205,7 @@ ENCRYPTION_TABLE = (
     Mutant(
         "the verdicts on a turn are encrypted",
         "gateway/service/stored_verdicts.py",
-        "        body = encrypted(sealing.conn, (Sealed.VERDICTS, turn_key), body)\n",
+        "    body = encrypted(sealing.conn, (Sealed.VERDICTS, turn_key), body)\n",
         "",
         CANARY,
     ),

@@ -177,8 +177,15 @@ ERASING_TABLE = (
     Mutant(
         "verdicts are erased with their approval",
         SCRIPT,
-        "if run and turn then redis.call('DEL', base .. 'turn:' .. turn) end\n",
-        "",
+        "redis.call('SET', KEYS[8], ARGV[6], 'PX', ARGV[7]) end\n",
+        "redis.call('PEXPIRE', KEYS[8], ARGV[7]) end\n",
+        BOUNDS,
+    ),
+    Mutant(
+        "a turn that was erased is not proposed again",
+        "gateway/service/submitting.py",
+        "if found.is_erased:",
+        "if False:",
         BOUNDS,
     ),
     Mutant(

@@ -11,16 +11,18 @@ from tests.conftest import eventually
 from tests.security.test_canary import dump
 from tests.service.audit_harness import AuditHarness
 from tests.service.harness import ANA, DAN, ServiceHarness
-from tests.service.test_erasing import WORD, erase, keys_of, rejected
+from tests.service.test_erasing import WORD, erase, keys_of, left, rejected
 from tests.store_secrets import SECRETS
 from twokey.gateway.approvals.decisions import Click, Reject
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.approvals.record import approval_of
 from twokey.gateway.errors import ThreadUnavailable
 from twokey.gateway.protocol.records import Person
-from twokey.gateway.protocol.wire import ProposedCall, Turn, TurnRef
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.protocol.wire import ProposedCall, Turn, TurnRef, VerdictKind
 from twokey.gateway.service import sealing
 from twokey.gateway.service.erasing import Eraser
+from twokey.gateway.service.stored_verdicts import ERASED
 from twokey.gateway.store.erasing import erase_approval
 from twokey.gateway.store.keys import KEEP_MS
 from twokey.gateway.store.store import Store
@@ -102,7 +104,7 @@ async def test_what_changed_since_it_was_read_is_not_erased(
 
     older = read.approval.with_(rev=read.approval.rev - 1)
     outcome = await erase_approval(
-        harness.store, keys_of(harness), older, by="x", is_person=False
+        harness.store, keys_of(harness), older, over=b"", by="x", is_person=False
     )
 
     assert outcome == "moved"
@@ -127,7 +129,57 @@ async def test_verdicts_and_who_read_it_go_with_an_approval(
 
     await erase(harness, click.approval)
 
-    assert not (turns | {seen_by}) & (await dump(conn)).keys()
+    after = await dump(conn)
+    assert seen_by not in after
+    assert turns <= after.keys()
+    assert not any(before[one] in after[one] for one in turns)
+    assert not await left(harness)
+
+
+@pytest.mark.parametrize("calls", [1, 2])
+async def test_a_turn_that_was_erased_is_over(
+    harness: ServiceHarness, caplog: pytest.LogCaptureFixture, calls: int
+) -> None:
+    # The second call runs without people, and makes the turn keep its verdicts.
+    refund: JsonObject = {"amount": 5, "note": WORD}
+    asked = [("process_refund", refund), ("look_up_order", refund)][:calls]
+    _, [verdict, *_] = await harness.submit(*asked, message_id="m")
+    click = await harness.click(verdict)
+    await harness.reviews.decide(click, Reject(reason=WORD), ANA)
+    await erase(harness, click.approval)
+
+    # By a process that knew its record, and by one that did not.
+    other = Store(harness.store.conn.url, secrets=SECRETS, lease_ms=2000)
+    try:
+        for each in (harness, ServiceHarness(other)):
+            _, verdicts = await each.submit(*asked, message_id="m")
+            assert [one.kind for one in verdicts] == [VerdictKind.DENY] * calls
+            assert {one.reason for one in verdicts} == {ERASED}
+            assert not any(one.item_id for one in verdicts)
+            assert await each.reviews.read(click.approval) is None
+    finally:
+        await other.close()
+
+    names = await dump(harness.store.conn)
+    [turn] = (one for one in names if ":turn:" in one)
+    left_ms = await harness.store.conn.command("PTTL", turn)
+    assert isinstance(left_ms, int)
+    assert left_ms > KEEP_MS - 3_600_000
+    assert not await left(harness)
+    assert "security" not in caplog.text
+
+
+async def test_another_turn_of_the_thread_is_proposed_as_ever(
+    harness: ServiceHarness,
+) -> None:
+    click = await rejected(harness)
+    await erase(harness, click.approval)
+
+    _, [verdict] = await harness.submit(
+        ("process_refund", {"amount": 5, "note": WORD}), message_id="m2"
+    )
+
+    assert verdict.kind is VerdictKind.HOLD
 
 
 async def in_files(house: AuditHarness, monkeypatch: pytest.MonkeyPatch) -> None:

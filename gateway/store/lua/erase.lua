@@ -8,11 +8,14 @@
 -- KEYS[5] audit     stream  audit log
 -- KEYS[6] rejected  hash    what was rejected in the thread
 -- KEYS[7] seen_by   hash    what reviewers have read of it
+-- KEYS[8] turn      string  the verdicts of its turn
 -- ARGV[1] rev        text   as it was read
 -- ARGV[2] calls      json   array of fingerprints of its calls
 -- ARGV[3] precedents json   rows of {key, call, body}: what is left of its precedents
 -- ARGV[4] events     json   array of event texts
 -- ARGV[5] is_person  int    1: who asked in the thread is erased as well; else 0
+-- ARGV[6] over       text   what stands in place of the verdicts; "" where it is of no turn
+-- ARGV[7] keep_ms    int    lifetime of what has ended, milliseconds
 -- Returns:
 --   {"erased"}
 --   {"open"}     something of it is still to happen
@@ -20,13 +23,12 @@
 --   {"moved"}    it is not there, or another version: read it again
 if (redis.call('HGET', KEYS[1], 'rev') or '') ~= ARGV[1] then return {'moved'} end
 if is_open(KEYS[1]) then return {'open'} end
-local base = split(KEYS[1])
-local run, turn = belongs_to(KEYS[1])
 local facts = redis.call('HMGET', KEYS[3], 'run', 'open')
--- What its agent submits again would open a new approval. So would what a run has open.
+-- Its agent may ask for a result while its run goes on, or has anything open.
 if facts[1] == 'open' or facts[2] then return {'running'} end
 redis.call('DEL', KEYS[1], KEYS[2], KEYS[7])
-if run and turn then redis.call('DEL', base .. 'turn:' .. turn) end
+-- Submitted again, the turn would open another record under an id that processes know.
+if ARGV[6] ~= '' then redis.call('SET', KEYS[8], ARGV[6], 'PX', ARGV[7]) end
 if ARGV[5] == '1' then redis.call('HDEL', KEYS[3], 'facts') end
 for _, call in ipairs(cjson.decode(ARGV[2])) do redis.call('HDEL', KEYS[6], call) end
 for _, row in ipairs(cjson.decode(ARGV[3])) do

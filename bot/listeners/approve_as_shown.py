@@ -58,14 +58,15 @@ async def approve_as_shown(
     reviewer = ctx.reviewer_alone(*clicked.who, target.item)
     if reviewer is None:
         return None
+    click = target.click(clicked.digest, displayed(ctx, target))
     place = Place(
         action.channel,
         action.message_ts,
         reviewer.user,
+        display=click.display_digest,
         seen=None if is_seen else seen_request(own, clicked.digest),
         kept=() if is_seen else ctx.kept_with(clicked),
     )
-    click = target.click(clicked.digest, displayed(ctx, target))
     reviewer, as_shown = reviewer.with_(gesture=clicked.gesture), ctx.service.as_shown
     if await as_shown.approve(click, reviewer, place):
         log_outcome(target, _DECIDED, _APPROVE.kind, reviewer)

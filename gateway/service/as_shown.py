@@ -66,6 +66,8 @@ class Place:
         channel: of the card.
         ts: of the card.
         user: Slack id of who clicked.
+        display: digest of what the card shows, as far as this process knows; "" if it
+            does not. The decision says that its person saw that.
         seen: how the request is remembered in which they did, if nobody did that: it
             has to be new. None when somebody did.
         kept: what else is kept in the same step.
@@ -74,6 +76,7 @@ class Place:
     channel: str
     ts: str
     user: str
+    display: str = ""
     seen: KeptText | None = None
     kept: Sequence[KeptText] = ()
 
@@ -376,6 +379,7 @@ def beside_of(
                 (index, use.window, use.use): used.totals[use.name] for use in used.uses
             },
             place=f"{place.channel} {place.ts}" if place else "",
+            display=place.display if place else "",
             stands_in_for_nobody=place.user if place else "",
             unseen=seen.key if seen else "",
         ),

@@ -69,6 +69,7 @@ class Assumed:
     Attributes:
         totals: what each window comes to, by item, window and use of it.
         place: channel and ts of the approval's own card; "" when it does not matter.
+        display: digest of what that card shows; "" when it is not known.
         stands_in_for_nobody: user id of somebody whom no queue is delegated to; "" when
             it does not matter.
         unseen: key that nothing stands under yet; "" when it does not matter.
@@ -78,6 +79,7 @@ class Assumed:
         default_factory=dict[tuple[int, str, str], int]
     )
     place: str = ""
+    display: str = ""
     stands_in_for_nobody: str = ""
     unseen: str = ""
 

@@ -199,6 +199,7 @@ def assumptions(
         "large": large,
         "totals": [[*use, str(total)] for use, total in what.totals.items()],
         "place": what.place,
+        "display": what.display,
         "alone": what.stands_in_for_nobody,
         "unseen": what.unseen,
     }

@@ -46,9 +46,16 @@ AS_SHOWN_TABLE = (
     Mutant(
         "as shown: a click on another copy is noticed",
         COMPARING,
-        "redis.call('HGET', base .. 'card:' .. id, 'at') ~= assumed.place",
-        "redis.call('HGET', base .. 'card:' .. id, 'at') == 0",
+        "if card[1] ~= assumed.place then return true end",
+        "",
         AS_SHOWN,
+    ),
+    Mutant(
+        "as shown: a card that another process drew since is noticed",
+        COMPARING,
+        "card[2] ~= assumed.display",
+        "false",
+        CLICKS,
     ),
     Mutant(
         "as shown: who stands in for somebody is noticed",

@@ -30,8 +30,9 @@
 --                      lists, groups} to be in, the set of all groups
 --   assumed    table   what has to be so, where it is named: {large: SHA-1 of large fields,
 --                      and of what is pinned; totals: rows of {index, window, use, total};
---                      place: channel and ts of its card; alone: whom no queue is delegated
---                      to, by delegations, a key; unseen: a key that nothing stands under}
+--                      place: channel and ts of its card; display: digest of what that shows;
+--                      alone: whom no queue is delegated to, by delegations, a key; unseen:
+--                      a key that nothing stands under}
 --   kept       array   rows of {key, text, keep_ms}: texts to keep beside it
 local TABLES = {'unfrozen', 'fields', 'as_read', 'states', 'uses', 'set', 'events',
   'rejection', 'failed', 'precedents', 'seen', 'standing', 'queues', 'assumed', 'kept'}
@@ -82,7 +83,10 @@ local function is_otherwise(change, now)
   end
   if assumed.place then
     local base, id = split(change.head)
-    if redis.call('HGET', base .. 'card:' .. id, 'at') ~= assumed.place then return true end
+    local card = redis.call('HMGET', base .. 'card:' .. id, 'at', 'display')
+    if card[1] ~= assumed.place then return true end
+    -- Another process drew the card since: its person saw what this one does not know.
+    if assumed.display and card[2] ~= assumed.display then return true end
   end
   -- The same request was handled before, also by another process at this moment.
   if assumed.unseen and redis.call('EXISTS', assumed.unseen) == 1 then return true end

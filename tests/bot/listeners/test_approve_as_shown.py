@@ -11,6 +11,7 @@ import pytest
 from tests.bot.bot_stack import CHANNEL, POLICY, TEAM, Stack, says
 from tests.bot.tampering import click_with
 from tests.conftest import eventually
+from tests.store_secrets import SECRETS
 from twokey.bot.ids import Action, seal
 from twokey.bot.limits import UPDATE
 from twokey.gateway.approvals.decisions import Click
@@ -25,6 +26,7 @@ from twokey.gateway.store.atomic_write import Assumed, Loaded, Write
 from twokey.gateway.store.connection import Argument, Reply
 from twokey.gateway.store.keys import NONCE_MS, Keys
 from twokey.gateway.store.precomputed import Beside, Precomputed
+from twokey.gateway.store.store import Store
 from twokey.gateway.store.templates import Moment
 from twokey.sandbox.json_types import JsonObject
 
@@ -233,6 +235,34 @@ async def test_a_card_that_stands_elsewhere_meanwhile_counts_no_more(
 
         await stack.told("U0ANA", "not the newest copy")
         assert await state(stack, verdict) is ItemState.PENDING
+    assert at_once == []
+
+
+async def test_a_card_that_another_process_drew_since_is_what_the_person_saw(
+    stack: Stack, at_once: list[Assumed]
+) -> None:
+    """The lease went to it, or the policy or a key is another one there already."""
+    stack.policy = ANA_ONLY
+    digest = "sha256:" + "d" * 64
+    other = Store(stack.store.conn.url, secrets=SECRETS)
+    async with stack.running():
+        verdict, card = await drawn(stack)
+        approval, place = await stack.approval(verdict), await stack.drawn(verdict)
+        await other.cards.shown(
+            stack.keys,
+            approval.id,
+            tenant="default",
+            rev=approval.rev,
+            display_digest=digest,
+            decision_digest=place.decision_digest,
+        )
+
+        await click(stack, card)
+
+        [vote] = (await stack.approval(verdict)).items[0].votes
+        assert vote.signed
+        assert vote.signed.display == digest
+    await other.close()
     assert at_once == []
 
 

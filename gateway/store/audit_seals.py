@@ -56,13 +56,18 @@ def sealed_text(conn: Connection, keys: Keys, body: str, *, rev: int = 0) -> str
         body: the event's text.
         rev: of the approval that it is about, as it is written with the event.
     """
+    # The seal is over what the event says, whether it is encrypted or not.
+    return (
+        f"{encrypted_event(conn, keys, body)}\n{entry_seal(conn, keys, body, rev=rev)}"
+    )
+
+
+def entry_seal(conn: Connection, keys: Keys, body: str, *, rev: int) -> str:
+    """Return the seal of an event, with a nonce of its own; see `sealed_text`."""
     nonce = secrets.token_bytes(_NONCE_BYTES)
     known = seal_keys(conn.secrets, Purpose.AUDIT_ENTRIES)
     code = known.make(_LABEL, (keys.shard, str(rev), nonce), body.encode())
-    # The seal is over what the event says, whether it is encrypted or not.
-    return (
-        f"{encrypted_event(conn, keys, body)}\n{rev}.{_encoded(nonce)}.{_encoded(code)}"
-    )
+    return f"{rev}.{_encoded(nonce)}.{_encoded(code)}"
 
 
 def encrypted_event(conn: Connection, keys: Keys, body: str) -> str:

@@ -19,7 +19,7 @@ from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.approvals.repeating import precedent_of
 from twokey.gateway.store.connection import Connection, Reply, fields, text
 from twokey.gateway.store.keys import KEEP_MS, Keys
-from twokey.gateway.store.sealed_words import opened_words, sealed_words
+from twokey.gateway.store.sealed_words import opened_words, seal_of_words, sealed_words
 
 logger = logging.getLogger(__name__)
 
@@ -129,6 +129,11 @@ def _placed(keys: Keys, approval: Approval, item: Item) -> tuple[str, Precedent]
     if found is None:
         return None
     return keys.precedents(approval.tenant, item.effect), found
+
+
+def seal_of_body(conn: Connection, key: str, call: str, body: str) -> str:
+    """Return the seal of the body of a row that is stored as it is."""
+    return seal_of_words(conn, (_LABEL, key, call), body)
 
 
 def body_of(conn: Connection, key: str, what: Precedent) -> str:

@@ -1,7 +1,8 @@
 """A change that was computed before somebody makes it, but for who and when.
 
 It is learned from two changes as they would be written (`templates`). What is left to
-do is to fill in a few texts, to seal, and to compare what the script compares.
+do is to fill in a few texts, to seal, and to compare what the script compares. What the
+script is told is one text of JSON with places, and is not written anew each time.
 """
 
 from __future__ import annotations
@@ -10,10 +11,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
+from pydantic_core import to_json
+
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.store.atomic_write import Assumed
-from twokey.gateway.store.audit_seals import sealed_text
+from twokey.gateway.store.audit_seals import entry_seal
 from twokey.gateway.store.connection import Connection
+from twokey.gateway.store.filling import (
+    Fill,
+    Filling,
+    Made,
+    Pieces,
+    json_pieces,
+    pieces_of,
+)
 from twokey.gateway.store.freeze_list import compared
 from twokey.gateway.store.keys import KeptText, Keys
 from twokey.gateway.store.next_version import (
@@ -22,7 +33,7 @@ from twokey.gateway.store.next_version import (
     script_keys_of,
     without_empty,
 )
-from twokey.gateway.store.precedents import Row, encrypted_rows
+from twokey.gateway.store.precedents import seal_of_body
 from twokey.gateway.store.record_seals import (
     SEAL,
     RecordSeals,
@@ -36,8 +47,13 @@ from twokey.gateway.store.templates import (
     NotLearned,
     Samples,
     Template,
-    filled,
 )
+
+_Event = tuple[str | Template, int]
+"""The text of an event, and its ``rev``."""
+
+_Precedent = tuple[str, str, str | bool, str | Template, int]
+"""A row of precedents as it was learned."""
 
 _OF_THE_MOMENT = frozenset({"unfrozen", "assumed", "kept"})
 """What scripts compare or keep, which is not precomputed."""
@@ -65,52 +81,56 @@ class Precomputed:
     Attributes:
         before: the version.
         script_keys: keys of the change, by their names in its script.
-        _constant: what the script is told in any case.
-        _told: what else it is told.
-        _fields: of the head, to write in any case.
-        _texts: what else is written into which field.
-        _events: the text of each, and its ``rev``.
-        _precedents: rows.
+        _places: what its texts say of a moment.
+        _document: what the script is told but for what is of the moment: JSON without
+            its last brace.
+        _texts: what is written into which field of the head, and sealed.
         _content: what is sealed: rows, and names of fields of which there is a text.
         _pinned: of the record.
+        _events: each with its ``rev``.
+        _precedents: the body of each, with its key and call.
     """
 
     before: Approval
     script_keys: Mapping[str, str]
-    _constant: Mapping[str, object]
-    _told: Mapping[str, object]
-    _fields: Mapping[str, str | bool]
-    _texts: Mapping[str, Template]
-    _events: object
-    _precedents: object
+    _places: Filling
+    _document: Fill
+    _texts: Mapping[str, Fill]
     _content: Sequence[bytes | str]
     _pinned: bytes
+    _events: Sequence[tuple[Fill, int]]
+    _precedents: Sequence[tuple[Fill, str, str]]
 
     def told(
         self, conn: Connection, keys: Keys, moment: Moment, beside: Beside
-    ) -> tuple[dict[str, object], bytes]:
-        """Return what the script is told, and the seal of the next version."""
-        before = self.before
-        texts = {name: one.filled(moment) for name, one in self._texts.items()}
+    ) -> tuple[bytes, bytes]:
+        """Return what the script is told, as JSON, and the seal of the next version."""
+        before, texts = self.before, self._places.texts(moment)
         rows = [
-            one if isinstance(one, bytes) else row(one, texts[one].encode())
+            one
+            if isinstance(one, bytes)
+            else row(one, self._texts[one](texts).encode())
             for one in self._content
         ]
         content = content_of(rows, self._pinned)
         seal = RecordSeals(conn).of_content(before.id, content)
-        events = cast("list[tuple[str, int]]", filled(self._events, moment))
-        precedents = cast("list[Row]", filled(self._precedents, moment))
-        values = {
-            **self._constant,
-            **{name: filled(one, moment) for name, one in self._told.items()},
-            "fields": {**self._fields, **texts, SEAL: seal.hex()},
-            "events": [sealed_text(conn, keys, one, rev=rev) for one, rev in events],
-            "precedents": encrypted_rows(conn, precedents),
+        made = [seal.hex()]
+        made += [
+            entry_seal(conn, keys, fill(texts), rev=rev) for fill, rev in self._events
+        ]
+        made += [
+            seal_of_body(conn, key, call, fill(texts))
+            for fill, key, call in self._precedents
+        ]
+        values: dict[str, object] = {
             "unfrozen": compared(conn, keys, before.tenant, beside.unfrozen),
             "assumed": assumptions(keys, before, beside.assumed, large={}),
             "kept": beside.kept,
         }
-        return without_empty(values), seal
+        of_the_moment = to_json(without_empty(values))[1:]
+        own = self._document([*texts, *made]).encode()
+        separator = b"," if len(of_the_moment) > 1 else b""
+        return b"%b%b%b" % (own, separator, of_the_moment), seal
 
 
 def precomputed(
@@ -133,24 +153,49 @@ def precomputed(
         _ensure_same(one.stored, other.stored, texts)
     except NotLearned:
         return None
+    return _compiled(
+        before, one.stored, script_keys_of(keys, before), told, found,
+        cast("list[_Event]", events), cast("list[_Precedent]", precedents),
+    )  # fmt: skip
+
+
+def _compiled(
+    before: Approval,
+    after: Stored,
+    script_keys: Mapping[str, str],
+    told: Mapping[str, object],
+    fields: Mapping[str, str | bool | Template],
+    events: Sequence[_Event],
+    precedents: Sequence[_Precedent],
+) -> Precomputed:
+    """Return what was learned with one text for all that the script is told."""
+    bodies = [(key, call, body) for key, call, _, body, _ in precedents if body]
+    made = [Made(place) for place in range(1 + len(events) + len(bodies))]
+    filling, seals = Filling(len(made)), iter(made)
+    # In the order in which they are made.
+    document: dict[str, object] = {
+        **told,
+        "fields": {**fields, SEAL: Pieces((next(seals),))},
+        "events": [Pieces((*pieces_of(body), "\n", next(seals))) for body, _ in events],
+        "precedents": [
+            (*what, body and Pieces((next(seals), *pieces_of(body))), keep_ms)
+            for *what, body, keep_ms in precedents
+        ],
+    }
+    texts = {name: one for name, one in fields.items() if isinstance(one, Template)}
     return Precomputed(
         before,
-        script_keys_of(keys, before),
-        {name: value for name, value in told.items() if value is one.values.get(name)},
-        {
-            name: value
-            for name, value in told.items()
-            if value is not one.values.get(name)
-        },
-        {name: value for name, value in one.fields.items() if name not in texts},
-        texts,
-        events,
-        precedents,
+        script_keys,
+        filling,
+        filling.compiled(json_pieces(without_empty(document))[:-1]),
+        {name: filling.compiled(one.pieces) for name, one in texts.items()},
         [
-            name if name in texts else row(name, one.stored.head[name])
-            for name in sealed_names(one.stored.head)
+            name if name in texts else row(name, after.head[name])
+            for name in sealed_names(after.head)
         ],
-        one.stored.pinned,
+        after.pinned,
+        [(filling.compiled(pieces_of(body)), rev) for body, rev in events],
+        [(filling.compiled(pieces_of(body)), key, call) for key, call, body in bodies],
     )
 
 

@@ -30,8 +30,13 @@ def sealed_words(conn: Connection, place: Sequence[str], body: str) -> str:
         body: JSON.
     """
     text = encrypted_text(conn, place, body)
+    return seal_of_words(conn, place, text) + text
+
+
+def seal_of_words(conn: Connection, place: Sequence[str], text: str) -> str:
+    """Return the seal of a text that stands in a place as it is."""
     seal = _keys(conn).make(place[0], place[1:], text.encode())
-    return base64.b64encode(seal).decode() + text
+    return base64.b64encode(seal).decode()
 
 
 def opened_words(

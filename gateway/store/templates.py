@@ -56,7 +56,7 @@ def is_plain(moment: Moment) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Later:
+class Later:
     """A number that is as far from a moment as it was in the samples."""
 
     place: int
@@ -67,23 +67,23 @@ class _Later:
 class Template:
     """A text with its places for what a moment says."""
 
-    pieces: tuple[str | int | _Later, ...]
+    pieces: tuple[str | int | Later, ...]
 
     def filled(self, moment: Moment) -> str:
         """Return the text of a moment."""
         return "".join([_said(one, moment) for one in self.pieces])
 
 
-def _said(piece: str | int | _Later, moment: Moment) -> str:
+def _said(piece: str | int | Later, moment: Moment) -> str:
     # By the very type first: a click asks this some dozen times.
     if type(piece) is str:
         return piece
-    if isinstance(piece, _Later):
+    if isinstance(piece, Later):
         return str(_number_at(piece, moment))
     return str(moment[cast("int", piece)])
 
 
-def _number_at(later: _Later, moment: Moment) -> int:
+def _number_at(later: Later, moment: Moment) -> int:
     return cast("int", moment[later.place]) + later.by
 
 
@@ -143,7 +143,7 @@ class Samples:
         ours, theirs = self._tokens.split(one), self._tokens.split(other)
         if len(ours) != len(theirs):
             raise NotLearned
-        pieces: list[str | int | _Later] = []
+        pieces: list[str | int | Later] = []
         for own, their in zip(ours, theirs, strict=True):
             piece = own if own == their else self._piece(own, their)
             if isinstance(piece, str) and pieces and isinstance(pieces[-1], str):
@@ -152,7 +152,7 @@ class Samples:
                 pieces.append(piece)
         return Template(tuple(pieces))
 
-    def _piece(self, own: str, their: str) -> int | _Later:
+    def _piece(self, own: str, their: str) -> int | Later:
         if (place := self._places.get((own, their))) is not None:
             return place
         if not (own.isdecimal() and their.isdecimal()):
@@ -163,11 +163,11 @@ class Samples:
             raise NotLearned
         return self._number(number, theirs)
 
-    def _number(self, one: int, other: int) -> _Later:
+    def _number(self, one: int, other: int) -> Later:
         place = self._apart.get(other - one)
         if place is None:
             raise NotLearned
-        return _Later(place, one - cast("int", self.first[place]))
+        return Later(place, one - cast("int", self.first[place]))
 
     def _members(
         self, one: Mapping[str, object], other: Mapping[str, object]
@@ -180,19 +180,3 @@ class Samples:
         if len(one) != len(other):
             raise NotLearned
         return [self.learned(*pair) for pair in zip(one, other, strict=True)]
-
-
-def filled(learned: object, moment: Moment) -> object:
-    """Return what `Samples.learned` returned, as it is at a moment."""
-    match learned:
-        case Template():
-            return learned.filled(moment)
-        case _Later():
-            return _number_at(learned, moment)
-        case dict():
-            members = cast("dict[str, object]", learned)
-            return {name: filled(value, moment) for name, value in members.items()}
-        case list():
-            return [filled(one, moment) for one in cast("list[object]", learned)]
-        case _:
-            return learned

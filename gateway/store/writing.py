@@ -49,7 +49,7 @@ async def write(
     async with offered(takers, conn, keys, what.change, is_read=is_read) as offer:
         script = FENCED_CHANGE if what.is_fenced else CHANGE
         of_change = script_keys_of(keys, seen.approval)
-        reply = await _sent(script, conn, of_change, moved, offer)
+        reply = await _sent(script, conn, of_change, to_json(moved), offer)
         offer.told(reply)
     if text(reply[0]) != "done":
         return None
@@ -70,6 +70,9 @@ async def write_precomputed(
     Raises:
         StoreUnavailable: when it is not known to be written.
     """
+    # Its texts are as people read them; so are those of events and precedents.
+    if conn.encrypts:
+        return None
     told, seal = what.told(conn, keys, moment, beside)
     reply = await _sent(CHANGE, conn, what.script_keys, told, NO_OFFER)
     return (number(reply[1]), seal) if text(reply[0]) == "done" else None
@@ -79,14 +82,14 @@ async def _sent(
     script: Script,
     conn: Connection,
     keys: Mapping[str, str],
-    told: Mapping[str, object],
+    told: bytes,
     offer: Offer,
 ) -> list[Reply]:
     return await script(
         conn,
         **keys,
         thread=offer.thread,
-        change=to_json(told),
+        change=told,
         failed_ms=FAILED_MS,
         keep_ms=KEEP_MS,
         taker=offer.taker,

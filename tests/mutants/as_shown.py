@@ -429,6 +429,27 @@ AS_SHOWN_TABLE = (
         "tests/service/test_precomputations_that_do_not_fit.py",
     ),
     Mutant(
+        "precomputed: plain texts are not written where texts are encrypted",
+        "gateway/store/writing.py",
+        "    if conn.encrypts:\n        return None\n",
+        "",
+        "tests/service/test_precomputations_that_do_not_fit.py",
+    ),
+    Mutant(
+        "precomputed: a text of JSON is written as JSON writes it",
+        "gateway/store/filling.py",
+        "_json(one)[1:-1] if isinstance(one, str) else one",
+        "one",
+        "tests/store/test_filling.py",
+    ),
+    Mutant(
+        "precomputed: a text that looks like a place is none",
+        "gateway/store/filling.py",
+        'one.replace("%", "%%")',
+        "one",
+        "tests/store/test_filling.py",
+    ),
+    Mutant(
         "precomputed: a record that is not as it was sealed is read",
         "gateway/store/known_records.py",
         " or loaded.stored.seal != self.seal",

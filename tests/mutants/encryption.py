@@ -184,8 +184,8 @@ ENCRYPTION_TABLE = (
     Mutant(
         "an entry of the audit log is encrypted",
         "gateway/store/audit_seals.py",
-        '        f"{encrypted_event(conn, keys, body)}\\n{rev}.',
-        '        f"{body}\\n{rev}.',
+        '        f"{encrypted_event(conn, keys, body)}\\n{entry_seal(',
+        '        f"{body}\\n{entry_seal(',
         CANARY,
     ),
     Mutant(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable
 from dataclasses import replace
 from typing import cast
 
 import pytest
+from pydantic_core import to_json
 
 from tests.service.harness import (
     ANA,
@@ -114,19 +116,14 @@ async def test_what_is_written_is_what_deciding_it_writes(
         what = as_shown.write_of(change, 0, call.evaluated)
         plain, after = moves(conn, keys, reading, what)
         assert seal == after.seal
-        assert without_nonces(told) == without_nonces(plain)
+        assert without_nonces(told) == without_nonces(to_json(plain))
 
 
-def without_nonces(told: dict[str, object]) -> dict[str, object]:
+def without_nonces(document: bytes) -> dict[str, object]:
     """Return what a script is told, without the seals that are never the same."""
+    told = cast("dict[str, object]", json.loads(document))
     events = cast("list[str]", told["events"])
-    rows = cast("list[list[object]]", told["precedents"])
-    return {
-        **told,
-        "events": [parts_of(one)[0] for one in events],
-        "precedents": [[*one] for one in rows],
-        "set": [[*one] for one in cast("list[list[object]]", told.get("set", []))],
-    }
+    return {**told, "events": [parts_of(one)[0] for one in events]}
 
 
 async def test_a_call_is_approved_signed_and_runs(harness: ServiceHarness) -> None:

@@ -11,7 +11,6 @@ from twokey.gateway.store.templates import (
     NotLearned,
     Samples,
     Template,
-    filled,
     is_plain,
 )
 
@@ -52,16 +51,6 @@ def test_what_is_the_same_in_both_samples_is_kept_as_it_is() -> None:
     rows: list[object] = [{"users": ["U1"], "n": 0, "is": True, "none": None}]
 
     assert SAMPLES.learned(rows, [dict(rows[0])]) is rows  # type: ignore[call-overload]
-
-
-def test_members_and_elements_are_learned_one_by_one() -> None:
-    def rows(moment: Moment) -> object:
-        return {"set": [("remind", moment.now_ms)], "by": moment.user, "n": 3}
-
-    learned = SAMPLES.learned(rows(FIRST), rows(SECOND))
-
-    moment = FIRST._replace(now_ms=5, user="U9")
-    assert filled(learned, moment) == {"set": [["remind", 5]], "by": "U9", "n": 3}
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,12 @@ from typing import cast
 
 from slack_bolt.request.async_request import AsyncBoltRequest
 
+from twokey.bot.click_payload import click_on_message
 from twokey.bot.clicks_first import ClicksFirst
-from twokey.bot.form import BadForm, interaction_of
+from twokey.bot.form import BadForm, document_of, interaction_in
 from twokey.bot.ingress import Answer, Delivery
 from twokey.bot.listeners.router import DELIVERY, Bolt, Router
+from twokey.bot.payload import BadPayload, BlockAction, block_action
 from twokey.gateway.failures import log_failure
 
 logger = logging.getLogger(__name__)
@@ -39,12 +41,12 @@ class Dispatch:
         """Answer a click in the step that remembers it; None: nothing was done."""
         with self._first.answering():
             try:
-                payload = _payload(delivery)
-            except BadForm:
+                click = _click(delivery)
+            except (BadForm, BadPayload):
                 return None  # reported when it is looked at as any other
-            if payload is None:
+            if click is None:
                 return None
-            return await self._router.at_once(payload, delivery)
+            return await self._router.at_once(click, delivery)
 
     async def _answered(self, delivery: Delivery) -> Answer:
         try:
@@ -79,6 +81,22 @@ class Dispatch:
         return Answer(response.status, response.body, kind)
 
 
+def _click(delivery: Delivery) -> BlockAction | None:
+    """Return what a click is; None: it is something else.
+
+    Raises:
+        BadForm: it cannot be read.
+        BadPayload: it has not the shape of a click.
+    """
+    document = _document(delivery)
+    if document is not None and (click := click_on_message(document)) is not None:
+        return click
+    payload = _payload(delivery)
+    if payload is None or payload.get("type") != "block_actions":
+        return None
+    return block_action(payload)
+
+
 def _payload(delivery: Delivery) -> dict[str, object] | None:
     """Return the JSON of an interaction, read once; None: it is something else.
 
@@ -87,6 +105,22 @@ def _payload(delivery: Delivery) -> dict[str, object] | None:
     """
     body, progress = delivery.body, delivery.progress
     if progress.payload is None:
-        progress.payload = interaction_of(body) if isinstance(body, str) else body
+        document = _document(delivery)
+        if document is not None:
+            progress.payload = interaction_in(document)
+        elif not isinstance(body, str):
+            progress.payload = body
     found = progress.payload
     return cast("dict[str, object]", found) if isinstance(found, dict) else None
+
+
+def _document(delivery: Delivery) -> bytes | None:
+    """Return the text of an interaction's JSON, decoded once; None: there is none.
+
+    Raises:
+        BadForm: it cannot be read.
+    """
+    body, progress = delivery.body, delivery.progress
+    if progress.document is None and isinstance(body, str):
+        progress.document = document_of(body)
+    return progress.document

@@ -28,15 +28,33 @@ def interaction_of(body: str) -> object:
         BadForm: an escape is malformed, there is more than one payload, or it is no
             JSON.
     """
+    document = document_of(body)
+    return None if document is None else interaction_in(document)
+
+
+def document_of(body: str) -> bytes | None:
+    """Return the text of an interaction's JSON; None when the body is no such form.
+
+    Raises:
+        BadForm: an escape is malformed, or there is more than one payload.
+    """
     # At the start only: what people typed may stand further on in a body.
     if not body.startswith(_FIELD):
         return None
     value, *others = body.removeprefix(_FIELD).split("&")
     if any(other.startswith(_FIELD) for other in others):
         raise BadForm("payload is there twice")
-    decoded = _decoded(value)
+    return _decoded(value)
+
+
+def interaction_in(document: bytes) -> object:
+    """Return the JSON of an interaction.
+
+    Raises:
+        BadForm: it is no JSON.
+    """
     try:
-        return _read(decoded)
+        return _read(document)
     # Also numbers of thousands of digits, and arrays in arrays by the thousand.
     except (ValueError, RecursionError) as error:
         # Not the error's own text: it holds the payload.

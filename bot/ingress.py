@@ -51,11 +51,13 @@ class Progress:
     """What is known of a delivery since somebody looked at it.
 
     Attributes:
-        payload: the JSON of an interaction, once it was read.
+        document: the text of an interaction's JSON, once it was decoded.
+        payload: what it says, once it was read.
         until_s: until when it has to be answered, by the clock of the loop; 0: nobody
             has begun.
     """
 
+    document: bytes | None = None
     payload: object = None
     until_s: float = 0.0
 

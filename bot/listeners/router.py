@@ -40,7 +40,7 @@ from twokey.bot.listeners.guarded import (
     UNCONFIRMED,
     guarded,
 )
-from twokey.bot.payload import BadPayload, Command, Json
+from twokey.bot.payload import BadPayload, BlockAction, Command, Json
 from twokey.bot.text_types import label
 
 logger = logging.getLogger(__name__)
@@ -169,26 +169,21 @@ class Router:
         except BadPayload as error:
             return _unread(error)
 
-    async def at_once(self, body: Json, delivery: Delivery) -> Answer | None:
+    async def at_once(self, action: BlockAction, delivery: Delivery) -> Answer | None:
         """Answer a click whose request nobody has remembered; None: nothing was done.
 
         Whatever is done here remembers the request in the same step.
         """
-        if body.get("type") != "block_actions":
-            return None
-        try:
-            click = Clicked(payload.block_action(body), delivery.digest)
-        except BadPayload:
-            return None  # reported when it is looked at as any other
-        handle = self._at_once.get(click.action.action_id)
+        handle = self._at_once.get(action.action_id)
         if handle is None:
             return None
+        click = Clicked(action, delivery.digest)
         try:
             said = await guarded(lambda: handle(self._ctx, click), delivery)
         except UserFacingError as error:
             # Whether the request is remembered is not known, either.
             await self._ctx.remember(delivery.digest)
-            listener = self._clicks[click.action.action_id]
+            listener = self._clicks[action.action_id]
             said = Said(self._refused(error, listener, click, delivery))
         if said is None:
             return None

@@ -66,6 +66,20 @@ TRUST_TABLE = (
         "tests/bot/test_form.py",
     ),
     Mutant(
+        "a click in a modal is not read as one on a message",
+        "bot/click_payload.py",
+        "    view: NotRequired[None]\n",
+        "",
+        "tests/bot/test_click_payload.py",
+    ),
+    Mutant(
+        "of several actions of a click none is read",
+        "bot/click_payload.py",
+        "    actions: tuple[_Action]\n",
+        "    actions: tuple[_Action, ...]\n",
+        "tests/bot/test_click_payload.py",
+    ),
+    Mutant(
         "an interaction that the store did not record decides nothing",
         "bot/listeners/guarded.py",
         "if not delivery.is_recorded:",

@@ -81,7 +81,7 @@ class Place:
     kept: Sequence[KeptText] = ()
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Shown:
     loaded: Loaded
     policy: Policy
@@ -91,6 +91,8 @@ class _Shown:
     precomputations: dict[int, Precomputation] = field(
         default_factory=dict[int, Precomputation]
     )
+    # With which digest of its card that was tried last; None: never.
+    precomputed_as: str | None = None
 
     @property
     def size(self) -> int:
@@ -147,8 +149,9 @@ class AsShownService(PolicyService):
         # was read: by the moment of now it would look older than what scripts take.
         read_s = self._clock() - loaded.age_s
         shown = _Shown(loaded, policy, lasting, read_s, size)
-        if before is not None:
-            shown.precomputations.update(_still_precomputed(before, shown))
+        if before is not None and _is_as_before(before, shown):
+            shown.precomputations.update(before.precomputations)
+            shown.precomputed_as = before.precomputed_as
         self._by_id[approval.id] = shown
         self.bytes += shown.size
         self._make_room()
@@ -165,11 +168,8 @@ class AsShownService(PolicyService):
             self._forget(approval_id)
 
     def has_room(self) -> bool:
-        """Return False where reading ahead would push out what was just read.
-
-        Many approvals at once would else be read and computed one after the other, and
-        nearly all of them for nothing.
-        """
+        """Return False where reading ahead would push out what was just read."""
+        # Of many approvals at once nearly all would be read and computed for nothing.
         if self.bytes < _FULL * MOST_BYTES:
             return True
         oldest = next(iter(self._by_id.values()), None)
@@ -193,12 +193,13 @@ class AsShownService(PolicyService):
         """
         shown = self._shown(approval_id)
         keys = self._store.keys_of_approval(approval_id)
-        # A worker of this process would have to be offered the job.
-        if shown is None or keys is None or self._store.approvals.takers:
-            return
-        if len(shown.evaluated) > MOST_CALLS:
+        if shown is None or keys is None:
             return
         display, key = self._store.cards.display_of(approval_id), self._decision_key
+        shown.precomputed_as = display
+        # A worker of this process would have to be offered the job.
+        if self._store.approvals.takers or len(shown.evaluated) > MOST_CALLS:
+            return
         for index, evaluated in shown.evaluated.items():
             call, conn = Call(shown.loaded, index, evaluated, display), self._store.conn
             found = precompute(conn, keys, call, write_of, key=key)
@@ -208,6 +209,16 @@ class AsShownService(PolicyService):
                 self.bytes += _PRECOMPUTED
             shown.precomputations[index] = found
         self._make_room()
+
+    def not_precomputed(self) -> list[str]:
+        """Return what is to be precomputed, or again: its card was drawn since."""
+        display_of, policy = self._store.cards.display_of, self._policy()
+        return [
+            approval_id
+            for approval_id, shown in self._by_id.items()
+            if shown.policy is policy
+            and shown.precomputed_as != display_of(approval_id)
+        ]
 
     def precomputed(self, click: Click) -> Precomputation | None:
         """Return the precomputation of what a click is on, under the policy of now."""
@@ -340,15 +351,13 @@ def _with_own_requirement(item: Item, one: CurrentEvaluation) -> CurrentEvaluati
     return replace(one, policy_now=now.with_(requirement=own))
 
 
-def _still_precomputed(before: _Shown, now: _Shown) -> dict[int, Precomputation]:
-    """Return what would be precomputed alike: nothing has changed."""
-    if before.policy is not now.policy or before.loaded.stored != now.loaded.stored:
-        return {}
-    return {
-        index: one
-        for index, one in before.precomputations.items()
-        if one.call.evaluated == now.evaluated.get(index)
-    }
+def _is_as_before(before: _Shown, now: _Shown) -> bool:
+    """Return whether all would be precomputed alike: nothing has changed."""
+    return (
+        before.policy is now.policy
+        and before.loaded.stored == now.loaded.stored
+        and before.evaluated == now.evaluated
+    )
 
 
 def write_of(

@@ -33,6 +33,9 @@ PAUSE_S: Final = 0.3
 """Between an event and the reading. A process that draws the card has kept the record
 by then and does not read it twice; before, nobody has seen the card."""
 
+_MOST_AGAIN = 100
+"""Of how many approvals that is done in one look which were drawn or changed since."""
+
 _BLOCK_MS = 1_000
 _RETRY_S = 1.0
 
@@ -129,6 +132,8 @@ class ReadingAhead(PolicyService):
         for event in opened:
             if self._is_opened(event):
                 await self._read(event.approval, quiet)
+        for approval_id in self._kept.not_precomputed()[:_MOST_AGAIN]:
+            await self._precompute(approval_id, quiet)
 
     def _is_opened(self, event: Event) -> bool:
         is_opened = event.name is EventName.APPROVAL_OPENED

@@ -303,10 +303,24 @@ AS_SHOWN_TABLE = (
         "tests/service/test_as_shown_memory.py",
     ),
     Mutant(
+        "precomputed: again where the card was drawn since",
+        "gateway/service/as_shown.py",
+        "shown.precomputed_as != display_of(approval_id)",
+        "shown.precomputed_as is None",
+        "tests/service/test_reading_ahead.py",
+    ),
+    Mutant(
+        "precomputed: tried once",
+        "gateway/service/as_shown.py",
+        "        shown.precomputed_as = display\n",
+        "",
+        "tests/service/test_reading_ahead.py",
+    ),
+    Mutant(
         "precomputed: not of a card of many calls",
         "gateway/service/as_shown.py",
-        "        if len(shown.evaluated) > MOST_CALLS:\n",
-        "        if False:\n",
+        " or len(shown.evaluated) > MOST_CALLS:",
+        ":",
         "tests/service/test_as_shown_memory.py",
     ),
     Mutant(

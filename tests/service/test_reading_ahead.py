@@ -308,3 +308,56 @@ async def test_what_another_tenant_opened_is_not_read(
     await look(other)
 
     assert other.as_shown.find(click.approval) is None
+
+
+async def test_a_card_that_is_drawn_later_is_precomputed_again(
+    harness: ServiceHarness, worker: ReviewService
+) -> None:
+    """A decision says what its person saw, and Slack takes its time with a card."""
+    click, keys = await opened(harness, "t1"), harness.store.keys_of_tenant("default")
+    await look(worker)
+    before = worker.as_shown.precomputed(click)
+    assert before
+    assert not before.call.is_meant_by(click.with_(display_digest="sha256:1"))
+    await harness.store.cards.posted(keys, click.approval, channel="C0", ts="1.0")
+    await harness.store.cards.shown(
+        keys, click.approval, tenant="default", rev=1, display_digest="sha256:1"
+    )
+
+    await look(worker)
+
+    seen = worker.as_shown.precomputed(click)
+    assert seen
+    assert seen.call.is_meant_by(click.with_(display_digest="sha256:1"))
+    assert worker.as_shown.not_precomputed() == []
+
+
+async def test_what_was_shown_anew_is_precomputed_again(
+    harness: ServiceHarness, worker: ReviewService
+) -> None:
+    click = await opened(harness, "t1")
+    await look(worker)
+    await harness.reviews.times.extend(click.approval, ANA)
+    await worker.read_as_of_now(click.approval)
+    assert worker.as_shown.precomputed(click) is None
+
+    await look(worker)
+
+    assert worker.as_shown.precomputed(click)
+
+
+async def test_what_cannot_be_precomputed_is_tried_once(
+    harness: ServiceHarness, worker: ReviewService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await harness.submit(("wire_money", {"amount": 7}))
+    tried, plain = list[str](), worker.as_shown.precompute
+
+    def precompute(approval_id: str) -> None:
+        tried.append(approval_id)
+        plain(approval_id)
+
+    monkeypatch.setattr(worker.as_shown, "precompute", precompute)
+    for _ in range(3):
+        await look(worker)
+
+    assert len(tried) == 1

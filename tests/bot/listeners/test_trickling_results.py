@@ -12,6 +12,7 @@ from tests.bot.bot_stack import CHANNEL, POLICY, Stack, has_button, says
 from tests.bot.listeners.test_batches_and_doubt import worker_dies
 from tests.bot.readable import readable
 from tests.conftest import eventually
+from twokey.bot.delivery import failure_replies
 from twokey.bot.ids import Action
 from twokey.gateway.approvals.batch_deciding import indexes_in
 from twokey.gateway.approvals.record import approval_of
@@ -25,6 +26,12 @@ from twokey.gateway.service.proposals import MAX_BATCH
 pytestmark = pytest.mark.usefixtures("late_urls")
 
 ASKS = POLICY.replace("  process_refund:\n", "  process_refund:\n    on_failure: ask\n")
+
+
+@pytest.fixture
+def told_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no failure wait long for others to share its reply."""
+    monkeypatch.setattr(failure_replies, "HOLD_S", 0.1)
 
 
 def refunds(count: int = MAX_BATCH) -> list[tuple[str, JsonObject]]:
@@ -123,6 +130,7 @@ async def test_many_failures_are_told_in_few_replies_that_name_each_call(
     assert sorted(indexes_in(ranges)) == [*range(1, 31)]
 
 
+@pytest.mark.usefixtures("told_soon")
 async def test_one_failure_and_one_doubt_are_three_updates(stack: Stack) -> None:
     stack.policy = load_policy(ASKS, "policy.yml")
     async with stack.running():
@@ -144,6 +152,7 @@ async def test_one_failure_and_one_doubt_are_three_updates(stack: Stack) -> None
         assert "*1 of 99 may have run:* #51" in text
 
 
+@pytest.mark.usefixtures("told_soon")
 async def test_when_all_calls_fail_people_can_answer_the_first_at_once(
     stack: Stack,
 ) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
 
@@ -15,6 +16,9 @@ from aiohttp.http import RawRequestMessage
 logger = logging.getLogger(__name__)
 
 _UNREAD_BYTES = 32 * 1024
+
+STOP_BODY_S = 2.0
+"""How long a server that stops waits for bodies of which the header has come."""
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 ErrorAnswer = Callable[[int, str], web.Response]
@@ -93,6 +97,8 @@ class GuardedServer(web.Server):
         # Connections without a complete request, oldest first, each with the timer that
         # closes it.
         self._waiting: dict[web.RequestHandler, asyncio.TimerHandle | None] = {}
+        # Connections in the middle of a body, each with what tells the end of it.
+        self._bodies: dict[web.RequestHandler, asyncio.Future[None]] = {}
 
     def __call__(self) -> web.RequestHandler:
         """Return what speaks to one connection."""
@@ -124,6 +130,27 @@ class GuardedServer(web.Server):
         self._stop_clock(handler)
         self._waiting.pop(handler, None)
 
+    def pre_shutdown(self) -> None:
+        """Close connections, but for those in the middle of a body.
+
+        On a connection that is closed, aiohttp answers what has come whole and drops
+        what comes, so a body would be waited for in vain for as long as it may take.
+        """
+        for connection in self.connections:
+            if connection not in self._bodies:
+                connection.close()
+
+    async def shutdown(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 - as in aiohttp
+        """Answer what is being received and answered; then close all connections."""
+        if self._bodies:
+            await asyncio.wait([*self._bodies.values()], timeout=STOP_BODY_S)
+        for connection in [*self._bodies]:
+            logger.warning("%s.closed why=stopping", self._name)
+            if connection.transport is not None:
+                connection.transport.abort()
+        super().pre_shutdown()
+        await super().shutdown(timeout)
+
     async def _received(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer a request whose header came whole, once its body did too."""
         connection = request.protocol
@@ -139,7 +166,10 @@ class GuardedServer(web.Server):
     async def _answered(self, request: web.BaseRequest) -> web.StreamResponse:
         if request.content.is_eof():
             self._waiting.pop(request.protocol, None)
-        refused = await self._refused_or_read(request)
+            refused = await self._refused_or_read(request)
+        else:
+            with self._receiving(request.protocol):
+                refused = await self._refused_or_read(request)
         if refused is not None:
             return refused
         self._waiting.pop(request.protocol, None)
@@ -174,6 +204,15 @@ class GuardedServer(web.Server):
         except web.HTTPRequestEntityTooLarge:
             return self._closing(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
         return None
+
+    @contextmanager
+    def _receiving(self, connection: web.RequestHandler) -> Generator[None]:
+        done = self._bodies[connection] = self._loop.create_future()
+        try:
+            yield
+        finally:
+            del self._bodies[connection]
+            done.set_result(None)
 
     def _made_room(self) -> bool:
         for oldest in self._waiting:

@@ -1,0 +1,107 @@
+"""A server that stops answers what is on its way, and waits for nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+
+import pytest
+from aiohttp import web
+
+from twokey.gateway import guarded_server
+from twokey.gateway.guarded_server import GuardedServer, Limits
+
+HANGS_S = 60.0
+"""How long anything may take here at most; it bounds a hang."""
+BODY = b"x" * 1000
+HEAD = f"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: {len(BODY)}\r\n\r\n".encode()
+
+
+@dataclass
+class Served:
+    """A server, and a connection to it."""
+
+    runner: web.ServerRunner
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    admitted: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def stop(self) -> None:
+        """Stop as a process does."""
+        async with asyncio.timeout(HANGS_S):
+            await self.runner.cleanup()
+
+    async def answer(self) -> bytes:
+        """Return everything that is answered, until the connection ends."""
+        async with asyncio.timeout(HANGS_S):
+            return await self.reader.read()
+
+
+@asynccontextmanager
+async def serving() -> AsyncGenerator[Served]:
+    """Serve what answers with the length of a body."""
+
+    async def admit(_: web.BaseRequest) -> int:
+        served.admitted.set()
+        return len(BODY)
+
+    async def handle(request: web.BaseRequest) -> web.StreamResponse:
+        return web.Response(text=f"{len(await request.read())} bytes")
+
+    # A body that is waited for ends the request long after the test gave up.
+    limits = Limits(body_s=10 * HANGS_S)
+    server = GuardedServer(handle, limits, name="api", admit=admit)
+    runner = web.ServerRunner(server, shutdown_timeout=10 * HANGS_S)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    streams = await asyncio.open_connection(*runner.addresses[0][:2])
+    served = Served(runner, *streams)
+    try:
+        yield served
+    finally:
+        served.writer.transport.abort()
+        await served.stop()
+
+
+async def test_a_body_that_comes_during_a_stop_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(guarded_server, "STOP_BODY_S", HANGS_S)
+    async with serving() as served:
+        served.writer.write(HEAD + BODY[:-1])
+        await served.admitted.wait()
+
+        stopping = asyncio.create_task(served.stop())
+        # Two turns of the loop and more: connections are closed after the first.
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert not stopping.done()
+        served.writer.write(BODY[-1:])
+        answer = await served.answer()
+        await stopping
+
+    assert b" 200 " in answer
+    assert answer.endswith(b"1000 bytes")
+
+
+async def test_a_body_that_does_not_come_holds_up_no_stop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(guarded_server, "STOP_BODY_S", 0.01)
+    async with serving() as served:
+        served.writer.write(HEAD + BODY[:-1])
+        await served.admitted.wait()
+
+        await served.stop()
+
+        with suppress(ConnectionError):
+            assert not await served.answer()
+
+
+async def test_a_connection_without_a_request_is_closed_at_once() -> None:
+    async with serving() as served:
+        await served.stop()
+
+        assert not await served.answer()

@@ -8,7 +8,7 @@ one event loop, and drawing one card takes longer than answering several clicks.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
 
 QUIET_S = 0.01
@@ -18,9 +18,18 @@ ELSEWHERE_S = 0.05
 """The same where other processes answer: what they did is read from the outbox, and is
 some milliseconds old by then."""
 
+LOOK_S = 0.02
+"""How often is looked there for more of them meanwhile."""
+
 AT_MOST_S = 1.0
 """How long cards wait at most. From then on they are drawn beside the answers, until
 there is a quiet moment: a load that never pauses must not keep cards as they were."""
+
+Look = Callable[[], Awaitable[bool]]
+"""Returns whether somebody clicked at another process since it was asked last."""
+
+Gather = Callable[[Look], Awaitable[None]]
+"""Waits until there is time to read what happened."""
 
 
 class ClicksFirst:
@@ -72,13 +81,15 @@ class ClicksFirst:
         while wait_s := self.wait_s():  # noqa: ASYNC110 - an event would be set every click
             await asyncio.sleep(wait_s)
 
-    async def gather(self) -> None:
-        """Let clicks of other processes come together that are read in one go.
+    async def gather(self, look: Look) -> None:
+        """Wait until nobody clicks at other processes; then read what they did.
 
-        Shorter than `quiet`: who reads of them is the one who notes them.
+        To read and check events takes more time than to see that there are some.
         """
-        if self.wait_s():
-            await asyncio.sleep(QUIET_S)
+        while wait_s := self.wait_s():
+            await asyncio.sleep(min(wait_s, LOOK_S))
+            if await look():
+                self.answered_elsewhere()
 
 
 class _Counting:
@@ -94,5 +105,5 @@ class _Counting:
         self._ended()
 
 
-async def at_once() -> None:
+async def at_once(*_asked: object) -> None:
     """Wait for nothing, where nobody is answered."""

@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from twokey.bot.clicks_first import at_once
+from twokey.bot.clicks_first import Gather, at_once
 from twokey.bot.delivery import redacting
 from twokey.bot.delivery.feed import Feed
 from twokey.bot.delivery.metrics_reports import LOOK_S
@@ -81,7 +81,7 @@ class Publisher:
         report: Callable[[], Awaitable[None]],
         on_events: Callable[[], None] = lambda: None,
         quiet: Callable[[], Awaitable[None]] = at_once,
-        gather: Callable[[], Awaitable[None]] = at_once,
+        gather: Gather = at_once,
         clicked: Callable[[], None] = lambda: None,
         redact: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
@@ -220,7 +220,7 @@ class Publisher:
         while not term.is_over:
             term.scheduler.changed.set()
             # Not after each click: what comes meanwhile is read in one go.
-            await self._gather()
+            await self._gather(self._outbox.has_new_click)
             if await term.feed.read_new():
                 term.happened.set()
                 self._on_events()

@@ -162,7 +162,7 @@ def publishers_of(  # noqa: PLR0913 - what a bot is made of
             on_events=home.changed.set,
             quiet=first.quiet,
             # Who answers knows of each click before it is in the outbox.
-            gather=first.quiet if answers else first.gather,
+            gather=(lambda _look: first.quiet()) if answers else first.gather,
             clicked=(lambda: None) if answers else first.answered_elsewhere,
             redact=redactor(card_publisher),
         )

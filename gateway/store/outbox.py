@@ -44,9 +44,12 @@ logger = logging.getLogger(__name__)
 _OPENED = f'"{EventName.APPROVAL_OPENED}"'.encode()
 _APPROVAL = re.compile(rb'"approval":"([^"]+)"')
 """Which approval an event is about. No text can hold it: its quotes are escaped."""
-
+_CLICKED = b'"request_digest":"s'
+"""In an event of what somebody did in Slack, for the same reason."""
 
 _PARSED_AT_ONCE = 20
+_LOOKED_AT = 20
+"""At how many of the newest events one look for a click looks."""
 
 
 class Changes(NamedTuple):
@@ -85,7 +88,7 @@ class Outbox:
         self._keys = keys
         self.reader = reader
         self.corrupt = 0
-        self._taken = "0-0"
+        self._taken = self._looked = "0-0"
 
     async def prepare(self) -> None:
         """Create this reader's group unless it is there, from the first event on."""
@@ -184,6 +187,21 @@ class Outbox:
         )
         found = entries(reply)
         return found[0].id if found else "0-0"
+
+    async def has_new_click(self) -> bool:
+        """Return whether somebody clicked since the last look; nothing is taken.
+
+        Only the newest events are looked at, and none is checked: who acts on one reads
+        it by `take`.
+        """
+        last = max(self._taken, self._looked, key=entry_id)
+        reply = await self._conn.command(
+            "XREVRANGE", self._keys.outbox, "+", f"({last}", "COUNT", _LOOKED_AT
+        )
+        if not (found := entries(reply)):
+            return False
+        self._looked = found[0].id
+        return any(_CLICKED in self._body(entry) for entry in found)
 
     async def tail(
         self, after: str, *, block_ms: int, limit: int = 500

@@ -12,7 +12,13 @@ import pytest
 from tests.bot.bot_stack import CHANNEL, Stack
 from twokey.bot import app
 from twokey.bot.app import SlackBot
-from twokey.bot.clicks_first import AT_MOST_S, ELSEWHERE_S, QUIET_S, ClicksFirst
+from twokey.bot.clicks_first import (
+    AT_MOST_S,
+    ELSEWHERE_S,
+    LOOK_S,
+    QUIET_S,
+    ClicksFirst,
+)
 from twokey.bot.ids import Action
 from twokey.bot.worker import Part, Worker
 from twokey.gateway.approvals.decisions import Outcome
@@ -164,13 +170,57 @@ def test_clicks_elsewhere_hold_up_cards_for_a_bounded_time(
     assert first.wait_s() == 0
 
 
-async def test_who_reads_of_clicks_waits_less_than_who_draws_cards() -> None:
-    first = ClicksFirst(asyncio.get_running_loop().time)
+@pytest.mark.parametrize("clicks", [0, 3])
+async def test_what_others_did_is_read_once_nobody_clicks_there(
+    monkeypatch: pytest.MonkeyPatch, clicks: int
+) -> None:
+    clock, looks = Clock(), list[bool]()
+    first = ClicksFirst(clock)
+
+    async def asleep(seconds: float) -> None:
+        clock.now += seconds
+
+    async def look() -> bool:
+        looks.append(len(looks) < clicks)
+        return looks[-1]
+
+    monkeypatch.setattr(asyncio, "sleep", asleep)
     first.answered_elsewhere()
+    began_s = clock.now
 
-    await first.gather()
+    await first.gather(look)
 
-    assert first.wait_s() > 0
+    assert looks[:clicks] == [True] * clicks
+    assert not any(looks[clicks:])
+    assert clock.now - began_s == pytest.approx(clicks * LOOK_S + ELSEWHERE_S)
+
+
+async def test_what_others_did_is_read_after_a_while_although_they_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = Clock()
+    first = ClicksFirst(clock)
+
+    async def asleep(seconds: float) -> None:
+        clock.now += seconds
+
+    async def look() -> bool:
+        return True
+
+    monkeypatch.setattr(asyncio, "sleep", asleep)
+    first.answered_elsewhere()
+    began_s = clock.now
+
+    await first.gather(look)
+
+    assert clock.now - began_s == pytest.approx(AT_MOST_S)
+
+
+async def test_nobody_looks_for_clicks_while_there_are_none() -> None:
+    async def look() -> bool:
+        pytest.fail("looked")
+
+    await ClicksFirst(Clock()).gather(look)
 
 
 async def test_a_publisher_lets_clicks_at_other_processes_go_first(

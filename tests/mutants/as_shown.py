@@ -352,6 +352,20 @@ AS_SHOWN_TABLE = (
         "tests/bot/test_clicks_first.py",
     ),
     Mutant(
+        "clicks first: who publishes sees that others go on clicking elsewhere",
+        FIRST,
+        "            if await look():\n",
+        "            if not await look():\n",
+        "tests/bot/test_clicks_first.py",
+    ),
+    Mutant(
+        "clicks first: a click behind other events is seen",
+        "gateway/store/outbox.py",
+        "return any(_CLICKED in self._body(entry) for entry in found)",
+        "return _CLICKED in self._body(found[0])",
+        "tests/store/test_outbox_changes.py",
+    ),
+    Mutant(
         "clicks first: a look at all that waits leaves time for clicks",
         "gateway/service/reviews.py",
         "        await quiet()\n",

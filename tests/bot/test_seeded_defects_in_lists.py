@@ -9,7 +9,13 @@ import pytest
 
 from tests.bot import test_seeded_defects
 from tests.bot.bot_stack import CHANNEL, Stack, says
-from tests.bot.listeners.test_review_together import confirmed, home, home_of, results
+from tests.bot.listeners.test_review_together import (
+    confirmed,
+    home,
+    home_of,
+    results,
+    reviewing,
+)
 from tests.bot.test_seeded_defects import look, names, shown
 from twokey.bot.ids import Action
 from twokey.gateway.approvals.events import EventName
@@ -156,9 +162,7 @@ async def test_reviewed_together_with_others_it_counts_among_them(
     seeded, _ = await shown(stack)
     async with stack.running():
         real = await stack.refund(amount=890, order_id="78291")
-        ana = await home(stack, shows="Review 2 together")
-        await ana.act_in_home(Action.REVIEW)
-        await ana.wait_for_view(lambda view: "890" in json.dumps(view))
+        ana = await reviewing(stack, count=2)
         await confirmed(ana, {})
 
         told = await results(ana)

@@ -25,7 +25,13 @@ PATHS = [
 ]
 ODD: list[Any] = [
     *(None, "", "x", " ", 0, 1.5, True, [], {}, ["x"], {"id": "Z"}, [{}, {}]),
-    *({"id": ""}, {"value": "v"}, {"type": "home", "id": "V1", "hash": "h"}, "é\x00"),
+    *(
+        [CLICK["actions"][0]] * 2,
+        {"id": ""},
+        {"value": "v"},
+        {"type": "home", "id": "V1", "hash": "h"},
+        "é\x00",
+    ),
 ]
 
 

@@ -238,7 +238,8 @@ class AsShownService(PolicyService):
         Raises:
             StoreUnavailable: when it is not known to be written.
         """
-        shown, precomputation = self._shown(click.approval), self.precomputed(click)
+        shown = self._shown(click.approval)
+        precomputation = shown.precomputations.get(click.index) if shown else None
         # A worker that came since then would have to be offered the job, too.
         if shown is None or precomputation is None or self._store.approvals.takers:
             return False

@@ -166,7 +166,8 @@ class Connection:
             NotConfirmed: when replicas did not confirm it; it may be kept.
         """
         words: tuple[Argument, ...] = (len(keys), *keys, *args)
-        with self._errors(writes=writes):
+        # As `_errors` does, without its generator: each click runs a script.
+        try:
             try:
                 sha = _digest(source)
                 reply = await self._run(("EVALSHA", sha, *words), keys, writes=writes)
@@ -174,6 +175,8 @@ class Connection:
                 # After a flush or a failover. Safe to repeat: nothing was run.
                 # By EVAL: between SCRIPT LOAD and EVALSHA it may be forgotten again.
                 reply = await self._run(("EVAL", source, *words), keys, writes=writes)
+        except (RedisError, OSError) as error:
+            raise unavailable(error, self._hint, writes=writes) from error
         return cast("list[Reply]", reply)
 
     async def confirm(self, key: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from functools import lru_cache
 
 from pydantic import model_validator
 
@@ -58,6 +59,8 @@ def paused(agent: str) -> str:
     return f"paused {agent}"
 
 
+# Remembered: each click and each call that starts asks for those of its tool.
+@lru_cache(maxsize=1024)
 def names_of(agent: str, *tools: str) -> tuple[str, ...]:
     """Return the names of every freeze that stops these tools of an agent.
 

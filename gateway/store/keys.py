@@ -71,6 +71,7 @@ _APPROVAL_ID = re.compile(r"ap_(?P<shard>s[0-9]{1,4})_(?P<random>[0-9a-f]{32})")
 _RUN_ID = re.compile(r"run_(?P<shard>s[0-9]{1,4})_[0-9a-f]+")
 
 
+@lru_cache(maxsize=256)
 def shard_of_tenant(tenant: str, shards: int) -> str:
     """Return the shard's name, such as ``s0``, for a tenant."""
     # crc32 and not hash(), which differs from process to process.
@@ -390,6 +391,8 @@ def _half(turn_key: str) -> str:
 
 
 # Each turn uses a dozen keys of the same few names.
+@lru_cache(maxsize=1024)
+# Remembered: each click asks for those of its tenant several times.
 @lru_cache(maxsize=1024)
 def _hashed(*parts: str) -> str:
     # Hashed, because names come from outside: they may be long, or hold the braces of a

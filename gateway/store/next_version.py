@@ -35,7 +35,10 @@ from twokey.gateway.store.record_heads import following, sealed, with_format
 from twokey.gateway.store.record_seals import SEAL, RecordSeals, Stored
 from twokey.gateway.store.record_texts import changed_texts
 from twokey.gateway.store.resume_jobs import job_text
+from twokey.gateway.store.script import Script
 from twokey.gateway.store.windows import as_rows
+
+CHANGE = Script("change")
 
 
 @dataclass(frozen=True)

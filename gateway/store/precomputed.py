@@ -14,6 +14,7 @@ from typing import cast
 from pydantic_core import to_json
 
 from twokey.gateway.approvals.record import Approval
+from twokey.gateway.store.agent_load import FAILED_MS
 from twokey.gateway.store.atomic_write import Assumed
 from twokey.gateway.store.audit_seals import entry_seal
 from twokey.gateway.store.connection import Connection
@@ -26,8 +27,9 @@ from twokey.gateway.store.filling import (
     pieces_of,
 )
 from twokey.gateway.store.freeze_list import compared
-from twokey.gateway.store.keys import KeptText, Keys
+from twokey.gateway.store.keys import KEEP_MS, KeptText, Keys
 from twokey.gateway.store.next_version import (
+    CHANGE,
     Unsealed,
     assumptions,
     script_keys_of,
@@ -36,12 +38,14 @@ from twokey.gateway.store.next_version import (
 from twokey.gateway.store.precedents import seal_of_body
 from twokey.gateway.store.record_seals import (
     SEAL,
-    RecordSeals,
     Stored,
     content_of,
     row,
+    seal_of_content,
     sealed_names,
 )
+from twokey.gateway.store.resume_jobs import NO_OFFER
+from twokey.gateway.store.script import Prepared
 from twokey.gateway.store.templates import (
     Moment,
     NotLearned,
@@ -80,7 +84,7 @@ class Precomputed:
 
     Attributes:
         before: the version.
-        script_keys: keys of the change, by their names in its script.
+        script: writes it, given what it is told.
         _places: what its texts say of a moment.
         _document: what the script is told but for what is of the moment: JSON without
             its last brace.
@@ -92,7 +96,7 @@ class Precomputed:
     """
 
     before: Approval
-    script_keys: Mapping[str, str]
+    script: Prepared
     _places: Filling
     _document: Fill
     _texts: Mapping[str, Fill]
@@ -113,7 +117,7 @@ class Precomputed:
             for one in self._content
         ]
         content = content_of(rows, self._pinned)
-        seal = RecordSeals(conn).of_content(before.id, content)
+        seal = seal_of_content(conn, before.id, content)
         made = [seal.hex()]
         made += [
             entry_seal(conn, keys, fill(texts), rev=rev) for fill, rev in self._events
@@ -154,7 +158,7 @@ def precomputed(
     except NotLearned:
         return None
     return _compiled(
-        before, one.stored, script_keys_of(keys, before), told, found,
+        before, one.stored, _script(keys, before), told, found,
         cast("list[_Event]", events), cast("list[_Precedent]", precedents),
     )  # fmt: skip
 
@@ -162,7 +166,7 @@ def precomputed(
 def _compiled(
     before: Approval,
     after: Stored,
-    script_keys: Mapping[str, str],
+    script: Prepared,
     told: Mapping[str, object],
     fields: Mapping[str, str | bool | Template],
     events: Sequence[_Event],
@@ -185,7 +189,7 @@ def _compiled(
     texts = {name: one for name, one in fields.items() if isinstance(one, Template)}
     return Precomputed(
         before,
-        script_keys,
+        script,
         filling,
         filling.compiled(json_pieces(without_empty(document))[:-1]),
         {name: filling.compiled(one.pieces) for name, one in texts.items()},
@@ -196,6 +200,17 @@ def _compiled(
         after.pinned,
         [(filling.compiled(pieces_of(body)), rev) for body, rev in events],
         [(filling.compiled(pieces_of(body)), key, call) for key, call, body in bodies],
+    )
+
+
+def _script(keys: Keys, before: Approval) -> Prepared:
+    return CHANGE.prepared(
+        "change",
+        **script_keys_of(keys, before),
+        thread=NO_OFFER.thread,
+        failed_ms=FAILED_MS,
+        keep_ms=KEEP_MS,
+        taker=NO_OFFER.taker,
     )
 
 

@@ -21,7 +21,7 @@ from twokey.gateway.store.connection import fields, milliseconds
 from twokey.gateway.store.jobs import Job
 from twokey.gateway.store.keys import KEEP_MS, Keys
 from twokey.gateway.store.listed_members import ListedMembers
-from twokey.gateway.store.next_version import script_keys
+from twokey.gateway.store.next_version import CHANGE, script_keys
 from twokey.gateway.store.record_encryption import DATA_KEY
 from twokey.gateway.store.record_seals import (
     QUARANTINE_SEAL,
@@ -30,7 +30,6 @@ from twokey.gateway.store.record_seals import (
 )
 from twokey.gateway.store.security_events import SecurityEvents
 from twokey.gateway.store.turn_opening import Listed
-from twokey.gateway.store.writing import CHANGE
 
 
 class ForgedRecords:

@@ -88,7 +88,7 @@ class RecordSeals:
 
     def of_content(self, approval_id: str, content: bytes) -> bytes:
         """Return the seal of what `content_of` made of a record."""
-        return self._keys.make(_RECORD, (approval_id,), content)
+        return seal_of_content(self._conn, approval_id, content)
 
     def of_moment(self, approval_id: str, field: str, at: str) -> bytes:
         """Return the seal of a moment that stands in a field of its own."""
@@ -121,6 +121,12 @@ class RecordSeals:
     def _is_moment(self, approval_id: str, head: Fields, name: str, seal: str) -> bool:
         at, made = head.get(name, b""), head.get(seal, b"")
         return self._keys.is_valid(made, name, (approval_id,), at)
+
+
+def seal_of_content(conn: Connection, approval_id: str, content: bytes) -> bytes:
+    """Return the seal of what `content_of` made of a record."""
+    known = seal_keys(conn.secrets, Purpose.RECORDS)
+    return known.make(_RECORD, (approval_id,), content)
 
 
 def _content(stored: Stored) -> bytes:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
@@ -53,6 +54,25 @@ class Script:
         self._plain = _SHEBANG + with_called(shared, rest)
         fenced = _read("fence") + rest
         self._fenced = _SHEBANG + with_called(shared, fenced) if is_fenced else ""
+
+    def prepared(
+        self, last: str, /, **values: Argument | Sequence[Argument]
+    ) -> Prepared:
+        """Return it with all values but one argument, for who runs it often.
+
+        Raises:
+            TypeError: when they are not those that the header names, or it is fenced.
+        """
+        wrong = {*values, last} ^ self._names
+        if wrong or last in values or self._fenced:
+            raise TypeError(f"{self.name}.lua cannot be prepared but for {last!r}")
+        keys = cast("list[str]", _flat(self.keys, values))
+        place = self.args.index(last)
+        before, after = (
+            _flat(names, values)
+            for names in (self.args[:place], self.args[place + 1 :])
+        )
+        return Prepared(self._plain, keys, before, after, self._writes)
 
     async def __call__(
         self, conn: Connection, /, **values: Argument | Sequence[Argument]
@@ -99,6 +119,22 @@ def with_called(shared: str, rest: str) -> str:
             kept.append(part)
             code += part
     return "".join(reversed(kept)) + rest
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A script with all of its values but one, checked and in their order."""
+
+    _source: str
+    _keys: Sequence[str]
+    _before: Sequence[Argument]
+    _after: Sequence[Argument]
+    _writes: bool
+
+    async def __call__(self, conn: Connection, value: Argument) -> list[Reply]:
+        """Run it as a `Script` with this value."""
+        args = [*self._before, value, *self._after]
+        return await conn.evalsha(self._source, self._keys, args, writes=self._writes)
 
 
 def texts(records: Iterable[Record]) -> str:

@@ -50,9 +50,9 @@ def is_plain(moment: Moment) -> bool:
     An empty one is often left out there, and then stands nowhere.
     """
     texts = [moment.team, moment.user, moment.name, moment.request]
-    return all(texts) and not any(
-        one.isprintable() is False or '"' in one or "\\" in one for one in texts
-    )
+    together = "".join(texts)
+    is_as_it_is = together.isprintable() and '"' not in together
+    return all(texts) and is_as_it_is and "\\" not in together
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,13 +12,12 @@ from twokey.gateway.store.audit_seals import event_texts
 from twokey.gateway.store.connection import Connection, Reply, number, text
 from twokey.gateway.store.handover import NOBODY, Takers
 from twokey.gateway.store.keys import KEEP_MS, Keys
-from twokey.gateway.store.next_version import moves, script_keys_of
+from twokey.gateway.store.next_version import CHANGE, moves, script_keys_of
 from twokey.gateway.store.precomputed import Beside, Precomputed
-from twokey.gateway.store.resume_jobs import NO_OFFER, Offer, offered
+from twokey.gateway.store.resume_jobs import Offer, offered
 from twokey.gateway.store.script import Script
 from twokey.gateway.store.templates import Moment
 
-CHANGE = Script("change")
 FENCED_CHANGE = Script("change", is_fenced=True)
 CHANGE_MANY = Script("change_many")
 
@@ -74,7 +73,7 @@ async def write_precomputed(
     if conn.encrypts:
         return None
     told, seal = what.told(conn, keys, moment, beside)
-    reply = await _sent(CHANGE, conn, what.script_keys, told, NO_OFFER)
+    reply = await what.script(conn, told)
     return (number(reply[1]), seal) if text(reply[0]) == "done" else None
 
 

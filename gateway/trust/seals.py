@@ -80,10 +80,12 @@ def seal_keys(secrets: tuple[bytes, ...], purpose: Purpose) -> SealKeys:
 def _message(label: str, place: Sequence[str | bytes], content: bytes) -> bytes:
     # With its length before each part, the number of parts before all of them: no two
     # places and contents give the same bytes.
-    parts = [label.encode()]
-    parts += [one if isinstance(one, bytes) else one.encode() for one in place]
-    named = b"".join([b"%d:%b" % (len(part), part) for part in parts])
-    return b"twokey/v1/seal\x00%d:%b%b" % (len(parts), named, content)
+    part = label.encode()
+    message = b"twokey/v1/seal\x00%d:%d:%b" % (1 + len(place), len(part), part)
+    for one in place:
+        part = one.encode() if isinstance(one, str) else one
+        message += b"%d:%b" % (len(part), part)
+    return message + content
 
 
 def _mac(key: bytes, message: bytes) -> bytes:

@@ -19,8 +19,8 @@ SEALED_TABLE = (
     Mutant(
         "a seal names its kind",
         "gateway/trust/seals.py",
-        "parts = [label.encode()]",
-        'parts = [b""]',
+        "    part = label.encode()\n",
+        '    part = b""\n',
         SEALS,
     ),
     Mutant(

@@ -43,6 +43,38 @@ async def test_a_value_that_the_header_does_not_name_is_refused(store: Store) ->
         await Script("requeue")(store.conn, retry="a", jobs="b", limits=1)
 
 
+async def test_a_prepared_script_runs_as_it_does_with_all_of_its_values(
+    store: Store,
+) -> None:
+    nonce = {"retry": "tk:{s0}:a", "jobs": "tk:{s0}:b"}
+    requeue = Script("requeue")
+
+    prepared = requeue.prepared("limit", **nonce)
+
+    assert await prepared(store.conn, 5) == await requeue(store.conn, **nonce, limit=5)
+
+
+@pytest.mark.parametrize(
+    ("last", "values"),
+    [
+        ("limit", {"retry": "a"}),
+        ("limit", {"retry": "a", "jobs": "b", "limit": 1}),
+        ("limits", {"retry": "a", "jobs": "b", "limit": 1}),
+    ],
+)
+def test_a_script_is_prepared_with_what_its_header_names(
+    last: str, values: dict[str, str | int]
+) -> None:
+    with pytest.raises(TypeError, match=r"requeue\.lua cannot be prepared"):
+        Script("requeue").prepared(last, **values)
+
+
+def test_a_fenced_script_is_not_prepared() -> None:
+    """It is told of the leases of the moment in which it runs."""
+    with pytest.raises(TypeError, match="cannot be prepared"):
+        Script("requeue", is_fenced=True).prepared("limit", retry="a", jobs="b")
+
+
 @pytest.mark.parametrize("name", FILES)
 def test_a_script_declares_its_keys_and_its_answers(name: str) -> None:
     lines = (LUA / f"{name}.lua").read_text(encoding="utf-8").splitlines()

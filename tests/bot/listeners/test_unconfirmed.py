@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -12,7 +13,8 @@ from twokey.bot.ids import Action
 from twokey.bot.listeners import router
 from twokey.gateway.errors import NotConfirmed
 from twokey.gateway.store import writing
-from twokey.gateway.store.connection import Connection, Reply
+from twokey.gateway.store.connection import Argument, Connection, Reply
+from twokey.gateway.store.script import Prepared
 
 
 @pytest.fixture(autouse=True)
@@ -22,17 +24,26 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def unconfirmed(patch: pytest.MonkeyPatch, *, times: int, is_kept: bool) -> list[int]:
     """Let replicas confirm nothing so many times; return what counts the writes."""
-    change, tries = writing.CHANGE, list[int]()
+    change, prepared, tries = writing.CHANGE, Prepared.__call__, list[int]()
 
-    async def tried(conn: Connection, **values: Any) -> list[Reply]:
+    async def tried(write: Callable[[], Awaitable[list[Reply]]]) -> list[Reply]:
         tries.append(1)
         is_late = len(tries) <= times
-        reply = [] if is_late and not is_kept else await change(conn, **values)
+        reply = [] if is_late and not is_kept else await write()
         if is_late:
             raise NotConfirmed
         return reply
 
-    patch.setattr(writing, "CHANGE", tried)
+    async def as_it_comes(conn: Connection, **values: Any) -> list[Reply]:
+        return await tried(lambda: change(conn, **values))
+
+    async def as_precomputed(
+        what: Prepared, conn: Connection, value: Argument
+    ) -> list[Reply]:
+        return await tried(lambda: prepared(what, conn, value))
+
+    patch.setattr(writing, "CHANGE", as_it_comes)
+    patch.setattr(Prepared, "__call__", as_precomputed)
     return tries
 
 

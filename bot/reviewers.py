@@ -9,11 +9,27 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from twokey.bot.user_cache import Account, NoAnswer, Snapshot, UserCache
+from twokey.bot.user_cache import Account, Kept, NoAnswer, Snapshot, UserCache
 from twokey.gateway.approvals.decisions import AccountKind, Reviewer
 from twokey.gateway.approvals.record import Approval
+
+_MOST_MADE = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """Somebody as a reviewer, by the answers of Slack that they were made from."""
+
+    answers: Kept
+    reviewer: Reviewer
+
+    @property
+    def oldest_at(self) -> float:
+        """Return when the oldest of the answers was requested."""
+        account, members = self.answers
+        return min((account.asked_at, *[one.asked_at for one in members.values()]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +49,9 @@ class Reviewers:
     clock: Callable[[], float]
     enterprise: str = ""
     unknown: Callable[[str], Awaitable[None]] | None = None
+    _made: dict[tuple[str, str], _Made] = field(
+        default_factory=dict[tuple[str, str], "_Made"], repr=False, compare=False
+    )
 
     async def resolve(
         self,
@@ -96,7 +115,17 @@ class Reviewers:
     ) -> Reviewer | None:
         """Return who somebody is, where Slack need not be asked; None: it has to be."""
         kept = self.users.kept(user, groups)
-        return kept and self._reviewer(user, user_team, *kept)
+        if kept is None:
+            return None
+        made = self._made.get((user, user_team))
+        # By the very answers: one that Slack gives later makes somebody else of them.
+        if made is None or made.answers != kept:
+            if len(self._made) >= _MOST_MADE:
+                self._made.clear()
+            made = _Made(kept, self._reviewer(user, user_team, *kept))
+            self._made[user, user_team] = made
+        age_s = self.clock() - made.oldest_at
+        return made.reviewer.with_(membership_age_ms=int(1000 * max(0.0, age_s)))
 
     def _reviewer(
         self,

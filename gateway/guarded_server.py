@@ -237,7 +237,7 @@ class GuardedServer(web.Server):
         writer: AbstractStreamWriter,
         task: asyncio.Task[None],
     ) -> web.BaseRequest:
-        return web.BaseRequest(
+        return _Request(
             message,
             payload,
             protocol,
@@ -252,6 +252,23 @@ class GuardedServer(web.Server):
         response = answer(status, status.phrase)
         response.force_close()
         return response
+
+
+class _Request(web.BaseRequest):
+    """Reads a body that came whole with its header in one step."""
+
+    _whole: bytes | None = None
+
+    async def read(self) -> bytes:
+        """Return the body; raises as `web.BaseRequest` does."""
+        if self._whole is None and self.content.is_eof():
+            # Nobody has begun to read it: all who read a body do it here.
+            self._whole = self.content.read_nowait()
+            if 0 < self.client_max_size < len(self._whole):
+                raise web.HTTPRequestEntityTooLarge(self.client_max_size)
+        elif self._whole is None:
+            self._whole = await super().read()
+        return self._whole
 
 
 class _Connection(web.RequestHandler):

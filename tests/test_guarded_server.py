@@ -40,18 +40,19 @@ class Served:
 
 
 @asynccontextmanager
-async def serving() -> AsyncGenerator[Served]:
-    """Serve what answers with the length of a body."""
+async def serving(body_bytes: int = len(BODY)) -> AsyncGenerator[Served]:
+    """Serve what answers with the length of a body, read twice."""
 
     async def admit(_: web.BaseRequest) -> int:
         served.admitted.set()
         return len(BODY)
 
     async def handle(request: web.BaseRequest) -> web.StreamResponse:
+        assert await request.read() == await request.read()
         return web.Response(text=f"{len(await request.read())} bytes")
 
     # A body that is waited for ends the request long after the test gave up.
-    limits = Limits(body_s=10 * HANGS_S)
+    limits = Limits(body_s=10 * HANGS_S, body_bytes=body_bytes)
     server = GuardedServer(handle, limits, name="api", admit=admit)
     runner = web.ServerRunner(server, shutdown_timeout=10 * HANGS_S)
     await runner.setup()
@@ -98,6 +99,22 @@ async def test_a_body_that_does_not_come_holds_up_no_stop(
 
         with suppress(ConnectionError):
             assert not await served.answer()
+
+
+@pytest.mark.parametrize(
+    ("body_bytes", "answers"),
+    [(len(BODY), b"1000 bytes"), (len(BODY) - 1, b"413 Request Entity Too Large")],
+)
+async def test_a_body_that_comes_with_its_header_is_bounded_as_any_other(
+    body_bytes: int, answers: bytes
+) -> None:
+    async with serving(body_bytes) as served:
+        last = HEAD.replace(b"Host", b"Connection: close\r\nHost")
+        served.writer.write(last + BODY)
+
+        answer = await served.answer()
+
+        assert answers in answer
 
 
 async def test_a_connection_without_a_request_is_closed_at_once() -> None:

@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 
 from tests.bot.bot_stack import REFUND, TEAM, Stack
-from twokey.bot import user_cache
+from twokey.bot import reviewers, user_cache
 from twokey.bot.reviewers import Reviewers
 from twokey.bot.user_cache import FRESH_S, UserCache
 from twokey.bot.web import Slack
@@ -383,6 +383,53 @@ async def test_known_people_are_resolved_without_waiting_for_anything() -> None:
 
         assert done.value.value == asked
         assert ctx.calls() == 2
+
+
+async def test_whoever_is_known_is_so_by_the_newest_answers() -> None:
+    """A role that was taken away, and a guest, are seen as soon as Slack says so."""
+    async with opened() as ctx:
+        workspace, seen = ctx.sandbox.workspace, ctx.reviewers
+        await seen.resolve("U0ANA", user_team=TEAM, groups=MINE)
+        ctx.times[0] = FRESH_S + 1
+        before = seen.known("U0ANA", MINE, TEAM)
+        assert before
+        assert before.usergroups == MINE
+        assert before.membership_age_ms == 1000 * ctx.times[0]
+        # As somebody of another workspace they are a stranger all the while.
+        stranger = seen.known("U0ANA", MINE, "T0OTHER")
+        assert stranger
+        assert stranger.account is AccountKind.STRANGER
+        # Nobody asked about the other group.
+        alone = seen.known("U0ANA", (), TEAM)
+        assert alone
+        assert alone.usergroups == NONE
+
+        ctx.sandbox.control.set_group(SUPPORT, [])
+        workspace.put_user(replace(workspace.user("U0ANA"), is_restricted=True))
+        await seen.resolve("U0BEN", user_team=TEAM, groups=MINE, fresh=True)
+        without = seen.known("U0ANA", MINE, TEAM)
+        await seen.resolve("U0ANA", user_team=TEAM, fresh=True)
+        guest = seen.known("U0ANA", MINE, TEAM)
+
+        assert without
+        assert (without.usergroups, without.account) == (NONE, AccountKind.MEMBER)
+        assert without.membership_age_ms == before.membership_age_ms
+        assert guest
+        assert guest.account is AccountKind.GUEST
+        assert guest.membership_age_ms == 0
+
+
+async def test_those_who_were_made_of_answers_do_not_grow_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reviewers, "_MOST_MADE", 3)
+    async with opened() as ctx:
+        await ctx.reviewers.resolve("U0ANA", user_team=TEAM)
+
+        for home in range(9):
+            assert ctx.reviewers.known("U0ANA", (), f"T{home}")
+
+        assert len(ctx.reviewers._made) <= 3  # pyright: ignore[reportPrivateUsage] - what is kept
 
 
 async def test_who_is_known_and_not_their_group_is_looked_up() -> None:

@@ -52,6 +52,20 @@ TRUST_TABLE = (
         FLOODS,
     ),
     Mutant(
+        "a body that came at once is no longer than any other may be",
+        "gateway/guarded_server.py",
+        "if 0 < self.client_max_size < len(self._whole):",
+        "if False:",
+        "tests/test_guarded_server.py",
+    ),
+    Mutant(
+        "who somebody is follows from the newest answers",
+        "bot/reviewers.py",
+        "if made is None or made.answers != kept:",
+        "if made is None:",
+        "tests/bot/test_reviewers.py",
+    ),
+    Mutant(
         "a form with two payloads is no click",
         "bot/form.py",
         "if any(other.startswith(_FIELD) for other in others):",

@@ -35,7 +35,7 @@ from twokey.gateway.store.atomic_write import Assumed, Loaded, Write
 from twokey.gateway.store.freezes import names_of
 from twokey.gateway.store.keys import KeptText
 from twokey.gateway.store.known_records import parsed_size, stored_size
-from twokey.gateway.store.precomputed import Beside
+from twokey.gateway.store.precomputed import Beside, MadeOnce
 from twokey.gateway.store.store import Store
 
 MOST_BYTES: Final = 100_000_000
@@ -197,8 +197,7 @@ class AsShownService(PolicyService):
             return
         display, key = self._store.cards.display_of(approval_id), self._decision_key
         shown.precomputed_as = display
-        # A worker of this process would have to be offered the job.
-        if self._store.approvals.takers or len(shown.evaluated) > MOST_CALLS:
+        if len(shown.evaluated) > MOST_CALLS:
             return
         for index, evaluated in shown.evaluated.items():
             call, conn = Call(shown.loaded, index, evaluated, display), self._store.conn
@@ -240,8 +239,7 @@ class AsShownService(PolicyService):
         """
         shown = self._shown(click.approval)
         precomputation = shown.precomputations.get(click.index) if shown else None
-        # A worker that came since then would have to be offered the job, too.
-        if shown is None or precomputation is None or self._store.approvals.takers:
+        if shown is None or precomputation is None:
             return False
         key, now_ms = self._decision_key, self._now_ms(shown)
         moment = precomputation.moment(click, reviewer, now_ms, key)
@@ -251,8 +249,10 @@ class AsShownService(PolicyService):
         self._forget(click.approval)
         call = precomputation.call
         beside = beside_of(call.approval, click.index, call.evaluated, place)
-        make = partial(
-            whole, self._store.conn, keys, call, write_of, moment, reviewer, key
+        make = MadeOnce(
+            partial(
+                whole, self._store.conn, keys, call, write_of, moment, reviewer, key
+            )
         )
         if not await self._store.approvals.write_precomputed(
             keys, precomputation.write, moment, beside, make

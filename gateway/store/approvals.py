@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from functools import partial
 from typing import TypeVar, cast
 
 from twokey.gateway.approvals.events import Event
@@ -194,13 +193,14 @@ class ApprovalStore:
         Raises:
             StoreUnavailable: when it is not known to be written.
         """
-        before = what.before
-        written = await write_precomputed(self._conn, keys, what, moment, beside)
+        written = await write_precomputed(
+            self._conn, keys, what, moment, beside, make, self.takers
+        )
         if written is None:
-            await self._moved(keys, before, beside.unfrozen)
+            await self._moved(keys, what.before, beside.unfrozen)
             return False
-        now_ms, seal = written
-        size, make_now = parsed_size(before), partial(make, now_ms)
+        seal, make_now = written
+        before, size = what.before, parsed_size(what.before)
         self._known.wrote_later(before.id, before.rev + 1, seal, size, make_now)
         return True
 

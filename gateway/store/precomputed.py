@@ -7,15 +7,15 @@ script is told is one text of JSON with places, and is not written anew each tim
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import cast
 
 from pydantic_core import to_json
 
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.store.agent_load import FAILED_MS
-from twokey.gateway.store.atomic_write import Assumed
+from twokey.gateway.store.atomic_write import Assumed, Loaded
 from twokey.gateway.store.audit_seals import entry_seal
 from twokey.gateway.store.connection import Connection
 from twokey.gateway.store.filling import (
@@ -76,6 +76,20 @@ class Beside:
     assumed: Assumed
     unfrozen: Sequence[str] = ()
     kept: Sequence[KeptText] = ()
+
+
+class MadeOnce:
+    """Makes a record once, at whatever times of the store it is asked for."""
+
+    def __init__(self, make: Callable[[int], Loaded | None]) -> None:
+        self._make: Callable[[int], Loaded | None] | None = make
+        self._made: Loaded | None = None
+
+    def __call__(self, at_ms: int) -> Loaded | None:
+        """Return the record as it stands at a time."""
+        if self._make is not None:
+            self._made, self._make = self._make(at_ms), None
+        return self._made and replace(self._made, now_ms=at_ms)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -20,6 +20,7 @@ class Offer:
     """What a script is told of the worker that would take its job, if one would."""
 
     def __init__(self, handover: Handover | None, conn: Connection | None) -> None:
+        self.is_taken = handover is not None
         self._handover, self._conn = handover, conn
         self._resent = conn.resent if conn else 0
         self.thread = handover.thread if handover else ()
@@ -65,7 +66,11 @@ def _resumed(approval: Approval) -> tuple[str, str, str]:
 
 @asynccontextmanager
 async def offered(
-    takers: Takers, conn: Connection, keys: Keys, change: Change, *, is_read: bool
+    takers: Takers,
+    conn: Connection,
+    keys: Keys,
+    job: Job | None,
+    known: Mapping[str, Approval],
 ) -> AsyncGenerator[Offer]:
     """Offer the job that a change queues to a worker of this process.
 
@@ -73,21 +78,11 @@ async def offered(
         takers: the workers of this process.
         conn: the server that the change is written on inside the block.
         keys: of the approval's shard.
-        change: what is written.
-        is_read: it is computed from a reading, and not from what is remembered.
+        job: that is queued; None for none.
+        known: approvals by id as they are once it is queued, as far as it is known;
+            the worker looks at them when the change is written.
     """
-    # Most processes that decide run no agent.
-    if not takers:
-        yield NO_OFFER
-        return
-    job, approval = job_of(change), change.approval
-    if job is None:
-        yield NO_OFFER
-        return
-    # Of what is remembered the script compares only the items that move.
-    is_known = is_read or len(approval.items) == 1
-    known = {approval.id: approval} if is_known else {}
-    handover = await takers.offer(keys, job, known)
+    handover = await takers.offer(keys, job, known) if job else None
     if handover is None:
         yield NO_OFFER
         return

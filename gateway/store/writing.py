@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Callable, Mapping
+from functools import partial
 
 from pydantic_core import to_json
 
+from twokey.gateway.approvals.record import Approval
 from twokey.gateway.store.agent_load import FAILED_MS
 from twokey.gateway.store.atomic_write import Loaded, Write, WriteMany
 from twokey.gateway.store.audit_seals import event_texts
@@ -14,7 +17,7 @@ from twokey.gateway.store.handover import NOBODY, Takers
 from twokey.gateway.store.keys import KEEP_MS, Keys
 from twokey.gateway.store.next_version import CHANGE, moves, script_keys_of
 from twokey.gateway.store.precomputed import Beside, Precomputed
-from twokey.gateway.store.resume_jobs import Offer, offered
+from twokey.gateway.store.resume_jobs import Offer, job_of, offered, resume_job
 from twokey.gateway.store.script import Script
 from twokey.gateway.store.templates import Moment
 
@@ -44,8 +47,12 @@ async def write(
         LeaseLost: another holder has the lease now; nothing was written.
     """
     moved, after = moves(conn, keys, seen, what)
-    is_read = seen.remembered is None
-    async with offered(takers, conn, keys, what.change, is_read=is_read) as offer:
+    # Most processes that decide run no agent.
+    job = job_of(what.change) if takers else None
+    # Of what is remembered the script compares only the items that move.
+    is_known = seen.remembered is None or len(what.approval.items) == 1
+    known = {what.approval.id: what.approval} if is_known else {}
+    async with offered(takers, conn, keys, job, known) as offer:
         script = FENCED_CHANGE if what.is_fenced else CHANGE
         of_change = script_keys_of(keys, seen.approval)
         reply = await _sent(script, conn, of_change, to_json(moved), offer)
@@ -56,15 +63,23 @@ async def write(
 
 
 async def write_precomputed(
-    conn: Connection, keys: Keys, what: Precomputed, moment: Moment, beside: Beside
-) -> tuple[int, bytes] | None:
+    conn: Connection,
+    keys: Keys,
+    what: Precomputed,
+    moment: Moment,
+    beside: Beside,
+    make: Callable[[int], Loaded | None],
+    takers: Takers = NOBODY,
+) -> tuple[bytes, Callable[[], Loaded | None]] | None:
     """Write a change that was precomputed if nothing moved since then.
 
-    No worker is offered the job that it queues.
+    ``takers`` are offered the job that it queues. The worker that takes it needs the
+    record, which ``make`` returns for a time of the store; it is made while the script
+    is on its way.
 
     Returns:
-        The store's time, and the seal of what stands now; None when something moved,
-        and nothing was written.
+        The seal of what stands now, and what returns its record; None when something
+        moved, and nothing was written.
 
     Raises:
         StoreUnavailable: when it is not known to be written.
@@ -73,8 +88,34 @@ async def write_precomputed(
     if conn.encrypts:
         return None
     told, seal = what.told(conn, keys, moment, beside)
-    reply = await what.script(conn, told)
-    return (number(reply[1]), seal) if text(reply[0]) == "done" else None
+    known = dict[str, Approval]()
+    job = resume_job(what.before) if takers else None
+    async with offered(takers, conn, keys, job, known) as offer:
+        if offer.is_taken:
+            # Not in the next turn of the loop, which sends the script.
+            soon = asyncio.get_running_loop().call_soon
+            soon(soon, _make_known, known, make, moment, seal)
+            of_change = script_keys_of(keys, what.before)
+            reply = await _sent(CHANGE, conn, of_change, told, offer)
+            offer.told(reply)
+        else:
+            reply = await what.script(conn, told)
+    return (seal, partial(make, number(reply[1]))) if text(reply[0]) == "done" else None
+
+
+def _make_known(
+    known: dict[str, Approval],
+    make: Callable[[int], Loaded | None],
+    moment: Moment,
+    seal: bytes,
+) -> None:
+    """Make the record that is being written, if it is the one that was sealed."""
+    found = make(moment.now_ms)
+    # Of what is precomputed the script compares only the item that moves.
+    if found is None or found.stored is None or len(found.approval.items) > 1:
+        return
+    if found.stored.seal == seal:
+        known[found.approval.id] = found.approval
 
 
 async def _sent(

@@ -319,8 +319,8 @@ AS_SHOWN_TABLE = (
     Mutant(
         "precomputed: not of a card of many calls",
         "gateway/service/as_shown.py",
-        " or len(shown.evaluated) > MOST_CALLS:",
-        ":",
+        "if len(shown.evaluated) > MOST_CALLS:",
+        "if not keys:",
         "tests/service/test_as_shown_memory.py",
     ),
     Mutant(

@@ -7,6 +7,7 @@ from tests.mutants.mutant import Mutant
 
 HANDOVER = "tests/resume/test_handover.py"
 LOST = "tests/resume/test_lost_handovers.py"
+PRECOMPUTED = "tests/resume/test_precomputed_handovers.py"
 LUA = "gateway/store/lua/hand_over.lua"
 
 HANDOVERS_TABLE = (
@@ -110,10 +111,31 @@ HANDOVERS_TABLE = (
     ),
     Mutant(
         "of what is remembered no other call is taken for known",
-        "gateway/store/resume_jobs.py",
-        "is_known = is_read or len(approval.items) == 1",
+        "gateway/store/writing.py",
+        "is_known = seen.remembered is None or len(what.approval.items) == 1",
         "is_known = True",
         HANDOVER,
+    ),
+    Mutant(
+        "a worker is given no precomputed record but the one that was written",
+        "gateway/store/writing.py",
+        "if found.stored.seal == seal:",
+        "if seal:",
+        PRECOMPUTED,
+    ),
+    Mutant(
+        "of a precomputed card with several calls the worker reads the record",
+        "gateway/store/writing.py",
+        " or len(found.approval.items) > 1:",
+        ":",
+        PRECOMPUTED,
+    ),
+    Mutant(
+        "a worker is offered the job of a precomputed decision",
+        "gateway/store/writing.py",
+        "job = resume_job(what.before) if takers else None",
+        "job = None",
+        PRECOMPUTED,
     ),
     Mutant(
         "nobody takes a job while a thread is run around the decision",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import cast
@@ -17,7 +16,6 @@ from tests.service.showing import shown
 from twokey.gateway.approvals import deciding
 from twokey.gateway.approvals.changes import Change
 from twokey.gateway.approvals.decisions import Approve, Gesture, Reviewer
-from twokey.gateway.approvals.record import Approval
 from twokey.gateway.approvals.requirement import Vote
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.protocol.states import ItemState
@@ -27,8 +25,6 @@ from twokey.gateway.service import as_shown
 from twokey.gateway.service.precomputing import Precomputation
 from twokey.gateway.store.atomic_write import Loaded
 from twokey.gateway.store.audit_seals import parts_of
-from twokey.gateway.store.jobs import Job
-from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.next_version import moves
 from twokey.gateway.store.store import Store
 from twokey.gateway.trust.key_folder import KeyFolder, Role
@@ -263,23 +259,6 @@ async def test_what_was_precomputed_plainly_is_not_written_once_it_is_encrypted(
 
     assert not await harness.reviews.as_shown.approve(click, PRESSED)
     assert (await harness.item(f"{click.approval}.0")).state is ItemState.PENDING
-
-
-async def test_a_worker_that_came_since_is_offered_the_job(
-    harness: ServiceHarness,
-) -> None:
-    async def busy(_keys: Keys, _job: Job, _known: Mapping[str, Approval]) -> None:
-        """Take no job."""
-
-    click = (await shown(harness)).with_(request_digest=REQUEST)
-    as_shown = harness.reviews.as_shown
-    as_shown.precompute(click.approval)
-    assert as_shown.precomputed(click)
-
-    with harness.store.approvals.takers.offering(busy):
-        assert not await as_shown.approve(click, PRESSED)
-        # Nothing was lost: the long way offers it.
-        assert await as_shown.decide(click, Approve(), PRESSED)
 
 
 async def test_who_voted_meanwhile(harness: ServiceHarness) -> None:

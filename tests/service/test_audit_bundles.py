@@ -113,7 +113,7 @@ async def test_of_other_tenants_nothing_hidden_is_told(
 
     text = b"".join(lines).decode()
     assert "too much" not in text
-    assert "ANA" not in text
+    assert "U0ANA" not in text
     assert '"action"' not in text
     report = verify_bundle(lines, keys)
     assert (report.problem, report.stories.by_approval) == ("", {})

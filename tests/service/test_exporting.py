@@ -87,7 +87,7 @@ async def test_what_cards_hide_is_hidden_and_may_be_left_out(
 ) -> None:
     harness.policy = load_policy(HIDING, "policy.yml")
     _, verdicts = await harness.submit(
-        ("process_refund", {"amount": 1, "card": "4111"})
+        ("process_refund", {"amount": 1, "card": "canary-card"})
     )
     await harness.reviews.decide(await harness.click(verdicts[0]), Approve(), ANA)
 
@@ -96,7 +96,7 @@ async def test_what_cards_hide_is_hidden_and_may_be_left_out(
 
     calls = [row["call"] for row in shown if "call" in row]
     assert {"args": {"amount": 1, "card": HIDDEN}, "requester": "U0DAN"} in calls
-    assert "4111" not in json.dumps(shown)
+    assert "canary-card" not in json.dumps(shown)
     assert all("call" not in row for row in bare)
     assert len(bare) == len(shown)
 

@@ -24,7 +24,7 @@ from twokey.gateway.protocol.wire import Verdict
 from twokey.sandbox import payloads
 from twokey.sandbox.json_types import JsonObject, as_objects
 
-POLICY = f"{PLAIN}  pay_soon: {{tier: approve, expires_in: 10s}}\n"
+POLICY = f"{PLAIN}  pay_soon: {{tier: approve, expires_in: 6s}}\n"
 ENV = {"PATH": "/usr/bin:/bin"}
 
 

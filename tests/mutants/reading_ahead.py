@@ -1,0 +1,73 @@
+"""Break how approvals are read ahead: for whom it waits, and what it takes."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+AHEAD = "gateway/service/reading_ahead.py"
+
+READING_AHEAD_TABLE = (
+    Mutant(
+        "reading ahead: clicks have their turn between two approvals",
+        AHEAD,
+        "    await asyncio.sleep(0)\n",
+        "",
+        "tests/service/test_reading_ahead_of_many.py",
+    ),
+    Mutant(
+        "reading ahead: clicks have their turn while events are parsed",
+        "gateway/store/outbox.py",
+        "            await asyncio.sleep(0)\n",
+        "",
+        "tests/service/test_reading_ahead_of_many.py",
+    ),
+    Mutant(
+        "reading ahead: no more is read than fits",
+        "gateway/service/as_shown.py",
+        "        if self.bytes < _FULL * MOST_BYTES:\n",
+        "        if True:\n",
+        "tests/service/test_reading_ahead_of_many.py",
+    ),
+    Mutant(
+        "reading ahead: what another policy said takes no room",
+        "gateway/service/as_shown.py",
+        " or oldest.policy is not self._policy():",
+        ":",
+        "tests/service/test_reading_ahead_of_many.py",
+    ),
+    Mutant(
+        "precomputed: it counts what it takes",
+        "gateway/service/as_shown.py",
+        "_PRECOMPUTED = 20_000",
+        "_PRECOMPUTED = 12_000",
+        "tests/service/test_as_shown_memory.py",
+    ),
+    Mutant(
+        "precomputed: again where the card was drawn since",
+        "gateway/service/as_shown.py",
+        "shown.precomputed_as != display_of(approval_id)",
+        "shown.precomputed_as is None",
+        "tests/service/test_reading_ahead.py",
+    ),
+    Mutant(
+        "precomputed: tried once",
+        "gateway/service/as_shown.py",
+        "        shown.precomputed_as = display\n",
+        "",
+        "tests/service/test_reading_ahead.py",
+    ),
+    Mutant(
+        "precomputed: not of a card of many calls",
+        "gateway/service/as_shown.py",
+        "if len(shown.evaluated) > MOST_CALLS:",
+        "if not keys:",
+        "tests/service/test_as_shown_memory.py",
+    ),
+    Mutant(
+        "what is remembered of a long text counts unpacked",
+        "gateway/store/known_records.py",
+        "_ITEM * len(approval.items) + texts",
+        "_ITEM * len(approval.items)",
+        "tests/service/test_as_shown_memory.py",
+    ),
+)

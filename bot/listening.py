@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 
 from aiohttp import web
 
+from twokey.bot.accepting import Acceptor
 from twokey.bot.ingress import EVENTS_PATH, Ingress
 from twokey.gateway.errors import SettingsError
 
@@ -55,14 +56,29 @@ async def serve(
         SettingsError: the address cannot be used; says what to do.
     """
     runner = await _runner(opening, ingress)
+    if listener is not None:
+        accept_by_turns(opening, runner, listener)
+        return url_of(*listener.getsockname()[:2])
     try:
-        if listener is None:
-            await web.TCPSite(runner, host, port).start()
-        else:
-            await _accept_by_turns(runner, listener)
+        await web.TCPSite(runner, host, port).start()
     except OSError as error:
         raise _cannot_listen(host, port, error) from error
     return url_of(*runner.addresses[0][:2])
+
+
+def accept_by_turns(
+    opening: AsyncExitStack, runner: web.ServerRunner, listener: socket.socket
+) -> None:
+    """Serve from a shared listener until the stack is closed.
+
+    Raises:
+        RuntimeError: the runner is not set up.
+    """
+    if runner.server is None:
+        raise RuntimeError("The runner of the server is not set up.")
+    acceptor = Acceptor(runner.server, listener)
+    acceptor.start()
+    opening.push_async_callback(acceptor.stop)
 
 
 async def serve_privately(opening: AsyncExitStack, ingress: Ingress, path: str) -> None:
@@ -82,14 +98,6 @@ async def _runner(opening: AsyncExitStack, ingress: Ingress) -> web.ServerRunner
     await runner.setup()
     opening.push_async_callback(runner.cleanup)
     return runner
-
-
-async def _accept_by_turns(runner: web.ServerRunner, listener: socket.socket) -> None:
-    # asyncio accepts as many connections in one go as the backlog is long: the process
-    # that wakes up first would take all that wait, and keep them. So it is told 1, and
-    # the kernel's queue gets its length back.
-    await web.SockSite(runner, listener, backlog=1).start()
-    listener.listen(_BACKLOG)
 
 
 def _cannot_listen(host: str, port: int, error: OSError) -> SettingsError:

@@ -342,4 +342,11 @@ SCALE_TABLE = (
         "'open:' .. run, listed(id) .. ns) == 2 then",
         OPEN,
     ),
+    Mutant(
+        "one worker takes all connections of a moment",
+        "bot/accepting.py",
+        "        self._pause(PAUSE_S)\n",
+        "",
+        "tests/bot/test_accepting.py",
+    ),
 )

@@ -11,7 +11,8 @@ import dataclasses
 import json
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from functools import cached_property, lru_cache
 from typing import Any, cast
 
@@ -30,6 +31,8 @@ from twokey.gateway.protocol.strict_json import JsonObject
 
 _PLAIN = frozenset({str, int, float, bool, type(None)})
 """Types whose values are serialized as what they are."""
+
+_NONE: frozenset[str] = frozenset()
 
 
 class ArgumentModel(ABC):
@@ -71,18 +74,23 @@ class ArgumentModel(ABC):
             None,
         )
 
-    def _unless_given(self, given: Container[str]) -> frozenset[str]:
+    def _unless_given(self, given: AbstractSet[str]) -> frozenset[str]:
+        if self._read_as.keys() <= given:
+            return _NONE
         return frozenset(
             read for name, read in self._read_as.items() if name not in given
         )
 
     def _renamed(self, written: dict[str, Any]) -> dict[str, Any]:
-        names = self._names
+        names = self._other_names
+        if not names:
+            return written
         return {names.get(key, key): value for key, value in written.items()}
 
     @cached_property
-    def _names(self) -> dict[str, str]:
-        return {key: self._read_as[name] for key, name in self._fields.items()}
+    def _other_names(self) -> dict[str, str]:
+        pairs = ((key, self._read_as[name]) for key, name in self._fields.items())
+        return {key: read for key, read in pairs if key != read}
 
 
 def argument_model(tool: BaseTool) -> ArgumentModel:
@@ -96,9 +104,11 @@ def argument_model(tool: BaseTool) -> ArgumentModel:
 
 
 def read_by(
-    tool: BaseTool, args: Mapping[str, Any]
+    tool: BaseTool, args: dict[str, Any]
 ) -> tuple[ArgumentModel, dict[str, Any]]:
     """Return what reads the arguments of a tool, and those that its caller may give.
+
+    They are ``args`` itself where its caller may give all of them.
 
     Raises:
         TypeError: when the tool has no pydantic model.
@@ -107,6 +117,8 @@ def read_by(
     if made_of is None:
         return _model_of(tool), without_injected(tool, args)
     model, injected = _known_model(made_of)
+    if injected.isdisjoint(args):
+        return model, args
     return model, {name: one for name, one in args.items() if name not in injected}
 
 
@@ -174,7 +186,11 @@ class _Model(ArgumentModel):
         shown = model.model_dump(
             mode="json", by_alias=True, exclude=excluded, warnings=False
         )
-        return self._renamed(cast("dict[str, Any]", _normalized(model, shown)))
+        # Of plain values alone nothing is left to be normalized.
+        is_plain = _PLAIN.issuperset(map(type, vars(model).values()))
+        if not is_plain or model.model_extra:
+            shown = cast("dict[str, Any]", _normalized(model, shown))
+        return self._renamed(shown)
 
     def defaulted(self, instance: object) -> frozenset[str]:
         return self._unless_given(cast("BaseModel", instance).model_fields_set)

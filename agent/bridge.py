@@ -93,6 +93,10 @@ class Blocking:
         spawn(_kept(work))
 
 
+AWAITING, BLOCKING = Awaiting(), Blocking()
+"""The shells: they keep nothing."""
+
+
 def drive(work: Coroutine[Any, Any, T]) -> T:
     """Finish a coroutine over a `Blocking` shell in this thread.
 

@@ -121,7 +121,9 @@ class Caller:
         try:
             gateway = self.gateway()
             turn = draft.turn(ref, says, self._schemas(calls))
-            turn = turn.with_(enclosing_run=run_context.enclosing_run(ref.run_ref))
+            enclosing = run_context.enclosing_run(ref.run_ref)
+            if enclosing is not None:
+                turn = turn.with_(enclosing_run=enclosing)
             verdicts = await ask_while_held(self.shell, lambda: gateway.submit(turn))
         except KeyRefused:
             # Of the process, not of its calls: the model could do nothing about it.
@@ -194,11 +196,12 @@ class Caller:
         state = cast("Mapping[str, Any]", request.state)
         runtime = cast("ToolRuntime[Any, Any]", cast("Any", request).runtime)
         self.tools.learn(runtime.tools)
-        exact = tool_invocation.with_args(request, args)
         if verdict.kind is VerdictKind.RUN and verdict.item_id:
+            exact = tool_invocation.with_args(request, args)
             # No need to confirm the verdict: the claim asks the gateway.
             return await self._execute(exact, run, HeldCall(ref, verdict, args))
         if verdict.kind is VerdictKind.HOLD:
+            exact = tool_invocation.with_args(request, args)
             problem = tool_invocation.late_tool_problem(state, request, args)
             if problem:
                 return not_run.result(
@@ -207,7 +210,7 @@ class Caller:
             return await self._wait_and_run(exact, run, ref, verdict)
         confirmed = await self._confirm(ref, state, verdict)
         if confirmed.runs_unclaimed:
-            return await self._run_auto_approved(exact, run, ref, confirmed)
+            return await self._run_auto_approved(request, run, ref, confirmed, args)
         return not_run.denied(request, confirmed)
 
     async def _confirm(
@@ -220,8 +223,10 @@ class Caller:
         # State may have been rewritten. A claim would detect that; without one, the
         # verdict must come from the gateway: cached just now, or submitted again.
         known = self.cache.get(ref)
-        message = turns.requesting_message(state, verdict.tool_call_id)
-        if known is None and message is not None:
+        message = None
+        if known is None:
+            message = turns.requesting_message(state, verdict.tool_call_id)
+        if message is not None:
             calls = turns.open_calls(message, state["messages"])
             hints = turns.submitted_hints(state)
             # The kept ones: a generated default would differ now, and make other calls.
@@ -239,10 +244,13 @@ class Caller:
         return turns.denial(verdict.tool, verdict.tool_call_id, turns.NO_VERDICT)
 
     async def _run_auto_approved(
-        self, request: ToolCallRequest, run: Handler, ref: TurnRef, verdict: Verdict
+        self,
+        request: ToolCallRequest,
+        run: Handler,
+        ref: TurnRef,
+        verdict: Verdict,
+        args: JsonObject,
     ) -> ToolResult:
-        args = strict_json.accept_object(request.tool_call["args"])
-
         with (
             collect_edits(ref.run_ref) as inside,
             grant_scope(auto_approved.grant_for(ref, verdict)),
@@ -364,6 +372,8 @@ class Caller:
         inside: list[EditRecord],
     ) -> ToolResult:
         """Return a result with its item id, edit messages and edit records."""
+        if not (item_id or own or inside):
+            return result
         call_id = request.tool_call["id"]
         known = messages.known_edits(request.state)
         fresh = [record for record in inside if record not in known]

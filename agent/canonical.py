@@ -13,7 +13,7 @@ Injected arguments are not part of it: the runtime gives them, not the model.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from langchain_core.tools import BaseTool
@@ -61,11 +61,31 @@ def canonical_args(tool: BaseTool, args: JsonObject) -> JsonObject:
     Raises:
         ArgumentMismatch: when they do not fit the tool, or have no canonical document.
     """
+    return read_plain(tool, args, copied=_plain)
+
+
+def read_plain(
+    tool: BaseTool,
+    args: JsonObject,
+    *,
+    copied: Callable[[object], JsonObject] | None = None,
+) -> JsonObject:
+    """Return the same of arguments that `plain` returned; it may be these themselves.
+
+    Args:
+        tool: the tool that is called.
+        args: its arguments.
+        copied: returns them as `plain` does, where they are any strict JSON.
+
+    Raises:
+        ArgumentMismatch: as `canonical_args` does.
+    """
     schema = tool.args_schema
     if isinstance(schema, type):
         model, shown = read_by(tool, args)
-        return _canonical(model, _plain(shown))
-    given = _plain(caller_args(tool, args))
+        return _canonical(model, copied(shown) if copied else shown)
+    shown = caller_args(tool, args)
+    given = copied(shown) if copied else shown
     if isinstance(schema, dict):
         _check_json_schema(cast("JsonObject", schema), given)
     return given

@@ -54,7 +54,7 @@ from twokey.agent import (
     tool_starts,
     turns,
 )
-from twokey.agent.bridge import Awaiting, Blocking, Shell, drive
+from twokey.agent.bridge import AWAITING, BLOCKING, Shell, drive
 from twokey.agent.calls import Caller
 from twokey.agent.grants import share_guarded
 from twokey.agent.interrupt_on import (
@@ -63,7 +63,7 @@ from twokey.agent.interrupt_on import (
     InterruptConfig,
     InterruptOn,
 )
-from twokey.agent.prepared_calls import Toolbox
+from twokey.agent.prepared_calls import PreparedCall, Toolbox
 from twokey.agent.result_codec import ToolResult
 from twokey.agent.tool_invocation import Handler
 from twokey.agent.turns import TwokeyState
@@ -139,6 +139,7 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
         self._tools = Toolbox()
         self._note: AgentNote | None = None
         self._cache = VerdictCache()
+        self._callers: dict[Shell, Caller] = {}
         self._is_order_checked = False
         if not tracing_is_enabled():
             # Around a coroutine function LangChain puts LangSmith's wrapper, which
@@ -174,7 +175,7 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
         runtime: Runtime[Any],
     ) -> Update | None:
         """Repair cut-off turns; read overrides and the edits of other agents."""
-        return drive(self._before_agent(Blocking(), state, runtime))
+        return drive(self._before_agent(BLOCKING, state, runtime))
 
     async def abefore_agent(
         self,
@@ -182,7 +183,7 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
         runtime: Runtime[Any],
     ) -> Update | None:
         """Repair cut-off turns; read overrides and the edits of other agents."""
-        return await self._before_agent(Awaiting(), state, runtime)
+        return await self._before_agent(AWAITING, state, runtime)
 
     def wrap_tool_call(
         self,
@@ -196,7 +197,7 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
 
         inherited, checked = self._tool_scope(request)
         with inherited, checked:
-            return _as_hook(drive(self._call(Blocking(), request, run)))
+            return _as_hook(drive(self._call(BLOCKING, request, run)))
 
     async def awrap_tool_call(
         self,
@@ -210,7 +211,7 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
 
         inherited, checked = self._tool_scope(request)
         with inherited, checked:
-            return _as_hook(await self._call(Awaiting(), request, run))
+            return _as_hook(await self._call(AWAITING, request, run))
 
     def wrap_model_call(
         self,
@@ -219,10 +220,10 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
     ) -> ModelResponse[Any] | ExtendedModelResponse[Any]:
         """Ask the model, knowing of edits; submit all calls of its answer at once."""
         self._check_order(handler)
-        prepared = drive(self._model_request(Blocking(), request))
+        prepared = drive(self._model_request(BLOCKING, request))
         with tool_starts.checked(self.agent):
             answer = handler(prepared)
-        return drive(self._submit_answer(Blocking(), request, answer))
+        return drive(self._submit_answer(BLOCKING, request, answer))
 
     async def awrap_model_call(
         self,
@@ -231,10 +232,10 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
     ) -> ModelResponse[Any] | ExtendedModelResponse[Any]:
         """Ask the model, knowing of edits; submit all calls of its answer at once."""
         self._check_order(handler)
-        prepared = await self._model_request(Awaiting(), request)
+        prepared = await self._model_request(AWAITING, request)
         with tool_starts.checked(self.agent):
             answer = await handler(prepared)
-        return await self._submit_answer(Awaiting(), request, answer)
+        return await self._submit_answer(AWAITING, request, answer)
 
     @_with_known_signature
     def _model_call_hook(
@@ -258,10 +259,13 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
         return inherited, tool_starts.checked(self.agent)
 
     def _caller(self, shell: Shell) -> Caller:
-        schemas = self._interrupts.schemas if self._interrupts else {}
-        return Caller(
-            self.agent, self.gateway, shell, self._cache, self._tools, schemas
-        )
+        known = self._callers.get(shell)
+        if known is None:
+            schemas = self._interrupts.schemas if self._interrupts else {}
+            known = self._callers[shell] = Caller(
+                self.agent, self.gateway, shell, self._cache, self._tools, schemas
+            )
+        return known
 
     async def _before_agent(
         self, shell: Shell, state: AgentState[Any], runtime: Runtime[Any]
@@ -300,14 +304,12 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
             note = turns.TurnDraft(calls).deny_all(message_id, turns.NO_THREAD)
         else:
             ready = prepared_calls.prepare_calls(calls, self._tools)
-            # The canonical arguments: `when` and descriptions see what would run.
-            exact = prepared_calls.with_args(calls, ready)
             seen = HintContext(turn.state, request.runtime, self._tools)
             note = await self._caller(shell).submit(
                 ref,
                 calls,
                 str(turn.message.text),
-                self._hints(exact, seen),
+                self._hints(calls, ready, seen),
                 ready=ready,
                 history=turn.history,
             )
@@ -318,11 +320,17 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
         return ExtendedModelResponse(model_response=answer, command=kept)
 
     def _hints(
-        self, calls: Sequence[ToolCall], context: HintContext
+        self,
+        calls: Sequence[ToolCall],
+        ready: Mapping[str, PreparedCall],
+        context: HintContext,
     ) -> dict[str, CallHint]:
         rows = cast("Mapping[str, Any]", context.state).get(overrides.STATE)
         hints: dict[str, CallHint] = {}
-        for call in calls:
+        if not (self._interrupts or rows):
+            return hints
+        # The canonical arguments: `when` and descriptions see what would run.
+        for call in prepared_calls.with_args(calls, ready):
             gated = self._interrupts.hint(call, context) if self._interrupts else None
             hint = overrides.merge_hints(gated, overrides.hint(call["name"], rows))
             if hint is not None:

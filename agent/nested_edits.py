@@ -8,8 +8,7 @@ end without another model call; so what state names is reported before each call
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from contextvars import ContextVar
 
 from twokey.agent import nesting
@@ -20,13 +19,29 @@ from twokey.gateway.protocol.records import EditRecord, RunRef
 _inside: ContextVar[list[EditRecord] | None] = ContextVar("twokey_inside", default=None)
 
 
-@contextmanager
-def collect_edits(run_ref: RunRef) -> Generator[list[EditRecord]]:
+class collect_edits:  # noqa: N801 - used as a function, in `with`
     """Collect the edits that agents inside the running tool report, of this run."""
-    found: list[EditRecord] = []
-    in_run = run_context.in_run(run_ref)
-    with Inside(_inside, found), in_run, nesting.own_conversation():
-        yield found
+
+    __slots__ = ("_blocks", "_found")
+
+    def __init__(self, run_ref: RunRef) -> None:
+        self._found: list[EditRecord] = []
+        self._blocks = (
+            Inside(_inside, self._found),
+            run_context.in_run(run_ref),
+            nesting.own_conversation(),
+        )
+
+    def __enter__(self) -> list[EditRecord]:
+        """Begin; return the list that they are added to."""
+        for block in self._blocks:
+            block.__enter__()
+        return self._found
+
+    def __exit__(self, *_: object) -> None:
+        """End it."""
+        for block in reversed(self._blocks):
+            block.__exit__()
 
 
 def is_nested() -> bool:

@@ -40,8 +40,10 @@ class Toolbox(dict[str, BaseTool]):
         """Remember tools, as LangChain lists them for a model or a tool node."""
         for tool in tools:
             if isinstance(tool, BaseTool):
-                self[tool.name] = tool
-            name = _name_of(tool)
+                name = tool.name
+                self[name] = tool
+            else:
+                name = _name_of(tool)
             if name:
                 self._names.add(name)
 
@@ -88,7 +90,7 @@ class PreparedCall:
     @property
     def to_keep(self) -> CanonicalArgs | None:
         """Return what has to be kept until the call runs; None: the message has it."""
-        if canonical.same(self.args, self.original):
+        if self.args is self.original or canonical.same(self.args, self.original):
             return None
         return CanonicalArgs(
             original_hash=wire.args_hash(self.original), args=self.args
@@ -100,6 +102,8 @@ class PreparedCall:
 
         A default that was filled in is no other reading of what the model wrote.
         """
+        if self.args is self.original:
+            return None
         is_other = any(
             name not in self.args or not canonical.same(self.args[name], value)
             for name, value in self.original.items()
@@ -163,10 +167,10 @@ def _prepared(
     try:
         if kept is not None and kept.original_hash == wire.args_hash(original):
             args = canonical.plain(kept.args)
-            if canonical.same(canonical.canonical_args(tool, args), args):
+            if canonical.same(canonical.read_plain(tool, args), args):
                 return PreparedCall(args, original, is_checked=True)
         return PreparedCall(
-            canonical.canonical_args(tool, original), original, is_checked=True
+            canonical.read_plain(tool, original), original, is_checked=True
         )
     except (canonical.ArgumentMismatch, BadJson) as error:
         return PreparedCall(
@@ -220,8 +224,6 @@ def mismatch_message(name: str, error: Exception) -> str:
 
 
 def _name_of(tool: object) -> str:
-    if isinstance(tool, BaseTool):
-        return tool.name
     if isinstance(tool, Mapping):
         described = cast("Mapping[str, Any]", tool)
         inner: object = described.get("function")

@@ -63,6 +63,8 @@ def summarize(result: ToolResult) -> Result:
 
 def went_well(result: ToolResult) -> bool:
     """Return whether an execution went well, as `summarize` says it."""
+    if isinstance(result, ToolMessage):
+        return _is_ok(result)
     return _is_ok(last_tool_message(result))
 
 

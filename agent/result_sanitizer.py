@@ -18,19 +18,24 @@ def clean_result(result: ToolResult, history: Sequence[AnyMessage]) -> ToolResul
     A handoff tool returns the messages of the history. Those that equal one of the
     history are left alone: the marks in them are ours.
     """
-    known = {
-        message.tool_call_id: message
-        for message in history
-        if isinstance(message, ToolMessage)
-    }
 
     def change(message: ToolMessage) -> ToolMessage:
+        cleaned = messages.without_lookalikes(message)
+        # Most hold none, and nothing is looked for in a long history.
+        return message if cleaned is message or is_known(message) else cleaned
+
+    def is_known(message: ToolMessage) -> bool:
         # The whole message must be equal: with a copied id alone a tool could keep a
         # forged mark.
-        earlier = known.get(message.tool_call_id)
-        if earlier is not None and message == earlier:
-            return message
-        return messages.without_lookalikes(message)
+        return message == next(
+            (
+                earlier
+                for earlier in reversed(history)
+                if isinstance(earlier, ToolMessage)
+                and earlier.tool_call_id == message.tool_call_id
+            ),
+            None,
+        )
 
     theirs = result_codec.without_updates(result, turns.OUR_STATE)
     return result_codec.each_message(theirs, change)

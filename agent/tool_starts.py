@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import logging
 from contextvars import ContextVar
+from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
@@ -99,4 +100,10 @@ register_configure_hook(_check, inheritable=True)
 
 def checked(agent: str) -> Inside[StartCheck | None]:
     """Check every tool start below this block; the outermost agent's check is kept."""
-    return Inside(_check, _check.get() or StartCheck(agent, excepted()))
+    return Inside(_check, _check.get() or _check_of(agent, excepted()))
+
+
+@lru_cache(maxsize=64)
+def _check_of(agent: str, names: frozenset[str]) -> StartCheck:
+    # One for all: it keeps nothing of the starts that it sees.
+    return StartCheck(agent, names)

@@ -202,6 +202,8 @@ class TurnDraft:
 
     def add_states(self, states: Mapping[str, BusinessState | None]) -> None:
         """Add business states by call id; None denies a call: its state is unknown."""
+        if not states:
+            return
         proposed, self.proposed = self.proposed, []
         for call in proposed:
             call_id, state = call.tool_call_id, states.get(call.tool_call_id)

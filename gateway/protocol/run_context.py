@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 
 from twokey.gateway.context_values import Inside
@@ -20,23 +20,30 @@ _lease: ContextVar[Callable[[], str] | None] = ContextVar(
 )
 
 
-@contextmanager
-def in_run(run_ref: RunRef | None) -> Generator[None]:
+class in_run:  # noqa: N801 - used as a function, in `with`
     """Let agents inside this block belong to a run; None leaves it as it is.
 
     The run that they belonged to before is around this one.
     """
-    before = _run.get()
-    # Entering the same run twice, as a subgraph does, must not make it the run around
-    # itself.
-    is_other = run_ref is not None and before is not None and before != run_ref
-    outer = _enclosing.set(before if is_other else _enclosing.get())
-    token = _run.set(run_ref or before)
-    try:
-        yield
-    finally:
-        _run.reset(token)
-        _enclosing.reset(outer)
+
+    __slots__ = ("_outer", "_run_ref", "_token")
+
+    def __init__(self, run_ref: RunRef | None) -> None:
+        self._run_ref = run_ref
+
+    def __enter__(self) -> None:
+        """Begin."""
+        run_ref, before = self._run_ref, _run.get()
+        # Entering the same run twice, as a subgraph does, must not make it the run
+        # around itself.
+        is_other = run_ref is not None and before is not None and before != run_ref
+        self._outer = _enclosing.set(before if is_other else _enclosing.get())
+        self._token = _run.set(run_ref or before)
+
+    def __exit__(self, *_: object) -> None:
+        """End it."""
+        _run.reset(self._token)
+        _enclosing.reset(self._outer)
 
 
 def current_run() -> RunRef | None:

@@ -121,9 +121,6 @@ class Caller:
         try:
             gateway = self.gateway()
             turn = draft.turn(ref, says, self._schemas(calls))
-            enclosing = run_context.enclosing_run(ref.run_ref)
-            if enclosing is not None:
-                turn = turn.with_(enclosing_run=enclosing)
             verdicts = await ask_while_held(self.shell, lambda: gateway.submit(turn))
         except KeyRefused:
             # Of the process, not of its calls: the model could do nothing about it.
@@ -210,23 +207,19 @@ class Caller:
             return await self._wait_and_run(exact, run, ref, verdict)
         confirmed = await self._confirm(ref, state, verdict)
         if confirmed.runs_unclaimed:
-            return await self._run_auto_approved(request, run, ref, confirmed, args)
+            call = HeldCall(ref, confirmed, args)
+            return await self._run_auto_approved(request, run, call)
         return not_run.denied(request, confirmed)
 
     async def _confirm(
-        self,
-        ref: TurnRef,
-        state: Mapping[str, Any],
-        verdict: Verdict,
+        self, ref: TurnRef, state: Mapping[str, Any], verdict: Verdict
     ) -> Verdict:
         """Return the gateway's own verdict on a call that state lets run unclaimed."""
         # State may have been rewritten. A claim would detect that; without one, the
         # verdict must come from the gateway: cached just now, or submitted again.
         known = self.cache.get(ref)
-        message = None
-        if known is None:
-            message = turns.requesting_message(state, verdict.tool_call_id)
-        if message is not None:
+        find = turns.requesting_message
+        if known is None and (message := find(state, verdict.tool_call_id)) is not None:
             calls = turns.open_calls(message, state["messages"])
             hints = turns.submitted_hints(state)
             # The kept ones: a generated default would differ now, and make other calls.
@@ -244,31 +237,27 @@ class Caller:
         return turns.denial(verdict.tool, verdict.tool_call_id, turns.NO_VERDICT)
 
     async def _run_auto_approved(
-        self,
-        request: ToolCallRequest,
-        run: Handler,
-        ref: TurnRef,
-        verdict: Verdict,
-        args: JsonObject,
+        self, request: ToolCallRequest, run: Handler, call: HeldCall
     ) -> ToolResult:
+        ref = call.ref
         with (
             collect_edits(ref.run_ref) as inside,
-            grant_scope(auto_approved.grant_for(ref, verdict)),
+            grant_scope(auto_approved.grant_for(ref, call.verdict)),
         ):
             end = await auto_approved.run_auto_approved(
-                lambda: tool_invocation.invoke(request, run, args),
+                lambda: tool_invocation.invoke(request, run, call.args),
                 lambda result: result_codec.serialize(result, inside),
                 ref=ref,
-                verdict=verdict,
+                verdict=call.verdict,
                 gateway=self.gateway,
                 shell=self.shell,
                 went_well=result_codec.went_well,
             )
         if not isinstance(end, auto_approved.RanEarlier):
             result = end
+        elif end.result is None:
+            return not_run.result(request, tool_messages.CUT_OFF)
         else:
-            if end.result is None:
-                return not_run.result(request, tool_messages.CUT_OFF)
             history = request.state["messages"]
             result, inside = restore_result(request.tool_call, end.result, history)
         return self._present(
@@ -374,7 +363,6 @@ class Caller:
         """Return a result with its item id, edit messages and edit records."""
         if not (item_id or own or inside):
             return result
-        call_id = request.tool_call["id"]
         known = messages.known_edits(request.state)
         fresh = [record for record in inside if record not in known]
         # Such a result ends the run, so no model reads it; a user does, as it is.
@@ -382,7 +370,7 @@ class Caller:
 
         def annotate(message: ToolMessage) -> ToolMessage:
             # A handoff tool also returns the messages of other calls.
-            if message.tool_call_id != call_id:
+            if message.tool_call_id != request.tool_call["id"]:
                 return message
             marked = message
             if item_id:

@@ -21,7 +21,7 @@ from twokey.gateway.protocol.wire import Answer, CheckState, Claimed, TurnRef, V
 
 @dataclass(frozen=True, slots=True)
 class HeldCall:
-    """One call with a record as this agent knows it; ``args`` are the model's.
+    """One call as this agent knows it; ``args`` are the model's.
 
     ``ask_again`` pauses until people have decided it again; None for a call that the
     policy decided: its agent never waits for people. ``recheck`` reads the business

@@ -27,7 +27,8 @@ def schema_of(tool: BaseTool | None) -> JsonObject | None:
     try:
         if isinstance(given, dict):
             return checkable(strict_json.accept_object(given))
-        return {**_schema(argument_model(tool)), "description": tool.description}
+        described = strict_json.accept(tool.description)
+        return {**_schema(argument_model(tool)), "description": described}
     except (BadJson, PydanticInvalidForJsonSchema):
         return None
 

@@ -17,7 +17,7 @@ from twokey.agent.canonical import plain
 from twokey.agent.messages import add_edits
 from twokey.agent.prepared_calls import NO_CALLS, CanonicalArgs, PreparedCall
 from twokey.gateway.errors import BadJson
-from twokey.gateway.protocol import strict_json, wire
+from twokey.gateway.protocol import run_context, strict_json, wire
 from twokey.gateway.protocol.business_state import BusinessState
 from twokey.gateway.protocol.records import Record
 from twokey.gateway.protocol.strict_json import JsonObject
@@ -54,6 +54,8 @@ UNCLEARED = frozenset({NO_VERDICT, circuit_breaker.TRIPPED})
 
 OUR_STATE = "twokey_"
 """How the names of everything begin that we keep in an agent's state."""
+
+_PROPOSED = ProposedCall(tool="", args={}, tool_call_id="")
 
 NO_HINTS: Mapping[str, CallHint] = MappingProxyType({})
 
@@ -167,10 +169,12 @@ class TurnDraft:
             self._add(call, is_duplicate=counts[call["id"]] > 1)
 
     def _add(self, call: ToolCall, *, is_duplicate: bool) -> None:
-        call_id = call["id"] or ""
+        call_id, one = call["id"] or "", self._ready.get(call["id"] or "")
         try:
-            args = strict_json.accept_object(call["args"])
-            strict_json.accept([call["name"], call_id])
+            if one is None:
+                args = strict_json.accept_object(call["args"])
+                one = PreparedCall(args, args)
+            strict_json.accept_texts(call["name"], call_id)
         except BadJson as error:
             self.refuse(call, f"{error} So this call did not run.")
             return
@@ -183,9 +187,9 @@ class TurnDraft:
         if circuit_breaker.is_tripped(call["name"], self._history):
             self.refuse(call, circuit_breaker.TRIPPED)
             return
-        one = self._ready.get(call_id) or PreparedCall(args, args)
         self.proposed.append(
-            ProposedCall(
+            # All of it is checked, and pydantic would look at each value once more.
+            _PROPOSED.with_(
                 tool=call["name"],
                 args=one.args,
                 tool_call_id=call_id,
@@ -202,8 +206,6 @@ class TurnDraft:
 
     def add_states(self, states: Mapping[str, BusinessState | None]) -> None:
         """Add business states by call id; None denies a call: its state is unknown."""
-        if not states:
-            return
         proposed, self.proposed = self.proposed, []
         for call in proposed:
             call_id, state = call.tool_call_id, states.get(call.tool_call_id)
@@ -211,18 +213,18 @@ class TurnDraft:
                 reason = rechecks.STATE_UNREADABLE
                 self.refused[call_id] = denial(call.tool, call_id, reason)
             else:
-                self.proposed.append(call.with_(state=state))
+                self.proposed.append(call.with_(state=state) if state else call)
 
     def turn(
         self, ref: TurnRef, says: str, schemas: Mapping[str, JsonObject | None]
     ) -> Turn:
         """Return what is submitted, with the schemas of the tools that are called."""
         called = {call.tool: schemas.get(call.tool) for call in self.proposed}
-        return Turn(
-            ref=ref,
-            calls=tuple(self.proposed),
-            says=printable(says),
+        turn = Turn(ref=ref, calls=tuple(self.proposed), says=printable(says))
+        # Schemas are JSON already: pydantic would look at each of their values.
+        return turn.with_(
             schemas={tool: one for tool, one in called.items() if one is not None},
+            enclosing_run=run_context.enclosing_run(ref.run_ref),
         )
 
     def record(self, message_id: str, verdicts: Sequence[Verdict]) -> TurnRecord:

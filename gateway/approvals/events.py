@@ -236,7 +236,17 @@ def approval_event(
     )
 
 
-def call_event(name: EventName, tenant: str, ref: TurnRef, tool: str) -> Event:
+def call_event(
+    name: EventName,
+    tenant: str,
+    ref: TurnRef,
+    tool: str,
+    *,
+    tier: str = "",
+    policy_digest: str = "",
+    channel: str = "",
+    reason: str = "",
+) -> Event:
     """Return an event about a call of a turn that has no approval."""
     return Event(
         name=name,
@@ -245,6 +255,10 @@ def call_event(name: EventName, tenant: str, ref: TurnRef, tool: str) -> Event:
         thread=ref.thread,
         nested_in=ref.nested_in,
         tool=tool,
+        tier=tier,
+        policy_digest=policy_digest,
+        channel=channel,
+        reason=reason,
     )
 
 

@@ -87,6 +87,9 @@ def _keyed(
 
 def _text(value: str) -> str:
     """Fold a string; one that is folded stays as it is."""
+    # Most texts: NFKC leaves ASCII as it is, and nothing printable is invisible.
+    if value.isascii() and value.isprintable():
+        return " ".join(value.casefold().split())
     # What is invisible goes first: it would keep apart what belongs together.
     # Twice, because casefold can make characters that NFKC folds again, and a folded
     # text has to fold to itself.

@@ -87,6 +87,17 @@ def accept(value: object) -> JsonValue:
         return _accept(value, "", 0)
 
 
+def accept_texts(*values: object) -> None:
+    """Check values that have to be texts.
+
+    Raises:
+        BadJson: when one is none, or no strict JSON.
+    """
+    for value in values:
+        if not isinstance(accept(value), str):
+            raise BadJson(f"a text is needed, not {_kind(value)}")
+
+
 class _Odd(Exception):
     """A tree holds something that needs a closer look."""
 

@@ -20,15 +20,30 @@ def check_texts(turn: Turn) -> None:
                 f"A turn was submitted with {name}='', so no call was evaluated or "
                 "ran. Submit it with the name that it has."
             )
-    texts = [*_texts(turn)]
     # All at once: two halves that come together here are no pair.
-    if _is_unicode("".join([text for _, text in texts])):
+    if _is_unicode("".join(_all_texts(turn))):
         return
-    where, text = next(row for row in texts if not _is_unicode(row[1]))
+    where, text = next(row for row in _texts(turn) if not _is_unicode(row[1]))
     raise NotAllowed(
         f"The {where} {text!r} holds half of a surrogate pair, so nothing of this turn "
         "was evaluated or ran. Submit it as Unicode."
     )
+
+
+def _all_texts(turn: Turn) -> list[str]:
+    """Return what `_texts` names, in the same order; nearly every turn is sound."""
+    ref = turn.ref
+    texts = [*ref.names.values()]
+    for run in (ref.nested_in, turn.enclosing_run):
+        if run is not None:
+            texts += (run.agent, run.thread)
+    texts.append(turn.says)
+    for call in turn.calls:
+        texts += (call.tool, call.tool_call_id, call.problem)
+        if call.hint is not None:
+            texts.append(call.hint.description)
+    texts += turn.schemas
+    return texts
 
 
 def _texts(turn: Turn) -> Iterator[tuple[str, str]]:

@@ -26,7 +26,12 @@ RECONCILE_INTERRUPT = "twokey.reconcile"
 
 def args_hash(args: JsonObject) -> str:
     """Hash bare arguments, to notice a change between submit and execution."""
-    return digest.tagged_hash(ARGS_TAG, digest.canonical(args))
+    return hash_of_canonical(digest.canonical(args))
+
+
+def hash_of_canonical(args: bytes) -> str:
+    """Hash arguments that are given as their canonical bytes."""
+    return digest.tagged_hash(ARGS_TAG, args)
 
 
 MAX_TASK = 200

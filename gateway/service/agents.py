@@ -86,11 +86,12 @@ class AgentService(ClaimService, AutoRunService):
     async def submit(self, turn: Turn) -> tuple[Verdict, ...]:
         """Evaluate all calls of a turn; see `Gateway.submit`."""
         verdicts, older = await self._submitter.submit(turn)
-        ended = [one.id for one in older if _is_at(one, turn.ref)]
         # After the turn is open: a crash in between leaves older calls waiting, which
         # the next turn or their deadline ends. In the other order it would end calls
         # that nothing has replaced.
-        await self.supersede_approvals(ended)
+        if older:
+            ended = [one.id for one in older if _is_at(one, turn.ref)]
+            await self.supersede_approvals(ended)
         return verdicts
 
     async def outcomes(self, ref: TurnRef) -> tuple[CallOutcome, ...]:

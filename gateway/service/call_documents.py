@@ -36,18 +36,19 @@ def document_of(
         return ""
 
 
-def is_small(call: ProposedCall, tenant: str, ref: TurnRef) -> bool:
-    """Return whether a call surely has a document; False: make it, to know.
+def small_args(call: ProposedCall, tenant: str, ref: TurnRef) -> bytes | None:
+    """Return the canonical arguments of a call that surely has a document.
 
-    Of a call that runs at once no document is kept, but one that could not have any is
-    refused.
+    None: make it, to know. Of a call that runs at once no document is kept, but one
+    that could not have any is refused.
     """
     texts = (tenant, call.tool, call.tool_call_id, *ref.names.values())
     if call.state is not None or not all(map(str.isascii, texts)):
-        return False
+        return None
     try:
         # As deep as they stand in the document.
         args = digest.canonical([call.args])
     except BadJson:
-        return False
-    return len(args) + _LONGEST_ESCAPE * sum(map(len, texts)) + _REST <= MAX_BYTES
+        return None
+    size = len(args) + _LONGEST_ESCAPE * sum(map(len, texts)) + _REST
+    return args[1:-1] if size <= MAX_BYTES else None

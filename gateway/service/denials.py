@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import lru_cache
 
 from twokey.gateway.errors import BadJson
 from twokey.gateway.policy.rules import Policy, Protection
@@ -117,11 +118,11 @@ def freeze_message(freeze: Freeze) -> str:
     )
 
 
-def freeze_names(agent: str, tools: Iterable[str]) -> tuple[str, ...]:
+@lru_cache(maxsize=256)
+def freeze_names(agent: str, tools: tuple[str, ...]) -> tuple[str, ...]:
     """Return the names under which nothing may be frozen while these calls open."""
-    chosen = tuple(tools)
     # A turn in which nothing may run has nothing that a freeze could stop.
-    return (*names_of(agent, *chosen), paused(agent)) if chosen else ()
+    return (*names_of(agent, *tools), paused(agent)) if tools else ()
 
 
 def cannot_start_message(freeze: Freeze) -> str:

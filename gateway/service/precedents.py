@@ -9,7 +9,6 @@ from twokey.gateway.approvals.precedents import (
     KINDS,
     MOST_KEPT,
     Past,
-    Precedent,
     PrecedentKind,
     WindowTotal,
 )
@@ -21,13 +20,12 @@ from twokey.gateway.policy.raise_rules import Facts
 from twokey.gateway.policy.rules import Policy, WindowRule
 from twokey.gateway.policy.standing import similar_rule
 from twokey.gateway.protocol import digest
-from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.wire import Turn, Verdict
-from twokey.gateway.service.proposals import context_of
 from twokey.gateway.service.window_usage import CallUsage
 from twokey.gateway.store.agent_load import AgentLoad
 from twokey.gateway.store.keys import Keys
-from twokey.gateway.store.precedents import Known, Row, row_of_auto_run
+from twokey.gateway.store.precedents import AutoRun, Known, Row, row_of_auto_run
 
 AUTO_RUN_TAG = "twokey/v1/auto-run"
 
@@ -137,8 +135,16 @@ class TurnPrecedents:
     effects_read: Mapping[int, str]
 
     @classmethod
-    def of(cls, policy: Policy, keys: Keys, tenant: str, turn: Turn) -> TurnPrecedents:
-        """Return those of a turn."""
+    def of(
+        cls,
+        policy: Policy,
+        keys: Keys,
+        tenant: str,
+        turn: Turn,
+        *,
+        is_unread: bool = False,
+    ) -> TurnPrecedents:
+        """Return those of a turn; ``is_unread`` when no rule asks for any."""
         agent = turn.ref.agent
         effects = [
             effect_of(
@@ -150,6 +156,8 @@ class TurnPrecedents:
             )
             for call in turn.calls
         ]
+        if is_unread:
+            return cls(policy, turn, keys, tenant, effects, {})
         effects_read = {
             position: effects[position]
             for position, call in enumerate(turn.calls)
@@ -212,20 +220,20 @@ class TurnPrecedents:
             if verdict.runs_unclaimed and self.effects[position]
         ]
 
-    def _auto_run(self, position: int) -> Precedent:
+    def _auto_run(self, position: int) -> AutoRun:
         call = self.turn.calls[position]
-        return Precedent(
+        return AutoRun(
             call=self._name(position),
-            # It was let run. What came of it is not known here.
-            state=ItemState.AUTHORIZED,
             agent=self.turn.ref.agent,
             args_hash=args_hash(call.tool, call.args),
         )
 
     def _name(self, position: int) -> str:
         """Return a name for a call without a record, the same for the same call."""
-        ctx = context_of(self.tenant, self.turn.ref, self.turn.calls[position])
-        found = digest.tagged_hash(AUTO_RUN_TAG, digest.canonical({**ctx.as_dict()}))
+        # The members of a `Context`, see `proposals.context_of`.
+        ctx: JsonObject = {"tenant": self.tenant, **self.turn.ref.names}
+        ctx["tool_call_id"] = self.turn.calls[position].tool_call_id
+        found = digest.tagged_hash(AUTO_RUN_TAG, digest.canonical(ctx))
         return f"auto_{found.removeprefix('sha256:')[:32]}"
 
     def _key(self, effect: str) -> str:

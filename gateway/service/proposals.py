@@ -28,9 +28,10 @@ from twokey.gateway.protocol.wire import (
     Verdict,
     VerdictKind,
     args_hash,
+    hash_of_canonical,
 )
 from twokey.gateway.service import denials
-from twokey.gateway.service.call_documents import document_of, is_small
+from twokey.gateway.service.call_documents import document_of, small_args
 from twokey.gateway.service.cleared import Opened, cleared, covered, opened_events
 from twokey.gateway.store.threads import ThreadFacts
 
@@ -141,14 +142,14 @@ def propose(evaluated: Sequence[EvaluatedCall], source: Source) -> Proposal:
         refusal = _refusal(one, seen)
         is_auto = not refusal and one.evaluation.tier is Tier.AUTO
         # No document is kept of a call that runs at once.
-        is_plain = is_auto and is_small(one.call, source.tenant, source.turn.ref)
-        document = "" if refusal or is_plain else _document(one, source)
-        if refusal or not (document or is_plain):
+        args = is_auto and small_args(one.call, source.tenant, source.turn.ref)
+        document = "" if refusal or args else _document(one, source)
+        if refusal or not (document or args):
             reason = refusal or "The call is too large or is not strict JSON."
             verdicts[position] = _verdict(one, VerdictKind.DENY, reason=reason)
             events.append(_refused(one, source, reason))
         elif is_auto:
-            verdicts[position] = _verdict(one, VerdictKind.RUN)
+            verdicts[position] = _verdict(one, VerdictKind.RUN, args=args or b"")
             events.append(_event(one, source, EventName.CALL_RAN))
         elif key := _authorized_with(one):
             authorized.setdefault(key, []).append((position, one, document))
@@ -355,14 +356,17 @@ def _recorded(one: EvaluatedCall, item: Item) -> Verdict:
     )
 
 
-def _verdict(one: EvaluatedCall, kind: VerdictKind, reason: str = "") -> Verdict:
+def _verdict(
+    one: EvaluatedCall, kind: VerdictKind, reason: str = "", args: bytes = b""
+) -> Verdict:
+    """Return a verdict; ``args`` are the canonical arguments, where they are known."""
     tier = Tier.DENY if kind is VerdictKind.DENY else one.evaluation.tier
     return Verdict(
         kind=kind,
         tool=one.call.tool,
         tool_call_id=one.call.tool_call_id,
         tier=tier,
-        args_hash=_args_hash(one.call),
+        args_hash=hash_of_canonical(args) if args else _args_hash(one.call),
         reason=reason,
     )
 
@@ -377,8 +381,11 @@ def _args_hash(call: ProposedCall) -> str:
 def _event(
     one: EvaluatedCall, source: Source, name: EventName, reason: str = ""
 ) -> Event:
-    event = call_event(name, source.tenant, source.turn.ref, one.call.tool)
-    return event.with_(
+    return call_event(
+        name,
+        source.tenant,
+        source.turn.ref,
+        one.call.tool,
         tier=one.evaluation.tier,
         policy_digest=source.policy_digest,
         reason=reason,

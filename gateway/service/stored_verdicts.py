@@ -117,13 +117,15 @@ class StoredVerdicts(Record):
         return found.with_(verdicts=verdicts)
 
     def dumped(
-        self, sealing: Sealing, turn_key: str, records: Sequence[Approval]
+        self, sealing: Sealing, turn_key: str, records: Sequence[Approval] = ()
     ) -> bytes:
         """Return what to store: a line with the ids of its approvals, then the rest.
 
         The ids stand apart because the store keeps a turn as long as they are open.
         """
         held = [one.item_id for one in self.verdicts if one.item_id]
+        if not held:
+            return _written(sealing, turn_key, self, ())
         approvals = list(dict.fromkeys(approval_of(one)[0] for one in held))
         pairs = ((one, codec.new(one).of_items) for one in records)
         shared = {

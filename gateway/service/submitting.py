@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from twokey.gateway.errors import StoreUnavailable
@@ -19,17 +19,16 @@ from twokey.gateway.protocol.wire import (
     ProposedCall,
     Turn,
     Verdict,
-    VerdictKind,
 )
 from twokey.gateway.service import denials, spot_checks
 from twokey.gateway.service.always_auto import AlwaysAuto
 from twokey.gateway.service.covering import covered
 from twokey.gateway.service.earlier_answers import with_answers
+from twokey.gateway.service.evaluated_turn import EvaluatedTurn
 from twokey.gateway.service.hidden_words import with_hidden_words
 from twokey.gateway.service.precedents import TurnPrecedents
 from twokey.gateway.service.proposals import (
     EvaluatedCall,
-    Proposal,
     Source,
     context_of,
     propose,
@@ -55,11 +54,9 @@ from twokey.gateway.store import keys as store_keys
 from twokey.gateway.store.agent_load import AgentLoad
 from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.opened_records import read_opened
-from twokey.gateway.store.precedents import Known
 from twokey.gateway.store.store import Store
 from twokey.gateway.store.threads import ThreadFacts
-from twokey.gateway.store.turn_opening import Listed, Preconditions
-from twokey.gateway.store.windows import Use
+from twokey.gateway.store.turn_opening import Listed
 from twokey.gateway.triage.asking import Triage
 
 # Each attempt that fails had somebody else's turn, freeze or reservation in between.
@@ -111,12 +108,13 @@ class Submitter(PolicyService):
         ref = turn.ref
         keys = self._keys_of(ref.run_ref.agent)
         turn_key = digest.turn_key(tenant=self._tenant, **ref.names)
-        triage = TurnTriage(self._triage, turn)
         # Before the load, which reads the people of the run that are added here.
-        await self._join(turn)
+        if turn.enclosing_run is not None:
+            await self._join(turn)
         opened = await self._open_unread(turn, turn_key)
         if opened is not None:
             return opened
+        triage = TurnTriage(self._triage, turn)
         for _ in range(_ATTEMPTS):
             # One policy for a whole attempt: it says what is read of earlier calls.
             same = TurnPrecedents.of(self._policy(), keys, self._tenant, turn)
@@ -155,13 +153,13 @@ class Submitter(PolicyService):
         if evaluations is None:
             return None
         keys = self._keys_of(turn.ref.run_ref.agent)
-        same = TurnPrecedents.of(policy, keys, self._tenant, turn)
+        same = TurnPrecedents.of(policy, keys, self._tenant, turn, is_unread=True)
         rows = zip(turn.calls, evaluations, same.effects, strict=True)
         evaluated = [EvaluatedCall(*row[:2], effect=row[2]) for row in rows]
         proposal = propose(evaluated, self._source(same, _NO_FACTS))
         usage = [_NO_USAGE] * len(evaluated)
         return await self._open(
-            turn_key, _EvaluatedTurn(same, (), usage, proposal, is_unread=True)
+            turn_key, EvaluatedTurn(same, (), usage, proposal, is_unread=True)
         )
 
     async def _by_now(
@@ -212,7 +210,7 @@ class Submitter(PolicyService):
 
     async def _evaluate(
         self, same: TurnPrecedents, turn_key: str, load: AgentLoad, triage: TurnTriage
-    ) -> _EvaluatedTurn | None:
+    ) -> EvaluatedTurn | None:
         turn, policy = same.turn, same.policy
         usage = [
             # What goes back to the model is not a request; its amounts are unknown.
@@ -261,10 +259,10 @@ class Submitter(PolicyService):
                 with_hidden_words(one, policy) for one in proposal.approvals
             ),
         )
-        return _EvaluatedTurn(same, same.known(load), usage, proposal, load.now_ms)
+        return EvaluatedTurn(same, same.known(load), usage, proposal, load.now_ms)
 
     async def _open(
-        self, turn_key: str, evaluated: _EvaluatedTurn
+        self, turn_key: str, evaluated: EvaluatedTurn
     ) -> tuple[tuple[Verdict, ...], Sequence[Listed]] | None:
         turn, proposal = evaluated.same.turn, evaluated.proposal
         opened = await self._store.approvals.open_turn(
@@ -318,12 +316,14 @@ class Submitter(PolicyService):
         while True:
             yield store_keys.approval_id(same.keys.shard, secrets.token_hex(16))
 
-    def _stored(self, turn_key: str, evaluated: _EvaluatedTurn) -> bytes:
+    def _stored(self, turn_key: str, evaluated: EvaluatedTurn) -> bytes:
         """Return the verdicts to store; nothing where they follow from the record."""
         proposal = evaluated.proposal
         found = StoredVerdicts(
             policy=evaluated.same.policy.digest, verdicts=proposal.verdicts
         )
+        if not proposal.approvals:
+            return found.dumped(self._store.sealing, turn_key)
         # Each has another id: with several, one is not the turn's first.
         first = evaluated.same.keys.first_of_turn(turn_key)
         is_whole = all(
@@ -332,7 +332,7 @@ class Submitter(PolicyService):
         )
         return (
             b""
-            if proposal.approvals and is_whole
+            if is_whole
             else found.dumped(self._store.sealing, turn_key, proposal.approvals)
         )
 
@@ -349,51 +349,3 @@ class Submitter(PolicyService):
             requester=requester_of(load),
             declared_schema=turn.schemas.get(call.tool),
         )
-
-
-@dataclass(frozen=True)
-class _EvaluatedTurn:
-    """A turn, what its calls use, and what it came to.
-
-    ``is_unread`` says that nothing was read of its agent.
-    """
-
-    same: TurnPrecedents
-    known: Sequence[Known]
-    usage: Sequence[CallUsage]
-    proposal: Proposal
-    now_ms: int = 0
-    is_unread: bool = False
-
-    def preconditions(self) -> Preconditions:
-        """Return what must not change while the turn opens."""
-        turn, verdicts = self.same.turn, self.proposal.verdicts
-        requests = [use for one in self.usage for use in one.requests]
-        protect = self.same.policy.protect
-        open_ = [one.tool for one in verdicts if one.kind is not VerdictKind.DENY]
-        return Preconditions(
-            tenant=self.same.tenant,
-            names=denials.freeze_names(turn.ref.agent, open_),
-            waiting=protect.pending_per_agent,
-            requests_10m=protect.requests_per_10m,
-            held={
-                verdict.item_id: one.uses
-                for verdict, one in zip(verdicts, self.usage, strict=True)
-                if verdict.item_id
-            },
-            counted=[*self._uses(lambda one: one.runs_unclaimed), *requests],
-            refused=self._uses(lambda one: one.kind is VerdictKind.DENY),
-            reserved=[use for one in self.usage for use in one.reserved],
-            run_ref=turn.ref.run_ref,
-            auto_runs=self.same.auto_runs(verdicts),
-            known=self.known,
-            standing=self.proposal.standing,
-            now_ms=self.now_ms,
-            not_rejected=denials.wanted_of(turn.calls, ()).calls
-            if self.is_unread
-            else (),
-        )
-
-    def _uses(self, of: Callable[[Verdict], bool]) -> list[Use]:
-        pairs = zip(self.proposal.verdicts, self.usage, strict=True)
-        return [use for verdict, one in pairs if of(verdict) for use in one.uses]

@@ -11,12 +11,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from pydantic import ValidationError
+from pydantic_core import to_json
 
 from twokey.gateway.approvals.precedents import DAY_MS, KINDS, Precedent
 from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.approvals.repeating import precedent_of
+from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.store.connection import Connection, Reply, fields, text
 from twokey.gateway.store.keys import KEEP_MS, Keys
 from twokey.gateway.store.sealed_words import opened_words, seal_of_words, sealed_words
@@ -28,8 +31,18 @@ _TIMES = {"since_ms", "at_ms"}
 _CHANGES = "n"
 """Field that numbers the changes."""
 
+_LET_RUN = ItemState.AUTHORIZED
+
 Row = tuple[str, str, str | bool, str, int]
 """Key, call, kind or False, body, lifetime: as scripts write a precedent."""
+
+
+class AutoRun(NamedTuple):
+    """A call of tier ``auto``: its name, who asked for it, and the hash of it."""
+
+    call: str
+    agent: str
+    args_hash: str
 
 
 @dataclass(frozen=True)
@@ -114,9 +127,14 @@ def rows_of_opening(keys: Keys, approvals: Iterable[Approval]) -> list[Row]:
     return [_row(*found) for found in placed if found is not None]
 
 
-def row_of_auto_run(keys: Keys, tenant: str, effect: str, what: Precedent) -> Row:
+def row_of_auto_run(keys: Keys, tenant: str, effect: str, what: AutoRun) -> Row:
     """Return the precedent that a call of tier ``auto`` is, which has no record."""
-    return _row(keys.precedents(tenant, effect), what, keep_ms=DAY_MS)
+    # It was let run. What came of it is not known here. Written as `_json` writes such
+    # a `Precedent`, which takes longer to make than all else about it.
+    body = {"call": what.call, "state": _LET_RUN.value, "agent": what.agent}
+    text = to_json(body | {"args_hash": what.args_hash}).decode()
+    key = keys.precedents(tenant, effect)
+    return key, what.call, KINDS[_LET_RUN].value, text, DAY_MS
 
 
 def seen_precedents(known: Iterable[Known]) -> list[tuple[str, str]]:
@@ -145,6 +163,5 @@ def _json(what: Precedent) -> str:
     return what.model_dump_json(exclude=_TIMES, exclude_defaults=True)
 
 
-def _row(key: str, what: Precedent, keep_ms: int = KEEP_MS) -> Row:
-    body = _json(what)
-    return key, what.call, KINDS[what.state].value, body, keep_ms
+def _row(key: str, what: Precedent) -> Row:
+    return key, what.call, KINDS[what.state].value, _json(what), KEEP_MS

@@ -13,7 +13,7 @@ REQUESTS = "tests/service/test_request_windows.py"
 TOTALS_TABLE = (
     Mutant(
         "requests: one that was refused without asking counts",
-        SUBMITTING,
+        "gateway/service/evaluated_turn.py",
         "counted=[*self._uses(lambda one: one.runs_unclaimed), *requests],",
         "counted=self._uses(lambda one: one.runs_unclaimed),",
         REQUESTS,

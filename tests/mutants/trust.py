@@ -346,8 +346,8 @@ TRUST_TABLE = (
     Mutant(
         "what was said of an edit survives a handoff",
         "agent/result_sanitizer.py",
-        "if earlier is not None and message == earlier:",
-        "if False:",
+        "if cleaned is message or is_known(message) else",
+        "if cleaned is message else",
         "tests/agent/test_handed_over.py",
     ),
     Mutant(

@@ -14,6 +14,7 @@ from twokey.gateway.protocol.strict_json import (
     MAX_INTEGER,
     accept,
     accept_object,
+    accept_texts,
     parse,
     parse_object,
 )
@@ -107,3 +108,12 @@ def test_the_key_that_appears_twice_is_named() -> None:
         parse(b'{"x": 1, "a/b": 1, "y": 2, "a/b": 2}')
 
     assert caught.value.pointer == "/a~1b"
+
+
+def test_names_have_to_be_texts() -> None:
+    accept_texts("pay", "")
+
+    with pytest.raises(BadJson, match="a text is needed, not a value of type int"):
+        accept_texts("pay", 7)
+    with pytest.raises(BadJson):
+        accept_texts("\ud83d")

@@ -13,7 +13,7 @@ from twokey.gateway.approvals.record import Context
 from twokey.gateway.protocol.business_state import BusinessState
 from twokey.gateway.protocol.strict_json import MAX_BYTES, MAX_DEPTH
 from twokey.gateway.protocol.wire import ProposedCall, TurnRef
-from twokey.gateway.service.call_documents import document_of, is_small
+from twokey.gateway.service.call_documents import document_of, small_args
 
 REF = TurnRef(agent="support", thread="t1", message_id="m1")
 SALT = "0" * 32
@@ -37,7 +37,7 @@ def _nested(depth: int) -> list[Any]:
 
 
 def test_a_plain_call_needs_no_document_to_be_known_to_fit() -> None:
-    assert is_small(_call({"order": "78291", "amount": 1.5}), "default", REF)
+    assert small_args(_call({"order": "78291", "amount": 1.5}), "default", REF)
 
 
 @settings(max_examples=examples(100), deadline=None)
@@ -53,14 +53,14 @@ def test_what_is_said_to_fit_has_a_document(
     text = character * ((MAX_BYTES - missing) // per)
     call = _call({}, tool=text) if of_tool else _call({"text": text})
 
-    assert _document(call) or not is_small(call, "default", REF)
+    assert _document(call) or not small_args(call, "default", REF)
 
 
 @pytest.mark.parametrize("depth", range(MAX_DEPTH - 3, MAX_DEPTH + 2))
 def test_arguments_are_as_deep_as_they_stand_in_the_document(depth: int) -> None:
     call = _call({"in": _nested(depth)})
 
-    assert bool(_document(call)) == is_small(call, "default", REF)
+    assert bool(_document(call)) == bool(small_args(call, "default", REF))
 
 
 def test_the_names_of_a_turn_count() -> None:
@@ -68,10 +68,10 @@ def test_the_names_of_a_turn_count() -> None:
         ref = REF.with_(**{name: "\x01" * (MAX_BYTES // 6)})
 
         assert not _document(_call({}), ref)
-        assert not is_small(_call({}), "default", ref)
+        assert not small_args(_call({}), "default", ref)
 
 
 def test_a_call_with_a_state_is_looked_at_as_a_whole() -> None:
     call = _call({}).with_(state=BusinessState(value={"version": 1}))
 
-    assert not is_small(call, "default", REF)
+    assert not small_args(call, "default", REF)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from twokey.gateway.approvals.precedents import Precedent
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.store.connection import Connection
-from twokey.gateway.store.precedents import read
+from twokey.gateway.store.keys import keys_of_shard
+from twokey.gateway.store.precedents import AutoRun, read, row_of_auto_run
 
 CONN = Connection("redis://127.0.0.1:1")
 
@@ -21,3 +22,18 @@ def test_a_field_of_a_newer_version_hides_no_precedent() -> None:
 
 def test_what_is_no_text_is_left_out() -> None:
     assert read(CONN, "key", {"ap_1.0": b"5 6 done \xff"}).precedents == ()
+
+
+def test_a_call_of_tier_auto_is_written_as_any_other_precedent() -> None:
+    whole = Precedent(
+        call="auto_1", state=ItemState.AUTHORIZED, agent="ana \u00e9", args_hash="ff"
+    )
+
+    what = AutoRun(call="auto_1", agent="ana \u00e9", args_hash="ff")
+    row = row_of_auto_run(keys_of_shard("s0"), "default", "effect", what)
+
+    assert row[1:4] == (
+        "auto_1",
+        "done",
+        whole.model_dump_json(exclude={"since_ms", "at_ms"}, exclude_defaults=True),
+    )

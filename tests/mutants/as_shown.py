@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
+from tests.mutants.reading_ahead import READING_AHEAD_TABLE
 
 DECIDING = "gateway/service/as_shown.py"
 COMPARING = "gateway/store/lua/next_version.lua"
@@ -22,6 +23,7 @@ TEMPLATES = "gateway/store/templates.py"
 LEARNED = "tests/store/test_templates.py"
 
 AS_SHOWN_TABLE = (
+    *READING_AHEAD_TABLE,
     Mutant(
         "as shown: another total of a window is noticed",
         COMPARING,

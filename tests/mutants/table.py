@@ -24,7 +24,6 @@ from tests.mutants.outages import OUTAGES_TABLE
 from tests.mutants.precedents import PRECEDENTS_TABLE
 from tests.mutants.questions import QUESTION_TABLE
 from tests.mutants.reach import REACH_TABLE
-from tests.mutants.reading_ahead import READING_AHEAD_TABLE
 from tests.mutants.redaction import REDACTION_TABLE
 from tests.mutants.scale import SCALE_TABLE
 from tests.mutants.sealed import SEALED_TABLE
@@ -483,7 +482,6 @@ TABLE = (
     *CURRENT_POLICY_TABLE,
     *TOTALS_TABLE,
     *AS_SHOWN_TABLE,
-    *READING_AHEAD_TABLE,
     *COLLECTED_TABLE,
     *FENCES_TABLE,
     *HANDOVERS_TABLE,

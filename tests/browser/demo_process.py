@@ -26,6 +26,7 @@ class Demo:
         self._env = env or {}
         self._process: Forked | None = None
         self.options: tuple[str, ...] = ()
+        self.program = "twokey"
         self.url = ""
         self.port = 0
 
@@ -33,7 +34,7 @@ class Demo:
         """Start it and wait for the link that it prints."""
         words = ["demo", "--port", str(self.port), "--mode", self._mode, *self.options]
         self._process = Forked(
-            *("twokey", "--config", str(ROOT / "twokey.yml"), *words),
+            *(self.program, "--config", str(ROOT / "twokey.yml"), *words),
             cwd=self._folder,
             env={**os.environ, **self._env},
             merged=True,

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from tests.apart import cli_process
+from tests.apart.cli_process import LEASE
 from tests.browser.demo_process import Demo
 
 CHANNEL = "C0APPROVALS"
@@ -19,7 +21,9 @@ WAIT_S = 60.0
 
 @pytest.fixture(params=["socket", "http"])
 def demo(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Demo]:
-    running = Demo(tmp_path, request.param)
+    # What a killed process held is kept for it as long as its lease lives: 15 seconds.
+    running = Demo(tmp_path, request.param, {LEASE: "4000"})
+    running.program = cli_process.__name__
     running.start()
     yield running
     running.stop()

@@ -20,6 +20,7 @@ from langchain_core.tools import tool as make_tool
 
 from twokey.agent.canonical import caller_args
 from twokey.agent.rechecks import Recheck
+from twokey.agent.tool_signatures import known_methods
 from twokey.gateway.errors import BadJson, NotAllowed, NotStarted
 from twokey.gateway.gates.gate import GuardedTool
 from twokey.gateway.protocol import strict_json, wire
@@ -260,5 +261,5 @@ def _has_args(given: Grant, args: object) -> bool:
 
 @lru_cache(maxsize=256)
 def _guarded_class(plain: type[BaseTool]) -> type[BaseTool]:
-    made = type(f"Guarded{plain.__name__}", (_Guarded, plain), {})
+    made = type(f"Guarded{plain.__name__}", (_Guarded, plain), known_methods(plain))
     return cast("type[BaseTool]", made)

@@ -169,3 +169,17 @@ def test_a_shared_function_that_a_script_does_not_call_is_left_out() -> None:
         "-- three()\ntwo()\n"
     )
     assert script.with_called(shared, "five()\n") == "local MOST = 3\nfive()\n"
+
+
+@pytest.mark.parametrize("length", [0, 1, 15, 16, 17, 32, 33, 1000])
+async def test_bytes_in_hex_are_read_as_they_were(store: Store, length: int) -> None:
+    raw = bytes(250 + place & 255 for place in range(length))
+    prelude = (LUA / "prelude.lua").read_text(encoding="utf-8")
+    code = (
+        f"#!lua\n{prelude}\nlocal raw = from_hex(ARGV[1])\nreturn {{raw, to_hex(raw)}}"
+    )
+
+    assert await store.conn.evalsha(code, ["tk:{s0}:x"], [raw.hex()]) == [
+        raw,
+        raw.hex().encode(),
+    ]

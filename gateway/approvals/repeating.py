@@ -9,6 +9,8 @@ counts, and whose card says what ran. The next click on that card counts.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from twokey.gateway.approvals import timing
 from twokey.gateway.approvals.changes import Change
 from twokey.gateway.approvals.decision_context import (
@@ -44,6 +46,12 @@ def _hash_of(tool: str, args: str) -> str:
     return found.removeprefix("sha256:")[:32]
 
 
+@lru_cache(maxsize=128)
+def _args_hash_of(tool: str, action: str) -> str:
+    # Remembered: each change of a call that may run asks for it twice.
+    return _hash_of(tool, digest.canonical_args(action))
+
+
 def precedent_of(approval: Approval, item: Item) -> Precedent | None:
     """Return what an item is for later calls with its effect; None: nothing.
 
@@ -63,7 +71,7 @@ def precedent_of(approval: Approval, item: Item) -> Precedent | None:
         if is_rejected and word
         else (*given_by, *(vote.by for vote in item.votes_now)),
         reason=word.text[:MOST_REASON] if is_rejected and word else "",
-        args_hash=_hash_of(item.tool, digest.canonical_args(item.action)),
+        args_hash=_args_hash_of(item.tool, item.action),
     )
 
 

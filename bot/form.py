@@ -41,8 +41,8 @@ def document_of(body: str) -> bytes | None:
     # At the start only: what people typed may stand further on in a body.
     if not body.startswith(_FIELD):
         return None
-    value, *others = body.removeprefix(_FIELD).split("&")
-    if any(other.startswith(_FIELD) for other in others):
+    value, separator, others = body.removeprefix(_FIELD).partition("&")
+    if separator and any(other.startswith(_FIELD) for other in others.split("&")):
         raise BadForm("payload is there twice")
     return _decoded(value)
 

@@ -21,6 +21,7 @@ from twokey.gateway.errors import BadJson
 from twokey.gateway.protocol.strict_json import (
     MAX_BYTES,
     MAX_DEPTH,
+    MAX_INTEGER,
     JsonObject,
     accept,
     is_exact,
@@ -91,8 +92,12 @@ def _written(value: object, depth: int) -> str:
     if kind is list:
         elements = cast("list[object]", value)
         rows = [
-            # Most are texts: each click hashes some lists of them.
-            encode_basestring(one) if type(one) is str else _written(one, depth + 1)
+            # Most are texts, or small numbers: each click hashes some lists of them.
+            encode_basestring(one)
+            if type(one) is str
+            else str(one)
+            if type(one) is int and -MAX_INTEGER <= one <= MAX_INTEGER
+            else _written(one, depth + 1)
             for one in elements
         ]
         return f"[{','.join(rows)}]"

@@ -110,4 +110,11 @@ AUTO_CALLS_TABLE: tuple[Mutant, ...] = (
         "if False:",
         "tests/protocol/test_digest.py",
     ),
+    Mutant(
+        "a whole number in a list is one that every reader keeps exact",
+        "gateway/protocol/digest.py",
+        "if type(one) is int and -MAX_INTEGER <= one <= MAX_INTEGER",
+        "if type(one) is int",
+        "tests/protocol/test_digest.py",
+    ),
 )

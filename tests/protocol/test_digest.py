@@ -219,6 +219,8 @@ def _nested(levels: int) -> Any:
         (1,),
         b"1",
         {"a": {1, 2}},
+        [1, 2**53],
+        [-(2**53)],
     ],
 )
 def test_what_is_no_strict_json_has_no_canonical_bytes(value: Any) -> None:

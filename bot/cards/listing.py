@@ -196,12 +196,15 @@ def call_title(item: Item) -> str:
         for name in schema_order(item)
         if isinstance(required, list) and name in required
     ]
-    shown_values = [
-        f"{name} {text}"
-        for name, text in named_values(item.args, item.redact, main_first)
-        if is_short(name, text) and len(text) <= _ACT_VALUE
-    ]
-    main = ", ".join(shown_values[:_ACT_VALUES])
+    shown_values: list[str] = []
+    for one in arguments(item.args, item.redact, order=main_first):
+        name, text = one_line(one.name), readable(one)
+        if is_short(name, text) and len(text) <= _ACT_VALUE:
+            shown_values.append(f"{name} {text}")
+            # What comes behind these is not worked out: it may be long.
+            if len(shown_values) == _ACT_VALUES:
+                break
+    main = ", ".join(shown_values)
     return f"{one_line(item.tool)}: {main}" if main else one_line(item.tool)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from typing import cast
@@ -26,10 +27,19 @@ from twokey.gateway.store.record_encryption import DATA_KEY
 from twokey.gateway.store.record_seals import (
     QUARANTINE_SEAL,
     QUARANTINED,
+    WRONG_SEAL,
     RecordSeals,
 )
+from twokey.gateway.store.secret_check import knows_secret
 from twokey.gateway.store.security_events import SecurityEvents
 from twokey.gateway.store.turn_opening import Listed
+
+logger = logging.getLogger(__name__)
+
+REPLACED = (
+    "the secret of the store was replaced by one that this process does not accept; "
+    "restart it with the new TWOKEY_SECRET."
+)
 
 
 class ForgedRecords:
@@ -50,10 +60,12 @@ class ForgedRecords:
 
         Raises:
             ForgedRecord: that was found inside.
+            StoreUnavailable: it may be none: the secret of the store is not known here.
         """
         try:
             yield
         except ForgedRecord as error:
+            await self._ensure_secret(error)
             # Refused in any case, also where none of this is written.
             with suppress(StoreUnavailable):
                 tenant, ref = await quarantine(
@@ -61,6 +73,17 @@ class ForgedRecords:
                 )
                 await self._security.report(keys, _event(error, tenant, ref))
             raise
+
+    async def _ensure_secret(self, error: ForgedRecord) -> None:
+        """Set nothing aside that others can verify, by a secret that came since.
+
+        Raises:
+            StoreUnavailable: this process does not know it; nothing is decided here.
+        """
+        if error.why != WRONG_SEAL or await knows_secret(self._members.conn):
+            return
+        logger.error("secret.replaced approval=%s", error.approval)
+        raise StoreUnavailable(REPLACED) from error
 
 
 def _event(error: ForgedRecord, tenant: str, ref: TurnRef) -> SecurityEvent:

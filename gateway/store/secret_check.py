@@ -19,8 +19,7 @@ async def ensure_secret(conn: Connection) -> None:
         SettingsError: it is another secret; says what to do.
         StoreUnavailable: when the store does not answer.
     """
-    key = Keys("s0").sealed_by
-    mine = [key_id_of(one, Purpose.RECORDS) for one in conn.secrets]
+    key, mine = Keys("s0").sealed_by, _mine(conn)
     kept = text(await conn.command("GET", key))
     if not kept:
         # Of two processes that start first at the same time one wins, and both compare.
@@ -37,3 +36,20 @@ async def ensure_secret(conn: Connection) -> None:
     if kept != mine[0]:
         # The secret is being replaced: others have this one among those they accept.
         await conn.keep(["SET", key, mine[0]])
+
+
+async def knows_secret(conn: Connection) -> bool:
+    """Return whether this process accepts the secret that a store is sealed with now.
+
+    A process that stood still, or was forgotten, while the secret was replaced does
+    not, and nothing that it cannot verify is a forgery for that.
+
+    Raises:
+        StoreUnavailable: when the store does not answer.
+    """
+    kept = text(await conn.command("GET", Keys("s0").sealed_by))
+    return not kept or kept in _mine(conn)
+
+
+def _mine(conn: Connection) -> list[str]:
+    return [key_id_of(one, Purpose.RECORDS) for one in conn.secrets]

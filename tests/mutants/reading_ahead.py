@@ -70,4 +70,18 @@ READING_AHEAD_TABLE = (
         "_ITEM * len(approval.items)",
         "tests/service/test_as_shown_memory.py",
     ),
+    Mutant(
+        "what a secret seals that came since is not set aside",
+        "gateway/store/quarantine.py",
+        "            await self._ensure_secret(error)\n",
+        "",
+        "tests/store/test_secret_check.py",
+    ),
+    Mutant(
+        "a forgery is set aside also while the secret is replaced",
+        "gateway/store/secret_check.py",
+        "    return not kept or kept in _mine(conn)\n",
+        "    return not kept or kept == _mine(conn)[0]\n",
+        "tests/store/test_secret_check.py",
+    ),
 )

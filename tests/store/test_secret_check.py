@@ -6,8 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.service.harness import ANA, BEN, RULES, ServiceHarness
+from tests.service.showing import shown
 from tests.store_secrets import SECRETS
-from twokey.gateway.errors import SettingsError
+from twokey.gateway.approvals.decisions import Approve, Decided, Gesture
+from twokey.gateway.errors import ForgedRecord, SettingsError, StoreUnavailable
+from twokey.gateway.service.reviews import ReviewService
 from twokey.gateway.store.open_store import open_store
 from twokey.gateway.store.store import Store
 
@@ -38,3 +42,58 @@ async def test_a_secret_is_replaced_in_two_steps(store: Store, tmp_path: Path) -
 
     with pytest.raises(SettingsError, match="sealed with another secret"):
         await starts(store, tmp_path, *SECRETS)
+
+
+PRESSED = ANA.with_(gesture=Gesture.BUTTON)
+
+
+async def test_what_a_secret_seals_that_came_since_is_no_forgery(
+    store: Store, tmp_path: Path
+) -> None:
+    """A process that stood still meanwhile decides nothing, and sets nothing aside."""
+    await starts(store, tmp_path, *SECRETS)
+    harness = ServiceHarness(store)
+    click = (await shown(harness)).with_(request_digest="sha256:" + "a" * 64)
+    other = (await shown(harness)).with_(request_digest="sha256:" + "b" * 64)
+    for one in (click, other):
+        harness.reviews.as_shown.precompute(one.approval)
+        assert harness.reviews.as_shown.precomputed(one)
+
+    await starts(store, tmp_path, *SECRETS, OTHER)
+    await starts(store, tmp_path, OTHER, *SECRETS)
+    newer = Store(store.conn.url, secrets=(OTHER, *SECRETS))
+    newer.keyring = store.keyring
+    reviews = ReviewService(newer, lambda: RULES)
+    await reviews.times.extend(click.approval, BEN)
+
+    assert not await harness.reviews.as_shown.approve(click, PRESSED)
+    with pytest.raises(StoreUnavailable, match="restart it with the new TWOKEY_SECRET"):
+        await harness.reviews.decide(click, Approve(), PRESSED)
+    assert isinstance(await reviews.decide(click, Approve(), PRESSED), Decided)
+    # What nobody has changed since is sealed as before, which the others accept.
+    assert await harness.reviews.as_shown.approve(other, PRESSED)
+    loaded = await newer.approvals.load(other.approval)
+    assert loaded
+    assert loaded.approval.items[0].may_run
+    await newer.close()
+
+
+async def test_a_forgery_is_one_also_while_the_secret_is_replaced(
+    store: Store, tmp_path: Path
+) -> None:
+    """This process accepts the new one, and others seal with it already."""
+    await starts(store, tmp_path, *SECRETS)
+    await starts(store, tmp_path, *SECRETS, OTHER)
+    await starts(store, tmp_path, OTHER, *SECRETS)
+    between = Store(store.conn.url, secrets=(*SECRETS, OTHER))
+    click = await shown(ServiceHarness(between))
+    head = store.keys_of_tenant("default").head(click.approval)
+    await store.conn.evalsha(
+        "return {redis.call('HSET', KEYS[1], '0:s', 'authorized')}", [head], []
+    )
+
+    with pytest.raises(ForgedRecord):
+        await between.approvals.load(click.approval)
+
+    assert await store.conn.command("HEXISTS", head, "quarantined")
+    await between.close()

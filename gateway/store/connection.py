@@ -36,7 +36,7 @@ from twokey.gateway.store.server_address import (
     sentinel_address,
     server_address,
 )
-from twokey.gateway.store.unavailable import unavailable
+from twokey.gateway.store.unavailable import EMBEDDED_HINT, HINT, unavailable
 
 __all__ = [
     "Argument", "Connection", "Entry", "Reply",
@@ -47,11 +47,6 @@ __all__ = [
 # caller's to bridge, who knows how long its person or its lease can wait.
 _PAUSES_S = (0.04, 0.08, 0.16)
 _CLOSE_S = 5.0
-_HINT = "check that Redis runs and that TWOKEY_REDIS_URL names it, then try again."
-_EMBEDDED_HINT = (
-    "the embedded Valkey is started again by itself; try again, and see 'valkey.log' "
-    "in the data folder if it does not come back."
-)
 
 
 class _Servers(Protocol):
@@ -91,7 +86,7 @@ class Connection:
         self.secrets = tuple[bytes, ...]()
         self.encrypts = False
         self.confirmed_by = self.resent = 0
-        self._hint = _EMBEDDED_HINT if is_embedded else _HINT
+        self._hint = EMBEDDED_HINT if is_embedded else HINT
         self._servers: dict[asyncio.AbstractEventLoop, _Servers] = {}
         self._confirmers: dict[asyncio.AbstractEventLoop, Confirmer] = {}
         self._process = os.getpid()

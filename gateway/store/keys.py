@@ -392,8 +392,6 @@ def _half(turn_key: str) -> str:
 
 # Each turn uses a dozen keys of the same few names.
 @lru_cache(maxsize=1024)
-# Remembered: each click asks for those of its tenant several times.
-@lru_cache(maxsize=1024)
 def _hashed(*parts: str) -> str:
     # Hashed, because names come from outside: they may be long, or hold the braces of a
     # hash tag, which would move the key to another node. As a JSON list, so that ("a",

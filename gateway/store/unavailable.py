@@ -9,6 +9,12 @@ from twokey.gateway.errors import NotConfirmed, StoreUnavailable, Unanswered
 from twokey.gateway.store.confirming import LostWriteError, NotConfirmedError
 from twokey.gateway.store.multiplexed import MaybeDoneError
 
+HINT = "check that Redis runs and that TWOKEY_REDIS_URL names it, then try again."
+EMBEDDED_HINT = (
+    "the embedded Valkey is started again by itself; try again, and see 'valkey.log' "
+    "in the data folder if it does not come back."
+)
+
 
 def unavailable(error: Exception, hint: str, *, writes: bool) -> StoreUnavailable:
     """Return our error for one of the client's.

@@ -23,6 +23,27 @@ TEMPLATES = "gateway/store/templates.py"
 LEARNED = "tests/store/test_templates.py"
 
 AS_SHOWN_TABLE = (
+    Mutant(
+        "who somebody is follows from the newest answers",
+        "bot/reviewers.py",
+        "if made is None or made.answers != kept:",
+        "if made is None:",
+        "tests/bot/test_reviewers.py",
+    ),
+    Mutant(
+        "a click in a modal is not read as one on a message",
+        "bot/click_payload.py",
+        "    view: NotRequired[None]\n",
+        "",
+        "tests/bot/test_click_payload.py",
+    ),
+    Mutant(
+        "of several actions of a click none is read",
+        "bot/click_payload.py",
+        "    actions: tuple[_Action]\n",
+        "    actions: tuple[_Action, ...]\n",
+        "tests/bot/test_click_payload.py",
+    ),
     *READING_AHEAD_TABLE,
     Mutant(
         "as shown: another total of a window is noticed",

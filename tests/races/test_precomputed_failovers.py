@@ -108,8 +108,8 @@ def moved(keys: Keys, source: Node, target: Node) -> None:
     source.ask("CLUSTER", "SETSLOT", slot, "MIGRATING", ids[target])
     while found := source.ask("CLUSTER", "GETKEYSINSLOT", slot, 1000):
         words = [one.decode() for one in cast("list[bytes]", found)]
-        migrate = ("MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "KEYS", *words)
-        assert source.ask(*migrate) == b"OK"
+        to = ("127.0.0.1", target.port, "", 0, 5000)
+        assert source.ask("MIGRATE", *to, "KEYS", *words) == b"OK"
     for node in (target, source):
         assert node.ask("CLUSTER", "SETSLOT", slot, "NODE", ids[target]) == b"OK"
 

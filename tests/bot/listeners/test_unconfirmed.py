@@ -14,6 +14,7 @@ from twokey.bot.listeners import router
 from twokey.gateway.errors import NotConfirmed
 from twokey.gateway.store import writing
 from twokey.gateway.store.connection import Argument, Connection, Reply
+from twokey.gateway.store.next_version import CHANGE
 from twokey.gateway.store.script import Prepared
 
 
@@ -24,7 +25,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def unconfirmed(patch: pytest.MonkeyPatch, *, times: int, is_kept: bool) -> list[int]:
     """Let replicas confirm nothing so many times; return what counts the writes."""
-    change, prepared, tries = writing.CHANGE, Prepared.__call__, list[int]()
+    change, prepared, tries = CHANGE, Prepared.__call__, list[int]()
 
     async def tried(write: Callable[[], Awaitable[list[Reply]]]) -> list[Reply]:
         tries.append(1)

@@ -32,10 +32,10 @@ async def readiness(
         return [f"The store does not answer: {error}"], {}
     problems: list[str] = []
     clock.answered(now_ms / 1000, asked_s)
-    if problem := clock_problem(store):
+    if registration is not None:
+        problems += registration.problems
+    elif problem := clock_problem(store):
         problems.append(problem)
-    if registration is not None and registration.problem:
-        problems.append(registration.problem)
     facts: dict[str, object] = {}
     security = {str(kind): count for kind, count in store.security.counts.items()}
     if security:

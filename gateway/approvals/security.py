@@ -19,7 +19,8 @@ class SecurityKind(StrEnum):
     key that the gateway was not told. ``request_replayed``: a signed request came
     twice. ``key_refused``: an API key that is not valid. ``lookup_failed``: it could
     not be found out who somebody is. ``stalled``: something does not go on by itself.
-    ``clock_wrong``: the clock of a process is not the store's.
+    ``clock_wrong``: the clock of a process is not the store's. ``secret_unknown``: the
+    store says that it is sealed with a secret which a process does not accept.
     """
 
     SEAL_WRONG = "seal_wrong"
@@ -31,6 +32,7 @@ class SecurityKind(StrEnum):
     LOOKUP_FAILED = "lookup_failed"
     STALLED = "stalled"
     CLOCK_WRONG = "clock_wrong"
+    SECRET_UNKNOWN = "secret_unknown"  # noqa: S105 - a name
 
     @property
     def is_announced(self) -> bool:

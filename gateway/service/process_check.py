@@ -22,6 +22,7 @@ from twokey.gateway.failures import log_failure
 from twokey.gateway.reference_clock import offset_sentence
 from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.processes import AgentCheckpoints, Processes, ProcessInfo
+from twokey.gateway.store.secret_check import SEALED_OTHERWISE, knows_secret
 from twokey.gateway.store.store import Store
 from twokey.gateway.store.usable import until_usable
 
@@ -44,13 +45,15 @@ class Registration:
         problem: why it does not fit any more; "" while it does. It was stopped for a
             while, and another one joined that does not fit.
 
-    It also compares the clock of this machine with the store's.
+    It also compares the clock of this machine with the store's, and the secrets that it
+    accepts with the one that the store is sealed with.
     """
 
     def __init__(self, store: Store, keys: Keys, process: ProcessInfo) -> None:
         self._store, self._keys, self._process = store, keys, process
         self._name = secrets.token_hex(8)
         self.problem = ""
+        self._is_secret_known = True
 
     async def enter(self) -> None:
         """Join; wait for those that seem to be alive only as long as it takes to see.
@@ -89,6 +92,7 @@ class Registration:
                 await self._store.processes.stay(self._keys, self._name, self._process)
                 await self._look()
                 await self._compare_clocks()
+                await self._compare_secret()
 
     async def _look(self) -> None:
         """Look whether this process still fits; a corrupt row changes nothing."""
@@ -107,7 +111,9 @@ class Registration:
     @property
     def problems(self) -> list[str]:
         """Return what an operator should mend at this process."""
-        return [one for one in (self.problem, clock_problem(self._store)) if one]
+        secret = "" if self._is_secret_known else SEALED_OTHERWISE
+        found = (self.problem, clock_problem(self._store), secret)
+        return [one for one in found if one]
 
     async def _compare_clocks(self) -> None:
         """Tell others how far off the clock is, and report it when it gets wrong."""
@@ -130,6 +136,28 @@ class Registration:
                 about="clock",
                 name=f"{mine.role} {mine.where}",
                 evidence="ahead" if ahead_s > 0 else "behind",
+            ),
+        )
+
+    async def _compare_secret(self) -> None:
+        """Report it when the store is marked with a secret that is not accepted here.
+
+        Somebody replaced the secret, or writes to the store: then this says so before
+        anything else that they wrote is read.
+        """
+        was_known = self._is_secret_known
+        self._is_secret_known = await knows_secret(self._store.conn)
+        if self._is_secret_known or not was_known:
+            return
+        logger.error("process.secret_unknown")
+        mine = self._process
+        await self._store.security.report(
+            self._keys,
+            SecurityEvent(
+                kind=SecurityKind.SECRET_UNKNOWN,
+                tenant=mine.tenant,
+                about="secret",
+                name=f"{mine.role} {mine.where}",
             ),
         )
 

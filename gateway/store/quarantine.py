@@ -30,16 +30,11 @@ from twokey.gateway.store.record_seals import (
     WRONG_SEAL,
     RecordSeals,
 )
-from twokey.gateway.store.secret_check import knows_secret
+from twokey.gateway.store.secret_check import SEALED_OTHERWISE, knows_secret
 from twokey.gateway.store.security_events import SecurityEvents
 from twokey.gateway.store.turn_opening import Listed
 
 logger = logging.getLogger(__name__)
-
-REPLACED = (
-    "the secret of the store was replaced by one that this process does not accept; "
-    "restart it with the new TWOKEY_SECRET."
-)
 
 
 class ForgedRecords:
@@ -65,7 +60,7 @@ class ForgedRecords:
         try:
             yield
         except ForgedRecord as error:
-            await self._ensure_secret(error)
+            await self._ensure_secret(keys, error)
             # Refused in any case, also where none of this is written.
             with suppress(StoreUnavailable):
                 tenant, ref = await quarantine(
@@ -74,8 +69,10 @@ class ForgedRecords:
                 await self._security.report(keys, _event(error, tenant, ref))
             raise
 
-    async def _ensure_secret(self, error: ForgedRecord) -> None:
+    async def _ensure_secret(self, keys: Keys, error: ForgedRecord) -> None:
         """Set nothing aside that others can verify, by a secret that came since.
+
+        Whoever writes to the store can say so as well, hence the security event.
 
         Raises:
             StoreUnavailable: this process does not know it; nothing is decided here.
@@ -83,7 +80,17 @@ class ForgedRecords:
         if error.why != WRONG_SEAL or await knows_secret(self._members.conn):
             return
         logger.error("secret.replaced approval=%s", error.approval)
-        raise StoreUnavailable(REPLACED) from error
+        found = SecurityEvent(
+            kind=SecurityKind.SECRET_UNKNOWN,
+            tenant="",
+            about="secret",
+            approval=error.approval,
+        )
+        await self._security.report(keys, found)
+        raise StoreUnavailable(
+            f"The record cannot be verified, so nothing was decided or run: "
+            f"{SEALED_OTHERWISE}"
+        ) from error
 
 
 def _event(error: ForgedRecord, tenant: str, ref: TurnRef) -> SecurityEvent:

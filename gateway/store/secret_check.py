@@ -7,6 +7,12 @@ from twokey.gateway.store.connection import Connection, text
 from twokey.gateway.store.keys import Keys
 from twokey.gateway.trust.derived_keys import Purpose, key_id_of
 
+SEALED_OTHERWISE = (
+    "the store is marked as sealed with a secret that this process does not accept. If "
+    "TWOKEY_SECRET was replaced, restart it with the new one; if not, see who else "
+    "writes to the store."
+)
+
 
 async def ensure_secret(conn: Connection) -> None:
     """Keep with the data by which secret it is sealed, or compare it with what is kept.

@@ -16,6 +16,7 @@ from twokey.gateway.resume.checkpoints import open_checkpoints
 from twokey.gateway.running import gateway_process
 from twokey.gateway.service.process_check import process_problems, registered, unserved
 from twokey.gateway.service.security_events import security_events
+from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.processes import AgentCheckpoints, ProcessInfo
 from twokey.gateway.store.store import Store
 
@@ -101,6 +102,31 @@ async def test_a_process_whose_clock_is_set_wrong_says_so_until_it_is_right(
     found = [one async for one in security_events(store, "t")]
     assert [one.reason for one in found] == ["clock_wrong"] * 2
     assert {one.data["name"] for one in found} == {"gateway host-one:1"}
+
+
+async def test_a_store_with_an_unknown_secret_is_told_while_it_is_so(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Replaced, or written by somebody else, who would have forgeries go unnoticed."""
+    marked = Keys("s0").sealed_by
+    async with registered(store, gateway("one")) as registration:
+        for mark, problems in (("another", 1), (None, 0), ("another", 1)):
+            await store.conn.command("DEL", marked)
+            if mark:
+                await store.conn.command("SET", marked, mark)
+
+            async def is_told(problems: int = problems) -> bool:
+                return len(registration.problems) == problems
+
+            await eventually(is_told)
+        assert "if not, see who else writes to the store" in registration.problems[0]
+    assert store.security.counts == {SecurityKind.SECRET_UNKNOWN: 1}
+    [found] = [one async for one in security_events(store, "t")]
+    assert (found.reason, found.data["name"]) == (
+        "secret_unknown",
+        "gateway host-one:1",
+    )
+    assert caplog.text.count("process.secret_unknown") == 2
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from tests.service.harness import ANA, BEN, RULES, ServiceHarness
 from tests.service.showing import shown
 from tests.store_secrets import SECRETS
 from twokey.gateway.approvals.decisions import Approve, Decided, Gesture
+from twokey.gateway.approvals.security import SecurityKind
 from twokey.gateway.errors import ForgedRecord, SettingsError, StoreUnavailable
 from twokey.gateway.service.reviews import ReviewService
 from twokey.gateway.store.open_store import open_store
@@ -67,8 +68,9 @@ async def test_what_a_secret_seals_that_came_since_is_no_forgery(
     await reviews.times.extend(click.approval, BEN)
 
     assert not await harness.reviews.as_shown.approve(click, PRESSED)
-    with pytest.raises(StoreUnavailable, match="restart it with the new TWOKEY_SECRET"):
+    with pytest.raises(StoreUnavailable, match="restart it with the new one"):
         await harness.reviews.decide(click, Approve(), PRESSED)
+    assert store.security.counts == {SecurityKind.SECRET_UNKNOWN: 1}
     assert isinstance(await reviews.decide(click, Approve(), PRESSED), Decided)
     # What nobody has changed since is sealed as before, which the others accept.
     assert await harness.reviews.as_shown.approve(other, PRESSED)

@@ -7,6 +7,7 @@ import logging
 
 import pytest
 
+from tests.conftest import eventually
 from tests.service.harness import ANA, ServiceHarness
 from tests.service.showing import at_once, shown
 from twokey.gateway.approvals.decisions import Approve, Click, Decided
@@ -332,12 +333,24 @@ async def test_a_card_that_is_drawn_later_is_precomputed_again(
     assert worker.as_shown.not_precomputed() == []
 
 
+async def in_a_later_millisecond(harness: ServiceHarness) -> None:
+    """Wait: what was read in that of a change may be of before it, and is forgotten."""
+    conn = harness.store.conn
+    now_ms = await conn.now_ms("")
+
+    async def is_later() -> bool:
+        return await conn.now_ms("") > now_ms
+
+    await eventually(is_later)
+
+
 async def test_what_was_shown_anew_is_precomputed_again(
     harness: ServiceHarness, worker: ReviewService
 ) -> None:
     click = await opened(harness, "t1")
     await look(worker)
     await harness.reviews.times.extend(click.approval, ANA)
+    await in_a_later_millisecond(harness)
     await worker.read_as_of_now(click.approval)
     assert worker.as_shown.precomputed(click) is None
 

@@ -77,7 +77,7 @@ def test_whatever_is_read_of_a_click_is_what_it_says(
 ) -> None:
     body = copy.deepcopy(CLICK)
     for path, value in changes:
-        changed(body, path, value)
+        changed(body, path, copy.deepcopy(value))
     for name in left_out:
         body.pop(name, None)
     document = json.dumps(body).encode()

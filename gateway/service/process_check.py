@@ -128,16 +128,8 @@ class Registration:
             logger.info("process.clock_right")
             return
         logger.error("process.clock_wrong ahead_s=%+d", ahead_s)
-        await self._store.security.report(
-            self._keys,
-            SecurityEvent(
-                kind=SecurityKind.CLOCK_WRONG,
-                tenant=mine.tenant,
-                about="clock",
-                name=f"{mine.role} {mine.where}",
-                evidence="ahead" if ahead_s > 0 else "behind",
-            ),
-        )
+        side = "ahead" if ahead_s > 0 else "behind"
+        await self._report(SecurityKind.CLOCK_WRONG, "clock", evidence=side)
 
     async def _compare_secret(self) -> None:
         """Report it when the store is marked with a secret that is not accepted here.
@@ -150,16 +142,18 @@ class Registration:
         if self._is_secret_known or not was_known:
             return
         logger.error("process.secret_unknown")
+        await self._report(SecurityKind.SECRET_UNKNOWN, "secret")
+
+    async def _report(self, kind: SecurityKind, about: str, evidence: str = "") -> None:
         mine = self._process
-        await self._store.security.report(
-            self._keys,
-            SecurityEvent(
-                kind=SecurityKind.SECRET_UNKNOWN,
-                tenant=mine.tenant,
-                about="secret",
-                name=f"{mine.role} {mine.where}",
-            ),
+        found = SecurityEvent(
+            kind=kind,
+            tenant=mine.tenant,
+            about=about,
+            name=f"{mine.role} {mine.where}",
+            evidence=evidence,
         )
+        await self._store.security.report(self._keys, found)
 
     async def leave(self) -> None:
         """Leave; who is not reached forgets it by itself."""

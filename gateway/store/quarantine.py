@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from typing import cast
@@ -33,8 +32,6 @@ from twokey.gateway.store.record_seals import (
 from twokey.gateway.store.secret_check import SEALED_OTHERWISE, knows_secret
 from twokey.gateway.store.security_events import SecurityEvents
 from twokey.gateway.store.turn_opening import Listed
-
-logger = logging.getLogger(__name__)
 
 
 class ForgedRecords:
@@ -79,7 +76,6 @@ class ForgedRecords:
         """
         if error.why != WRONG_SEAL or await knows_secret(self._members.conn):
             return
-        logger.error("secret.replaced approval=%s", error.approval)
         found = SecurityEvent(
             kind=SecurityKind.SECRET_UNKNOWN,
             tenant="",

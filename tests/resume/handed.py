@@ -6,13 +6,16 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from typing import cast
 
+import pytest
+
 from tests.resume.resume_stack import Stack
 from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.store.connection import Reply, number
 from twokey.gateway.store.given_jobs import given
 from twokey.gateway.store.handover import Handover
-from twokey.gateway.store.jobs import GROUP, Delivery, Job
+from twokey.gateway.store.jobs import GROUP, Delivery, Job, JobQueue
 from twokey.gateway.store.keys import Keys
+from twokey.gateway.store.leases import LeaseStore
 
 FOREVER_MS = 3_600_000
 """A lease that no test waits for: what is only found after its end is not found."""
@@ -65,3 +68,25 @@ async def undelivered(stack: Stack) -> int:
     pending = await stack.store.conn.command("XPENDING", stack.keys.jobs, GROUP)
     assert isinstance(entries, int)
     return entries - number(cast("dict[str, Reply]", pending)["pending"])
+
+
+def taken_by_workers(patch: pytest.MonkeyPatch) -> list[object]:
+    """Return what workers take by themselves from now on: jobs, and names of leases."""
+    taken: list[object] = []
+    take_job, take_lease = JobQueue.take, LeaseStore.take
+
+    async def noted_job(
+        self: JobQueue, consumer: str, *, block_ms: int
+    ) -> Delivery | None:
+        found = await take_job(self, consumer, block_ms=block_ms)
+        if found is not None:
+            taken.append(found)
+        return found
+
+    async def noted_lease(self: LeaseStore, keys: Keys, name: str) -> object:
+        taken.append(name)
+        return await take_lease(self, keys, name)
+
+    patch.setattr(JobQueue, "take", noted_job)
+    patch.setattr(LeaseStore, "take", noted_lease)
+    return taken

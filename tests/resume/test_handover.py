@@ -14,6 +14,7 @@ from tests.resume.handed import (
     REFUND,
     OneTaker,
     asked,
+    taken_by_workers,
     undelivered,
 )
 from tests.resume.resume_stack import Stack
@@ -28,9 +29,8 @@ from twokey.gateway.service.agents import AgentService
 from twokey.gateway.store.fences import holding
 from twokey.gateway.store.given_jobs import given
 from twokey.gateway.store.handover import Handover
-from twokey.gateway.store.jobs import GROUP, Delivery, Job, JobQueue
+from twokey.gateway.store.jobs import GROUP, Job
 from twokey.gateway.store.keys import Keys
-from twokey.gateway.store.leases import LeaseStore
 
 
 @pytest.fixture
@@ -43,27 +43,11 @@ def forever(stack: Stack) -> None:
 async def test_a_worker_begins_with_the_answer_to_a_decision_of_its_process(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    taken: list[object] = []
-    take_job, take_lease = JobQueue.take, LeaseStore.take
-
-    async def noted_job(
-        self: JobQueue, consumer: str, *, block_ms: int
-    ) -> Delivery | None:
-        found = await take_job(self, consumer, block_ms=block_ms)
-        if found is not None:
-            taken.append(found)
-        return found
-
-    async def noted_lease(self: LeaseStore, keys: Keys, name: str) -> object:
-        taken.append(name)
-        return await take_lease(self, keys, name)
-
     async with stack.working():
         await stack.ask(REFUND)
         [item] = await stack.asked()
         await stack.idle()
-        monkeypatch.setattr(JobQueue, "take", noted_job)
-        monkeypatch.setattr(LeaseStore, "take", noted_lease)
+        taken = taken_by_workers(monkeypatch)
 
         assert isinstance(await stack.decide(item), Decided)
         await stack.words()

@@ -7,7 +7,14 @@ from typing import Any, cast
 
 import pytest
 
-from tests.resume.handed import FOREVER_MS, REFUND, OneTaker, asked, undelivered
+from tests.resume.handed import (
+    FOREVER_MS,
+    REFUND,
+    OneTaker,
+    asked,
+    taken_by_workers,
+    undelivered,
+)
 from tests.resume.resume_stack import ANA, Stack
 from twokey.gateway.approvals.decisions import Approve, Click, Decided, Gesture
 from twokey.gateway.approvals.record import Approval, Item
@@ -16,9 +23,6 @@ from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.service import as_shown, precomputing
 from twokey.gateway.store.atomic_write import Loaded
 from twokey.gateway.store.connection import Argument, Connection, Reply
-from twokey.gateway.store.jobs import Delivery, JobQueue
-from twokey.gateway.store.keys import Keys
-from twokey.gateway.store.leases import LeaseStore
 
 PRESSED = ANA.with_(gesture=Gesture.BUTTON)
 
@@ -57,28 +61,12 @@ async def known_to(stack: Stack, taker: OneTaker) -> dict[str, Approval]:
 async def test_a_worker_begins_with_the_answer(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    taken: list[object] = []
-    take_job, take_lease = JobQueue.take, LeaseStore.take
-
-    async def noted_job(
-        self: JobQueue, consumer: str, *, block_ms: int
-    ) -> Delivery | None:
-        found = await take_job(self, consumer, block_ms=block_ms)
-        if found is not None:
-            taken.append(found)
-        return found
-
-    async def noted_lease(self: LeaseStore, keys: Keys, name: str) -> object:
-        taken.append(name)
-        return await take_lease(self, keys, name)
-
     async with stack.working():
         await stack.ask(REFUND)
         [item] = await stack.asked()
         await stack.idle()
         click = await precomputed(stack, item)
-        monkeypatch.setattr(JobQueue, "take", noted_job)
-        monkeypatch.setattr(LeaseStore, "take", noted_lease)
+        taken = taken_by_workers(monkeypatch)
 
         assert await stack.reviews.as_shown.approve(click, PRESSED)
         await stack.words()

@@ -3,8 +3,9 @@
 Four ways to the same tool of the same agent, taken in turns on one durable Valkey and
 one SQLite checkpointer, each approval in a thread of its own:
 
-- Twokey: `ReviewService.decide`, one script that also queues the job and hands it with
-  the thread's lease to a worker of the process, the resume, a claim, the tool.
+- Twokey: an approval as its button gives it, computed before while it waited: one
+  script that also queues the job and hands it with the thread's lease to a worker of
+  the process, the resume, a claim, the tool.
 - a bare resume: LangChain's own middleware, and `Command(resume=...)` called where the
   decision is made, in the same process. This is the lower bound: it has no record of
   the decision, no second process and no claim.

@@ -63,7 +63,7 @@ class Plan:
     together: int
 
 
-FULL = Plan(rounds=5, alone=100, together=600)
+FULL = Plan(rounds=5, alone=100, together=1_200)
 QUICK = Plan(rounds=1, alone=20, together=100)
 
 
@@ -126,8 +126,6 @@ async def measured(plan: Plan) -> Figure:
             async with bench.put_back(clicks):
                 await bench.compare(peers["bolt"], clicks, turn)
                 await bench.least(peers, clicks)
-            # Response URLs are good for five posts; each was used twice.
-            clicks = clicks[:1] + clicks[1 + plan.alone :]
             async with bench.put_back(clicks):
                 await bench.workers(peers, clicks)
             size = len(clicks[-1].request.body)
@@ -309,9 +307,13 @@ class _Bench:
     async def _together_alone(
         self, name: Name, served: Served, clicks: Sequence[PreparedClick]
     ) -> None:
-        await _fired(served, clicks[:1], connections=1)
-        await _until_idle(served)
-        self.found[name].add(await self._together(served, clicks[1:]))
+        alone = self.plan.alone
+        first, others, rest = clicks[:1], clicks[1 : 1 + alone], clicks[1 + alone :]
+        # As many before as one process has had: each of these has just started, too.
+        for warming in (first, others):
+            await _fired(served, warming, connections=MANY)
+            await _until_idle(served)
+        self.found[name].add(await self._together(served, rest))
 
     async def _together(
         self, served: Served, clicks: Sequence[PreparedClick]

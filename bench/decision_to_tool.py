@@ -90,8 +90,6 @@ async def measured(plan: Plan) -> Figure:
     """Run all of them as often as the plan says."""
     async with subjects() as (stub, found):
         twokey, bare, poller, writing = await in_turns(found, stub, plan)
-    floor_ms, floor = _floor(bare, writing)
-    most = poller.at(MEDIAN) / floor_ms
     return Figure(
         TITLE,
         f"{plan.rounds} rounds of {plan.approvals} approvals each; Valkey with "
@@ -102,15 +100,11 @@ async def measured(plan: Plan) -> Figure:
                 "decision to tool p50, alone",
                 twokey,
                 at_most=ALONE_MS,
-                limit=floor,
+                limit=_floor(bare, writing),
             ),
-            ratio(
-                "0.5 s poller / Twokey, p50",
-                poller,
-                twokey,
-                at_least=50,
-                limit=f"that resume and these writes alone: {most:.0f}",
-            ),
+            # Without a target of its own: nearly all that Twokey takes is the resume,
+            # which comes after the poll as well, and the target above is for that.
+            ratio("0.5 s poller / Twokey, p50", poller, twokey),
             ratio("0.5 s poller / Twokey, p95", poller, twokey, share=P95),
             ratio("Twokey / bare resume, p50", twokey, bare),
             ratio("Twokey / bare resume, p95", twokey, bare, share=P95),
@@ -119,11 +113,11 @@ async def measured(plan: Plan) -> Figure:
     )
 
 
-def _floor(bare: Measured, writing: Measured) -> tuple[float, str]:
-    """Return what no work of ours can go below, in ms and in words."""
+def _floor(bare: Measured, writing: Measured) -> str:
+    """Return in words what no work of ours can go below."""
     disk_ms = durable_writes_ms(WRITES)
     floor_ms = bare.at(MEDIAN) + disk_ms
-    return floor_ms, (
+    return (
         f"a bare resume in this run ({bare.at(MEDIAN):.1f} ms) and {WRITES} durable "
         f"writes one after the other (decision, the claim: {disk_ms:.1f} ms)"
         f" take {floor_ms:.1f} ms; a program that does just that, with the store in "

@@ -40,13 +40,10 @@ async def test_the_way_from_decision_to_tool_is_measured() -> None:
     # The first of the two decisions comes 118 ms after a poll, so 382 before the next.
     assert poller.at(1.0) > 380
     # Beside the figure stands what it cannot go below, measured in the same run.
-    alone, by_poll, *_ = figure.ratios
+    alone = figure.ratios[0]
     assert f"a bare resume in this run ({bare.at(0.5):.1f} ms)" in alone.limit
     assert "2 durable writes" in alone.limit
     assert alone.limit.endswith(f" takes {writing.at(0.5):.1f} ms")
-    most = float(by_poll.limit.rpartition(" ")[2])
-    # Printed without decimals, so up to a half above.
-    assert 1 < most <= poller.at(0.5) / bare.at(0.5) + 0.5
 
 
 @smoke

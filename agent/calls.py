@@ -18,6 +18,7 @@ from twokey.agent import (
     nesting,
     not_run,
     prepared_calls,
+    question_tool,
     rechecks,
     result_codec,
     reviewer_notes,
@@ -45,6 +46,7 @@ from twokey.agent.result_codec import ToolResult
 from twokey.agent.result_sanitizer import restore_result
 from twokey.agent.tool_invocation import Handler
 from twokey.agent.tool_schemas import schema_of
+from twokey.agent.unanswered_turns import UnansweredTurns
 from twokey.agent.verdict_cache import VerdictCache
 from twokey.gateway.errors import (
     FINAL_ERRORS,
@@ -58,7 +60,6 @@ from twokey.gateway.errors import (
 from twokey.gateway.protocol import run_context, strict_json
 from twokey.gateway.protocol.business_state import BusinessState
 from twokey.gateway.protocol.port import Gateway
-from twokey.gateway.protocol.questions import NOT_OUTERMOST
 from twokey.gateway.protocol.records import EditRecord, RunRef
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.wire import (
@@ -83,6 +84,7 @@ class Caller:
     cache: VerdictCache
     tools: Toolbox = field(default_factory=Toolbox)
     schemas: Mapping[str, JsonObject] = field(default_factory=dict[str, JsonObject])
+    unanswered: UnansweredTurns = field(default_factory=UnansweredTurns)
 
     async def submit(
         self,
@@ -93,6 +95,7 @@ class Caller:
         *,
         ready: Mapping[str, PreparedCall],
         history: Sequence[AnyMessage] = (),
+        is_repeated: bool = False,
     ) -> turns.TurnRecord:
         """Have the gateway evaluate the calls of a message; deny all on failure.
 
@@ -106,6 +109,7 @@ class Caller:
             hints: those of the agent's code, by call id.
             ready: the calls, prepared.
             history: the messages of the agent, for the circuit breaker.
+            is_repeated: whether the gateway had this turn before.
 
         Raises:
             StoreUnavailable: in a thread that Twokey runs; nothing ran.
@@ -114,14 +118,15 @@ class Caller:
         draft = turns.TurnDraft(calls, hints, ready, history)
         is_nested = nesting.is_inside_tool(ref)
         if is_nested:
-            _refuse_questions(draft)
+            question_tool.refuse_questions(draft)
         draft.add_states(await self._states(draft.proposed))
         if not draft.proposed:
             return draft.record(ref.message_id, ())
+        gateway: Gateway | None = None
         try:
             gateway = self.gateway()
             turn = draft.turn(ref, says, self._schemas(calls))
-            verdicts = await ask_while_held(self.shell, lambda: gateway.submit(turn))
+            verdicts = await ask_while_held(self.shell, partial(gateway.submit, turn))
         except KeyRefused:
             # Of the process, not of its calls: the model could do nothing about it.
             raise
@@ -134,7 +139,10 @@ class Caller:
             is_retried = run_context.current_run() is not None and not is_nested
             if is_retried and isinstance(error, StoreUnavailable):
                 raise
+            if gateway is not None and not is_repeated:
+                self.unanswered.end(ref, gateway, self.shell)
             return draft.deny_all(ref.message_id, turns.UNREACHABLE)
+        self.unanswered.moved_on(ref)
         note = draft.record(ref.message_id, verdicts)
         # Not cached when the gateway was unreachable: the next attempt asks it again.
         self.cache.put(ref, note.verdicts)
@@ -225,7 +233,10 @@ class Caller:
             # The kept ones: a generated default would differ now, and make other calls.
             kept = turns.submitted_canonical(state)
             ready = prepared_calls.prepare_calls(calls, self.tools, kept)
-            note = await self.submit(ref, calls, str(message.text), hints, ready=ready)
+            says = str(message.text)
+            note = await self.submit(
+                ref, calls, says, hints, ready=ready, is_repeated=True
+            )
             known = note.verdicts
         current = (known or {}).get(verdict.tool_call_id)
         about = (verdict.tool, verdict.args_hash)
@@ -387,12 +398,3 @@ class Caller:
         return result_codec.with_state(
             presented, {"twokey_edits": messages.dump_records(records)}
         )
-
-
-def _refuse_questions(draft: turns.TurnDraft) -> None:
-    """Ask nobody: people speak to the agent around this one."""
-    for call in draft.proposed:
-        if call.is_question:
-            refused = turns.denial(call.tool, call.tool_call_id, NOT_OUTERMOST)
-            draft.refused[call.tool_call_id] = refused
-    draft.proposed = [call for call in draft.proposed if not call.is_question]

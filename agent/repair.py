@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, cast
 
 from langchain_core.messages import (
@@ -30,8 +31,9 @@ from twokey.agent.calls import Caller
 from twokey.agent.messages import ITEM_KEY
 from twokey.agent.result_sanitizer import restore_result
 from twokey.agent.turns import TurnRecord
-from twokey.gateway.errors import TwokeyError
+from twokey.gateway.errors import FINAL_ERRORS, TwokeyError
 from twokey.gateway.failures import log_failure
+from twokey.gateway.protocol.port import Gateway
 from twokey.gateway.protocol.records import EditRecord
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.wire import AnswerKind, CallOutcome, Verdict, VerdictKind
@@ -156,16 +158,20 @@ async def _outcomes(caller: Caller, message: AIMessage) -> dict[str, CallOutcome
     ref = None if message.id is None else turns.turn_ref(caller.agent, message.id)
     if ref is None:
         return {}
+    gateway: Gateway | None = None
     try:
         gateway = caller.gateway()
         # Ended first, then read: a decision in between would authorize a call that the
         # model reads of as not run.
-        await ask_with_retries(caller.shell, lambda: gateway.supersede(ref))
-        found = await ask_with_retries(caller.shell, lambda: gateway.outcomes(ref))
+        await ask_with_retries(caller.shell, partial(gateway.supersede, ref))
+        found = await ask_with_retries(caller.shell, partial(gateway.outcomes, ref))
     # Not raised: without a repair no provider accepts the history, and the conversation
     # would end. The messages then say that the end is unknown.
     except TwokeyError as error:
         log_failure(logger, error, "repair.outcomes_unknown message=%s", message.id)
+        if gateway is not None and not isinstance(error, FINAL_ERRORS):
+            # Else people could go on deciding about calls that nobody waits for.
+            caller.unanswered.end(ref, gateway, caller.shell)
         return {}
     return {outcome.tool_call_id: outcome for outcome in found}
 

@@ -10,6 +10,7 @@ RETRIES = "gateway/resume/retries.py"
 DIAGNOSIS = "tests/resume/test_diagnosis.py"
 OUTAGES = "tests/resume/test_run_outages.py"
 MESSAGES = "tests/bot/test_run_messages.py"
+UNANSWERED = "tests/agent/test_unanswered_turns.py"
 
 OUTAGES_TABLE = (
     Mutant(
@@ -151,6 +152,27 @@ OUTAGES_TABLE = (
         "is_retried = run_context.current_run() is not None and not is_nested",
         "is_retried = False",
         "tests/resume/test_store_away_at_submission.py",
+    ),
+    Mutant(
+        "what a lost request opened is ended when the gateway answers",
+        "agent/calls.py",
+        "            if gateway is not None and not is_repeated:\n",
+        "            if False:\n",
+        UNANSWERED,
+    ),
+    Mutant(
+        "a turn that is asked about once more is not ended",
+        "agent/calls.py",
+        "            if gateway is not None and not is_repeated:\n",
+        "            if gateway is not None:\n",
+        UNANSWERED,
+    ),
+    Mutant(
+        "a turn that another one has ended is left",
+        "agent/unanswered_turns.py",
+        "        self._ending.pop(_place(ref), None)\n\n    def end",
+        "        pass\n\n    def end",
+        UNANSWERED,
     ),
     *CLOCKS_TABLE,
 )

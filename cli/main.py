@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -86,18 +86,24 @@ _SLACK_PACKAGE = "slack_bolt"
 
 
 def run(
-    words: Sequence[str] | None = None, env: Mapping[str, str] | None = None
+    words: Sequence[str] | None = None,
+    env: Mapping[str, str] | None = None,
+    *,
+    loaded: Callable[[], object] = lambda: None,
 ) -> int:
     """Run one command and return its exit code.
 
     Args:
         words: of the command line, without ``twokey``; None takes the process's.
         env: the environment; None takes the process's.
+        loaded: called once the command's modules are imported, before it runs.
     """
     options = GlobalOptions(env=dict(os.environ if env is None else env))
     given = sys.argv[1:] if words is None else list(words)
     try:
-        _commands(given)(given, prog_name="twokey", obj=options)
+        commands = _commands(given)
+        loaded()
+        commands(given, prog_name="twokey", obj=options)
     except SystemExit as ended:
         # `sys.exit` takes any object; a string means failure.
         return ended.code if isinstance(ended.code, int) else int(bool(ended.code))

@@ -6,7 +6,8 @@ import signal
 import sys
 from io import TextIOWrapper
 
-# What follows takes a second to load, in which Ctrl+C just ends the process.
+# Importing what follows, and then the modules of the command, takes seconds, in which
+# Ctrl+C just ends the process.
 _interrupted = signal.getsignal(signal.SIGINT)
 if _interrupted is signal.default_int_handler:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -16,14 +17,17 @@ from twokey.cli.main import run  # noqa: E402 - the signal first
 
 def main() -> None:
     """Run the command line of this process and end with its exit code."""
-    # Back to what it was: Python's handler, by which Ctrl+C raises KeyboardInterrupt
-    # and what is open gets closed; or ignored, in a job of the background.
-    signal.signal(signal.SIGINT, _interrupted)
     for stream in (sys.stdout, sys.stderr):
         # What a terminal cannot show is written as an escape, not as an error.
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    sys.exit(run())
+    sys.exit(run(loaded=_interruptible))
+
+
+def _interruptible() -> None:
+    # Back to what it was: Python's handler, by which Ctrl+C raises KeyboardInterrupt
+    # and what is open gets closed; or ignored, in a job of the background.
+    signal.signal(signal.SIGINT, _interrupted)
 
 
 if __name__ == "__main__":

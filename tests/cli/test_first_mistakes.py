@@ -24,13 +24,16 @@ from twokey.gateway.store import usable
 ROOT = Path(__file__).parents[2]
 SLOW = """\
 import sys, time
+slow = sys.argv[1]
 class Slow:
     def find_spec(name, *_):
-        if name == "twokey.cli.main":
+        if name == slow:
             print("loading", flush=True)
             time.sleep(60)
 sys.meta_path.insert(0, Slow)
 import twokey.__main__
+sys.argv[1:] = ["demo"]
+twokey.__main__.main()
 """
 TOKENS = {"SLACK_BOT_TOKEN": "xoxb-1-2-3", "SLACK_APP_TOKEN": "xapp-1-A-2-3"}
 POLICY = "policy: {version: 1, defaults: {reviewers: [U0ANA]}}\n"
@@ -177,10 +180,11 @@ def test_what_a_verification_would_not_look_at_is_refused(
     assert re.search(r"name its FILE|leave FILE out", told)
 
 
-def test_ctrl_c_while_it_loads_ends_it_without_a_word(home: Path) -> None:
+@pytest.mark.parametrize("module", ["twokey.cli.main", "twokey.cli.stack"])
+def test_ctrl_c_while_it_loads_ends_it_without_a_word(home: Path, module: str) -> None:
     (home / "slow.py").write_text(SLOW, encoding="utf-8")
     process = subprocess.Popen(
-        [sys.executable, "slow.py"],
+        [sys.executable, "slow.py", module],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

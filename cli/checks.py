@@ -17,6 +17,7 @@ from twokey.cli.check import Check, State
 from twokey.cli.command_context import CommandContext
 from twokey.cli.freeze_checks import check_freezes
 from twokey.cli.keys import check_keys
+from twokey.cli.policy_tools import unknown_names
 from twokey.cli.reviewer_checks import check_people
 from twokey.cli.security_checks import check_security
 from twokey.cli.store_access import open_configured
@@ -91,8 +92,8 @@ async def run_checks(
     async for check in _store_checks(settings, policy):
         yield check
     yield await _run_check("checkpoints", _checkpoints(settings))
-    for name, agent in settings.agents.items():
-        yield await _run_check(f"agent {name}", _graph(settings, agent, policy))
+    async for check in _agent_checks(settings, policy):
+        yield check
     if settings.triage or (policy and policy.asks_triage):
         yield await _run_check("triage", _triage(settings, policy))
     channels = policy.channels if policy else ()
@@ -123,6 +124,20 @@ async def _store_checks(
     yield await _run_check("security", check_security(settings))
     if settings.webhooks.targets:
         yield await _run_check("webhooks", check_webhooks(settings))
+
+
+async def _agent_checks(
+    settings: Settings, policy: Policy | None
+) -> AsyncGenerator[Check]:
+    graphs: dict[str, object] = {}
+    for name, agent in settings.agents.items():
+        work = _graph(settings, agent, policy, graphs, name)
+        yield await _run_check(f"agent {name}", work)
+    # Of a graph that cannot be loaded the tools are not known.
+    if policy and len(graphs) == len(settings.agents):
+        unknown = unknown_names(policy, graphs)
+        if unknown:
+            yield Check("policy", State.SKIPPED, unknown)
 
 
 async def _run_check(name: str, work: Awaitable[str]) -> Check:
@@ -253,9 +268,14 @@ async def _outbox(settings: Settings) -> str:
 
 
 async def _graph(
-    settings: Settings, agent: AgentSettings, policy: Policy | None
+    settings: Settings,
+    agent: AgentSettings,
+    policy: Policy | None,
+    loaded: dict[str, object],
+    name: str,
 ) -> str:
     graph = await load_graph(agent.graph, settings.folder, agent.ungated)
+    loaded[name] = graph
     tools = described(graph, agent.ungated, policy)
     return f"{agent.graph} is a graph of {len(graph.nodes)} nodes; {tools}"
 

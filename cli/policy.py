@@ -78,9 +78,11 @@ def check(ctx: typer.Context, file: PolicyFile = None, *, json: AsJson = False) 
         found["notes"] = [*notes]
         console.as_json(found)
         return
+    count = len(policy.tools)
+    listed = "1 tool is" if count == 1 else f"{count} tools are"
     console.good(
-        f"The policy is good: {len(policy.tools)} tools are listed, any other is "
-        f"{policy.defaults.tier}. {policy.digest}"
+        f"The policy is good: {listed} listed, any other is {policy.defaults.tier}. "
+        f"{policy.digest}"
     )
     for line in notes:
         console.note(line)

@@ -11,7 +11,14 @@ from typing import TypeVar
 
 from twokey.bot.config import BotConfig
 from twokey.bot.manifest import DIRECT_MESSAGES, SCOPES
-from twokey.bot.web import RateLimited, Slack, SlackError, SlackRefused, text_at
+from twokey.bot.web import (
+    RateLimited,
+    Slack,
+    SlackBody,
+    SlackError,
+    SlackRefused,
+    text_at,
+)
 from twokey.gateway.errors import SettingsError
 
 START_WITHIN_S = 120.0
@@ -36,8 +43,8 @@ async def identify(slack: Slack, config: BotConfig) -> Identity:
     """Ask Slack who the bot is and what it may do.
 
     Raises:
-        SettingsError: the token is wrong, of another workspace, or lacks scopes; or
-            Slack does not answer in time.
+        SettingsError: the token is wrong, of another workspace or of a whole
+            organization, or lacks scopes; or Slack does not answer in time.
     """
     try:
         reply, granted = await ask_until_answered(slack.test, config)
@@ -59,6 +66,7 @@ async def identify(slack: Slack, config: BotConfig) -> Identity:
             "api.slack.com/apps, 'OAuth & Permissions' (or paste manifest.yml again), "
             "and install the app again."
         )
+    check_one_workspace(reply)
     team = text_at(reply, "team_id")
     if config.team and team != config.team:
         raise SettingsError(
@@ -71,6 +79,23 @@ async def identify(slack: Slack, config: BotConfig) -> Identity:
         user=text_at(reply, "user_id"),
         bot_id=text_at(reply, "bot_id"),
     )
+
+
+def check_one_workspace(reply: SlackBody) -> None:
+    """Refuse an app that is installed for a whole organization (Enterprise Grid).
+
+    Its clicks come from workspaces, none of which is the one of the token: each would
+    be refused as somebody else's.
+
+    Raises:
+        SettingsError: it is; says how to install it instead.
+    """
+    if reply.get("is_enterprise_install") is True:
+        raise SettingsError(
+            "The app is installed for a whole organization; Twokey serves one "
+            "workspace. Install it in the workspace where people review, and use the "
+            "Bot User OAuth Token of that installation as SLACK_BOT_TOKEN."
+        )
 
 
 async def ask_until_answered(ask: Callable[[], Awaitable[T]], config: BotConfig) -> T:

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
+from twokey.bot.identity import check_one_workspace
 from twokey.bot.manifest import DIRECT_MESSAGES, SCOPES
 from twokey.bot.web import Slack, SlackBody, SlackError, SlackRefused, text_at
 from twokey.cli.audit_checks import check_audit
@@ -307,8 +308,12 @@ async def _slack_checks(
             # First and alone: with a bad token every other call would fail for the same
             # reason.
             who, granted = await slack.test()
+            check_one_workspace(who)
         except SlackError as error:
             yield Check("Slack bot token", State.BAD, _slack_error_text(error))
+            return
+        except SettingsError as error:
+            yield Check("Slack bot token", State.BAD, str(error))
             return
         text = f"{text_at(who, 'user')} in {text_at(who, 'team')}"
         yield Check("Slack bot token", State.GOOD, f"{text} ({text_at(who, 'url')})")

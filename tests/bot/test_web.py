@@ -208,6 +208,14 @@ async def test_who_the_bot_is_comes_from_slack() -> None:
     assert (me.team, me.enterprise, me.user, me.bot_id) == ("T1", "E1", "U1", "B1")
 
 
+async def test_an_app_of_a_whole_organization_is_refused_at_start() -> None:
+    """Its people act in workspaces, each of which would count as another one."""
+    reply = {"ok": True, "team_id": "E1", "is_enterprise_install": True}
+    async with slack_that(answering(reply)) as (slack, _):
+        with pytest.raises(SettingsError, match="whole organization"):
+            await identify(slack, CONFIG)
+
+
 def test_a_text_that_is_not_there_is_empty() -> None:
     reply = {"view": {"id": "V1", "n": 1}}
 

@@ -68,14 +68,28 @@ async def test_direct_messages_need_a_scope_only_where_the_policy_has_them(
     assert text in checks["Slack scopes"][1]
 
 
+async def test_the_doctor_refuses_an_app_of_a_whole_organization(
+    home: Path, capsys: pytest.CaptureFixture[str], empty_url: str
+) -> None:
+    granted = ",".join(SCOPES)
+
+    checks = await checked_scopes(
+        capsys, empty_url, granted, is_enterprise_install=True
+    )
+
+    assert checks["Slack bot token"][0] == State.BAD
+    assert "Install it in the workspace" in checks["Slack bot token"][1]
+
+
 async def checked_scopes(
-    capsys: pytest.CaptureFixture[str], empty_url: str, granted: str
+    capsys: pytest.CaptureFixture[str], empty_url: str, granted: str, **says: bool
 ) -> dict[str, tuple[str, str]]:
     """Return what the doctor says of an app with these scopes."""
 
     async def answer(request: web.Request) -> web.Response:
         headers = {"X-OAuth-Scopes": granted}
-        return web.json_response({"ok": True, "url": "wss://x"}, headers=headers)
+        reply = {"ok": True, "url": "wss://x", **says}
+        return web.json_response(reply, headers=headers)
 
     app = web.Application()
     app.router.add_post("/api/{method}", answer)

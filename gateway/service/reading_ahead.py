@@ -120,6 +120,8 @@ class ReadingAhead(PolicyService):
                 await self._keep(loaded, quiet)
             self._read_by = policy
         before = self._place
+        # Each process that answers reads what all of them did: not between clicks.
+        await quiet()
         opened, moved, self._place = await self._outbox.changes(
             before, block_ms=block_ms
         )

@@ -22,6 +22,13 @@ READING_AHEAD_TABLE = (
         "tests/service/test_reading_ahead_of_many.py",
     ),
     Mutant(
+        "reading ahead: what others did is read once nobody clicks",
+        AHEAD,
+        "        await quiet()\n        opened",
+        "        opened",
+        "tests/service/test_reading_ahead.py",
+    ),
+    Mutant(
         "reading ahead: no more is read than fits",
         "gateway/service/as_shown.py",
         "        if self.bytes < _FULL * MOST_BYTES:\n",

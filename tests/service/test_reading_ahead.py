@@ -128,6 +128,24 @@ async def test_what_another_process_decided_takes_no_memory_here(
     assert worker.as_shown.bytes == 0
 
 
+async def test_what_others_did_is_read_once_nobody_clicks(
+    harness: ServiceHarness, worker: ReviewService
+) -> None:
+    """Each process that answers reads what all of them did, which takes its time."""
+    click = await opened(harness, "t1")
+    await look(worker)
+    assert isinstance(await harness.reviews.decide(click, Approve(), ANA), Decided)
+    is_unread = list[bool]()
+
+    async def quiet() -> None:
+        is_unread.append(worker.as_shown.find(click.approval) is not None)
+
+    await worker.reading_ahead.look(quiet, block_ms=1, pause_s=0)
+
+    assert is_unread[:1] == [True]
+    assert worker.as_shown.find(click.approval) is None
+
+
 async def test_what_was_read_after_it_changed_is_kept(harness: ServiceHarness) -> None:
     click = await shown(harness)
     kept = harness.reviews.as_shown

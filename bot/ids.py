@@ -11,7 +11,7 @@ the card is old.
 
 from __future__ import annotations
 
-import base64
+import binascii
 import hashlib
 import hmac
 import re
@@ -22,6 +22,7 @@ from pydantic import JsonValue
 
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.protocol import digest
+from twokey.gateway.trust.keyed_hash import keyed_hash
 
 
 class Action(StrEnum):
@@ -155,6 +156,8 @@ _OUTAGE_TAG = "twokey/v1/seal/outage"
 _NO_VERSION = 0
 _WHOLE = "all"
 _MAX_SEAL = 255
+# `base64` does this in Python, a call for each step: each button and click has a MAC.
+_URL_SAFE, _PLAIN = bytes.maketrans(b"+/", b"-_"), bytes.maketrans(b"-_", b"+/")
 _MAC = re.compile(r"[A-Za-z0-9_-]{21}[AQgw]", re.ASCII)
 
 
@@ -318,18 +321,16 @@ def _mac(
     # What the button approves is under the MAC as well as the version: a record that
     # was put back from an older copy may have the same version and other arguments.
     bound = approval.digest if index is None else approval.items[index].action_hash
-    waiting: list[JsonValue] = [
-        item.index for item in approval.items if item.is_pending
-    ]
-    of_all: list[JsonValue] = [waiting] if purpose in OF_WAITING else []
+    of_all: list[JsonValue] = []
+    if purpose in OF_WAITING:
+        of_all.append([item.index for item in approval.items if item.is_pending])
     place: list[JsonValue] = [approval.id, approval.version, index, page]
     return _mac_of([_SEAL_TAG, team, *place, bound, *of_all, str(purpose)], key)
 
 
 def _mac_of(parts: list[JsonValue], key: bytes) -> bytes:
     document = digest.canonical(parts)
-    # In one call of OpenSSL: each card and each click makes some.
-    return hmac.digest(key, document, "sha256")[:MAC_BYTES]
+    return keyed_hash(key)(document)[:MAC_BYTES]
 
 
 def _counted(text: str) -> int:
@@ -346,8 +347,9 @@ def _decoded(text: str) -> bytes:
     # one MAC.
     if not _MAC.fullmatch(text):
         raise BadSeal(f"{text[:80]!r} is not a MAC in a seal.")
-    return base64.urlsafe_b64decode(text + "==")
+    return binascii.a2b_base64(text.encode("ascii").translate(_PLAIN) + b"==")
 
 
 def _encoded(mac: bytes) -> str:
-    return base64.urlsafe_b64encode(mac).rstrip(b"=").decode("ascii")
+    text = binascii.b2a_base64(mac, newline=False)
+    return text.translate(_URL_SAFE).rstrip(b"=").decode("ascii")

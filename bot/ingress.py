@@ -28,6 +28,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from twokey.gateway.errors import StoreUnavailable
 from twokey.gateway.guarded_server import GuardedServer, Limits
+from twokey.gateway.trust.keyed_hash import keyed_hash
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +93,7 @@ class Answer:
     content_type: str = "text/plain"
 
 
-_ACKNOWLEDGED = Answer()
+ACKNOWLEDGED = Answer()
 """What nearly every click is answered with."""
 
 
@@ -145,7 +146,7 @@ def signature_problem(
     # Over the raw bytes: decoding and encoding again may change them, and the signature
     # with them.
     signed = b"v0:" + timestamp.encode("ascii") + b":" + body
-    wanted = "v0=" + hmac.digest(secret.encode(), signed, "sha256").hex()
+    wanted = "v0=" + keyed_hash(secret.encode())(signed).hex()
     return "" if hmac.compare_digest(wanted, signature) else "signature_wrong"
 
 
@@ -233,7 +234,7 @@ class Ingress:
             logger.warning("ingress.refused why=%s%s", problem, self._age_of(headers))
             return web.Response(status=HTTPStatus.UNAUTHORIZED, text="Not signed.\n")
         answer = await self._once(headers, body)
-        if answer == _ACKNOWLEDGED:
+        if answer is ACKNOWLEDGED:
             return web.Response()
         return web.Response(
             status=answer.status, text=answer.body, content_type=answer.content_type
@@ -261,7 +262,7 @@ class Ingress:
         # A replay is acknowledged, or Slack would send it again; only an event that
         # Slack marks as a retry gets another chance.
         if answer is None:
-            return _again_later() if RETRY_NUM in headers else Answer()
+            return _again_later() if RETRY_NUM in headers else ACKNOWLEDGED
         return answer
 
 

@@ -25,7 +25,7 @@ from slack_bolt.response import BoltResponse
 from twokey.bot import payload
 from twokey.bot.blocks import notice
 from twokey.bot.ids import Action, View, chosen
-from twokey.bot.ingress import Answer, Delivery, Progress
+from twokey.bot.ingress import ACKNOWLEDGED, Answer, Delivery, Progress
 from twokey.bot.interactions import Clicked, Submitted
 from twokey.bot.listener_context import (
     ListenerContext,
@@ -189,7 +189,7 @@ class Router:
             return None
         if said.text:
             self._ctx.reply_to_click(click, said.text)
-        return Answer()
+        return ACKNOWLEDGED
 
     def on_action(
         self, action: Action, handle: OnClick, *, at_once: AtOnce | None = None
@@ -276,7 +276,7 @@ class Router:
             message = self._refused(error, handle, click, delivery)
         if message:
             self._ctx.reply_to_click(click, message)
-        return Answer()
+        return ACKNOWLEDGED
 
     def _refused(
         self,

@@ -13,6 +13,7 @@ from functools import lru_cache
 
 from twokey.gateway.errors import NotVerified
 from twokey.gateway.trust.derived_keys import Purpose, derived_key, key_id_of
+from twokey.gateway.trust.keyed_hash import KeyedHash
 
 SEAL_BYTES = 16
 """How long a seal is."""
@@ -32,7 +33,7 @@ class SealKeys:
     def __init__(self, secrets: Sequence[bytes], purpose: Purpose) -> None:
         if not secrets:
             raise ValueError("there is no secret to derive a key from")
-        self._keys = [derived_key(secret, purpose) for secret in secrets]
+        self._keys = [KeyedHash(derived_key(secret, purpose)) for secret in secrets]
         self.id = key_id_of(secrets[0], purpose)
 
     def make(self, label: str, place: Sequence[str | bytes], content: bytes) -> bytes:
@@ -88,5 +89,5 @@ def _message(label: str, place: Sequence[str | bytes], content: bytes) -> bytes:
     return message + content
 
 
-def _mac(key: bytes, message: bytes) -> bytes:
-    return hmac.digest(key, message, "sha256")[:SEAL_BYTES]
+def _mac(key: KeyedHash, message: bytes) -> bytes:
+    return key(message)[:SEAL_BYTES]

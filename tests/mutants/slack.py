@@ -259,8 +259,8 @@ SLACK_TABLE = (
     Mutant(
         "a button for all calls is good for the calls that its card showed",
         "bot/ids.py",
-        "[waiting] if purpose in OF_WAITING else []",
-        "[]",
+        "    if purpose in OF_WAITING:\n",
+        "    if purpose in ():\n",
         "tests/bot/listeners/test_large_batches.py",
     ),
     Mutant(

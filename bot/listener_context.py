@@ -165,14 +165,16 @@ class ListenerContext:
             user, self.team, frozenset(groups), fresh=False, is_glance=is_glance
         )
 
-    def reviewer_alone(self, user: str, user_team: str, item: Item) -> Reviewer | None:
+    def reviewer_alone(self, click: Clicked, item: Item) -> Reviewer | None:
         """Return who decides on an item by themselves; None: Slack has to be asked.
 
         Nobody was asked whose queues they were handed.
         """
         if _takes_several(item):
             return None
-        return self.reviewers.known(user, self.service.usergroups(item), user_team)
+        user, home = click.who
+        groups = self.service.usergroups(item)
+        return self.reviewers.known(user, groups, home, click.gesture)
 
     async def resolve_freezer(
         self, user: str, user_team: str, scope: FreezeScope

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from twokey.bot.user_cache import Account, Kept, NoAnswer, Snapshot, UserCache
-from twokey.gateway.approvals.decisions import AccountKind, Reviewer
+from twokey.gateway.approvals.decisions import AccountKind, Gesture, Reviewer
 from twokey.gateway.approvals.record import Approval
 
 _MOST_MADE = 1_000
@@ -111,7 +111,11 @@ class Reviewers:
         return self._reviewer(user, user_team, account, members)
 
     def known(
-        self, user: str, groups: Iterable[str], user_team: str
+        self,
+        user: str,
+        groups: Iterable[str],
+        user_team: str,
+        gesture: Gesture = Gesture.API,
     ) -> Reviewer | None:
         """Return who somebody is, where Slack need not be asked; None: it has to be."""
         kept = self.users.kept(user, groups)
@@ -125,7 +129,9 @@ class Reviewers:
             made = _Made(kept, self._reviewer(user, user_team, *kept))
             self._made[user, user_team] = made
         age_s = self.clock() - made.oldest_at
-        return made.reviewer.with_(membership_age_ms=int(1000 * max(0.0, age_s)))
+        return made.reviewer.with_(
+            membership_age_ms=int(1000 * max(0.0, age_s)), gesture=gesture
+        )
 
     def _reviewer(
         self,

@@ -166,7 +166,9 @@ class GuardedServer(web.Server):
     async def _answered(self, request: web.BaseRequest) -> web.StreamResponse:
         if request.content.is_eof():
             self._waiting.pop(request.protocol, None)
-            refused = await self._refused_or_read(request)
+            # Most requests come whole, and nobody is asked about their bodies.
+            is_asked = self._admit is not None
+            refused = await self._refused_or_read(request) if is_asked else None
         else:
             with self._receiving(request.protocol):
                 refused = await self._refused_or_read(request)

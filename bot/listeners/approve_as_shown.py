@@ -24,6 +24,7 @@ from twokey.gateway.store.cards import seen_request
 
 _APPROVE = Approve()
 _DECIDED = Decided.__name__.lower()
+_SAID_NOTHING = Said(None)
 
 
 async def approve_as_shown(
@@ -55,7 +56,7 @@ async def approve_as_shown(
     ):
         return None
     # Where Slack has to be asked, a reading of the store takes no time beside it.
-    reviewer = ctx.reviewer_alone(*clicked.who, target.item)
+    reviewer = ctx.reviewer_alone(clicked, target.item)
     if reviewer is None:
         return None
     click = target.click(clicked.digest, displayed(ctx, target))
@@ -67,10 +68,10 @@ async def approve_as_shown(
         seen=None if is_seen else seen_request(own, clicked.digest),
         kept=() if is_seen else ctx.kept_with(clicked),
     )
-    reviewer, as_shown = reviewer.with_(gesture=clicked.gesture), ctx.service.as_shown
+    as_shown = ctx.service.as_shown
     if await as_shown.approve(click, reviewer, place):
         log_outcome(target, _DECIDED, _APPROVE.kind, reviewer)
-        return Said(None)
+        return _SAID_NOTHING
     outcome = await as_shown.decide(click, _APPROVE, reviewer, place=place)
     if outcome is None:
         return None

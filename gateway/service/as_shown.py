@@ -58,7 +58,7 @@ _AHEAD_S = 60.0
 """What is pushed out sooner than this was read ahead in vain."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Place:
     """Where somebody clicked who stands in for nobody, as far as anybody knows.
 
@@ -81,7 +81,7 @@ class Place:
     kept: Sequence[KeptText] = ()
 
 
-@dataclass
+@dataclass(slots=True)
 class _Shown:
     loaded: Loaded
     policy: Policy
@@ -123,6 +123,7 @@ class AsShownService(PolicyService):
     ) -> None:
         super().__init__(store, policy, tenant=tenant)
         self._clock = clock
+        self._decided_by = decided_by(store)
         self._by_id: OrderedDict[str, _Shown] = OrderedDict()
         self.bytes = 0
 
@@ -243,11 +244,10 @@ class AsShownService(PolicyService):
             return False
         key, now_ms = self._decision_key, self._now_ms(shown)
         moment = precomputation.moment(click, reviewer, now_ms, key)
-        keys = self._store.keys_of_approval(click.approval)
-        if moment is None or keys is None:
+        if moment is None:
             return False
         self._forget(click.approval)
-        call = precomputation.call
+        call, keys = precomputation.call, precomputation.keys
         beside = beside_of(call.approval, click.index, call.evaluated, place)
         make = MadeOnce(
             partial(
@@ -259,7 +259,7 @@ class AsShownService(PolicyService):
         ):
             return False
         by = Asked(shown.policy, {click.index: call.evaluated}, is_lasting=True)
-        decided_by(self._store).keep(by, precomputation.after)
+        self._decided_by.keep(by, precomputation.after)
         return True
 
     async def decide(
@@ -315,7 +315,7 @@ class AsShownService(PolicyService):
         if not await self._store.approvals.write_once(loaded, write):
             return None
         by = Asked(shown.policy, {click.index: evaluated}, is_lasting=True)
-        decided_by(self._store).keep(by, result.approval)
+        self._decided_by.keep(by, result.approval)
         return result.outcome(click.index)
 
     def _shown(self, approval_id: str) -> _Shown | None:

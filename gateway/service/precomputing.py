@@ -60,7 +60,7 @@ WriteOf = Callable[[Change, int, CurrentEvaluation], Write]
 """Returns what is written of a change of an item, by what the policy said of it."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Call:
     """A waiting call that may be approved by its button.
 
@@ -92,18 +92,8 @@ class Call:
         now = self.evaluated.policy_now.requirement
         return quorum.stricter(self.item.requirement, now)
 
-    def is_meant_by(self, click: Click) -> bool:
-        """Return whether a click is on its button, on the card as it was last shown."""
-        seen = (click.approval, click.index, click.version, click.action_hash)
-        approval, index = self.approval, self.index
-        return (
-            seen == (approval.id, index, approval.version, self.item.action_hash)
-            and click.display_digest == self.display
-            and not click.is_shared
-        )
-
     def click(self, request: str) -> Click:
-        """Return a click on its button."""
+        """Return a click on its button, on the card as it was last shown."""
         return Click(
             approval=self.approval.id,
             index=self.index,
@@ -114,12 +104,14 @@ class Call:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Precomputation:
     """The approval of a call by anybody who may give it.
 
     Attributes:
         call: that is approved.
+        keys: of its shard.
+        meant: by which click, see `_meant_by`.
         write: what is written of it.
         after: the approval after it, but for who and when.
         since_ms, until_ms: for which moments it was precomputed.
@@ -131,6 +123,8 @@ class Precomputation:
     """
 
     call: Call
+    keys: Keys
+    meant: tuple[object, ...]
     write: Precomputed
     after: Approval
     since_ms: int
@@ -152,10 +146,10 @@ class Precomputation:
             now_ms: the store's clock.
             key: signs what they say.
         """
-        call, person = self.call, reviewer.person
+        person = reviewer.person
         if (
             not self.since_ms <= now_ms < self.until_ms
-            or not call.is_meant_by(click)
+            or not self.is_meant_by(click)
             or (self.user and reviewer.user != self.user)
             or not self._may_approve(reviewer)
             # Keys may be rotated meanwhile, and a signature counts by its own alone.
@@ -173,6 +167,10 @@ class Precomputation:
             return moment
         signature = key.sign(self.message.filled(moment).encode())
         return moment._replace(signature=_text(signature))
+
+    def is_meant_by(self, click: Click) -> bool:
+        """Return whether a click is on its button, on the card as it was last shown."""
+        return _meant_by(click) == self.meant
 
     def _may_approve(self, reviewer: Reviewer) -> bool:
         item, requirement = self.call.item, self.requirement
@@ -251,6 +249,8 @@ def precompute(
         return None
     return Precomputation(
         call,
+        keys,
+        _meant_by(call.click("")),
         write,
         change.approval,
         since_ms,
@@ -281,6 +281,14 @@ def whole(
     after = unsealed(conn, keys, _as_seen(call.loaded, moment.now_ms), what).stored
     stored = sealed(RecordSeals(conn), call.approval.id, after)
     return Loaded(change.approval, at_ms, stored=stored)
+
+
+def _meant_by(click: Click) -> tuple[object, ...]:
+    """Return all that a click says but by which request."""
+    return (
+        click.approval, click.index, click.version, click.action_hash,
+        click.display_digest, click.is_shared,
+    )  # fmt: skip
 
 
 def _is_simple(call: Call) -> bool:

@@ -39,7 +39,7 @@ from twokey.gateway.store.precedents import seal_of_body
 from twokey.gateway.store.record_seals import (
     SEAL,
     Stored,
-    content_of,
+    begin_of_content,
     row,
     seal_of_content,
     sealed_names,
@@ -59,11 +59,14 @@ _Event = tuple[str | Template, int]
 _Precedent = tuple[str, str, str | bool, str | Template, int]
 """A row of precedents as it was learned."""
 
+_Sealed = bytes | tuple[str, Fill]
+"""A piece of what a seal is over: as it is, or a field with what fills it in."""
+
 _OF_THE_MOMENT = frozenset({"unfrozen", "assumed", "kept"})
 """What scripts compare or keep, which is not precomputed."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Beside:
     """What belongs to a change and is of the moment in which it is written.
 
@@ -92,7 +95,7 @@ class MadeOnce:
         return self._made and replace(self._made, now_ms=at_ms)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Precomputed:
     """One change of one version of an approval.
 
@@ -102,9 +105,8 @@ class Precomputed:
         _places: what its texts say of a moment.
         _document: what the script is told but for what is of the moment: JSON without
             its last brace.
-        _texts: what is written into which field of the head, and sealed.
-        _content: what is sealed: rows, and names of fields of which there is a text.
-        _pinned: of the record.
+        _content: what is sealed, in its pieces: as it is, or the name of a field and
+            what is written into it.
         _events: each with its ``rev``.
         _precedents: the body of each, with its key and call.
     """
@@ -113,9 +115,7 @@ class Precomputed:
     script: Prepared
     _places: Filling
     _document: Fill
-    _texts: Mapping[str, Fill]
-    _content: Sequence[bytes | str]
-    _pinned: bytes
+    _content: Sequence[_Sealed]
     _events: Sequence[tuple[Fill, int]]
     _precedents: Sequence[tuple[Fill, str, str]]
 
@@ -124,14 +124,11 @@ class Precomputed:
     ) -> tuple[bytes, bytes]:
         """Return what the script is told, as JSON, and the seal of the next version."""
         before, texts = self.before, self._places.texts(moment)
-        rows = [
-            one
-            if isinstance(one, bytes)
-            else row(one, self._texts[one](texts).encode())
+        content = [
+            one if isinstance(one, bytes) else row(one[0], one[1](texts).encode())
             for one in self._content
         ]
-        content = content_of(rows, self._pinned)
-        seal = seal_of_content(conn, before.id, content)
+        seal = seal_of_content(conn, before.id, b"".join(content))
         made = [seal.hex()]
         made += [
             entry_seal(conn, keys, fill(texts), rev=rev) for fill, rev in self._events
@@ -206,15 +203,29 @@ def _compiled(
         script,
         filling,
         filling.compiled(json_pieces(without_empty(document))[:-1]),
-        {name: filling.compiled(one.pieces) for name, one in texts.items()},
-        [
-            name if name in texts else row(name, after.head[name])
-            for name in sealed_names(after.head)
-        ],
-        after.pinned,
+        _sealed(
+            after,
+            {name: filling.compiled(one.pieces) for name, one in texts.items()},
+        ),
         [(filling.compiled(pieces_of(body)), rev) for body, rev in events],
         [(filling.compiled(pieces_of(body)), key, call) for key, call, body in bodies],
     )
+
+
+def _sealed(after: Stored, texts: Mapping[str, Fill]) -> list[_Sealed]:
+    """Return what is sealed of a record, with as few pieces as there can be."""
+    names = sealed_names(after.head)
+    # Between these pieces stand rows of the same length in any case.
+    found: list[_Sealed] = [begin_of_content(len(names))]
+    for name in names:
+        last = found[-1]
+        if name in texts:
+            found.append((name, texts[name]))
+        elif isinstance(last, bytes):
+            found[-1] = last + row(name, after.head[name])
+        else:
+            found.append(row(name, after.head[name]))
+    return [*found, after.pinned]
 
 
 def _script(keys: Keys, before: Approval) -> Prepared:

@@ -151,6 +151,11 @@ def row(name: str, value: bytes) -> bytes:
     return b"%d:%b%d:%b" % (len(named), named, len(value), value)
 
 
+def begin_of_content(rows: int) -> bytes:
+    """Return what stands before so many rows in what is sealed of a record."""
+    return b"%d;" % rows
+
+
 def content_of(rows: Sequence[bytes], pinned: bytes) -> bytes:
     """Return all that is sealed of a record."""
-    return b"%d;%b%b" % (len(rows), b"".join(rows), pinned)
+    return b"".join([begin_of_content(len(rows)), *rows, pinned])

@@ -121,7 +121,7 @@ def with_called(shared: str, rest: str) -> str:
     return "".join(reversed(kept)) + rest
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Prepared:
     """A script with all of its values but one, checked and in their order."""
 

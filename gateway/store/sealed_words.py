@@ -36,7 +36,7 @@ def sealed_words(conn: Connection, place: Sequence[str], body: str) -> str:
 def seal_of_words(conn: Connection, place: Sequence[str], text: str) -> str:
     """Return the seal of a text that stands in a place as it is."""
     seal = _keys(conn).make(place[0], place[1:], text.encode())
-    return base64.b64encode(seal).decode()
+    return binascii.b2a_base64(seal, newline=False).decode()
 
 
 def opened_words(

@@ -88,18 +88,22 @@ async def write_precomputed(
     if conn.encrypts:
         return None
     told, seal = what.told(conn, keys, moment, beside)
-    known = dict[str, Approval]()
     job = resume_job(what.before) if takers else None
-    async with offered(takers, conn, keys, job, known) as offer:
-        if offer.is_taken:
-            # Not in the next turn of the loop, which sends the script.
-            soon = asyncio.get_running_loop().call_soon
-            soon(soon, _make_known, known, make, moment, seal)
-            of_change = script_keys_of(keys, what.before)
-            reply = await _sent(CHANGE, conn, of_change, told, offer)
-            offer.told(reply)
-        else:
-            reply = await what.script(conn, told)
+    # Most processes that decide run no agent.
+    if job is None:
+        reply = await what.script(conn, told)
+    else:
+        known = dict[str, Approval]()
+        async with offered(takers, conn, keys, job, known) as offer:
+            if offer.is_taken:
+                # Not in the next turn of the loop, which sends the script.
+                soon = asyncio.get_running_loop().call_soon
+                soon(soon, _make_known, known, make, moment, seal)
+                of_change = script_keys_of(keys, what.before)
+                reply = await _sent(CHANGE, conn, of_change, told, offer)
+                offer.told(reply)
+            else:
+                reply = await what.script(conn, told)
     return (seal, partial(make, number(reply[1]))) if text(reply[0]) == "done" else None
 
 

@@ -391,7 +391,7 @@ AS_SHOWN_TABLE = (
     Mutant(
         "precomputed: another click is decided the long way",
         PRECOMPUTING,
-        "            or not call.is_meant_by(click)\n",
+        "            or not self.is_meant_by(click)\n",
         "",
         PRECOMPUTED,
     ),

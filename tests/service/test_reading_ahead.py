@@ -337,7 +337,7 @@ async def test_a_card_that_is_drawn_later_is_precomputed_again(
     await look(worker)
     before = worker.as_shown.precomputed(click)
     assert before
-    assert not before.call.is_meant_by(click.with_(display_digest="sha256:1"))
+    assert not before.is_meant_by(click.with_(display_digest="sha256:1"))
     await harness.store.cards.posted(keys, click.approval, channel="C0", ts="1.0")
     await harness.store.cards.shown(
         keys, click.approval, tenant="default", rev=1, display_digest="sha256:1"
@@ -347,7 +347,7 @@ async def test_a_card_that_is_drawn_later_is_precomputed_again(
 
     seen = worker.as_shown.precomputed(click)
     assert seen
-    assert seen.call.is_meant_by(click.with_(display_digest="sha256:1"))
+    assert seen.is_meant_by(click.with_(display_digest="sha256:1"))
     assert worker.as_shown.not_precomputed() == []
 
 

@@ -26,6 +26,7 @@ from pydantic import (
 )
 
 from twokey.gateway.api_settings import ApiSettings
+from twokey.gateway.checkpoint_place import checked_place, is_postgres
 from twokey.gateway.documents import (
     BadDocument,
     Document,
@@ -184,7 +185,7 @@ class SettingsFile(_AsWritten):
     triage: Annotated[str, AfterValidator(partial(_named, "triage"))] | None = None
     policy: Annotated[JsonValue, AfterValidator(_policy)] = "policy.yml"
     data_dir: Path = Path(".twokey")
-    checkpoints: SecretStr | None = None
+    checkpoints: Annotated[SecretStr, AfterValidator(checked_place)] | None = None
     audit_folder: Path | None = None
 
 
@@ -395,6 +396,4 @@ def _policy_source(settings: SettingsFile, source: Path) -> PolicySource:
 
 def _checkpoints(given: SecretStr | None, base: Path, data_dir: Path) -> SecretStr:
     text = given.get_secret_value() if given else str(data_dir / "checkpoints.sqlite")
-    if urlsplit(text).scheme in {"postgres", "postgresql"}:
-        return SecretStr(text)
-    return SecretStr(str(base / text))
+    return SecretStr(text if is_postgres(text) else str(base / text))

@@ -5,10 +5,11 @@ from __future__ import annotations
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
+from twokey.gateway.checkpoint_place import check_place, is_postgres
+from twokey.gateway.errors import SettingsError
 from twokey.gateway.resume.postgres import open_postgres
 from twokey.gateway.resume.sqlite import open_sqlite
 
@@ -22,8 +23,12 @@ def open_checkpoints(
         place: path of a SQLite file, or a ``postgres://`` or ``postgresql://`` URL.
 
     Raises:
-        SettingsError: when it cannot be opened.
+        SettingsError: when it is neither, or cannot be opened.
     """
-    if urlsplit(place).scheme in {"postgres", "postgresql"}:
+    try:
+        check_place(place)
+    except ValueError as error:
+        raise SettingsError(f"'checkpoints': {error}") from None
+    if is_postgres(place):
         return open_postgres(place)
     return open_sqlite(Path(place))

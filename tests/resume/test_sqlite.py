@@ -288,3 +288,21 @@ async def test_an_error_of_a_graph_is_not_taken_for_one_of_its_checkpointer() ->
     graph = sample_tools.graph().copy(update={"checkpointer": InMemorySaver()})
 
     assert not (await LangGraphLocal(graph).probe("t1")).exists
+
+
+def files_in(folder: Path) -> set[str]:
+    return {path.name for path in folder.rglob("*")}
+
+
+@pytest.mark.parametrize("place", [":memory:", "postgresql+asyncpg://u:hush@h/d"])
+async def test_what_is_no_place_for_threads_is_refused_and_makes_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    with pytest.raises(SettingsError, match="SQLite file, or postgresql://") as refused:
+        async with Twokey(policy=RULES, data_dir=tmp_path, checkpoints=place):
+            pass
+
+    assert "hush" not in str(refused.value)
+    assert not files_in(tmp_path) & {":memory:", "postgresql+asyncpg:", "d"}

@@ -27,6 +27,7 @@ from twokey.cli.demo_similar import similar
 from twokey.cli.demo_stack import (
     CHANNEL,
     FIRST_REQUEST,
+    KEPT,
     REQUESTER,
     REVIEWER,
     DemoStack,
@@ -34,6 +35,7 @@ from twokey.cli.demo_stack import (
 )
 from twokey.cli.demo_tamper import tamper
 from twokey.cli.examples import examples
+from twokey.cli.one_sandbox import only_user
 from twokey.cli.sample_settings import sample_settings
 from twokey.cli.stop_signals import until_stopped
 from twokey.gateway.config import DEFAULT_FILE, Settings, SlackMode
@@ -156,8 +158,9 @@ async def _show(
     folder = FOLDER
     if is_fresh and folder.exists():
         # Renamed and not deleted: a demo that somebody typed into is not thrown away by
-        # an option.
-        folder.rename(folder.with_name(f"demo-{datetime.now(UTC):%Y%m%d-%H%M%S}"))
+        # an option. Not while it runs: its store would go on under another name.
+        with only_user(folder / KEPT):
+            folder.rename(folder.with_name(f"demo-{datetime.now(UTC):%Y%m%d-%H%M%S}"))
     # In the environment of this process, since the sample agent reads it in its tools.
     # A value that is set already wins.
     os.environ.setdefault(LEDGER, str(folder / "effects.jsonl"))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
+from twokey.cli.one_sandbox import only_user
 from twokey.cli.stack import Stack, open_stack
 from twokey.gateway.config import Settings, SlackMode
 from twokey.gateway.errors import SettingsError
@@ -16,6 +17,9 @@ from twokey.gateway.key_settings import KeySettings
 from twokey.sandbox.records import Suggestion
 from twokey.sandbox.server import Sandbox
 from twokey.sandbox.workspace import Workspace
+
+KEPT = "sandbox.json"
+"""The file in the data folder in which the sandbox is kept."""
 
 CHANNEL = "C0APPROVALS"
 REQUESTER = "U0DAN"
@@ -76,13 +80,14 @@ async def open_demo_stack(
         suggestions: what the page offers to ask.
 
     Raises:
-        SettingsError: when the page's port is taken, ``data_dir`` cannot be made, or
-            what the sandbox kept there cannot be read.
+        SettingsError: when the page's port is taken, ``data_dir`` cannot be made, what
+            the sandbox kept there cannot be read, or another process keeps it there.
         TwokeyError: as `open_stack`.
     """
-    state_path = _made(data_dir) / "sandbox.json" if is_kept else None
+    state_path = _made(data_dir) / KEPT if is_kept else None
     sandbox = Sandbox(port=port, suggestions=suggestions, state_path=state_path)
     async with AsyncExitStack() as opening:
+        lock = opening.enter_context(only_user(state_path)) if state_path else None
         try:
             await opening.enter_async_context(sandbox)
         except OSError as error:
@@ -96,6 +101,8 @@ async def open_demo_stack(
             ) from error
         except ValueError as error:  # a damaged file
             raise SettingsError(str(error)) from error
+        if lock:
+            lock.write(f"{sandbox.url}/")
         # Before the stack starts: the bot looks up the policy's people at its first
         # card.
         seed(sandbox.workspace)

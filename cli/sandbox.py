@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +12,7 @@ import typer
 
 from twokey.cli import console
 from twokey.cli.examples import examples
+from twokey.cli.one_sandbox import only_user
 from twokey.gateway.errors import SettingsError
 from twokey.sandbox.serve import serve
 
@@ -41,11 +44,11 @@ def sandbox(
     It prints where its page is, and the settings of a bot: paste them into another
     terminal, and start 'twokey bot' or your own there.
     """
-    serving = serve(
-        host, port, request_url=request_url, state_path=keep, announce=typer.echo
-    )
+    how = partial(serve, request_url=request_url, state_path=keep, announce=typer.echo)
     try:
-        asyncio.run(serving)
+        # The sandbox itself refuses a folder.
+        with nullcontext() if keep is None or keep.is_dir() else only_user(keep):
+            asyncio.run(how(host, port))
     except OSError as error:
         # With a file name it is about the kept workspace, without one about the port.
         where = f"{error.filename!r}: " if error.filename else ""

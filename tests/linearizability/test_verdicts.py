@@ -5,14 +5,13 @@ A history is written as rows: called, returned (None: open), name, given, output
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from itertools import combinations, permutations
 from typing import TypeAlias
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.levels import examples
 from tests.linearizability.approval_model import ApprovalModel, State, answered
 from tests.linearizability.checker import violation, violations
 from tests.linearizability.history import NEVER, Operation, Value
@@ -186,26 +185,29 @@ def test_a_long_history_of_many_at_once_is_searched_in_no_time() -> None:
 
 def by_brute_force(every: list[Operation]) -> bool:
     """Say whether any order of what returned, with some of the rest, is one."""
-    must = [one for one in every if not one.is_open]
-    may = [one for one in every if one.is_open]
+    return _goes_on([ApprovalModel().start()], -1, every)
+
+
+def _goes_on(states: list[State], latest: int, left: list[Operation]) -> bool:
+    """Say whether some order of what is left follows on one that led to these states.
+
+    Orders that begin alike are tried together: what does not follow on their beginning
+    is none of them. `latest` is when the last of the beginning was called.
+    """
+    if not states:
+        return False
+    if all(one.is_open for one in left):
+        return True
     return any(
-        _explains(order)
-        for count in range(len(may) + 1)
-        for some in combinations(may, count)
-        for order in permutations([*must, *some])
+        _goes_on(
+            [after for each in states for after in ApprovalModel().step(each, one)],
+            max(latest, one.called),
+            [*left[:at], *left[at + 1 :]],
+        )
+        for at, one in enumerate(left)
+        # Nobody before it in this order was called when it had returned already.
+        if one.returned >= latest
     )
-
-
-def _explains(order: Iterable[Operation]) -> bool:
-    states: list[State] = [ApprovalModel().start()]
-    latest = -1
-    for one in order:
-        # Somebody before it in this order was called when it had returned already.
-        if one.returned < latest:
-            return False
-        latest = max(latest, one.called)
-        states = [after for each in states for after in ApprovalModel().step(each, one)]
-    return bool(states)
 
 
 READS = st.sampled_from([UNDECIDED, READY, RUNNING, ENDED])
@@ -251,7 +253,7 @@ def small_histories(draw: st.DrawFn) -> list[Operation]:
     return found
 
 
-@settings(max_examples=3000, deadline=None)
+@settings(max_examples=examples(3000), deadline=None)
 @given(small_histories())
 def test_it_says_what_trying_every_order_says(every: list[Operation]) -> None:
     assert (violation(every, ApprovalModel()) is None) == by_brute_force(every)

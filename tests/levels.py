@@ -36,6 +36,8 @@ SLOW_PATHS = frozenset(
         ),
         *("matrix", "races", "resume", "sandbox/page"),
         "agent/test_nested_agents.py",
+        "api/test_fuzz.py",
+        "api/test_raw_sockets.py",
         "bot/cards/test_card_properties.py",
         "bot/listeners/test_ask_requester.py",
         "bot/listeners/test_moved_choices.py",
@@ -44,6 +46,7 @@ SLOW_PATHS = frozenset(
         "bot/modals/test_modal_properties.py",
         "bot/test_lookup_failures.py",
         "bot/test_personal_copies.py",
+        "bot/test_precomputed_elsewhere.py",
         "bot/test_random_outages.py",
         "cli/test_commands_alone.py",
         "linearizability/test_recorded.py",
@@ -143,6 +146,16 @@ def is_slow(item: pytest.Item) -> bool:
     """Say whether a test is not in the fast level."""
     marks = {mark.name for mark in item.iter_markers()}
     return bool(SLOW_MARKS & marks) or in_slow_place(item.path)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Look for no unreachable objects while tests are loaded: nearly all are kept."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 def pytest_collection_finish() -> None:

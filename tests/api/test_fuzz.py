@@ -9,7 +9,6 @@ from importlib import import_module
 from typing import Any, cast
 
 import httpx
-import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
@@ -29,7 +28,6 @@ EACH = int(os.environ.get("FUZZ_EACH", "25"))
 """How many requests each operation gets; `make fuzz` sends more."""
 
 
-@pytest.mark.slow
 @SCHEMA.parametrize()  # type: ignore[untyped-decorator] # its module is Any, above
 @settings(
     max_examples=EACH,
@@ -96,7 +94,6 @@ JSON = st.recursive(
 )
 
 
-@pytest.mark.slow
 @settings(max_examples=200, deadline=None, suppress_health_check=EVERY)
 @given(path=st.sampled_from(PATHS), body=JSON)
 def test_any_json_is_answered(apart: ApiStack, path: str, body: object) -> None:

@@ -22,8 +22,6 @@ from twokey.gateway.guarded_server import Limits
 from twokey.gateway.protocol.http_api import MAX_BODY_BYTES
 from twokey.gateway.store.store import Store
 
-pytestmark = pytest.mark.slow
-
 ANSWERED_S = 60.0
 """How long an answer may take here at most; it bounds a hang."""
 BODY = b'{"agent":"support"}'

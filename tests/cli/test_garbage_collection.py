@@ -59,6 +59,7 @@ def test_what_is_unreachable_is_still_found_and_what_is_there_is_spared(
     assert printed(tmp_path, SPARED).split() == ["True"] * 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words", [("gateway",), ("run", "--sandbox", "--port", "0")], ids=lambda one: one[0]
 )

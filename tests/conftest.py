@@ -23,7 +23,7 @@ from twokey.gateway.store.store import Store
 from twokey.gateway.trust.key_folder import Role
 from twokey.gateway.trust.keyring import Keyring
 
-pytest_plugins = ["pytester", "tests.levels"]
+pytest_plugins = ["pytester", "tests.distribution", "tests.levels"]
 
 DURABLE = {
     "appendonly": "yes",

@@ -54,8 +54,22 @@ class Effects:
             self.looked.append(query)
             return f"found {query}"
 
-        plain = [tool(pay), tool(look_up)]
+        plain = [_tool_of(pay), _tool_of(look_up)]
         return [guarded(each) for each in plain] if is_guarded else plain
+
+
+_MADE: dict[str, BaseTool] = {}
+
+
+def _tool_of(function: Callable[..., str]) -> BaseTool:
+    """Make a tool of a function; its schema, which takes milliseconds, once.
+
+    Functions of one name take the same arguments here.
+    """
+    name = function.__name__
+    if name not in _MADE:
+        _MADE[name] = tool(function)
+    return _MADE[name].model_copy(update={"func": function})
 
 
 def build(

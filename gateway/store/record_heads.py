@@ -26,6 +26,11 @@ _RAW: Final = {SEAL, QUARANTINE_SEAL, DATA_KEY, "run", "turn", "parts"}
 _MARK: Final = MARK.decode()
 
 
+def is_raw(name: str) -> bool:
+    """Return whether a field of the head is bytes, which are in hex as a text."""
+    return name in _RAW
+
+
 def opened(
     approval: Approval,
     new: codec.NewRecord,

@@ -24,7 +24,7 @@ _SHEBANG = "#!lua\n"
 _INCLUDE = re.compile(r"^-- include (\w+)\.lua$", re.MULTILINE)
 _COMMENT = re.compile(r"^ *--.*\n", re.MULTILINE)
 _AT_TOP = re.compile(r"^(?=local )", re.MULTILINE)
-_FUNCTION = re.compile(r"local function (\w+)")
+_DEFINED = re.compile(r"local (?:function )?(\w+(?:, \w+)*)")
 
 
 class Script:
@@ -74,6 +74,16 @@ class Script:
         )
         return Prepared(self._plain, keys, before, after, self._writes)
 
+    def with_keys(self, **keys: str) -> Keyed:
+        """Return it with its keys, for who passes all of ARGV in their order.
+
+        Raises:
+            TypeError: when they are not those that the header names, or it is fenced.
+        """
+        if keys.keys() != {*self.keys} or self._fenced:
+            raise TypeError(f"{self.name}.lua cannot be run with {sorted(keys)}")
+        return Keyed(self._plain, [keys[name] for name in self.keys], self._writes)
+
     async def __call__(
         self, conn: Connection, /, **values: Argument | Sequence[Argument]
     ) -> list[Reply]:
@@ -106,16 +116,17 @@ class Script:
 
 
 def with_called(shared: str, rest: str) -> str:
-    """Return what a script runs, behind those of the shared functions that it calls.
+    """Return what a script runs, behind what it uses of what is shared.
 
-    The server makes each function of a script anew at each run, called or not.
+    The server makes each function and constant anew at each run, used or not.
     """
     code = _COMMENT.sub("", rest)
     kept: list[str] = []
-    # From the last one: a function of Lua calls only those that stand before it.
+    # From the last one: a function of Lua knows only what stands before it.
     for part in reversed(_AT_TOP.split(_COMMENT.sub("", shared))):
-        found = _FUNCTION.match(part)
-        if found is None or re.search(rf"\b{found[1]}\b", code):
+        found = _DEFINED.match(part)
+        names = found[1].replace(", ", "|") if found else ""
+        if found is None or re.search(rf"\b(?:{names})\b", code):
             kept.append(part)
             code += part
     return "".join(reversed(kept)) + rest
@@ -134,6 +145,19 @@ class Prepared:
     async def __call__(self, conn: Connection, value: Argument) -> list[Reply]:
         """Run it as a `Script` with this value."""
         args = [*self._before, value, *self._after]
+        return await conn.evalsha(self._source, self._keys, args, writes=self._writes)
+
+
+@dataclass(frozen=True)
+class Keyed:
+    """A script with its keys, checked and in their order."""
+
+    _source: str
+    _keys: Sequence[str]
+    _writes: bool
+
+    async def __call__(self, conn: Connection, args: Sequence[Argument]) -> list[Reply]:
+        """Run it as a `Script` with these for ARGV."""
         return await conn.evalsha(self._source, self._keys, args, writes=self._writes)
 
 

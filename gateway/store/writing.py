@@ -87,15 +87,15 @@ async def write_precomputed(
     # Its texts are as people read them; so are those of events and precedents.
     if conn.encrypts:
         return None
-    told, seal = what.told(conn, keys, moment, beside)
     job = resume_job(what.before) if takers else None
     # Most processes that decide run no agent.
     if job is None:
-        reply = await what.script(conn, told)
+        reply, seal = await what.write(conn, keys, moment, beside)
     else:
         known = dict[str, Approval]()
         async with offered(takers, conn, keys, job, known) as offer:
             if offer.is_taken:
+                told, seal = what.told(conn, keys, moment, beside)
                 # Not in the next turn of the loop, which sends the script.
                 soon = asyncio.get_running_loop().call_soon
                 soon(soon, _make_known, known, make, moment, seal)
@@ -103,7 +103,7 @@ async def write_precomputed(
                 reply = await _sent(CHANGE, conn, of_change, told, offer)
                 offer.told(reply)
             else:
-                reply = await what.script(conn, told)
+                reply, seal = await what.write(conn, keys, moment, beside)
     return (seal, partial(make, number(reply[1]))) if text(reply[0]) == "done" else None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.mutants.approve_script import APPROVE_SCRIPT_TABLE
 from tests.mutants.mutant import Mutant
 from tests.mutants.reading_ahead import READING_AHEAD_TABLE
 
@@ -23,6 +24,7 @@ TEMPLATES = "gateway/store/templates.py"
 LEARNED = "tests/store/test_templates.py"
 
 AS_SHOWN_TABLE = (
+    *APPROVE_SCRIPT_TABLE,
     Mutant(
         "who somebody is follows from the newest answers",
         "bot/reviewers.py",

@@ -107,8 +107,8 @@ OUTAGES_TABLE = (
     Mutant(
         "an event cuts off none that nobody has read",
         "gateway/store/lua/prelude.lua",
-        "redis.call('XADD', stream, '*', 'e', string",
-        "redis.call('XADD', stream, 'MAXLEN', '~', 100000, '*', 'e', string",
+        "redis.call('XADD', stream, '*', 'e', text",
+        "redis.call('XADD', stream, 'MAXLEN', '~', 100000, '*', 'e', text",
         "tests/store/test_readers.py",
     ),
     Mutant(

@@ -120,8 +120,8 @@ PRECEDENTS_TABLE = (
     Mutant(
         "precedents: they end",
         PRECEDENTS,
-        "if redis.call('PTTL', key) < keep then redis.call('PEXPIRE', key, keep) end",
-        "",
+        "if is_new or redis.call('PTTL', key) < keep then",
+        "if false then",
         SERVICE,
     ),
     Mutant(

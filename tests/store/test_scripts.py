@@ -15,8 +15,8 @@ from twokey.gateway.store.store import Store
 LUA = script.FOLDER
 INCLUDED = {
     "hand_over": {"change"},
-    "next_version": {"change", "change_many"},
-    "precedents": {"change", "change_many", "open"},
+    "next_version": {"approve", "change", "change_many"},
+    "precedents": {"approve", "change", "change_many", "open"},
 }
 """Included files, and the scripts that include them."""
 INCLUDING = ("precedents", "next_version", "hand_over")
@@ -153,22 +153,26 @@ def test_a_script_has_every_shared_function_that_it_calls(name: str) -> None:
     assert defined & functions == called
 
 
-def test_a_shared_function_that_a_script_does_not_call_is_left_out() -> None:
+def test_what_a_script_does_not_use_of_what_is_shared_is_left_out() -> None:
     shared = (
-        "local function one() end\n"
-        "local MOST = 3\n"
+        "local FEW, MOST = 2, 3\n"
+        "local function one()\n  return MOST\nend\n"
+        "local OTHER = {a = true,\n  b = true}\n"
         "-- Calls one(), it says.\n"
         "local function two()\n  return one()\nend\n"
-        "local function three() end\n"
+        "local function three()\n  return OTHER\nend\n"
     )
 
     assert script.with_called(shared, "-- three()\ntwo()\n") == (
-        "local function one() end\n"
-        "local MOST = 3\n"
+        "local FEW, MOST = 2, 3\n"
+        "local function one()\n  return MOST\nend\n"
         "local function two()\n  return one()\nend\n"
         "-- three()\ntwo()\n"
     )
-    assert script.with_called(shared, "five()\n") == "local MOST = 3\nfive()\n"
+    assert script.with_called(shared, "five(OTHER)\n") == (
+        "local OTHER = {a = true,\n  b = true}\nfive(OTHER)\n"
+    )
+    assert script.with_called(shared, "five()\n") == "five()\n"
 
 
 @pytest.mark.parametrize("length", [0, 1, 15, 16, 17, 32, 33, 1000])

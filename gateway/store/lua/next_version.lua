@@ -57,6 +57,21 @@ local function stands_in(delegations, user, now)
   return false
 end
 
+-- Return whether the card of an approval, or what is known of who clicked on it and of
+-- their request, is not as it was assumed to be.
+local function has_other_surroundings(head, assumed, now)
+  if assumed.place then
+    local base, id = split(head)
+    local card = redis.call('HMGET', base .. 'card:' .. id, 'at', 'display')
+    if card[1] ~= assumed.place then return true end
+    -- Another process drew the card since: its person saw what this one does not know.
+    if assumed.display and card[2] ~= assumed.display then return true end
+  end
+  -- The same request was handled before, also by another process at this moment.
+  if assumed.unseen and redis.call('EXISTS', assumed.unseen) == 1 then return true end
+  return assumed.alone ~= nil and stands_in(assumed.delegations, assumed.alone, now)
+end
+
 -- Return whether something is not as a change takes it to be, which nobody read for it.
 local function is_otherwise(change, now)
   local assumed = change.assumed
@@ -81,16 +96,7 @@ local function is_otherwise(change, now)
     -- Less is another total, too: a rule may ask for less than was evaluated.
     if string.format('%.0f', total) ~= row[4] then return true end
   end
-  if assumed.place then
-    local base, id = split(change.head)
-    local card = redis.call('HMGET', base .. 'card:' .. id, 'at', 'display')
-    if card[1] ~= assumed.place then return true end
-    -- Another process drew the card since: its person saw what this one does not know.
-    if assumed.display and card[2] ~= assumed.display then return true end
-  end
-  -- The same request was handled before, also by another process at this moment.
-  if assumed.unseen and redis.call('EXISTS', assumed.unseen) == 1 then return true end
-  return assumed.alone ~= nil and stands_in(assumed.delegations, assumed.alone, now)
+  return has_other_surroundings(change.head, assumed, now)
 end
 
 -- Return whether something moved since a change was computed. `added` is by window what

@@ -7,9 +7,10 @@
 local MOST_KEPT = 20
 local PRECEDENT_MS = 30 * 24 * 60 * 60 * 1000
 
--- Drop the precedents that are too old, and of each kind all but the newest.
-local function trim_precedents(key, now)
-  local found, kinds = redis.call('HGETALL', key), {}
+-- Drop the precedents that are too old, and of each kind all but the newest. `found` is
+-- what stands in the hash, field after field.
+local function trim_precedents(key, found, now)
+  local kinds = {}
   -- Beside them stands `n`. Most are few, and then no kind has too many.
   local may_be_many = #found / 2 > MOST_KEPT + 1
   for i = 1, #found, 2 do
@@ -34,20 +35,28 @@ end
 local function note_precedents(rows, now)
   for _, row in ipairs(rows) do
     local key, call, kind, keep = row[1], row[2], row[3], row[5]
+    local found = redis.call('HGETALL', key)
+    local is_new, place, n = #found == 0, #found + 1, 0
+    for i = 1, #found, 2 do
+      if found[i] == 'n' then n = tonumber(found[i + 1]) or 0 end
+      if found[i] == call then place = i end
+    end
     if kind then
-      local n, was = unpack(redis.call('HMGET', key, 'n', call))
-      local since, of = string.match(was or '', '^(%d+) %d+ (%l+) ')
-      if of ~= kind then since = string.format('%.0f', now) end
-      local times = since .. ' ' .. string.format('%.0f', now)
-      redis.call('HSET', key, 'n', string.format('%.0f', (tonumber(n) or 0) + 1),
-        call, times .. ' ' .. kind .. ' ' .. row[4])
+      local moment = string.format('%.0f', now)
+      local since, of = string.match(found[place + 1] or '', '^(%d+) %d+ (%l+) ')
+      if of ~= kind then since = moment end
+      local text = since .. ' ' .. moment .. ' ' .. kind .. ' ' .. row[4]
+      redis.call('HSET', key, 'n', string.format('%.0f', n + 1), call, text)
+      found[place], found[place + 1] = call, text
     else
       redis.call('HINCRBY', key, 'n', 1)
       redis.call('HDEL', key, call)
+      found[place], found[place + 1] = call, ''
     end
-    trim_precedents(key, now)
+    -- Most calls are the only one with their effect: beside this one stands `n` alone.
+    if #found > 4 then trim_precedents(key, found, now) end
     -- Never shortened: an auto-approved call is kept for less long than a decided one.
-    if redis.call('PTTL', key) < keep then redis.call('PEXPIRE', key, keep) end
+    if is_new or redis.call('PTTL', key) < keep then redis.call('PEXPIRE', key, keep) end
   end
 end
 

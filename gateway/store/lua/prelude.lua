@@ -51,11 +51,15 @@ local function unlisted(base, member)
   return 'ap_' .. string.match(base, '{(.-)}') .. '_' .. to_hex(member)
 end
 
+-- Write an event and its seal to the outbox or to the audit log.
+local function write_sealed(stream, text, seal, now)
+  redis.call('XADD', stream, '*', 'e', text, 'at', now, 's', seal)
+end
+
 -- Write an event to the outbox or to the audit log: a text and its seal, behind a newline.
 local function write_event(stream, event, now)
   local at = string.find(event, '\n', 1, true)
-  redis.call('XADD', stream, '*', 'e', string.sub(event, 1, at - 1), 'at', now,
-    's', string.sub(event, at + 1))
+  write_sealed(stream, string.sub(event, 1, at - 1), string.sub(event, at + 1), now)
 end
 
 -- Write events (texts with their seals) to the outbox and to the audit log.

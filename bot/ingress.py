@@ -26,6 +26,7 @@ from typing import Protocol
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from twokey.bot.acknowledgement import Acknowledgement
 from twokey.gateway.errors import StoreUnavailable
 from twokey.gateway.guarded_server import GuardedServer, Limits
 from twokey.gateway.trust.keyed_hash import keyed_hash
@@ -235,7 +236,7 @@ class Ingress:
             return web.Response(status=HTTPStatus.UNAUTHORIZED, text="Not signed.\n")
         answer = await self._once(headers, body)
         if answer is ACKNOWLEDGED:
-            return web.Response()
+            return Acknowledgement(self.clock())
         return web.Response(
             status=answer.status, text=answer.body, content_type=answer.content_type
         )

@@ -104,6 +104,20 @@ AS_SHOWN_TABLE = (
         CLICKS,
     ),
     Mutant(
+        "an acknowledged click on a connection that is to be closed says so",
+        "bot/acknowledgement.py",
+        "request.version == HttpVersion11 and request.keep_alive",
+        "request.keep_alive",
+        "tests/bot/test_acknowledgement.py",
+    ),
+    Mutant(
+        "who went away before a click was acknowledged is answered nothing",
+        "bot/acknowledgement.py",
+        "transport is None or ",
+        "",
+        "tests/bot/test_acknowledgement.py",
+    ),
+    Mutant(
         "as shown: a request of which nothing is known is remembered",
         "bot/listeners/router.py",
         "            await self._ctx.remember(delivery.digest)\n",

@@ -35,6 +35,7 @@ from twokey.gateway.store.server_address import (
     cluster_addresses,
     sentinel_address,
     server_address,
+    unreadable_refused,
 )
 from twokey.gateway.store.unavailable import EMBEDDED_HINT, HINT, unavailable
 
@@ -311,11 +312,12 @@ class Connection:
 
 def _servers(url: str) -> _Servers:
     scheme = urlsplit(url).scheme
-    if scheme in SENTINEL:
-        return SentinelMaster(sentinel_address(url))
-    if scheme in CLUSTER:
-        return Cluster(cluster_addresses(url))
-    return Node(partial(open_connection, server_address(url)))
+    with unreadable_refused():
+        if scheme in SENTINEL:
+            return SentinelMaster(sentinel_address(url))
+        if scheme in CLUSTER:
+            return Cluster(cluster_addresses(url))
+        return Node(partial(open_connection, server_address(url)))
 
 
 @cache

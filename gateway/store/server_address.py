@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 import ssl
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol, cast
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from redis.asyncio import ConnectionPool
 
+from twokey.gateway.errors import SettingsError
 from twokey.gateway.store.multiplexed import Command
 
 
@@ -40,6 +43,14 @@ SENTINEL = ("redis+sentinel", "rediss+sentinel")
 
 CLUSTER = ("redis+cluster", "rediss+cluster")
 """What a URL that lists nodes of a cluster begins with; the second is by TLS."""
+
+_UNREADABLE = (
+    "TWOKEY_REDIS_URL cannot be read: the port is no number, an option is not known, "
+    "or the hosts or the name of a master are missing. It looks like "
+    "redis://user:password@host:6379/0, redis+sentinel://host:26379,host:26379/name or "
+    "redis+cluster://host:6379,host:6379; in a password, write / as %2F, ? as %3F, # "
+    "as %23 and @ as %40."
+)
 
 _SENTINEL_PORT = 26379
 _PORT = 6379
@@ -142,10 +153,26 @@ def cluster_addresses(url: str) -> list[ServerAddress]:
     parts = urlsplit(url)
     scheme = parts.scheme.partition("+")[0]
     user = parts.netloc.rpartition("@")[0]
+    if not _places(parts.netloc, _PORT):
+        raise ValueError("it names no server: redis+cluster://host:port,host:port")
     return [
         server_address(f"{scheme}://{user}{'@' * bool(user)}{place}?{parts.query}")
         for place in _places(parts.netloc, _PORT)
     ]
+
+
+@contextmanager
+def unreadable_refused() -> Generator[None]:
+    """Turn the error of a URL that cannot be read into what to write.
+
+    Raises:
+        SettingsError: without the error's own text, which would show a part of a
+            password that holds a slash as the port.
+    """
+    try:
+        yield
+    except (TypeError, ValueError):
+        raise SettingsError(_UNREADABLE) from None
 
 
 def _places(netloc: str, port: int) -> list[str]:

@@ -203,6 +203,25 @@ def test_ctrl_c_while_it_loads_ends_it_without_a_word(home: Path, module: str) -
     assert said == ""
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://user:hush/more@h:6379/0",
+        "redis://127.0.0.1:1/0?hush=1",
+        "redis+sentinel://:hush@127.0.0.1:1",
+        "redis+cluster://",
+    ],
+)
+def test_a_store_url_that_cannot_be_read_is_refused_and_not_shown(
+    tell: Any, url: str
+) -> None:
+    code, told = tell("frozen", TWOKEY_REDIS_URL=url)
+
+    assert code == USAGE
+    assert "in a password, write / as %2F" in told
+    assert "hush" not in told
+
+
 async def test_bolt_says_nothing_of_a_token_it_does_not_need(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -10,7 +10,8 @@ LOCK ?= yes
 
 # How many processes share the tests. They wait for servers, browsers and timers half of
 # the time, so there are three for two processors.
-JOBS ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 2) * 3 // 2)')
+JOBS ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 2) * 3 // 2)' \
+	2>/dev/null || echo 2)
 PARALLEL := -n $(JOBS) --dist loadgroup
 
 # Images for containers often forbid it; every process of the tests, and every program
@@ -25,7 +26,7 @@ timed = @began=$$(date +%s); $(1); ended=$$?; \
 	bench bench-compare bench-keep bench-peers chaos fuzz mutants screenshots clean
 
 help:
-	@echo "make demo         start everything locally and print a link to the page"
+	@echo "make demo         start everything locally and print a link to the page (PORT=)"
 	@echo "make demo-apart   gateway, bot and agent in three processes; play two approvals"
 	@echo "make test-fast    run all but the slow tests"
 	@echo "make test         run every test"
@@ -41,8 +42,15 @@ help:
 	@echo "make format       format the code"
 	@echo "make lock         fix the newest allowed versions in requirements/"
 
+# What an older Python would say instead is that a package has no such version.
+NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
+
 # What runs the product.
 $(VENV)/.run: pyproject.toml requirements/run.txt
+	@$(PYTHON) -c '$(NEW_ENOUGH)' || { echo "$(PYTHON) is missing, or older than Python" \
+		"3.11; name another one: make $(or $(MAKECMDGOALS),demo) PYTHON=python3.12"; exit 1; }
+	@if test -e $(VENV) && ! $(BIN)/python -c '$(NEW_ENOUGH)' 2>/dev/null; then \
+		echo "$(VENV) has no Python 3.11 or newer; remove it first: make clean"; exit 1; fi
 	@echo "Installing Twokey into $(VENV) (once, about a minute) ..."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 ifeq ($(LOCK),)
@@ -66,7 +74,7 @@ endif
 install: $(VENV)/.dev
 
 demo: $(VENV)/.run
-	@$(BIN)/twokey demo
+	@$(BIN)/twokey demo $(if $(PORT),--port $(PORT))
 
 demo-apart: $(VENV)/.run
 	@$(BIN)/twokey demo --script apart

@@ -15,7 +15,7 @@ from twokey.gateway.store.store import Store
 
 
 async def test_an_embedded_gateway_sends_webhooks(
-    valkey_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    empty_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps = list[str]()
 
@@ -30,7 +30,7 @@ async def test_an_embedded_gateway_sends_webhooks(
 
     monkeypatch.setattr(embed, "sending_webhooks", sending)
     file = tmp_path / "twokey.yml"
-    file.write_text(f"policy: {{version: 1}}\nredis_url: {valkey_url}\n")
+    file.write_text(f"policy: {{version: 1}}\nredis_url: {empty_url}\n")
     monkeypatch.chdir(tmp_path)
     settings = Settings.load(file, {})
     async with Twokey(settings, insecure_dev=True):

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.bot.bot_stack import Stack
+from twokey.bot import limits
 from twokey.gateway.config import SlackMode
 from twokey.gateway.store.store import Store
 from twokey.sandbox.api_errors import ApiError
@@ -37,3 +38,13 @@ def late_urls(monkeypatch: pytest.MonkeyPatch) -> None:
         raise ApiError("expired_url")
 
     monkeypatch.setattr(ResponseUrls, "use", use)
+
+
+@pytest.fixture
+def brisk_posts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let as many posts go out at once as Slack takes of a channel in ten seconds.
+
+    For tests of what is posted, not of how soon. The sandbox refuses any more, as Slack
+    does.
+    """
+    monkeypatch.setitem(limits.RATES, limits.POST, limits.Rate(42, 10))

@@ -21,6 +21,8 @@ from twokey.bot.ids import Action
 from twokey.gateway.approvals.timing import TimerKind
 from twokey.gateway.protocol.wire import Verdict
 
+pytestmark = pytest.mark.usefixtures("brisk_posts")
+
 OVER_100 = "raise: [{to: escalate, when: args.amount > 100, because: over 100}]"
 OVER_1 = OVER_100.replace("100", "1")
 

@@ -24,6 +24,8 @@ from twokey.bot.ids import Action
 from twokey.gateway.approvals.short_id import short_id
 from twokey.gateway.approvals.timing import TimerKind
 
+pytestmark = pytest.mark.usefixtures("brisk_posts")
+
 
 @pytest.fixture
 def stack(stack: Stack) -> Stack:

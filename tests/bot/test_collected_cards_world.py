@@ -21,6 +21,8 @@ from twokey.gateway.protocol.wire import Verdict
 from twokey.gateway.store.freezes import FreezeScope, ScopeKind
 from twokey.sandbox.client import UserActionFailed
 
+pytestmark = pytest.mark.usefixtures("brisk_posts")
+
 CALLS = 30
 
 

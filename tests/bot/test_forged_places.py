@@ -19,6 +19,8 @@ from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.store import Store
 from twokey.sandbox.json_types import JsonObject
 
+pytestmark = pytest.mark.usefixtures("brisk_posts")
+
 
 async def approve(stack: Stack, verdict: Verdict) -> None:
     approval = await stack.approval(verdict)

@@ -28,6 +28,8 @@ from twokey.sandbox.api_errors import ApiError
 from twokey.sandbox.server import Sandbox
 from twokey.sandbox.validation import check_message
 
+pytestmark = pytest.mark.usefixtures("brisk_posts")
+
 MINUTE = timedelta(minutes=1)
 
 

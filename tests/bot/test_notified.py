@@ -24,6 +24,8 @@ from twokey.gateway.protocol.wire import ClaimRequest, TurnRef, Verdict
 from twokey.gateway.service.reviews import ReviewService
 from twokey.sandbox.json_types import JsonObject
 
+pytestmark = pytest.mark.usefixtures("brisk_posts")
+
 PLAIN = """  process_refund:
     tier: approve
 """

@@ -23,6 +23,8 @@ from twokey.gateway.approvals.short_id import short_id
 from twokey.gateway.service.statistics import StatisticsService
 from twokey.sandbox.json_types import JsonObject, as_objects
 
+pytestmark = pytest.mark.usefixtures("brisk_posts")
+
 ANSWERED = [EventName.SEEDED_SHOWN, EventName.SEEDED_ANSWERED]
 stack = test_seeded_defects.stack
 ENDED = "a hundred times what the customer asks for"

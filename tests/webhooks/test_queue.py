@@ -189,6 +189,8 @@ async def test_a_message_that_was_given_up_can_be_sent_again(
     assert (await queue.standing()).dead == 0
 
 
+@pytest.mark.slow
+@pytest.mark.xdist_group("topologies")
 async def test_a_queue_is_on_one_node_of_a_cluster(cluster: Cluster) -> None:
     store = Store(cluster.url, secrets=SECRETS, shards=8)
     queues = [WebhookQueue(store, tenant=tenant, target="app") for tenant in "abcdefgh"]

@@ -19,6 +19,8 @@ from twokey.gateway.protocol.wire import Verdict
 from twokey.sandbox.client import Person as Actor
 from twokey.sandbox.json_types import JsonObject, as_object, as_objects
 
+pytestmark = pytest.mark.usefixtures("brisk_posts")
+
 NAME = {"question": "What is its <!channel> name?"}
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from tests.bot.bot_stack import CHANNEL, POLICY, Stack, has_button
 from tests.conftest import eventually
 from twokey.bot.ids import Action
@@ -12,6 +14,8 @@ from twokey.gateway.approvals.spot_checking import is_drawn
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.wire import Verdict
+
+pytestmark = pytest.mark.usefixtures("brisk_posts")
 
 CHECKED = load_policy(
     f"{POLICY}spot_checks: {{share: 99%, of: [support]}}\n", "policy.yml"

@@ -12,8 +12,17 @@ from tests.bot.listeners.test_review_together import home, home_of, text_of, wai
 from tests.conftest import eventually
 from twokey.bot.cards.queue import HomeFilter
 from twokey.bot.ids import Action
+from twokey.bot.listeners import home_tab
 from twokey.bot.listeners.home_tab import filter_of
 from twokey.gateway.store.home_tabs import HomeTab, ShownTab
+
+LOOKING = pytest.mark.usefixtures("looking")
+
+
+@pytest.fixture
+def looking(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look for changes all the time, where the test is not about how often."""
+    monkeypatch.setattr(home_tab, "PAUSE_S", 0.02)
 
 
 def published(stack: Stack, user: str) -> list[Any]:
@@ -29,6 +38,7 @@ async def shown(stack: Stack, user: str, words: str) -> None:
     await stack.actor(user).wait_for(lambda state: words in home_of(state) or None)
 
 
+@LOOKING
 async def test_an_open_tab_shows_what_comes_and_what_goes(stack: Stack) -> None:
     async with stack.running():
         await home(stack, shows="Waiting for you: 0")
@@ -44,6 +54,7 @@ async def test_an_open_tab_shows_what_comes_and_what_goes(stack: Stack) -> None:
         )
 
 
+@LOOKING
 async def test_nobody_is_published_a_tab_that_would_show_the_same(stack: Stack) -> None:
     async with stack.running():
         await home(stack, shows="Waiting for you: 0")
@@ -71,6 +82,7 @@ async def test_many_changes_at_once_are_few_publications(stack: Stack) -> None:
         assert len(published(stack, "U0ANA")) - before <= seconds + 2
 
 
+@LOOKING
 async def test_who_has_not_used_their_tab_lately_is_left_alone(stack: Stack) -> None:
     async with stack.running():
         await home(stack, shows="Waiting for you: 0")
@@ -88,6 +100,7 @@ async def test_who_has_not_used_their_tab_lately_is_left_alone(stack: Stack) -> 
         assert found == ["U0ANA"]
 
 
+@LOOKING
 async def test_a_filter_holds_while_the_tab_is_kept_up_to_date(stack: Stack) -> None:
     async with stack.running():
         await waiting(stack, 2)
@@ -104,6 +117,7 @@ async def test_a_filter_holds_while_the_tab_is_kept_up_to_date(stack: Stack) -> 
         await shown(stack, "U0ANA", "Refund")
 
 
+@LOOKING
 async def test_what_i_am_on_can_be_listed_alone(stack: Stack) -> None:
     async with stack.running():
         verdicts = await waiting(stack, 2)
@@ -120,6 +134,7 @@ async def test_what_i_am_on_can_be_listed_alone(stack: Stack) -> None:
         assert "78200" not in told
 
 
+@LOOKING
 async def test_a_tab_that_another_process_published_meanwhile_is_made_again(
     stack: Stack,
 ) -> None:
@@ -142,6 +157,7 @@ async def test_a_tab_that_another_process_published_meanwhile_is_made_again(
         assert await ana.notices() == []
 
 
+@LOOKING
 async def test_a_tab_that_slack_refuses_keeps_no_other_from_its_news(
     stack: Stack,
 ) -> None:

@@ -153,6 +153,18 @@ def test_a_script_has_every_shared_function_that_it_calls(name: str) -> None:
     assert defined & functions == called
 
 
+@pytest.mark.parametrize("name", FILES)
+def test_a_script_has_every_constant_that_it_uses_and_no_other(name: str) -> None:
+    shared = "".join(map(source_of, ["prelude", "lifetimes", *INCLUDING]))
+    code = without_comments(script.with_called(shared, source_of(name)))
+    code = re.sub(r"'[^'\n]*'", "", code)
+    used = set(re.findall(r"\b[A-Z][A-Z_]+\b", code)) - {"KEYS", "ARGV"}
+
+    lists = re.findall(r"^local ([A-Z][A-Z_, ]+) =", code, re.MULTILINE)
+
+    assert used == {one for names in lists for one in names.split(", ")}
+
+
 def test_what_a_script_does_not_use_of_what_is_shared_is_left_out() -> None:
     shared = (
         "local FEW, MOST = 2, 3\n"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -23,11 +23,15 @@ from twokey.gateway.approvals.decisions import (
     Outcome,
     Reviewer,
 )
-from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.approvals.record import Approval
 from twokey.gateway.clock import now_s
 from twokey.gateway.policy.rules import Policy
-from twokey.gateway.service.call_evaluation import CurrentEvaluation
+from twokey.gateway.service.call_evaluation import (
+    CurrentEvaluation,
+    with_own_requirement,
+)
 from twokey.gateway.service.decided_by import Asked, decided_by, lasts
+from twokey.gateway.service.precomputed_starts import starts_of
 from twokey.gateway.service.precomputing import Call, Precomputation, precompute, whole
 from twokey.gateway.service.tenant_service import PolicyService
 from twokey.gateway.service.voters import Voters, asked
@@ -97,7 +101,7 @@ class _Shown:
     @property
     def size(self) -> int:
         """Return about how many bytes it takes."""
-        return self.own_size + _PRECOMPUTED * len(self.precomputations)
+        return self.own_size + sum(map(_size_of, self.precomputations.values()))
 
 
 class AsShownService(PolicyService):
@@ -138,7 +142,7 @@ class AsShownService(PolicyService):
         before = self._by_id.get(approval.id)
         self._forget(approval.id)
         lasting = {
-            index: _with_own_requirement(approval.items[index], one)
+            index: with_own_requirement(approval.items[index], one)
             for index, one in evaluated.items()
             if lasts(policy, approval.items[index], one)
         }
@@ -197,17 +201,19 @@ class AsShownService(PolicyService):
         if shown is None or keys is None:
             return
         display, key = self._store.cards.display_of(approval_id), self._decision_key
+        # Only a worker of this process starts a call right after it is approved here.
+        lease_ms = self._store.lease_ms if self._store.approvals.takers else 0
         shown.precomputed_as = display
         if len(shown.evaluated) > MOST_CALLS:
             return
         for index, evaluated in shown.evaluated.items():
             call, conn = Call(shown.loaded, index, evaluated, display), self._store.conn
-            found = precompute(conn, keys, call, write_of, key=key)
+            found = precompute(conn, keys, call, write_of, key=key, lease_ms=lease_ms)
             if found is None:
                 continue
-            if index not in shown.precomputations:
-                self.bytes += _PRECOMPUTED
+            before = shown.size
             shown.precomputations[index] = found
+            self.bytes += shown.size - before
         self._make_room()
 
     def not_precomputed(self) -> list[str]:
@@ -254,10 +260,13 @@ class AsShownService(PolicyService):
                 whole, self._store.conn, keys, call, write_of, moment, reviewer, key
             )
         )
-        if not await self._store.approvals.write_precomputed(
+        seal = await self._store.approvals.write_precomputed(
             keys, precomputation.write, moment, beside, make
-        ):
+        )
+        if not seal:
             return False
+        if start := precomputation.started(moment, seal):
+            starts_of(self._store).keep(call.item.id, start)
         by = Asked(shown.policy, {click.index: call.evaluated}, is_lasting=True)
         self._decided_by.keep(by, precomputation.after)
         return True
@@ -341,15 +350,8 @@ class AsShownService(PolicyService):
             self.bytes -= shown.size
 
 
-def _with_own_requirement(item: Item, one: CurrentEvaluation) -> CurrentEvaluation:
-    """Return an evaluation that asks for the very people that its item asks for.
-
-    Where they are equal: a decision compares them three times, by identity first.
-    """
-    own, now = item.requirement, one.policy_now
-    if own is now.requirement or own != now.requirement:
-        return one
-    return replace(one, policy_now=now.with_(requirement=own))
+def _size_of(one: Precomputation) -> int:
+    return _PRECOMPUTED if one.start is None else 2 * _PRECOMPUTED
 
 
 def _is_as_before(before: _Shown, now: _Shown) -> bool:

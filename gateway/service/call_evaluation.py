@@ -7,7 +7,7 @@ on is read together, whatever their number; the rest needs no store.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from twokey.gateway.approvals.policy_decision import PolicyDecision
@@ -272,3 +272,14 @@ async def _totals(
         for call, usage, one in zip(calls, usages, found, strict=True)
     ]
     return totals, dict(zip(windows, held, strict=True))
+
+
+def with_own_requirement(item: Item, one: CurrentEvaluation) -> CurrentEvaluation:
+    """Return an evaluation that asks for the very people that its item asks for.
+
+    Where they are equal: a decision compares them three times, by identity first.
+    """
+    own, now = item.requirement, one.policy_now
+    if own is now.requirement or own != now.requirement:
+        return one
+    return replace(one, policy_now=now.with_(requirement=own))

@@ -4,53 +4,48 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TypeVar
 
 from twokey.gateway.approvals import executing
-from twokey.gateway.approvals.changes import Change
-from twokey.gateway.approvals.policy_decision import PolicyDecision
 from twokey.gateway.approvals.record import Approval, Item, approval_of
-from twokey.gateway.approvals.resume_value import (
-    ENDS_WITHOUT_REVIEW,
-    end_reason,
-)
-from twokey.gateway.approvals.revoking import ask_in_new_state, revoke
-from twokey.gateway.errors import BadJson, CorruptRecord, NotVerified
+from twokey.gateway.approvals.revoking import revoke
+from twokey.gateway.errors import CorruptRecord, NotVerified
 from twokey.gateway.failures import log_failure
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.protocol import digest
-from twokey.gateway.protocol.business_state import state_in, stateless_hash
+from twokey.gateway.protocol.business_state import stateless_hash
 from twokey.gateway.protocol.records import Result
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.wire import (
     Busy,
-    CheckState,
     Claimed,
     ClaimReply,
     ClaimRequest,
-    Done,
-    InDoubt,
     Refused,
-    Reopened,
-    StateNow,
 )
 from twokey.gateway.service.call_evaluation import CurrentEvaluation
 from twokey.gateway.service.call_outcomes import (
-    found_by_people,
     last_finding,
     requested_before,
 )
 from twokey.gateway.service.covering import standing_of
-from twokey.gateway.service.denials import freeze_message
 from twokey.gateway.service.hidden_words import with_hidden_summary
 from twokey.gateway.service.proven_words import proven_words, unproven_end
 from twokey.gateway.service.receipts import Receipts
 from twokey.gateway.service.spot_checks import with_spot_check
+from twokey.gateway.service.starting import (
+    grant,
+    has_lapsed,
+    is_same_call,
+    start,
+    unclaimable,
+)
+from twokey.gateway.service.starting_as_precomputed import StartingAsPrecomputed
 from twokey.gateway.service.starting_together import StartingTogether
 from twokey.gateway.service.tenant_service import PolicyService
 from twokey.gateway.service.unproven import Unproven, refuse_unproven
 from twokey.gateway.store.atomic_write import Loaded, Write
-from twokey.gateway.store.freezes import names_of
 from twokey.gateway.store.store import Store
 from twokey.gateway.uncancelled import begun, waited_for
 
@@ -58,11 +53,6 @@ logger = logging.getLogger(__name__)
 
 Found = TypeVar("Found")
 
-STATE_TOO_LARGE = (
-    "What this call depends on changed after it was approved, and the new state is too "
-    "large to show to people, so it did not run."
-)
-_NOT_AUTHORIZED = "Nobody authorized this call, so it must not run."
 _NOT_OURS = "The gateway knows no such call in this thread, so it must not run."
 
 
@@ -80,6 +70,9 @@ class ClaimService(PolicyService):
         super().__init__(store, policy, tenant=tenant)
         self._together = StartingTogether(store)
         self._receipts = Receipts(store, policy)
+        self._as_precomputed = StartingAsPrecomputed(
+            store, policy, self._receipts, tenant=tenant
+        )
 
     async def claim(self, request: ClaimRequest) -> ClaimReply:
         """Grant one execution of an authorized call, checked against our record.
@@ -89,6 +82,10 @@ class ClaimService(PolicyService):
                 time.
             NewerRecord: when a newer version wrote the record.
         """
+        reply = partial(self._reply, owner=request.owner, standing=None)
+        started = await self._as_precomputed.claim(request, reply)
+        if started is not None:
+            return started
 
         async def compute(loaded: Loaded, item: Item) -> Write | ClaimReply | Unproven:
             return await self._claimed(loaded, item, request)
@@ -102,7 +99,9 @@ class ClaimService(PolicyService):
         if not isinstance(found, Write):
             return found
         index = approval_of(request.item_id)[1]
-        return self._reply(found.approval, index, request.owner, found.standing)
+        return self._reply(
+            found.approval, index, owner=request.owner, standing=found.standing
+        )
 
     async def heartbeat(self, item_id: str, fence: int) -> bool:
         """Keep a claim; False when it is no longer this fence's."""
@@ -175,7 +174,7 @@ class ClaimService(PolicyService):
         if item.state not in {ItemState.AUTHORIZED, ItemState.EXECUTING}:
             unproven = unproven_end(self._store, loaded.approval, item)
             said = proven_words(self._store, loaded.approval, item)
-            return unproven or _unclaimable(said)
+            return unproven or unclaimable(said)
         standing = await standing_of(self._store, item)
         try:
             self._receipts.check(loaded.approval, item, standing)
@@ -193,38 +192,18 @@ class ClaimService(PolicyService):
         standing: Approval | None,
     ) -> Write | ClaimReply:
         """Start an authorized call, unless its authorization holds no more."""
-        approval, now_ms = loaded.approval, loaded.now_ms
         # Refused from this moment on, even if the sweep comes late to write it down.
-        if 0 < item.lapses_at_ms <= now_ms:
-            return _unclaimable(item.with_(state=ItemState.LAPSED))
-        evaluated = await self._evaluate_now(loaded, item)
-        back: Change | CheckState | None = revoke(
-            approval,
+        if has_lapsed(item, loaded.now_ms):
+            return unclaimable(item.with_(state=ItemState.LAPSED))
+        return start(
+            loaded,
             item,
-            evaluated.policy_now,
-            now_ms=now_ms,
+            await self._evaluate_now(loaded, item),
+            owner=request.owner,
+            lease_ms=self._store.lease_ms,
+            state=request.state,
             standing=standing,
         )
-        # The policy first: a tool that it forbids need not be asked for its state.
-        if back is None:
-            try:
-                back = _in_another_state(
-                    loaded, item, request.state, evaluated.policy_now
-                )
-            except BadJson:
-                return Refused(reason=STATE_TOO_LARGE, state=item.state)
-        if isinstance(back, CheckState):
-            return back
-        if back is not None:
-            is_pending = back.approval.items[item.index].is_pending
-            return Write(
-                back, inputs={item.index: evaluated.used} if is_pending else {}
-            )
-        # Last, so that a frozen call goes back to people when it has to. The script
-        # compares the freezes once more, because one may be set right now.
-        if evaluated.freeze is not None:
-            return Refused(reason=freeze_message(evaluated.freeze), state=item.state)
-        return self._grant(loaded, item, request, standing)
 
     async def _take_over(
         self,
@@ -239,7 +218,9 @@ class ClaimService(PolicyService):
         if item.owner == request.owner:
             if await self._may_still_run(loaded, item, standing):
                 # Its answer was lost.
-                return self._reply(approval, item.index, request.owner, standing)
+                return self._reply(
+                    approval, item.index, owner=request.owner, standing=standing
+                )
             # It may have begun: a refusal would read as if nothing had run.
             return Write(
                 executing.put_in_doubt(approval, item, now_ms=now_ms), is_fenced=True
@@ -253,7 +234,13 @@ class ClaimService(PolicyService):
         if now_ms < item.claimed_until_ms:
             return _busy(item.claimed_until_ms - now_ms)
         if item.idempotent and await self._may_still_run(loaded, item, standing):
-            return self._grant(loaded, item, request, standing)
+            return grant(
+                loaded,
+                item,
+                owner=request.owner,
+                lease_ms=self._store.lease_ms,
+                standing=standing,
+            )
         return Write(
             executing.put_in_doubt(approval, item, now_ms=now_ms), is_fenced=True
         )
@@ -272,38 +259,16 @@ class ClaimService(PolicyService):
         )
         return evaluated.freeze is None and back is None
 
-    def _grant(
-        self,
-        loaded: Loaded,
-        item: Item,
-        request: ClaimRequest,
-        standing: Approval | None,
-    ) -> Write:
-        change = executing.claim(
-            loaded.approval,
-            item,
-            owner=request.owner,
-            lease_ms=self._store.lease_ms,
-            now_ms=loaded.now_ms,
-        )
-        names = names_of(loaded.approval.agent, item.tool)
-        # The script compares both once more: somebody may stop it right now.
-        return Write(change, unfrozen=names, is_fenced=True, standing=standing)
-
     async def _evaluate_now(self, loaded: Loaded, item: Item) -> CurrentEvaluation:
         return await self._together.evaluated(self._policy(), loaded, item)
 
     def _reply(
-        self,
-        approval: Approval,
-        index: int,
-        owner: str,
-        standing: Approval | None,
+        self, approval: Approval, index: int, *, owner: str, standing: Approval | None
     ) -> ClaimReply:
         """Return how a claim stands after it was written."""
         item = approval.items[index]
         if item.state is not ItemState.EXECUTING:
-            return _unclaimable(item)
+            return unclaimable(item)
         # The claim of another owner was only cut to the length of a lease.
         if item.owner != owner:
             return _busy(self._store.lease_ms)
@@ -328,58 +293,3 @@ def _busy(left_ms: int) -> Busy:
     # A fifth of what is left: soon enough after a live owner's end, seldom enough for
     # the store.
     return Busy(retry_after_s=min(0.5, max(0.05, left_ms / 5000)))
-
-
-def _unclaimable(item: Item) -> ClaimReply:
-    """Return the answer to a claim of a call that cannot be started now."""
-    match item.state:
-        case ItemState.EXECUTED | ItemState.FAILED:
-            # After a reconciliation there is a state and no result.
-            return Done(
-                result=item.result or Result(ok=item.state is ItemState.EXECUTED),
-                edit=item.edit,
-                reconcile_answer=found_by_people(item),
-                reconciled=last_finding(item),
-            )
-        case ItemState.IN_DOUBT:
-            return InDoubt(edit=item.edit)
-        case ItemState.PENDING if item.revoked is not None:
-            return Reopened(reason=item.revoked.reason)
-        case state if state in ENDS_WITHOUT_REVIEW:
-            return Refused(reason=end_reason(item), state=state)
-        case state:
-            return Refused(reason=_NOT_AUTHORIZED, state=state)
-
-
-def _in_another_state(
-    loaded: Loaded, item: Item, seen: StateNow | None, evaluated: PolicyDecision
-) -> Change | CheckState | None:
-    """Return the result for a call whose state is not known to be the approved one.
-
-    Raises:
-        BadJson: when the document of the call becomes too large by its new state.
-    """
-    approved = state_in(item.action)
-    if approved is None:
-        return None
-    # A state that was read for other arguments, before an edit, says nothing of these.
-    if seen is None or seen.action_hash != item.action_hash:
-        return CheckState(
-            action=item.action,
-            action_hash=item.action_hash,
-            edit=item.edit,
-            requested=requested_before(item),
-        )
-    if approved.is_same(seen.state):
-        return None
-    return ask_in_new_state(
-        loaded.approval, item, seen.state, evaluated, now_ms=loaded.now_ms
-    )
-
-
-def is_same_call(request: ClaimRequest, item: Item) -> bool:
-    """Return True if a claim is asked for by the call that the item is."""
-    ctx, ref = item.ctx, request.ref
-    asked = (ref.agent, ref.thread, ref.ns, ref.message_id, request.tool_call_id)
-    kept = (ctx.agent, ctx.thread, ctx.ns, ctx.message_id, ctx.tool_call_id)
-    return asked == kept and request.tool == item.tool

@@ -32,6 +32,7 @@ from twokey.gateway.approvals.signed_decisions import DecisionKey
 from twokey.gateway.protocol.public_keys import PublicKey
 from twokey.gateway.protocol.records import Person
 from twokey.gateway.service.call_evaluation import CurrentEvaluation
+from twokey.gateway.service.precomputed_starts import Start, precompute_start
 from twokey.gateway.store.atomic_write import Loaded, Write
 from twokey.gateway.store.connection import Connection
 from twokey.gateway.store.keys import Keys
@@ -120,6 +121,8 @@ class Precomputation:
         user: who alone may approve it; "" for more than one.
         message: what is signed; None where nobody signs.
         signed_by: the key whose name stands beside the signature; "" for none.
+        start: how the call is started after it; None where that comes as it comes.
+        lease_ms: how long its claim stands.
     """
 
     call: Call
@@ -134,6 +137,15 @@ class Precomputation:
     user: str
     message: Template | None
     signed_by: str
+    start: Precomputed | None
+    lease_ms: int
+
+    def started(self, approved: Moment, seal: bytes) -> Start | None:
+        """Return the start of the call, once the approval is written with a seal."""
+        if self.start is None:
+            return None
+        by, lease_ms = self.call.evaluated, self.lease_ms
+        return Start(self.start, by, approved, seal, lease_ms)
 
     def moment(
         self, click: Click, reviewer: Reviewer, now_ms: int, key: DecisionKey | None
@@ -208,6 +220,7 @@ def precompute(
     write_of: WriteOf,
     *,
     key: DecisionKey | None,
+    lease_ms: int = 0,
 ) -> Precomputation | None:
     """Precompute the approval of a call; None where it is not the plain case.
 
@@ -217,6 +230,7 @@ def precompute(
         call: that waits.
         write_of: returns what is written.
         key: signs what people decide.
+        lease_ms: how long claims stand; 0 where this process starts no calls.
     """
     approval, item, requirement = call.approval, call.item, call.requirement
     since_ms, until_ms = call.loaded.now_ms, timing.end_of(approval, item)
@@ -239,7 +253,7 @@ def precompute(
         what = write_of(change, call.index, call.evaluated)
         signed = signs.message.decode() if signs else ""
         found.append((change, unsealed(conn, keys, seen, what), signed))
-    (change, one, said), (_, other, also_said) = found
+    (change, one, said), (also, other, also_said) = found
     write = precomputed(keys, approval, samples, one, other)
     if write is None:
         return None
@@ -247,6 +261,15 @@ def precompute(
         message = samples.text(said, also_said) if key else None
     except NotLearned:
         return None
+    start = lease_ms and precompute_start(
+        conn,
+        keys,
+        samples,
+        [(change.approval, one), (also.approval, other)],
+        call.index,
+        call.evaluated,
+        lease_ms=lease_ms,
+    )
     return Precomputation(
         call,
         keys,
@@ -260,6 +283,8 @@ def precompute(
         people[0].user if people[0].user == people[1].user else "",
         message,
         _name_of(key),
+        start or None,
+        lease_ms,
     )
 
 

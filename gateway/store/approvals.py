@@ -118,6 +118,10 @@ class ApprovalStore:
         """Return an approval as it was read or written here last; None: not known."""
         return self._known.approval(approval_id)
 
+    def with_seal(self, approval_id: str, seal: bytes) -> Loaded | None:
+        """Return what `remembered` does, as of now, if it has this seal."""
+        return self._known.with_seal(approval_id, seal)
+
     async def change(
         self,
         approval_id: str,
@@ -180,29 +184,21 @@ class ApprovalStore:
         moment: Moment,
         beside: Beside,
         make: Callable[[int], Loaded | None],
-    ) -> bool:
-        """Write a change that was precomputed if nothing moved since; False: it did.
+    ) -> bytes:
+        """Write a change that was precomputed if nothing moved since, see `writing`.
 
-        Args:
-            keys: of the approval's shard.
-            what: the change.
-            moment: who makes it, and when.
-            beside: what else belongs to it.
-            make: returns what is written at a time of the store, as a record.
-
-        Raises:
-            StoreUnavailable: when it is not known to be written.
+        Returns the seal of what stands now; empty when something moved.
         """
         written = await write_precomputed(
             self._conn, keys, what, moment, beside, make, self.takers
         )
         if written is None:
             await self._moved(keys, what.before, beside.unfrozen)
-            return False
+            return b""
         seal, make_now = written
         before, size = what.before, parsed_size(what.before)
         self._known.wrote_later(before.id, before.rev + 1, seal, size, make_now)
-        return True
+        return seal
 
     async def _write(self, keys: Keys, seen: Loaded, what: Write) -> bool:
         read = self._known.with_stored(seen)

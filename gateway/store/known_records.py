@@ -221,20 +221,33 @@ class KnownRecords:
         known = self._find(approval_id)
         if known is None:
             return None
-        passed_ms = int(1000 * (self._clock() - known.at_s))
-        now_ms = known.loaded.now_ms + passed_ms
         stored = known.stored
         remembered = {**codec.texts_in(stored.head), "pinned": stored.pinned}
         approval = known.loaded.approval
+        now_ms = self._now_ms(known)
         return Loaded(approval, now_ms, remembered=remembered, stored=stored)
+
+    def with_seal(self, approval_id: str, seal: bytes) -> Loaded | None:
+        """Return an approval as `latest` does, if it has this seal.
+
+        The seal stands for all of it, so nothing of it is to be compared by itself.
+        """
+        known = self._find(approval_id)
+        if known is None or known.stored.seal != seal:
+            return None
+        approval, stored = known.loaded.approval, known.stored
+        return Loaded(approval, self._now_ms(known), remembered={}, stored=stored)
+
+    def _now_ms(self, known: _Known) -> int:
+        return known.loaded.now_ms + int(1000 * (self._clock() - known.at_s))
 
     def approval(self, approval_id: str) -> Approval | None:
         """Return an approval as it was read or written last; None: it is not known.
 
         It may have moved since. Whose it is and what its calls are stays the same.
         """
-        found = self.latest(approval_id)
-        return None if found is None else found.approval
+        found = self._find(approval_id)
+        return None if found is None else found.loaded.approval
 
     def with_stored(self, seen: Loaded) -> Loaded | None:
         """Return a reading with what is stored of it; None: that is not known."""

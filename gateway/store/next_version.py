@@ -39,6 +39,7 @@ from twokey.gateway.store.script import Script
 from twokey.gateway.store.windows import as_rows
 
 CHANGE = Script("change")
+FENCED_CHANGE = Script("change", is_fenced=True)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from twokey.gateway.store.agent_load import FAILED_MS
 from twokey.gateway.store.approve_texts import ApproveTexts, approve_texts
 from twokey.gateway.store.atomic_write import Assumed, Loaded
 from twokey.gateway.store.audit_seals import entry_seal
-from twokey.gateway.store.connection import Connection, Reply
+from twokey.gateway.store.connection import Argument, Connection, Reply
 from twokey.gateway.store.filling import (
     Fill,
     Filling,
@@ -31,6 +31,7 @@ from twokey.gateway.store.freeze_list import compared
 from twokey.gateway.store.keys import KEEP_MS, KeptText, Keys
 from twokey.gateway.store.next_version import (
     CHANGE,
+    FENCED_CHANGE,
     Unsealed,
     assumptions,
     script_keys_of,
@@ -107,7 +108,7 @@ class Precomputed:
 
     Attributes:
         before: the version.
-        _script: writes it, given what it is told.
+        _script: writes it, given what it is told; None: it is fenced.
         plain: what `approve.lua` is told, which takes half as long; None where the
             change says more than that knows of.
         _places: what its texts say of a moment.
@@ -120,13 +121,18 @@ class Precomputed:
     """
 
     before: Approval
-    _script: Prepared
+    _script: Prepared | None
     plain: ApproveTexts | None
     _places: Filling
     _document: Fill
     _content: Sequence[_Sealed]
     _events: Sequence[tuple[Fill, int]]
     _precedents: Sequence[tuple[Fill, str, str]]
+
+    @property
+    def is_fenced(self) -> bool:
+        """Return whether the holder of a thread's lease writes it, who resumes none."""
+        return self._script is None
 
     def told(
         self, conn: Connection, keys: Keys, moment: Moment, beside: Beside
@@ -146,15 +152,21 @@ class Precomputed:
         texts, seal = self._filled(conn, keys, moment)
         values = self._of_the_moment(conn, keys, beside)
         if self.plain is not None:
-            told = self.plain.told(
+            plain = self.plain.told(
                 texts,
                 unfrozen=values.unfrozen,
                 assumed=values.assumed,
                 kept=values.kept,
             )
-            if told is not None:
-                return await self.plain.script(conn, told), seal
-        return await self._script(conn, self._json(texts, values)), seal
+            if plain is not None:
+                return await self.plain.script(conn, plain), seal
+        told = self._json(texts, values)
+        if self._script is not None:
+            return await self._script(conn, told), seal
+        reply = await FENCED_CHANGE(
+            conn, change=told, **_beside_change(keys, self.before)
+        )
+        return reply, seal
 
     def _filled(
         self, conn: Connection, keys: Keys, moment: Moment
@@ -194,7 +206,13 @@ class Precomputed:
 
 
 def precomputed(
-    keys: Keys, before: Approval, samples: Samples, one: Unsealed, other: Unsealed
+    keys: Keys,
+    before: Approval,
+    samples: Samples,
+    one: Unsealed,
+    other: Unsealed,
+    *,
+    is_fenced: bool = False,
 ) -> Precomputed | None:
     """Return a change as both samples of it are; None where that cannot be learned."""
     try:
@@ -203,19 +221,16 @@ def precomputed(
             for name in one.values.keys() | other.values.keys()
             if name not in _OfTheMoment._fields
         }
-        fields = samples.learned(dict(one.fields), dict(other.fields))
+        told["fields"] = samples.learned(dict(one.fields), dict(other.fields))
         events = samples.learned(one.events, other.events)
         precedents = samples.learned(one.precedents, other.precedents)
-        found = cast("dict[str, str | bool | Template]", fields)
-        texts = {name: one for name, one in found.items() if isinstance(one, Template)}
-        _ensure_as_written(one, texts)
-        _ensure_as_written(other, texts)
-        _ensure_same(one.stored, other.stored, texts)
-    except NotLearned:
+        texts = _sealed_texts(samples, one.stored, other.stored)
+    except (NotLearned, UnicodeDecodeError):
         return None
     return _compiled(
-        keys, before, one.stored, _script(keys, before), told, found,
-        cast("list[_Event]", events), cast("list[_Precedent]", precedents),
+        keys, before, one.stored, None if is_fenced else _script(keys, before),
+        told, texts, cast("list[_Event]", events),
+        cast("list[_Precedent]", precedents),
     )  # fmt: skip
 
 
@@ -223,9 +238,9 @@ def _compiled(
     keys: Keys,
     before: Approval,
     after: Stored,
-    script: Prepared,
+    script: Prepared | None,
     told: Mapping[str, object],
-    fields: Mapping[str, str | bool | Template],
+    texts: Mapping[str, Template],
     events: Sequence[_Event],
     precedents: Sequence[_Precedent],
 ) -> Precomputed:
@@ -233,6 +248,7 @@ def _compiled(
     bodies = [(key, call, body) for key, call, _, body, _ in precedents if body]
     made = [Made(place) for place in range(1 + len(events) + len(bodies))]
     filling, seals = Filling(len(made)), iter(made)
+    fields = cast("Mapping[str, str | bool | Template]", told["fields"])
     # In the order in which they are made.
     document: dict[str, object] = {
         **told,
@@ -244,11 +260,10 @@ def _compiled(
         ],
     }
     document = without_empty(document)
-    texts = {name: one for name, one in fields.items() if isinstance(one, Template)}
     return Precomputed(
         before,
         script,
-        approve_texts(keys, before, document, filling),
+        approve_texts(keys, before, document, filling) if script else None,
         filling,
         filling.compiled(json_pieces(document)[:-1]),
         _sealed(
@@ -277,30 +292,34 @@ def _sealed(after: Stored, texts: Mapping[str, Fill]) -> list[_Sealed]:
 
 
 def _script(keys: Keys, before: Approval) -> Prepared:
-    return CHANGE.prepared(
-        "change",
+    return CHANGE.prepared("change", **_beside_change(keys, before))
+
+
+def _beside_change(
+    keys: Keys, before: Approval
+) -> dict[str, Argument | Sequence[Argument]]:
+    """Return what `change.lua` is given but for the change; nobody takes a job."""
+    return {
         **script_keys_of(keys, before),
-        thread=NO_OFFER.thread,
-        failed_ms=FAILED_MS,
-        keep_ms=KEEP_MS,
-        taker=NO_OFFER.taker,
-    )
+        "thread": NO_OFFER.thread,
+        "failed_ms": FAILED_MS,
+        "keep_ms": KEEP_MS,
+        "taker": NO_OFFER.taker,
+    }
 
 
-def _ensure_as_written(sample: Unsealed, texts: Mapping[str, Template]) -> None:
-    """Refuse a text that is not stored as scripts are told it."""
-    head = sample.stored.head
-    names = set(sealed_names(head))
-    for name in texts:
-        written = sample.fields[name]
-        is_text = isinstance(written, str) and name in names
-        if not is_text or head[name] != str(written).encode():
-            raise NotLearned
+def _sealed_texts(samples: Samples, one: Stored, other: Stored) -> dict[str, Template]:
+    """Return what is sealed of a head where both samples differ.
 
-
-def _ensure_same(one: Stored, other: Stored, texts: Mapping[str, Template]) -> None:
-    """Refuse samples that differ in more than these texts."""
-    names = one.head.keys() | other.head.keys()
-    is_same = all(one.head.get(n) == other.head.get(n) for n in names - texts.keys())
-    if not is_same or one.pinned != other.pinned:
+    Raises:
+        NotLearned: they differ in what is not known of them.
+    """
+    names = sealed_names(one.head)
+    if names != sealed_names(other.head) or one.pinned != other.pinned:
         raise NotLearned
+    pairs = {name: (one.head[name], other.head[name]) for name in names}
+    return {
+        name: samples.text(own.decode(), their.decode())
+        for name, (own, their) in pairs.items()
+        if own != their
+    }

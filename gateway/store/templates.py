@@ -19,7 +19,7 @@ class NotLearned(Exception):
 
 
 class Moment(NamedTuple):
-    """Who said something, by which request, and when.
+    """Who said something, by which request, and when; and who starts it then.
 
     Attributes:
         now_ms: the store's clock.
@@ -29,6 +29,9 @@ class Moment(NamedTuple):
         name: for reading.
         request: digest of the signed request.
         signature: of what they said, in base64; empty where nobody signs.
+        starts_ms: when a call is started by that, by the store's clock.
+        owner: of the start.
+        seal: of the record that is started, in hex.
     """
 
     now_ms: int
@@ -38,10 +41,13 @@ class Moment(NamedTuple):
     name: str
     request: str
     signature: str = ""
+    starts_ms: int = 0
+    owner: str = ""
+    seal: str = ""
 
 
-_MOMENTS = ("now_ms", "asked_ms")
-_TEXTS = ("team", "user", "name", "request", "signature")
+_MOMENTS = ("now_ms", "asked_ms", "starts_ms")
+_TEXTS = ("team", "user", "name", "request", "signature", "owner", "seal")
 
 
 def is_plain(moment: Moment) -> bool:
@@ -50,7 +56,7 @@ def is_plain(moment: Moment) -> bool:
     An empty one is often left out there, and then stands nowhere.
     """
     texts = [moment.team, moment.user, moment.name, moment.request]
-    together = "".join(texts)
+    together = "".join([*texts, moment.owner])
     is_as_it_is = together.isprintable() and '"' not in together
     return all(texts) and is_as_it_is and "\\" not in together
 
@@ -96,15 +102,18 @@ class Samples:
 
     def __init__(self, first: Moment, second: Moment) -> None:
         self.first, self.second = first, second
-        apart = second.now_ms - first.now_ms, second.asked_ms - first.asked_ms
-        if apart[0] == apart[1] or 0 in apart:
+        apart = [getattr(second, one) - getattr(first, one) for one in _MOMENTS]
+        if not second.starts_ms:
+            del apart[-1]
+        if len({0, *apart}) <= len(apart):
             raise ValueError("the samples are of one moment")
         self._places = {
             (getattr(first, name), getattr(second, name)): Moment._fields.index(name)
             for name in _TEXTS
             if getattr(first, name) != getattr(second, name)
         }
-        self._apart = dict(zip(apart, (0, 1), strict=True))
+        places = map(Moment._fields.index, _MOMENTS)
+        self._apart = dict(zip(apart, places, strict=False))
         texts = {one for pair in self._places for one in pair}
         # The longest first: one may begin as another does.
         known = sorted(map(re.escape, texts), key=len, reverse=True)

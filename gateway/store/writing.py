@@ -15,13 +15,22 @@ from twokey.gateway.store.audit_seals import event_texts
 from twokey.gateway.store.connection import Connection, Reply, number, text
 from twokey.gateway.store.handover import NOBODY, Takers
 from twokey.gateway.store.keys import KEEP_MS, Keys
-from twokey.gateway.store.next_version import CHANGE, moves, script_keys_of
+from twokey.gateway.store.next_version import (
+    CHANGE,
+    FENCED_CHANGE,
+    moves,
+    script_keys_of,
+)
 from twokey.gateway.store.precomputed import Beside, Precomputed
-from twokey.gateway.store.resume_jobs import Offer, job_of, offered, resume_job
+from twokey.gateway.store.resume_jobs import (
+    Offer,
+    job_of,
+    offered,
+    resume_job,
+)
 from twokey.gateway.store.script import Script
 from twokey.gateway.store.templates import Moment
 
-FENCED_CHANGE = Script("change", is_fenced=True)
 CHANGE_MANY = Script("change_many")
 
 _OF_ONE = ("head", "pinned", "waiting", "rejections", "rejected", "failures")
@@ -83,11 +92,12 @@ async def write_precomputed(
 
     Raises:
         StoreUnavailable: when it is not known to be written.
+        LeaseLost: another holder has the lease now; nothing was written.
     """
     # Its texts are as people read them; so are those of events and precedents.
     if conn.encrypts:
         return None
-    job = resume_job(what.before) if takers else None
+    job = resume_job(what.before) if takers and not what.is_fenced else None
     # Most processes that decide run no agent.
     if job is None:
         reply, seal = await what.write(conn, keys, moment, beside)

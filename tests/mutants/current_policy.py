@@ -179,7 +179,7 @@ CURRENT_POLICY_TABLE = (
     ),
     Mutant(
         "a call runs in the business state that people approved",
-        "gateway/service/claiming.py",
+        "gateway/service/starting.py",
         "    if approved.is_same(seen.state):",
         "    if True:",
         "tests/service/test_business_state.py",

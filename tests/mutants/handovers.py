@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.mutants.leases import LEASES_TABLE
 from tests.mutants.mutant import Mutant
+from tests.mutants.precomputed_starts import PRECOMPUTED_STARTS_TABLE
 
 HANDOVER = "tests/resume/test_handover.py"
 LOST = "tests/resume/test_lost_handovers.py"
@@ -133,7 +134,7 @@ HANDOVERS_TABLE = (
     Mutant(
         "a worker is offered the job of a precomputed decision",
         "gateway/store/writing.py",
-        "job = resume_job(what.before) if takers else None",
+        "job = resume_job(what.before) if takers and not what.is_fenced else None",
         "job = None",
         PRECOMPUTED,
     ),
@@ -152,4 +153,5 @@ HANDOVERS_TABLE = (
         HANDOVER,
     ),
     *LEASES_TABLE,
+    *PRECOMPUTED_STARTS_TABLE,
 )

@@ -234,8 +234,8 @@ RECEIPTS_TABLE = (
     Mutant(
         "a claim is answered with words that people said",
         "gateway/service/claiming.py",
-        "            return unproven or _unclaimable(said)\n",
-        "            return _unclaimable(said)\n",
+        "            return unproven or unclaimable(said)\n",
+        "            return unclaimable(said)\n",
         WORDS,
     ),
     Mutant(

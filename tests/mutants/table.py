@@ -204,7 +204,7 @@ TABLE = (
     ),
     Mutant(
         "a claim is for the very call",
-        "gateway/service/claiming.py",
+        "gateway/service/starting.py",
         "return asked == kept and request.tool == item.tool",
         "return asked[:2] == kept[:2]",
     ),

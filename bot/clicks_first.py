@@ -16,10 +16,7 @@ QUIET_S = 0.01
 
 ELSEWHERE_S = 0.05
 """The same where other processes answer: what they did is read from the outbox, and is
-some milliseconds old by then."""
-
-LOOK_S = 0.02
-"""How often is looked there for more of them meanwhile."""
+some milliseconds old by then. So often is looked there for more of it."""
 
 AT_MOST_S = 1.0
 """How long cards wait at most. From then on they are drawn beside the answers, until
@@ -87,7 +84,7 @@ class ClicksFirst:
         To read and check events takes more time than to see that there are some.
         """
         while wait_s := self.wait_s():
-            await asyncio.sleep(min(wait_s, LOOK_S))
+            await asyncio.sleep(wait_s)
             if await look():
                 self.answered_elsewhere()
 

@@ -33,7 +33,8 @@ def seed(workspace: Workspace, policy: Policy) -> None:
             workspace.direct_message(text)
         elif is_usergroup_id(text) and text not in workspace.groups:
             people = (CHLOE.id,) if text in of_chloe else (ANA.id, BEN.id)
-            workspace.put_group(UserGroup(text, text.lower(), text, people))
+            handle = _handle(workspace, policy, text)
+            workspace.put_group(UserGroup(text, handle, text, people))
 
 
 def holders(policy: Policy, workspace: Workspace) -> list[str]:
@@ -47,6 +48,15 @@ def holders(policy: Policy, workspace: Workspace) -> list[str]:
         people = ", ".join(workspace.users[each].real_name for each in ids)
         lines.append(f"{name}: {people or 'nobody'}")
     return lines
+
+
+def _handle(workspace: Workspace, policy: Policy, group: str) -> str:
+    """Return the name of the one role that a group holds, so that cards mention it."""
+    roles = [name for name, rule in policy.roles.items() if rule.usergroups == (group,)]
+    taken = {one.handle for one in workspace.groups.values()}
+    if len(roles) == 1 and roles[0] not in taken:
+        return roles[0]
+    return group.lower()
 
 
 def _add_channel(workspace: Workspace, name: str) -> None:

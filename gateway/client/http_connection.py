@@ -185,7 +185,8 @@ class HttpConnection:
         if isinstance(refused, KeyRefused):
             raise KeyRefused(
                 f"The gateway {self.url!r} refused the API key of this process: "
-                f"{found.detail} Set TWOKEY_API_KEY, or api_key=, to a key that may."
+                f"{found.detail} Set TWOKEY_API_KEY, or api_key=, to a key that may do "
+                "this."
             )
         raise refused
 

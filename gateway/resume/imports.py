@@ -60,7 +60,8 @@ async def made_by(factory: object, ref: str, *, what: str = "graph") -> object:
         return await made if inspect.isawaitable(made) else made
     except Exception as error:
         raise GraphError(
-            f"Calling {ref!r} raised {type(error).__name__}: {error}."
+            f"Calling {ref!r} raised {_described(error)}. Call it on its own to see "
+            "where."
         ) from error
 
 
@@ -101,11 +102,16 @@ def _import_failed(ref: str, error: BaseException) -> BaseException:
     # A module that calls sys.exit() must not end the gateway.
     if not isinstance(error, Exception | SystemExit):
         return error
-    text = f": {error}" if str(error) else ""
     return GraphError(
-        f"Importing {ref!r} raised {type(error).__name__}{text}. "
-        "Import it on its own to see where."
+        f"Importing {ref!r} raised {_described(error)}. Import it on its own to see "
+        "where."
     )
+
+
+def _described(error: BaseException) -> str:
+    """Return type and text, without the full stop that a sentence adds."""
+    text = f": {error}".rstrip(".") if str(error) else ""
+    return f"{type(error).__name__}{text}"
 
 
 def _reachable(folder: Path) -> None:

@@ -42,6 +42,16 @@ def test_the_first_role_and_later_ones_are_different_people() -> None:
     assert workspace.users["U0NEWCOMER"].is_full_member
 
 
+def test_a_group_is_mentioned_by_the_role_that_it_alone_holds() -> None:
+    policy, workspace = load_policy(ROLES, "p"), sample_workspace()
+
+    seed(workspace, policy)
+
+    handles = {one.id: one.handle for one in workspace.groups.values()}
+    assert handles["S0FIRST"] == "first"
+    assert handles["S0SECOND"] == "s0second"
+
+
 def test_channels_are_added_once_and_the_bot_is_in_them() -> None:
     policy, workspace = load_policy(ROLES, "p"), sample_workspace()
 

@@ -41,7 +41,7 @@ def needy(settings):
     return graph
 
 def broken():
-    raise RuntimeError("no database")
+    raise RuntimeError("no database.")
 """
 
 
@@ -128,7 +128,7 @@ async def test_a_module_is_found_by_its_name() -> None:
         ("agents/shop.py:grahp", "did you mean 'graph'?"),
         ("agents/shop.py:number", "is a int, not a graph"),
         ("agents/shop.py:needy", "cannot be called without arguments"),
-        ("agents/shop.py:broken", "raised RuntimeError: no database"),
+        ("agents/shop.py:broken", "raised RuntimeError: no database. Call it on"),
         ("agents/shop.py:paused", "interrupt_before"),
         ("no.such.module:graph", "raised ModuleNotFoundError"),
     ],

@@ -58,20 +58,35 @@ def word_diff(before: str, after: str) -> tuple[Part, ...]:
     return tuple(part for part in (first, *middle, last) if part.text)
 
 
-def shown(parts: Sequence[Part]) -> str:
-    """Return a difference as one text: ``a refund of ⟦-20⟧⟦+30⟧ euros``.
+def shown_lines(parts: Sequence[Part]) -> list[tuple[bool, str]]:
+    """Return a difference as one text, such as ``a refund of ⟦-20⟧⟦+30⟧ euros``.
 
     Hidden characters stand as marks. Only our code writes white brackets, so neither
     text can imitate a change. Unchanged words far from a change are left out, with
     their number of characters.
+
+    Returns:
+        Its lines, each with whether it has a change.
     """
+    # Told by the parts and not by the brackets: a text may hold a closing one.
+    lines = [(False, "")]
+    for part, text in zip(parts, _shown_parts(parts), strict=True):
+        is_change = part.kind is not PartKind.SAME
+        first, *rest = text.split("\n")
+        was_changed, before = lines[-1]
+        lines[-1] = (was_changed or is_change, before + first)
+        lines += [(is_change, line) for line in rest]
+    return lines
+
+
+def _shown_parts(parts: Sequence[Part]) -> list[str]:
     last = len(parts) - 1
-    return "".join(
+    return [
         _beside(part.text, is_first=place == 0, is_last=place == last)
         if part.kind is PartKind.SAME
         else f"⟦{_SIGNS[part.kind]}{_visible(part.text)}⟧"
         for place, part in enumerate(parts)
-    )
+    ]
 
 
 _SIGNS = {PartKind.REMOVED: "-", PartKind.ADDED: "+"}

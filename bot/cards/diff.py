@@ -9,7 +9,7 @@ from pydantic import JsonValue
 
 from twokey.bot.cards.listing import one_line, preview_name, preview_value
 from twokey.bot.text import excerpt
-from twokey.bot.word_diff import PartKind, shown, word_diff
+from twokey.bot.word_diff import PartKind, shown_lines, word_diff
 from twokey.gateway.approvals.evidence import Argument, arguments, differences
 from twokey.gateway.approvals.preview import Preview
 from twokey.gateway.approvals.record import Item
@@ -59,8 +59,9 @@ def changes(
 
     Longer values stand below their name, each line behind ``-`` (before) or ``+``
     (after), so that no value can pass for another line. Two texts that are half alike
-    are one text behind ``~``, in which the changed words are marked. Redacted values
-    stay hidden; a text over ``budget`` characters is cut in the middle with a mark.
+    are one text, in which the changed words are marked: behind ``~`` the lines that
+    have such words, behind ``|`` all others. Redacted values stay hidden; a text over
+    ``budget`` characters is cut in the middle with a mark.
     """
     found = differences(before, after, redact)
     if preview is not None:
@@ -131,9 +132,10 @@ def _row(
     is_plain = not any(sign in old + new for sign in ("\n", _TO))
     if is_plain and max(len(old), len(new)) <= _SHORT:
         return f"{label}  {old}{_TO}{new}"
-    words = _changed_words(before, after)
-    if words:
-        return "\n".join([label, _marked("~ ", words)])
+    lines = _changed_words(before, after)
+    if lines:
+        marked = [f"{'~' if changed else '|'} {line}" for changed, line in lines]
+        return "\n".join([label, *marked])
     return "\n".join([label, _marked("- ", old), _marked("+ ", new)])
 
 
@@ -154,16 +156,18 @@ def _formatted(argument: Argument | None, form: str) -> str:
     return formatted(argument.value, form) or ""
 
 
-def _changed_words(before: Argument | None, after: Argument | None) -> str:
-    """Return two texts as one with its changed words marked; "" for unlike ones."""
+def _changed_words(
+    before: Argument | None, after: Argument | None
+) -> list[tuple[bool, str]]:
+    """Return two texts as lines with the changed words marked; none for unlike ones."""
     if before is None or after is None or before.is_redacted or after.is_redacted:
-        return ""
+        return []
     if not (isinstance(before.value, str) and isinstance(after.value, str)):
-        return ""
+        return []
     parts = word_diff(before.value, after.value)
     same = sum(len(part.text) for part in parts if part.kind is PartKind.SAME)
     is_alike = 2 * same >= max(len(before.value), len(after.value))
-    return shown(parts) if is_alike else ""
+    return shown_lines(parts) if is_alike else []
 
 
 def _shown(argument: Argument | None, preview: Preview | None = None) -> str:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.bot.strategies import hostile
 from twokey.bot.cards.diff import changes
 from twokey.bot.text import reveal
-from twokey.bot.word_diff import MAX_WORDS, PartKind, shown, word_diff
+from twokey.bot.word_diff import MAX_WORDS, PartKind, shown_lines, word_diff
 
 SAME, REMOVED, ADDED = PartKind
 _words = st.lists(st.sampled_from(["a", "b", " ", "\n", "⟦+x⟧", "\u202e"])).map("".join)
@@ -18,7 +18,7 @@ _texts = st.one_of(hostile, _words)
 
 
 def told(before: str, after: str) -> str:
-    return shown(word_diff(before, after))
+    return "\n".join(line for _, line in shown_lines(word_diff(before, after)))
 
 
 @given(_texts, _texts)
@@ -83,6 +83,24 @@ def test_a_small_edit_of_a_long_text_shows_the_words_that_changed() -> None:
 
     assert "refund ⟦-20⟧⟦+30⟧ euros." in rows
     assert rows.startswith("body\n~ ⟦")
+
+
+def test_only_the_lines_with_changed_words_are_marked_as_changed() -> None:
+    before = "Hello Sam,\n\nwe have taken care of it.\n\namount  1 → 2 ⟧\nThe shop"
+    after = before.replace("taken care of it", "sent\nyour refund")
+
+    rows = changes({"body": before}, {"body": after}, (), budget=500)
+
+    assert rows.splitlines() == [
+        "body",
+        "| Hello Sam,",
+        "| ",
+        "~ we have ⟦-taken care of it.⟧⟦+sent",
+        "~ your refund.⟧",
+        "| ",
+        "| amount  1 → 2 ⟧",
+        "| The shop",
+    ]
 
 
 def test_texts_with_little_in_common_stand_one_below_the_other() -> None:

@@ -188,7 +188,8 @@ async def test_a_hanging_triage_costs_a_turn_its_time_out_once(store: Store) -> 
 
     assert triage.count == 5
     assert {verdict.tier for verdict in verdicts} == {Tier.APPROVE}
-    assert 2 <= loop.time() - began < 8
+    # One after the other would take ten seconds.
+    assert 2 <= loop.time() - began < 10
 
 
 async def test_all_calls_of_a_turn_are_asked_about_at_the_same_time(

@@ -89,7 +89,7 @@ async def test_asking_takes_microseconds(house: AuditHarness) -> None:
     await house.writer.tick(is_last=True)
     index = house.store.audit_index
 
-    start = time.process_time()
+    start = time.thread_time()
     for _ in range(1000):
         index.newest(approval)
-    assert time.process_time() - start < 0.05
+    assert time.thread_time() - start < 0.05

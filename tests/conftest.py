@@ -8,8 +8,10 @@ import shutil
 import tempfile
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests.lifetimes import wrong_lifetimes
@@ -45,6 +47,18 @@ def resealed_writes() -> Generator[None]:
     """Seal the records anew that tests write into."""
     with pytest.MonkeyPatch.context() as patch:
         reseal_writes(patch)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_ssl_context() -> Generator[None]:
+    """Read the certificates of the world once: each client of httpx would read them.
+
+    All that tests ask by it is on loopback, without TLS.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        once = cache(httpx.create_ssl_context)
+        patch.setattr("httpx._transports.default.create_ssl_context", once)
         yield
 
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncGenerator, Generator
-from functools import cache
 
-import httpx
 import pytest
 
 from tests.api.api_stack import ApiStack, serving
@@ -24,18 +22,6 @@ from twokey.gateway.protocol.records import Result
 from twokey.gateway.protocol.wire import Claimed
 from twokey.gateway.store.store import Store
 from twokey.gateway.trust.keyring import Keyring
-
-
-@pytest.fixture(scope="session", autouse=True)
-def one_ssl_context() -> Generator[None]:
-    """Read the certificates of the world once: each client of httpx would read them.
-
-    All that is asked here is on loopback, without TLS.
-    """
-    with pytest.MonkeyPatch.context() as patch:
-        once = cache(httpx.create_ssl_context)
-        patch.setattr("httpx._transports.default.create_ssl_context", once)
-        yield
 
 
 @pytest.fixture

@@ -73,7 +73,7 @@ def other_lease(harness: ServiceHarness, _: ClaimRequest) -> None:
 
 
 def too_late(harness: ServiceHarness, claim: ClaimRequest) -> None:
-    later(harness, claim.item_id, by_ms=AFTER_MS[1] + 1)
+    later(harness, claim.item_id, by_ms=AFTER_MS[1] + 1_000)
 
 
 def too_early(harness: ServiceHarness, claim: ClaimRequest) -> None:
@@ -241,7 +241,7 @@ async def test_who_signed_it_is_verified(
     assert written == []
 
 
-async def test_an_authorization_that_has_lapsed_is_not_used(
+async def test_no_authorization_is_used_when_it_has_lapsed_or_out_of_time(
     harness: ServiceHarness, written: list[bool]
 ) -> None:
     claim = await approved(harness)
@@ -252,9 +252,13 @@ async def test_an_authorization_that_has_lapsed_is_not_used(
     )
     assert loaded
     [item] = loaded.approval.items
-    now_ms = start.approved.now_ms + 10
+    at_ms, now_ms = start.approved.now_ms, start.approved.now_ms + 10
 
     assert start.moment(item, "worker", now_ms)
+    for in_time_ms in AFTER_MS:
+        assert start.moment(item, "worker", at_ms + in_time_ms)
+    for early_or_late_ms in (AFTER_MS[0] - 1, AFTER_MS[1] + 1):
+        assert start.moment(item, "worker", at_ms + early_or_late_ms) is None
     assert start.moment(item.with_(lapses_at_ms=now_ms), "worker", now_ms) is None
     assert start.moment(item, "", now_ms) is None
     assert written == []

@@ -271,6 +271,7 @@ class AuditWriter:
         # In a thread: a long log is worked through beside what people wait for.
         found, seen = await asyncio.to_thread(records)
         lease.check()
+        await self._report(found, (tree.name.begun_ms, 0))
         await asyncio.to_thread(self._files.append, found)
         tree.add(found, self._clock())
         tree.seen |= {
@@ -279,7 +280,6 @@ class AuditWriter:
         if not conn.confirmed_by:
             # With replicas, an entry may yet get lost: then a checkpoint waits first.
             self._store.audit_index.note(seen)
-        await self._report(found, (tree.name.begun_ms, 0))
         if tree.is_full:
             await self._sign(tree, lease)
 
@@ -291,13 +291,12 @@ class AuditWriter:
             # What older versions wrote has no seal, and is what the tree began with.
             if one.state is SealState.UNSEALED and one.place < begun:
                 continue
+            await self._store.sealing.ensure_known(self._keys)
             # Not for the tenant that it names: that is what somebody else wrote.
             event = SecurityEvent(
-                kind=SecurityKind.SEAL_WRONG,
-                tenant=self._tenant,
-                about="audit entry",
+                kind=SecurityKind.SEAL_WRONG, tenant=self._tenant, about="audit entry",
                 name=f"{one.place[0]}-{one.place[1]} {one.state}",
-            )
+            )  # fmt: skip
             await self._store.security.report(self._keys, event)
 
     async def _sign(self, tree: GrowingTree, lease: Lease) -> None:

@@ -13,6 +13,7 @@ from twokey.gateway.errors import NotAllowed, NotVerified
 from twokey.gateway.store.audit_seals import sealed_text
 from twokey.gateway.store.connection import fields, milliseconds
 from twokey.gateway.store.script import Script
+from twokey.gateway.store.secret_check import ensure_known
 from twokey.gateway.store.store import Store
 from twokey.gateway.trust.api_keys import ApiKey, sealed, unsealed
 from twokey.gateway.trust.seals import SealKeys
@@ -184,6 +185,7 @@ class ApiKeyStore:
         try:
             return unsealed(self._seals, self._tenant, key_id, stored)
         except NotVerified:
+            await ensure_known(self._conn, self._security, self._keys)
             await self.report(SecurityKind.SEAL_WRONG, key_id, stored)
             return None
 

@@ -38,7 +38,7 @@ class TreeNotes:
     def __init__(self, conn: Connection, sealing: Sealing, keys: Keys) -> None:
         self._conn = conn
         self._sealing = sealing
-        self._place = keys.audit_tree
+        self._keys, self._place = keys, keys.audit_tree
         self.last = TreeNote()
 
     async def read(self) -> TreeNote:
@@ -48,11 +48,14 @@ class TreeNotes:
             return TreeNote()
         origin, size, root = (stored.get(name, b"") for name in _FIELDS)
         body, seal = b"\n".join((origin, size, root)), stored.get("seal", b"")
+        is_sealed = self._sealing.is_valid(Sealed.TREE_NOTE, (self._place,), body, seal)
+        if not is_sealed:
+            await self._sealing.ensure_known(self._keys)
         return TreeNote(
             origin.decode(errors="replace"),
             int(size) if size.isdigit() else -1,
             root.decode(errors="replace"),
-            self._sealing.is_valid(Sealed.TREE_NOTE, (self._place,), body, seal),
+            is_sealed,
         )
 
     async def write(self, origin: str, size: int, root: str) -> None:

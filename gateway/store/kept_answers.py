@@ -61,6 +61,7 @@ class KeptAnswers:
             return None
         seal, content = stored[:SEAL_BYTES], stored[SEAL_BYTES:]
         if not self._seals.is_valid(seal, _LABEL, [self._tenant, name], content):
+            await self._store.sealing.ensure_known(self._keys)
             found = SecurityEvent(
                 kind=SecurityKind.SEAL_WRONG,
                 tenant=self._tenant,

@@ -14,6 +14,7 @@ from typing import Literal, TypeVar, cast
 from twokey.gateway.approvals.security import SecurityEvent, SecurityKind
 from twokey.gateway.store.connection import Connection, Reply
 from twokey.gateway.store.keys import Keys
+from twokey.gateway.store.secret_check import ensure_known
 from twokey.gateway.store.security_events import SecurityEvents
 
 T = TypeVar("T")
@@ -114,6 +115,10 @@ class ListedMembers:
         return await self.read(
             keys, name, members, keys.unlisted, tenant=tenant, taken_out="ZREM"
         )
+
+    async def ensure_known(self, keys: Keys) -> None:
+        """Raise StoreUnavailable where others seal with an unknown secret."""
+        await ensure_known(self.conn, self._security, keys)
 
     async def report(
         self,

@@ -250,6 +250,9 @@ class Outbox:
                 if is_ours and is_newer(self._body(entry)):
                     logger.info("event.newer reader=%s seq=%s", self.reader, entry.id)
                     continue
+                if not is_ours:
+                    # Before it is acknowledged: others may be able to read it.
+                    await self._members.ensure_known(self._keys)
                 self.corrupt += 1
                 logger.error(  # noqa: TRY400 - the error may hold what was written
                     "event.corrupt reader=%s seq=%s count=%d",

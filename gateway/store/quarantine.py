@@ -29,7 +29,7 @@ from twokey.gateway.store.record_seals import (
     WRONG_SEAL,
     RecordSeals,
 )
-from twokey.gateway.store.secret_check import SEALED_OTHERWISE, knows_secret
+from twokey.gateway.store.secret_check import ensure_known
 from twokey.gateway.store.security_events import SecurityEvents
 from twokey.gateway.store.turn_opening import Listed
 
@@ -57,7 +57,10 @@ class ForgedRecords:
         try:
             yield
         except ForgedRecord as error:
-            await self._ensure_secret(keys, error)
+            if error.why == WRONG_SEAL:
+                await ensure_known(
+                    self._members.conn, self._security, keys, approval=error.approval
+                )
             # Refused in any case, also where none of this is written.
             with suppress(StoreUnavailable):
                 tenant, ref = await quarantine(
@@ -65,28 +68,6 @@ class ForgedRecords:
                 )
                 await self._security.report(keys, _event(error, tenant, ref))
             raise
-
-    async def _ensure_secret(self, keys: Keys, error: ForgedRecord) -> None:
-        """Set nothing aside that others can verify, by a secret that came since.
-
-        Whoever writes to the store can say so as well, hence the security event.
-
-        Raises:
-            StoreUnavailable: this process does not know it; nothing is decided here.
-        """
-        if error.why != WRONG_SEAL or await knows_secret(self._members.conn):
-            return
-        found = SecurityEvent(
-            kind=SecurityKind.SECRET_UNKNOWN,
-            tenant="",
-            about="secret",
-            approval=error.approval,
-        )
-        await self._security.report(keys, found)
-        raise StoreUnavailable(
-            f"The record cannot be verified, so nothing was decided or run: "
-            f"{SEALED_OTHERWISE}"
-        ) from error
 
 
 def _event(error: ForgedRecord, tenant: str, ref: TurnRef) -> SecurityEvent:

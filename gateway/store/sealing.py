@@ -19,6 +19,7 @@ from enum import StrEnum
 from twokey.gateway.approvals.security import SecurityEvent, SecurityKind
 from twokey.gateway.store.connection import Connection
 from twokey.gateway.store.keys import Keys
+from twokey.gateway.store.secret_check import ensure_known
 from twokey.gateway.store.security_events import SecurityEvents
 from twokey.gateway.store.text_encryption import decrypted, encrypted
 from twokey.gateway.trust.derived_keys import Purpose
@@ -108,6 +109,10 @@ class Sealing:
         """Return the greatest number of a place that was seen; 0 for none."""
         return self._newest.get(place, 0)
 
+    async def ensure_known(self, keys: Keys) -> None:
+        """Raise StoreUnavailable where others seal with an unknown secret."""
+        await ensure_known(self._conn, self._security, keys)
+
     async def refuse(
         self,
         keys: Keys,
@@ -121,7 +126,12 @@ class Sealing:
         """Report a text that is not believed, because it is not sealed or is older.
 
         ``where`` is what is known of agent, thread, approval and name.
+
+        Raises:
+            StoreUnavailable: others may have sealed it, by a secret that came since.
         """
+        if not is_older:
+            await self.ensure_known(keys)
         found = SecurityEvent(
             kind=SecurityKind.REPLAYED if is_older else SecurityKind.SEAL_WRONG,
             tenant=tenant,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from twokey.gateway.errors import SettingsError
+from twokey.gateway.approvals.security import SecurityEvent, SecurityKind
+from twokey.gateway.errors import SettingsError, StoreUnavailable
 from twokey.gateway.store.connection import Connection, text
 from twokey.gateway.store.keys import Keys
+from twokey.gateway.store.security_events import SecurityEvents
 from twokey.gateway.trust.derived_keys import Purpose, key_id_of
 
 SEALED_OTHERWISE = (
@@ -55,6 +57,35 @@ async def knows_secret(conn: Connection) -> bool:
     """
     kept = text(await conn.command("GET", Keys("s0").sealed_by))
     return not kept or kept in _mine(conn)
+
+
+async def ensure_known(
+    conn: Connection, security: SecurityEvents, keys: Keys, *, approval: str = ""
+) -> None:
+    """Take nothing for a forgery that others can verify, by a secret that came since.
+
+    Whoever writes to the store can say so as well, hence the security event.
+
+    Args:
+        conn: to the store.
+        security: takes the report.
+        keys: of the shard in which something cannot be verified.
+        approval: that it is about.
+
+    Raises:
+        StoreUnavailable: this process does not know the secret; nothing is decided,
+            acknowledged or set aside here.
+    """
+    if await knows_secret(conn):
+        return
+    found = SecurityEvent(
+        kind=SecurityKind.SECRET_UNKNOWN, tenant="", about="secret", approval=approval
+    )
+    await security.report(keys, found)
+    raise StoreUnavailable(
+        f"What the store holds cannot be verified, so nothing was decided or run: "
+        f"{SEALED_OTHERWISE}"
+    )
 
 
 def _mine(conn: Connection) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 AHEAD = "gateway/service/reading_ahead.py"
+FORGOTTEN = "tests/store/test_forgotten_process.py"
 
 READING_AHEAD_TABLE = (
     Mutant(
@@ -79,8 +80,8 @@ READING_AHEAD_TABLE = (
     ),
     Mutant(
         "who marks a store with another secret hides no forgery by that",
-        "gateway/store/quarantine.py",
-        "        await self._security.report(keys, found)\n",
+        "gateway/store/secret_check.py",
+        "    await security.report(keys, found)\n",
         "",
         "tests/store/test_secret_check.py",
     ),
@@ -94,8 +95,8 @@ READING_AHEAD_TABLE = (
     Mutant(
         "what a secret seals that came since is not set aside",
         "gateway/store/quarantine.py",
-        "            await self._ensure_secret(keys, error)\n",
-        "",
+        "            if error.why == WRONG_SEAL:\n",
+        "            if False:\n",
         "tests/store/test_secret_check.py",
     ),
     Mutant(
@@ -104,5 +105,33 @@ READING_AHEAD_TABLE = (
         "    return not kept or kept in _mine(conn)\n",
         "    return not kept or kept == _mine(conn)[0]\n",
         "tests/store/test_secret_check.py",
+    ),
+    Mutant(
+        "an event that a later secret seals is not acknowledged unread",
+        "gateway/store/outbox.py",
+        "                    await self._members.ensure_known(self._keys)\n",
+        "                    pass\n",
+        FORGOTTEN,
+    ),
+    Mutant(
+        "a job that a later secret seals is not set aside",
+        "gateway/store/sealing.py",
+        "        if not is_older:\n            await self.ensure_known(keys)\n",
+        "",
+        FORGOTTEN,
+    ),
+    Mutant(
+        "the audit tree calls no entry forged that a later secret seals",
+        "gateway/service/audit_writing.py",
+        "            await self._store.sealing.ensure_known(self._keys)\n",
+        "",
+        FORGOTTEN,
+    ),
+    Mutant(
+        "an API key that a later secret seals is not called forged",
+        "gateway/store/api_keys.py",
+        "            await ensure_known(self._conn, self._security, self._keys)\n",
+        "",
+        FORGOTTEN,
     ),
 )

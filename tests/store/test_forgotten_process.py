@@ -1,0 +1,163 @@
+"""A process that was forgotten while the secret was replaced forges no alarm.
+
+What others seal with the new secret it neither believes nor takes for a forgery: it
+acknowledges nothing, sets nothing aside, and writes nothing of it into the audit log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.service.audit_harness import AuditHarness
+from tests.store.test_secret_check import OTHER, starts
+from tests.store_secrets import SECRETS
+from twokey.gateway.approvals.audit_leaf import SealState
+from twokey.gateway.approvals.events import Event, EventName
+from twokey.gateway.approvals.security import SecurityKind
+from twokey.gateway.errors import StoreUnavailable
+from twokey.gateway.store.api_keys import ApiKeyStore
+from twokey.gateway.store.audit_seals import parts_of, sealed_text
+from twokey.gateway.store.jobs import Job, JobKind
+from twokey.gateway.store.kept_answers import KeptAnswer, KeptAnswers
+from twokey.gateway.store.keys import Keys
+from twokey.gateway.store.store import Store
+from twokey.gateway.trust.api_keys import new_api_key
+from twokey.gateway.trust.derived_keys import Purpose
+from twokey.gateway.trust.seals import SealKeys
+
+UNKNOWN = "restart it with the new one"
+START = Job(
+    kind=JobKind.START, tenant="default", agent="a", thread="t", input="hi", id="1"
+)
+EVENT = Event(name=EventName.RUN_FINISHED, tenant="default", agent="a", thread="t")
+
+
+@pytest.fixture
+async def newer(store: Store, tmp_path: Path) -> AsyncGenerator[Store]:
+    """Give a process that seals with the new secret; ``store`` knows the old alone."""
+    for secrets in (SECRETS, (*SECRETS, OTHER), (OTHER, *SECRETS)):
+        await starts(store, tmp_path, *secrets)
+    found = Store(store.conn.url, secrets=(OTHER, *SECRETS))
+    yield found
+    await found.close()
+
+
+@pytest.fixture
+def keys(store: Store) -> Keys:
+    return store.keys_of_tenant("default")
+
+
+def told(store: Store) -> set[SecurityKind]:
+    return {*store.security.counts}
+
+
+async def test_an_event_is_left_to_a_reader_that_knows_the_secret(
+    store: Store, newer: Store, keys: Keys
+) -> None:
+    outbox = store.outbox(keys, reader="slack")
+    await outbox.prepare()
+    body, seal = parts_of(sealed_text(newer.conn, keys, EVENT.model_dump_json()))
+    await newer.conn.command("XADD", keys.outbox, "*", "e", body, "at", 1, "s", seal)
+
+    with pytest.raises(StoreUnavailable, match=UNKNOWN):
+        await outbox.take("forgotten", block_ms=1, limit=10)
+
+    assert (outbox.corrupt, told(store)) == (0, {SecurityKind.SECRET_UNKNOWN})
+    restarted = newer.outbox(keys, reader="slack")
+    [event], _ = await restarted.left("restarted", start="0-0", limit=10)
+    assert event.name is EventName.RUN_FINISHED
+
+
+async def test_a_job_that_starts_an_agent_is_left_in_the_queue(
+    store: Store, newer: Store, keys: Keys
+) -> None:
+    queue = store.queue(keys)
+    await queue.prepare()
+    await newer.queue(keys).put(START)
+
+    with pytest.raises(StoreUnavailable, match=UNKNOWN):
+        await queue.take("forgotten", block_ms=1)
+
+    assert told(store) == {SecurityKind.SECRET_UNKNOWN}
+    assert await queue.dead_letters() == []
+    assert await queue.depth() == 1
+
+
+async def test_the_audit_log_calls_no_entry_forged(
+    store: Store, newer: Store, tmp_path: Path
+) -> None:
+    forgotten, writes = (AuditHarness(one, tmp_path / "a") for one in (store, newer))
+    await forgotten.put(2)
+    await forgotten.writer.tick()
+    await writes.put(3)
+
+    with pytest.raises(StoreUnavailable, match=UNKNOWN):
+        await forgotten.writer.tick(is_last=True)
+
+    assert told(store) == {SecurityKind.SECRET_UNKNOWN}
+    await writes.writer.tick(is_last=True)
+    size = writes.checkpoints()[-1].size
+    assert size >= 5
+    assert {one.state for one in writes.files.records(0, size)} == {SealState.SEALED}
+    assert told(newer) == set()
+
+
+async def test_what_is_known_of_the_audit_log_is_not_called_changed(
+    store: Store, newer: Store, tmp_path: Path
+) -> None:
+    forgotten, writes = (AuditHarness(one, tmp_path / "a") for one in (store, newer))
+    await writes.put(3)
+    await writes.writer.tick(is_last=True)
+
+    with pytest.raises(StoreUnavailable, match=UNKNOWN):
+        await forgotten.writer.tick(is_last=True)
+
+    assert told(store) == {SecurityKind.SECRET_UNKNOWN}
+
+
+async def test_an_api_key_is_not_called_forged(store: Store, newer: Store) -> None:
+    seals = SealKeys([OTHER, *SECRETS], Purpose.API_KEYS)
+    kept = ApiKeyStore(newer, seals, tenant="default")
+    now = await kept.now()
+    made = new_api_key(
+        seals, name="a", tenant="default", agents=["a"], now=now,
+        expires_at=now + timedelta(hours=1),
+    )  # fmt: skip
+    await kept.add(made.kept, "test")
+    old = ApiKeyStore(store, SealKeys(SECRETS, Purpose.API_KEYS), tenant="default")
+
+    with pytest.raises(StoreUnavailable, match=UNKNOWN):
+        await old.find(made.kept.id)
+
+    assert told(store) == {SecurityKind.SECRET_UNKNOWN}
+
+
+async def test_a_kept_answer_is_not_called_forged(store: Store, newer: Store) -> None:
+    seals = SealKeys([OTHER, *SECRETS], Purpose.API_KEYS)
+    answers = KeptAnswers(newer, seals, tenant="default")
+    await answers.keep("key", "attempt", KeptAnswer(request="r", body="b"))
+    old = KeptAnswers(store, SealKeys(SECRETS, Purpose.API_KEYS), tenant="default")
+
+    with pytest.raises(StoreUnavailable, match=UNKNOWN):
+        await old.find("key", "attempt")
+
+    assert told(store) == {SecurityKind.SECRET_UNKNOWN}
+
+
+async def test_a_forgery_is_told_where_the_secret_is_known(
+    store: Store, newer: Store, keys: Keys
+) -> None:
+    """The mark alone lets nobody off: this process accepts the new secret."""
+    outbox = newer.outbox(keys, reader="slack")
+    await outbox.prepare()
+    await store.conn.command(
+        "XADD", keys.outbox, "*", "e", EVENT.model_dump_json(), "at", 1, "s", "0" * 64
+    )
+
+    assert await outbox.take("bot", block_ms=1, limit=10) == []
+
+    assert (outbox.corrupt, told(newer)) == (1, {SecurityKind.SEAL_WRONG})

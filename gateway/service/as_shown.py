@@ -351,7 +351,7 @@ class AsShownService(PolicyService):
 
 
 def _size_of(one: Precomputation) -> int:
-    return _PRECOMPUTED if one.start is None else 2 * _PRECOMPUTED
+    return _PRECOMPUTED if one.start is None else 3 * _PRECOMPUTED // 2
 
 
 def _is_as_before(before: _Shown, now: _Shown) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,17 @@ from twokey.agent import bridge
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bridge, "FIRST_PAUSE_S", 0.001)
+
+
+@pytest.fixture
+def quick_beats(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Send heartbeats all the time under a lease that no busy machine lets end."""
+    call_later = bridge.call_later
+
+    def soon(_: float, callback: Callable[[], None]) -> None:
+        call_later(0.02, callback)
+
+    monkeypatch.setattr(bridge, "call_later", soon)
 
 
 @pytest.fixture(params=["sync", "async"])

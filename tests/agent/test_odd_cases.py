@@ -101,10 +101,11 @@ async def test_a_rejected_direct_tool_beside_another_needs_no_detour(
     assert end["messages"][-1].text == "done"
 
 
+@pytest.mark.usefixtures("quick_beats")
 async def test_a_claim_that_was_lost_while_running_changes_nothing_for_the_model(
     runner: Runner, memory: InMemorySaver, effects: Effects
 ) -> None:
-    gateway = FakeGateway(FREE, lease_s=0.06)
+    gateway = FakeGateway(FREE)
     graph = build(gateway, effects.tools(), pay(), saver=memory)
     await runner.say(graph, "pay")
     gateway.approve("ap0.0")

@@ -338,10 +338,11 @@ async def test_who_was_paused_before_the_start_asks_whether_the_claim_still_stan
     assert gateway.only().state is kept
 
 
+@pytest.mark.usefixtures("quick_beats")
 async def test_a_long_execution_keeps_its_claim(
     runner: Runner, memory: InMemorySaver, effects: Effects
 ) -> None:
-    gateway, graph = await _approved(runner, memory, effects, lease_s=0.06)
+    gateway, graph = await _approved(runner, memory, effects, lease_s=30.0)
     beaten = threading.Event()
     gateway.before["heartbeat"] = beaten.set
     effects.inside = lambda: beaten.wait(10)

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator
 import pytest
 
 from tests.conftest import eventually
+from tests.patience import WAIT_S
 from tests.service.away_shards import AwayShards
 from tests.service.harness import ANA, RULES
 from tests.service.test_split_tenant import AGENTS, SHARDS, Tenant
@@ -18,6 +19,7 @@ from twokey.gateway.approvals.events import BY_GATEWAY, EventName
 from twokey.gateway.errors import FreezeIncomplete, StoreUnavailable
 from twokey.gateway.protocol.wire import Claimed, ClaimRequest, Refused
 from twokey.gateway.running import running
+from twokey.gateway.service import split_freezes
 from twokey.gateway.service.freezing import FreezeService
 from twokey.gateway.service.split_freezes import SplitFreezes
 from twokey.gateway.store.freezes import Freeze, FreezeScope, ScopeKind
@@ -26,6 +28,13 @@ from twokey.gateway.store.store import Store
 EVERYTHING = FreezeScope(kind=ScopeKind.TENANT)
 REFUNDS = FreezeScope(kind=ScopeKind.TOOL, name="process_refund")
 BILLING = FreezeScope(kind=ScopeKind.AGENT, name="billing")
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for every shard that answers; those that are away say so at once here."""
+    monkeypatch.setattr(split_freezes, "_READ_S", WAIT_S)
+    monkeypatch.setattr(split_freezes, "_APPLY_S", WAIT_S)
 
 
 @pytest.fixture

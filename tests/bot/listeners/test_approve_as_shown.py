@@ -63,7 +63,10 @@ def _nothing(_service: AsShownService, _approval_id: str) -> None:
     """Precompute nothing."""
 
 
-Step = Callable[[Assumed, Callable[[], Awaitable[bool]]], Awaitable[bool]]
+Written = bool | bytes
+"""Whether something was written, or the seal of what was: empty where nothing was."""
+
+Step = Callable[[Assumed, Callable[[], Awaitable[Written]]], Awaitable[Written]]
 """Gets what a write assumes, and what writes it."""
 
 
@@ -72,12 +75,12 @@ def on_each_step(stack: Stack, monkeypatch: pytest.MonkeyPatch, step: Step) -> N
     approvals = stack.store.approvals
     once, as_precomputed = approvals.write_once, approvals.write_precomputed
 
-    async def write_once(seen: Loaded, what: Write) -> bool:
+    async def write_once(seen: Loaded, what: Write) -> Written:
         return await step(what.assumed, partial(once, seen, what))
 
     async def write_precomputed(
         keys: Keys, what: Precomputed, moment: Moment, beside: Beside, make: Make
-    ) -> bool:
+    ) -> Written:
         write = partial(as_precomputed, keys, what, moment, beside, make)
         return await step(beside.assumed, write)
 
@@ -90,7 +93,9 @@ def at_once(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> list[Assumed]:
     """Return what each write assumed that was made of a click without any reading."""
     found = list[Assumed]()
 
-    async def noted(assumed: Assumed, write: Callable[[], Awaitable[bool]]) -> bool:
+    async def noted(
+        assumed: Assumed, write: Callable[[], Awaitable[Written]]
+    ) -> Written:
         is_written = await write()
         if is_written and assumed.place:
             found.append(assumed)
@@ -181,7 +186,9 @@ async def test_a_request_that_came_before_is_not_decided_by(
     """Another process got the same request a moment ago."""
     stack.policy = ANA_ONLY
 
-    async def late(assumed: Assumed, write: Callable[[], Awaitable[bool]]) -> bool:
+    async def late(
+        assumed: Assumed, write: Callable[[], Awaitable[Written]]
+    ) -> Written:
         await stack.store.conn.command("SET", assumed.unseen, "1", "PX", 9_999)
         return await write()
 
@@ -202,7 +209,9 @@ async def test_a_request_of_which_nothing_is_known_is_not_decided_by_again(
     """The store took the step or it did not: the person was told to look."""
     stack.policy = ANA_ONLY
 
-    async def gone(assumed: Assumed, _write: Callable[[], Awaitable[bool]]) -> bool:
+    async def gone(
+        assumed: Assumed, _write: Callable[[], Awaitable[Written]]
+    ) -> Written:
         tried.append(assumed.unseen)
         raise StoreUnavailable("gone")
 
@@ -418,7 +427,7 @@ async def test_a_card_is_precomputed_by_itself_a_moment_after_it_was_drawn(
 
     async def write_precomputed(
         keys: Keys, what: Precomputed, moment: Moment, beside: Beside, make: Make
-    ) -> bool:
+    ) -> bytes:
         ways.append("precomputed")
         return await as_precomputed(keys, what, moment, beside, make)
 

@@ -13,13 +13,10 @@ import pytest
 from redis.crc import key_slot
 
 from tests.races.test_failovers import acknowledged
-from tests.races.test_precomputed_failovers import Side
-from tests.service.harness import BEN
+from tests.races.test_precomputed_failovers import Side, leave_unconfirmed
 from tests.store_secrets import SECRETS
 from tests.topologies import Cluster, Node, until
-from twokey.gateway.errors import StoreUnavailable
 from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.store import connection
 from twokey.gateway.store.durability import ensure_durable
 from twokey.gateway.store.store import Store
 
@@ -55,14 +52,7 @@ async def test_a_replica_takes_over_between_precomputing_and_click(
     master = cluster.master_of(slot)
     replica = replica_of(cluster, master)
     replica.pause()
-    with monkeypatch.context() as patch:
-        # Nobody has to wait for long to be told that it is not confirmed.
-        patch.setattr(connection, "CALL_S", 1.5)
-        with pytest.raises(StoreUnavailable):
-            await one.clicked(unconfirmed[0])
-        with pytest.raises(StoreUnavailable):
-            await other.reviews.times.extend(changed[0].approval, BEN)
-    await one.precompute(changed[0])
+    await leave_unconfirmed(monkeypatch, one, unconfirmed[0], other, changed[0])
     master.kill()
     # Resumed, it would read what the kernel has for it.
     replica.kill()

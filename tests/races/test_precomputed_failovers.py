@@ -176,6 +176,27 @@ async def again(side: Side, click: Click) -> None:
     assert outcome.kind in {"decided", "stale"}, outcome
 
 
+async def leave_unconfirmed(
+    monkeypatch: pytest.MonkeyPatch,
+    one: Side,
+    click: Click,
+    other: Side,
+    changed: Click,
+) -> None:
+    """Click in one process and change an approval in another, while replicas are away.
+
+    No replica has either. The first process then precomputes what was changed.
+    """
+    with monkeypatch.context() as patch:
+        # Nobody has to wait for long to be told that it is not confirmed.
+        patch.setattr(connection, "CALL_S", 1.5)
+        with pytest.raises(StoreUnavailable):
+            await one.clicked(click)
+        with pytest.raises(StoreUnavailable):
+            await other.reviews.times.extend(changed.approval, BEN)
+    await one.precompute(changed)
+
+
 @pytest.fixture
 async def sides(sentinel_set: SentinelSet) -> AsyncGenerator[tuple[Side, Side]]:
     """Give two processes on one Sentinel set."""
@@ -213,15 +234,7 @@ async def test_sentinels_replace_the_master_between_precomputing_and_click(
     ]
     for node in replicas:
         node.pause()
-    with monkeypatch.context() as patch:
-        # Nobody has to wait for long to be told that it is not confirmed.
-        patch.setattr(connection, "CALL_S", 1.5)
-        # No replica has either: a click of this process, and what another one changed.
-        with pytest.raises(StoreUnavailable):
-            await one.clicked(unconfirmed[0])
-        with pytest.raises(StoreUnavailable):
-            await other.reviews.times.extend(changed[0].approval, BEN)
-    await one.precompute(changed[0])
+    await leave_unconfirmed(monkeypatch, one, unconfirmed[0], other, changed[0])
 
     await asyncio.to_thread(fail_over, sentinel_set)
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Generator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 
 from tests.service.harness import ANA, POLICY, ServiceHarness, claim_of
+from tests.store_secrets import SECRETS
 from twokey.gateway.approvals.decisions import Gesture
 from twokey.gateway.approvals.record import Approval, approval_of
 from twokey.gateway.policy.load import load_policy
@@ -43,6 +44,17 @@ def working(store: Store) -> Generator[ServiceHarness]:
     store.lease_ms = 3_600_000
     with store.approvals.takers.offering(take_nothing):
         yield ServiceHarness(store, load_policy(POLICY, "policy.yml"))
+
+
+@asynccontextmanager
+async def elsewhere(
+    harness: ServiceHarness, url: str
+) -> AsyncGenerator[ServiceHarness]:
+    """Give the services of another process on the same store."""
+    other = Store(url, secrets=SECRETS, lease_ms=harness.store.lease_ms)
+    other.keyring = harness.store.keyring
+    yield ServiceHarness(other, harness.policy)
+    await other.close()
 
 
 def noted(patch: pytest.MonkeyPatch) -> list[bool]:

@@ -18,7 +18,6 @@ from tests.service.starts import (
     REQUEST,
     approved,
     kept,
-    noted,
     working,
 )
 from tests.store_secrets import SECRETS
@@ -53,12 +52,6 @@ from twokey.gateway.store.store import Store
 def harness(store: Store) -> Generator[ServiceHarness]:
     with working(store) as found:
         yield found
-
-
-@pytest.fixture
-def written(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Return of each claim that was precomputed whether it was written."""
-    return noted(monkeypatch)
 
 
 async def test_a_call_starts_as_it_was_precomputed(

@@ -9,8 +9,7 @@ from typing import Any, cast
 import pytest
 
 from tests.service.harness import POLICY, ServiceHarness
-from tests.service.starts import REFUND, approved, kept, later, noted, working
-from tests.store_secrets import SECRETS
+from tests.service.starts import REFUND, approved, elsewhere, kept, later, working
 from twokey.gateway.approvals.record import Approval, approval_of
 from twokey.gateway.errors import (
     LeaseLost,
@@ -42,12 +41,6 @@ from twokey.gateway.trust.keyring import Keyring
 def harness(store: Store) -> Generator[ServiceHarness]:
     with working(store) as found:
         yield found
-
-
-@pytest.fixture
-def written(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Return of each claim that was precomputed whether it was written."""
-    return noted(monkeypatch)
 
 
 Change = Callable[[ServiceHarness, ClaimRequest], None]
@@ -174,10 +167,8 @@ async def test_what_another_process_did_meanwhile_counts(
     harness: ServiceHarness, valkey_url: str, written: list[bool]
 ) -> None:
     claim = await approved(harness)
-    other = Store(valkey_url, secrets=SECRETS, lease_ms=harness.store.lease_ms)
-    other.keyring = harness.store.keyring
-    theirs = ServiceHarness(other, harness.policy)
-    first = await theirs.agents.claim(claim.with_(owner="elsewhere"))
+    async with elsewhere(harness, valkey_url) as theirs:
+        first = await theirs.agents.claim(claim.with_(owner="elsewhere"))
     assert isinstance(first, Claimed)
 
     assert isinstance(await harness.agents.claim(claim), Busy)
@@ -185,24 +176,20 @@ async def test_what_another_process_did_meanwhile_counts(
     # The script has refused it.
     assert written == [False]
     assert (await harness.item(claim.item_id)).owner == "elsewhere"
-    await other.close()
 
 
 async def test_a_freeze_that_is_not_known_here_stops_it(
     harness: ServiceHarness, valkey_url: str, written: list[bool]
 ) -> None:
     claim = await approved(harness)
-    other = Store(valkey_url, secrets=SECRETS, lease_ms=harness.store.lease_ms)
-    other.keyring = harness.store.keyring
-    freezes = ServiceHarness(other, harness.policy).reviews.freezes
     scope = FreezeScope(kind=ScopeKind.TOOL, name=REFUND)
-    await freezes.freeze(scope, "U0ANA", "stop")
+    async with elsewhere(harness, valkey_url) as theirs:
+        await theirs.reviews.freezes.freeze(scope, "U0ANA", "stop")
 
-    assert isinstance(await harness.agents.claim(claim), Refused)
+        assert isinstance(await harness.agents.claim(claim), Refused)
 
-    assert written == [False]
-    await freezes.unfreeze(scope, "U0ANA")
-    await other.close()
+        assert written == [False]
+        await theirs.reviews.freezes.unfreeze(scope, "U0ANA")
 
 
 async def test_a_former_holder_of_the_lease_starts_nothing(

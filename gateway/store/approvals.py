@@ -188,6 +188,9 @@ class ApprovalStore:
         """Write a change that was precomputed if nothing moved since, see `writing`.
 
         Returns the seal of what stands now; empty when something moved.
+
+        Raises:
+            StoreUnavailable: when it is not known to be written.
         """
         written = await write_precomputed(
             self._conn, keys, what, moment, beside, make, self.takers

@@ -13,10 +13,6 @@ _CLICKS = "It is about clicks in a bot; test_failovers asks over HTTP."
 _LEASES = "A token that no program over HTTP can have; test_turns has one that can."
 
 IN_PROCESS_ONLY: Mapping[str, str] = {
-    "tests/races/test_precomputed_failovers.py::test_a_cluster_moves_shards_and_loses_"
-    "sight_of_one": _CLICKS,
-    "tests/races/test_precomputed_failovers.py::test_sentinels_replace_the_master_"
-    "between_precomputing_and_click": _CLICKS,
     "tests/races/test_turns.py::test_56_calls_that_start_and_end_at_once_take_four_"
     "writes_and_no_reading": _COUNTS,
     "tests/races/test_window_interleavings.py::test_several_at_once_in_any_order": (
@@ -69,3 +65,9 @@ STORIES_IN_ONE_PROCESS: Mapping[str, str] = {
     ),
 }
 """Stories that do not run again as ``[http]``, by file."""
+
+RACES_IN_ONE_PROCESS: Mapping[str, str] = {
+    "test_precomputed_cluster_failovers.py": _CLICKS,
+    "test_precomputed_failovers.py": _CLICKS,
+}
+"""Races that do not run again as ``[http]``, by file."""

@@ -23,7 +23,7 @@ import pytest
 
 from tests.api.api_stack import serving
 from tests.bot.bot_stack import Stack
-from tests.in_process_only import IN_PROCESS_ONLY
+from tests.in_process_only import IN_PROCESS_ONLY, RACES_IN_ONE_PROCESS
 from tests.races.asking_processes import Place
 from tests.service.harness import ServiceHarness
 from tests.service.tenant_side import TenantSide
@@ -210,4 +210,6 @@ def asks(path: Path) -> bool:
     text = path.read_text(encoding="utf-8")
     if path.parent.name == "service":
         return path.name in _ASK_OTHERWISE or bool(_ASKS.search(text))
+    if path.parent.name == "races" and path.name in RACES_IN_ONE_PROCESS:
+        return False
     return bool(_HAS_AGENTS.search(text))

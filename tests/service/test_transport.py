@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import re
 
-from tests.in_process_only import IN_PROCESS_ONLY, STORIES_IN_ONE_PROCESS
+from tests.in_process_only import (
+    IN_PROCESS_ONLY,
+    RACES_IN_ONE_PROCESS,
+    STORIES_IN_ONE_PROCESS,
+)
 from tests.service.harness import ServiceHarness
 from tests.transports import ROOT, AgentsOverHttp, Transport, asks
 from twokey.gateway.store.store import Store
@@ -33,7 +37,7 @@ def test_each_exception_names_a_test_and_why() -> None:
 
 def test_each_story_and_race_asks_over_http_or_is_named() -> None:
     tests = ROOT / "tests"
-    rest = {one.name for one in tests.glob("stories/test_*.py") if not asks(one)}
-
-    assert rest == set(STORIES_IN_ONE_PROCESS)
-    assert [one.name for one in tests.glob("races/test_*.py") if not asks(one)] == []
+    named = {"races": RACES_IN_ONE_PROCESS, "stories": STORIES_IN_ONE_PROCESS}
+    for folder, reasons in named.items():
+        files = (tests / folder).glob("test_*.py")
+        assert {one.name for one in files if not asks(one)} == set(reasons)

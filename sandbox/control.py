@@ -72,9 +72,12 @@ class Control:
         calls: int = 1,
         seconds: float = 1.0,
         after: int = 0,
+        error: str = "access_denied",
     ) -> None:
         """Plan a fault for coming calls; see `Faults.plan`."""
-        self.slack.faults.plan(fault, method, calls=calls, seconds=seconds, after=after)
+        self.slack.faults.plan(
+            fault, method, calls=calls, seconds=seconds, after=after, error=error
+        )
 
     def delivery_fault(
         self,

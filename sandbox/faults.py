@@ -20,7 +20,7 @@ class Fault(StrEnum):
     RATE_LIMIT = "rate_limit"
     """Nothing happens; the answer is status 429 with Retry-After."""
     REFUSE = "refuse"
-    """Nothing happens; the answer is `ok: false` with `access_denied`."""
+    """Nothing happens; the answer is `ok: false` with the planned error."""
     MALFORMED = "malformed"
     """Nothing happens; the answer is `ok: true` and nothing else."""
     NO_JSON = "no_json"
@@ -40,7 +40,8 @@ class DeliveryFault(StrEnum):
 class PlannedFault:
     """A fault that waits for its calls; `seconds` is the delay or Retry-After.
 
-    `skip` calls succeed before it begins, and then `left` calls fail.
+    `skip` calls succeed before it begins, and then `left` calls fail. `error` is what a
+    refusal says.
     """
 
     fault: Fault
@@ -48,6 +49,7 @@ class PlannedFault:
     left: int = 1
     seconds: float = 1.0
     skip: int = 0
+    error: str = "access_denied"
 
 
 @dataclass(slots=True)
@@ -75,9 +77,10 @@ class Faults:
         calls: int = 1,
         seconds: float = 1.0,
         after: int = 0,
+        error: str = "access_denied",
     ) -> None:
         """Skip `after` calls of `method` (any by default), then fail `calls` calls."""
-        planned = PlannedFault(Fault(fault), method, calls, seconds, after)
+        planned = PlannedFault(Fault(fault), method, calls, seconds, after, error)
         self._faults.append(planned)
 
     def plan_delivery(

@@ -143,7 +143,7 @@ class WebApi:
             case Fault.LOST_RESPONSE:
                 pass
             case _:
-                return malformed_answer(fault.fault)
+                return malformed_answer(fault.fault, fault.error)
         return None
 
     def _log(self, name: str, arguments: JsonObject, error: str | None) -> None:
@@ -170,12 +170,12 @@ async def read_arguments(request: web.Request) -> JsonObject:
     return arguments
 
 
-def malformed_answer(fault: Fault) -> web.Response:
-    """Return a malformed answer, as Slack or a proxy before it may give."""
+def malformed_answer(fault: Fault, error: str) -> web.Response:
+    """Return a refusal, or a malformed answer, as Slack or a proxy may give."""
     if fault is Fault.NO_JSON:
         return web.Response(text="<html>", content_type="text/html")
     if fault is Fault.REFUSE:
-        return web.json_response(ApiError("access_denied").answer())
+        return web.json_response(ApiError(error).answer())
     return web.json_response({"ok": True})
 
 

@@ -23,7 +23,9 @@ from twokey.bot.delivery.card_publisher import CardPublisher, RateLimitDelay
 from twokey.bot.limits import UPDATE
 from twokey.bot.web import (
     ABOUT_THE_BLOCKS,
+    NOT_ABOUT_THE_CARD,
     STILL_THERE,
+    RateLimited,
     SlackError,
     SlackRefused,
 )
@@ -137,18 +139,7 @@ class Redactor:
         message = redacted(approval, found.ended.outcome, days=days)
         if found.ended.is_erased:
             message = erased()
-        replaced: list[tuple[str, str]] = []
-        try:
-            for place in places:
-                await self._replace(place, message)
-                replaced.append(place)
-        finally:
-            # Told before they are forgotten: after a crash it is told twice, not never.
-            if replaced:
-                await self.noted(approval, len(replaced))
-            for place in replaced:
-                await self.store.redacted(keys, approval, place)
-        logger.info("messages.redacted id=%s count=%d", approval, len(places))
+        await self._redact(approval, list(places), message)
         if not found.is_there:
             await self.store.forget(keys, self.tenant, approval)
             return
@@ -160,6 +151,38 @@ class Redactor:
             now_ms + self._pause_ms,
             ended=found.ended.with_(redacted_rev=found.rev),
         )
+
+    async def _redact(
+        self, approval: str, places: list[tuple[str, str]], message: Message
+    ) -> None:
+        """Redact messages; tell how many, and forget each that is done with.
+
+        Raises:
+            RateLimitDelay: Slack asks to wait.
+            SlackError: a message may be redacted later.
+        """
+        done: list[tuple[str, str]] = []
+        count, refused = 0, None
+        try:
+            for place in places:
+                try:
+                    count += await self._replace(place, message)
+                except SlackRefused as error:
+                    if error.error in NOT_ABOUT_THE_CARD:
+                        raise
+                    # Of this message alone: it keeps no other from its time.
+                    refused = error
+                else:
+                    done.append(place)
+        finally:
+            # Told before they are forgotten: after a crash it is told twice, not never.
+            if count:
+                await self.noted(approval, count)
+            for place in done:
+                await self.store.redacted(self.card_publisher.keys, approval, place)
+        if refused is not None:
+            raise refused
+        logger.info("messages.redacted id=%s count=%d", approval, count)
 
     @property
     def _pause_ms(self) -> int:
@@ -199,8 +222,8 @@ class Redactor:
             return []
         return [(place.channel, place.ts), *place.places.values()]
 
-    async def _replace(self, place: tuple[str, str], message: Message) -> None:
-        """Replace one message, if that is possible at all.
+    async def _replace(self, place: tuple[str, str], message: Message) -> bool:
+        """Replace one message; return whether it shows nothing of the request now.
 
         Raises:
             RateLimitDelay: Slack asks to wait.
@@ -214,12 +237,27 @@ class Redactor:
         except SlackRefused as error:
             if error.error in _GONE:
                 logger.info("message.gone why=%s", error.error)
-            elif error.error in STILL_THERE | ABOUT_THE_BLOCKS:
-                # A workspace that lets nothing be edited may let it be deleted.
-                logger.warning("message.not_redacted why=%s", error.error)
-                await publisher.delete(*place)
-            else:
+                return False
+            if error.error not in STILL_THERE | ABOUT_THE_BLOCKS:
                 raise
+            # A workspace that lets nothing be edited may let it be deleted.
+            return await self._delete(place)
+        return True
+
+    async def _delete(self, place: tuple[str, str]) -> bool:
+        """Delete one message; False where Slack lets nobody do that. Raises likewise.
+
+        Not by `CardPublisher.delete`, for which a message that stays is good enough.
+        """
+        channel, ts = place
+        try:
+            await self.card_publisher.slack.call("chat.delete", channel=channel, ts=ts)
+        except SlackRefused as error:
+            if error.error in NOT_ABOUT_THE_CARD:
+                raise
+            logger.warning("message.not_redacted why=%s", error.error)
+            return False
+        return True
 
     async def _later(
         self, approval: str, posted: PostedMessages, error: Exception
@@ -234,6 +272,8 @@ class Redactor:
         wait = RETRY
         if isinstance(error, RateLimitDelay):
             wait = timedelta(seconds=error.wait_s)
+        elif isinstance(error, RateLimited):
+            wait = timedelta(seconds=error.retry_after_s)
         await self.store.look_at(keys, self.tenant, approval, now_ms + _ms(wait))
 
 

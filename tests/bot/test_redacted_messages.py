@@ -28,6 +28,7 @@ from twokey.gateway.service.security_events import security_events
 from twokey.gateway.store import posted_messages
 from twokey.gateway.store.keys import RETENTION
 from twokey.gateway.store.posted_messages import LOOK, Ended
+from twokey.sandbox.faults import Fault
 
 DIRECT = POLICY.replace(
     "  support: {usergroups: [S0SUPPORT], users: [U0DAN]}",
@@ -246,6 +247,63 @@ async def test_a_message_that_cannot_be_edited_is_deleted(stack: Stack) -> None:
     await redact(stack)
 
     assert not any("details were removed" in one for one in await shown(stack))
+
+
+@pytest.mark.parametrize("fault", [one for one in Fault if one is not Fault.MALFORMED])
+async def test_what_is_to_be_deleted_is_tried_again_where_slack_fails(
+    stack: Stack, fault: Fault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redacting, "RETRY", OVER)
+    async with keeping(stack, DAY):
+        await decided(stack)
+    stack.sandbox.control.edit_window(0)
+    stack.sandbox.faults.plan(fault, "chat.delete", calls=3)
+
+    await redact(stack)
+
+    assert not any("details were removed" in one for one in await shown(stack))
+
+
+async def test_a_message_that_slack_refuses_keeps_no_other_from_its_time(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redacting, "RETRY", DAY)
+    async with keeping(stack, DAY):
+        verdict = await decided(stack)
+    approval = (await stack.approval(verdict)).id
+    plan = stack.sandbox.faults.plan
+    plan(Fault.REFUSE, "chat.update", error="an_error_of_tomorrow")
+
+    async def is_done() -> bool:
+        found = await stack.store.posted_messages.read(stack.keys, "default", approval)
+        return len(found.places) == 1
+
+    await time_is_over(stack)
+    async with keeping(stack, OVER):
+        await eventually(is_done)
+
+    told = await audit_entries(stack.store.conn, stack.keys)
+    redacted = [one for one in told if one.name is EventName.MESSAGES_REDACTED]
+    left = sum(CANARY in one for one in await shown(stack))
+    assert (len(redacted), left) == (1, 1)
+
+
+async def test_what_stays_as_it_is_does_not_count_as_redacted(stack: Stack) -> None:
+    async with keeping(stack, DAY):
+        verdict = await decided(stack)
+    approval = (await stack.approval(verdict)).id
+    stack.sandbox.control.archive(CHANNEL)
+
+    async def is_done() -> bool:
+        found = await stack.store.posted_messages.read(stack.keys, "default", approval)
+        return not found.places
+
+    await time_is_over(stack)
+    async with keeping(stack, OVER):
+        await eventually(is_done)
+
+    told = await audit_entries(stack.store.conn, stack.keys)
+    assert not [one for one in told if one.name is EventName.MESSAGES_REDACTED]
 
 
 async def test_two_bots_redact_once(stack: Stack) -> None:

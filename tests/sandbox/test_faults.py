@@ -54,6 +54,16 @@ async def test_a_failed_call_changes_nothing(
     assert (await post(client))["ok"]
 
 
+async def test_a_refusal_says_what_was_planned(sandbox: Sandbox, client: Any) -> None:
+    sandbox.control.fault("refuse", "chat.postMessage", error="team_added_to_org")
+
+    with pytest.raises(SlackApiError) as caught:
+        await post(client)
+
+    assert cast("Any", caught.value).response["error"] == "team_added_to_org"
+    assert (await post(client))["ok"]
+
+
 async def test_a_reset_connection_changes_nothing(
     sandbox: Sandbox, client: Any, ana: Person
 ) -> None:

@@ -54,17 +54,43 @@ async def open_postgres(url: str) -> AsyncGenerator[BaseCheckpointSaver[Any]]:
     )
     try:
         try:
-            await pool.open(wait=True, timeout=_CONNECT_S)
             # Not from the pool: the advisory lock ends with this connection, whatever
-            # goes wrong.
-            async with await driver.AsyncConnection.connect(url, **settings) as own:
+            # goes wrong. And before the pool, which would not say why it cannot
+            # connect.
+            async with await _connected(driver, url, settings) as own:
                 await _set_up(savers.AsyncPostgresSaver(own), own)
+            await pool.open(wait=True, timeout=_CONNECT_S)
             saver = savers.AsyncPostgresSaver(pool, serde=strict_serializer())
-        except Exception as error:
-            raise _unusable(url, error) from error
+        except Exception as error:  # noqa: BLE001 - all of them are raised as another
+            # Without its cause: the text of a URL that cannot be read has the password.
+            raise _unusable(url, _said(driver, url, error)) from None
         yield saver
     finally:
         await pool.close()
+
+
+async def _connected(driver: Any, url: str, settings: dict[str, Any]) -> Any:  # noqa: ANN401 - of an optional package
+    """Connect, and wait a while for a server that starts together with the gateway.
+
+    Raises:
+        psycopg.Error: the last one, and at once what no other attempt would change.
+        TimeoutError: when there is no answer at all.
+    """
+    refused: Exception | None = None
+    try:
+        async with asyncio.timeout(_CONNECT_S):
+            while True:
+                try:
+                    return await driver.AsyncConnection.connect(url, **settings)
+                except driver.OperationalError as error:
+                    refused = error
+                    tried = error.pgconn
+                    # A server asks for passwords once it has started.
+                    if tried and (tried.used_password or tried.needs_password):
+                        raise
+                await asyncio.sleep(_SETUP_POLL_S)
+    except TimeoutError:
+        raise refused or TimeoutError from None
 
 
 async def _set_up(saver: Any, connection: Any) -> None:  # noqa: ANN401 - classes of optional packages
@@ -87,10 +113,37 @@ async def _set_up(saver: Any, connection: Any) -> None:  # noqa: ANN401 - classe
             await connection.execute(statement)
 
 
-def _unusable(url: str, error: Exception) -> SettingsError:
-    # Never the URL itself: it holds a password.
-    host = urlsplit(url).hostname or "the local socket"
+def _unusable(url: str, said: str) -> SettingsError:
+    # Never the URL itself: it holds a password. Where it can be read in two ways, what
+    # seems to be its host may be the end of the password.
+    host = "" if _is_ambiguous(url) else urlsplit(url).hostname or "the local socket"
     return SettingsError(
-        f"The checkpoints in Postgres at {host!r} cannot be used "
-        f"({type(error).__name__}); check 'checkpoints' and that the server is up."
+        f"The checkpoints in Postgres{f' at {host!r}' if host else ''} cannot be used: "
+        f"{said}. Check host, user, password and database in 'checkpoints', that the "
+        "server is up, and that the database exists and the user may create tables in "
+        "it."
     )
+
+
+def _is_ambiguous(url: str) -> bool:
+    return url.count("@") > 1
+
+
+def _said(driver: Any, url: str, error: Exception) -> str:  # noqa: ANN401 - as above
+    """Return what the server or the network said, without any password."""
+    if isinstance(error, TimeoutError):
+        return f"no answer within {_CONNECT_S:g} s"
+    diagnosis = getattr(error, "diag", None)
+    text: str | None = getattr(diagnosis, "message_primary", None)
+    # Where no address was tried, the text may quote the URL.
+    if not text and getattr(error, "pgconn", None) and not _is_ambiguous(url):
+        text = str(error).partition("\n")[0]
+    if text:
+        password = driver.conninfo.conninfo_to_dict(url).get("password")
+        return text.replace(password, "***") if password else text
+    if isinstance(error, driver.OperationalError | driver.ProgrammingError):
+        return (
+            "its host is not found, or the URL cannot be read (in a password, write "
+            "special characters like '%40' for '@')"
+        )
+    return type(error).__name__

@@ -5,10 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
+import struct
+import traceback
+from contextlib import closing
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
+from psycopg.sql import SQL, Identifier
 
 from tests.conftest import eventually
 from tests.resume import sample_tools
@@ -109,3 +114,71 @@ async def test_a_postgres_that_does_not_answer_is_named_without_its_password(
         async with open_checkpoints("postgresql://user:hunter2@127.0.0.1:1/twokey"):
             pass
     assert "hunter2" not in str(caught.value)
+    assert "Connection refused" in str(caught.value)
+
+
+async def test_a_missing_database_is_named_and_what_to_check(
+    postgres: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("twokey.gateway.resume.postgres._CONNECT_S", 0.2)
+    missing = urlsplit(postgres)._replace(path="/no_such_database").geturl()
+
+    with pytest.raises(SettingsError, match='"no_such_database" does not exist'):
+        async with open_checkpoints(missing):
+            pass
+
+
+async def test_a_user_that_may_create_no_tables_is_told_so(postgres: str) -> None:
+    fresh, name = fresh_database(postgres), f"reader_{os.getpid()}"
+    with psycopg.connect(fresh, autocommit=True) as own:
+        own.execute(SQL("CREATE ROLE {} LOGIN").format(Identifier(name)))
+        own.execute("REVOKE CREATE ON SCHEMA public FROM PUBLIC")
+
+    with pytest.raises(SettingsError, match="permission denied for schema public"):
+        async with open_checkpoints(fresh.replace("//twokey@", f"//{name}@")):
+            pass
+
+
+async def test_a_password_that_postgres_refuses_is_reported_at_once_and_hidden() -> (
+    None
+):
+    async def refuse(
+        reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        with closing(writer):
+            while True:
+                [size] = struct.unpack("!i", await reader.readexactly(4))
+                version = (await reader.readexactly(size - 4))[:4]
+                if version == struct.pack("!hh", 3, 0):
+                    break
+                writer.write(b"N")  # neither SSL nor GSSAPI
+            writer.write(b"R" + struct.pack("!ii", 8, 3))  # asks for the password
+            _, size = struct.unpack("!ci", await reader.readexactly(5))
+            password = await reader.readexactly(size - 4)
+            said = b"SFATAL\0C28P01\0Mno entry for " + password + b"\0"
+            writer.write(b"E" + struct.pack("!i", 4 + len(said)) + said)
+            await writer.drain()
+
+    server = await asyncio.start_server(refuse, "127.0.0.1", 0)
+    port, password = server.sockets[0].getsockname()[1], "hunter2"
+    async with server:
+        with pytest.raises(SettingsError, match=r"no entry for \*\*\*") as caught:
+            async with open_checkpoints(
+                f"postgresql://u:{password}@127.0.0.1:{port}/d"
+            ):
+                pass
+    assert password not in "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.parametrize("password", ["hun@ter2", "hun%ter2", "hun/@ter2", "h@n/@ter2"])
+async def test_a_password_that_breaks_its_url_is_not_shown(
+    password: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("twokey.gateway.resume.postgres._CONNECT_S", 0.2)
+
+    with pytest.raises(SettingsError, match="'%40' for '@'") as caught:
+        async with open_checkpoints(f"postgresql://u:{password}@127.0.0.1:1/twokey"):
+            pass
+
+    shown = "".join(traceback.format_exception(caught.value))
+    assert not any(part in shown for part in ("hun", "ter2", "h@n"))

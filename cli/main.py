@@ -7,6 +7,7 @@ This module imports nothing that takes long: the help page is printed without it
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -165,17 +166,23 @@ def _list(app: typer.Typer, module: str, texts: Mapping[str, str]) -> None:
         if is_missing:
             _add_missing(app, name, _SLACK_PACKAGE, "slack")
         else:
-            app.command(name, help=text)(_run_unnamed)
+            app.command(name, help=text, short_help=text)(_run_unnamed)
 
 
 def add(app: typer.Typer, name: str, module: ModuleType) -> None:
     """Add the commands of a module, or its group of commands."""
+    # A short help is wrapped in a list of commands; without one, the help is cut off
+    # where the terminal is narrow.
     if hasattr(module, "group"):
-        [command] = COMMANDS[name]
-        app.add_typer(module.group, name=command)
+        [(command, text)] = COMMANDS[name].items()
+        for one in module.group.registered_commands:
+            one.short_help = inspect.cleandoc(one.callback.__doc__).partition("\n")[0]
+        app.add_typer(module.group, name=command, short_help=text)
         return
-    for command in COMMANDS[name]:
-        app.command(command, epilog=module.EXAMPLES)(getattr(module, command))
+    for command, text in COMMANDS[name].items():
+        app.command(command, epilog=module.EXAMPLES, short_help=text)(
+            getattr(module, command)
+        )
 
 
 def _run_unnamed() -> None:
@@ -192,9 +199,8 @@ def _add_missing(app: typer.Typer, name: str, package: str, extra: str) -> None:
         )
 
     takes_all = {"allow_extra_args": True, "ignore_unknown_options": True}
-    app.command(name, help=f"Not installed; run: {advice}", context_settings=takes_all)(
-        missing
-    )
+    text = f"Not installed; run: {advice}"
+    app.command(name, help=text, short_help=text, context_settings=takes_all)(missing)
 
 
 def _show(is_asked: bool) -> None:  # noqa: FBT001 - as click calls it

@@ -133,6 +133,23 @@ def test_help_names_the_commands(tell: Any, words: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
+    "words", [[], *([name] for texts in COMMANDS.values() for name in texts)]
+)
+def test_help_on_a_narrow_terminal_says_as_much_as_on_a_wide_one(
+    tell: Any, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    said: list[list[str]] = []
+    for columns in ("40", "200"):
+        monkeypatch.setenv("COLUMNS", columns)
+        code, out, _ = tell(*words, "--help")
+        assert code == 0
+        said.append(sorted(out.split()))
+
+    narrow, wide = said
+    assert narrow == wide
+
+
+@pytest.mark.parametrize(
     "words",
     [["--help"], ["doctor", "--help"], ["manifest", "--help"]]
     + [["policy", name, "--help"] for name in ("check", "explain")],

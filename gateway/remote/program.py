@@ -10,12 +10,15 @@ forward itself, as `Twokey` does where it has the store.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, aclosing
+from functools import cache
 from typing import Any, Self
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Interrupt, StreamMode
 
 from twokey.gateway.approvals.record import Origin
@@ -32,6 +35,8 @@ from twokey.gateway.resume.langgraph_local import LangGraphLocal, check_config
 from twokey.gateway.resume.run_rules import check_who_asked, streamed, wait_at_most
 from twokey.gateway.resume.transient_retry import retry_transient
 from twokey.gateway.retrying import RetrySettings
+
+logger = logging.getLogger(__name__)
 
 
 class RemoteTwokey:
@@ -288,6 +293,8 @@ class RemoteTwokey:
                 f"The graph of {agent} keeps its threads nowhere: compile it with a "
                 "checkpointer of its own, such as AsyncPostgresSaver."
             )
+        if isinstance(saver, InMemorySaver):
+            _warn_of_memory(type(saver).__name__)
         return LangGraphLocal(
             compiled, agent=agent, config=config, context=context, ungated=ungated
         )
@@ -296,3 +303,14 @@ class RemoteTwokey:
         if self._runs is None:
             raise SettingsError("Use it as: async with Twokey.remote(...) as tk: ...")
         return self._runs
+
+
+@cache
+def _warn_of_memory(saver: str) -> None:
+    """Warn that threads end with this process, once in a process."""
+    logger.warning(
+        "checkpoints.in_memory saver=%s: threads that wait for people are lost when "
+        "this process ends; a checkpointer such as AsyncPostgresSaver or "
+        "AsyncSqliteSaver keeps them",
+        saver,
+    )

@@ -24,7 +24,7 @@ from twokey.bot.reviewers import Reviewers
 from twokey.bot.tasks import Tasks
 from twokey.bot.text import escape_mrkdwn
 from twokey.bot.text_types import Label, Template, label
-from twokey.bot.web import Slack, SlackError, SlackRefused
+from twokey.bot.web import Slack, SlackError
 from twokey.gateway.approvals.decisions import AccountKind, Reviewer
 from twokey.gateway.approvals.membership import click_again
 from twokey.gateway.approvals.record import Approval, Item
@@ -362,9 +362,10 @@ class ListenerContext:
         try:
             if action.response_url:
                 await self.slack.respond(action.response_url, body | text)
-        except SlackRefused:
+        except SlackError:
             # It is good for five posts within half an hour, those for its card among
-            # them, and the last word about a click may come a minute after it.
+            # them, and the last word about a click may come a minute after it. Where
+            # Slack did not answer, a person is better told twice than never.
             return False
         return bool(action.response_url)
 

@@ -83,8 +83,11 @@ def mention(body: Json) -> Mention | None:
     message = event
     if is_direct and event.optional("subtype") == _CHANGED:
         message = event.child("message")
-        # Replies and previews change a message, too: nobody edited it then.
-        if not message.has("edited"):
+        # Replies and previews change a message, too: nobody edited it then. One that
+        # was edited earlier says so for ever.
+        edited_ts = message.maybe("edited").optional("ts")
+        before = event.maybe("previous_message").maybe("edited").optional("ts")
+        if not message.has("edited") or (before and before == edited_ts):
             return None
     # Two agents that mention each other would never end.
     if event.has("bot_id") or message.has("bot_id"):

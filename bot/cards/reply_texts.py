@@ -122,6 +122,28 @@ def agent_answer(text: str) -> Message:
     )
 
 
+def unshown_answer() -> Message:
+    """Return what stands in place of an agent's answer that Slack does not take."""
+    sentence = template(
+        "The agent answered, but Slack does not take its answer as a message, so it "
+        "cannot be shown here. Please ask the agent for a shorter one."
+    )
+    text = "The agent answered, but its answer cannot be shown."
+    return Message((section(sentence),), text)
+
+
+def shortened(message: Message) -> Message:
+    """Return what stands in place of a message that Slack does not take.
+
+    Shortened again, it is the same.
+    """
+    sentence = template(
+        "Slack does not take the rest of this message, so it cannot be shown here."
+    )
+    said = untrusted(excerpt(message.text, _SECTION).text)
+    return Message((section(said), section(sentence)), message.text)
+
+
 def corrupt_record(approval_id: str) -> Message:
     """Say under a card that its record is corrupt, so nothing on it counts."""
     sentence = template(

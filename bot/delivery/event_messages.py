@@ -34,7 +34,12 @@ from twokey.bot.cards.reminders import (
     waits_again_sentence,
     with_reviewers,
 )
-from twokey.bot.cards.reply_texts import agent_answer, run_failed
+from twokey.bot.cards.reply_texts import (
+    agent_answer,
+    run_failed,
+    shortened,
+    unshown_answer,
+)
 from twokey.bot.cards.security_messages import SECURITY_EVENTS, security_message
 from twokey.bot.cards.spot_check import answered_note, asked_note
 from twokey.bot.delivery.inquiry_messages import INQUIRY_EVENTS, inquiry_messages
@@ -316,12 +321,20 @@ def message_without_card(
         is_last: no other event of the run waits.
         is_plain: Slack refused the full message.
     """
+    message = _without_card(event, command, is_last=is_last, is_plain=is_plain)
+    has_own = event.name in METRICS_EVENTS or event.name is EventName.RUN_FINISHED
+    return shortened(message) if message and is_plain and not has_own else message
+
+
+def _without_card(
+    event: Event, command: str, *, is_last: bool, is_plain: bool
+) -> Message | None:
     match event.name:
         case EventName.RUN_STARTED if is_last:
             text = "The agent is working on it."
             return Message((section(template("⏳ I am working on it.")),), text)
         case EventName.RUN_FINISHED if event.data.get("text"):
-            return agent_answer(event.data["text"])
+            return unshown_answer() if is_plain else agent_answer(event.data["text"])
         case EventName.RUN_ASKED | EventName.RUN_UNANSWERED:
             return question_message(event)
         case EventName.RUN_FAILED:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from twokey.bot.cards.freeze_messages import FREEZE_EVENTS
 from twokey.bot.cards.metrics_messages import METRICS_EVENTS
 from twokey.bot.cards.notification import many_ran
 from twokey.bot.cards.reminders import escalation
+from twokey.bot.cards.reply_texts import shortened
 from twokey.bot.cards.security_messages import SECURITY_EVENTS
 from twokey.bot.delivery import run_messages
 from twokey.bot.delivery.card_publisher import CardPublisher, RateLimitDelay
@@ -217,7 +218,9 @@ class QueueSender:
         return event.data.get("channel") or event.channel
 
     async def _refused(self, entry: QueueEntry, error: SlackRefused) -> float:
-        """Drop a message that Slack refuses; one without a thread has a fallback.
+        """Drop a message that Slack refuses also as a plain one, or for its channel.
+
+        One without a thread has a fallback channel.
 
         Never a card: `CardUpdater.show` handles its refusals.
         """
@@ -225,11 +228,11 @@ class QueueSender:
         if error.error in NOT_ABOUT_THE_CARD:
             logger.error("publisher.bot_refused error=%s", error.error)
             return BROKEN_S
-        is_digest = bool(entry.events) and entry.events[0].name is _DIGEST
-        if is_digest and error.error in ABOUT_THE_BLOCKS and not entry.is_plain:
-            # A workspace may not have charts.
-            logger.warning("digest.without_chart why=%s", error.error)
-            entry.is_plain = True
+        # A workspace may not have charts, and how Slack counts text is not documented.
+        if error.error in ABOUT_THE_BLOCKS and _made_plain(entry):
+            is_digest = bool(entry.events) and entry.events[0].name is _DIGEST
+            said = "digest.without_chart" if is_digest else "message.made_plain"
+            logger.warning("%s why=%s", said, error.error)
             return 0.0
         fallback = self.updater.fallback_channel
         # Somebody has to learn of a freeze and of an alert, so a channel that refuses
@@ -284,7 +287,10 @@ class QueueSender:
             await self._drop_message(entry)
         else:
             many = len(entry.events) if entry.summary_channel else 1
+            is_of_card = any(event.card for event in entry.events)
             await self.updater.acknowledge(entry, entry.events[:many])
+            # Of this message alone: the workspace may take the next one.
+            entry.is_plain = entry.is_plain and is_of_card
 
     async def _drop_message(self, entry: QueueEntry) -> None:
         queued = entry.messages[0]
@@ -294,6 +300,23 @@ class QueueSender:
         entry.messages.pop(0)
         if queued.escalation_of is not None:
             entry.escalation_results = {}
+
+
+def _made_plain(entry: QueueEntry) -> bool:
+    """Let the next message be a plainer one; False when there is none."""
+    if entry.messages:
+        queued = entry.messages[0]
+        plain = replace(queued, message=shortened(queued.message), escalation_of=None)
+        if queued.escalation_of is not None:
+            entry.escalation_results = {}
+        entry.messages[0] = plain
+        return plain != queued
+    event = entry.events[0]
+    if entry.is_plain or entry.summary_channel or event.card:
+        return False
+    # That of an outage is short, and is drawn in another way.
+    entry.is_plain = not run_messages.is_about_outage(event)
+    return entry.is_plain
 
 
 def _backoff(entry: QueueEntry, error: Exception) -> float:

@@ -221,6 +221,8 @@ def test_an_edit_is_the_same_message_with_other_words() -> None:
     ("path", "value"),
     [
         ("event.message.edited", None),
+        # A reply or a preview, of a message that was edited earlier.
+        ("event.previous_message.edited", {"user": "U1", "ts": "9.8"}),
         ("event.message.bot_id", "B1"),
         ("event.message.subtype", "bot_message"),
         ("event.channel_type", "channel"),
@@ -230,6 +232,16 @@ def test_a_change_that_no_person_made_in_the_bots_own_chat_is_nothing(
     path: str, value: object
 ) -> None:
     assert message_events.mention(_changed(DIRECT, path, value)) is None
+
+
+def test_a_second_edit_is_one_more() -> None:
+    before = {"user": "U1", "ts": "9.7"}
+    direct = message_events.mention(
+        _changed(DIRECT, "event.previous_message.edited", before)
+    )
+
+    assert direct is not None
+    assert direct.edited_ts == "9.8"
 
 
 @pytest.mark.parametrize("with_replies", [False, True])

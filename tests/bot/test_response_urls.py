@@ -10,7 +10,7 @@ from tests.bot.bot_stack import CHANNEL, Stack, has_button, says
 from tests.conftest import eventually
 from twokey.bot.ids import Action
 from twokey.bot.limits import RATES, UPDATE, Rate
-from twokey.bot.web import Slack
+from twokey.bot.web import RateLimited, Slack, SlackNoResponse
 from twokey.gateway.protocol.wire import Verdict
 from twokey.gateway.store.keys import RESPONSE_URL_MS
 from twokey.gateway.store.response_urls import USES
@@ -82,6 +82,25 @@ async def test_who_clicked_is_answered_also_where_the_url_is_used_up(
     stack: Stack, monkeypatch: pytest.MonkeyPatch, refusal: Any
 ) -> None:
     monkeypatch.setattr(ResponseUrls, "use", refusal)
+    async with stack.running():
+        verdict = await stack.refund()
+        card = await stack.card(verdict)
+
+        await stack.actor("U0DAN").click(CHANNEL, str(card["ts"]), Action.APPROVE)
+
+        assert await stack.told("U0DAN", "You asked for this")
+
+
+@pytest.mark.parametrize(
+    "error", [RateLimited("response_url", 30.0), SlackNoResponse("response_url", "")]
+)
+async def test_who_clicked_is_answered_also_where_the_url_gets_no_answer(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    async def respond(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(Slack, "respond", respond)
     async with stack.running():
         verdict = await stack.refund()
         card = await stack.card(verdict)

@@ -191,15 +191,15 @@ METRICS_TABLE = (
     Mutant(
         "metrics: a workspace without charts gets the numbers",
         "bot/delivery/queue_sender.py",
-        "if is_digest and error.error in ABOUT_THE_BLOCKS and not entry.is_plain:",
+        "if error.error in ABOUT_THE_BLOCKS and _made_plain(entry):",
         "if False:",
         REPORTS,
     ),
     Mutant(
         "metrics: a digest is tried once without its chart",
         "bot/delivery/queue_sender.py",
-        "in ABOUT_THE_BLOCKS and not entry.is_plain:",
-        "in ABOUT_THE_BLOCKS:",
+        "if entry.is_plain or entry.summary_channel or event.card:",
+        "if entry.summary_channel or event.card:",
         REPORTS,
     ),
     Mutant(

@@ -8,7 +8,7 @@ from tests.bot.bot_stack import Stack, says
 from tests.bot.listeners.test_asking import next_job
 from tests.conftest import eventually
 from twokey.gateway.store.keys import MESSAGE_LIFETIME
-from twokey.sandbox import payloads
+from twokey.sandbox import messages, payloads
 from twokey.sandbox.json_types import JsonObject
 
 GENERAL, DIRECT = "C0GENERAL", "D0DAN"
@@ -142,6 +142,34 @@ async def test_a_line_in_the_bots_own_chat_asks_and_is_answered_in_its_thread(
         assert (facts.origin.channel, facts.origin.thread_ts) == (DIRECT, ts)
         await stack.actor("U0DAN").edit(DIRECT, ts, "refund 78292")
         await stack.told("U0DAN", BEFORE, DIRECT)
+        assert await depth(stack) == 1
+
+
+async def test_a_reply_to_a_message_that_was_edited_is_no_further_edit(
+    stack: Stack,
+) -> None:
+    async with stack.running():
+        dan = stack.actor("U0DAN")
+        ts = await dan.say(DIRECT, "refund 1")
+        await dan.edit(DIRECT, ts, "refund 2")
+        await stack.told("U0DAN", BEFORE, DIRECT)
+        message = stack.sandbox.workspace.messages[DIRECT][ts]
+        before = messages.wire(stack.sandbox.slack, message)
+
+        changed: JsonObject = {
+            "type": "message",
+            "subtype": "message_changed",
+            "channel": DIRECT,
+            "channel_type": "im",
+            "message": {**before, "reply_count": 1},
+            "previous_message": before,
+            "ts": stack.sandbox.clock.next_ts(),
+        }
+        envelope = payloads.event(stack.sandbox.slack, changed)
+        await stack.sandbox.control.delivery.deliver(envelope)
+        await stack.bot_is_quiet()
+
+        assert len(await dan.ephemerals(DIRECT)) == 1
         assert await depth(stack) == 1
 
 

@@ -1,0 +1,101 @@
+"""What Slack refuses to show is told in a plainer message, and nothing is lost."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.bot.bot_stack import REFUND, Stack, says
+from tests.bot.test_notified import ana, click_on
+from tests.bot.test_publisher import nothing_is_left, put
+from twokey.bot.web import ABOUT_THE_BLOCKS
+from twokey.gateway.approvals.decisions import Edit
+from twokey.gateway.approvals.events import EventName
+from twokey.sandbox.faults import Fault
+
+POST = "chat.postMessage"
+ASKED_IN = "C0GENERAL"
+
+
+def refuse(stack: Stack, error: str, *, calls: int = 1) -> None:
+    stack.sandbox.faults.plan(Fault.REFUSE, POST, error=error, calls=calls)
+
+
+async def asked(stack: Stack) -> dict[str, str]:
+    """Let Dan ask; return where the agent answers."""
+    ts = await stack.actor("U0DAN").say("#general", "@twokey refund")
+    return {"channel": ASKED_IN, "thread_ts": ts}
+
+
+@pytest.mark.parametrize("error", sorted(ABOUT_THE_BLOCKS))
+async def test_an_answer_that_slack_does_not_show_is_told_of(
+    stack: Stack, error: str
+) -> None:
+    async with stack.running():
+        place = await asked(stack)
+        refuse(stack, error)
+
+        await put(stack, EventName.RUN_FINISHED, text="Done", **place)
+
+        dan = stack.actor("U0DAN")
+        told = await dan.message_with("#general", says("ask the agent for a shorter"))
+        assert told["thread_ts"] == place["thread_ts"]
+
+
+async def test_the_answer_after_it_is_shown_whole(stack: Stack) -> None:
+    async with stack.running():
+        place = await asked(stack)
+        dan = stack.actor("U0DAN")
+        # Both the answer and the plain message: nothing is left to be tried.
+        for calls in (1, 2):
+            refuse(stack, "invalid_blocks", calls=calls)
+            await put(stack, EventName.RUN_FINISHED, text="Long", **place)
+            await nothing_is_left(stack)
+
+            await put(stack, EventName.RUN_FINISHED, text=f"Short {calls}", **place)
+
+            await dan.message_with("#general", says(f"Short {calls}"))
+
+
+async def test_a_question_that_slack_does_not_show_is_told_of(stack: Stack) -> None:
+    async with stack.running():
+        place = await asked(stack)
+        refuse(stack, "msg_blocks_too_long")
+
+        await put(stack, EventName.RUN_ASKED, text="Which account?", **place)
+
+        dan = stack.actor("U0DAN")
+        await dan.message_with("#general", says("does not take the rest"))
+
+
+async def test_a_note_under_a_card_that_slack_does_not_show_is_told_of(
+    stack: Stack,
+) -> None:
+    async with stack.running():
+        verdict = await stack.refund()
+        card = await stack.card(verdict)
+        refuse(stack, "invalid_blocks")
+
+        click = click_on(await stack.approval(verdict))
+        await stack.reviews.decide(click, Edit(args={**REFUND, "amount": 5}), ana())
+        await nothing_is_left(stack)
+
+        [note] = await stack.notes(card)
+        assert says("does not take the rest")(note)
+        # The card itself is shown whole.
+        await stack.card(verdict, says("process_refund"))
+
+
+async def test_a_note_that_slack_never_shows_holds_nothing_up(stack: Stack) -> None:
+    async with stack.running():
+        verdict = await stack.refund()
+        card = await stack.card(verdict)
+        refuse(stack, "invalid_blocks", calls=2)
+
+        click = click_on(await stack.approval(verdict))
+        await stack.reviews.decide(click, Edit(args={**REFUND, "amount": 5}), ana())
+        await nothing_is_left(stack)
+
+        assert await stack.notes(card) == []
+        await stack.execute(verdict, ok=False)
+        await nothing_is_left(stack)
+        assert await stack.notes(card)

@@ -16,7 +16,7 @@ from twokey.gateway.service.process_check import kept_by
 from twokey.gateway.store.processes import AgentCheckpoints
 
 EXAMPLES = examples(
-    ("twokey adopt", "the old ones are lost; go on with these"),
+    ("twokey adopt", "the earlier checkpoints are lost; go on with these"),
 )
 
 

@@ -80,10 +80,12 @@ def card(frame: Frame) -> Message:
         if approval.is_batch:
             blocks.append(divider(block_id=frame.block_id(f"{item.index}.line")))
         blocks += call_row(frame, item)
-    rule = [divider(block_id=frame.block_id("line"))] if approval.is_batch else []
     footer = batch_footer(frame)
-    taken = len(blocks) + len(rule) + len(footer)
+    taken = len(blocks) + approval.is_batch + len(footer)
     checks = spot_checks(frame, limits.BLOCKS_IN_MESSAGE - taken)
+    # A rule below which nothing stands looks like a part that is missing.
+    has_rule = approval.is_batch and bool(footer or checks)
+    rule = [divider(block_id=frame.block_id("line"))] if has_rule else []
     if is_table(approval):
         used = text_length([*blocks, *footer, *checks])
         says, table = many_calls(frame, room=limits.TEXT_IN_ALL_BLOCKS - used)

@@ -72,7 +72,7 @@ def batch_footer(frame: Frame) -> list[Block]:
             offered.append(buttons.approve_all(frame))
         else:
             why = template(
-                "Not every waiting call can be approved from this card, so each is "
+                "Not all of these calls can be approved with one click, so each is "
                 "decided on its own."
             )
             blocks.append(context(why, block_id=frame.block_id("each")))

@@ -30,6 +30,7 @@ from twokey.bot.cards.queue import (
     most_urgent,
     pending,
     whole_call,
+    whole_line,
     why_opened,
 )
 from twokey.bot.cards.refs import short_ref, when, who
@@ -128,6 +129,9 @@ def home(  # noqa: PLR0913 - facts of one tab, each by name
     if left_out:
         blocks.append(section(left_out))
     blocks += _own(own, row, key=key, team=team, now_ms=now_ms)
+    if page.groups or own:
+        # Else the buttons of the last row and these look like one row.
+        blocks.append(divider())
     blocks.append(_past())
     return home_view([*blocks, *manual], callback_id=View.HOME)
 
@@ -236,11 +240,14 @@ def _row(
     name = "own" if is_own else "home"
     decided = None if is_own else decidable_in_row(approval)
     opened = "" if is_own else why_opened(approval)
+    whole = whole_call(item) if decided else ()
+    # Without words of the policy the title has the same arguments as the one line.
+    has_title = bool(item.description) or not (whole and whole_line(item))
+    titles = [fit(_title(approval), _MAX_LINE_CHARS)] if has_title else []
     return [
         rich_text(
             # In a box: the act holds words of the agent, and runs of text are ours.
-            box(fit(_title(approval), _MAX_LINE_CHARS)),
-            *(box(text) for text in (whole_call(item) if decided else ())),
+            *map(box, [*titles, *whole]),
             block_id=frame.block_id(f"{name}.line"),
         ),
         context(

@@ -19,12 +19,13 @@ _HOW: LiteralString = (
     "When an agent wants to do something that needs a person, a card shows exactly "
     "what would run. It runs only if somebody who may decide approves it: once, and as "
     "shown.\n"
-    "*Approve* runs it as shown. *Edit* lets you change it first. *Reject* and "
-    "*Respond* tell the agent why not.\n"
+    "*Approve* runs it as shown. *Edit* lets you change it first. *Reject* runs "
+    "nothing and tells the agent why. *Respond* runs nothing and gives the agent your "
+    "answer.\n"
     "*I'm on it* tells the others that you look at it. *More time* lets it wait "
-    "longer. *Ask the requester…* asks who the agent works for, and leaves it open. "
-    "`{command} delegate @colleague 4h` lets somebody decide in your place "
-    "while you are away. `{command} help` names the other commands."
+    "longer. *Ask the requester…* asks the person for whom the agent works; the card "
+    "stays open. `{command} delegate @colleague 4h` lets somebody decide in your "
+    "place while you are away. `{command} help` names the other commands."
 )
 
 

@@ -285,7 +285,7 @@ def _of_call(item: Item) -> tuple[_Why, ...]:
     return (
         (item.revoked is not None, "its approval was taken back"),
         (item.edit is not None, "it was edited"),
-        (item.original_args is not None, "its tool reads it otherwise"),
+        (item.original_args is not None, "its tool reads the arguments differently"),
         # The banner about the same call before stands on the card alone.
         (bool(item.past.precedents), "the same was asked before"),
         (has_opinion, "a model raised it"),

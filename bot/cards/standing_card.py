@@ -108,7 +108,7 @@ def limits(bounds: Bounds) -> list[Template | Plain]:
     parts.append(label(f"At most {_calls(bounds.uses)}."))
     parts.append(template("Until {at}.", at=when(bounds.until_ms)))
     parts.append(
-        label("What the policy escalates, denies or freezes still goes its own way.")
+        label("Escalated calls still go to people; denied and frozen ones do not run.")
     )
     return parts
 

@@ -77,9 +77,9 @@ _WHAT_I_DO: LiteralString = (
     "• `{command} help` shows this text.\n"
     "In the menu ⋯ of a card, *I'm on it* tells others that you are looking at it, "
     "*Allow similar…* lets calls like it run for a while, *Ask the requester…* asks "
-    "who the agent works for, and *More time* extends the time to decide. Below a call "
-    "that ran without review, *Freeze tool* stops its tool, and *Report* tells the "
-    "channel that something is wrong.\n"
+    "the person for whom the agent works, and *More time* extends the time to decide. "
+    "Below a call that ran without review, *Freeze tool* stops its tool, and *Report* "
+    "tells the channel that something is wrong.\n"
     "To ask an agent for something, mention me in a channel, or send me a direct "
     "message."
 )

@@ -25,7 +25,9 @@ def view(frame: Frame, index: int) -> Block:
         focus=True,
         hint="The agent reads this, and it is kept in the audit log.",
     )
-    meaning = "Approving means: this call runs once, as shown, when enough agree."
+    meaning = (
+        "Approving means: this call runs once, as shown, when enough people approve."
+    )
     return call_form(
         frame,
         index,

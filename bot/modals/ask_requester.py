@@ -20,7 +20,11 @@ def view(frame: Frame, index: int | None, requester: Person) -> Block:
     approval = frame.approval
     item = approval.items[index] if index is not None else None
     waiting = sum(one.is_pending for one in approval.items)
-    whole = section(template("About all *{n} calls* that wait.", n=waiting))
+    whole = section(
+        template("About all *{n} calls* that wait.", n=waiting)
+        if waiting > 1
+        else template("About the *1 call* that still waits.")
+    )
     told = template(
         "{who} asked the agent for this. They are mentioned in the thread of the card "
         "and reply there; Slack notifies them if they are in its channel.",

@@ -165,7 +165,7 @@ def summary(choice: Choice, left: Iterable[int]) -> list[Block]:
         (template("*{n} approve*", n=len(choice.approve)), choice.approve),
         (template("*{n} edit*", n=len(choice.edits)), choice.edits),
         (template("*{n} reject*", n=len(choice.reject)), choice.reject),
-        (template("*{n} stay waiting*", n=len({*left})), left),
+        (_staying(len({*left})), left),
     )
     every = [(head, sorted(indexes)) for head, indexes in parts]
     rows = [(head, indexes) for head, indexes in every if indexes]
@@ -177,6 +177,12 @@ def summary(choice: Choice, left: Iterable[int]) -> list[Block]:
             for head, indexes in rows
         ),
     ]
+
+
+def _staying(count: int) -> Template:
+    return template(
+        "*{n} stay waiting*" if count != 1 else "*{n} stays waiting*", n=count
+    )
 
 
 def _total(approval: Approval, choice: Choice) -> list[Block]:

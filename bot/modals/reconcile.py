@@ -44,7 +44,7 @@ def view(frame: Frame, index: int) -> Block:
             Input.NOTE,
             "What did you find?",
             max_length=MAX_NOTE,
-            hint="The agent, the card and the audit log show this.",
+            hint="The agent reads this; the card and the audit log show it.",
             optional=True,
         ),
     ]

@@ -160,7 +160,12 @@ def results(found: Sequence[Result]) -> Block:
     words = {
         Came.APPROVED: template("*{n} approved*", n=count[Came.APPROVED]),
         Came.REJECTED: template("*{n} rejected*", n=count[Came.REJECTED]),
-        Came.COUNTED: template("*{n} need more people*", n=count[Came.COUNTED]),
+        Came.COUNTED: template(
+            "*{n} needs more people*"
+            if count[Came.COUNTED] == 1
+            else "*{n} need more people*",
+            n=count[Came.COUNTED],
+        ),
         Came.NOT_DONE: template("*{n} not done*", n=count[Came.NOT_DONE]),
     }
     text = joined(" · ", [said for came, said in words.items() if count[came]])

@@ -120,7 +120,7 @@ def by_keyboard(screen: Screen) -> None:
         last=True,
     )
     press(screen, ".modal-submit")
-    dialog_shows(screen, "1 approve", "1 stay waiting")
+    dialog_shows(screen, "1 approve", "1 stays waiting")
     press(screen, ".modal-submit")
     dialog_shows(screen, "1 approved")
     press(screen, ".modal-close")

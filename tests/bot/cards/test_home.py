@@ -247,6 +247,32 @@ def test_own_calls_are_counted_apart_from_the_queue() -> None:
     ]
 
 
+def test_a_call_that_a_line_shows_whole_is_not_said_twice_without_a_description() -> (
+    None
+):
+    bare = an_approval(an_item({"statement": "SELECT 1"}, tool="run_query"), id="ap_a")
+    described = an_approval(a_refund(), id="ap_b")
+    long = an_approval(an_item({"body": "two\nlines"}, tool="note"), id="ap_c")
+
+    shown = readable(_view(bare, described, long)["blocks"])
+
+    assert shown.count("run_query") == 1
+    assert "| run_query  statement SELECT 1\n" in shown
+    assert "| Refund 899.00 for order 78291\n" in shown
+    assert "| process_refund  order_id" in shown
+    assert "| two\n| lines\n" in shown
+
+
+def test_a_rule_keeps_the_buttons_of_the_tab_from_those_of_its_last_row() -> None:
+    waiting = readable(_view(an_approval())["blocks"])
+    own = readable(_view(own=[an_approval()])["blocks"])
+    empty = readable(_view()["blocks"])
+
+    assert waiting.endswith(f"[Full details]\n-----\n{PAST}")
+    assert own.endswith(f"[Full details]\n-----\n{PAST}")
+    assert "-----" not in empty
+
+
 def test_the_fullest_tab_has_no_more_blocks_than_slack_takes() -> None:
     singles = [
         an_approval(an_item({}, tool=f"tool_{n}"), id=f"ap_{n}") for n in range(25)
@@ -264,6 +290,7 @@ def test_the_fullest_tab_has_no_more_blocks_than_slack_takes() -> None:
             chosen=HomeFilter(tier="approve"),
             is_complete=False,
             looked_at=2000,
+            left_out=incomplete({"s1", "s2"}, 8, ["billing"]),
             own=queue,
             manual=manual("C0APPROVALS", "/approvals"),
         )

@@ -193,8 +193,11 @@ def test_the_form_is_about_one_call_or_all_of_them() -> None:
 
     one = modal.view(frame(approval), 0, KIM)
     every = modal.view(frame(approval), None, KIM)
+    decided = in_state(changed, ItemState.REJECTED)
+    rest = frame(an_approval(decided, a_refund(index=1), **REQUESTED))
 
     assert "About all *2 calls*" in str(every)
+    assert "About the *1 call* that still waits." in str(modal.view(rest, None, KIM))
     assert f"<@{KIM.user}> asked the agent" in str(one)
     for view in (one, every):
         assert_tame(view["blocks"])

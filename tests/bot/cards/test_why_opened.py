@@ -46,7 +46,7 @@ def _row(approval: Approval, *, is_own: bool = False) -> str:
         (a_refund(requires_reason=(Verb.APPROVE,)), "it needs a reason"),
         (an_item({"body": "word " * 400}), "it is too long for a row"),
         (edited(a_refund(), {"amount": 1}), "it was edited"),
-        (a_refund(original_args={}), "its tool reads it otherwise"),
+        (a_refund(original_args={}), "its tool reads the arguments differently"),
         (a_refund(past=Past(precedents=(BEFORE,))), "the same was asked before"),
         (
             a_refund(revoked=Revocation(reason="x", at_ms=1)),

@@ -107,7 +107,7 @@ async def test_a_call_that_somebody_else_edited_is_left_out_of_the_choice(
         assert await ana.submit({}) == {}
 
         page = await last_page(ana, "*Call 8:* It was changed, and waits")
-        assert "*55 approve* · *1 stay waiting*" in page
+        assert "*55 approve* · *1 stays waiting*" in page
         assert await ana.submit({}) == {}
         approval = await stack.approval(first)
         voted = [item.index for item in approval.items if item.votes]

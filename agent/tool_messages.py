@@ -200,7 +200,7 @@ def late_report_text(report: LateReport) -> str:
     summary = report.summary[:500]
     quoted = f" It said: {_quoted(summary)}." if summary else ""
     return (
-        f"A late report about {about}: after people had reconciled it, its executor "
+        f"A late report about {about}: after people had reconciled it, its worker "
         f"reported that {outcome}.{quoted} {means}, even if the result below says "
         "otherwise. Do not repeat the call; tell the user."
     )

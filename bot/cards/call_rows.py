@@ -225,10 +225,10 @@ def checked(frame: Frame, item: Item) -> list[Block]:
 
 
 def late_report(item: Item, late: Result) -> tuple[str, str]:
-    """Return a title and a text for what an executor reported after people did."""
+    """Return a title and a text for what a worker reported after people did."""
     result = "it ran" if late.ok else "it failed"
     against = ", unlike what people found" if item.is_contradicted else ""
-    title = f"Its executor reported later that {result}{against}"
+    title = f"Its worker reported later that {result}{against}"
     return title, late.summary or result
 
 

@@ -80,8 +80,8 @@ _WITH_RESULT = {
     EventName.ITEM_IN_DOUBT,
 }
 _REPORTED: dict[str, LiteralString] = {
-    "executed": "⚠️ After this was reconciled, its executor reported that it ran.",
-    "failed": "⚠️ After this was reconciled, its executor reported that it failed.",
+    "executed": "⚠️ After this was reconciled, its worker reported that it ran.",
+    "failed": "⚠️ After this was reconciled, its worker reported that it failed.",
 }
 _OBSERVED: dict[str, LiteralString] = {
     Finding.EXECUTED.value: "🔎 {who} says: it took effect. Others are needed too.",

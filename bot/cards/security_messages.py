@@ -28,7 +28,7 @@ _OTHER: LiteralString = "Twokey noticed a problem ({about})."
 _MORE: LiteralString = "{count} more of this kind ({about}) were found."
 _HINT = (
     "Twokey refused it: no call runs because of it. You don't need to decide "
-    "anything. Please tell whoever operates Twokey: 'twokey security' lists what was "
+    "anything. Please tell the operator of Twokey: 'twokey security' lists what was "
     "found, and docs/operations.md says what each kind means."
 )
 _NAME = 200

@@ -70,7 +70,7 @@ def _parts(approval: Approval, item: Item) -> list[Part]:
         (call, _call(item, item.args)),
         (state_title(item), [state_text(item)]),
         ("What the agent asked for", _requested(item)),
-        ("What the model wrote, read otherwise by the tool", [_original(item)]),
+        ("What the model wrote, read differently by the tool", [_original(item)]),
         ("What the edit changed", _changed(item)),
         ("Why it was edited", [item.edit.reason] if item.edit else []),
         (needed, [reasons] if len(reasons) > REASONS else []),

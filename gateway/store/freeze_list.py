@@ -78,7 +78,7 @@ _NOT_BELIEVED = Freeze(
     by=BY_GATEWAY,
     reason=(
         "the list of freezes in the store is missing, changed or older than before; "
-        "whoever operates Twokey can lift this (see 'twokey security')"
+        "the operator of Twokey can lift this (see 'twokey security')"
     ),
 )
 

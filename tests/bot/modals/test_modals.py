@@ -182,7 +182,7 @@ def test_a_call_is_shown_with_every_word_that_its_card_cuts() -> None:
     assert titles == {
         "a": "Agent says of the call (unverified)",
         "c": "Why it was taken back",
-        "d": "Its executor reported later that it failed",
+        "d": "Its worker reported later that it failed",
         "e": "Checked: it took effect",
         "f": "Checked: run it again",
         "g": "Checked: leave it",

@@ -10,15 +10,12 @@ forward itself, as `Twokey` does where it has the store.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, aclosing
-from functools import cache
 from typing import Any, Self
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
-from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Interrupt, StreamMode
 
 from twokey.gateway.approvals.record import Origin
@@ -31,12 +28,14 @@ from twokey.gateway.protocol.remote_runs import PendingCall, RunFacts
 from twokey.gateway.remote.thread_runs import RemoteThreadRuns
 from twokey.gateway.remote.webhooks import WebhookNews, WebhookVerifier
 from twokey.gateway.resume.graphs import as_graph
-from twokey.gateway.resume.langgraph_local import LangGraphLocal, check_config
+from twokey.gateway.resume.langgraph_local import (
+    LangGraphLocal,
+    check_config,
+    warn_of_memory,
+)
 from twokey.gateway.resume.run_rules import check_who_asked, streamed, wait_at_most
 from twokey.gateway.resume.transient_retry import retry_transient
 from twokey.gateway.retrying import RetrySettings
-
-logger = logging.getLogger(__name__)
 
 
 class RemoteTwokey:
@@ -293,8 +292,9 @@ class RemoteTwokey:
                 f"The graph of {agent} keeps its threads nowhere: compile it with a "
                 "checkpointer of its own, such as AsyncPostgresSaver."
             )
-        if isinstance(saver, InMemorySaver):
-            _warn_of_memory(type(saver).__name__)
+        warn_of_memory(
+            compiled, "compile the graph with AsyncPostgresSaver, for instance"
+        )
         return LangGraphLocal(
             compiled, agent=agent, config=config, context=context, ungated=ungated
         )
@@ -303,14 +303,3 @@ class RemoteTwokey:
         if self._runs is None:
             raise SettingsError("Use it as: async with Twokey.remote(...) as tk: ...")
         return self._runs
-
-
-@cache
-def _warn_of_memory(saver: str) -> None:
-    """Warn that threads end with this process, once in a process."""
-    logger.warning(
-        "checkpoints.in_memory saver=%s: threads that wait for people are lost when "
-        "this process ends; a checkpointer such as AsyncPostgresSaver or "
-        "AsyncSqliteSaver keeps them",
-        saver,
-    )

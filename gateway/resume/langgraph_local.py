@@ -8,14 +8,17 @@ each superstep is on disk before the next begins (``durability="sync"``).
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from typing import Any, cast
 
 from langchain_core.messages import HumanMessage, RemoveMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import UnknownInterruptError, is_invalid_resume
 from langgraph.types import Command, StateSnapshot, StreamMode
 
@@ -29,6 +32,8 @@ from twokey.gateway.resume.kept_readings import keeping
 from twokey.gateway.resume.known_pauses import KnownPauses
 from twokey.gateway.resume.runner import AnswerRefused, ThreadState
 from twokey.gateway.resume.thread_states import INPUT_KEY, state_of
+
+logger = logging.getLogger(__name__)
 
 AGENT_KEY = "twokey_agent"
 """Checkpoint metadata: name of the agent whose thread it is."""
@@ -253,8 +258,27 @@ async def local_runner(
     # Tested by type: LangGraph also takes True and False as a checkpointer.
     has_own = isinstance(getattr(compiled, "checkpointer", None), BaseCheckpointSaver)
     kept = compiled if has_own else attached(compiled, saver)
+    instead = "compile the graph without a checkpointer to get Twokey's"
+    warn_of_memory(kept, instead)
     return LangGraphLocal(
         kept, agent=agent, config=config, context=context, ungated=ungated
+    )
+
+
+def warn_of_memory(graph: Graph, instead: str) -> None:
+    """Warn of a graph whose threads end with this process, once in a process."""
+    saver: object = getattr(graph, "checkpointer", None)
+    if isinstance(saver, InMemorySaver):
+        _warn_once(type(saver).__name__, instead)
+
+
+@cache
+def _warn_once(saver: str, instead: str) -> None:
+    logger.warning(
+        "checkpoints.in_memory saver=%s: threads that wait for people are lost when "
+        "this process ends; %s",
+        saver,
+        instead,
     )
 
 

@@ -25,6 +25,7 @@ from twokey.gateway.config import Settings
 from twokey.gateway.embed import Twokey
 from twokey.gateway.errors import GraphError, SettingsError, ThreadUnavailable
 from twokey.gateway.protocol.records import RunRef
+from twokey.gateway.resume import langgraph_local
 from twokey.gateway.resume.graphs import attached
 from twokey.gateway.store.store import Store
 
@@ -358,6 +359,22 @@ async def test_a_twokey_needs_a_policy(tmp_path: Path) -> None:
         Twokey(policy=tmp_path / "policy.yml")
     with pytest.raises(SettingsError, match="async with"):
         await Twokey(policy=RULES).run(sample_tools.graph, thread_id="t1")
+
+
+async def test_checkpoints_in_memory_are_warned_of_once_in_a_process(
+    opened: Open, caplog: pytest.LogCaptureFixture
+) -> None:
+    langgraph_local._warn_once.cache_clear()  # pyright: ignore[reportPrivateUsage] - a new process
+    graph, hello = sample_tools.graph(), {"messages": [("user", "hello")]}
+
+    async with opened() as tk:
+        await tk.run(graph, hello, thread_id="kept", agent="shop")
+        assert "checkpoints.in_memory" not in caplog.text
+        for thread in ("a", "b"):
+            fleeting = graph.copy(update={"checkpointer": InMemorySaver()})
+            await tk.run(fleeting, hello, thread_id=thread, agent="shop")
+
+    assert caplog.text.count("checkpoints.in_memory saver=InMemorySaver") == 1
 
 
 async def asked(tk: Twokey) -> Item:

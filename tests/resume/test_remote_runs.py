@@ -11,7 +11,6 @@ from typing import Any, cast
 
 import pytest
 from aiohttp import web
-from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import StateGraph
 
 from tests.api.remote_program import remote_program
@@ -32,7 +31,7 @@ from twokey.gateway.errors import (
     ThreadUnavailable,
 )
 from twokey.gateway.protocol.records import RunRef
-from twokey.gateway.remote import advancing, attempts, program, thread_runs
+from twokey.gateway.remote import advancing, attempts, thread_runs
 from twokey.gateway.remote.advancing import AwaitedAnswers
 from twokey.gateway.remote.leases import thread_lease
 from twokey.gateway.remote.program import RemoteTwokey
@@ -100,22 +99,6 @@ async def test_two_workers_with_the_same_checkpoints_run_a_thread_once(
     assert first["messages"] == second["messages"]
     assert first["messages"][-1].text == "refunded 78291 899"
     assert len(sample_tools.ledger()) == 1
-
-
-async def test_checkpoints_in_memory_are_warned_of_once_in_a_process(
-    store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    program._warn_of_memory.cache_clear()  # pyright: ignore[reportPrivateUsage] - a new process
-    graph = sample_tools.graph()
-    lasting = {"messages": [("user", "hello")]}
-    async with remote_program(store, RULES, tmp_path, retries=AT_ONCE) as tk:
-        await tk.run(graph, lasting, thread_id="kept", agent="shop")
-        assert "checkpoints.in_memory" not in caplog.text
-        for thread in ("a", "b"):
-            fleeting = graph.copy(update={"checkpointer": InMemorySaver()})
-            await tk.run(fleeting, lasting, thread_id=thread, agent="shop")
-
-    assert caplog.text.count("checkpoints.in_memory saver=InMemorySaver") == 1
 
 
 async def test_one_process_runs_a_thread_once_however_often_it_is_asked(

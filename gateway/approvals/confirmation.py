@@ -33,13 +33,13 @@ def asked_again(context: DecisionContext, item: Item) -> Change | Forbidden | No
         item: as it would run.
     """
     within_ms = context.policy_now.ask_again_ms if context.policy_now else 0
-    shown_ms = _shown_ms(context.approval, item)
-    after_ms = max(0, context.now_ms - shown_ms)
+    since_ms = shown_ms(context.approval, item)
+    after_ms = max(0, context.now_ms - since_ms)
     if item.tier is not Tier.ESCALATE or after_ms >= within_ms:
         return None
     # The store's clock went back. No approval counts as a second one until it has come
     # to where it was, so nothing could be approved: nobody is asked again meanwhile.
-    if context.now_ms < shown_ms:
+    if context.now_ms < since_ms:
         return None
     first_ms = min(
         (
@@ -48,7 +48,7 @@ def asked_again(context: DecisionContext, item: Item) -> Change | Forbidden | No
             if one.by.is_same(context.reviewer.person)
             and one.action_hash == item.action_hash
             # Of before it came back to people: they see something else now.
-            and one.at_ms >= shown_ms
+            and one.at_ms >= since_ms
         ),
         default=None,
     )
@@ -73,8 +73,8 @@ def _noted(context: DecisionContext, item: Item, after_ms: int) -> Change:
     )
 
 
-def _shown_ms(approval: Approval, item: Item) -> int:
-    """Return since when the call can be seen as it would run now."""
+def shown_ms(approval: Approval, item: Item) -> int:
+    """Return since when a call can be seen as it would run now."""
     edited_ms = item.edit.at_ms if item.edit else 0
     times = (item.changed_at_ms, item.repeats_seen_ms, edited_ms)
     return max(approval.created_at_ms, *times)

@@ -19,6 +19,7 @@ from typing import Final
 
 from twokey.gateway.approvals import deciding, permission, quorum, timing
 from twokey.gateway.approvals.changes import Change
+from twokey.gateway.approvals.confirmation import shown_ms
 from twokey.gateway.approvals.decisions import (
     AccountKind,
     Approve,
@@ -144,8 +145,7 @@ class Precomputation:
         """Return the start of the call, once the approval is written with a seal."""
         if self.start is None:
             return None
-        by, lease_ms = self.call.evaluated, self.lease_ms
-        return Start(self.start, by, approved, seal, lease_ms)
+        return Start(self.start, self.call.evaluated, approved, seal, self.lease_ms)
 
     def moment(
         self, click: Click, reviewer: Reviewer, now_ms: int, key: DecisionKey | None
@@ -317,10 +317,12 @@ def _meant_by(click: Click) -> tuple[object, ...]:
 
 
 def _is_simple(call: Call) -> bool:
-    item = call.item
+    item, since_ms = call.item, call.loaded.now_ms
     return (
         item.is_pending
         and not (item.votes or item.edit or item.too_soon)
+        # Behind that by a clock that went back, nobody is asked to look again.
+        and since_ms >= shown_ms(call.approval, item)
         and len(call.requirement.roles) == 1
         and call.loaded.stored is not None
     )
@@ -391,9 +393,7 @@ def _name_of(key: DecisionKey | None) -> str:
 
 
 def _signs(key: DecisionKey | None, moment: Moment) -> _Signs | None:
-    if key is None:
-        return None
-    return _Signs(key.public, base64.b64decode(moment.signature))
+    return _Signs(key.public, base64.b64decode(moment.signature)) if key else None
 
 
 def _text(signature: bytes) -> str:

@@ -426,6 +426,13 @@ AS_SHOWN_TABLE = (
         PRECOMPUTED,
     ),
     Mutant(
+        "a clock that went back spares nobody the second look",
+        PRECOMPUTING,
+        "        and since_ms >= shown_ms(call.approval, item)\n",
+        "",
+        "tests/service/test_precomputed_or_not.py",
+    ),
+    Mutant(
         "precomputed: another key does not sign what names the one before",
         PRECOMPUTING,
         "            or _name_of(key) != self.signed_by\n",

@@ -12,6 +12,7 @@ from typing import TypeVar
 from twokey.bot.config import BotConfig
 from twokey.bot.manifest import DIRECT_MESSAGES, SCOPES
 from twokey.bot.web import (
+    WORKSPACE_ERRORS,
     RateLimited,
     Slack,
     SlackBody,
@@ -109,16 +110,13 @@ async def ask_until_answered(ask: Callable[[], Awaitable[T]], config: BotConfig)
     while True:
         try:
             return await ask()
-        # A refusal is an answer: the token is wrong, and another try would not change
-        # that.
-        except SlackRefused:
-            raise
         except SlackError as error:
+            # A refusal is an answer: the token is wrong, and another try would not
+            # change that. What is refused to the whole workspace passes.
+            if isinstance(error, SlackRefused) and error.error not in WORKSPACE_ERRORS:
+                raise
             wait_s = error.retry_after_s if isinstance(error, RateLimited) else pause_s
-            silent = SettingsError(
-                f"Slack does not answer at {config.api_url!r} ({error}); check the "
-                "network, the proxy, and 'slack.api_url' (TWOKEY_SLACK_API_URL)."
-            )
+            silent = _silent(error, config)
             # Asked before the pause: a Retry-After that ends beyond the deadline is
             # told at once and not slept through.
             if time.monotonic() + wait_s > deadline:
@@ -126,3 +124,16 @@ async def ask_until_answered(ask: Callable[[], Awaitable[T]], config: BotConfig)
             logger.warning("bot.waits_for_slack again_in_s=%.1f why=%s", wait_s, silent)
         await asyncio.sleep(wait_s)
         pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+
+
+def _silent(error: SlackError, config: BotConfig) -> SettingsError:
+    if isinstance(error, SlackRefused):
+        return SettingsError(
+            f"Slack takes no calls in this workspace now ({error.error!r}); see "
+            "slack-status.com, or ask an administrator of the workspace, then start "
+            "again."
+        )
+    return SettingsError(
+        f"Slack does not answer at {config.api_url!r} ({error}); check the "
+        "network, the proxy, and 'slack.api_url' (TWOKEY_SLACK_API_URL)."
+    )

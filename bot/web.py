@@ -43,13 +43,26 @@ TOKEN_ERRORS = frozenset(
 """Refusals that mean the token itself: no call with it succeeds any more."""
 
 
-NOT_ABOUT_THE_CARD = TOKEN_ERRORS | {
-    "access_denied",
-    "missing_scope",
-    "no_permission",
-    "not_allowed_token_type",
-}
-"""Refusals of the bot as a whole; they last until an operator corrects its setup."""
+WORKSPACE_ERRORS = frozenset(
+    {
+        "accesslimited",
+        "message_limit_exceeded",
+        "team_added_to_org",
+        "two_factor_setup_required",
+    }
+)
+"""Refusals of whatever is asked in a workspace; they pass, or somebody ends them.
+
+Such as while Slack moves the workspace into an organization. From the method pages,
+https://docs.slack.dev/reference/methods/chat.postMessage
+"""
+
+NOT_ABOUT_THE_CARD = (
+    TOKEN_ERRORS
+    | WORKSPACE_ERRORS
+    | {"access_denied", "missing_scope", "no_permission", "not_allowed_token_type"}
+)
+"""Refusals of the bot as a whole: a message that gets one is tried again."""
 
 STILL_THERE = frozenset({"cant_update_message", "edit_window_closed"})
 """Refusals to update a message that still stands in its channel."""

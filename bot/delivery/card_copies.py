@@ -26,7 +26,12 @@ from twokey.bot.delivery.outbox_queue import (
     Urgency,
 )
 from twokey.bot.limits import HISTORY, OPEN_DM, POST, UPDATE
-from twokey.bot.web import ABOUT_THE_BLOCKS, TOKEN_ERRORS, SlackRefused
+from twokey.bot.web import (
+    ABOUT_THE_BLOCKS,
+    TOKEN_ERRORS,
+    WORKSPACE_ERRORS,
+    SlackRefused,
+)
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.store.card_copies import CopyStore
 from twokey.gateway.store.card_seals import CardCopy
@@ -130,7 +135,7 @@ class CopyUpdater:
                 await self._shown(user, record)
         except SlackRefused as error:
             is_plainer = error.error in ABOUT_THE_BLOCKS and not entry.is_plain
-            if error.error in TOKEN_ERRORS or is_plainer:
+            if error.error in TOKEN_ERRORS | WORKSPACE_ERRORS or is_plainer:
                 raise
             if due.call.method == HISTORY:
                 # Without the right to look, a copy is posted again as a card is.

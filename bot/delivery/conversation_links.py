@@ -8,7 +8,13 @@ import time
 from collections.abc import Callable
 
 from twokey.bot.text_types import link_url
-from twokey.bot.web import TOKEN_ERRORS, Slack, SlackError, SlackRefused, text_at
+from twokey.bot.web import (
+    NOT_ABOUT_THE_CARD,
+    Slack,
+    SlackError,
+    SlackRefused,
+    text_at,
+)
 from twokey.gateway.approvals.record import Origin
 
 logger = logging.getLogger(__name__)
@@ -69,8 +75,8 @@ async def _permalink(slack: Slack, origin: Origin) -> str | None:
             )
     except SlackRefused as error:
         logger.info("link.refused why=%s", error.error)
-        # A refused token says nothing of the message.
-        return None if error.error in TOKEN_ERRORS else ""
+        # What is refused to the bot as a whole says nothing of the message.
+        return None if error.error in NOT_ABOUT_THE_CARD else ""
     except (SlackError, TimeoutError) as error:
         logger.info("link.failed why=%s", type(error).__name__)
         return None

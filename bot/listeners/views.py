@@ -7,12 +7,14 @@ version and hash. A submission counts for these alone; what it claims itself is 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Mapping
 from typing import LiteralString
 
 from twokey.bot.blocks import ensure_valid_view, notice
 from twokey.bot.cards.frame import Frame
 from twokey.bot.cards.reply_texts import outcome_text
+from twokey.bot.cards.undelivered import reason
 from twokey.bot.ids import Input, View
 from twokey.bot.interactions import Clicked, Submitted
 from twokey.bot.listener_context import ListenerContext, UserFacingError
@@ -25,8 +27,8 @@ from twokey.bot.listeners.verify_click import (
     verify_seal,
 )
 from twokey.bot.objects import Block
-from twokey.bot.text_types import label, template
-from twokey.bot.web import SlackError, text_at
+from twokey.bot.text_types import Template, joined, label, template
+from twokey.bot.web import RateLimited, SlackError, SlackRefused, text_at
 from twokey.gateway.approvals.decisions import (
     Decided,
     Decision,
@@ -46,6 +48,22 @@ _NOT_OPENED: LiteralString = (
 _NOT_TURNED: LiteralString = (
     "Slack did not show the page in time. Nothing was recorded; please click again."
 )
+_TOO_MANY: LiteralString = (
+    "Slack takes no more windows of this app right now. Nothing was recorded; please "
+    "click again in {n} seconds."
+)
+_TOO_DEEP: LiteralString = (
+    "Slack shows no more than three windows on top of each other. Nothing was "
+    "recorded; please close one, then click again."
+)
+_REFUSED: LiteralString = (
+    " and does not let this app show the window. Nothing was recorded; please tell the "
+    "operator of Twokey."
+)
+_PASSING = frozenset(
+    {"exchanged_trigger_id", "expired_trigger_id", "hash_conflict", "not_found"}
+)
+"""Refusals after which another click helps."""
 NOT_BOUND: LiteralString = (
     "This window is not known any more, so nothing was recorded. Please open it again "
     "from the card."
@@ -84,8 +102,19 @@ async def open_modal(ctx: ListenerContext, clicked: Clicked, view: Block) -> str
         reply = await ctx.slack.call(method, trigger_id=action.trigger_id, view=view)
     except SlackError as error:
         logger.warning("view.not_opened why=%s", error)
-        raise UserFacingError(template(_NOT_OPENED)) from None
+        raise UserFacingError(_not_shown(error, _NOT_OPENED)) from None
     return text_at(reply, "view", "id")
+
+
+def _not_shown(error: SlackError, late: LiteralString) -> Template:
+    """Return why somebody does not see a window, and what to do about it."""
+    if isinstance(error, RateLimited):
+        return template(_TOO_MANY, n=math.ceil(error.retry_after_s))
+    if not isinstance(error, SlackRefused) or error.error in _PASSING:
+        return template(late)
+    if error.error == "push_limit_reached":
+        return template(_TOO_DEEP)
+    return joined("", [reason(error.error), template(_REFUSED)])
 
 
 Form = Callable[[Frame, int], Block]
@@ -136,7 +165,7 @@ async def update_view(
         )
     except SlackError as error:
         logger.warning("view.not_turned why=%s", error)
-        raise UserFacingError(template(_NOT_TURNED)) from None
+        raise UserFacingError(_not_shown(error, _NOT_TURNED)) from None
     await bind_view(ctx, action.view_id, action.user, target, view)
 
 

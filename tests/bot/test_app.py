@@ -150,6 +150,23 @@ async def test_a_slack_that_stays_away_is_named(
             pass
 
 
+async def test_a_workspace_that_takes_no_calls_for_a_while_is_waited_for(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(identity, "_FIRST_PAUSE_S", 0.01)
+    plan = stack.sandbox.faults.plan
+    plan("refuse", "auth.test", error="team_added_to_org", calls=2)
+
+    async with stack.running():
+        assert await stack.card(await stack.refund())
+
+    monkeypatch.setattr(identity, "START_WITHIN_S", 0.0)
+    plan("refuse", "auth.test", error="team_added_to_org")
+    with pytest.raises(SettingsError, match="no calls in this workspace now"):
+        async with stack.running():
+            pass
+
+
 async def test_the_bot_knows_its_workspace_and_its_address(stack: Stack) -> None:
     async with stack.running() as bot:
         assert bot.team_id == "T0SANDBOX"

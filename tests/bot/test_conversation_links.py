@@ -115,12 +115,15 @@ async def test_slack_is_left_alone_for_a_while_after_it_failed() -> None:
     assert later.startswith("https://")
 
 
-async def test_a_refused_token_says_nothing_of_a_message() -> None:
+@pytest.mark.parametrize("why", ["not_authed", "missing_scope", "team_added_to_org"])
+async def test_what_is_refused_to_the_whole_bot_says_nothing_of_a_message(
+    why: str,
+) -> None:
     now = [1000.0]
     links = ConversationLinks(clock=lambda: now[0])
     origin = Origin(channel="C1", thread_ts="1.000001")
 
-    assert await links.find(Silent(SlackRefused(PERMALINK, "not_authed")), origin) == ""
+    assert await links.find(Silent(SlackRefused(PERMALINK, why)), origin) == ""
     now[0] += 60.0
 
     assert await links.find(Silent(None), origin)

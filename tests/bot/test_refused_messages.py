@@ -1,17 +1,20 @@
-"""What Slack refuses to show is told in a plainer message, and nothing is lost."""
+"""What Slack refuses is told in a plainer message, or again, and nothing is lost."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.bot.bot_stack import REFUND, Stack, says
+from tests.bot.bot_stack import CHANNEL, POLICY, REFUND, Stack, says
 from tests.bot.test_notified import ana, click_on
 from tests.bot.test_publisher import nothing_is_left, put
-from twokey.bot.web import ABOUT_THE_BLOCKS
+from twokey.bot.delivery import card_updater, queue_sender
+from twokey.bot.web import ABOUT_THE_BLOCKS, WORKSPACE_ERRORS
 from twokey.gateway.approvals.decisions import Edit
 from twokey.gateway.approvals.events import EventName
+from twokey.gateway.policy.load import load_policy
 from twokey.sandbox.faults import Fault
 
+DIRECT = POLICY.replace("users: [U0DAN]}", "users: [U0DAN], notify: dm}")
 POST = "chat.postMessage"
 ASKED_IN = "C0GENERAL"
 
@@ -99,3 +102,42 @@ async def test_a_note_that_slack_never_shows_holds_nothing_up(stack: Stack) -> N
         await stack.execute(verdict, ok=False)
         await nothing_is_left(stack)
         assert await stack.notes(card)
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Try again at once what is refused to the whole workspace."""
+    monkeypatch.setattr(queue_sender, "BROKEN_S", 0.02)
+    monkeypatch.setattr(card_updater, "BROKEN_S", 0.02)
+
+
+@pytest.mark.usefixtures("soon")
+@pytest.mark.parametrize("error", sorted(WORKSPACE_ERRORS))
+async def test_an_answer_waits_until_its_workspace_takes_messages_again(
+    stack: Stack, error: str
+) -> None:
+    async with stack.running():
+        place = await asked(stack)
+        refuse(stack, error, calls=2)
+
+        await put(stack, EventName.RUN_FINISHED, text="Done", **place)
+
+        await stack.actor("U0DAN").message_with("#general", says("Done"))
+
+
+@pytest.mark.usefixtures("soon")
+@pytest.mark.parametrize("method", [POST, "conversations.open"])
+async def test_who_is_asked_by_direct_message_is_asked_when_the_workspace_takes_it(
+    stack: Stack, method: str
+) -> None:
+    stack.policy = load_policy(DIRECT, "policy.yml")
+    async with stack.running():
+        # The card is posted in its channel first.
+        after = 1 if method == POST else 0
+        stack.sandbox.faults.plan(
+            Fault.REFUSE, method, error="team_added_to_org", calls=2, after=after
+        )
+        verdict = await stack.refund()
+
+        await stack.card(verdict, channel="D0ANA")
+        assert await stack.card(verdict, channel=CHANNEL)

@@ -125,6 +125,31 @@ async def test_a_window_that_does_not_open_is_told(stack: Stack) -> None:
         await stack.told("U0ANA", "did not open the window")
 
 
+@pytest.mark.parametrize(
+    ("fault", "error", "words"),
+    [
+        ("refuse", "expired_trigger_id", "in time. Nothing was recorded; please click"),
+        ("rate_limit", "", "please click again in 7 seconds"),
+        (
+            "refuse",
+            "token_revoked",
+            "Slack says `token_revoked` and does not let",
+        ),
+        ("refuse", "push_limit_reached", "please close one"),
+    ],
+)
+async def test_why_a_window_does_not_open_says_what_helps(
+    stack: Stack, fault: str, error: str, words: str
+) -> None:
+    async with stack.running():
+        card = await stack.card(await stack.refund())
+        stack.sandbox.faults.plan(fault, "views.open", seconds=7, error=error)
+
+        await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.REJECT)
+
+        await stack.told("U0ANA", words)
+
+
 @pytest.mark.slow
 async def test_a_page_that_does_not_turn_is_told_in_the_window(stack: Stack) -> None:
     async with stack.running():

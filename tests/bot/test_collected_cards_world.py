@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -17,9 +18,12 @@ from tests.streams import audit_entries
 from twokey.bot.ids import Action
 from twokey.bot.web import Slack
 from twokey.gateway.approvals.events import EventName
+from twokey.gateway.config import SlackMode
 from twokey.gateway.protocol.wire import Verdict
 from twokey.gateway.store.freezes import FreezeScope, ScopeKind
+from twokey.gateway.store.store import Store
 from twokey.sandbox.client import UserActionFailed
+from twokey.sandbox.server import Sandbox
 
 pytestmark = pytest.mark.usefixtures("brisk_posts")
 
@@ -106,11 +110,21 @@ async def test_of_two_people_who_click_at_once_one_decides(stack: Stack) -> None
         assert names[EventName.ITEM_AUTHORIZED] == 3
 
 
+@pytest.fixture
+async def stormy(store: Store) -> AsyncIterator[Stack]:
+    """Give a stack over sockets, whose requests no moved clock makes too late."""
+    async with Sandbox() as sandbox:
+        made = Stack(sandbox, store, SlackMode.SOCKET)
+        made.policy = batched("within: 10m, up_to: 3")
+        yield made
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2, 3])
 async def test_in_a_storm_every_call_is_on_a_card_and_runs_once(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch, seed: int
+    stormy: Stack, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
+    stack = stormy
     storm = Storm(seed)
     monkeypatch.setattr(Slack, "call", storm.over(Slack.call))
     monkeypatch.setattr(Slack, "ask", storm.over(Slack.ask))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
+from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,10 +23,13 @@ from twokey.bot.limits import HISTORY, OPEN_DM, POST, UPDATE
 from twokey.bot.listeners.verify_click import is_usable_copy
 from twokey.bot.payload import BlockAction
 from twokey.bot.web import RateLimited, Slack, SlackNoResponse
+from twokey.gateway.config import SlackMode
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.wire import Verdict
+from twokey.gateway.store.store import Store
 from twokey.sandbox.client import UserActionFailed
+from twokey.sandbox.server import Sandbox
 
 CALLS = 12
 DIRECT = POLICY.replace(
@@ -34,6 +38,16 @@ DIRECT = POLICY.replace(
 )
 PLACES = {"U0ANA": "D0ANA", "U0BEN": "D0BEN"}
 LOST, LIMITED, BROKEN = 0.3, 0.4, 0.5
+
+
+@pytest.fixture
+async def stack(store: Store) -> AsyncIterator[Stack]:
+    """Give a stack over sockets: the slower the machine, the further `passing` goes.
+
+    A signed request of more than five minutes later than the store's clock is refused.
+    """
+    async with Sandbox() as sandbox:
+        yield Stack(sandbox, store, SlackMode.SOCKET)
 
 
 class Storm:

@@ -14,6 +14,7 @@ connection would keep every other process from writing.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import secrets
 import sqlite3
@@ -164,8 +165,27 @@ def _refuse_inherited(path: Path) -> None:
         )
 
 
+_HELP: Final = {
+    "SQLITE_BUSY": "Another process keeps it locked: end that process, then start "
+    "again.",
+    "SQLITE_FULL": "Free some space on its disk, then start again.",
+    "SQLITE_CORRUPT": "It is damaged: restore it from a backup. With a new file, "
+    "threads that wait do not go on.",
+    "SQLITE_NOTADB": "It is damaged, or another kind of file: restore it from a "
+    "backup, or correct 'checkpoints'. With a new file, threads that wait do not go "
+    "on.",
+}
+"""What to do, by the first two words of SQLite's name for an error."""
+
+_ELSEWHERE = "Set 'data_dir' or 'checkpoints' to a place this user can write."
+
+
 def _unusable(path: Path, error: Exception) -> SettingsError:
+    name = str(getattr(error, "sqlite_errorname", ""))
+    if isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        name = "SQLITE_FULL"
+    # An extended code has more words, such as `SQLITE_BUSY_RECOVERY`.
+    help_of = _HELP.get("_".join(name.split("_")[:2]), _ELSEWHERE)
     return SettingsError(
-        f"The checkpoints in {str(path)!r} cannot be opened: {error}. Set "
-        "'data_dir' or 'checkpoints' to a place this user can write."
+        f"The checkpoints in {str(path)!r} cannot be opened: {error}. {help_of}"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import sqlite3
 import struct
@@ -20,6 +21,7 @@ from tests.resume import sample_tools
 from tests.resume.postgres_server import fresh_database
 from tests.resume.resume_stack import Stack
 from twokey.gateway.errors import SettingsError
+from twokey.gateway.resume import sqlite
 from twokey.gateway.resume.checkpoints import open_checkpoints
 from twokey.gateway.resume.graphs import attached
 from twokey.gateway.resume.langgraph_local import LangGraphLocal
@@ -49,6 +51,45 @@ async def test_a_place_that_cannot_be_used_is_named(tmp_path: Path) -> None:
         with pytest.raises(SettingsError, match="cannot be opened"):
             async with open_checkpoints(str(place)):
                 pass
+
+
+async def test_a_file_that_another_process_keeps_locked_is_not_to_be_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "checkpoints.sqlite"
+    async with open_checkpoints(str(place)):
+        pass
+    monkeypatch.setattr(sqlite, "_LOCK_WAIT_S", 0.05)
+
+    with closing(sqlite3.connect(place, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(SettingsError, match="keeps it locked: end that process"):
+            async with open_checkpoints(str(place)):
+                pass
+
+
+async def test_a_file_that_is_damaged_is_not_to_be_replaced_without_saying_so(
+    tmp_path: Path,
+) -> None:
+    junk = tmp_path / "junk.db"
+    junk.write_text("this is no database at all, whatever it is called" * 100)
+
+    with pytest.raises(SettingsError, match="threads that wait do not go on"):
+        async with open_checkpoints(str(junk)):
+            pass
+
+
+async def test_a_full_disk_is_to_be_cleared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(sqlite, "_create", full)
+
+    with pytest.raises(SettingsError, match="Free some space on its disk"):
+        async with open_checkpoints(str(tmp_path / "checkpoints.sqlite")):
+            pass
 
 
 async def test_postgres_without_its_packages_names_the_extra(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from twokey.bot.cards.refs import utc
+from twokey.bot.cards.refs import utc, when
 from twokey.bot.cards.states import NOTHING_RAN, counted, state_counts, what_ran
 from twokey.bot.cards.votes import counted_votes
 from twokey.gateway.approvals.events import Event, EventName
@@ -59,16 +59,23 @@ _BY_FINDING: dict[str, str] = {
 _OTHER_EVENT = "There is news about the call of {tool}."
 
 
-def card_fallback(approval: Approval) -> str:
-    """Return the sentence for a card; what is asked comes first."""
+def card_fallback(approval: Approval, *, is_local: bool = False) -> str:
+    """Return the sentence for a card; what is asked comes first.
+
+    Args:
+        approval: the one that the card shows.
+        is_local: give times in each reader's own zone, as Slack shows them in a message
+            without blocks; a notification would have their markup.
+    """
+    at = _expiry(approval, is_local=is_local)
     if approval.is_question or approval.is_standing:
         is_question = approval.is_question
-        return _of_question(approval) if is_question else _of_standing(approval)
+        return _of_question(approval, at) if is_question else _of_standing(approval, at)
     tools = _tools(approval)
     if approval.state is not ApprovalState.OPEN:
         return _of_closed(approval, tools)
     waiting = [item for item in approval.items if item.is_pending]
-    until = f"until {utc(approval.expires_at_ms):%Y-%m-%d %H:%M} UTC."
+    until = f"until {at}."
     if approval.is_batch:
         every, some = len(approval.items), len(waiting)
         calls = counted(every) if some == every else f"{some} of {every} calls"
@@ -88,6 +95,12 @@ def card_fallback(approval: Approval) -> str:
     return f"{needed} needed for {tools} {until}"
 
 
+def _expiry(approval: Approval, *, is_local: bool) -> str:
+    if is_local:
+        return when(approval.expires_at_ms).text
+    return f"{utc(approval.expires_at_ms):%Y-%m-%d %H:%M} UTC"
+
+
 _QUESTIONS: dict[ItemState, str] = {
     _S.ANSWERED: "The agent's question is answered.",
     _S.REJECTED: "The agent's question was skipped.",
@@ -103,21 +116,19 @@ _STANDING: dict[ItemState, str] = {
 }
 
 
-def _of_standing(approval: Approval) -> str:
+def _of_standing(approval: Approval, at: str) -> str:
     item = approval.items[0]
     if not item.is_pending:
         return _STANDING.get(item.state, "Similar calls are not allowed.")
-    until = f"{utc(approval.expires_at_ms):%Y-%m-%d %H:%M} UTC"
-    return f"Somebody wants to allow similar calls. It waits until {until}."
+    return f"Somebody wants to allow similar calls. It waits until {at}."
 
 
-def _of_question(approval: Approval) -> str:
+def _of_question(approval: Approval, at: str) -> str:
     item = approval.items[0]
     if not item.is_pending:
         return _QUESTIONS.get(item.state, _QUESTIONS[_S.WITHDRAWN])
     asks = "a question" if len(item.questions) == 1 else "questions"
-    until = f"{utc(approval.expires_at_ms):%Y-%m-%d %H:%M} UTC"
-    return f"The agent asks {asks}. It waits for an answer until {until}."
+    return f"The agent asks {asks}. It waits for an answer until {at}."
 
 
 def _of_closed(approval: Approval, tools: str) -> str:

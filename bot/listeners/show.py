@@ -92,7 +92,7 @@ async def _shown(
     if len(now) == 1:
         return line(now[0])
     several = template(_SEVERAL, n=len(now), typed=code(typed))
-    lines = [f"• {card_fallback(one)} `{one.id}`" for one in now]
+    lines = [f"• {card_fallback(one, is_local=True)} `{one.id}`" for one in now]
     return "\n".join([to_mrkdwn(several), *lines])
 
 
@@ -104,4 +104,5 @@ def line(approval: Approval) -> str:
         more, key=lambda item: (item.tier.rank, counted_votes(item).need), default=None
     )
     needed = f" {to_mrkdwn(needs(most))}." if most is not None else ""
-    return f"{card_fallback(approval)}{needed} `{short_id(approval.id)}`"
+    said = card_fallback(approval, is_local=True)
+    return f"{said}{needed} `{short_id(approval.id)}`"

@@ -8,6 +8,7 @@ import pytest
 
 from tests.bot.bot_stack import CHANNEL, Stack, says
 from tests.bot.listeners.test_read_access import answer, private_call
+from twokey.bot.cards.refs import when
 from twokey.bot.ids import Action
 from twokey.gateway.approvals.short_id import short_id
 from twokey.gateway.service.agents import AgentService
@@ -49,6 +50,8 @@ async def test_what_a_card_shows_finds_its_approval(stack: Stack) -> None:
             told = await answer(stack, "U0ANA", f"show {typed}", CHANNEL)
             assert "needed for process_refund" in told
             assert f"`{short}`" in told
+            # In the reader's own time zone, as on the card.
+            assert when(approval.expires_at_ms).text in told
 
 
 async def test_an_approval_that_ended_is_found_as_well(stack: Stack) -> None:

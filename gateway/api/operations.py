@@ -59,6 +59,9 @@ Q = TypeVar("Q")
 ALL_OPERATIONS: tuple[Operation[Any, Any], ...] = (*OPERATIONS, *THREAD_OPERATIONS)
 BY_PATH = {operation.path: operation for operation in ALL_OPERATIONS}
 
+_MANY = 1000
+"""At how many places a body does not fit, at most, for one of them to be named."""
+
 REPLAYED = {
     *("finish", "release", "ended", "supersede", "settle"),
     *("remember", "withdraw", "supersede_run"),
@@ -142,6 +145,10 @@ def read(adapter: TypeAdapter[Q], body: bytes) -> Q:
 
 def misfit(error: ValidationError) -> Refusal:
     """Return the refusal of a body that does not fit."""
+    # pydantic describes all places or none: half a second for a body of megabytes,
+    # while nobody else is answered.
+    if (places := error.error_count()) > _MANY:
+        return Refusal(MALFORMED, f"The body does not fit at {places} places.")
     # Without what it holds: that may be an argument.
     first = error.errors(include_input=False, include_url=False)[0]
     place = ".".join(map(str, first["loc"])) or "the whole"

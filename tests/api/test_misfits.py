@@ -1,0 +1,35 @@
+"""A body that does not fit is told where, and never described in full."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+from twokey.gateway.api.operations import BY_PATH, question_of
+from twokey.gateway.api.refusals import Refusal
+from twokey.gateway.protocol.http_problems import MALFORMED
+
+NOTE = BY_PATH["/v1/note"]
+
+
+def refused(members: int) -> Refusal:
+    """Return how a body is refused that has so many unknown members."""
+    body = "{" + ",".join(f'"k{n}":"secret"' for n in range(members)) + "}"
+    with pytest.raises(Refusal) as caught:
+        question_of(NOTE, body.encode())
+    assert caught.value.kind is MALFORMED
+    assert "secret" not in str(caught.value)
+    return caught.value
+
+
+def test_the_first_place_is_named() -> None:
+    assert "The body does not fit at " in str(refused(10))
+    assert "places" not in str(refused(10))
+
+
+def test_of_very_many_places_none_is_described() -> None:
+    found = refused(20_000)
+
+    cause = found.__cause__
+    assert isinstance(cause, ValidationError)
+    assert f"at {cause.error_count()} places." in str(found)

@@ -20,6 +20,8 @@ for name in (
     "tests.resume.resume_stack",
     "tests.races.standing_process",
     "tests.races.window_process",
+    "tests.service.audit_writer_process",
+    "tests.store.audit_sealer",
     "twokey.cli.demo",
     "twokey.cli.demo_scripts",
     "twokey.cli.main",

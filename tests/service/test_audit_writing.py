@@ -6,14 +6,13 @@ import asyncio
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+from tests.forked import Forked
 from tests.service.audit_harness import AuditHarness
 from twokey.gateway.approvals.audit_leaf import SealState
 from twokey.gateway.approvals.security import SecurityKind
@@ -376,26 +375,29 @@ async def test_a_store_from_an_older_copy_goes_on_behind_the_tree(
     assert last < entry_id((await rows(house))[0].seq)
 
 
+def writer_ended(*words: str) -> tuple[int, str]:
+    """Run a writer to its end; return how it ended, and what it told."""
+    writer = Forked("tests.service.audit_writer_process", *words, merged=True)
+    told = writer.stdout.read()
+    return writer.wait(), told
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(4))
 async def test_a_writer_that_is_killed_at_any_step_leaves_no_gap_and_no_fork(
     house: AuditHarness, part: int
 ) -> None:
-    module = [sys.executable, "-m", "tests.service.audit_writer_process"]
-    words = [*module, house.store.conn.url, str(house.folder)]
+    place = (house.store.conn.url, str(house.folder))
     lease = house.keys.lease("", "", "audit")
     step, killed = part, 0
     while True:
         await house.put(120)
-        run = [*words, str(step)]
-        done = await asyncio.to_thread(
-            subprocess.run, run, check=False, capture_output=True
-        )
+        ended, told = await asyncio.to_thread(writer_ended, *place, str(step))
         # The lease of the dead one ends by itself; here nobody waits for it.
         await house.store.conn.command("DEL", lease)
-        if done.returncode == os.EX_OK:
+        if ended == os.EX_OK:
             break
-        assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+        assert ended == -signal.SIGKILL, told
         killed += 1
         step += 4
         before = house.checkpoints() if house.files.name() else []

@@ -7,14 +7,13 @@ import gzip
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import AsyncGenerator
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+from tests.forked import Forked
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.config import Settings
 from twokey.gateway.errors import AuditUnreadable, NotConfirmed
@@ -320,13 +319,13 @@ async def test_a_sealer_that_is_killed_at_any_step_loses_and_doubles_nothing(
     store: Store, keys: Keys, folder: Path, step: int
 ) -> None:
     await write(store, keys, NAMES[:1000])
-    module = [sys.executable, "-m", "tests.store.audit_sealer"]
-    words = [*module, store.conn.url, str(folder), str(step)]
+    words = (store.conn.url, str(folder), str(step))
 
-    done = await asyncio.to_thread(subprocess.run, words, check=False)
+    sealer = await asyncio.to_thread(Forked, "tests.store.audit_sealer", *words)
+    ended = await asyncio.to_thread(sealer.wait)
 
     # The last steps come after the end: the child ran through.
-    assert done.returncode == (-signal.SIGKILL if step < 7 else os.EX_OK)
+    assert ended == (-signal.SIGKILL if step < 7 else os.EX_OK)
     log = store.audit(keys)
     assert await listed(log.entries()) == NAMES[:1000]
     # The lease of the dead one ends by itself; here nobody waits for it.

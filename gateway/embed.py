@@ -32,7 +32,7 @@ from twokey.gateway.remote.program import RemoteTwokey
 from twokey.gateway.resume import langgraph_local
 from twokey.gateway.resume.checkpoints import open_checkpoints
 from twokey.gateway.resume.run_events import ThreadRef
-from twokey.gateway.resume.run_rules import streamed, wait_at_most
+from twokey.gateway.resume.run_rules import named_run, streamed, wait_at_most
 from twokey.gateway.resume.runners import Runners
 from twokey.gateway.resume.thread_runs import ThreadRuns
 from twokey.gateway.resume.thread_watch import ThreadWatch
@@ -391,8 +391,8 @@ class Twokey:
 
     def _thread_ref(self, agent: str, thread: str) -> ThreadRef:
         self._require_open()
-        keys = self.store.keys_of_agent(self._tenant, agent)
-        return ThreadRef(keys, self._tenant, agent, thread)
+        run = named_run(agent, thread)
+        return ThreadRef.of(self.store, self._tenant, run)
 
     def _require_open(self) -> BaseCheckpointSaver[Any]:
         if self._saver is None:

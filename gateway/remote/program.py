@@ -33,7 +33,12 @@ from twokey.gateway.resume.langgraph_local import (
     check_config,
     warn_of_memory,
 )
-from twokey.gateway.resume.run_rules import check_who_asked, streamed, wait_at_most
+from twokey.gateway.resume.run_rules import (
+    check_who_asked,
+    named_run,
+    streamed,
+    wait_at_most,
+)
 from twokey.gateway.resume.transient_retry import retry_transient
 from twokey.gateway.retrying import RetrySettings
 
@@ -117,7 +122,7 @@ class RemoteTwokey:
         """
         check_config(config or {}, thread_id)
         runner = await self._runner(graph, agent, config=config, context=context)
-        run = RunRef(agent=agent, thread=thread_id)
+        run = named_run(agent, thread_id)
         async with wait_at_most(timeout_s, thread_id):
             await self._remember(run, requester, origin)
             return await self._open().run(run, runner, input)
@@ -142,7 +147,7 @@ class RemoteTwokey:
         """
         check_config(config or {}, thread_id)
         runner = await self._runner(graph, agent, config=config, context=context)
-        run = RunRef(agent=agent, thread=thread_id)
+        run = named_run(agent, thread_id)
         await self._remember(run, requester, origin)
         runs = self._open()
         chunks = streamed(
@@ -171,7 +176,7 @@ class RemoteTwokey:
             ThreadUnavailable: when there is no such thread.
         """
         runner = await self._runner(graph, agent)
-        run = RunRef(agent=agent, thread=thread_id)
+        run = named_run(agent, thread_id)
         async with wait_at_most(timeout_s, thread_id):
             return await self._open().wait(run, runner)
 
@@ -179,7 +184,7 @@ class RemoteTwokey:
         self, *, thread_id: str, agent: str = "agent"
     ) -> tuple[PendingCall, ...]:
         """Return the calls of a thread, and inside its tools, that wait for people."""
-        return await self._threads.pending(RunRef(agent=agent, thread=thread_id))
+        return await self._threads.pending(named_run(agent, thread_id))
 
     async def withdraw(
         self,
@@ -192,7 +197,7 @@ class RemoteTwokey:
 
         See `Twokey.withdraw`.
         """
-        run = RunRef(agent=agent, thread=thread_id)
+        run = named_run(agent, thread_id)
         return await self._threads.withdraw(run, item_ids)
 
     async def answers(
@@ -210,7 +215,7 @@ class RemoteTwokey:
         Raises:
             GraphError: when an answer does not fit.
         """
-        run = RunRef(agent=agent, thread=thread_id)
+        run = named_run(agent, thread_id)
         return await self._open().answers(run, interrupts, timeout_s)
 
     async def handle_webhook(
@@ -258,7 +263,7 @@ class RemoteTwokey:
             ThreadUnavailable: while somebody runs it; nothing was deleted.
         """
         runner = await self._runner(graph, agent)
-        await self._open().delete(RunRef(agent=agent, thread=thread_id), runner)
+        await self._open().delete(named_run(agent, thread_id), runner)
 
     async def _remember(
         self, run: RunRef, requester: Person | None, origin: Origin | None

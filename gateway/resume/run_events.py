@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Self
 
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.protocol.records import RunRef
@@ -21,6 +22,12 @@ class ThreadRef:
     tenant: str
     agent: str
     thread: str
+
+    @classmethod
+    def of(cls, store: Store, tenant: str, run: RunRef) -> Self:
+        """Return the thread of a run of a tenant."""
+        keys = store.keys_of_agent(tenant, run.agent)
+        return cls(keys, tenant, run.agent, run.thread)
 
     @property
     def run_ref(self) -> RunRef:

@@ -92,6 +92,20 @@ def given_up(agent: str, thread: str, reason: str) -> GraphError:
     )
 
 
+def named_run(agent: str, thread_id: object) -> RunRef:
+    """Return the run of an agent and a thread that a program names.
+
+    Raises:
+        GraphError: when it is no name of a thread.
+    """
+    if not isinstance(thread_id, str) or not thread_id:
+        raise GraphError(
+            f"thread_id={thread_id!r} names no thread; give a text that is not empty, "
+            "such as str(...) of a number or a UUID."
+        )
+    return RunRef(agent=agent, thread=thread_id)
+
+
 def check_who_asked(requester: object, origin: object) -> None:
     """Check who a program says asked, and where.
 

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
+from uuid import UUID
 
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
@@ -375,6 +376,30 @@ async def test_checkpoints_in_memory_are_warned_of_once_in_a_process(
             await tk.run(fleeting, hello, thread_id=thread, agent="shop")
 
     assert caplog.text.count("checkpoints.in_memory saver=InMemorySaver") == 1
+
+
+@pytest.mark.parametrize("thread", ["", None, 7, UUID(int=7)])
+async def test_what_names_no_thread_is_refused_in_a_sentence(
+    opened: Open, thread: Any
+) -> None:
+    graph = sample_tools.graph()
+    at: dict[str, Any] = {"thread_id": thread, "agent": "shop"}
+
+    async def streamed(tk: Twokey) -> list[Any]:
+        return [chunk async for chunk in tk.stream(graph, refund(), **at)]
+
+    async with opened() as tk:
+        for work in (
+            tk.run(graph, refund(), **at),
+            streamed(tk),
+            tk.wait(graph, **at),
+            tk.pending(**at),
+            tk.withdraw(**at),
+            tk.answers([], **at),
+            tk.delete(graph, **at),
+        ):
+            with pytest.raises(GraphError, match=r"names no thread; .*str\(\.\.\.\)"):
+                await work
 
 
 async def asked(tk: Twokey) -> Item:

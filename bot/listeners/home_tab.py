@@ -64,6 +64,10 @@ async def show(ctx: ListenerContext, user: str) -> None:
                     return
         except (SlackError, StoreUnavailable) as error:
             logger.warning("home.unpublished user=%s why=%s", user, error)
+            if isinstance(error, SlackRefused):
+                return
+        # A person who opened it waits for it: it is tried with the tabs that are open.
+        ctx.home.changed.set()
 
 
 async def follow(ctx: ListenerContext) -> None:
@@ -153,8 +157,6 @@ async def _published(
         )
     except RateLimited as error:
         ctx.home.limits.refused(PUBLISH, "", error.retry_after_s)
-        if is_requested:
-            raise
         return False
     except SlackRefused as error:
         if error.error != "hash_conflict":

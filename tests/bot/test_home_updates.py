@@ -55,6 +55,18 @@ async def test_an_open_tab_shows_what_comes_and_what_goes(stack: Stack) -> None:
 
 
 @LOOKING
+@pytest.mark.parametrize("fault", ["rate_limit", "http_500", "no_json"])
+async def test_a_tab_that_slack_does_not_take_at_once_is_shown_without_another_click(
+    stack: Stack, fault: str
+) -> None:
+    stack.sandbox.faults.plan(fault, "views.publish", calls=2)
+    async with stack.running():
+        await stack.actor("U0ANA").open_home()
+
+        await shown(stack, "U0ANA", "Waiting for you: 0")
+
+
+@LOOKING
 async def test_nobody_is_published_a_tab_that_would_show_the_same(stack: Stack) -> None:
     async with stack.running():
         await home(stack, shows="Waiting for you: 0")

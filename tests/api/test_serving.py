@@ -6,7 +6,6 @@ import asyncio
 import json
 import socket
 import subprocess
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from pydantic import ValidationError
 from tests.api.api_stack import ApiStack, serving
 from tests.api.gateway_process import SECRET, environment, gateway_process
 from tests.conftest import eventually
+from tests.forked import Forked
 from tests.service.harness import ANA, RULES, ServiceHarness, claim_of
 from tests.store_secrets import SECRETS
 from twokey.gateway.api.serving import serving_api
@@ -50,15 +50,11 @@ NO_KEY = "tk_" + "0" * 16 + "_" + "0" * 64
 
 def twokey(folder: Path, store_url: str, *words: str) -> str:
     """Run a command of `twokey` beside the gateway."""
-    done = subprocess.run(
-        [sys.executable, "-m", "twokey", "--config", "twokey.yml", *words],
-        cwd=folder,
-        env=environment(store_url),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return done.stdout
+    env = environment(store_url)
+    run = Forked("twokey", "--config", "twokey.yml", *words, cwd=folder, env=env)
+    shown = run.stdout.read()
+    assert run.wait() == 0, shown
+    return shown
 
 
 @pytest.mark.slow

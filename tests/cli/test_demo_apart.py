@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.conftest import eventually
+from tests.forked import Forked
 from twokey.bot.ids import Action
 from twokey.cli.apart_processes import READY_S
 from twokey.cli.demo_apart import ApartContext, open_scene
@@ -26,16 +25,11 @@ ROOT = Path(__file__).parents[2]
 
 def played(script: str) -> list[dict[str, Any]]:
     """Return the events of a script of the demo."""
-    shown = subprocess.run(
-        [sys.executable, "-m", "twokey", "demo", "--script", script, "--json"],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
-        check=False,
-    )
-    assert shown.returncode == 0, shown.stdout + shown.stderr
-    return [json.loads(line) for line in shown.stdout.splitlines()]
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    run = Forked("twokey", "demo", "--script", script, "--json", cwd=ROOT, env=env)
+    shown = run.stdout.read()
+    assert run.wait() == 0, shown
+    return [json.loads(line) for line in shown.splitlines()]
 
 
 def told(events: list[dict[str, Any]]) -> list[tuple[str, Any, Any]]:

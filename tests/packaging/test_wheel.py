@@ -45,7 +45,7 @@ def run(
 def installed(what: str, place: Path, *others: str) -> Path:
     """Install into a new environment; return the folder of its programs.
 
-    By uv: it keeps what it downloaded, and there are ten environments to fill.
+    By uv: it keeps what it downloaded, and there are five environments to fill.
     """
     run([UV, "venv", "--quiet", "--python", sys.executable, place], ROOT)
     python = place / "bin/python"
@@ -177,11 +177,18 @@ def test_a_users_own_bot_and_gateway_are_theirs(serving: Path, home: Path) -> No
     assert "The policy is good" in shown.stdout
 
 
+@pytest.fixture(scope="session")
+def everything(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return installed(f"{wheel}[all]", tmp_path_factory.mktemp("all") / "venv")
+
+
 @pytest.mark.parametrize("extra", ["slack", "all"])
 def test_everything_can_be_started(
-    wheel: Path, tmp_path: Path, home: Path, extra: str
+    wheel: Path, tmp_path: Path, home: Path, everything: Path, extra: str
 ) -> None:
-    programs = installed(f"{wheel}[{extra}]", tmp_path / "venv")
+    programs = everything
+    if extra != "all":
+        programs = installed(f"{wheel}[{extra}]", tmp_path / "venv")
 
     shown = run([programs / "twokey", "--help"], home)
     told = run([programs / "twokey", "manifest"], home)
@@ -190,14 +197,13 @@ def test_everything_can_be_started(
     assert "oauth_config" in told.stdout
 
 
-def test_the_demo_needs_no_clone(wheel: Path, tmp_path: Path, home: Path) -> None:
-    programs = installed(f"{wheel}[all]", tmp_path / "venv")
+def test_the_demo_needs_no_clone(everything: Path, tmp_path: Path, home: Path) -> None:
     (empty := tmp_path / "empty").mkdir()
 
     for script, folder, said in (
         ("apart", empty, ""),
         ("approve", home, "'twokey run --sandbox' shows your own"),
     ):
-        played = run([programs / "twokey", "demo", "--script", script], folder)
+        played = run([everything / "twokey", "demo", "--script", script], folder)
         assert "ok=True" in played.stdout
         assert said in played.stderr

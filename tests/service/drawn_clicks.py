@@ -46,6 +46,7 @@ _WINDOW: dict[str, Any] = {
 }
 _PASSED_MS = [0, 1, 999, 1_001, 25_000, 31_000, 60_000, -2, -1]
 _CLAIMED_AFTER_MS = [1, 2, 5, 0, 1_999, 2_000, 9_999, 10_000, 10_001]
+_APART_MS = [1, -1, 9_999, -9_999, 10_001, -10_001]
 _ODD_NAMES = [
     "Ana",
     "José",
@@ -121,12 +122,14 @@ def policy(chance: random.Random, *, lowers: bool = False) -> str:
     return json.dumps(document)
 
 
-_PLAIN = """
-version: 1
-defaults: {tier: approve, expires_in: 1h, channel: C0APPROVALS, reviewers: support}
-roles: {support: {users: [U0ANA, U0BEN]}}
-tools: {process_refund: {tier: approve}}
-"""
+_PLAIN = json.dumps(
+    {
+        "version": 1,
+        "defaults": {"expires_in": "1h", "reviewers": "support"},
+        "roles": {"support": {"users": ["U0ANA", "U0BEN"]}},
+        "tools": {"process_refund": {"tier": "approve"}},
+    }
+)
 BEFORE = [
     "a call like it was approved",
     "a call like it was rejected",
@@ -210,9 +213,31 @@ def reviewer(chance: random.Random) -> Reviewer:
     )
 
 
-def drawn(seed: int) -> Drawn:
-    """Draw all of it; the same of the same number."""
-    chance = random.Random(seed)  # noqa: S311 - the same in each run
+PLAIN = Drawn(
+    opened_by=_PLAIN,
+    decided_by=_PLAIN,
+    amounts=(5,),
+    before=(),
+    meanwhile=(),
+    passed_ms=1_001,
+    apart_ms=0,
+    reviewer=person("U0ANA").with_(gesture=Gesture.BUTTON, membership_age_ms=1_234),
+    is_plain=True,
+    claimed_after_ms=5,
+    before_claim=(),
+)
+"""What is precomputed and goes as it was."""
+
+
+def drawn(number: int) -> Drawn:
+    """Draw all of it; the same of the same number.
+
+    In every other one a single thing differs from the plain case: what has to be
+    noticed is not hidden behind something else that is noticed first.
+    """
+    chance = random.Random(number)  # noqa: S311 - the same in each run
+    if number % 2:
+        return _with_one_thing(number // 2)
 
     def some(found: Sequence[str], often: float, most: int = 1) -> tuple[str, ...]:
         if chance.random() >= often:
@@ -228,7 +253,7 @@ def drawn(seed: int) -> Drawn:
         before=some(BEFORE, 1 / 3, 2),
         meanwhile=some(MEANWHILE, 1 / 5),
         passed_ms=chance.choice(_PASSED_MS),
-        apart_ms=chance.choice([0] * 12 + [1, -1, 9_999, -9_999, 10_001]),
+        apart_ms=chance.choice([0] * 12 + _APART_MS),
         reviewer=reviewer(chance),
         is_plain=chance.random() < 29 / 30,
         claimed_after_ms=chance.choice(_CLAIMED_AFTER_MS),
@@ -236,17 +261,15 @@ def drawn(seed: int) -> Drawn:
     )
 
 
-PLAIN = Drawn(
-    opened_by=_PLAIN,
-    decided_by=_PLAIN,
-    amounts=(5,),
-    before=(),
-    meanwhile=(),
-    passed_ms=1_001,
-    apart_ms=0,
-    reviewer=person("U0ANA").with_(gesture=Gesture.BUTTON, membership_age_ms=1_234),
-    is_plain=True,
-    claimed_after_ms=5,
-    before_claim=(),
-)
-"""What is precomputed and goes as it was."""
+def _with_one_thing(number: int) -> Drawn:
+    named: list[dict[str, Any]] = [
+        *[{"meanwhile": (one,)} for one in MEANWHILE],
+        *[{"before_claim": (one,)} for one in BEFORE_CLAIM],
+        *[{"before": (one,)} for one in BEFORE],
+        *[{"claimed_after_ms": one} for one in _CLAIMED_AFTER_MS],
+        *[{"passed_ms": one} for one in _PASSED_MS],
+        *[{"apart_ms": one} for one in _APART_MS],
+        # In time by the process alone.
+        {"passed_ms": -1, "apart_ms": 1},
+    ]
+    return PLAIN.with_(**named[number % len(named)])

@@ -235,6 +235,10 @@ async def played(store: Store, url: str, what: Drawn) -> World:
                 return found
 
             patch.setattr(Precomputation, "moment", moment)
-            await world.play()
+            try:
+                await world.play()
+            except AssertionError as error:
+                error.add_note(f"of {what!r}")
+                raise
     await store.conn.command("FLUSHALL")
     return world

@@ -8,8 +8,8 @@ from tests.service.drawn_clicks import PLAIN, drawn
 from tests.service.precomputed_world import played
 from twokey.gateway.store.store import Store
 
-GROUPS, OF_EACH = 4, 15
-"""How many worlds are played. More were when this was written: some thousand."""
+GROUPS, OF_EACH = 5, 20
+"""How many worlds are played. Some 1,000 others were when this was written."""
 
 ASKED_AGAIN = """
 version: 1

@@ -119,9 +119,9 @@ def _unusable(url: str, said: str) -> SettingsError:
     host = "" if _is_ambiguous(url) else urlsplit(url).hostname or "the local socket"
     return SettingsError(
         f"The checkpoints in Postgres{f' at {host!r}' if host else ''} cannot be used: "
-        f"{said}. Check host, user, password and database in 'checkpoints', that the "
-        "server is up, and that the database exists and the user may create tables in "
-        "it."
+        f"{said}. Check host, user, password (with '%40' for '@', for instance) and "
+        "database in 'checkpoints', that the server is up, and that the database "
+        "exists and the user may create tables in it."
     )
 
 
@@ -142,8 +142,5 @@ def _said(driver: Any, url: str, error: Exception) -> str:  # noqa: ANN401 - as 
         password = driver.conninfo.conninfo_to_dict(url).get("password")
         return text.replace(password, "***") if password else text
     if isinstance(error, driver.OperationalError | driver.ProgrammingError):
-        return (
-            "its host is not found, or the URL cannot be read (in a password, write "
-            "special characters like '%40' for '@')"
-        )
+        return "its host is not found, or the URL cannot be read"
     return type(error).__name__

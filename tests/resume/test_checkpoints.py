@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import secrets
 import sqlite3
 import struct
 import traceback
@@ -147,10 +148,11 @@ async def test_gateways_that_start_together_on_a_fresh_postgres_all_start(
         await eventually(none_is_locked)
 
 
+@pytest.mark.slow
 async def test_a_postgres_that_does_not_answer_is_named_without_its_password(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("twokey.gateway.resume.postgres._CONNECT_S", 0.2)
+    monkeypatch.setattr("twokey.gateway.resume.postgres._CONNECT_S", 5)
     with pytest.raises(SettingsError, match=r"at '127\.0\.0\.1'") as caught:
         async with open_checkpoints("postgresql://user:hunter2@127.0.0.1:1/twokey"):
             pass
@@ -158,10 +160,11 @@ async def test_a_postgres_that_does_not_answer_is_named_without_its_password(
     assert "Connection refused" in str(caught.value)
 
 
+@pytest.mark.slow
 async def test_a_missing_database_is_named_and_what_to_check(
     postgres: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("twokey.gateway.resume.postgres._CONNECT_S", 0.2)
+    monkeypatch.setattr("twokey.gateway.resume.postgres._CONNECT_S", 5)
     missing = urlsplit(postgres)._replace(path="/no_such_database").geturl()
 
     with pytest.raises(SettingsError, match='"no_such_database" does not exist'):
@@ -170,7 +173,7 @@ async def test_a_missing_database_is_named_and_what_to_check(
 
 
 async def test_a_user_that_may_create_no_tables_is_told_so(postgres: str) -> None:
-    fresh, name = fresh_database(postgres), f"reader_{os.getpid()}"
+    fresh, name = fresh_database(postgres), f"reader_{secrets.token_hex(6)}"
     with psycopg.connect(fresh, autocommit=True) as own:
         own.execute(SQL("CREATE ROLE {} LOGIN").format(Identifier(name)))
         own.execute("REVOKE CREATE ON SCHEMA public FROM PUBLIC")

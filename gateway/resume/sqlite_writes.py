@@ -71,7 +71,11 @@ class _Write:
         conn.execute("SAVEPOINT one")
         try:
             self.result = getattr(saver, self.method)(*self.given)
-        except Exception as error:  # noqa: BLE001 - its caller's, not the others'
+        except Exception as error:
+            if not conn.in_transaction:
+                # SQLite undid everything itself, as when the disk is full. There is no
+                # savepoint any more, and the error of a missing one would say nothing.
+                raise
             conn.execute("ROLLBACK TO one")
             self.error = error
         conn.execute("RELEASE one")

@@ -132,6 +132,30 @@ async def test_a_write_that_fails_leaves_nothing_and_takes_no_other_along(
         assert await written(saver, "t1") == [("a", 1), ("c", 4)]
 
 
+async def test_a_full_disk_is_named_to_all_whose_writes_it_undid(
+    tmp_path: Path,
+) -> None:
+    async with opened(tmp_path) as (saver, clone, _):
+        lease = lease_of("t1")
+        await known(clone, lease)
+        [pages] = await saver.conn.execute_fetchall("PRAGMA page_count")
+        await saver.conn.execute(f"PRAGMA max_page_count = {pages[0]}")
+
+        found = await asyncio.gather(
+            put(clone, lease, "a", [("messages", 1)]),
+            put(clone, lease, "b", [("messages", "x" * 100_000)]),
+            put(clone, lease, "c", [("messages", 3)]),
+            return_exceptions=True,
+        )
+
+        names = [getattr(one, "sqlite_errorname", one) for one in found]
+        assert names == ["SQLITE_FULL"] * 3
+        assert await written(saver, "t1") == []
+        await saver.conn.execute("PRAGMA max_page_count = 1000000")
+        await put(clone, lease, "a", [("messages", 1)])
+        assert await written(saver, "t1") == [("a", 1)]
+
+
 async def test_a_write_ends_without_the_caller_that_was_cancelled(
     tmp_path: Path,
 ) -> None:

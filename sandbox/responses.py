@@ -25,6 +25,8 @@ def respond(slack: FakeSlack, place: ResponseUrl, body: JsonObject) -> None:
             )
         except ApiError:
             return
+        if original.is_tombstone:
+            return
         if body.get("delete_original"):
             slack.workspace.drop_message(original)
         else:

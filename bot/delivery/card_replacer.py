@@ -87,6 +87,12 @@ class CardReplacer:
             await self.urls.forget(self.keys, *at)
             entry.may_have_url = False
             return None
+        if needs_people(record):
+            # Once a click: a deleted card with replies leaves a message that may have a
+            # permalink. It takes no click, so its next change is an update, which Slack
+            # refuses, and the card is posted anew.
+            await self.urls.forget(self.keys, *at)
+            entry.may_have_url = False
         shown = await publisher.record_shown(record, place, message, sent=place.sent)
         logger.info("card.replaced id=%s rev=%d", record.id, record.rev)
         return shown

@@ -15,6 +15,7 @@ from twokey.bot.listener_context import (
     UserFacingError,
     UserText,
 )
+from twokey.bot.listeners.ended_cards import redraw_ended
 from twokey.bot.payload import BlockAction
 from twokey.bot.text_types import label, template
 from twokey.gateway.approvals import quorum
@@ -121,6 +122,7 @@ async def verify_click(ctx: ListenerContext, clicked: Clicked, purpose: str) -> 
     """
     target = await verify_seal(ctx, sealed_value(ctx, clicked), purpose)
     await verify_place(ctx, clicked, target)
+    await redraw_ended(ctx, target.keys, target.approval)
     return await of_member(ctx, target)
 
 

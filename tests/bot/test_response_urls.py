@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
-from tests.bot.bot_stack import CHANNEL, Stack, has_button, says
+from tests.bot.bot_stack import CHANNEL, TEAM, Stack, has_button, says
 from tests.conftest import eventually
+from tests.service.harness import BEN
 from twokey.bot.ids import Action
 from twokey.bot.limits import RATES, UPDATE, Rate
 from twokey.bot.web import RateLimited, Slack, SlackNoResponse
+from twokey.gateway.approvals.decisions import Click, Edit
 from twokey.gateway.protocol.wire import Verdict
 from twokey.gateway.store.keys import RESPONSE_URL_MS
 from twokey.gateway.store.response_urls import USES
@@ -18,6 +20,7 @@ from twokey.sandbox import responses
 from twokey.sandbox.api_errors import ApiError
 from twokey.sandbox.fake_slack import FakeSlack
 from twokey.sandbox.json_types import JsonObject
+from twokey.sandbox.messages import remove
 from twokey.sandbox.response_urls import LIFE_S, POSTS, ResponseUrl, ResponseUrls
 
 
@@ -267,6 +270,45 @@ async def test_a_deleted_card_that_still_needs_people_is_posted_anew(
         assert (await stack.drawn(verdict)).ts == anew["ts"]
         await stack.actor("U0CHLOE").click(CHANNEL, str(anew["ts"]), Action.APPROVE)
         await stack.card(verdict, is_settled)
+
+
+async def test_a_deleted_card_with_replies_that_needs_people_is_posted_anew(
+    stack: Stack,
+) -> None:
+    async with stack.running():
+        (verdict,) = await stack.submit(("wire_money", {}))
+        card = await stack.card(verdict)
+        ts = str(card["ts"])
+        await stack.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE)
+        await stack.card(verdict, says("1 of 2"))
+        await stack.drawn(verdict)
+        await eventually(lambda: has_notes(stack, card))
+        slack = stack.sandbox.control.slack
+        assert remove(slack, slack.workspace.messages[CHANNEL][ts]), "has replies"
+        await edited_by_ben(stack, verdict)
+
+        anew = await stack.card(verdict, lambda m: m["ts"] != ts)
+
+        await stack.actor("U0CHLOE").click(CHANNEL, str(anew["ts"]), Action.APPROVE)
+        await stack.card(verdict, is_settled)
+
+
+async def has_notes(stack: Stack, card: JsonObject) -> bool:
+    return bool(await stack.notes(card))
+
+
+async def edited_by_ben(stack: Stack, verdict: Verdict) -> None:
+    """Let Ben change the arguments without a click on the card."""
+    approval = await stack.approval(verdict)
+    click = Click(
+        approval=approval.id,
+        index=0,
+        version=approval.version,
+        action_hash=approval.items[0].action_hash,
+    )
+    ben = BEN.with_(team=TEAM, usergroups=frozenset({"S0SUPPORT"}))
+    outcome = await stack.reviews.decide(click, Edit(args={"amount": 1}), ben)
+    assert outcome.kind == "voted"
 
 
 async def test_whether_a_settled_card_is_there_is_not_asked(stack: Stack) -> None:

@@ -254,6 +254,34 @@ async def test_without_a_fallback_the_card_is_brought_up_to_date_when_it_can_be(
     assert not await is_missed(stack, verdict)
 
 
+async def test_a_card_whose_approval_ended_in_a_closed_channel_is_drawn_by_a_click(
+    stack: Stack,
+) -> None:
+    async with stack.running():
+        verdict = await stack.refund()
+        card = await stack.card(verdict)
+        await nothing_is_left(stack)
+        stack.sandbox.control.archive(CHANNEL)
+        await expire(stack, await stack.approval(verdict))
+        await stack.sweeper.sweep()
+        await stack.actor("U0DAN").message_with(
+            "D0DAN", says("cannot be brought up to date")
+        )
+        await nothing_is_left(stack)
+        stack.sandbox.control.unarchive(CHANNEL)
+
+        await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
+
+        await stack.told("U0ANA", "This expired")
+        shown = await stack.card(verdict, lambda m: not has_button(m, Action.APPROVE))
+        assert shown["ts"] == card["ts"]
+
+        async def is_let_go() -> bool:
+            return not await is_missed(stack, verdict)
+
+        await eventually(is_let_go)
+
+
 async def vote(stack: Stack, verdict: Verdict) -> None:
     """Let Ana be the first of two."""
     approval = await stack.approval(verdict)

@@ -126,6 +126,20 @@ OUTAGES_TABLE = (
         "tests/bot/test_response_urls.py",
     ),
     Mutant(
+        "a deleted card with replies that needs people is noticed",
+        "bot/delivery/card_replacer.py",
+        "        if needs_people(record):\n            # Once",
+        "        if False:\n            # Once",
+        "tests/bot/test_response_urls.py",
+    ),
+    Mutant(
+        "a card whose approval ended in a closed channel is drawn by a click",
+        "bot/listeners/verify_click.py",
+        "    await redraw_ended(ctx, target.keys, target.approval)\n",
+        "    _ = redraw_ended\n",
+        "tests/bot/test_undelivered.py",
+    ),
+    Mutant(
         "an outage is logged once where approvals are read ahead",
         "gateway/service/reading_ahead.py",
         "                if not is_away:\n",

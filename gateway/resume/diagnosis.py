@@ -22,7 +22,12 @@ from twokey.gateway.errors import (
     TwokeyError,
 )
 from twokey.gateway.resume.classification import AtBreakpoint, ThreadHalted, is_final
-from twokey.gateway.resume.known_errors import ErrorKind, kind_of_error, status_of
+from twokey.gateway.resume.known_errors import (
+    ErrorKind,
+    attribute,
+    kind_of_error,
+    status_of,
+)
 from twokey.gateway.resume.retry_after import retry_after_s
 
 CAN_PASS = frozenset(
@@ -169,11 +174,15 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,60}", re.ASCII)
 
 
 def name_of(error: BaseException) -> str:
-    """Return an error's class, and the HTTP status that it carries."""
+    """Return an error's class, and the HTTP status or code of SQLite it carries."""
     kind = type(error)
     root = kind.__module__.partition(".")[0]
     name = kind.__name__ if _NAME.fullmatch(kind.__name__) else "an error"
     is_named = root != "builtins" and _NAME.fullmatch(root)
     status = status_of(error)
     shown = f"{root}.{name}" if is_named else name
+    if root == "sqlite3":
+        # Its one class stands for a lock, a full disk and much else.
+        code = attribute(error, "sqlite_errorname")
+        return f"{shown}, {code}" if isinstance(code, str) else shown
     return f"{shown}, HTTP {status}" if status else shown

@@ -202,12 +202,18 @@ _LIBRARIES: Mapping[tuple[str, str], ErrorKind] = {
 """First part of the module ("*": any) and class; the most derived class counts."""
 
 
+_SQLITE: Mapping[object, ErrorKind] = {
+    "SQLITE_ERROR": ErrorKind.CODE,  # wrong SQL
+    "SQLITE_FULL": ErrorKind.MACHINE,
+}
+"""The codes of SQLite that stand for neither a lock nor a disk that fails."""
+
+
 def _by_library(error: BaseException) -> ErrorKind | None:
     for root, name in _names(error):
         if (root, name) == ("sqlite3", "OperationalError"):
-            # Its generic code stands for wrong SQL; the others for a lock or the disk.
-            is_sql = attribute(error, "sqlite_errorname") == "SQLITE_ERROR"
-            return ErrorKind.CODE if is_sql else ErrorKind.DATABASE
+            code = attribute(error, "sqlite_errorname")
+            return _SQLITE.get(code, ErrorKind.DATABASE)
         found = _LIBRARIES.get((root, name)) or _LIBRARIES.get(("*", name))
         if found is not None:
             return found

@@ -6,6 +6,7 @@ import errno
 import socket
 import sqlite3
 import ssl
+from contextlib import closing
 from types import SimpleNamespace
 from typing import Any
 
@@ -235,3 +236,20 @@ def test_a_class_that_is_named_like_markup_is_not_named() -> None:
 def test_our_own_sentences_are_told() -> None:
     assert diagnose(GraphError("Use another one.")).reason == "Use another one."
     assert diagnose(StateUnknown("It is down.")).kind is ErrorKind.STATE
+
+
+def test_a_full_disk_is_told_from_a_database_that_is_locked() -> None:
+    memory = sqlite3.connect(":memory:")
+    memory.execute("PRAGMA max_page_count = 2")
+    memory.execute("CREATE TABLE one (value)")
+    with closing(memory), pytest.raises(sqlite3.OperationalError) as full:
+        memory.execute("INSERT INTO one VALUES (?)", ("x" * 100_000,))
+
+    found = diagnose(full.value)
+
+    assert found.kind is ErrorKind.MACHINE
+    assert found.can_pass
+    assert found.reason == (
+        "The agent's machine has too little of something left "
+        "(sqlite3.OperationalError, SQLITE_FULL)."
+    )

@@ -122,6 +122,18 @@ def agent_answer(text: str) -> Message:
     )
 
 
+def no_answer() -> Message:
+    """Return what is said of a run that ended without words.
+
+    A model may end with nothing, or with a call so broken that nobody can read it.
+    """
+    sentence = template(
+        "The agent ended without an answer. Write to it here to ask what it did, or to "
+        "go on."
+    )
+    return Message((section(sentence),), "The agent ended without an answer.")
+
+
 def unshown_answer() -> Message:
     """Return what stands in place of an agent's answer that Slack does not take."""
     sentence = template(

@@ -36,6 +36,7 @@ from twokey.bot.cards.reminders import (
 )
 from twokey.bot.cards.reply_texts import (
     agent_answer,
+    no_answer,
     run_failed,
     shortened,
     unshown_answer,
@@ -333,8 +334,8 @@ def _without_card(
         case EventName.RUN_STARTED if is_last:
             text = "The agent is working on it."
             return Message((section(template("⏳ I am working on it.")),), text)
-        case EventName.RUN_FINISHED if event.data.get("text"):
-            return unshown_answer() if is_plain else agent_answer(event.data["text"])
+        case EventName.RUN_FINISHED if "text" in event.data:
+            return _last_words(event.data["text"], is_plain=is_plain)
         case EventName.RUN_ASKED | EventName.RUN_UNANSWERED:
             return question_message(event)
         case EventName.RUN_FAILED:
@@ -343,3 +344,10 @@ def _without_card(
             return _channel_message(event, command, is_plain=is_plain)
         case _:
             return None
+
+
+def _last_words(text: str, *, is_plain: bool) -> Message:
+    # Silence would leave "I am working on it" as the last that people read.
+    if not text:
+        return no_answer()
+    return unshown_answer() if is_plain else agent_answer(text)

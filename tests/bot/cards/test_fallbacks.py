@@ -99,6 +99,7 @@ def messages() -> list[Message]:
         many_ran([ran, ran]),
         report_line(reported),
         reply_texts.agent_answer("Done."),
+        reply_texts.no_answer(),
         reply_texts.run_failed(),
         reply_texts.corrupt_record("ap_s0_1"),
     ]

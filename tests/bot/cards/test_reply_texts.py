@@ -17,6 +17,7 @@ from tests.bot.samples import (
 )
 from tests.bot.strategies import CANARY, hostile
 from twokey.bot.cards.reply_texts import agent_answer, outcome_text, run_failed
+from twokey.bot.delivery.event_messages import message_without_card
 from twokey.bot.listener_context import to_mrkdwn
 from twokey.bot.listeners.batch_decision import batch_reply
 from twokey.bot.text_types import Label
@@ -34,6 +35,7 @@ from twokey.gateway.approvals.decisions import (
     Unknown,
     Voted,
 )
+from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.approvals.record import DecisionRecord
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.verbs import Verb
@@ -192,3 +194,21 @@ def test_the_call_that_stopped_a_batch_decision_is_named() -> None:
     stale = said(BatchRefused(index=0, refusal=Stale(state=ItemState.REJECTED)))
     assert stale.startswith("Nothing was recorded, because of call 1. This is already")
     assert said(forbidden) == "The policy does not allow that."
+
+
+@pytest.mark.parametrize("is_plain", [False, True])
+def test_a_run_that_ends_without_words_is_told_as_well(*, is_plain: bool) -> None:
+    ended = Event(
+        name=EventName.RUN_FINISHED,
+        tenant="default",
+        agent="support",
+        thread="t1",
+        data={"text": ""},
+    )
+
+    found = message_without_card(
+        ended, command="/twokey", is_last=True, is_plain=is_plain
+    )
+
+    assert found
+    assert "ended without an answer" in str(found.blocks)

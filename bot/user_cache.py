@@ -163,6 +163,10 @@ class UserCache:
         # Not an empty group, which would refuse all its members.
         if not isinstance(users, list):
             raise SlackNoResponse(GROUP_USERS, "an answer without users")
+        if not users:
+            # Its cards are posted and nobody in it can decide them, which no click and
+            # no refusal of Slack would tell.
+            logger.warning("user_group.empty group=%s", group)
         return frozenset(str(user) for user in cast("list[object]", users))
 
 

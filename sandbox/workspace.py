@@ -106,10 +106,11 @@ class Workspace:
 
     def direct_message(self, user_id: str) -> Channel:
         """Return the channel between a person and the bot, made when first needed."""
-        for channel in self.channels.values():
-            if channel.peer == user_id:
-                return channel
         bot = self.app.bot_user
+        for channel in self.channels.values():
+            # One with the bot of an earlier installation is another conversation.
+            if channel.peer == user_id and bot in channel.members:
+                return channel
         channel_id = f"D{user_id[1:]}"
         while channel_id in self.channels:  # of W0ANA, where U0ANA has one
             channel_id += "0"

@@ -251,6 +251,25 @@ async def test_a_group_that_does_not_exist_has_nobody_in_it() -> None:
         assert (reviewer.usergroups, reviewer.unknown_groups) == (MINE, NONE)
 
 
+@pytest.mark.parametrize("is_disabled", [False, True])
+async def test_a_group_that_nobody_is_in_any_more_is_logged(
+    caplog: pytest.LogCaptureFixture, *, is_disabled: bool
+) -> None:
+    async with opened() as ctx:
+        if is_disabled:
+            ctx.sandbox.control.disable_group(SUPPORT)
+        else:
+            ctx.sandbox.control.set_group(SUPPORT, [])
+
+        reviewer = await ctx.reviewers.resolve(
+            "U0ANA", user_team=TEAM, groups=[SUPPORT]
+        )
+
+    assert (reviewer.usergroups, reviewer.unknown_groups) == (NONE, NONE)
+    why = "unknown" if is_disabled else "empty"
+    assert f"user_group.{why} group={SUPPORT}" in caplog.text
+
+
 @pytest.mark.parametrize("method", ["users.info", "usergroups.users.list"])
 @pytest.mark.parametrize("fault", ["malformed", "no_json", "refuse"])
 async def test_an_answer_without_the_answer_means_nobody_is_known(

@@ -15,9 +15,9 @@ from twokey.agent import (
     auto_approved,
     interrupts,
     messages,
+    model_answers,
     nesting,
     not_run,
-    prepared_calls,
     question_tool,
     rechecks,
     result_codec,
@@ -232,7 +232,7 @@ class Caller:
             hints = turns.submitted_hints(state)
             # The kept ones: a generated default would differ now, and make other calls.
             kept = turns.submitted_canonical(state)
-            ready = prepared_calls.prepare_calls(calls, self.tools, kept)
+            ready = model_answers.prepare_answer(message, calls, self.tools, kept)
             says = str(message.text)
             note = await self.submit(
                 ref, calls, says, hints, ready=ready, is_repeated=True

@@ -303,7 +303,7 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
         if ref is None:
             note = turns.TurnDraft(calls).deny_all(message_id, turns.NO_THREAD)
         else:
-            ready = prepared_calls.prepare_calls(calls, self._tools)
+            ready = model_answers.prepare_answer(turn.message, calls, self._tools)
             seen = HintContext(turn.state, request.runtime, self._tools)
             note = await self._caller(shell).submit(
                 ref,

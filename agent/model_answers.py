@@ -11,6 +11,20 @@ from langchain.agents.middleware.types import AgentState, ModelResponse
 from langchain_core.messages import AIMessage, AnyMessage, ToolCall
 
 from twokey.agent import turns
+from twokey.agent.prepared_calls import (
+    NO_KEPT,
+    CanonicalArgs,
+    PreparedCall,
+    Toolbox,
+    prepare_calls,
+)
+
+CUT_OFF = (
+    "Your answer reached its token limit within or after this call, so its arguments "
+    "may be cut off. It did not run and nobody was asked. Make the call again, in a "
+    "shorter answer."
+)
+_LIMITS = frozenset({"length", "max_tokens", "max_output_tokens"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,3 +80,32 @@ def with_message_ids(answer: ModelResponse[Any]) -> ModelResponse[Any]:
         for message in answer.result
     ]
     return replace(answer, result=result)
+
+
+def prepare_answer(
+    message: AIMessage,
+    calls: Sequence[ToolCall],
+    tools: Toolbox,
+    kept: Mapping[str, CanonicalArgs] = NO_KEPT,
+) -> Mapping[str, PreparedCall]:
+    """Prepare the open calls of a message; one that was cut off has a problem.
+
+    LangChain completes the JSON of a streamed call that breaks off: of an amount of
+    899, an amount of 8 may be left. Calls are written one after the other, so those
+    before the last one are whole.
+    """
+    ready = prepare_calls(calls, tools, kept)
+    last = message.tool_calls[-1]["id"] or ""
+    if not _is_cut_off(message) or last not in ready:
+        return ready
+    return {**ready, last: replace(ready[last], problem=CUT_OFF)}
+
+
+def _is_cut_off(message: AIMessage) -> bool:
+    about = cast("Mapping[str, object]", message.response_metadata)
+    details = about.get("incomplete_details")
+    if isinstance(details, Mapping):  # OpenAI's responses
+        about = {**about, **cast("Mapping[str, object]", details)}
+    # OpenAI and Gemini, Anthropic, Bedrock, Ollama, OpenAI's responses.
+    names = ("finish_reason", "stop_reason", "stopReason", "done_reason", "reason")
+    return any(str(about.get(name)).lower() in _LIMITS for name in names)

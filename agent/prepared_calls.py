@@ -112,12 +112,13 @@ class PreparedCall:
 
 
 NO_CALLS: Mapping[str, PreparedCall] = MappingProxyType({})
+NO_KEPT: Mapping[str, CanonicalArgs] = MappingProxyType({})
 
 
 def prepare_calls(
     calls: Sequence[ToolCall],
     tools: Toolbox,
-    kept: Mapping[str, CanonicalArgs] = MappingProxyType({}),
+    kept: Mapping[str, CanonicalArgs] = NO_KEPT,
 ) -> dict[str, PreparedCall]:
     """Return the calls of a message by their ids, prepared; bad JSON is left out.
 

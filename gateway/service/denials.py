@@ -24,7 +24,9 @@ NAMELESS = (
     "with the tool's name."
 )
 
-MISFIT = "The arguments do not fit the tool, or there is no such tool."
+MISFIT = (
+    "The arguments do not fit the tool or may be cut off, or there is no such tool."
+)
 """Said on a card and in the audit; what exactly is wrong is told to the model."""
 
 
@@ -142,6 +144,6 @@ def _repeated(rejection: Rejection) -> str:
     because = f" and said: {reason!r}" if reason else " without a reason"
     return (
         f"{rejection.by} rejected exactly this call earlier in this conversation"
-        f"{because}. Nobody is asked again. Change what was wrong with it, or go on "
+        f"{because}. Nobody was asked again. Change what was wrong with it, or go on "
         "without it."
     )

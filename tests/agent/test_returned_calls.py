@@ -10,7 +10,13 @@ import pytest
 from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariableType] - its overloads name generics without parameters
 from langchain.agents.middleware import AgentMiddleware
 from langchain.agents.middleware.types import ToolCallRequest
-from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
+from langchain_core.messages import (
+    AIMessage,
+    AIMessageChunk,
+    BaseMessage,
+    ToolMessage,
+)
+from langchain_core.messages.tool import tool_call_chunk
 from langchain_core.tools import BaseTool, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from typing_extensions import override
@@ -66,6 +72,38 @@ async def events(harness: ServiceHarness) -> list[tuple[str, str]]:
     keys = harness.store.keys_of_tenant("default")
     rows = await audit_entries(harness.store.conn, keys)
     return [(row.name, row.reason) for row in rows]
+
+
+@pytest.mark.parametrize(
+    "about",
+    [
+        {"finish_reason": "length"},
+        {"finish_reason": "MAX_TOKENS"},
+        {"stop_reason": "max_tokens"},
+        {"incomplete_details": {"reason": "max_output_tokens"}},
+    ],
+)
+async def test_a_call_that_the_token_limit_cut_off_does_not_run_or_ask(
+    runner: Runner, memory: InMemorySaver, effects: Effects, about: dict[str, Any]
+) -> None:
+    chunks = [
+        tool_call_chunk(name="look_up", args=args, id=f"c{index}", index=index)
+        for index, args in enumerate(('{"query": "whole"}', '{"query": "cut o'))
+    ]
+    # As LangChain reads what was streamed: the second call looks whole.
+    answer = AIMessageChunk(content="", tool_call_chunks=chunks)
+    assert answer.tool_calls[1]["args"] == {"query": "cut o"}
+    graph = build(
+        FakeGateway(FREE),
+        effects.tools(),
+        AIMessage("", tool_calls=answer.tool_calls, response_metadata=about),
+        saver=memory,
+    )
+
+    end = await runner.say(graph, "look")
+
+    assert effects.looked == ["whole"]
+    assert "token limit" in by_call(end)["c1"].text
 
 
 REFUSED: list[tuple[tuple[str, dict[str, Any], str], str]] = [

@@ -18,7 +18,8 @@ of an hour is enough for the keys.
 
 What has ended is kept for a month, in which everything would grow. No setting shortens
 that, so this does, from outside: what has a lifetime of ten minutes or more gets one of
-a minute. The audit log keeps a minute, by the setting of its own.
+a minute, and messages that are to be redacted are looked at a minute after that. The
+audit log keeps a minute, by the setting of its own.
 
 What no hour shows: that a lifetime of 30 days really ends after 30 days (tests compare
 each key's lifetime with what needs it, `tests.lifetimes`); what members of a key that
@@ -43,6 +44,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import cast
 
 from bench.growth import Judgement, Sample, judge, kind_of
 from bench.held import contents, lifetimes, open_files, resident_kb
@@ -67,6 +69,9 @@ from twokey.gateway.store.durability import server_info
 from twokey.gateway.store.freezes import FreezeScope, ScopeKind
 from twokey.gateway.store.keys import LEASE_MS
 from twokey.sandbox.client import UserActionFailed
+
+_TO_REDACT = "messages_due"
+"""The kind of key with what is looked at only a month after it was posted."""
 
 _LONG_MS = 10 * 60 * 1000
 """Shorter lifetimes are those of leases and waits, which stay as they are."""
@@ -173,6 +178,17 @@ class Load:
         ]
         for at in range(0, len(old), 500):
             await conn.transaction(*old[at : at + 500])
+        for name in [one for one, _ in names if kind_of(one) == _TO_REDACT]:
+            await self._let_look(name)
+
+    async def _let_look(self, due: str) -> None:
+        """Let messages be looked at soon, when nothing is left of their approvals."""
+        conn = self.everything.store.conn
+        at_ms = await conn.now_ms(due) + 2 * self.kept_s * 1000
+        found = await conn.command("ZRANGEBYSCORE", due, f"({at_ms}", "+inf")
+        if late := cast("list[bytes]", found):
+            pairs = [word for member in late for word in (at_ms, member)]
+            await conn.command("ZADD", due, "XX", *pairs)
 
     async def _edited(self, approval: Approval) -> bool:
         policy = load_policy(self.everything.policy, "policy.yml")

@@ -9,8 +9,8 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 LOCK ?= yes
 
 # How many processes share the tests. They wait for servers, browsers and timers half of
-# the time, so there are three for two processors.
-JOBS ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 2) * 3 // 2)' \
+# the time, so there are two for each processor.
+JOBS ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) * 2)' \
 	2>/dev/null || echo 2)
 PARALLEL := -n $(JOBS) --dist loadgroup
 

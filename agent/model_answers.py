@@ -21,8 +21,7 @@ from twokey.agent.prepared_calls import (
 
 CUT_OFF = (
     "Your answer reached its token limit within or after this call, so its arguments "
-    "may be cut off. It did not run and nobody was asked. Make the call again, in a "
-    "shorter answer."
+    "may be cut off, and it did not run. Make the call again, in a shorter answer."
 )
 _LIMITS = frozenset({"length", "max_tokens", "max_output_tokens"})
 

@@ -14,7 +14,7 @@ It ends with 1 when one of them leaves the band of the first quarter or rises fo
 certain (`growth.judge`), and with 2 when none does but the run was too short for some:
 a kind of key is judged by the samples from after its lifetime, the memory of processes
 by those from after the first quarter of the run, in which their caches fill. A quarter
-of an hour is enough for the keys.
+of an hour is enough for all keys but the outbox, which is still filling then.
 
 What has ended is kept for a month, in which everything would grow. No setting shortens
 that, so this does, from outside: what has a lifetime of ten minutes or more gets one of

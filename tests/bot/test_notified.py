@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.approvals.builders import click_on
 from tests.bot.bot_stack import CHANNEL, POLICY, TEAM, Stack, says
 from tests.bot.test_publisher import calls, nothing_is_left
 from tests.conftest import eventually
@@ -14,11 +15,9 @@ from twokey.bot.ids import Action
 from twokey.gateway.approvals.decisions import (
     AccountKind,
     Approve,
-    Click,
     Edit,
     Reviewer,
 )
-from twokey.gateway.approvals.record import Approval
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.protocol.wire import ClaimRequest, TurnRef, Verdict
 from twokey.gateway.service.reviews import ReviewService
@@ -52,15 +51,6 @@ def ana() -> Reviewer:
     groups = frozenset({"S0SUPPORT"})
     return Reviewer(
         team=TEAM, user="U0ANA", account=AccountKind.MEMBER, usergroups=groups
-    )
-
-
-def click_on(approval: Approval) -> Click:
-    return Click(
-        approval=approval.id,
-        index=0,
-        version=approval.version,
-        action_hash=approval.items[0].action_hash,
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from tests.approvals.builders import click_on
 from tests.bot.bot_stack import CHANNEL, TEAM, Stack, has_button, says
 from tests.bot.test_publisher import POST, nothing_is_left
 from tests.conftest import eventually
@@ -17,7 +18,7 @@ from twokey.bot.ids import Action
 from twokey.bot.listeners.verify_click import is_usable_copy
 from twokey.bot.payload import BlockAction
 from twokey.bot.web import Slack
-from twokey.gateway.approvals.decisions import Approve, Click
+from twokey.gateway.approvals.decisions import Approve
 from twokey.gateway.errors import StoreUnavailable
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.store.cards import CardPlace, CardStore
@@ -106,12 +107,7 @@ async def late_update(stack: Stack, older: CardPlace, card: Any) -> None:
 
 async def vote(stack: Stack, verdict: Any) -> None:
     approval = await stack.approval(verdict)
-    click = Click(
-        approval=approval.id,
-        index=0,
-        version=approval.version,
-        action_hash=approval.items[0].action_hash,
-    )
+    click = click_on(approval)
     ana = ANA.with_(team=TEAM, usergroups=frozenset({"S0SUPPORT"}))
     outcome = await stack.reviews.decide(click, Approve(), ana)
     assert outcome.kind == "voted"

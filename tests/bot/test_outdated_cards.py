@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 import aiohttp
 import pytest
 
+from tests.approvals.builders import click_on
 from tests.bot.bot_stack import CHANNEL, POLICY, TEAM, Stack, has_button, says
 from tests.bot.tampering import expire
 from tests.bot.test_publisher import UPDATE, calls, nothing_is_left
@@ -14,7 +15,7 @@ from tests.conftest import eventually
 from twokey.bot.delivery import publishers
 from twokey.bot.ids import Action
 from twokey.bot.web import Slack
-from twokey.gateway.approvals.decisions import AccountKind, Click, Reject, Reviewer
+from twokey.gateway.approvals.decisions import AccountKind, Reject, Reviewer
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.wire import Verdict
@@ -64,12 +65,7 @@ async def state(stack: Stack, verdict: Verdict) -> ItemState:
 
 async def rejected(stack: Stack, verdict: Verdict) -> None:
     approval = await stack.approval(verdict)
-    click = Click(
-        approval=approval.id,
-        index=0,
-        version=approval.version,
-        action_hash=approval.items[0].action_hash,
-    )
+    click = click_on(approval)
     outcome = await stack.reviews.decide(click, Reject(reason="no"), BEN)
     assert outcome.kind == "decided"
 

@@ -11,6 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from tests.approvals.builders import click_on
 from tests.bot.bot_stack import CHANNEL, TEAM, Stack, has_button
 from tests.conftest import eventually
 from tests.lifetimes import lose_records
@@ -27,7 +28,7 @@ from twokey.bot.delivery.queue_sender import QueueSender
 from twokey.bot.ids import Action
 from twokey.bot.limits import Limits
 from twokey.bot.web import Slack, SlackNoResponse
-from twokey.gateway.approvals.decisions import Click, Reject
+from twokey.gateway.approvals.decisions import Reject
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.errors import StoreUnavailable
 from twokey.gateway.store.outbox import Outbox
@@ -106,12 +107,7 @@ async def test_a_line_of_history_that_is_refused_is_dropped(
         await stack.card(verdict)
         approval = await stack.approval(verdict)
         stack.sandbox.faults.plan("rate_limit", "chat.postMessage", seconds=1)
-        click = Click(
-            approval=approval.id,
-            index=0,
-            version=approval.version,
-            action_hash=approval.items[0].action_hash,
-        )
+        click = click_on(approval)
         ana = ANA.with_(team=TEAM, usergroups=frozenset({"S0SUPPORT"}))
         await stack.reviews.decide(click, Reject(reason="no"), ana)
         await stack.card(verdict, lambda m: not has_button(m, Action.APPROVE))
@@ -248,12 +244,7 @@ async def test_a_card_without_a_response_is_given_up_when_its_approval_is_over(
         await stack.card(verdict)
         monkeypatch.setattr(CardPublisher, "update_card", silent)
         approval = await stack.approval(verdict)
-        click = Click(
-            approval=approval.id,
-            index=0,
-            version=approval.version,
-            action_hash=approval.items[0].action_hash,
-        )
+        click = click_on(approval)
         ana = ANA.with_(team=TEAM, usergroups=frozenset({"S0SUPPORT"}))
         await stack.reviews.decide(click, Reject(reason="no"), ana)
 

@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
+from tests.approvals.builders import click_on
 from tests.bot.bot_stack import CHANNEL, TEAM, Stack, has_button, says
 from tests.conftest import eventually
 from tests.service.harness import BEN
 from twokey.bot.ids import Action
 from twokey.bot.limits import RATES, UPDATE, Rate
 from twokey.bot.web import RateLimited, Slack, SlackNoResponse
-from twokey.gateway.approvals.decisions import Click, Edit
+from twokey.gateway.approvals.decisions import Edit
 from twokey.gateway.protocol.wire import Verdict
 from twokey.gateway.store.keys import RESPONSE_URL_MS
 from twokey.gateway.store.response_urls import USES
@@ -300,12 +301,7 @@ async def has_notes(stack: Stack, card: JsonObject) -> bool:
 async def edited_by_ben(stack: Stack, verdict: Verdict) -> None:
     """Let Ben change the arguments without a click on the card."""
     approval = await stack.approval(verdict)
-    click = Click(
-        approval=approval.id,
-        index=0,
-        version=approval.version,
-        action_hash=approval.items[0].action_hash,
-    )
+    click = click_on(approval)
     ben = BEN.with_(team=TEAM, usergroups=frozenset({"S0SUPPORT"}))
     outcome = await stack.reviews.decide(click, Edit(args={"amount": 1}), ben)
     assert outcome.kind == "voted"

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.approvals.builders import click_on
 from tests.bot.bot_stack import CHANNEL, REFUND, TEAM, Stack, has_button, says
 from tests.bot.tampering import expire
 from tests.bot.test_publisher import POST, calls, nothing_is_left
@@ -14,7 +15,7 @@ from tests.service.harness import ANA
 from twokey.bot.cards.undelivered import undelivered
 from twokey.bot.ids import Action
 from twokey.cli.stack import bot_config
-from twokey.gateway.approvals.decisions import Approve, Click, Reject
+from twokey.gateway.approvals.decisions import Approve, Reject
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.approvals.record import Origin
 from twokey.gateway.config import Settings
@@ -47,12 +48,7 @@ async def told_of(stack: Stack, words: str) -> list[JsonObject]:
 async def decided(stack: Stack, verdict: Verdict, how: Approve | Reject) -> None:
     """Let Ana decide as from the Home tab: without a card."""
     approval = await stack.approval(verdict)
-    click = Click(
-        approval=approval.id,
-        index=0,
-        version=approval.version,
-        action_hash=approval.items[0].action_hash,
-    )
+    click = click_on(approval)
     ana = ANA.with_(team=TEAM, usergroups=frozenset({"S0SUPPORT"}))
     outcome = await stack.reviews.decide(click, how, ana)
     assert outcome.kind == "decided"
@@ -285,12 +281,7 @@ async def test_a_card_whose_approval_ended_in_a_closed_channel_is_drawn_by_a_cli
 async def vote(stack: Stack, verdict: Verdict) -> None:
     """Let Ana be the first of two."""
     approval = await stack.approval(verdict)
-    click = Click(
-        approval=approval.id,
-        index=0,
-        version=approval.version,
-        action_hash=approval.items[0].action_hash,
-    )
+    click = click_on(approval)
     ana = ANA.with_(team=TEAM, usergroups=frozenset({"S0SUPPORT"}))
     outcome = await stack.reviews.decide(click, Approve(), ana)
     assert outcome.kind == "voted"

@@ -8,6 +8,7 @@ from functools import partial
 
 import pytest
 
+from tests.approvals.builders import click_on
 from tests.bot.bot_stack import CHANNEL, POLICY, TEAM, Stack, says
 from tests.bot.tampering import click_with
 from tests.conftest import eventually
@@ -454,12 +455,7 @@ async def test_a_card_is_precomputed_by_itself_a_moment_after_it_was_drawn(
 async def clicked(stack: Stack, verdict: Verdict) -> Click:
     """Return a click on a call as it stands now."""
     approval = await stack.approval(verdict)
-    return Click(
-        approval=approval.id,
-        index=0,
-        version=approval.version,
-        action_hash=approval.items[0].action_hash,
-    )
+    return click_on(approval)
 
 
 async def is_precomputed(stack: Stack, seen: Click) -> bool:

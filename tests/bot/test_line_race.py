@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from tests.approvals.builders import click_on
 from tests.bot.bot_stack import Stack, says
-from tests.bot.test_notified import ana, click_on
+from tests.bot.test_notified import ana
 from tests.conftest import eventually
 from twokey.bot.delivery.card_updater import CardUpdater
 from twokey.gateway.approvals.decisions import Approve

@@ -8,8 +8,9 @@ from typing import Any, cast
 
 import pytest
 
+from tests.approvals.builders import click_on
 from tests.bot.bot_stack import CHANNEL, POLICY, Stack
-from tests.bot.test_notified import ana, click_on
+from tests.bot.test_notified import ana
 from tests.conftest import eventually
 from twokey.bot.limits import POST, UPDATE
 from twokey.gateway.approvals.decisions import Approve

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.approvals.builders import click_on
 from tests.bot.bot_stack import (
     CHANNEL,
     POLICY,
@@ -18,7 +19,7 @@ from tests.bot.bot_stack import (
     says,
 )
 from tests.bot.listeners.test_time import ring
-from tests.bot.test_notified import PLAIN, RAISING, WINDOWS, ana, click_on
+from tests.bot.test_notified import PLAIN, RAISING, WINDOWS, ana
 from tests.bot.test_publisher import nothing_is_left
 from tests.conftest import eventually
 from twokey.bot.ids import Action

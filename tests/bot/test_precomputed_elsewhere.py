@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from tests.apart.house import LONG_S
+from tests.approvals.builders import click_on
 from tests.bot.bot_stack import DAN, Stack
 from tests.bot.several_bots import (
     POLICY,
@@ -32,7 +33,6 @@ from tests.bot.several_bots import (
     told_more,
     words_to,
 )
-from tests.bot.test_notified import click_on
 from tests.conftest import eventually
 from tests.service.harness import person
 from twokey.gateway.approvals.decisions import Approve, Edit, Reject

@@ -10,8 +10,9 @@ from typing import cast
 
 import pytest
 
+from tests.approvals.builders import click_on
 from tests.bot.bot_stack import CHANNEL, POLICY, Stack, has_button
-from tests.bot.test_notified import ana, click_on
+from tests.bot.test_notified import ana
 from tests.bot.test_publisher import nothing_is_left
 from tests.conftest import eventually
 from tests.streams import audit_entries

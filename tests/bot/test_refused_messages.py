@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tests.approvals.builders import click_on
 from tests.bot.bot_stack import CHANNEL, POLICY, REFUND, Stack, says
-from tests.bot.test_notified import ana, click_on
+from tests.bot.test_notified import ana
 from tests.bot.test_publisher import nothing_is_left, put
 from twokey.bot.delivery import card_updater, queue_sender
 from twokey.bot.web import ABOUT_THE_BLOCKS, WORKSPACE_ERRORS

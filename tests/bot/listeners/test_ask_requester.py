@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from tests.approvals.builders import click_on
 from tests.bot.bot_stack import CHANNEL, REFUND, Stack, has_button, says
 from tests.bot.listeners.test_questions import replied
-from tests.bot.test_notified import ana, click_on
+from tests.bot.test_notified import ana
 from tests.bot.test_publisher import nothing_is_left
 from tests.conftest import eventually
 from tests.streams import audit_entries

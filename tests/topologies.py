@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -26,6 +25,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.retry import Retry
 
+from tests.ports import free_port
 from twokey.gateway.store import parent_bound
 
 try:
@@ -77,13 +77,6 @@ def programs() -> dict[str, str]:
         with suppress(Exception):
             found["valkey"] = str(get_binary_path())
     return {name: path for name, path in found.items() if path}
-
-
-def free_port() -> int:
-    """Return a port of this machine on which nothing listens."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 class Node:
@@ -139,7 +132,7 @@ class Node:
                 cwd=self.folder,
                 env={"LC_ALL": "C", **self.env},
             )
-        until(lambda: self.ask("PING") == b"PONG", f"{self.address} answers")
+        until(self._answers, f"{self.address} answers")
 
     def ask(self, *words: str | int) -> object:
         """Send one command to this server; None when it does not answer."""
@@ -159,6 +152,11 @@ class Node:
             return None
         finally:
             connection.disconnect()
+
+    def _answers(self) -> bool:
+        # Another server that had taken the port would answer in its place.
+        assert self.is_running, f"{self.address} ended: {self.folder / 'log'}"
+        return self.ask("PING") == b"PONG"
 
     def kill(self) -> None:
         """End the process as a lost machine does (kill -9)."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from tests.apart.moved_clock import MovedClock, Spawned
 from tests.conftest import eventually
 from tests.forked import Forked
 from tests.patience import WAIT_S
+from tests.ports import free_port
 from tests.store_secrets import SECRETS
 from tests.tcp_proxy import Proxy
 from twokey.bot.ids import Action
@@ -259,7 +259,7 @@ async def open_house(
         enter = opened.enter_async_context
         engine = opened.enter_context(EmbeddedEngine(folder / "store"))
         sandbox = await enter(Sandbox(port=0))
-        port, bot_port = _free_port(), _free_port()
+        port, bot_port = free_port(), free_port()
         config = folder / "twokey.yml"
         listen = {"listen": f"127.0.0.1:{port}"}
         config.write_text(yaml.safe_dump({"policy": dict(policy), "api": listen}))
@@ -313,9 +313,3 @@ async def open_house(
         yield house
         for member in house.members.values():
             await member.kill()
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])

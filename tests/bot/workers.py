@@ -15,8 +15,8 @@ from pathlib import Path
 import aiohttp
 
 from tests.bot.bot_stack import POLICY, Stack
+from tests.ports import free_port
 from tests.store_secrets import ENV
-from tests.topologies import free_port
 from twokey.gateway.config import SlackMode
 
 _STARTED = re.compile(r"worker\.started name=(\S+) pid=(\d+)")

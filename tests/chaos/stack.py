@@ -6,7 +6,6 @@ import asyncio
 import multiprocessing.process
 import os
 import signal
-import socket
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from tests.chaos import process
 from tests.chaos.agent import POLICY
 from tests.chaos.process import Settings
 from tests.forked import FORKS
+from tests.ports import free_port
 from tests.resume import postgres_server
 from tests.store_secrets import SECRETS
 from tests.tcp_proxy import Proxy
@@ -186,7 +186,7 @@ async def running(
             }
             for cut in cuts.values():
                 await opening.enter_async_context(cut)
-            port = _free_port()
+            port = free_port()
             if role == "bot":
                 bots.append(port)
             settings = Settings(
@@ -219,10 +219,3 @@ def _socket_of(postgres: str) -> str:
     """Return the address of the Unix socket that a server's URL names."""
     [folder] = parse_qs(urlsplit(postgres).query)["host"]
     return f"unix://{folder}/.s.PGSQL.5432"
-
-
-def _free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port: int = taken.getsockname()[1]
-        return port

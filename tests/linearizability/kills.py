@@ -39,10 +39,11 @@ from tests.linearizability.reconciliation import Fate, reconciled
 from tests.linearizability.recorded import Recorded
 from tests.linearizability.servers import Server
 from tests.linearizability.shop_agent import AGENT, EFFECTS, effects
+from tests.ports import free_port
 from tests.resume import postgres_server
 from tests.store_secrets import SECRETS
 from tests.streams import audit_entries
-from tests.topologies import SentinelSet, free_port, programs, until
+from tests.topologies import SentinelSet, programs, until
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.errors import StoreUnavailable
 from twokey.gateway.policy.load import load_policy

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import sqlite3
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
 
@@ -67,7 +67,7 @@ _PAUSE_MS = 15_000
 """How long a writer that was paused in its transaction may hold up others."""
 # The bytes of "twofence": any number that no other advisory lock of the database uses.
 _CREATE_LOCK = 0x74776F66656E6365
-_MAY_NOT, _IS_LOCKED = "42501", "55P03"
+_MAY_NOT, _IS_LOCKED, _DIVISION_BY_ZERO = "42501", "55P03", "22012"
 """SQLSTATE: the user lacks a privilege; a lock was not given within `lock_timeout`."""
 
 # greatest(): a holder that comes late must not lower a later one's fence. The newest is
@@ -87,6 +87,16 @@ _END_PAUSED = (
     "AND wait_event = 'ClientRead' "
     "AND greatest(query_start, state_change) "
     "< clock_timestamp() - %s * interval '1 millisecond'"
+)
+
+
+# Divides by zero, which ends the transaction, unless the fence is still ours. FOR
+# SHARE: writes under one fence run side by side, but a new holder's fence waits until
+# they are committed. Equal, not only as great: a database that was put back to an older
+# copy has lost our fence, and what we read from it.
+_HOLD = (
+    "SELECT 1 / count(*) FROM (SELECT 1 FROM twokey_fences "
+    "WHERE lease = %s AND fence = %s FOR SHARE) AS held"
 )
 
 
@@ -116,7 +126,7 @@ class PostgresFence:
                 await _create(conn)
                 self._has_table = True
             try:
-                return await _raise_fence(conn, lease)
+                return await _raise_fence(saver, conn, lease)
             except Exception as error:
                 # By SQLSTATE: the driver is optional, so its classes cannot be named
                 # here.
@@ -126,7 +136,7 @@ class PostgresFence:
             # after this; a second time-out is raised, and the run is retried like one
             # without a database.
             await conn.execute(_END_PAUSED, (_PAUSE_MS,))
-            return await _raise_fence(conn, lease)
+            return await _raise_fence(saver, conn, lease)
 
     async def write(
         self, saver: Saver, lease: Lease, config: RunnableConfig, put: Put[T]
@@ -137,29 +147,62 @@ class PostgresFence:
             LeaseLost: there is a newer one; nothing was written.
         """
         del config
-        async with _connection(saver) as conn, conn.transaction():
-            cursor = await conn.execute(
-                # FOR SHARE: writes under one fence run side by side, but a new holder's
-                # fence waits until they are committed.
-                "SELECT fence FROM twokey_fences WHERE lease = %s FOR SHARE",
-                (lease.name,),
-            )
-            # Unequal, not only greater: a database that was put back to an older copy
-            # has lost our fence, and what we read from it.
-            if _first(await cursor.fetchone()) != lease.fence:
-                raise LeaseLost
-            module: Any = importlib.import_module(POSTGRES)
-            return await put.by(module.AsyncPostgresSaver(conn, serde=saver.serde))
+        module: Any = importlib.import_module(POSTGRES)
+        try:
+            async with (
+                _connection(saver) as conn,
+                _transaction(saver, conn) as pipe,
+            ):
+                await conn.execute(_HOLD, (lease.name, lease.fence))
+                own = module.AsyncPostgresSaver(conn, pipe=pipe, serde=saver.serde)
+                return await put.by(own)
+        except Exception as error:
+            if getattr(error, "sqlstate", "") == _DIVISION_BY_ZERO:
+                raise LeaseLost from None
+            raise
 
 
-async def _raise_fence(conn: Any, lease: Lease) -> int:  # noqa: ANN401 - of an optional package
-    async with conn.transaction():
+async def _raise_fence(saver: Saver, conn: Any, lease: Lease) -> int:  # noqa: ANN401 - of an optional package
+    async with _transaction(saver, conn):
         # `true`: for this transaction only; the connection goes back to a pool.
         await conn.execute(
             "SELECT set_config('lock_timeout', %s, true)", (str(_PAUSE_MS),)
         )
         cursor = await conn.execute(_RAISE, (lease.name, lease.fence))
-        return _first(await cursor.fetchone())
+    return _first(await cursor.fetchone())
+
+
+class _NoSync:
+    """A pipeline for a saver that is not to wait for its results."""
+
+    async def sync(self) -> None:
+        """Leave it to the end of the transaction."""
+
+
+@asynccontextmanager
+async def _transaction(saver: Saver, conn: Any) -> AsyncGenerator[_NoSync | None]:  # noqa: ANN401 - as above
+    """Give a saver what it takes as its pipeline, within a transaction.
+
+    All statements of the block go out together, COMMIT with them: one round trip, where
+    each would take its own. An error of one of them is raised at the end of the block,
+    and the server skips all that come after it. So no statement may depend on what
+    Python does with the result of one before.
+    """
+    if not (cast("Any", saver).supports_pipeline and conn.autocommit):
+        async with conn.transaction():
+            yield None
+        return
+    try:
+        async with conn.pipeline():
+            await conn.execute("BEGIN")
+            yield _NoSync()
+            await conn.execute("COMMIT")
+    except BaseException:
+        # COMMIT was not sent, or skipped. A connection that cannot be used any more is
+        # the concern of whoever uses it next.
+        with suppress(Exception):
+            await conn.rollback()
+        raise
 
 
 async def _create(conn: Any) -> None:  # noqa: ANN401 - of an optional package
@@ -185,12 +228,12 @@ async def _create(conn: Any) -> None:  # noqa: ANN401 - of an optional package
 async def _connection(saver: Saver) -> AsyncGenerator[Any]:
     """Give a connection to write through: one of the pool, or the only one."""
     given = cast("Any", saver).conn
-    if hasattr(given, "connection"):
-        async with given.connection() as conn:
-            yield conn
-    else:
+    if isinstance(given, importlib.import_module("psycopg").AsyncConnection):
         async with cast("Any", saver).lock:
             yield given
+    else:
+        async with given.connection() as conn:
+            yield conn
 
 
 class SqliteFence:

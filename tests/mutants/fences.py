@@ -72,8 +72,8 @@ FENCES_TABLE = (
     Mutant(
         "a late holder keeps no step in Postgres",
         "gateway/resume/fence_tables.py",
-        "if _first(await cursor.fetchone()) != lease.fence:",
-        "if False:",
+        '"WHERE lease = %s AND fence = %s FOR SHARE) AS held"',
+        '"WHERE lease = %s AND fence >= %s FOR SHARE) AS held"',
         FENCES,
     ),
     Mutant(

@@ -1,0 +1,207 @@
+"""A fenced write to Postgres is one transaction and waits for the server once."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import re
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
+from psycopg.pq import TransactionStatus
+from psycopg.rows import dict_row
+
+from tests.resume.postgres_server import fresh_database
+from twokey.gateway.clock import now_s
+from twokey.gateway.errors import LeaseLost
+from twokey.gateway.resume.fence_tables import PostgresFence, Put
+from twokey.gateway.store.fences import Lease
+
+AT: RunnableConfig = {
+    "configurable": {"thread_id": "t1", "checkpoint_ns": "", "checkpoint_id": "c1"}
+}
+WRITES = [("messages", ["hello"]), ("count", 1)]
+
+Saver = BaseCheckpointSaver[Any]
+
+
+async def unmoved(lease: Lease, above: int) -> int:
+    """Give a lease the next fence."""
+    del lease
+    return above + 1
+
+
+def held(fence: int) -> Lease:
+    """Return a lease of one thread, under this fence."""
+    return Lease("lease:t1", "me", fence=fence, ends_s=now_s() + 60, renumber=unmoved)
+
+
+@pytest.fixture
+def fence() -> PostgresFence:
+    """Give what keeps the fences of one saver."""
+    return PostgresFence()
+
+
+@pytest.fixture(params=["pipeline", "no pipeline"])
+async def saver(
+    request: pytest.FixtureRequest, postgres: str
+) -> AsyncGenerator[AsyncPostgresSaver]:
+    """Give a saver on one connection, of a libpq that has pipelines or has not."""
+    opened = await psycopg.AsyncConnection.connect(
+        fresh_database(postgres), autocommit=True, row_factory=dict_row
+    )
+    async with opened as connection:
+        found = AsyncPostgresSaver(connection)
+        await found.setup()
+        found.supports_pipeline = request.param == "pipeline"
+        yield found
+
+
+def status(saver: AsyncPostgresSaver) -> TransactionStatus:
+    """Return whether the saver's connection is inside of a transaction."""
+    connection = saver.conn
+    assert isinstance(connection, psycopg.AsyncConnection)
+    return connection.info.transaction_status
+
+
+async def written(saver: AsyncPostgresSaver) -> int:
+    """Count what tasks wrote."""
+    async with saver._cursor() as cursor:
+        await cursor.execute("SELECT count(*) AS n FROM checkpoint_writes")
+        row = await cursor.fetchone()
+    assert row is not None
+    return int(row["n"])
+
+
+def writes(saver: AsyncPostgresSaver) -> Put[None]:
+    """Return a write of two values."""
+    return Put("aput_writes", saver.aput_writes, (AT, WRITES, "task"))
+
+
+async def test_what_a_holder_writes_is_kept(
+    saver: AsyncPostgresSaver, fence: PostgresFence
+) -> None:
+    mine = held(3)
+    await fence.raise_fence(saver, mine)
+
+    await fence.write(saver, mine, AT, writes(saver))
+
+    assert await written(saver) == len(WRITES)
+    assert status(saver) is TransactionStatus.IDLE
+
+
+@pytest.mark.parametrize("known", [2, 4])
+async def test_a_holder_of_another_fence_writes_nothing_and_spoils_nothing(
+    saver: AsyncPostgresSaver, fence: PostgresFence, known: int
+) -> None:
+    """A smaller one is known where the database was put back to an older copy."""
+    await fence.raise_fence(saver, held(known))
+
+    with pytest.raises(LeaseLost):
+        await fence.write(saver, held(3), AT, writes(saver))
+
+    assert await written(saver) == 0
+    assert status(saver) is TransactionStatus.IDLE
+    await fence.write(saver, held(known), AT, writes(saver))
+    assert await written(saver) == len(WRITES)
+
+
+async def test_a_holder_whose_fence_is_not_known_at_all_writes_nothing(
+    saver: AsyncPostgresSaver, fence: PostgresFence
+) -> None:
+    other = Lease("lease:t2", "me", fence=1, ends_s=now_s() + 60, renumber=unmoved)
+    await fence.raise_fence(saver, other)
+
+    with pytest.raises(LeaseLost):
+        await fence.write(saver, held(3), AT, writes(saver))
+
+    assert await written(saver) == 0
+
+
+async def test_a_write_that_fails_halfway_leaves_nothing(
+    saver: AsyncPostgresSaver, fence: PostgresFence
+) -> None:
+    class Half(Put[None]):
+        async def by(self, saver: Saver | None) -> None:
+            await super().by(saver)
+            raise ValueError("cannot be serialized")
+
+    mine = held(3)
+    await fence.raise_fence(saver, mine)
+
+    with pytest.raises(ValueError, match="serialized"):
+        await fence.write(
+            saver, mine, AT, Half("aput_writes", saver.aput_writes, (AT, WRITES, "t"))
+        )
+
+    assert await written(saver) == 0
+    assert status(saver) is TransactionStatus.IDLE
+
+
+async def test_a_write_that_is_cancelled_halfway_leaves_nothing(
+    saver: AsyncPostgresSaver, fence: PostgresFence
+) -> None:
+    inside = asyncio.Event()
+
+    class Stuck(Put[None]):
+        async def by(self, saver: Saver | None) -> None:
+            await super().by(saver)
+            inside.set()
+            await asyncio.Event().wait()
+
+    mine = held(3)
+    await fence.raise_fence(saver, mine)
+    put = Stuck("aput_writes", saver.aput_writes, (AT, WRITES, "task"))
+    writing = asyncio.create_task(fence.write(saver, mine, AT, put))
+    await inside.wait()
+
+    writing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await writing
+
+    assert await written(saver) == 0
+    assert status(saver) is TransactionStatus.IDLE
+
+
+async def test_a_statement_that_the_server_refuses_leaves_nothing(
+    saver: AsyncPostgresSaver, fence: PostgresFence
+) -> None:
+    async with saver._cursor() as cursor:
+        await cursor.execute(
+            "ALTER TABLE checkpoint_writes ADD CHECK (channel <> 'count')"
+        )
+    mine = held(3)
+    await fence.raise_fence(saver, mine)
+
+    with pytest.raises(psycopg.errors.CheckViolation):
+        await fence.write(saver, mine, AT, writes(saver))
+
+    assert await written(saver) == 0
+    assert status(saver) is TransactionStatus.IDLE
+
+
+@pytest.mark.parametrize("saver", ["pipeline"], indirect=True)
+async def test_each_waits_for_the_server_once(
+    saver: AsyncPostgresSaver, fence: PostgresFence, tmp_path: Path
+) -> None:
+    connection, mine = saver.conn, held(3)
+    assert isinstance(connection, psycopg.AsyncConnection)
+    # Once before: the first one creates the table.
+    await fence.raise_fence(saver, held(2))
+    log = tmp_path / "messages"
+    with log.open("w") as file:
+        connection.pgconn.trace(file.fileno())
+        await fence.raise_fence(saver, mine)
+        await fence.write(saver, mine, AT, writes(saver))
+        connection.pgconn.untrace()
+
+    # A line for each message: when it was, and whether front end or back end sent it.
+    sent_by = re.findall(r"^\S+ \S+\t([FB])\t", log.read_text(), re.MULTILINE)
+    turns = [side for side, _ in itertools.groupby(sent_by)]
+    assert turns == ["F", "B"] * 2

@@ -15,7 +15,6 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from psycopg.pq import TransactionStatus
-from psycopg.rows import dict_row
 
 from tests.resume.postgres_server import fresh_database
 from twokey.gateway.clock import now_s
@@ -52,31 +51,29 @@ def fence() -> PostgresFence:
 async def saver(
     request: pytest.FixtureRequest, postgres: str
 ) -> AsyncGenerator[AsyncPostgresSaver]:
-    """Give a saver on one connection, of a libpq that has pipelines or has not."""
-    opened = await psycopg.AsyncConnection.connect(
-        fresh_database(postgres), autocommit=True, row_factory=dict_row
-    )
-    async with opened as connection:
-        found = AsyncPostgresSaver(connection)
+    """Give a saver of one connection, by a libpq that has pipelines or has not."""
+    url = fresh_database(postgres)
+    async with AsyncPostgresSaver.from_conn_string(url) as found:
         await found.setup()
         found.supports_pipeline = request.param == "pipeline"
         yield found
 
 
+def connection_of(saver: AsyncPostgresSaver) -> psycopg.AsyncConnection[Any]:
+    """Return the connection that the saver has to itself."""
+    assert isinstance(saver.conn, psycopg.AsyncConnection)
+    return saver.conn
+
+
 def status(saver: AsyncPostgresSaver) -> TransactionStatus:
     """Return whether the saver's connection is inside of a transaction."""
-    connection = saver.conn
-    assert isinstance(connection, psycopg.AsyncConnection)
-    return connection.info.transaction_status
+    return connection_of(saver).info.transaction_status
 
 
 async def written(saver: AsyncPostgresSaver) -> int:
     """Count what tasks wrote."""
-    async with saver._cursor() as cursor:
-        await cursor.execute("SELECT count(*) AS n FROM checkpoint_writes")
-        row = await cursor.fetchone()
-    assert row is not None
-    return int(row["n"])
+    found = await connection_of(saver).execute("TABLE checkpoint_writes")
+    return found.rowcount
 
 
 def writes(saver: AsyncPostgresSaver) -> Put[None]:
@@ -172,10 +169,9 @@ async def test_a_write_that_is_cancelled_halfway_leaves_nothing(
 async def test_a_statement_that_the_server_refuses_leaves_nothing(
     saver: AsyncPostgresSaver, fence: PostgresFence
 ) -> None:
-    async with saver._cursor() as cursor:
-        await cursor.execute(
-            "ALTER TABLE checkpoint_writes ADD CHECK (channel <> 'count')"
-        )
+    await connection_of(saver).execute(
+        "ALTER TABLE checkpoint_writes ADD CHECK (channel <> 'count')"
+    )
     mine = held(3)
     await fence.raise_fence(saver, mine)
 
@@ -190,8 +186,7 @@ async def test_a_statement_that_the_server_refuses_leaves_nothing(
 async def test_each_waits_for_the_server_once(
     saver: AsyncPostgresSaver, fence: PostgresFence, tmp_path: Path
 ) -> None:
-    connection, mine = saver.conn, held(3)
-    assert isinstance(connection, psycopg.AsyncConnection)
+    connection, mine = connection_of(saver), held(3)
     # Once before: the first one creates the table.
     await fence.raise_fence(saver, held(2))
     log = tmp_path / "messages"

@@ -328,7 +328,8 @@ class SentinelSet(Topology):
 
     def form(self) -> None:
         """Wait until replicas are connected and the Sentinels know all of it."""
-        until(self.is_whole, "the Sentinels know master, replicas and each other")
+        whole = "the Sentinels know master, replicas and each other"
+        until(self.is_whole, whole, self._standing)
 
     def master(self) -> Node:
         """Return the node that most Sentinels that answer call the master."""
@@ -344,6 +345,14 @@ class SentinelSet(Topology):
             self._knows(one) for one in self.sentinels
         )
 
+    def _standing(self) -> str:
+        """Return which servers run, and what each Sentinel knows."""
+        asked = [one.ask("SENTINEL", "MASTER", MASTER) for one in self.sentinels]
+        wanted = ("port", "flags", "num-slaves", "num-other-sentinels")
+        known = [[_pairs(reply).get(name) for name in wanted] for reply in asked]
+        servers = [(one.port, one.is_running, _role(one)) for one in self.servers]
+        return f"Servers: {servers}. By the Sentinels: {known}."
+
     def _said(self, sentinel: Node) -> int:
         reply = sentinel.ask("SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER)
         return int(cast("list[bytes]", reply)[1]) if reply else 0
@@ -358,11 +367,14 @@ class SentinelSet(Topology):
         )
 
 
-def until(holds: Callable[[], object], what: str) -> None:
-    """Wait until a condition holds; fail with what was waited for."""
+def until(
+    holds: Callable[[], object], what: str, standing: Callable[[], str] = str
+) -> None:
+    """Wait until a condition holds; fail with what was waited for, and what is so."""
     deadline = time.monotonic() + _WAIT_S
     while not holds():
-        assert time.monotonic() < deadline, f"not in {_WAIT_S:.0f} s: {what}"
+        is_in_time = time.monotonic() < deadline
+        assert is_in_time, f"not in {_WAIT_S:.0f} s: {what}. {standing()}"
         time.sleep(0.05)
 
 

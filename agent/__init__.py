@@ -12,6 +12,7 @@ from twokey.agent.grants import (
 from twokey.agent.human_in_the_loop import HumanInTheLoopMiddleware
 from twokey.agent.messages import EditMessage, edit_messages
 from twokey.agent.middleware import ApprovalMiddleware
+from twokey.agent.model_answers import is_cut_off
 from twokey.agent.node_questions import Answers, aask_questions, ask_questions
 from twokey.agent.question_tool import ask_user
 from twokey.agent.require_approval import (
@@ -44,6 +45,7 @@ __all__ = [
     "gated_subagents",
     "grant",
     "guarded",
+    "is_cut_off",
     "receipt_meta",
     "require_approval",
 ]

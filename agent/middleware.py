@@ -294,6 +294,7 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
         self, shell: Shell, request: ModelRequest[Any], answer: ModelResponse[Any]
     ) -> ModelResponse[Any] | ExtendedModelResponse[Any]:
         """Return an answer of the model with the verdicts on its calls, to be kept."""
+        answer = model_answers.with_unreadable_calls(answer, self._tools)
         answer = model_answers.with_message_ids(answer)
         turn = model_answers.open_turn(request.state, answer)
         if turn is None:

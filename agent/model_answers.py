@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,6 +12,7 @@ from langchain.agents.middleware.types import AgentState, ModelResponse
 from langchain_core.messages import AIMessage, AnyMessage, ToolCall
 
 from twokey.agent import turns
+from twokey.agent.canonical import plain
 from twokey.agent.prepared_calls import (
     NO_KEPT,
     CanonicalArgs,
@@ -18,12 +20,33 @@ from twokey.agent.prepared_calls import (
     Toolbox,
     prepare_calls,
 )
+from twokey.gateway.errors import BadJson
 
 CUT_OFF = (
     "Your answer reached its token limit within or after this call, so its arguments "
     "may be cut off, and it did not run. Make the call again, in a shorter answer."
 )
-_LIMITS = frozenset({"length", "max_tokens", "max_output_tokens"})
+BROKEN_OFF = (
+    "Your answer broke off within or after this call, so its arguments may be cut off, "
+    "and it did not run. If it is still needed, make it again."
+)
+UNREADABLE = (
+    "The arguments of this call are no JSON object, so it did not run and nobody was "
+    "asked. If it is still needed, make it again with arguments that are one."
+)
+UNREADABLE_KEY = "twokey_unreadable"
+"""Has, in a message of the model, what to say of calls whose arguments are gone."""
+
+_LIMITS = frozenset(
+    {"length", "max_tokens", "max_output_tokens", "model_context_window_exceeded"}
+)
+_FILTERS = frozenset(  # OpenAI, Anthropic, Bedrock
+    {"content_filter", "refusal", "content_filtered", "guardrail_intervened"}
+)
+# OpenAI and Gemini, Anthropic, Bedrock, Ollama, OpenAI's responses.
+_REASONS = ("finish_reason", "stop_reason", "stopReason", "done_reason", "status")
+_ALWAYS_SAY_WHY = frozenset({"openai", "anthropic"})
+"""Providers whose answers say why they ended, unless their stream broke off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +104,60 @@ def with_message_ids(answer: ModelResponse[Any]) -> ModelResponse[Any]:
     return replace(answer, result=result)
 
 
+def with_unreadable_calls(
+    answer: ModelResponse[Any], tools: Toolbox
+) -> ModelResponse[Any]:
+    """Return an answer in which calls without readable arguments have empty ones.
+
+    LangChain keeps what is no JSON object apart from calls: it ends the run at an
+    answer with no others, and the model never learns what was wrong. Half a character
+    or a NaN it takes for an argument, which no provider is sent again: the thread would
+    fail for ever. None of these calls runs.
+    """
+    result = [
+        _with_unreadable(message, tools) if isinstance(message, AIMessage) else message
+        for message in answer.result
+    ]
+    return replace(answer, result=result)
+
+
+def _with_unreadable(message: AIMessage, tools: Toolbox) -> AIMessage:
+    # Another name may be that of a structured response, which LangChain reads itself.
+    apart = [one for one in message.invalid_tool_calls if one["name"] in tools]
+    problems = [_problem(call["args"]) for call in message.tool_calls]
+    if not apart and not any(problems):
+        return message
+    calls: list[ToolCall] = []
+    unread = {one["id"] or "": UNREADABLE for one in apart}
+    for call, problem in zip(message.tool_calls, problems, strict=True):
+        calls.append({**call, "args": {}} if problem else call)
+        if problem:
+            unread[call["id"] or ""] = problem
+    for one in apart:
+        name = one["name"] or ""
+        calls.append(ToolCall(name=name, args={}, id=one["id"], type="tool_call"))
+    rest = [one for one in message.invalid_tool_calls if one not in apart]
+    return message.model_copy(
+        update={
+            "tool_calls": calls,
+            "invalid_tool_calls": rest,
+            "additional_kwargs": {**message.additional_kwargs, UNREADABLE_KEY: unread},
+        }
+    )
+
+
+def _problem(args: Mapping[str, Any]) -> str:
+    """Return why clients of providers cannot write arguments; "" when they can."""
+    try:
+        json.dumps(args, ensure_ascii=False, allow_nan=False).encode()
+    except (TypeError, ValueError, RecursionError):
+        try:
+            plain(args)
+        except BadJson as error:
+            return f"{error} So this call did not run."
+    return ""
+
+
 def prepare_answer(
     message: AIMessage,
     calls: Sequence[ToolCall],
@@ -94,17 +171,35 @@ def prepare_answer(
     before the last one are whole.
     """
     ready = prepare_calls(calls, tools, kept)
-    last = message.tool_calls[-1]["id"] or ""
-    if not _is_cut_off(message) or last not in ready:
-        return ready
-    return {**ready, last: replace(ready[last], problem=CUT_OFF)}
+    unread: dict[str, str] = message.additional_kwargs.get(UNREADABLE_KEY) or {}
+    read = [call["id"] or "" for call in message.tool_calls if call["id"] not in unread]
+    # One before the last is returned, too, if the last one is not readable: LangChain
+    # does not keep in which order it found them.
+    if read and read[-1] in ready and (problem := _cut_off_by(message)):
+        ready[read[-1]] = replace(ready[read[-1]], problem=problem)
+    for call_id in unread.keys() & ready.keys():
+        ready[call_id] = replace(ready[call_id], refusal=unread[call_id])
+    return ready
 
 
-def _is_cut_off(message: AIMessage) -> bool:
+def is_cut_off(message: AIMessage) -> bool:
+    """Return whether a model's answer broke off, perhaps within its last call.
+
+    It may look whole: LangChain completes the JSON of a call that was streamed.
+    `ApprovalMiddleware` looks by itself; a node that reads a model's answer asks this.
+    """
+    return bool(_cut_off_by(message))
+
+
+def _cut_off_by(message: AIMessage) -> str:
+    """Return the sentence about an answer that broke off; "" of one that is whole."""
     about = cast("Mapping[str, object]", message.response_metadata)
+    said = {str(about[name]).lower() for name in _REASONS if about.get(name)}
     details = about.get("incomplete_details")
     if isinstance(details, Mapping):  # OpenAI's responses
-        about = {**about, **cast("Mapping[str, object]", details)}
-    # OpenAI and Gemini, Anthropic, Bedrock, Ollama, OpenAI's responses.
-    names = ("finish_reason", "stop_reason", "stopReason", "done_reason", "reason")
-    return any(str(about.get(name)).lower() in _LIMITS for name in names)
+        said.add(str(cast("Mapping[str, object]", details).get("reason")).lower())
+    if said & _LIMITS:
+        return CUT_OFF
+    is_unsaid = not said and about.get("model_provider") in _ALWAYS_SAY_WHY
+    is_stopped = bool(said & _FILTERS) or "incomplete" in said
+    return BROKEN_OFF if is_unsaid or is_stopped else ""

@@ -77,6 +77,7 @@ class PreparedCall:
         args: the canonical document; what the model wrote when there is none.
         original: what the model wrote.
         problem: a sentence for the model when the call does not fit; else empty.
+        refusal: a sentence for the model when nobody may be asked either; else empty.
         is_checked: False while the tool is unknown, so that its schema was not applied.
         is_question: it asks people, and never runs.
     """
@@ -84,6 +85,7 @@ class PreparedCall:
     args: JsonObject
     original: JsonObject
     problem: str = ""
+    refusal: str = ""
     is_checked: bool = False
     is_question: bool = False
 
@@ -175,7 +177,7 @@ def _prepared(
         )
     except (canonical.ArgumentMismatch, BadJson) as error:
         return PreparedCall(
-            original, original, mismatch_message(name, error), is_checked=True
+            original, original, problem=mismatch_message(name, error), is_checked=True
         )
 
 

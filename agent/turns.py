@@ -178,14 +178,15 @@ class TurnDraft:
         except BadJson as error:
             self.refuse(call, f"{error} So this call did not run.")
             return
+        refusal = one.refusal
         if not call_id or is_duplicate:
-            # Verdicts are found by call id: of two calls with one id, one could run
-            # under the verdict of the other.
-            self.refuse(call, DUPLICATE_ID if call_id else NO_ID)
-            return
-        # Before it is proposed, since each proposal may become one more card.
-        if circuit_breaker.is_tripped(call["name"], self._history):
-            self.refuse(call, circuit_breaker.TRIPPED)
+            # Verdicts are found by id, so one could run under that of the other.
+            refusal = DUPLICATE_ID if call_id else NO_ID
+        elif circuit_breaker.is_tripped(call["name"], self._history):
+            # Before it is proposed, since each proposal may become one more card.
+            refusal = refusal or circuit_breaker.TRIPPED
+        if refusal:
+            self.refuse(call, refusal)
             return
         self.proposed.append(
             # All of it is checked, and pydantic would look at each value once more.

@@ -180,7 +180,7 @@ class Caller:
         message = turns.requesting_message(state, request.tool_call["id"] or "")
         # No message requests this call: a middleware or a jump made it up.
         if message is None or message.id is None:
-            return not_run.result(request, turns.NO_VERDICT, is_counted=True)
+            return not_run.not_requested(request)
         ref = turns.turn_ref(self.agent, message.id)
         if ref is None:
             return not_run.result(request, turns.NO_THREAD)

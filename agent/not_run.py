@@ -21,6 +21,12 @@ def denied(request: ToolCallRequest, verdict: Verdict) -> ToolResult:
     return result(request, text, is_counted=text in turns.UNCLEARED)
 
 
+def not_requested(request: ToolCallRequest) -> ToolResult:
+    """Return the tool message of a call that no message requests by its id."""
+    text = turns.NO_VERDICT if request.tool_call["id"] else turns.NO_ID
+    return result(request, text, is_counted=True)
+
+
 def result(
     request: ToolCallRequest, text: str, item_id: str = "", *, is_counted: bool = False
 ) -> ToolResult:

@@ -389,7 +389,7 @@ def requesting_message(state: Mapping[str, Any], tool_call_id: str) -> AIMessage
     messages = cast("Sequence[AnyMessage]", state.get("messages", ()))
     for message in reversed(messages):
         if isinstance(message, AIMessage):
-            ids = [call["id"] for call in message.tool_calls]
+            ids = [call["id"] for call in message.tool_calls if call["id"]]
             return message if tool_call_id in ids and message.id else None
     return None
 

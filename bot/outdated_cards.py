@@ -12,7 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable, MutableMapping
 
 from twokey.bot.cards.mentions import copies_for, mentions_for
-from twokey.bot.delivery.decision_digest import policy_decision_digest
+from twokey.bot.delivery.decision_digest import policy_decision_digest, without_freeze
 from twokey.bot.reach import with_unreachable
 from twokey.gateway.service.reading_ahead import Quiet, at_once
 from twokey.gateway.service.reviews import ReviewService
@@ -24,6 +24,16 @@ logger = logging.getLogger(__name__)
 
 _LOOKED = ""
 """Key of ``named`` that is there after the first check."""
+
+_FROZEN = "frozen"
+"""Key of ``named`` for what was frozen then."""
+
+MOST_FROZEN = 20
+"""How many cards are redrawn to say no more than that their tool is frozen.
+
+Slack takes about 50 updates a minute, which cards of people who decide need. Whoever
+clicks on another one is told of the freeze, and its next redraw says so.
+"""
 
 
 async def outdated_cards(
@@ -64,7 +74,13 @@ async def outdated_cards(
     # is one after quiet hours or a turn of people on call ended. Others are only of
     # those that an event may have changed.
     looked_ms = int(before.get(_LOOKED, "0"))
-    is_whole = not looked_ms or service.reach.changed_ms(now_ms) > looked_ms
+    named[_FROZEN] = await service.freezes.names_in(keys)
+    is_whole = (
+        not looked_ms
+        or service.reach.changed_ms(now_ms) > looked_ms
+        or named[_FROZEN] != before.get(_FROZEN)
+    )
+    frozen = 0
     looked_at = await (
         service.reevaluated_waiting(keys, quiet=quiet)
         if is_whole
@@ -79,8 +95,17 @@ async def outdated_cards(
         decided = policy_decision_digest(approval, seal_key, sent=place.sent)
         unasked = [*mentions_for(approval, but=place.mentioned_roles).roles]
         unasked += [one for one in copies_for(approval) if one not in place.copies]
+        is_frozen = any(item.is_frozen for item in approval.items)
         if place.decision_digest == decided and not unasked:
+            frozen += is_frozen
             continue
+        thawed = without_freeze(approval)
+        before_freeze = policy_decision_digest(thawed, seal_key, sent=place.sent)
+        if is_frozen and place.decision_digest == before_freeze and not unasked:
+            # With those that say so already: the first redraws cause the next check.
+            frozen += 1
+            if frozen > MOST_FROZEN:
+                continue
         shown = named[approval.id] = " ".join((decided, *unasked))
         # Once for each decision: a card that Slack refuses would otherwise be redrawn
         # every half second.

@@ -133,6 +133,7 @@ def _time(frame: Frame) -> list[Block]:
         roles = ", ".join(role.name for role in approval.waiting.roles)
         sentence += [label(fit(roles, _CALLED))] if roles else []
         sentence += places(approval.waiting.channels[:_PLACES])
+    sentence += _frozen(approval)
     taken = taken_by(approval, now_ms=frame.now_ms)
     if taken is not None:
         sentence.append(taken)
@@ -164,6 +165,23 @@ def _effect(approval: Approval) -> list[Template | Plain]:
         return []
     # Of a tool without a class nobody knows that it can.
     return [_EFFECTS[gravest(one or Effect.IRREVERSIBLE for one in said)]]
+
+
+def _frozen(approval: Approval) -> list[Template]:
+    """Say that calls which wait cannot be approved, because of a freeze."""
+    # A collected card is not drawn again when the freeze ends, and would go on saying
+    # so.
+    frozen = sum(item.is_pending and item.is_frozen for item in approval.items)
+    if not frozen or is_collected(approval):
+        return []
+    if not approval.is_batch:
+        return [template("🧊 *Frozen*: it cannot be approved until the freeze ends.")]
+    return [
+        template(
+            "🧊 *Frozen*: {n} of these cannot be approved until the freeze ends.",
+            n=frozen,
+        )
+    ]
 
 
 def _how_many(approval: Approval) -> list[Template | Plain]:

@@ -14,6 +14,12 @@ from twokey.gateway.protocol import digest
 POLICY_DECISION_TAG = "twokey/v1/policy-decision"
 
 
+def without_freeze(record: Approval) -> Approval:
+    """Return an approval as if nothing were frozen."""
+    frozen = [item for item in record.items if item.is_frozen]
+    return record.replacing(*(item.with_(is_frozen=False) for item in frozen))
+
+
 def policy_decision_digest(
     record: Approval, key: bytes, *, sent: Sequence[str] = ()
 ) -> str:
@@ -33,6 +39,8 @@ def policy_decision_digest(
             # the first version that shows them.
             if done := other_calls(record, item.past):
                 rows.append([f"{one.call} {one.state}" for one in done])
+            if item.is_frozen:
+                rows.append("frozen")
     if sent and len(rows) > 1:
         rows.append(["sent", *sent])
     return digest.tagged_hash(POLICY_DECISION_TAG, digest.canonical(rows))

@@ -64,7 +64,9 @@ def shown_item(item: Item, policy_now: PolicyDecision | None) -> Item:
     """Return a waiting item as it is evaluated now."""
     first = first_of(item, policy_now)
     shown = keeping_floor(first, raised_item(first, policy_now), policy_now)
-    return shown if policy_now is None else shown.with_(past=policy_now.past)
+    if policy_now is None:
+        return shown
+    return shown.with_(past=policy_now.past, is_frozen=bool(policy_now.stopped))
 
 
 def keeping_floor(first: Item, raised: Item, policy_now: PolicyDecision | None) -> Item:

@@ -113,7 +113,7 @@ class Item(PolicyDecisionFields):
             version; 0: those of before the approval was opened.
         too_soon: approvals that came sooner than the policy accepts at once; they count
             for nothing, and the next one of their person is not asked again.
-        past: of earlier calls, where the item is shown as of now; it is not stored.
+        past, is_frozen: earlier calls, and whether a freeze stops it; never stored.
         original_args: what the model wrote, where its tool reads something else.
         edit_signed: the bot's signature of the edit.
         cover: the standing approval that authorized the call as it opened, if any.
@@ -141,6 +141,7 @@ class Item(PolicyDecisionFields):
     repeats_seen_ms: int = 0
     too_soon: tuple[Vote, ...] = ()
     past: Past = Past()
+    is_frozen: bool = False
     principals: tuple[Person, ...] = ()
     votes: tuple[Vote, ...] = ()
     edit: EditRecord | None = None
@@ -290,11 +291,10 @@ class Approval(Record):
     the agent had asked people for in the ten minutes before, this card's first
     included; 0 when nobody counted. ``expires_at_ms`` is when the first of the calls
     that wait expires; `timing.end_of` is the end of each. All times are Unix
-    milliseconds of the store's clock.
-    ``nested_in`` is the run around an agent that runs inside another one's tool, and
-    ``answered`` what people answered that run before.
-    ``uses`` and ``checked_at_ms``, when Slack last confirmed its givers' roles, are of
-    a standing approval. ``task`` is what the agent says it is part of. An agent that
+    milliseconds of the store's clock. ``nested_in`` is the run around an agent inside
+    another one's tool; ``answered``, what people answered that run before. ``uses`` and
+    ``checked_at_ms``, when Slack last confirmed its givers' roles, are of a standing
+    approval. ``task`` is what the agent says it is part of. An agent that
     ``resumes_itself`` runs in a process of its own, and no job brings it back.
     """
 

@@ -20,6 +20,7 @@ from twokey.gateway.store.freezes import (
     ScopeKind,
     names_of,
 )
+from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.store import Store
 
 
@@ -119,6 +120,14 @@ class FreezeService(TenantService):
         if self._split is not None:
             return await self._split.look()
         return FreezesSeen(await self._store.freezes.all(self._own, self._tenant))
+
+    async def names_in(self, part: Keys) -> str:
+        """Return the names of what is frozen in one part of the tenant, a line each.
+
+        A pause is none: it keeps nobody from approving.
+        """
+        freezes = await self._store.freezes.all(part, self._tenant)
+        return "\n".join(sorted(one.name for one in freezes if not one.is_pause))
 
     async def _end_standing(self, scope: FreezeScope) -> None:
         def is_stopped(standing: Approval) -> bool:

@@ -73,7 +73,7 @@ _numbers_of: Callable[[Item], Sequence[int]] = attrgetter(*_NUMBERS.values())
 _times_of: Callable[[Approval], Sequence[int]] = attrgetter(*_TIMES.values())
 
 _IN_HEAD = {"state", "owner", "result", "late_result", *_NUMBERS.values()}
-_SHOWN_ONLY = {"past"}
+_SHOWN_ONLY = {"past", "is_frozen"}
 _APPROVAL_IN_HEAD = {"version", "rev", "created_at_ms", "acknowledged", "remarks"} | {
     "inquiries",
     "uses",

@@ -12,6 +12,7 @@ from tests.bot.bot_stack import CHANNEL, POLICY, TEAM, Stack, has_button, says
 from tests.bot.tampering import expire
 from tests.bot.test_publisher import UPDATE, calls, nothing_is_left
 from tests.conftest import eventually
+from twokey.bot import outdated_cards
 from twokey.bot.delivery import publishers
 from twokey.bot.ids import Action
 from twokey.bot.web import Slack
@@ -19,6 +20,7 @@ from twokey.gateway.approvals.decisions import AccountKind, Reject, Reviewer
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.wire import Verdict
+from twokey.gateway.store.freezes import FreezeScope, ScopeKind
 from twokey.sandbox.json_types import JsonObject
 
 PLAIN = """  process_refund:
@@ -245,3 +247,46 @@ async def test_a_card_that_is_gone_is_redrawn_once_for_each_evaluation(
         await nothing_is_left(stack)
 
     assert len(calls(stack, UPDATE, ok=False)) == 1
+
+
+REFUNDS = FreezeScope(kind=ScopeKind.TOOL, name="process_refund")
+FROZEN = says("cannot be approved until the freeze ends")
+
+
+@pytest.mark.slow
+async def test_a_card_says_that_its_tool_is_frozen_until_the_freeze_ends(
+    stack: Stack,
+) -> None:
+    async with stack.running():
+        call = await stack.refund()
+        assert not FROZEN(await stack.card(call))
+
+        await stack.reviews.freezes.freeze(REFUNDS, "T0/U0BEN", "wrong amounts")
+        assert has_button(await stack.card(call, FROZEN), Action.REJECT)
+
+        await stack.reviews.freezes.unfreeze(REFUNDS, "T0/U0BEN")
+        await stack.card(call, lambda card: not FROZEN(card))
+
+
+@pytest.mark.slow
+async def test_a_freeze_redraws_the_cards_that_are_due_soonest_and_no_flood(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outdated_cards, "MOST_FROZEN", 2)
+    async with stack.running():
+        refunds = [
+            await stack.refund(thread=f"t{n}", amount=n + 1, order_id=f"o{n}")
+            for n in range(4)
+        ]
+        for one in refunds:
+            await stack.card(one)
+
+        await stack.reviews.freezes.freeze(REFUNDS, "T0/U0BEN", "wrong amounts")
+        for one in refunds[:2]:
+            await stack.card(one, FROZEN)
+        await stack.reviews.freezes.unfreeze(REFUNDS, "T0/U0BEN")
+        for one in refunds:
+            await stack.card(one, lambda card: not FROZEN(card))
+
+        await nothing_is_left(stack)
+        assert len(calls(stack, UPDATE)) == 4

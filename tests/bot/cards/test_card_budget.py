@@ -89,7 +89,7 @@ def _fullest(
     votes = tuple(a_vote(item, voter) for voter in VOTERS)
     share = text_budget(an_approval(*[an_item({}, index=n) for n in range(count)])).text
     link = "https://shop.example/".ljust(min(share, MAX_LINK), "x")
-    item = item.with_(past=_longest_past(filler))
+    item = item.with_(past=_longest_past(filler), is_frozen=True)
     item = item.with_(floor=FLOOR, votes=votes, original_args={"body": long}, link=link)
     check = SpotCheck(of=MANY, asked_at_ms=NOW)
     item = item.with_(spot_check=check if state is ItemState.EXECUTED else None)
@@ -142,6 +142,7 @@ def _fullest_row(filler: str, index: int, count: int, state: ItemState) -> Item:
         totals=("args.a|eur", "args.f1", "args.a|number"),
         requirement=TWO.with_(approvals=20, of=(*MANY, *TWO.of)),
         past=_longest_past(filler),
+        is_frozen=True,
         original_args={"a": long},
     )
     votes = tuple(a_vote(item, voter) for voter in VOTERS)

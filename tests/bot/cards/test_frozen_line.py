@@ -1,0 +1,38 @@
+"""A card whose calls cannot be approved because of a freeze says so."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.bot.readable import readable
+from tests.bot.samples import an_approval, an_item, frame, in_state
+from twokey.bot.cards.approval import card
+from twokey.gateway.approvals.record import Item
+from twokey.gateway.protocol.states import ItemState
+
+ONE = "Frozen: it cannot be approved until the freeze ends."
+FROZEN = an_item(is_frozen=True)
+FREE = an_item(index=1)
+
+
+def said(*items: Item) -> str:
+    text = readable(list(card(frame(an_approval(*items))).blocks)).replace("*", "")
+    return next((line for line in text.splitlines() if "Frozen" in line), "")
+
+
+@pytest.mark.parametrize(
+    ("items", "words"),
+    [
+        ((FROZEN,), ONE),
+        ((an_item(),), ""),
+        ((FROZEN, FREE), "Frozen: 1 of these cannot be approved"),
+        ((in_state(FROZEN, ItemState.REJECTED), FREE), ""),
+    ],
+)
+def test_it_says_which_of_its_waiting_calls_are_frozen(
+    items: tuple[Item, ...], words: str
+) -> None:
+    line = said(*items)
+
+    assert words in line
+    assert bool(line) == bool(words)

@@ -164,6 +164,9 @@ class Reviewers:
                 group for group, people in snapshots.items() if user in people.value
             ),
             unknown_groups=frozenset(members.keys() - snapshots.keys()),
+            empty_groups=frozenset(
+                group for group, people in snapshots.items() if not people.value
+            ),
             account=self._kind(known, user_team),
             membership_age_ms=int(1000 * max(0.0, age_s)),
             # The longest wait: trying again earlier would leave one of the groups open

@@ -52,6 +52,7 @@ class Reviewer(Record):
         usergroups: ids of the Slack user groups that they are in.
         unknown_groups: ids of those that Slack said nothing about; while a role rests
             on one of them, no vote is recorded.
+        empty_groups: ids of those in which Slack says nobody is.
         membership_age_ms: how old the oldest of Slack's answers is.
         retry_in_s: when Slack can be asked again about what it left open.
         stands_in_for: those who handed their queue to this person.
@@ -63,6 +64,7 @@ class Reviewer(Record):
     name: str = ""
     usergroups: frozenset[str] = frozenset()
     unknown_groups: frozenset[str] = frozenset()
+    empty_groups: frozenset[str] = frozenset()
     # Unknown until Slack has said more; an unknown account decides nothing.
     account: AccountKind = AccountKind.UNKNOWN
     membership_age_ms: int = 0

@@ -121,6 +121,12 @@ def ineligible_reason(
     if unresolved := unresolved_roles(reviewer, roles):
         return unresolved_reason(unresolved, [reviewer])
     names = " or ".join(role.name for role in roles)
+    empty = reviewer.empty_groups
+    if not any(role.users or {*role.usergroups} - empty for role in roles):
+        return (
+            f"Nobody is in {names} now, so nobody can decide this. Ask an admin of "
+            "your Slack workspace to add people to its user group, then click again."
+        )
     return f"Only {names} can decide this, and you are not on that list."
 
 

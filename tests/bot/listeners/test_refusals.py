@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.bot.bot_stack import CHANNEL, TEAM, Stack, has_button, says
+from tests.bot.bot_stack import CHANNEL, POLICY, TEAM, Stack, has_button, says
 from tests.bot.signed import interaction, post_signed
 from tests.bot.tampering import button_value, click_with, copied, expire
 from tests.conftest import eventually
@@ -14,6 +14,7 @@ from tests.lifetimes import lose_records
 from twokey.bot import user_cache
 from twokey.bot.ids import Action, seal
 from twokey.gateway.approvals.decisions import AccountKind, Click, Edit, Reviewer
+from twokey.gateway.policy.load import load_policy
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.wire import Verdict
 from twokey.sandbox.client import UserActionFailed
@@ -46,6 +47,24 @@ async def test_who_may_not_decide_is_refused_with_a_sentence(
         await stack.told(user, words)
         assert await is_untouched(stack, verdict)
     assert stack.sandbox.problems == []
+
+
+@pytest.mark.parametrize("button", [Action.APPROVE, Action.EDIT])
+async def test_where_nobody_is_in_the_group_who_clicks_is_told_what_to_do(
+    stack: Stack, button: Action
+) -> None:
+    only_group = POLICY.replace(", users: [U0DAN]", "")
+    stack.policy = load_policy(only_group, "policy.yml")
+    stack.sandbox.control.set_group("S0SUPPORT", [])
+    async with stack.running():
+        verdict = await stack.refund()
+        card = await stack.card(verdict)
+
+        await stack.actor("U0CHLOE").click(CHANNEL, str(card["ts"]), button)
+
+        await stack.told("U0CHLOE", "Nobody is in support now")
+        await stack.told("U0CHLOE", "add people to its user group")
+        assert await is_untouched(stack, verdict)
 
 
 @pytest.mark.parametrize("button", [Action.EDIT, Action.REJECT, Action.RESPOND])

@@ -24,6 +24,7 @@ from twokey.gateway.resume.sqlite_writes import (
     FENCE,
     SqliteWrites,
     in_thread,
+    read_apart,
     without_waiting_for_the_disk,
 )
 from twokey.gateway.store.fences import Lease
@@ -270,8 +271,14 @@ class SqliteFence:
     async def read(
         self, saver: Saver, config: RunnableConfig
     ) -> CheckpointTuple | None:
-        """Read a checkpoint with one change of threads."""
+        """Read a checkpoint with one change of threads.
+
+        A connection for reads alone waits for no write that waits for another process.
+        """
         own = cast("AsyncSqliteSaver", saver)
+        reads = getattr(own, "reads", None)
+        if reads is not None:
+            return await read_apart(reads, own.serde, config)
         await own.setup()
         async with own.lock:
             return await in_thread(own, _read_from_sqlite, config)

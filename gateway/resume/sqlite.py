@@ -48,7 +48,12 @@ def to_the_end(write: CoroutineT) -> CoroutineT:
 
 
 class SqliteSaver(AsyncSqliteSaver):
-    """A saver that leaves no transaction open, whenever its caller is cancelled."""
+    """A saver that leaves no transaction open, whenever its caller is cancelled.
+
+    ``reads`` is a connection for reads alone, once the saver is set up.
+    """
+
+    reads: aiosqlite.Connection | None = None
 
     aput = to_the_end(AsyncSqliteSaver.aput)
     aput_writes = to_the_end(AsyncSqliteSaver.aput_writes)
@@ -102,11 +107,18 @@ async def open_sqlite(path: Path) -> AsyncGenerator[SqliteSaver]:
             del SHARED[place]
             if shared.saver is not None:
                 # The queue of its thread brings writes before it to their end.
-                await asyncio.shield(shared.saver.conn.close())
+                await asyncio.shield(_closed(shared.saver))
+
+
+async def _closed(saver: SqliteSaver) -> None:
+    if saver.reads is not None:
+        await saver.reads.close()
+    await saver.conn.close()
 
 
 async def _opened(path: Path) -> SqliteSaver:
     connection = aiosqlite.connect(path, timeout=_LOCK_WAIT_S)
+    reads = aiosqlite.connect(path, timeout=_LOCK_WAIT_S)
     try:
         await connection
         saver = SqliteSaver(connection, serde=strict_serializer())
@@ -114,11 +126,13 @@ async def _opened(path: Path) -> SqliteSaver:
         for statement in identity_statements():
             await connection.execute(statement)
         await connection.commit()
+        saver.reads = await reads
     except BaseException as error:
         # A cancellation, too: an open connection keeps its thread and its locks.
-        # What aiosqlite raises when the connection was never opened.
-        with suppress(ValueError):
-            await connection.close()
+        for one in (reads, connection):
+            # What aiosqlite raises when the connection was never opened.
+            with suppress(ValueError):
+                await one.close()
         if isinstance(error, sqlite3.Error):
             raise _unusable(path, error) from error
         raise

@@ -16,6 +16,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
+import aiosqlite
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
@@ -181,9 +184,38 @@ async def in_thread(
 
     The caller holds the saver's lock.
     """
-    conn = cast("Any", saver.conn)
+    return await _in_thread_of(saver.conn, saver.serde, work, *given, **named)
+
+
+async def read_apart(
+    connection: aiosqlite.Connection, serde: SerializerProtocol, config: RunnableConfig
+) -> CheckpointTuple | None:
+    """Read a checkpoint by a connection that nothing is written by."""
+    return await _in_thread_of(connection, serde, _read, config)
+
+
+def _read(
+    conn: sqlite3.Connection, saver: SqliteSaver, config: RunnableConfig
+) -> CheckpointTuple | None:
+    # In a transaction: a checkpoint and its writes as of one moment.
+    conn.execute("BEGIN")
+    try:
+        return saver.get_tuple(config)
+    finally:
+        conn.rollback()
+
+
+async def _in_thread_of(
+    connection: aiosqlite.Connection,
+    serde: SerializerProtocol,
+    work: Callable[Concatenate[sqlite3.Connection, SqliteSaver, P], T],
+    *given: P.args,
+    **named: P.kwargs,
+) -> T:
+    """Run a function with a raw connection and a saver, in the connection's thread."""
+    conn = cast("Any", connection)
     raw: sqlite3.Connection = conn._conn  # noqa: SLF001
-    inner = _Inside(raw, serde=saver.serde)
+    inner = _Inside(raw, serde=serde)
     # Its setup would run a script, which commits a transaction halfway.
     inner.is_setup = True
     # aiosqlite has no public way to run more than one statement in its thread.

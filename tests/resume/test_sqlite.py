@@ -28,6 +28,7 @@ from twokey.gateway.embed import Twokey
 from twokey.gateway.errors import GraphError, SettingsError
 from twokey.gateway.resume import sqlite
 from twokey.gateway.resume.checkpoints import open_checkpoints
+from twokey.gateway.resume.fenced_saver import fenced
 from twokey.gateway.resume.langgraph_local import LangGraphLocal
 from twokey.gateway.store.store import Store
 
@@ -306,3 +307,28 @@ async def test_what_is_no_place_for_threads_is_refused_and_makes_no_file(
 
     assert "hush" not in str(refused.value)
     assert not files_in(tmp_path) & {":memory:", "postgresql+asyncpg:", "d"}
+
+
+async def test_threads_are_read_while_a_write_waits_for_another_process(
+    file: Path,
+) -> None:
+    async with open_checkpoints(str(file)) as opened:
+        saver = fenced(opened)
+        await keep_step(saver, "t1")
+        # As another process would: SQLite lets one connection write at a time.
+        with closing(sqlite3.connect(file)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            writing = asyncio.create_task(keep_step(saver, "t2"))
+
+            async def waits() -> bool:
+                return cast("sqlite.SqliteSaver", saver).lock.locked()
+
+            await eventually(waits)
+
+            async with asyncio.timeout(10):
+                found = await saver.aget_tuple({"configurable": {"thread_id": "t1"}})
+
+            assert found is not None
+            assert not writing.done()
+            other.rollback()
+        await writing

@@ -343,6 +343,7 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
     ) -> ModelRequest[Any]:
         self._tools.learn(request.tools)
         caller = self._caller(shell)
+        await repair.end_dropped_calls(caller, cast("Mapping[str, Any]", request.state))
         found = await edit_verification.confirm_edits(caller, request.state)
         nested_edits.report_edits(found.made)
         late = await late_reports.fetch_reports(caller, request.messages)

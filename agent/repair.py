@@ -33,6 +33,7 @@ from twokey.agent.result_sanitizer import restore_result
 from twokey.agent.turns import TurnRecord
 from twokey.gateway.errors import FINAL_ERRORS, TwokeyError
 from twokey.gateway.failures import log_failure
+from twokey.gateway.protocol import run_context
 from twokey.gateway.protocol.port import Gateway
 from twokey.gateway.protocol.records import EditRecord
 from twokey.gateway.protocol.states import ItemState
@@ -89,6 +90,25 @@ async def repair_history(
     if ref := turns.turn_ref(caller.agent, ""):
         caller.cache.put_edits(ref.run_ref, repair.records)
     return _update(state, rebuilt, repair)
+
+
+async def end_dropped_calls(caller: Caller, state: Mapping[str, Any]) -> None:
+    """End what waits of calls that the graph went on without, before its model reads.
+
+    Another middleware can answer a call, and so can a program, by ``update_state``. The
+    cards of a thread that Twokey runs end with its run; of a graph that its program
+    runs itself, nobody else would end them.
+    """
+    note = _turn_record(state)
+    if note is None or run_context.current_run() is not None:
+        return
+    history = cast("list[AnyMessage]", list(state.get("messages", ())))
+    for index, message in enumerate(history):
+        if isinstance(message, AIMessage) and message.id == note.message_id:
+            lost = _lost_calls(message, history[index + 1 :], note.verdicts)
+            held = [note.verdicts.get(call["id"] or "") for call in lost]
+            if any(one and one.kind is VerdictKind.HOLD for one in held):
+                await _outcomes(caller, message)
 
 
 def merge_update(

@@ -120,14 +120,18 @@ def ineligible_reason(
         return None
     if unresolved := unresolved_roles(reviewer, roles):
         return unresolved_reason(unresolved, [reviewer])
-    names = " or ".join(role.name for role in roles)
-    empty = reviewer.empty_groups
-    if not any(role.users or {*role.usergroups} - empty for role in roles):
-        return (
-            f"Nobody is in {names} now, so nobody can decide this. Ask an admin of "
-            "your Slack workspace to add people to its user group, then click again."
-        )
-    return f"Only {names} can decide this, and you are not on that list."
+    return _outsider_reason(reviewer, roles)
+
+
+def _outsider_reason(reviewer: Reviewer, roles: Sequence[Role]) -> str:
+    """Return why somebody may not decide who holds none of these roles."""
+    names, empty = " or ".join(role.name for role in roles), reviewer.empty_groups
+    if any(role.users or {*role.usergroups} - empty for role in roles):
+        return f"Only {names} can decide this, and you are not on that list."
+    return (
+        f"Nobody is in {names} now, so nobody can decide this. Ask an admin of your "
+        "Slack workspace to add people to its user group, then click again."
+    )
 
 
 def no_member(reviewer: Reviewer) -> str | None:

@@ -251,9 +251,12 @@ async def test_another_middleware_cannot_change_what_was_cleared(
         where: dict[str, Any] = {place: [Swap()]}
         graph = build(gateway, effects.tools(), pay(), saver=InMemorySaver(), **where)
         await runner.say(graph, "pay")
+        if place == "before":
+            # The agent went on without it, so nobody is asked about it any more.
+            assert not gateway.items["ap0.0"].is_pending
+            continue
         gateway.approve("ap0.0")
-        if place == "after":
-            await runner.resume(graph, gateway)
+        await runner.resume(graph, gateway)
 
     assert effects.paid == []
 

@@ -7,7 +7,10 @@ import os
 import ssl
 import threading
 import weakref
+from collections.abc import AsyncGenerator
+from contextlib import suppress
 from functools import cache
+from typing import NamedTuple
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 from weakref import WeakKeyDictionary
@@ -25,7 +28,13 @@ than a long poll lasts, so that what is asked after it needs no new connection."
 
 _CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
 
-_Loops = WeakKeyDictionary[asyncio.AbstractEventLoop, aiohttp.ClientSession]
+
+class _Opened(NamedTuple):
+    session: aiohttp.ClientSession
+    ends: AsyncGenerator[None]
+
+
+_Loops = WeakKeyDictionary[asyncio.AbstractEventLoop, _Opened]
 
 
 class Sessions:
@@ -53,14 +62,14 @@ class Sessions:
         if found is None:
             with self._lock:
                 _forget_closed(self._by_loop)
-                found = self._by_loop[loop] = self._made()
-        return found
+                found = self._by_loop[loop] = _opened(self._made())
+        return found.session
 
     async def close(self) -> None:
         """Close the connections of this event loop."""
         found = self._by_loop.pop(asyncio.get_running_loop(), None)
         if found is not None:
-            await found.close()
+            await found.ends.aclose()
 
     def _made(self) -> aiohttp.ClientSession:
         parts = urlsplit(self._url)
@@ -81,8 +90,8 @@ class Sessions:
 class _Connector(aiohttp.TCPConnector):
     """Does not complain about connections that are open when it is collected.
 
-    An agent asks from an event loop that others begin and end. Its sockets are closed
-    with their transports.
+    A loop that is not ended well closes nothing: its sockets are closed with their
+    transports.
     """
 
     @override
@@ -110,14 +119,34 @@ def _proxy(host: str) -> str | None:
     return found.get("https") or found.get("all")
 
 
+def _opened(session: aiohttp.ClientSession) -> _Opened:
+    """Return a session that is closed with the event loop in which this is called.
+
+    An agent asks from a loop that others begin and end, such as that of `asyncio.run`.
+    Who ends a loop well closes the generators that were begun in it.
+    """
+    ends = _closing(session)
+    # Up to its `yield`; nothing before that waits.
+    with suppress(StopIteration):
+        anext(ends).send(None)
+    return _Opened(session, ends)
+
+
+async def _closing(session: aiohttp.ClientSession) -> AsyncGenerator[None]:
+    try:
+        yield
+    finally:
+        await session.close()
+
+
 def _forget_closed(sessions: _Loops) -> None:
-    for loop, session in list(sessions.items()):
+    for loop, (session, _) in list(sessions.items()):
         if loop.is_closed():
             session.detach()
             del sessions[loop]
 
 
 def _leave(sessions: _Loops) -> None:
-    for session in list(sessions.values()):
+    for session, _ in list(sessions.values()):
         # Or it would complain that nobody has closed it.
         session.detach()

@@ -42,7 +42,15 @@ async def stack(store: Store) -> AsyncGenerator[ApiStack]:
 async def test_a_program_need_not_close_what_its_agents_ask_by(stack: ApiStack) -> None:
     ended = await asyncio.to_thread(
         subprocess.run,
-        [sys.executable, "-c", TWO_LOOPS, stack.url, KEY],
+        [
+            sys.executable,
+            "-W",
+            "default::ResourceWarning",
+            "-c",
+            TWO_LOOPS,
+            stack.url,
+            KEY,
+        ],
         capture_output=True,
         text=True,
         check=True,

@@ -253,7 +253,7 @@ def _row(
         context(
             _facts(approval, item, why),
             *_reasons(item),
-            *([template("*Open it to decide:* " + opened)] if opened else []),
+            *_why_opened(item, opened),
             # The heading of a group names the agent of all its rows.
             *([_agent(approval)] if names_agent else []),
             template("{id}", id=short_ref(approval.id)),
@@ -305,6 +305,14 @@ def _reasons(item: Item) -> list[Label]:
     return [label(fit(reasons, _MAX_REASON_CHARS))] if reasons else []
 
 
+def _why_opened(item: Item, why: LiteralString) -> list[Template]:
+    if not why:
+        return []
+    if item.is_question:
+        return [template("*Open it to answer*")]
+    return [template("*Open it to decide:* " + why)]
+
+
 def _facts(approval: Approval, item: Item, why: str) -> Template:
     """Return facts of a row: size, votes, expiry, requester.
 
@@ -329,5 +337,7 @@ def _facts(approval: Approval, item: Item, why: str) -> Template:
         facts.append(template("asked by the agent"))
     else:
         by = who(approval.requester)
-        facts.append(template("asked by {who}", who=by))
+        # It is the agent that asks a question.
+        said = "asked for {who}" if item.is_question else "asked by {who}"
+        facts.append(template(said, who=by))
     return joined(" · ", facts)

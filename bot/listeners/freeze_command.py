@@ -124,7 +124,8 @@ def _unseen(seen: FreezesSeen) -> str:
 
 def _row(freeze: Freeze) -> list[Block]:
     word = "paused" if freeze.is_pause else "frozen"
-    line = f"{_named(freeze.scope)}: {word}. {freeze.reason}"
+    why = f": {freeze.reason}" if freeze.reason else "."
+    line = f"{_named(freeze.scope)} is {word}{why}"
     since = template("By {who}, {at}", who=actor_ref(freeze.by), at=when(freeze.at_ms))
     return [section(untrusted(fit(line, MAX_REASON))), context(since)]
 

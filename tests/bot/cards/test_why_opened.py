@@ -23,6 +23,7 @@ from twokey.gateway.approvals.inquiry import Inquiry
 from twokey.gateway.approvals.precedents import Past, Precedent
 from twokey.gateway.approvals.record import Approval, Item, TriageResult
 from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.protocol.verbs import Verb
 
@@ -79,6 +80,15 @@ def test_a_row_says_why_its_call_is_opened_first(item: Item, why: str) -> None:
 )
 def test_a_row_says_what_is_about_the_whole_card(approval: Approval, why: str) -> None:
     assert f"*Open it to decide:* {why}" in _row(approval)
+
+
+def test_a_row_of_a_question_is_no_request_of_a_person() -> None:
+    asked: JsonObject = {"questions": [{"question": "Which street?", "type": "text"}]}
+    text = _row(an_approval(an_item(asked, tool="ask_user", is_question=True)))
+
+    assert "*Open it to answer*" in text
+    assert "asked for" in text
+    assert "asked by" not in text
 
 
 def test_a_row_with_approve_has_nothing_to_explain() -> None:

@@ -167,7 +167,7 @@ async def test_members_read_what_is_frozen_and_by_whom(stack: Stack) -> None:
 
         listed = (await stack.actor("U0ANA").ephemerals(CHANNEL))[-1]
         shown = json.dumps(listed["blocks"], ensure_ascii=False)
-        assert "The tool tool_0: frozen. a drill" in shown
+        assert "The tool tool_0 is frozen: a drill" in shown
         assert "`cli/root`" in shown
         assert "… and 2 more." in shown
         await ask(stack, "frozen", "Only members", user="U0GUEST")

@@ -11,6 +11,7 @@ import socket
 import ssl
 from collections.abc import Mapping
 from enum import StrEnum
+from traceback import walk_tb
 from typing import cast
 
 
@@ -61,6 +62,7 @@ def kind_of_error(error: BaseException) -> ErrorKind | None:
         or _by_status(error)
         or _by_grpc(error)
         or _by_library(error)
+        or _by_reader(error)
         or _by_builtin(error)
     )
 
@@ -229,6 +231,30 @@ def _names(error: BaseException) -> list[tuple[str, str]]:
         (one.__module__.partition(".")[0].rstrip("2"), one.__name__)
         for one in type(error).__mro__
     ]
+
+
+_READERS = frozenset(
+    {
+        "generate_from_stream",
+        "agenerate_from_stream",
+        "_create_chat_result",  # OpenAI's wire format
+        "_format_output",  # Anthropic's
+    }
+)
+"""Functions in which LangChain reads what a provider answered."""
+
+
+def _by_reader(error: BaseException) -> ErrorKind | None:
+    """Return what an answer is that LangChain cannot read; None for other errors.
+
+    An empty stream, the page of a proxy and arguments that are no object raise the same
+    classes as a bug; asked again, the model may answer better.
+    """
+    for frame, _ in walk_tb(error.__traceback__):
+        module = str(frame.f_globals.get("__name__"))
+        if frame.f_code.co_name in _READERS and module.startswith("langchain_"):
+            return ErrorKind.UNKNOWN
+    return None
 
 
 _NETWORK = frozenset(

@@ -41,6 +41,7 @@ from twokey.gateway.clock import now_s
 from twokey.gateway.config import SlackMode
 from twokey.gateway.errors import SettingsError, StoreUnavailable
 from twokey.gateway.service.process_check import (
+    KEEPS_NOTHING,
     Registration,
     process_name,
     process_problems,
@@ -48,6 +49,7 @@ from twokey.gateway.service.process_check import (
 )
 from twokey.gateway.service.reviews import ReviewService
 from twokey.gateway.store.processes import ProcessInfo
+from twokey.gateway.store.unavailable import refuses
 from twokey.gateway.store.usable import until_usable
 
 logger = logging.getLogger(__name__)
@@ -310,13 +312,15 @@ class SlackBot:
             *(one.problem() for one in parts), return_exceptions=True
         )
         away = list[str]()
+        last: StoreUnavailable | None = None
         for part, problem in zip(parts, found, strict=True):
             if isinstance(problem, StoreUnavailable):
                 away.append(part.shard)
+                last = problem
             elif isinstance(problem, BaseException):
                 raise problem
-        if parts and len(away) == len(parts):
-            raise StoreUnavailable("No shard answers.")
+        if last is not None and len(away) == len(parts):
+            raise last
         said = [one for one in found if isinstance(one, str) and one]
         if away:
             some = f"{', '.join(away)} of {len(parts)} shards"
@@ -329,15 +333,17 @@ class SlackBot:
             problems += await self._late()
             if self._peer is not None:
                 problems += await self._peer.problems()
-        except StoreUnavailable:
-            problems.append("The store does not answer.")
+        except StoreUnavailable as error:
+            away = "The store does not answer."
+            problems.append(KEEPS_NOTHING if refuses(error) else away)
         if self._token is not None and (problem := await self._token.problem()):
             problems.append(problem)
         if self._sockets is not None and not await self._sockets.connected():
             problems.append("No Socket Mode connection is open.")
         if self._registration is not None:
             problems += self._registration.problems
-        return problems
+        # It may be found by the reading as well as by the last sign of life.
+        return list(dict.fromkeys(problems))
 
 
 async def _nobody(_delivery: Delivery) -> Answer:

@@ -34,6 +34,7 @@ from twokey.gateway.running import load_triage
 from twokey.gateway.service.process_check import process_problems
 from twokey.gateway.service.reevaluation import dead_ends
 from twokey.gateway.store.durability import ensure_durable
+from twokey.gateway.store.permissions import ensure_writable
 from twokey.gateway.store.readers import longest_backlog
 from twokey.gateway.trust.keyring import Keyring
 
@@ -215,6 +216,8 @@ async def _store(settings: Settings) -> str:
     place = (urlsplit(url).hostname or urlsplit(url).path) if url else settings.data_dir
     async with open_configured(settings) as store:
         facts = await ensure_durable(store.conn)
+        for keys in store.parts_of(settings.tenant):
+            await ensure_writable(store.conn, keys)
         masters = len(await store.conn.on_each_master("PING"))
         disk = "its disk and a replica" if store.conn.confirmed_by else "its disk"
     spread = f", in {settings.shards} shards" if settings.shards > 1 else ""

@@ -115,6 +115,18 @@ class Unanswered(StoreUnavailable):
         )
 
 
+class KeptInPart(Unanswered):
+    """The store ended a script of ours in its middle; what was written stays."""
+
+    def __init__(self, why: str) -> None:
+        StoreUnavailable.__init__(
+            self,
+            f"The store stopped in the middle of this ({why}), so a part of it may be "
+            "kept; see that its user may run everything (twokey doctor), and who else "
+            "writes to it.",
+        )
+
+
 class FreezeIncomplete(StoreUnavailable):
     """A freeze, or its end, is in some shards of a tenant that is split, not in all.
 

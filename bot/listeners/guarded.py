@@ -34,8 +34,8 @@ NOT_RECORDED = label(
     "again in a moment."
 )
 NOT_CONFIRMED = label(
-    "No answer came in time, so it is not confirmed that this is recorded. Please look "
-    "at the card in a moment: it shows what is."
+    "It is not confirmed that this is recorded. Please look at the card in a moment: "
+    "it shows what is."
 )
 UNCONFIRMED = label(
     "This is recorded, but no replica of the store has confirmed it, so it may yet be "
@@ -74,8 +74,8 @@ async def guarded(work: Callable[[], Awaitable[T]], delivery: Delivery) -> T:
     except NewerRecord as error:
         logger.warning("listener.newer_record why=%s", error)
         raise UserFacingError(NEWER) from None
-    except Unanswered:
-        logger.warning("listener.unanswered")
+    except Unanswered as error:
+        logger.warning("listener.unanswered why=%s", error)
         raise UserFacingError(NOT_CONFIRMED) from None
     except NotConfirmed:
         logger.warning("listener.unconfirmed")

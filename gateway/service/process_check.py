@@ -24,6 +24,7 @@ from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.processes import AgentCheckpoints, Processes, ProcessInfo
 from twokey.gateway.store.secret_check import SEALED_OTHERWISE, knows_secret
 from twokey.gateway.store.store import Store
+from twokey.gateway.store.unavailable import refuses
 from twokey.gateway.store.usable import until_usable
 
 logger = logging.getLogger(__name__)
@@ -31,6 +32,11 @@ logger = logging.getLogger(__name__)
 BEAT_S = 5.0
 """How often a process shows that it lives; a quarter of what it is given."""
 _LOOK_S = 0.2
+
+KEEPS_NOTHING = (
+    "The store answers and keeps nothing, so nothing is decided or run; "
+    "'twokey doctor' says why."
+)
 
 
 def process_name() -> str:
@@ -44,6 +50,7 @@ class Registration:
     Attributes:
         problem: why it does not fit any more; "" while it does. It was stopped for a
             while, and another one joined that does not fit.
+        is_refused: the store answers, and did not keep the last sign of life.
 
     It also compares the clock of this machine with the store's, and the secrets that it
     accepts with the one that the store is sealed with.
@@ -54,6 +61,7 @@ class Registration:
         self._name = secrets.token_hex(8)
         self.problem = ""
         self._is_secret_known = True
+        self.is_refused = False
 
     async def enter(self) -> None:
         """Join; wait for those that seem to be alive only as long as it takes to see.
@@ -89,10 +97,22 @@ class Registration:
             # In proportion to the life, which tests shorten.
             await asyncio.sleep(BEAT_S * self._store.processes.life_ms / 20_000)
             with suppress(StoreUnavailable):
-                await self._store.processes.stay(self._keys, self._name, self._process)
+                await self._beat()
                 await self._look()
                 await self._compare_clocks()
                 await self._compare_secret()
+
+    async def _beat(self) -> None:
+        """Show that this process lives, which tells whether the store keeps anything.
+
+        One whose disk or memory is full, or that became a replica, goes on answering.
+        """
+        try:
+            await self._store.processes.stay(self._keys, self._name, self._process)
+        except StoreUnavailable as error:
+            self.is_refused = refuses(error)
+            raise
+        self.is_refused = False
 
     async def _look(self) -> None:
         """Look whether this process still fits; a corrupt row changes nothing."""
@@ -112,7 +132,8 @@ class Registration:
     def problems(self) -> list[str]:
         """Return what an operator should mend at this process."""
         secret = "" if self._is_secret_known else SEALED_OTHERWISE
-        found = (self.problem, clock_problem(self._store), secret)
+        kept = KEEPS_NOTHING if self.is_refused else ""
+        found = (self.problem, clock_problem(self._store), secret, kept)
         return [one for one in found if one]
 
     async def _compare_clocks(self) -> None:

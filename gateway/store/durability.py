@@ -18,6 +18,7 @@ from redis.exceptions import ResponseError
 
 from twokey.gateway.errors import StoreUnavailable, UnsafeStore
 from twokey.gateway.store.connection import Connection, Reply, milliseconds, number
+from twokey.gateway.store.permissions import permission_problems
 from twokey.gateway.store.server_address import SENTINEL
 from twokey.gateway.store.topology import Passing, topology_problems
 
@@ -152,6 +153,7 @@ async def ensure_durable(
     every = await read_facts(conn)
     problems = [one for facts in every for one in durability_problems(facts)]
     problems += await topology_problems(conn.url)
+    problems += await permission_problems(conn)
     # One is enough: a failover takes the replica that has most.
     conn.confirmed_by = int(any(facts.needed_replicas for facts in every))
     if problems and not insecure_dev:

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+from redis.exceptions import (
+    AuthenticationError,
+    NoPermissionError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    ResponseError,
+)
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from twokey.gateway.errors import NotConfirmed, StoreUnavailable, Unanswered
+from twokey.gateway.errors import (
+    KeptInPart,
+    NotConfirmed,
+    StoreUnavailable,
+    Unanswered,
+)
 from twokey.gateway.store.confirming import LostWriteError, NotConfirmedError
 from twokey.gateway.store.multiplexed import MaybeDoneError
 
@@ -14,6 +26,27 @@ EMBEDDED_HINT = (
     "the embedded Valkey is started again by itself; try again, and see 'valkey.log' "
     "in the data folder if it does not come back."
 )
+
+_WRITABLE_HINT = "check that Redis is writable, then try again."
+_HINTS: dict[type[Exception], str] = {
+    AuthenticationError: "put the user and the password that it wants into "
+    "TWOKEY_REDIS_URL, and start this again.",
+    OutOfMemoryError: "its memory is full: raise 'maxmemory', or make room.",
+    ReadOnlyError: "it is a replica: set TWOKEY_REDIS_URL to its master.",
+    NoPermissionError: "let its user do this (ACL SETUSER), then try again.",
+}
+_SNAPSHOT = "MISCONF"
+_SNAPSHOT_HINT = (
+    "it cannot write its snapshot: make room on its disk, see its log, then run BGSAVE."
+)
+# How a server marks an error that ended a script at one of its lines. No class tells
+# it from one that kept the script from beginning.
+_IN_A_SCRIPT = "@user_script:"
+
+
+def refuses(error: StoreUnavailable) -> bool:
+    """Return whether the store answered, and did not do what it was asked."""
+    return isinstance(error.__cause__, ResponseError)
 
 
 def unavailable(error: Exception, hint: str, *, writes: bool) -> StoreUnavailable:
@@ -32,10 +65,16 @@ def unavailable(error: Exception, hint: str, *, writes: bool) -> StoreUnavailabl
     # Two classes of the name ConnectionError: Python's, and redis-py's, which is no
     # OSError.
     if isinstance(error, RedisConnectionError | RedisTimeoutError | OSError):
+        hint = _HINTS.get(type(error), hint)
         return StoreUnavailable(
             f"The store does not answer ({kind}: {error}). Nothing was recorded; {hint}"
         )
+    if writes and _IN_A_SCRIPT in str(error):
+        return KeptInPart(f"{kind}: {error}")
+    hint = _HINTS.get(type(error), _WRITABLE_HINT)
+    if str(error).startswith(_SNAPSHOT):
+        hint = _SNAPSHOT_HINT
     return StoreUnavailable(
         f"The store did not keep this ({kind}: {error}). Nothing was acknowledged; "
-        "check that Redis is writable, then try again."
+        f"{hint}"
     )

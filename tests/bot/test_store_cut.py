@@ -153,4 +153,4 @@ async def test_who_clicked_is_not_told_that_nothing_was_recorded_where_it_may_be
         await wire.join()
 
     assert wire.once is None
-    assert "it is not confirmed that this is recorded" in said
+    assert "It is not confirmed that this is recorded" in said

@@ -1,0 +1,65 @@
+"""Find out whether a server lets us write, and run what our scripts call.
+
+A script that may not run one of its commands is stopped where it calls it: what it
+wrote before stays, so a decision would be kept without its audit entry or its job.
+That has to be known before anything is entrusted to the server.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+from twokey.gateway.store.connection import Connection, Reply, text
+from twokey.gateway.store.keys import Keys
+
+CALLED = (
+    "APPEND", "DECRBY", "DEL", "EXISTS", "GET", "HDEL", "HEXISTS", "HGET", "HGETALL",
+    "HINCRBY", "HKEYS", "HLEN", "HMGET", "HSET", "HSETNX", "INCR", "INCRBY", "PERSIST",
+    "PEXPIRE", "PEXPIREAT", "PTTL", "SADD", "SET", "SMEMBERS", "TIME", "XACK", "XADD",
+    "XDEL", "XGROUP DELCONSUMER", "XINFO CONSUMERS", "XINFO GROUPS", "XRANGE",
+    "XREADGROUP", "ZADD", "ZCARD", "ZCOUNT", "ZRANGE", "ZRANGEBYSCORE", "ZREM",
+    "ZREMRANGEBYRANK", "ZREMRANGEBYSCORE", "ZREVRANGE", "ZSCORE",
+)  # fmt: skip
+"""The commands that scripts call."""
+
+# With a key of ours: a user may have the right to a command for other keys alone.
+_MISSING = """
+local missing = {}
+for at = 2, #ARGV do
+  local name, of = string.match(ARGV[at], '^(%S+) ?(.*)$')
+  local may = of == '' and redis.acl_check_cmd(name, ARGV[1])
+    or of ~= '' and redis.acl_check_cmd(name, of, ARGV[1])
+  if not may then missing[#missing + 1] = ARGV[at] end
+end
+return missing
+"""
+
+
+async def permission_problems(conn: Connection) -> list[str]:
+    """Return what the user of a connection may not do, with what to run.
+
+    Raises:
+        StoreUnavailable: when a server does not answer, or runs no script.
+    """
+    found = await conn.on_each_master("EVAL", _MISSING, 0, Keys("s0").members, *CALLED)
+    missing = sorted(
+        {text(one) for each in found.values() for one in cast("list[Reply]", each)}
+    )
+    if not missing:
+        return []
+    allowed = " ".join(f"+{one.lower().replace(' ', '|')}" for one in missing)
+    why = (
+        "The user of TWOKEY_REDIS_URL may not run all that the scripts of Twokey call "
+        "on its keys, so decisions would be kept in part"
+    )
+    return [f"{why}; run: ACL SETUSER <user> ~tk:* {allowed}"]
+
+
+async def ensure_writable(conn: Connection, keys: Keys) -> None:
+    """Write nothing, as a write: it fails where the server keeps nothing now.
+
+    Raises:
+        StoreUnavailable: says why, and what to do.
+    """
+    # XX: there is no such key, so nothing is set.
+    await conn.keep(["SET", f"{keys.members}:none", "", "XX"])

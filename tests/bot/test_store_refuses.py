@@ -1,0 +1,84 @@
+"""People and operators are told the truth by a store that answers and keeps nothing."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from tests.bot.bot_stack import CHANNEL, Stack
+from tests.conftest import eventually
+from twokey.bot.ids import Action
+from twokey.cli.check import State
+from twokey.cli.checks import run_checks
+from twokey.cli.command_context import CommandContext
+from twokey.gateway.service.process_check import KEEPS_NOTHING
+
+
+@pytest.fixture
+async def stack(stack: Stack) -> AsyncGenerator[Stack]:
+    """Give the store's memory and rights back, whatever a test took of them."""
+    stack.store.processes.life_ms = 400
+    yield stack
+    await stack.store.conn.command("CONFIG SET", "maxmemory", "0")
+    await stack.store.conn.command("ACL", "SETUSER", "default", "+@all")
+
+
+async def test_a_full_store_is_told_by_clicks_and_readyz_until_it_has_room(
+    stack: Stack,
+) -> None:
+    async with stack.running() as bot, aiohttp.ClientSession() as session:
+        url = bot.url.replace("/slack/events", "/readyz")
+
+        async def problems() -> list[str]:
+            async with session.get(url) as answer:
+                return list((await answer.json()).get("problems", []))
+
+        async def is_told() -> bool:
+            return await problems() == [KEEPS_NOTHING]
+
+        async def is_ready() -> bool:
+            return not await problems()
+
+        verdict = await stack.refund()
+        card = await stack.card(verdict)
+        await stack.store.conn.command("CONFIG SET", "maxmemory", "1")
+        await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
+        await stack.told("U0ANA", "nothing was recorded")
+        await eventually(is_told)
+
+        await stack.store.conn.command("CONFIG SET", "maxmemory", "0")
+
+        await eventually(is_ready)
+        await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
+        assert not (await stack.approval(verdict)).items[0].is_pending
+
+
+async def test_a_decision_that_a_missing_right_cut_in_two_is_not_said_to_be_unrecorded(
+    stack: Stack,
+) -> None:
+    async with stack.running():
+        card = await stack.card(await stack.refund())
+        await stack.bot_is_quiet()
+        await stack.store.conn.command("ACL", "SETUSER", "default", "-xadd")
+
+        await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
+
+        assert "not confirmed" in await stack.told("U0ANA", "recorded")
+
+
+async def test_the_doctor_says_that_a_full_store_keeps_nothing(
+    stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "twokey.yml").write_text("{}")
+    env = {"TWOKEY_REDIS_URL": stack.store.conn.url}
+    await stack.store.conn.command("CONFIG SET", "maxmemory", "1")
+
+    checks = run_checks(CommandContext(env, None, debug=False), post=False)
+    found = {check.name: check async for check in checks}
+
+    assert found["store"].state is State.BAD
+    assert "raise 'maxmemory'" in found["store"].text

@@ -17,6 +17,7 @@ import asyncio
 import json
 import logging
 import secrets
+import sqlite3
 from collections.abc import Callable, Iterable
 from contextlib import aclosing, suppress
 from pathlib import Path
@@ -35,7 +36,7 @@ from twokey.gateway.protocol.public_keys import PublicKey
 from twokey.gateway.service.growing_tree import GrowingTree
 from twokey.gateway.service.sealing import Signed, seal
 from twokey.gateway.store.audit_index import Seen, seen_in
-from twokey.gateway.store.audit_note import TreeNote, TreeNotes
+from twokey.gateway.store.audit_note import TreeNote, TreeNotes, is_overdue
 from twokey.gateway.store.audit_seals import read_seal
 from twokey.gateway.store.audit_segments import Row
 from twokey.gateway.store.audit_tree import LogName, TreeFiles, TreeRecord
@@ -112,10 +113,11 @@ class AuditWriter:
             if await self._has_work(is_last=is_last):
                 await self._write(is_last=is_last)
             await self._drop()
-        except (AuditUnreadable, OSError, SettingsError) as error:
+        except (AuditUnreadable, OSError, sqlite3.Error, SettingsError) as error:
             # Entries stay in the store meanwhile, so nothing is lost.
             self._tree = None
-            if (problem := str(error)) != self._problem:
+            # With its class: that nobody else writes the tree is told as well.
+            if (problem := repr(error)) != self._problem:
                 self._problem = problem
                 await self._tell_problem(error)
         else:
@@ -124,10 +126,8 @@ class AuditWriter:
     async def _tell_problem(self, error: Exception) -> None:
         # Several machines without a common folder: the one that has the tree writes.
         is_elsewhere = isinstance(error, _Elsewhere)
-        logger.log(
-            logging.WARNING if is_elsewhere else logging.ERROR,
-            "audit.not_written shard=%s why=%s", self._keys.shard, error,
-        )  # fmt: skip
+        level = logging.WARNING if is_elsewhere else logging.ERROR
+        logger.log(level, "audit.not_written shard=%s why=%s", self._keys.shard, error)
         if not is_elsewhere:
             stalled = SecurityKind.STALLED
             kind = error.kind if isinstance(error, _WrongNote) else stalled
@@ -180,7 +180,8 @@ class AuditWriter:
                 is_ours = noted.is_sealed
                 replayed, wrong = SecurityKind.REPLAYED, SecurityKind.SEAL_WRONG
                 raise _WrongNote(message, replayed if is_ours else wrong)
-            raise _Elsewhere(message)
+            is_late = await is_overdue(self._store.conn, self._keys)
+            raise AuditUnreadable(message) if is_late else _Elsewhere(message)
         if name is None:
             now_ms = await self._store.conn.now_ms(self._keys.audit)
             name = await asyncio.to_thread(self._files.create, now_ms)
@@ -206,9 +207,9 @@ class AuditWriter:
             if not noted.origin:
                 # Another gateway could begin another tree meanwhile.
                 await self._report_tree(SecurityKind.SEAL_WRONG)
-            newest = found.head.root().hex()
+            newest, at = found.head.root().hex(), found.signed_last
             if noted != TreeNote(name.origin, found.signed, newest, is_sealed=True):
-                await self._notes.write(name.origin, found.signed, newest)
+                await self._notes.write(name.origin, found.signed, newest, at)
         await self._index_rest(found)
         return found
 
@@ -309,10 +310,10 @@ class AuditWriter:
         await asyncio.to_thread(self._files.write_checkpoint, checkpoint.signed(key))
         tree.is_signed()
         await self._index(tree)
-        root = checkpoint.root.hex()
+        root, at = checkpoint.root.hex(), tree.signed_last
         # For other gateways: this folder has the log, and so much of it. Behind the
         # file, which alone counts; a process may end in between.
-        await self._notes.write(checkpoint.origin, checkpoint.size, root)
+        await self._notes.write(checkpoint.origin, checkpoint.size, root, at)
         logger.info(
             "audit.checkpoint origin=%s size=%d root=%s",
             checkpoint.origin, checkpoint.size, root,

@@ -1,0 +1,108 @@
+"""A tree that nobody can write any more is told, whatever the reason."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.service.audit_harness import AuditHarness
+from twokey.cli.check import Check, State
+from twokey.cli.checks import run_checks
+from twokey.cli.command_context import CommandContext
+from twokey.gateway.approvals.security import SecurityKind
+from twokey.gateway.service.process_check import registered
+from twokey.gateway.store import audit_note
+from twokey.gateway.store.processes import ProcessInfo
+from twokey.gateway.store.store import Store
+
+GATEWAY = ProcessInfo(role="gateway", where="here:1", tenant="default")
+
+
+@pytest.fixture
+def house(store: Store, tmp_path: Path) -> AuditHarness:
+    return AuditHarness(store, tmp_path)
+
+
+async def test_an_index_that_cannot_be_written_is_told_and_written_later(
+    house: AuditHarness, caplog: pytest.LogCaptureFixture
+) -> None:
+    await house.put(100)
+    await house.writer.tick()
+    index = house.files.folder / f"{house.keys.shard}.index.sqlite"
+    index.unlink()
+    # SQLite's error is no OSError, as on a full disk.
+    with closing(sqlite3.connect(index)) as db:
+        db.execute("CREATE VIEW seen AS SELECT 1 AS approval")
+    await house.put(100)
+
+    await house.writer.tick()
+
+    assert "audit.not_written" in caplog.text
+    assert house.store.security.counts == {SecurityKind.STALLED: 1}
+    for one in house.files.folder.glob("*.index.sqlite*"):
+        one.unlink()
+    await house.put(1)
+    await house.writer.tick(is_last=True)
+    # With the entry about it.
+    assert [one.size for one in house.checkpoints()] == [100, 200, 202]
+
+
+async def test_a_folder_that_is_gone_is_an_alarm_once_nobody_signs(
+    house: AuditHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await house.put(100)
+    await house.writer.tick()
+    shutil.rmtree(house.files.folder)
+    await house.put(1)
+    # Another machine may have the tree, and sign.
+    await house.writer.tick(is_last=True)
+    assert house.store.security.counts == {}
+
+    monkeypatch.setattr(audit_note, "OVERDUE_MS", -1)
+    await house.writer.tick(is_last=True)
+    await house.writer.tick(is_last=True)
+
+    assert house.store.security.counts == {SecurityKind.STALLED: 1}
+
+
+async def doctor_says(house: AuditHarness) -> Check:
+    env = {
+        "TWOKEY_REDIS_URL": house.store.conn.url,
+        "TWOKEY_SECRET": house.store.conn.secrets[0].hex(),
+        "TWOKEY_DATA_DIR": str(house.folder),
+    }
+    checks = run_checks(CommandContext(env, None, debug=False), post=False)
+    return next(iter([one async for one in checks if one.name == "audit"]))
+
+
+async def test_the_doctor_says_that_nobody_signs_while_a_gateway_runs(
+    house: AuditHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(house.folder)
+    (house.folder / "twokey.yml").write_text("{}")
+    await house.put(100)
+    await house.writer.tick()
+    await house.put(1)
+    monkeypatch.setattr(audit_note, "OVERDUE_MS", -1)
+    # The gateway signs when it starts, and what is left at its end.
+    assert (await doctor_says(house)).state is State.GOOD
+
+    async with registered(house.store, GATEWAY):
+        found = await doctor_says(house)
+
+    assert found.state is State.BAD
+    assert "audit.not_written" in found.text
+
+
+async def test_a_place_that_somebody_else_wrote_is_no_alarm(
+    house: AuditHarness,
+) -> None:
+    await house.put(1)
+    key = house.keys.audit_tree
+    await house.store.conn.command("HSET", key, "last", "- + COUNT")
+
+    assert not await audit_note.is_overdue(house.store.conn, house.keys)

@@ -88,6 +88,7 @@ ROWS = (
     Row(
         errors.Unanswered("a", "b"), 503, "unanswered", errors.Unanswered, again=True
     ),
+    Row(errors.KeptInPart("a"), 503, "unanswered", errors.Unanswered, again=True),
     Row(
         errors.FreezeIncomplete("a", ["b"], 2, is_set=True), 503, "unavailable",
         StoreUnavailable, again=True,

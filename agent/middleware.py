@@ -50,6 +50,7 @@ from twokey.agent import (
     prepared_calls,
     question_tool,
     repair,
+    storable_answers,
     system_prompt,
     tool_starts,
     turns,
@@ -305,6 +306,9 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
             note = turns.TurnDraft(calls).deny_all(message_id, turns.NO_THREAD)
         else:
             ready = model_answers.prepare_answer(turn.message, calls, self._tools)
+            if len(ready) < len(calls) or any(one.refusal for one in ready.values()):
+                # Submitted as it was: so the model reads what is wrong with it.
+                answer = storable_answers.storable(answer)
             seen = HintContext(turn.state, request.runtime, self._tools)
             note = await self._caller(shell).submit(
                 ref,

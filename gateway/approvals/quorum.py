@@ -287,7 +287,7 @@ def _held_by_voters(
     # By person and never by vote: one person with two votes in a record counts once. A
     # vote without a role that counts is no vote, whatever else it holds.
     counted = {
-        (vote.by.team, vote.by.user): asked.intersection(vote.roles)
+        vote.by.user: asked.intersection(vote.roles)
         for vote in votes
         if vote.action_hash == action_hash
     }

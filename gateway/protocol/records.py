@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Self
 
 from pydantic import BaseModel, ConfigDict
@@ -9,6 +10,13 @@ from pydantic import BaseModel, ConfigDict
 from twokey.gateway.protocol.strict_json import JsonObject
 
 _set = object.__setattr__
+_SLACK_USER = re.compile(r"[UW][A-Z0-9]+", re.ASCII)
+
+NO_SLACK_ID = (
+    "It is no id of a Slack user, such as U0123ABCD, and by another name nobody is "
+    "kept from approving what they asked for."
+)
+"""What is wrong with a person that a program names otherwise."""
 
 
 class Record(BaseModel):
@@ -39,15 +47,25 @@ class Record(BaseModel):
 
 
 class Person(Record):
-    """A Slack person. Only ``team`` and ``user`` identify; ``name`` is for reading."""
+    """A Slack person. Only ``user`` identifies; ``name`` is for reading."""
 
     team: str
     user: str
     name: str = ""
 
     def is_same(self, other: Person) -> bool:
-        """Return whether both are one person, by ids and never by name."""
-        return (self.team, self.user) == (other.team, other.user)
+        """Return whether both are one person, by their Slack ids and never by name.
+
+        Also where the teams differ: a bot knows everybody by its own workspace, and a
+        program may name the organization's id, or a wrong one. By the team, whoever
+        asked could then approve, and one person could be two of two.
+        """
+        return self.user == other.user
+
+    @property
+    def has_slack_id(self) -> bool:
+        """Return whether ``user`` may be an id that Slack gives a user."""
+        return _SLACK_USER.fullmatch(self.user) is not None
 
 
 class RunRef(Record):

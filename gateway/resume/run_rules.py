@@ -14,7 +14,7 @@ from langgraph.types import StreamMode
 from twokey.gateway.approvals.record import Origin
 from twokey.gateway.errors import GraphError, StoreUnavailable, ThreadUnavailable
 from twokey.gateway.failures import log_failure
-from twokey.gateway.protocol.records import Person, RunRef
+from twokey.gateway.protocol.records import NO_SLACK_ID, Person, RunRef
 from twokey.gateway.resume.classification import ThreadHalted
 from twokey.gateway.resume.langgraph_local import STREAM_END, LangGraphLocal
 from twokey.gateway.resume.questions import asked_items
@@ -92,12 +92,17 @@ def given_up(agent: str, thread: str, reason: str) -> GraphError:
     )
 
 
-def named_run(agent: str, thread_id: object) -> RunRef:
+def named_run(agent: object, thread_id: object) -> RunRef:
     """Return the run of an agent and a thread that a program names.
 
     Raises:
-        GraphError: when it is no name of a thread.
+        GraphError: when it is no name of an agent, or of a thread.
     """
+    if not isinstance(agent, str) or not agent.strip():
+        raise GraphError(
+            f"agent={agent!r} names no agent; give the name that the graph's "
+            "ApprovalMiddleware(…) has, or leave it out for 'agent'."
+        )
     if not isinstance(thread_id, str) or not thread_id:
         raise GraphError(
             f"thread_id={thread_id!r} names no thread; give a text that is not empty, "
@@ -111,6 +116,7 @@ def check_who_asked(requester: object, origin: object) -> None:
 
     Raises:
         TypeError: when one of them is of another type.
+        ValueError: when who asked has no id of a Slack user.
     """
     for name, given, kind in (
         ("requester", requester, Person),
@@ -121,6 +127,8 @@ def check_who_asked(requester: object, origin: object) -> None:
                 f"{name}={given!r} is no {kind.__name__}; give "
                 f"twokey.gateway.approvals.record.{kind.__name__}."
             )
+    if isinstance(requester, Person) and not requester.has_slack_id:
+        raise ValueError(f"requester={requester!r}: {NO_SLACK_ID}")
 
 
 async def streamed(

@@ -10,6 +10,12 @@ from twokey.gateway.protocol import business_state, digest
 from twokey.gateway.protocol.strict_json import MAX_BYTES, accept_object
 from twokey.gateway.protocol.wire import ProposedCall, TurnRef
 
+NO_DOCUMENT = (
+    f"A call has to be strict JSON of at most {MAX_BYTES // 1024} KiB. This one is "
+    "not, so it did not run and nobody was asked. Pass less, or say where the content "
+    "is, such as the name of a file."
+)
+"""What the model reads of a call without a document."""
 _LONGEST_ESCAPE = 6
 """Bytes that one character of a text takes in JSON at most."""
 _REST = 1024

@@ -31,7 +31,7 @@ from twokey.gateway.protocol.wire import (
     hash_of_canonical,
 )
 from twokey.gateway.service import denials
-from twokey.gateway.service.call_documents import document_of, small_args
+from twokey.gateway.service.call_documents import NO_DOCUMENT, document_of, small_args
 from twokey.gateway.service.cleared import Opened, cleared, covered, opened_events
 from twokey.gateway.store.threads import ThreadFacts
 
@@ -145,7 +145,7 @@ def propose(evaluated: Sequence[EvaluatedCall], source: Source) -> Proposal:
         args = is_auto and small_args(one.call, source.tenant, source.turn.ref)
         document = "" if refusal or args else _document(one, source)
         if refusal or not (document or args):
-            reason = refusal or "The call is too large or is not strict JSON."
+            reason = refusal or NO_DOCUMENT
             verdicts[position] = _verdict(one, VerdictKind.DENY, reason=reason)
             events.append(_refused(one, source, reason))
         elif is_auto:

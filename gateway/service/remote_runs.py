@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from twokey.gateway.approvals.events import Event
 from twokey.gateway.approvals.record import Approval, Origin
 from twokey.gateway.errors import GraphError, NotAllowed
-from twokey.gateway.protocol.records import RunRef
+from twokey.gateway.protocol.records import NO_SLACK_ID, RunRef
 from twokey.gateway.protocol.remote_runs import (
     Answered,
     AnswersQuestion,
@@ -55,13 +55,16 @@ class RemoteRunService(TenantService):
         """Keep who asked for a run and where; nobody known before is forgotten.
 
         Raises:
-            NotAllowed: when a place in Slack is given by half.
+            NotAllowed: when a place in Slack is given by half, or who asked has no id
+                of a Slack user.
             TooManySpeakers: when nobody could say later who asked.
         """
         if bool(facts.channel) is not bool(facts.thread_ts):
             raise NotAllowed("Give both 'channel' and 'thread_ts', or neither.")
         if facts.requester is None and not facts.channel:
             return
+        if facts.requester is not None and not facts.requester.has_slack_id:
+            raise NotAllowed(f"'requester' is {facts.requester.user!r}. {NO_SLACK_ID}")
         origin = Origin(channel=facts.channel, thread_ts=facts.thread_ts)
 
         def asked(before: ThreadFacts) -> ThreadFacts:

@@ -132,6 +132,64 @@ async def test_a_call_that_does_not_fit_goes_back_and_nobody_is_asked(
     assert (EventName.CALL_RETURNED, MISFIT) in await events(harness)
 
 
+@pytest.mark.parametrize(
+    ("written", "kept", "said"),
+    [
+        ({"amount": 10**21}, {"amount": "1" + "0" * 21}, "send it as a string"),
+        ({"amount": [-(10**21)]}, {"amount": ["-1" + "0" * 21]}, "as a string"),
+        ({"amount": 1, "\ud800": 2}, {}, "surrogate pair"),
+    ],
+)
+async def test_a_call_that_no_checkpoint_can_hold_goes_back_as_well(
+    harness: ServiceHarness,
+    written: dict[str, Any],
+    kept: dict[str, Any],
+    said: str,
+) -> None:
+    """LangGraph could not write it, and the run would end with an error."""
+    call = calling(("wire_money", written, "c1"))
+    block = {"type": "tool_use", "id": "c1", "name": "wire_money", "input": written}
+    agent = agent_of(harness, call.model_copy(update={"content": [block]}))
+
+    final = await agent.ainvoke({"messages": [("user", "go")]}, CONFIG)
+
+    (told,) = results(final)
+    assert said in told.text
+    message = final["messages"][1]
+    assert message.tool_calls[0]["args"] == kept
+    assert message.content[0]["input"] == (kept or {"amount": 1, "?": 2})
+    assert final["messages"][-1].text == "done"
+    assert await harness.opened() == []
+
+
+async def test_a_call_that_is_nested_too_deep_for_a_checkpoint_goes_back(
+    harness: ServiceHarness,
+) -> None:
+    deep: dict[str, Any] = {}
+    for _ in range(400):
+        deep = {"in": deep}
+    agent = agent_of(harness, calling(("wire_money", deep, "c1")))
+
+    final = await agent.ainvoke({"messages": [("user", "go")]}, CONFIG)
+
+    (told,) = results(final)
+    assert "nested more than 64 deep" in told.text
+
+
+async def test_a_call_that_is_too_large_is_told_the_limit_and_what_to_do(
+    harness: ServiceHarness,
+) -> None:
+    huge = {"amount": 1, "to": "x" * 1_000_000}
+    agent = agent_of(harness, calling(("wire_money", huge, "c1")))
+
+    final = await agent.ainvoke({"messages": [("user", "go")]}, CONFIG)
+
+    (told,) = results(final)
+    assert "at most 64 KiB" in told.text
+    assert "nobody was asked" in told.text
+    assert await harness.opened() == []
+
+
 async def test_its_siblings_are_evaluated_as_ever(harness: ServiceHarness) -> None:
     agent = agent_of(
         harness,

@@ -237,6 +237,9 @@ async def test_nobody_who_asked_is_forgotten(stack: ApiStack) -> None:
         approval = await mine.harness.approval(verdict.item_id)
         with pytest.raises(NotAllowed, match="both 'channel'"):
             await ask(http_api.REMEMBER, RunFacts(run=RUN, channel="C0"))
+        ana = DAN.with_(user="ana@example.com")
+        with pytest.raises(NotAllowed, match="no id of a Slack user"):
+            await ask(http_api.REMEMBER, RunFacts(run=RUN, requester=ana))
 
     assert approval.requester == ben
     assert sorted(one.user for one in approval.principals) == ["U0BEN", "U0DAN"]

@@ -27,6 +27,11 @@ def vote(by: Person, *roles: str, action_hash: str = HASH) -> Vote:
         ([vote(ANA, "support"), vote(BEN, "support")], 2, False),
         ([vote(ANA, "support"), vote(CHLOE, "senior")], 2, True),
         ([vote(CHLOE, "senior"), vote(CHLOE, "senior")], 1, False),
+        (
+            [vote(CHLOE, "senior"), vote(CHLOE.with_(team="E0ORG"), "senior")],
+            1,
+            False,
+        ),
         ([vote(ANA, "support"), vote(CHLOE, "senior", action_hash=OTHER)], 1, False),
         ([vote(ANA), vote(CHLOE, "senior")], 1, False),
     ],

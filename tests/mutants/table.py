@@ -122,7 +122,7 @@ TABLE = (
     Mutant(
         "two people means two people",
         QUORUM,
-        "(vote.by.team, vote.by.user): asked.intersection(vote.roles)",
+        "vote.by.user: asked.intersection(vote.roles)",
         "(vote.at_ms, vote.by.user, id(vote)): asked.intersection(vote.roles)",
         "tests/approvals tests/races/test_lifecycle_machine.py",
     ),

@@ -25,7 +25,7 @@ from twokey.gateway.approvals.record import Item, approval_of
 from twokey.gateway.config import Settings
 from twokey.gateway.embed import Twokey
 from twokey.gateway.errors import GraphError, SettingsError, ThreadUnavailable
-from twokey.gateway.protocol.records import RunRef
+from twokey.gateway.protocol.records import Person, RunRef
 from twokey.gateway.resume import langgraph_local
 from twokey.gateway.resume.graphs import attached
 from twokey.gateway.store.store import Store
@@ -41,6 +41,7 @@ def _ask(state: Name) -> Name:
     return {"name": f"{state['name']}{interrupt('your name?')}"}
 
 
+PLACE: Any = {"thread_id": "t1", "agent": "shop"}
 CALL = json.dumps([("refund", {"order": "78291", "amount": 1})])
 Open = Callable[[], AbstractAsyncContextManager[Twokey]]
 
@@ -173,15 +174,27 @@ async def test_who_asked_has_to_be_a_person(opened: Open) -> None:
             await tk.run(sample_tools.graph, refund(), thread_id="t1", requester=who)
 
 
-async def test_who_asked_cannot_approve(opened: Open) -> None:
+@pytest.mark.parametrize("user", ["", "ana@example.com", "@ana", "Ana", "S0ANA"])
+async def test_who_asked_has_to_have_an_id_of_slack(opened: Open, user: str) -> None:
+    """By another name nobody would be kept from approving."""
+    who = Person(team="T0", user=user)
+    async with opened() as tk:
+        with pytest.raises(ValueError, match="no id of a Slack user"):
+            await tk.run(
+                sample_tools.graph, refund(), **PLACE, requester=who, timeout_s=5
+            )
+
+
+@pytest.mark.parametrize("team", ["T0", "", "E0ORGANIZATION"])
+async def test_who_asked_cannot_approve(opened: Open, team: str) -> None:
+    """Whatever workspace a program names: bots know people by their own."""
     async with opened() as tk:
         run = asyncio.create_task(
             tk.run(
                 sample_tools.graph,
                 refund(),
-                thread_id="t1",
-                agent="shop",
-                requester=ANA.person,
+                **PLACE,
+                requester=ANA.person.with_(team=team),
             )
         )
         outcome = await decide(tk, await asked(tk))
@@ -378,12 +391,21 @@ async def test_checkpoints_in_memory_are_warned_of_once_in_a_process(
     assert caplog.text.count("checkpoints.in_memory saver=InMemorySaver") == 1
 
 
-@pytest.mark.parametrize("thread", ["", None, 7, UUID(int=7)])
-async def test_what_names_no_thread_is_refused_in_a_sentence(
-    opened: Open, thread: Any
+@pytest.mark.parametrize(
+    ("named", "said"),
+    [
+        *[
+            ({"thread_id": thread}, r"names no thread; .*str\(\.\.\.\)")
+            for thread in ("", None, 7, UUID(int=7))
+        ],
+        *[({"agent": agent}, "names no agent") for agent in ("", " ", None)],
+    ],
+)
+async def test_what_names_no_thread_or_agent_is_refused_in_a_sentence(
+    opened: Open, named: dict[str, Any], said: str
 ) -> None:
     graph = sample_tools.graph()
-    at: dict[str, Any] = {"thread_id": thread, "agent": "shop"}
+    at: dict[str, Any] = {**PLACE, **named}
 
     async def streamed(tk: Twokey) -> list[Any]:
         return [chunk async for chunk in tk.stream(graph, refund(), **at)]
@@ -398,7 +420,7 @@ async def test_what_names_no_thread_is_refused_in_a_sentence(
             tk.answers([], **at),
             tk.delete(graph, **at),
         ):
-            with pytest.raises(GraphError, match=r"names no thread; .*str\(\.\.\.\)"):
+            with pytest.raises(GraphError, match=said):
                 await work
 
 

@@ -1,5 +1,7 @@
-"""Detect words and host names that mix look-alike alphabets (homoglyphs).
+"""Detect words and host names of look-alike letters (homoglyphs).
 
+A word that mixes look-alike alphabets is one, and so is a word of Cyrillic or Greek
+letters that pass for Latin ones, where no other letter in the text is of that alphabet.
 Ordinary text is left alone: accents, one alphabet a word, Latin beside Chinese,
 Japanese, Korean, Thai or Arabic, which no one takes for Latin, and the few Greek
 letters that stand for units.
@@ -7,7 +9,7 @@ letters that stand for units.
 
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from twokey.gateway.approvals.invisible_characters import is_hidden
 
@@ -29,28 +31,65 @@ _LOOKALIKE = frozenset(
         "OSAGE",
     }
 )
+# Drawn as a Latin letter in most fonts; by code point, as no reader could tell them.
+_AS_LATIN = {
+    "Cyrillic": frozenset(
+        "\u0430\u0435\u043e\u0440\u0441\u0443\u0445\u0455\u0456\u0458\u0475\u04bb\u0501"
+        "\u051b\u051d\u0405\u0406\u0408\u0410\u0412\u0415\u041a\u041c\u041d\u041e\u0420"
+        "\u0421\u0422\u0423\u0425\u0474\u04ae\u04c0\u04cf\u050c\u051a\u051c"
+    ),
+    "Greek": frozenset(
+        "\u0391\u0392\u0395\u0396\u0397\u0399\u039a\u039c\u039d\u039f\u03a1\u03a4\u03a5"
+        "\u03a7\u037f\u03bd\u03bf\u03f2\u03f3\u03f9"
+    ),
+}
 _UNITS = frozenset("ΔΩμπ")
 _WORD = re.compile(r"[\w-]+(?:\.[\w-]+)*")
 
 
 def homoglyph_warnings(text: str) -> list[str]:
-    """Return a line for each word or host of `text` that mixes look-alike alphabets.
+    """Return a line for each word or host of `text` with look-alike letters.
 
     A line holds the word, and of a host its ASCII form (Punycode): untrusted text.
     Hidden characters and accents are looked through, so that they cannot split a word.
     """
     found: dict[str, str] = {}
-    for word in _words(text):
+    seen = _skeleton(text)
+    as_latin = _read_as_latin({*seen})
+    for word in _words(seen):
         scripts = sorted({script for script in map(_script, word) if script})
-        if len(scripts) > 1 and word not in found:
+        if len(scripts) > 1:
+            why = f"mixes {' and '.join(scripts)} letters"
+        elif scripts and scripts[0] in as_latin and _has_letters(word):
+            why = f"reads as Latin and has {scripts[0]} letters"
+        else:
+            continue
+        if word not in found:
             host = f" ({_punycode(word)})" if "." in word else ""
-            found[word] = f"{word}{host} mixes {' and '.join(scripts)} letters"
+            found[word] = f"{word}{host} {why}"
     return [*found.values()]
 
 
-def _words(text: str) -> Iterator[str]:
+def _read_as_latin(letters: Collection[str]) -> frozenset[str]:
+    """Return the alphabets of which a text has none but letters that pass for Latin.
+
+    Where others are in it, its readers expect that alphabet.
+    """
+    return frozenset(
+        script
+        for script, latin in _AS_LATIN.items()
+        if all(one in latin for one in letters if _script(one) == script)
+    )
+
+
+def _has_letters(word: str) -> bool:
+    # One letter alone is a word in many languages.
+    return sum(map(str.isalpha, word)) > 1
+
+
+def _words(seen: str) -> Iterator[str]:
     """Yield hosts whole, and the parts of other words: Russian writes `IT-отдел`."""
-    for word in _WORD.findall(_skeleton(text)):
+    for word in _WORD.findall(seen):
         # A host is compared as a whole, because its parts together are what a reader
         # takes for a name they know.
         yield from (word,) if "." in word else word.split("-")

@@ -56,7 +56,7 @@ DEFAULT_FILE = Path("twokey.yml")
 
 _NO_POLICY = (
     "Name yours with 'policy' in twokey.yml, or write one there; docs/policy.md begins "
-    "with a small one."
+    "with a small one. If you have a twokey.yml, start in its folder or name it (-c)."
 )
 # Each gateway sweeps every shard, with some commands twice a second.
 _MAX_SHARDS = 64

@@ -96,8 +96,11 @@ def test_a_policy_may_stand_inside(file: Path) -> None:
 
 
 def test_a_missing_policy_file_says_what_to_do(file: Path) -> None:
-    with pytest.raises(SettingsError, match="Name yours with 'policy'"):
+    with pytest.raises(SettingsError, match="Name yours with 'policy'") as refused:
         load(file, "").policy.read()
+
+    # Who is in another folder than their settings would write a second policy.
+    assert "start in its folder" in str(refused.value)
 
 
 def test_the_environment_stands_over_the_file(file: Path) -> None:

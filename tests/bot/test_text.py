@@ -288,6 +288,23 @@ def test_a_word_or_host_of_two_lookalike_alphabets_is_named(
     assert found == f"{word}{host} mixes {scripts[0]} and {scripts[1]} letters"
 
 
+@pytest.mark.parametrize(
+    ("text", "word", "script"),
+    [
+        ("order \u0410\u0412\u0421-123", "\u0410\u0412\u0421", "Cyrillic"),
+        ("\u0430\u0441\u0435", "\u0430\u0441\u0435", "Cyrillic"),
+        ("to \u0391\u03a4\u039c", "\u0391\u03a4\u039c", "Greek"),
+        ("\u0430\u200b\u0441\u0435", "\u0430\u0441\u0435", "Cyrillic"),
+    ],
+)
+def test_a_word_of_another_alphabet_that_reads_as_latin_is_named(
+    text: str, word: str, script: str
+) -> None:
+    (found,) = homoglyph_warnings(text)
+
+    assert found == f"{word} reads as Latin and has {script} letters"
+
+
 def test_a_warning_reads_as_one_line() -> None:
     (host,) = homoglyph_warnings("p\u0430ypal.com p\u0430ypal.com")
     (word,) = homoglyph_warnings("p\u0430y")
@@ -307,6 +324,8 @@ def test_a_warning_reads_as_one_line() -> None:
         "Привет world",
         "IT-отдел",
         "почта.рф",
+        "\u041d\u0410 \u0420\u041e\u0421\u0422: все слова",
+        "вес \u0430 \u043e",
         "10kΩ, Δt, 5μm, 2πr",
         "Tシャツ, iPhone\u3092\u4f7f\u3046",
         "plain ASCII user_name example.com",

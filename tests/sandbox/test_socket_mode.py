@@ -144,6 +144,7 @@ async def test_a_socket_cut_before_its_ack_leaves_the_person_with_a_warning(
     with pytest.raises(UserActionFailed) as caught:
         await click
     assert caught.value.answer["reason"] == "connection_failed"
+    await socket.close()
 
 
 async def test_a_stopping_sandbox_closes_its_sockets() -> None:

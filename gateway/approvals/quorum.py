@@ -129,8 +129,8 @@ def _outsider_reason(reviewer: Reviewer, roles: Sequence[Role]) -> str:
     if any(role.users or {*role.usergroups} - empty for role in roles):
         return f"Only {names} can decide this, and you are not on that list."
     return (
-        f"Nobody is in {names} now, so nobody can decide this. Ask an admin of your "
-        "Slack workspace to add people to its user group, then click again."
+        f"Nobody is in {names} now, so nobody can decide this: its user group is empty "
+        "or gone. Ask an admin of your Slack workspace to mend that, then click again."
     )
 
 

@@ -212,6 +212,8 @@ def _stranger_to_it(cell: Cell) -> str:
     is_asking = cell.requirement is not Requirement.BY_LIST and cell.kind in _NO_GROUPS
     if is_asking:
         return "Slack did not say who is in"
+    if cell.requirement in {Requirement.EMPTY, Requirement.MISSING}:
+        return "its user group is empty or gone"
     return "you are not on that list"
 
 

@@ -11,8 +11,9 @@ from twokey.gateway.service.audit_writing import AuditWriter, public_keys
 from twokey.gateway.store.audit_seals import parts_of, sealed_text
 from twokey.gateway.store.audit_tree import TreeFiles
 from twokey.gateway.store.connection import Argument
-from twokey.gateway.store.keys import Keys
+from twokey.gateway.store.keys import LEASE_MS, Keys
 from twokey.gateway.store.store import Store
+from twokey.gateway.store.threads import ThreadStore
 from twokey.gateway.trust.checkpoints import Checkpoint, verified_checkpoint
 from twokey.gateway.trust.key_folder import Role
 from twokey.gateway.trust.keyring import Keyring
@@ -39,6 +40,8 @@ class AuditHarness:
         store.keyring = Keyring(folder / "keys", makes=Role)
         store.keyring.make_missing(datetime(2026, 1, 1, tzinfo=UTC))
         store.tree_folder = folder / "audit"
+        # The lease of the tests' store ends where the machine stands still for 2 s.
+        store.threads = ThreadStore(store.conn, store.sealing, lease_ms=LEASE_MS)
         self.clock = Clock()
         self.writer = self.another()
 

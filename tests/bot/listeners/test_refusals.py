@@ -63,7 +63,7 @@ async def test_where_nobody_is_in_the_group_who_clicks_is_told_what_to_do(
         await stack.actor("U0CHLOE").click(CHANNEL, str(card["ts"]), button)
 
         await stack.told("U0CHLOE", "Nobody is in support now")
-        await stack.told("U0CHLOE", "add people to its user group")
+        await stack.told("U0CHLOE", "its user group is empty or gone")
         assert await is_untouched(stack, verdict)
 
 

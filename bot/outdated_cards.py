@@ -99,13 +99,15 @@ async def outdated_cards(
         if place.decision_digest == decided and not unasked:
             frozen += is_frozen
             continue
-        thawed = without_freeze(approval)
-        before_freeze = policy_decision_digest(thawed, seal_key, sent=place.sent)
-        if is_frozen and place.decision_digest == before_freeze and not unasked:
-            # With those that say so already: the first redraws cause the next check.
-            frozen += 1
-            if frozen > MOST_FROZEN:
-                continue
+        if is_frozen and not unasked:
+            thawed = without_freeze(approval)
+            unfrozen = policy_decision_digest(thawed, seal_key, sent=place.sent)
+            if place.decision_digest == unfrozen:
+                # With those that say so already: the first redraws cause the next
+                # check.
+                frozen += 1
+                if frozen > MOST_FROZEN:
+                    continue
         shown = named[approval.id] = " ".join((decided, *unasked))
         # Once for each decision: a card that Slack refuses would otherwise be redrawn
         # every half second.

@@ -23,8 +23,10 @@ CALLED = (
 """The commands that scripts call."""
 
 # With a key of ours: a user may have the right to a command for other keys alone.
+# Servers before Redis 7 cannot be asked; `durability_problems` refuses them by name.
 _MISSING = """
 local missing = {}
+if not redis.acl_check_cmd then return missing end
 for at = 2, #ARGV do
   local name, of = string.match(ARGV[at], '^(%S+) ?(.*)$')
   local may = of == '' and redis.acl_check_cmd(name, ARGV[1])

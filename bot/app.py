@@ -41,7 +41,7 @@ from twokey.gateway.clock import now_s
 from twokey.gateway.config import SlackMode
 from twokey.gateway.errors import SettingsError, StoreUnavailable
 from twokey.gateway.service.process_check import (
-    KEEPS_NOTHING,
+    NO_WRITES,
     Registration,
     process_name,
     process_problems,
@@ -335,7 +335,7 @@ class SlackBot:
                 problems += await self._peer.problems()
         except StoreUnavailable as error:
             away = "The store does not answer."
-            problems.append(KEEPS_NOTHING if refuses(error) else away)
+            problems.append(NO_WRITES if refuses(error) else away)
         if self._token is not None and (problem := await self._token.problem()):
             problems.append(problem)
         if self._sockets is not None and not await self._sockets.connected():

@@ -13,8 +13,8 @@ _set = object.__setattr__
 _SLACK_USER = re.compile(r"[UW][A-Z0-9]+", re.ASCII)
 
 NO_SLACK_ID = (
-    "It is no id of a Slack user, such as U0123ABCD, and by another name nobody is "
-    "kept from approving what they asked for."
+    "This is no id of a Slack user; give one, such as U0123ABCD. Without it, whoever "
+    "asked could approve their own call."
 )
 """What is wrong with a person that a program names otherwise."""
 

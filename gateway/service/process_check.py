@@ -33,8 +33,8 @@ BEAT_S = 5.0
 """How often a process shows that it lives; a quarter of what it is given."""
 _LOOK_S = 0.2
 
-KEEPS_NOTHING = (
-    "The store answers and keeps nothing, so nothing is decided or run; "
+NO_WRITES = (
+    "The store answers but takes no writes, so nothing is decided or run; "
     "'twokey doctor' says why."
 )
 
@@ -132,7 +132,7 @@ class Registration:
     def problems(self) -> list[str]:
         """Return what an operator should mend at this process."""
         secret = "" if self._is_secret_known else SEALED_OTHERWISE
-        kept = KEEPS_NOTHING if self.is_refused else ""
+        kept = NO_WRITES if self.is_refused else ""
         found = (self.problem, clock_problem(self._store), secret, kept)
         return [one for one in found if one]
 

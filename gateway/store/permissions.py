@@ -58,7 +58,7 @@ async def permission_problems(conn: Connection) -> list[str]:
 
 
 async def ensure_writable(conn: Connection, keys: Keys) -> None:
-    """Write nothing, as a write: it fails where the server keeps nothing now.
+    """Write nothing, as a write: it fails where the server takes no writes.
 
     Raises:
         StoreUnavailable: says why, and what to do.

@@ -1,4 +1,4 @@
-"""People and operators are told the truth by a store that answers and keeps nothing."""
+"""People and operators read the truth about a store that takes no writes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from twokey.bot.ids import Action
 from twokey.cli.check import State
 from twokey.cli.checks import run_checks
 from twokey.cli.command_context import CommandContext
-from twokey.gateway.service.process_check import KEEPS_NOTHING
+from twokey.gateway.service.process_check import NO_WRITES
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ async def test_a_full_store_is_told_by_clicks_and_readyz_until_it_has_room(
                 return list((await answer.json()).get("problems", []))
 
         async def is_told() -> bool:
-            return await problems() == [KEEPS_NOTHING]
+            return await problems() == [NO_WRITES]
 
         async def is_ready() -> bool:
             return not await problems()

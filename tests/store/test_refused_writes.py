@@ -1,4 +1,4 @@
-"""A store that answers and keeps nothing is told from one that is away."""
+"""A store that answers but takes no writes is told from one that is away."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ async def test_a_process_is_not_ready_while_its_store_keeps_nothing(
 
         await spoil(store.conn)
 
-        await eventually(lambda: says(registration, "keeps nothing"))
+        await eventually(lambda: says(registration, "takes no writes"))
 
 
 async def test_a_process_is_ready_again_once_its_store_keeps_what_it_is_given(
@@ -107,7 +107,7 @@ async def test_a_process_is_ready_again_once_its_store_keeps_what_it_is_given(
 ) -> None:
     async with registered(store, BOT) as registration:
         await fill_memory(store.conn)
-        await eventually(lambda: says(registration, "keeps nothing"))
+        await eventually(lambda: says(registration, "takes no writes"))
 
         await store.conn.command("CONFIG SET", "maxmemory", "0")
 

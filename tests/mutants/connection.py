@@ -14,6 +14,9 @@ CLUSTER = "gateway/store/cluster.py"
 AT_SENTINELS = "tests/store/test_sentinel_connection.py"
 IN_CLUSTERS = "tests/store/test_cluster_connection.py"
 
+UNAVAILABLE = "gateway/store/unavailable.py"
+REFUSING = "tests/store/test_refused_writes.py"
+
 CONNECTION_TABLE = (
     Mutant(
         "connection: the reply of who gave up is taken out of the order",
@@ -128,5 +131,26 @@ CONNECTION_TABLE = (
         "        if any(isinstance(reply, ReadOnlyError) for reply in replies):\n",
         "        if False:\n",
         AT_SENTINELS,
+    ),
+    Mutant(
+        "a store that takes no writes is told from one that is away",
+        UNAVAILABLE,
+        "return isinstance(error.__cause__, ResponseError)",
+        "return False",
+        REFUSING,
+    ),
+    Mutant(
+        "a script that was stopped in its middle is not said to be unrecorded",
+        UNAVAILABLE,
+        "if writes and _IN_A_SCRIPT in str(error):",
+        "if False:",
+        REFUSING,
+    ),
+    Mutant(
+        "a user who may not run what scripts call is refused",
+        "gateway/store/permissions.py",
+        "    if not missing:",
+        "    if True:",
+        REFUSING,
     ),
 )

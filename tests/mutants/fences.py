@@ -77,6 +77,20 @@ FENCES_TABLE = (
         FENCES,
     ),
     Mutant(
+        "a write to Postgres that fails leaves no transaction open",
+        "gateway/resume/fence_tables.py",
+        "            await conn.rollback()",
+        "            pass",
+        "tests/resume/test_fenced_postgres.py",
+    ),
+    Mutant(
+        "a write to Postgres and the look at its fence are one transaction",
+        "gateway/resume/fence_tables.py",
+        '            await conn.execute("BEGIN")',
+        "            pass",
+        "tests/resume/test_fenced_postgres.py",
+    ),
+    Mutant(
         "a late holder keeps no step with any other saver",
         "gateway/resume/fence_tables.py",
         "if isinstance(newest, int) and newest > lease.fence:",

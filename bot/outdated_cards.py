@@ -80,7 +80,7 @@ async def outdated_cards(
         or service.reach.changed_ms(now_ms) > looked_ms
         or named[_FROZEN] != before.get(_FROZEN)
     )
-    frozen = 0
+    frozen = set[str]()
     looked_at = await (
         service.reevaluated_waiting(keys, quiet=quiet)
         if is_whole
@@ -96,17 +96,20 @@ async def outdated_cards(
         unasked = [*mentions_for(approval, but=place.mentioned_roles).roles]
         unasked += [one for one in copies_for(approval) if one not in place.copies]
         is_frozen = any(item.is_frozen for item in approval.items)
+        card = place.collected or approval.id
         if place.decision_digest == decided and not unasked:
-            frozen += is_frozen
+            frozen |= {card} if is_frozen else set()
             continue
         if is_frozen and not unasked:
             thawed = without_freeze(approval)
             unfrozen = policy_decision_digest(thawed, seal_key, sent=place.sent)
-            if place.decision_digest == unfrozen:
+            # The digest of a shared card is of all its calls, so it never equals that
+            # of one; the updater compares it.
+            if place.collected or place.decision_digest == unfrozen:
                 # With those that say so already: the first redraws cause the next
                 # check.
-                frozen += 1
-                if frozen > MOST_FROZEN:
+                frozen.add(card)
+                if len(frozen) > MOST_FROZEN:
                     continue
         shown = named[approval.id] = " ".join((decided, *unasked))
         # Once for each decision: a card that Slack refuses would otherwise be redrawn

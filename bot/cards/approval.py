@@ -169,10 +169,8 @@ def _effect(approval: Approval) -> list[Template | Plain]:
 
 def _frozen(approval: Approval) -> list[Template]:
     """Say that calls which wait cannot be approved, because of a freeze."""
-    # A collected card is not drawn again when the freeze ends, and would go on saying
-    # so.
     frozen = sum(item.is_pending and item.is_frozen for item in approval.items)
-    if not frozen or is_collected(approval):
+    if not frozen:
         return []
     if not approval.is_batch:
         return [template("🧊 *Frozen*: it cannot be approved until the freeze ends.")]

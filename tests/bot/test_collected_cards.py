@@ -49,11 +49,14 @@ async def posted(stack: Stack, count: int = 1) -> list[JsonObject]:
     return await cards(stack)
 
 
-async def shown(stack: Stack, words: str, place: int = 0) -> JsonObject:
-    """Wait until a card shows these words."""
+async def shown(
+    stack: Stack, words: str, place: int = 0, *, without: str = ""
+) -> JsonObject:
+    """Wait until a card shows these words, and not the others."""
 
     async def is_so() -> bool:
-        return words in str((await cards(stack))[place]["blocks"])
+        text = str((await cards(stack))[place]["blocks"])
+        return words in text and not (without and without in text)
 
     await eventually(is_so)
     return (await cards(stack))[place]

@@ -12,9 +12,10 @@ from tests.bot.bot_stack import CHANNEL, Stack, has_button
 from tests.bot.tampering import expire
 from tests.bot.test_collected_cards import batched, cards, posted, shown, states, three
 from tests.bot.test_fault_storm import Storm, passing
-from tests.bot.test_publisher import nothing_is_left
+from tests.bot.test_publisher import UPDATE, calls, nothing_is_left
 from tests.conftest import eventually
 from tests.streams import audit_entries
+from twokey.bot import outdated_cards
 from twokey.bot.ids import Action
 from twokey.bot.web import Slack
 from twokey.gateway.approvals.events import EventName
@@ -28,6 +29,7 @@ from twokey.sandbox.server import Sandbox
 pytestmark = pytest.mark.usefixtures("brisk_posts")
 
 CALLS = 30
+REFUNDS = FreezeScope(kind=ScopeKind.TOOL, name="process_refund")
 
 
 @pytest.fixture
@@ -61,7 +63,7 @@ async def test_nothing_is_approved_while_the_tool_is_frozen(stack: Stack) -> Non
     async with stack.running():
         verdicts, ts = await three(stack)
         await stack.reviews.freezes.freeze(
-            FreezeScope(kind=ScopeKind.TOOL, name="process_refund"),
+            REFUNDS,
             by="T0SANDBOX/U0BEN",
             reason="wrong amounts",
         )
@@ -70,6 +72,42 @@ async def test_nothing_is_approved_while_the_tool_is_frozen(stack: Stack) -> Non
 
         await stack.told("U0ANA", "Nothing was recorded")
         assert await states(stack, verdicts) == ["pending"] * 3
+
+
+async def test_a_shared_card_says_that_its_tool_is_frozen_until_the_freeze_ends(
+    stack: Stack,
+) -> None:
+    async with stack.running():
+        await three(stack)
+
+        await stack.reviews.freezes.freeze(REFUNDS, "T0/U0BEN", "wrong amounts")
+        card = await shown(stack, "3 of these cannot be approved")
+        assert has_button(card, Action.APPROVE_ALL)
+
+        await stack.reviews.freezes.unfreeze(REFUNDS, "T0/U0BEN")
+        await shown(stack, "Approve all 3 waiting", without="cannot be approved")
+
+
+async def test_a_freeze_redraws_no_flood_of_shared_cards(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outdated_cards, "MOST_FROZEN", 1)
+    async with stack.running():
+        for number in range(6):
+            await stack.refund(f"t{number}", amount=100 + number)
+        await posted(stack, 2)
+        await nothing_is_left(stack)
+
+        await stack.reviews.freezes.freeze(REFUNDS, "T0/U0BEN", "wrong amounts")
+        await shown(stack, "3 of these cannot be approved")
+        await nothing_is_left(stack)
+
+        texts = [str(card["blocks"]) for card in await cards(stack)]
+        assert ["cannot be approved" in text for text in texts] == [True, False]
+        await stack.reviews.freezes.unfreeze(REFUNDS, "T0/U0BEN")
+        await shown(stack, "Approve all 3 waiting", without="cannot be approved")
+        await nothing_is_left(stack)
+        assert len(calls(stack, UPDATE)) == 2
 
 
 async def test_calls_that_all_expire_at_once_take_the_buttons_along(

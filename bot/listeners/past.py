@@ -79,7 +79,8 @@ async def _past(
         if len(rows) == MAX_PAST or time.monotonic() - began > _WITHIN_S:
             is_cut = True
             break
-        is_theirs = event.actor == f"{ctx.team}/{user}"
+        # By the user id alone, as `Person.is_same`.
+        is_theirs = event.actor.rpartition("/")[2] == user
         if (is_mine and not is_theirs) or not matches(event, approval, words):
             continue
         # A person who decided a call has seen it.

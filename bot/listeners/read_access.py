@@ -15,6 +15,7 @@ from twokey.gateway.approvals.decisions import AccountKind, Reviewer
 from twokey.gateway.approvals.membership import unresolved_roles
 from twokey.gateway.approvals.permission import denial_reason
 from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.protocol.records import Person
 from twokey.gateway.protocol.verbs import Verb
 
 
@@ -43,7 +44,7 @@ async def reader_access(
     ``channel`` is empty where they read outside of channels.
     """
     asked = approval.requester
-    if asked and (asked.team, asked.user) == (ctx.team, user):
+    if asked and asked.is_same(Person(team=ctx.team, user=user)):
         return Access(is_given=True)
     if channel and await _channel_of(ctx, approval) == channel:
         return Access(is_given=True)

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from tests.approvals.builders import click_on
 from tests.bot.bot_stack import CHANNEL, Stack
 from tests.bot.listeners.test_batches_and_doubt import worker_dies
 from tests.bot.listeners.test_review_together import home, text_of, waiting
 from twokey.bot.ids import Action, Input, View
+from twokey.gateway.approvals.decisions import AccountKind, Reject, Reviewer
 from twokey.gateway.protocol.wire import Verdict
+
+BEN_BY_TOKEN = Reviewer(
+    team="E0ORGANIZATION",
+    user="U0BEN",
+    account=AccountKind.MEMBER,
+    usergroups=frozenset({"S0SUPPORT"}),
+)
 
 
 async def approved(stack: Stack, count: int) -> list[Verdict]:
@@ -92,6 +101,19 @@ async def test_mine_lists_what_a_person_decided_and_nobody_elses(stack: Stack) -
 
     assert "approved by <@U0ANA>" in by_ana
     assert "You have decided nothing that is still kept" in by_ben
+
+
+async def test_mine_knows_who_decided_over_http_by_another_team(stack: Stack) -> None:
+    async with stack.running():
+        verdict = await stack.refund()
+        click = click_on(await stack.approval(verdict))
+        await stack.reviews.decide(click, Reject(reason="no"), BEN_BY_TOKEN)
+
+        by_ben = await answered(stack, "U0BEN", "mine")
+        by_ana = await answered(stack, "U0ANA", "mine")
+
+    assert "rejected by <@U0BEN>" in by_ben
+    assert "You have decided nothing that is still kept" in by_ana
 
 
 async def test_who_may_not_read_an_approval_finds_no_decision_on_it(

@@ -100,16 +100,19 @@ async def test_who_may_decide_or_asked_reads_it_anywhere(stack: Stack) -> None:
         assert short in await answer(stack, "U0CHLOE", "list")
 
 
-async def test_somebody_with_the_requesters_id_elsewhere_did_not_ask(
+async def test_who_asked_reads_it_by_whatever_team_a_program_named_them(
     stack: Stack,
 ) -> None:
-    other = Person(team="T0OTHER", user="U0EVE", name="eve")
+    eve = Person(team="E0ORGANIZATION", user="U0EVE", name="eve")
     async with stack.running():
-        approval = (await stack.approval(await private_call(stack, other))).id
+        approval = (await stack.approval(await private_call(stack, eve))).id
 
+        # The Home tab offers it to her as well, to be taken back.
+        listed = await answer(stack, "U0EVE", "list")
         shown = await answer(stack, "U0EVE", f"show {approval}")
 
-        assert "no such approval" in shown
+        assert short_id(approval) in listed
+        assert short_id(approval) in shown
 
 
 async def test_a_list_that_may_be_incomplete_says_so(stack: Stack) -> None:

@@ -21,6 +21,8 @@ _CHANGED = "message_changed"
 _DELETED = "message_deleted"
 _TOMBSTONE = "tombstone"
 
+_AGENT_THREAD = re.compile(r"slack:([^:]+):([A-Z0-9]+):([0-9]+\.[0-9]+)")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
@@ -56,6 +58,20 @@ class Mention(Message):
     text: str
     edited_ts: str
     parent_user: str = ""
+
+    @property
+    def agent_thread(self) -> str:
+        """Return the thread in which an agent is asked by it; see `place_named`."""
+        return f"slack:{self.team}:{self.channel}:{self.thread_ts}"
+
+
+def place_named(agent_thread: str, team: str) -> tuple[str, str] | None:
+    """Return channel and thread from the name of an agent's thread in a workspace.
+
+    None for a thread that no message of this workspace began.
+    """
+    found = _AGENT_THREAD.fullmatch(agent_thread)
+    return (found[2], found[3]) if found and found[1] == team else None
 
 
 def without_bot(text: str, bot_user: str) -> str:

@@ -19,7 +19,8 @@ from dataclasses import dataclass, field
 from twokey.bot.cards.freeze_messages import FREEZE_EVENTS
 from twokey.bot.delivery.event_messages import is_silent
 from twokey.bot.delivery.outbox_queue import NEEDS_PEOPLE, OutboxQueue
-from twokey.gateway.approvals.events import Event, EventName
+from twokey.bot.message_events import place_named
+from twokey.gateway.approvals.events import TROUBLED_RUN, Event, EventName
 from twokey.gateway.store.outbox import Outbox
 
 CAPACITY = 2000
@@ -28,6 +29,11 @@ CAPACITY = 2000
 MOST_ENTRIES = 10_000
 """Entries of the queue from which on no further missing card is queued."""
 
+_OF_A_RUN = TROUBLED_RUN | {
+    EventName.RUN_FINISHED,
+    EventName.RUN_ASKED,
+    EventName.RUN_UNANSWERED,
+}
 _PAGE = 500
 _CONSUMER = "publisher"
 _BLOCK_MS = 1000
@@ -45,6 +51,7 @@ class Feed:
         mark_missed: lists those as missing of which no event will tell.
         mark_missing: lists these as missing.
         clicked: called for events of what people did in Slack.
+        team: the workspace.
     """
 
     queue: OutboxQueue
@@ -54,6 +61,7 @@ class Feed:
     mark_missed: Callable[[], Awaitable[object]]
     mark_missing: Callable[..., Awaitable[object]]
     clicked: Callable[[], None] = lambda: None
+    team: str = ""
     _resume_from: str = field(default="", init=False)
     _corrupt: int = field(default=0, init=False)
 
@@ -111,7 +119,7 @@ class Feed:
                 missing.append(event.approval)
                 done.append(event.seq)
             elif _is_urgent(event):
-                self.queue.add(event)
+                self.queue.add(_addressed(event, self.team))
             # Once one event is deferred, all later ones of this kind are, too, or the
             # replies of an entry would be posted out of order.
             elif self._resume_from or free <= 0:
@@ -123,7 +131,7 @@ class Feed:
                 if event.approval and not event.is_auto_approved:
                     self.queue.redraw(event.approval)
             else:
-                self.queue.add(event)
+                self.queue.add(_addressed(event, self.team))
                 free -= 1
         # In this order: after a crash in between, a card is listed and has its event.
         await self.mark_missing(*missing)
@@ -140,7 +148,7 @@ class Feed:
                 # Urgent events were queued when they were first read; queued again,
                 # they would be posted twice.
                 if not _is_urgent(event):
-                    self.queue.add(event)
+                    self.queue.add(_addressed(event, self.team))
             free -= len(page)
             self._resume_from = after
 
@@ -149,6 +157,21 @@ class Feed:
 
     def _is_full(self) -> bool:
         return len(self.queue) >= MOST_ENTRIES
+
+
+def _addressed(event: Event, team: str) -> Event:
+    """Return an event of a run with where it was asked for, if only its name says so.
+
+    A store that was emptied does not know it any more, and "I am working on it" would
+    be the last that people read there.
+    """
+    is_lost = event.name in _OF_A_RUN and not event.data.get("channel")
+    place = place_named(event.thread, team) if is_lost else None
+    if place is None:
+        return event
+    channel, thread_ts = place
+    data = {**event.data, "channel": channel, "thread_ts": thread_ts}
+    return event.with_(channel=channel, data=data)
 
 
 def _is_urgent(event: Event) -> bool:

@@ -201,6 +201,7 @@ class Publisher:
                 self._store.cards.mark_outdated, self._keys, self._tenant
             ),
             clicked=self._clicked,
+            team=dispatcher.card_publisher.team,
         )
         scheduler = Scheduler(
             queue,

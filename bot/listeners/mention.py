@@ -143,7 +143,7 @@ async def _ask(ctx: ListenerContext, mention: Mention) -> None:
     try:
         is_new = await ctx.service.ask_agent(
             wanted.agent,
-            f"slack:{mention.team}:{mention.channel}:{mention.thread_ts}",
+            mention.agent_thread,
             wanted.text,
             requester=Person(team=ctx.team, user=mention.user, name=asker.name),
             origin=Origin(channel=mention.channel, thread_ts=mention.thread_ts),

@@ -47,6 +47,7 @@ from twokey.agent import (
     model_answers,
     nested_edits,
     overrides,
+    paused_turns,
     prepared_calls,
     question_tool,
     repair,
@@ -223,7 +224,7 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
         self._check_order(handler)
         prepared = drive(self._model_request(BLOCKING, request))
         with tool_starts.checked(self.agent):
-            answer = handler(prepared)
+            answer = paused_turns.answer_of(prepared, handler)
         return drive(self._submit_answer(BLOCKING, request, answer))
 
     async def awrap_model_call(
@@ -235,7 +236,7 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
         self._check_order(handler)
         prepared = await self._model_request(AWAITING, request)
         with tool_starts.checked(self.agent):
-            answer = await handler(prepared)
+            answer = await paused_turns.aanswer_of(prepared, handler)
         return await self._submit_answer(AWAITING, request, answer)
 
     @_with_known_signature
@@ -295,8 +296,8 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
         self, shell: Shell, request: ModelRequest[Any], answer: ModelResponse[Any]
     ) -> ModelResponse[Any] | ExtendedModelResponse[Any]:
         """Return an answer of the model with the verdicts on its calls, to be kept."""
+        answer = model_answers.with_ids(answer)
         answer = model_answers.with_unreadable_calls(answer, self._tools)
-        answer = model_answers.with_message_ids(answer)
         turn = model_answers.open_turn(request.state, answer)
         if turn is None:
             return answer

@@ -88,20 +88,33 @@ def open_turn(state: AgentState[Any], answer: ModelResponse[Any]) -> OpenTurn | 
     return OpenTurn(*found, state=cast("AgentState[Any]", after))
 
 
-def with_message_ids(answer: ModelResponse[Any]) -> ModelResponse[Any]:
-    """Return an answer whose AI messages have ids, as LangGraph would give them.
+def with_ids(answer: ModelResponse[Any]) -> ModelResponse[Any]:
+    """Return an answer whose AI messages have ids, and their calls, too.
 
-    A turn is submitted, and kept, under the id of its message.
+    A turn is submitted, and kept, under the id of its message, and verdicts are found
+    by those of calls. A call that has none could not be answered either: providers
+    refuse the history from then on.
     """
-    if not any(isinstance(one, AIMessage) and one.id is None for one in answer.result):
-        return answer
     result = [
-        message.model_copy(update={"id": str(uuid.uuid4())})
-        if isinstance(message, AIMessage) and message.id is None
-        else message
+        _with_ids(message) if isinstance(message, AIMessage) else message
         for message in answer.result
     ]
-    return replace(answer, result=result)
+    is_changed = any(a is not b for a, b in zip(result, answer.result, strict=True))
+    return replace(answer, result=result) if is_changed else answer
+
+
+def _with_ids(message: AIMessage) -> AIMessage:
+    update: dict[str, Any] = {}
+    if message.id is None:
+        update["id"] = str(uuid.uuid4())
+    for name in ("tool_calls", "invalid_tool_calls"):
+        calls: Sequence[Any] = getattr(message, name)
+        if not all(call["id"] for call in calls):
+            update[name] = [
+                call if call["id"] else {**call, "id": f"call_{uuid.uuid4().hex}"}
+                for call in calls
+            ]
+    return message.model_copy(update=update) if update else message
 
 
 def with_unreadable_calls(

@@ -75,10 +75,23 @@ def _final_message(values: object) -> str:
     for message in reversed(cast("Sequence[object]", messages)):
         if not isinstance(message, BaseMessage) or isinstance(message, HumanMessage):
             break
-        text = str(message.text).strip()
+        text = str(message.text).strip() or _refusal(message)
         if isinstance(message, AIMessage) and text:
             return text
         if isinstance(message, ToolMessage):
             # An agent may end with a tool's answer (return_direct).
             from_a_tool = from_a_tool or text
     return from_a_tool
+
+
+def _refusal(message: BaseMessage) -> str:
+    """Return OpenAI's refusal, which LangChain does not count as text; else ""."""
+    found: list[object] = [message.additional_kwargs.get("refusal")]
+    for block in message.content:
+        if isinstance(block, dict):
+            one = cast("Mapping[str, object]", block)
+            inner = one.get("value")  # of a block in LangChain's own format
+            if isinstance(inner, dict):
+                one = cast("Mapping[str, object]", inner)
+            found.append(one.get("refusal"))
+    return "\n".join(one for one in found if isinstance(one, str)).strip()

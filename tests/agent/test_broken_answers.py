@@ -10,6 +10,7 @@ import json
 from typing import Any
 
 import pytest
+from langchain.agents.middleware import AgentMiddleware
 from langchain_core.messages import (
     AIMessage,
     AIMessageChunk,
@@ -20,10 +21,11 @@ from langchain_core.messages.tool import tool_call_chunk
 from langgraph.checkpoint.memory import InMemorySaver
 
 from tests.agent import providers
-from tests.agent.agent_runner import FREE, Effects, Runner, build, by_call
+from tests.agent.agent_runner import FREE, Effects, Runner, build, by_call, results
 from tests.agent.fake_gateway import FakeGateway
 from twokey.agent import is_cut_off
 from twokey.agent.scripted_model import calling
+from twokey.agent.turns import NO_ID
 from twokey.gateway.protocol.tiers import Tier
 
 OPENAI = {"model_provider": "openai"}
@@ -203,3 +205,44 @@ async def test_what_no_provider_takes_back_does_not_stay_in_the_history(
     for provider, payload in providers.payloads(end["messages"]).items():
         assert providers.problems(provider, payload) == []
         json.dumps(payload, ensure_ascii=False, allow_nan=False, default=str).encode()
+
+
+@pytest.mark.parametrize("call_id", [None, ""])
+async def test_a_call_without_an_id_gets_one(
+    runner: Runner, memory: InMemorySaver, effects: Effects, call_id: str | None
+) -> None:
+    """Nothing could answer it, and each later request of the thread would fail."""
+    nameless: list[Any] = [
+        {"name": "look_up", "args": {"query": query}, "id": call_id}
+        for query in ("bread", "milk")
+    ]
+    bad = InvalidToolCall({**BAD, "id": call_id})
+    answer = AIMessage("", tool_calls=nameless, invalid_tool_calls=[bad])
+    graph = build(FakeGateway(FREE), effects.tools(), answer, saver=memory)
+
+    end = await runner.say(graph, "look")
+
+    assert sorted(effects.looked) == ["bread", "milk"]
+    assert "no JSON object" in results(end)[-1].text
+    for provider, payload in providers.payloads(end["messages"]).items():
+        assert providers.problems(provider, payload) == []
+
+
+@pytest.mark.parametrize("call_id", [None, ""])
+async def test_a_call_whose_id_was_taken_away_does_not_run_and_is_told_why(
+    runner: Runner, memory: InMemorySaver, effects: Effects, call_id: str | None
+) -> None:
+    class Nameless(AgentMiddleware[Any, Any, Any]):
+        def after_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
+            message = state["messages"][-1]
+            calls = [{**one, "id": call_id} for one in message.tool_calls]
+            return {"messages": [message.model_copy(update={"tool_calls": calls})]}
+
+    gateway = FakeGateway(FREE)
+    call = calling(("look_up", {"query": "bread"}, "c1"))
+    graph = build(gateway, effects.tools(), call, saver=memory, before=[Nameless()])
+
+    end = await runner.say(graph, "look")
+
+    assert effects.looked == []
+    assert [one.text for one in results(end)] == [NO_ID]

@@ -25,6 +25,7 @@ from tests.agent.agent_runner import (
 )
 from tests.agent.fake_gateway import FakeGateway
 from twokey.agent import ApprovalMiddleware
+from twokey.agent.scripted_model import scripted
 from twokey.gateway.protocol.tiers import Tier
 
 ALL_FREE = {"pay": Tier.AUTO, "look_up": Tier.AUTO}
@@ -203,3 +204,41 @@ async def test_hooks_that_a_subclass_overrides_are_called(
     await Runner(is_async=True).say(graph, "pay")
 
     assert called == ["model", "tool", "model"]
+
+
+SEARCHING = AIMessage(
+    [
+        {"type": "text", "text": "Let me search."},
+        {"type": "server_tool_use", "id": "s1", "name": "web_search", "input": {}},
+    ],
+    response_metadata={"model_provider": "anthropic", "stop_reason": "pause_turn"},
+)
+
+
+async def test_a_model_whose_provider_paused_its_turn_goes_on(
+    runner: Runner, memory: InMemorySaver, effects: Effects
+) -> None:
+    """Anthropic does so while tools of its own run; LangChain would end the run."""
+    model = scripted([SEARCHING, SEARCHING, pay(), AIMessage("paid")])
+    gateway = FakeGateway(ALL_FREE)
+    graph = build(gateway, effects.tools(), model=model, saver=memory)
+
+    final = await runner.say(graph, "pay")
+
+    assert effects.paid == [(10, "ada")]
+    assert final["messages"][-1].text == "paid"
+    said = [one.content for one in model.seen[2] if isinstance(one, AIMessage)]
+    assert said == [SEARCHING.content] * 2
+    ids = [one.id for one in final["messages"]]
+    assert len(set(ids)) == len(ids) == 6
+
+
+async def test_a_turn_that_pauses_again_and_again_comes_to_an_end(
+    runner: Runner, memory: InMemorySaver, effects: Effects
+) -> None:
+    model = scripted([SEARCHING] * 1000)
+    graph = build(FakeGateway(), effects.tools(), model=model, saver=memory)
+
+    await runner.say(graph, "search")
+
+    assert len(model.seen) == 26

@@ -25,13 +25,11 @@ from tests.agent.agent_runner import (
     by_call,
     item_of,
     pay,
-    results,
 )
 from tests.agent.fake_gateway import FakeGateway
 from twokey.agent import ApprovalMiddleware, connected, guarded, verdict_cache
 from twokey.agent.scripted_model import calling, scripted
 from twokey.agent.system_prompt import with_note
-from twokey.agent.turns import NO_ID
 from twokey.agent.verdict_cache import CACHE_SIZE, VerdictCache
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.tiers import Tier
@@ -370,26 +368,3 @@ def _is_plain(value: Any) -> bool:
     if isinstance(value, list):
         return all(_is_plain(element) for element in value)  # pyright: ignore[reportUnknownVariableType] - JSON
     return value is None or type(value) in {str, int, float, bool}
-
-
-@pytest.mark.parametrize("call_id", [None, ""])
-@pytest.mark.parametrize("count", [1, 2])
-async def test_a_call_without_an_id_does_not_run_and_is_told_why(
-    runner: Runner,
-    memory: InMemorySaver,
-    effects: Effects,
-    call_id: str | None,
-    count: int,
-) -> None:
-    gateway = FakeGateway(FREE)
-    answer = pay()
-    # Set here: `calling` takes no id that is missing.
-    calls = [{**answer.tool_calls[0], "id": call_id}] * count
-    nameless = answer.model_copy(update={"tool_calls": calls})
-    graph = build(gateway, effects.tools(), nameless, saver=memory)
-
-    end = await runner.say(graph, "pay")
-
-    assert effects.paid == []
-    assert gateway.items == {}
-    assert [one.text for one in results(end)] == [NO_ID] * count

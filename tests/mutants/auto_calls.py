@@ -43,7 +43,7 @@ AUTO_CALLS_TABLE: tuple[Mutant, ...] = (
     Mutant(
         "an answer without an id gets one before its turn is submitted",
         "agent/middleware.py",
-        "        answer = model_answers.with_message_ids(answer)\n",
+        "        answer = model_answers.with_ids(answer)\n",
         "",
         "tests/agent/test_model_answers.py",
     ),

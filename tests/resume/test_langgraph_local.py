@@ -20,6 +20,14 @@ from twokey.gateway.resume.langgraph_local import LangGraphLocal
 from twokey.gateway.resume.runner import AnswerRefused
 from twokey.gateway.service.agents import AgentService
 
+_REFUSAL = {"type": "refusal", "refusal": "I can't help."}
+REFUSALS = [
+    # OpenAI's chat completions, its responses, and those in LangChain's own format.
+    AIMessage("", additional_kwargs={"refusal": "I can't help."}),
+    AIMessage([_REFUSAL]),
+    AIMessage([{"type": "non_standard", "value": _REFUSAL}]),
+]
+
 
 @pytest.fixture
 async def waiting(stack: Stack) -> AsyncGenerator[LangGraphLocal]:
@@ -115,6 +123,10 @@ async def test_a_thread_that_nobody_began_does_not_exist(stack: Stack) -> None:
                 ToolMessage("returned directly", tool_call_id="c"),
             ],
             "returned directly",
+        ),
+        *(
+            ([HumanMessage("hi"), AIMessage("let me see"), refused], "I can't help.")
+            for refused in REFUSALS
         ),
         ([], ""),
     ],

@@ -80,4 +80,6 @@ async def _bot(command: CommandContext, worker: str, *, insecure_dev: bool) -> N
                 else:
                     console.good(f"The bot serves workspace {team}.")
 
-            await until_stopped(policy.reload, store, ready=ready)
+            await until_stopped(
+                policy.reload, store, ready=ready, is_quiet=bool(worker)
+            )

@@ -35,6 +35,7 @@ from twokey.cli.demo_stack import (
 )
 from twokey.cli.demo_tamper import tamper
 from twokey.cli.examples import examples
+from twokey.cli.hanging_threads import serve
 from twokey.cli.one_sandbox import only_user
 from twokey.cli.sample_settings import sample_settings
 from twokey.cli.stop_signals import until_stopped
@@ -116,7 +117,7 @@ def demo(
         shown = _show(
             command, config, port, mode, is_fresh=fresh, has_digest=has_digest
         )
-        asyncio.run(shown)
+        serve(shown)
         return
     if script not in (names := (*SCRIPTS, demo_apart.NAME)):
         known = ", ".join(names)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import typer
 
 from twokey.cli import console, start_options
 from twokey.cli.command_context import CommandContext, command_context
+from twokey.cli.hanging_threads import serve
 from twokey.cli.serving_others import serving_others
 from twokey.cli.start_options import InsecureDev, configure_logs
 from twokey.cli.stop_signals import until_stopped
@@ -21,7 +20,7 @@ EXAMPLES = start_options.EXAMPLES
 
 def gateway(ctx: typer.Context, *, insecure_dev: InsecureDev = False) -> None:
     """Run the agents' side: workers, expiries and your agents."""
-    asyncio.run(_gateway(command_context(ctx), insecure_dev=insecure_dev))
+    serve(_gateway(command_context(ctx), insecure_dev=insecure_dev))
 
 
 async def _gateway(command: CommandContext, *, insecure_dev: bool) -> None:

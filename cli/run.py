@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from functools import partial
 from typing import Annotated
 
@@ -11,6 +10,7 @@ import typer
 from twokey.cli import console, start_options
 from twokey.cli.command_context import CommandContext, command_context
 from twokey.cli.demo_stack import REQUESTER, open_demo_stack
+from twokey.cli.hanging_threads import serve
 from twokey.cli.seed import holders, seed
 from twokey.cli.stack import ensure_configured, open_stack
 from twokey.cli.start_options import InsecureDev, configure_logs
@@ -51,9 +51,9 @@ def run(
     """
     command = command_context(ctx)
     if in_sandbox:
-        asyncio.run(_run_in_sandbox(command, port))
+        serve(_run_in_sandbox(command, port))
     else:
-        asyncio.run(_run(command, insecure_dev=insecure_dev))
+        serve(_run(command, insecure_dev=insecure_dev))
 
 
 async def _run(command: CommandContext, *, insecure_dev: bool) -> None:

@@ -1,17 +1,26 @@
-"""Wait for SIGINT or SIGTERM; reload on SIGHUP."""
+"""Wait for SIGINT or SIGTERM; reload on SIGHUP.
+
+A tool that runs is given time to end. So a person who presses Ctrl+C reads what is
+waited for, and a second Ctrl+C ends the process at once.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 
+from twokey.cli.console import printable
+from twokey.cli.hanging_threads import leave_threads
+from twokey.gateway.resume.worker import GRACE_S
 from twokey.gateway.store.store import Store
 
 _CONTROLLING_TERMINAL = "/dev/tty"
 _POLL_S = 1.0
+_NAMED = 3
+"""How many threads of agents are named; the others are counted."""
 
 
 async def until_stopped(
@@ -19,8 +28,11 @@ async def until_stopped(
     store: Store | None = None,
     *,
     ready: Callable[[], object] = lambda: None,
+    is_quiet: bool = False,
 ) -> None:
     """Return at the first SIGINT or SIGTERM, so that everything can close in order.
+
+    The second SIGINT ends the process, also while it closes.
 
     Args:
         reload: called at SIGHUP, by which operators ask a service to read its files
@@ -28,6 +40,7 @@ async def until_stopped(
         store: stops the process when it is not expected to come back.
         ready: called once signals are waited for. A program that was started in the
             background ignores SIGINT until then.
+        is_quiet: another process says that it stops.
 
     Raises:
         StoreUnavailable: when the embedded server died again and again.
@@ -38,6 +51,18 @@ async def until_stopped(
         # By the loop and not `signal.signal`: a handler that runs between two
         # instructions must not touch an asyncio.Event.
         loop.add_signal_handler(number, stopped.set)
+
+    def interrupted(_number: int, _frame: object) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        if not is_quiet:
+            said = _stopping(store.threads.at_work if store else ())
+            with suppress(OSError):
+                # Not `print`, which may be what was interrupted.
+                os.write(2, said.encode())
+
+    # Besides that of the loop, which is told all the same: it also runs while a tool
+    # holds up the loop.
+    signal.signal(signal.SIGINT, interrupted)
     # Started under nohup, a process outlives its terminal.
     ends_with_terminal = _has_terminal() and (
         signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
@@ -53,13 +78,29 @@ async def until_stopped(
     # After the handlers are set: a script may wait for this line and then send SIGINT
     # at once.
     ready()
-    # Polled each second: no event is set when the embedded server is given up.
-    while not stopped.is_set():
-        if store is not None and store.failure is not None:
-            raise store.failure
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_POLL_S):
-                await stopped.wait()
+    try:
+        # Polled each second: no event is set when the embedded server is given up.
+        while not stopped.is_set():
+            if store is not None and store.failure is not None:
+                raise store.failure
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_POLL_S):
+                    await stopped.wait()
+    finally:
+        leave_threads()
+
+
+def _stopping(at_work: Collection[tuple[str, str]]) -> str:
+    """Return what is said at the first Ctrl+C."""
+    if not at_work:
+        return "\nStopping. Ctrl+C again ends it at once.\n"
+    named = [printable(f"{agent} {thread}") for agent, thread in sorted(at_work)]
+    rest = len(named) - _NAMED
+    listed = ", ".join(named[:_NAMED]) + (f" and {rest} more" if rest > 0 else "")
+    return (
+        f"\nStopping. Waiting {GRACE_S:.0f} s at most for agents at work: {listed}. "
+        "Ctrl+C again ends it at once; a call that runs then may be in doubt.\n"
+    )
 
 
 def _has_terminal() -> bool:

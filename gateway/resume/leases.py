@@ -38,8 +38,16 @@ async def under_lease(
         LeaseLost: when the lease was lost and the work was stopped. Nothing is lost:
             read the thread and go on later.
     """
-    threads = store.threads
+    threads, name = store.threads, (at.agent, at.thread)
+
+    async def named() -> T:
+        threads.at_work.add(name)
+        try:
+            return await work()
+        finally:
+            threads.at_work.discard(name)
+
     if taken is not None:
-        return await while_held(threads.leases.kept(at.keys, taken), work)
+        return await while_held(threads.leases.kept(at.keys, taken), named)
     lease = threads.lease(at.keys, at.tenant, at.agent, at.thread)
-    return await while_held(lease, work)
+    return await while_held(lease, named)

@@ -161,12 +161,17 @@ of that run; it has no run of its own.
 
 
 class ThreadStore:
-    """Facts and leases of threads."""
+    """Facts and leases of threads.
+
+    Attributes:
+        at_work: agents and threads that this process runs at this moment.
+    """
 
     def __init__(self, conn: Connection, sealing: Sealing, *, lease_ms: int) -> None:
         self._conn = conn
         self._sealing = sealing
         self.leases = LeaseStore(conn, lease_ms=lease_ms)
+        self.at_work = set[tuple[str, str]]()
 
     async def facts(
         self, keys: Keys, tenant: str, agent: str, thread: str

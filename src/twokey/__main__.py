@@ -12,7 +12,8 @@ _interrupted = signal.getsignal(signal.SIGINT)
 if _interrupted is signal.default_int_handler:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
-from twokey.cli.main import run  # noqa: E402 - the signal first
+from twokey.cli.hanging_threads import end_soon  # noqa: E402 - the signal first
+from twokey.cli.main import run  # noqa: E402 - as well
 
 
 def main() -> None:
@@ -21,7 +22,9 @@ def main() -> None:
         # What a terminal cannot show is written as an escape, not as an error.
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    sys.exit(run(loaded=_interruptible))
+    code = run(loaded=_interruptible)
+    end_soon(code)
+    sys.exit(code)
 
 
 def _interruptible() -> None:

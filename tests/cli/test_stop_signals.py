@@ -14,15 +14,31 @@ import pytest
 from tests.conftest import eventually
 
 WAITING = """
-import asyncio, fcntl, signal, sys, termios
+import asyncio, fcntl, signal, sys, termios, time
 from pathlib import Path
+from types import SimpleNamespace
+from twokey.cli.hanging_threads import end_soon, serve
 from twokey.cli.stop_signals import until_stopped
 
 def note(name):
     Path(name).write_text("yes")
 
 async def main():
-    await until_stopped(lambda: note("again"), ready=lambda: note("waiting"))
+    loop = asyncio.get_running_loop()
+    store = None
+    if "hanging" in sys.argv:
+        for _ in range(64):
+            loop.run_in_executor(None, time.sleep, 600)
+    if "blocked" in sys.argv:
+        loop.call_later(0.01, time.sleep, 600)
+    if "working" in sys.argv:
+        at_work = {("support", f"thread-{n}") for n in range(4)} | {("a", "\\x1b[2J")}
+        threads = SimpleNamespace(at_work=at_work)
+        store = SimpleNamespace(failure=None, threads=threads)
+    await until_stopped(lambda: note("again"), store, ready=lambda: note("waiting"))
+    await asyncio.to_thread(note, "closed")
+    if "working" in sys.argv:
+        await asyncio.sleep(600)
 
 if "terminal" in sys.argv:
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
@@ -31,8 +47,9 @@ is_ignored = "nohup" in sys.argv
 signal.signal(signal.SIGHUP, signal.SIG_IGN if is_ignored else signal.SIG_DFL)
 if "background" in sys.argv:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-asyncio.run(main())
+serve(main())
 note("ended")
+end_soon(0)
 """
 
 
@@ -46,6 +63,7 @@ async def waiting(
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src")},
         stdin=stdin,
+        stderr=asyncio.subprocess.PIPE,
         start_new_session=True,
     )
     await there(folder / "waiting")
@@ -123,3 +141,46 @@ async def test_a_program_in_the_background_ends_by_what_ends_it_elsewhere(
 
     assert await process.wait() == 0
     assert (tmp_path / "ended").exists()
+
+
+@pytest.mark.slow
+async def test_tools_that_hang_in_all_threads_do_not_keep_the_process(
+    tmp_path: Path,
+) -> None:
+    process = await waiting(tmp_path, "hanging")
+
+    process.send_signal(signal.SIGTERM)
+
+    assert await asyncio.wait_for(process.wait(), timeout=60) == 0
+    assert (tmp_path / "closed").exists()
+    assert (tmp_path / "ended").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("word", ["working", "blocked"])
+async def test_a_second_ctrl_c_ends_the_process_while_it_waits_for_tools(
+    tmp_path: Path, word: str
+) -> None:
+    process = await waiting(tmp_path, word)
+    assert process.stderr
+
+    process.send_signal(signal.SIGINT)
+    said = await asyncio.wait_for(process.stderr.readuntil(b".\n"), timeout=60)
+    process.send_signal(signal.SIGINT)
+
+    assert await asyncio.wait_for(process.wait(), timeout=60) == -signal.SIGINT
+    assert b"Ctrl+C again ends it at once" in said
+
+
+@pytest.mark.slow
+async def test_ctrl_c_says_what_is_waited_for(tmp_path: Path) -> None:
+    process = await waiting(tmp_path, "working")
+    assert process.stderr
+
+    process.send_signal(signal.SIGINT)
+    said = await asyncio.wait_for(process.stderr.readuntil(b".\n"), timeout=60)
+    process.kill()
+    await process.wait()
+
+    assert b"25 s at most" in said
+    assert b"'a \\x1b[2J', support thread-0, support thread-1 and 2 more" in said

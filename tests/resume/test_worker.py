@@ -88,6 +88,27 @@ async def test_a_store_that_fails_in_the_middle_leaves_the_job_to_be_tried_again
         assert await stack.words() == "You said hello"
 
 
+async def test_a_process_knows_which_threads_it_runs(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who stops it reads what is waited for."""
+    at_work, seen = stack.store.threads.at_work, list[set[tuple[str, str]]]()
+    start = stack.runner.start
+
+    async def noted(thread: str, text: str, *, key: str) -> None:
+        seen.append(set(at_work))
+        await start(thread, text, key=key)
+
+    monkeypatch.setattr(stack.runner, "start", noted)
+    async with stack.working():
+        await stack.say("hello")
+        await stack.words()
+        await stack.idle()
+
+    assert seen == [{("shop", "t1")}]
+    assert at_work == set()
+
+
 async def test_time_passes_whatever_fails() -> None:
     stop = asyncio.Event()
     troubles: list[Exception] = [StoreUnavailable("gone"), RuntimeError("a bug")]

@@ -1,0 +1,56 @@
+"""End a process although a tool, or the client of a model, hangs in one of its threads.
+
+Nothing stops a thread from outside, and both asyncio and the interpreter wait for all
+threads when they end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+import time
+from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+
+THREADS_END_S = 2.0
+"""How long the threads of a process that has closed everything may take to end."""
+
+
+def serve(main: Coroutine[Any, Any, None]) -> None:
+    """Run a service until it has closed everything."""
+    asyncio.run(_without_threads(main))
+
+
+async def _without_threads(main: Coroutine[Any, Any, None]) -> None:
+    try:
+        await main
+    finally:
+        leave_threads()
+
+
+def leave_threads() -> None:
+    """Let nothing from here on wait for what runs in the event loop's threads.
+
+    Also not for one of them: tools may hang in all.
+    """
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor())
+
+
+def end_soon(code: int) -> None:
+    """End this process with an exit code, also if a thread does not end.
+
+    Everything is closed: what a thread still does, nobody would record.
+    """
+    threading.Thread(target=_end, args=(code,), daemon=True).start()
+
+
+def _end(code: int) -> None:
+    time.sleep(THREADS_END_S)
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)

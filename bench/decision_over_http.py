@@ -38,7 +38,7 @@ from bench.stats import Figure, ratio
 from bench.store_secrets import SECRETS
 from twokey import Twokey as Product
 from twokey.agent import ApprovalMiddleware, guarded
-from twokey.cli.apart_processes import Apart, free_port
+from twokey.cli.apart_processes import Apart, kept_port
 from twokey.gateway.garbage_collection import spare_what_is_there
 from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.remote.program import RemoteTwokey
@@ -144,7 +144,15 @@ async def subjects(stub: PaymentsStub) -> AsyncGenerator[list[Subject]]:
 @asynccontextmanager
 async def _gateway(folder: Path, store_url: str) -> AsyncGenerator[tuple[str, str]]:
     """Run `twokey gateway`; give its URL and an API key."""
-    port = free_port()
+    with kept_port() as port:
+        async with _gateway_at(folder, store_url, port) as found:
+            yield found
+
+
+@asynccontextmanager
+async def _gateway_at(
+    folder: Path, store_url: str, port: int
+) -> AsyncGenerator[tuple[str, str]]:
     document = {
         "policy": yaml.safe_load(RULES),
         "data_dir": str(folder),

@@ -9,7 +9,7 @@ import typer
 from twokey.cli import console
 from twokey.cli.command_context import CommandContext, command_context
 from twokey.cli.examples import examples
-from twokey.cli.store_access import open_configured
+from twokey.cli.store_access import open_configured, require_store
 from twokey.gateway.resume.checkpoints import open_checkpoints
 from twokey.gateway.running import gateway_process
 from twokey.gateway.service.process_check import kept_by
@@ -37,6 +37,7 @@ async def _accepted(
     command: CommandContext,
 ) -> list[tuple[AgentCheckpoints | None, AgentCheckpoints]]:
     settings = command.settings()
+    require_store(settings)
     place = settings.checkpoints.get_secret_value()
     async with (
         open_configured(settings) as store,

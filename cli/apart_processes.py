@@ -11,8 +11,8 @@ import json
 import os
 import socket
 import sys
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, Generator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -193,10 +193,10 @@ async def open_apart(
     machine["PYTHONPATH"] = os.pathsep.join(
         one for one in (root, machine.get("PYTHONPATH", "")) if one
     )
-    port = free_port()
-    path = without_agents(config, folder, port)
-    apart = Apart(folder, {**machine, **env, "NO_COLOR": "1"}, port)
     async with AsyncExitStack() as stack:
+        port = stack.enter_context(kept_port())
+        path = without_agents(config, folder, port)
+        apart = Apart(folder, {**machine, **env, "NO_COLOR": "1"}, port)
         stack.push_async_callback(apart.stop)
         await apart.start("gateway")
         await apart.make_key()
@@ -205,8 +205,20 @@ async def open_apart(
         yield apart, Settings.load(path, apart.env)
 
 
-def free_port() -> int:
-    """Return a port of this machine on which nothing listens."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+@contextmanager
+def kept_port() -> Generator[int]:
+    """Keep a port of this machine for a server that starts while the block runs.
+
+    A port that is only looked up can go to any other process before the server has
+    started, or while it is down. A socket that is bound and does not listen keeps the
+    kernel from giving its port to others, and who connects is refused. On Linux a
+    server that sets ``SO_REUSEADDR``, as asyncio's do, binds it all the same; elsewhere
+    that is refused, so there the port is only looked up.
+    """
+    with socket.socket() as kept:
+        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        kept.bind(("127.0.0.1", 0))
+        port = int(kept.getsockname()[1])
+        if sys.platform != "linux":
+            kept.close()
+        yield port

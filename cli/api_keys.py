@@ -15,7 +15,7 @@ from twokey.cli import console
 from twokey.cli.command_context import CommandContext, caller, command_context
 from twokey.cli.console import AsJson, By
 from twokey.cli.examples import examples
-from twokey.cli.store_access import open_configured
+from twokey.cli.store_access import open_configured, require_store
 from twokey.gateway.api.serving import api_key_seals, api_key_store
 from twokey.gateway.config import Settings
 from twokey.gateway.errors import SettingsError
@@ -99,7 +99,7 @@ def create(
         await keys.add(new.kept, who)
         return new
 
-    new = _ask(command_context(ctx), made)
+    new = _ask(command_context(ctx), made, makes=True)
     if json:
         console.as_json({**_row(new.kept), "key": new.text})
         return
@@ -183,9 +183,15 @@ def revoke(
 
 
 def _ask(
-    command: CommandContext, ask: Callable[[ApiKeyStore, Settings], Awaitable[T]]
+    command: CommandContext,
+    ask: Callable[[ApiKeyStore, Settings], Awaitable[T]],
+    *,
+    makes: bool = False,
 ) -> T:
     settings = command.settings()
+    # A key may be made before the first start, and nothing can be ended before it.
+    if not makes:
+        require_store(settings)
 
     async def asked() -> T:
         # As for a freeze: a key can be revoked also in a store that is not durable.

@@ -17,7 +17,7 @@ from twokey.cli.command_context import CommandContext, command_context
 from twokey.cli.console import AsJson
 from twokey.cli.examples import examples
 from twokey.cli.policy_inputs import parse_time
-from twokey.cli.store_access import open_configured, use_store
+from twokey.cli.store_access import open_configured, require_store, use_store
 from twokey.gateway.errors import SettingsError
 from twokey.gateway.protocol.public_keys import parse_public_key
 from twokey.gateway.service.audit_bundling import AuditBundler
@@ -302,6 +302,7 @@ def _verify_file(
 def _use(command: CommandContext, ask: Callable[[Store, str], Awaitable[T]]) -> T:
     """Open the store with the keys of the settings; see `use_store`."""
     settings = command.settings()
+    require_store(settings)
 
     async def asked() -> T:
         keyring = Keyring.of(settings)

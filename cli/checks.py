@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import platform
-import re
 from collections.abc import AsyncGenerator, Awaitable, Sequence
-from importlib.metadata import PackageNotFoundError, requires, version
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -18,10 +16,11 @@ from twokey.cli.check import Check, State
 from twokey.cli.command_context import CommandContext
 from twokey.cli.freeze_checks import check_freezes
 from twokey.cli.keys import check_keys
+from twokey.cli.package_checks import check_packages
 from twokey.cli.policy_tools import unknown_names
 from twokey.cli.reviewer_checks import check_people
 from twokey.cli.security_checks import check_security
-from twokey.cli.store_access import open_configured
+from twokey.cli.store_access import nothing_is_here, open_configured
 from twokey.cli.webhook_checks import check_webhooks
 from twokey.gateway.approvals.requirement import Notify
 from twokey.gateway.config import AgentSettings, Settings, SlackMode
@@ -41,12 +40,6 @@ from twokey.gateway.trust.keyring import Keyring
 _MAX_NAMED = 3
 """How many calls a sentence names."""
 
-# Of the package's own metadata, such as 'aiohttp<4,>=3.12; extra == "server"'. Other
-# extras are not needed to run, so their packages may be missing.
-_REQUIREMENT = re.compile(
-    r"(?P<name>[\w.-]+)[^;]*>=(?P<oldest>[\d.]+)[^;]*; extra == .(?:server|slack).",
-    re.ASCII,
-)
 # What a mistake in the set-up leads to; of anything else Slack's own page says more.
 _SLACK_ERROR_HELP = {
     "account_inactive": "the app was removed from the workspace: install it again.",
@@ -72,13 +65,13 @@ async def run_checks(
         requester: Slack user id of somebody whose requests are looked at.
     """
     yield Check("python", State.GOOD, platform.python_version())
-    yield await _run_check("packages", _packages())
+    yield await _run_check("packages", check_packages())
     try:
         settings = command.settings()
     except TwokeyError as error:
         yield Check("settings", State.BAD, str(error))
         return
-    yield Check("settings", State.GOOD, _summary(settings))
+    yield Check("settings", State.GOOD, _summary(command, settings))
     # A bad policy does not end the checks: the store and Slack do not depend on it, and
     # one run should find as much as it can.
     policy: Policy | None = None
@@ -88,12 +81,12 @@ async def run_checks(
         yield Check("policy", State.BAD, str(error))
     else:
         yield Check("policy", State.GOOD, policy.digest)
-    yield await _run_check("secret", _secret(settings))
-    yield await _run_check("keys", _keys(settings))
-    yield _encryption(settings)
-    async for check in _store_checks(settings, policy):
-        yield check
-    yield await _run_check("checkpoints", _checkpoints(settings))
+    if nothing_is_here(command, settings):
+        text = f"not looked for: nothing of Twokey is in {str(settings.folder)!r}"
+        yield Check("store", State.SKIPPED, text)
+    else:
+        async for check in _kept_checks(settings, policy):
+            yield check
     async for check in _agent_checks(settings, policy):
         yield check
     if settings.triage or (policy and policy.asks_triage):
@@ -105,6 +98,18 @@ async def run_checks(
     if channels and not post:
         text = f"not tried: {', '.join(channels)}; 'twokey doctor --post' tries them."
         yield Check("channels", State.SKIPPED, text)
+
+
+async def _kept_checks(
+    settings: Settings, policy: Policy | None
+) -> AsyncGenerator[Check]:
+    """Check what is kept; makes what the first start would make, where it is not."""
+    yield await _run_check("secret", _secret(settings))
+    yield await _run_check("keys", _keys(settings))
+    yield _encryption(settings)
+    async for check in _store_checks(settings, policy):
+        yield check
+    yield await _run_check("checkpoints", _checkpoints(settings))
 
 
 async def _store_checks(
@@ -151,40 +156,14 @@ async def _run_check(name: str, work: Awaitable[str]) -> Check:
         return Check(name, State.BAD, str(error))
 
 
-def _summary(settings: Settings) -> str:
+def _summary(command: CommandContext, settings: Settings) -> str:
+    file = command.settings_file
+    where = repr(str(settings.folder / file.name))
+    if not file.exists():
+        where = f"there is no {file.name!r} in {str(settings.folder)!r}"
     agents = ", ".join(settings.agents) or "none yet"
-    return f"tenant {settings.tenant}; agents: {agents}; Slack by {settings.slack.mode}"
-
-
-async def _packages() -> str:
-    needed = {
-        match["name"]: match["oldest"]
-        for match in map(_REQUIREMENT.match, requires("twokey") or [])
-        if match
-    }
-    problems = [
-        problem
-        for name, oldest in needed.items()
-        if (problem := _package_problem(name, oldest))
-    ]
-    if problems:
-        raise SettingsError(f"{'; '.join(problems)}; run: pip install -U 'twokey[all]'")
-    return f"{len(needed)} packages are there and new enough"
-
-
-def _package_problem(name: str, oldest: str) -> str:
-    try:
-        found = version(name)
-    except PackageNotFoundError:
-        return f"{name} is not installed"
-    # As tuples of numbers: as texts "10.0" would be older than "9.0".
-    is_old = _numbers(found) < _numbers(oldest)
-    return f"{name} is {found}, {oldest} is needed" if is_old else ""
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    # Three numbers: of 1.2.0rc1 the suffix does not count.
-    return tuple(int(part) for part in re.findall(r"\d+", text)[:3])
+    slack = f"Slack by {settings.slack.mode}"
+    return f"{where}; tenant {settings.tenant}; agents: {agents}; {slack}"
 
 
 async def _secret(settings: Settings) -> str:

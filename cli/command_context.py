@@ -10,7 +10,7 @@ import typer
 
 from twokey.cli.console import read_text
 from twokey.cli.global_options import GlobalOptions
-from twokey.gateway.config import Settings
+from twokey.gateway.config import DEFAULT_FILE, Settings
 from twokey.gateway.errors import SettingsError
 from twokey.gateway.policy.load import LoadedPolicy, load_with_lines
 from twokey.gateway.policy.rules import Policy
@@ -26,6 +26,11 @@ class CommandContext(GlobalOptions):
             SettingsError: one sentence per problem.
         """
         return Settings.load(self.config, self.env)
+
+    @property
+    def settings_file(self) -> Path:
+        """Return the file that the settings are read from, if it is there."""
+        return self.config or DEFAULT_FILE
 
     def policy(self, file: Path | None = None) -> Policy:
         """Load a policy file, or the policy that the settings name.

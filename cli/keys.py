@@ -12,11 +12,10 @@ from twokey.cli import console
 from twokey.cli.command_context import CommandContext, command_context
 from twokey.cli.console import AsJson
 from twokey.cli.examples import examples
-from twokey.cli.store_access import use_store
+from twokey.cli.store_access import is_there, use_store
 from twokey.gateway.errors import SettingsError
 from twokey.gateway.protocol.public_keys import PublicKey
 from twokey.gateway.service.signed_by import calls_under
-from twokey.gateway.store.open_store import ENGINE_FOLDER
 from twokey.gateway.store.store import Store
 from twokey.gateway.trust.key_folder import Key, KeyFolder, KeyState, Role
 from twokey.gateway.trust.keyring import Keyring
@@ -113,7 +112,7 @@ def retire(
 
 def _refuse_while_needed(command: CommandContext, role: Role, key: PublicKey) -> None:
     settings = command.settings()
-    if settings.store_url is None and not (settings.data_dir / ENGINE_FOLDER).exists():
+    if not is_there(settings):
         return  # nothing was ever stored
 
     async def count(store: Store, tenant: str) -> int:

@@ -99,8 +99,11 @@ def run(
         env: the environment; None takes the process's.
         loaded: called once the command's modules are imported, before it runs.
     """
-    options = GlobalOptions(env=dict(os.environ if env is None else env))
     given = sys.argv[1:] if words is None else list(words)
+    # Before the options are read: the modules of the command are imported first.
+    options = GlobalOptions(
+        env=dict(os.environ if env is None else env), debug="--debug" in given
+    )
     try:
         commands = _commands(given)
         loaded()

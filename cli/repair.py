@@ -15,7 +15,11 @@ from pydantic import JsonValue
 from twokey.cli import console
 from twokey.cli.command_context import CommandContext, command_context
 from twokey.cli.examples import examples
-from twokey.cli.store_access import open_configured
+from twokey.cli.store_access import (
+    may_be_there,
+    open_configured,
+    require_store,
+)
 from twokey.gateway.resume.checkpoints import open_checkpoints
 from twokey.gateway.resume.recovery import Mismatch
 from twokey.gateway.resume.repair import RepairReport, repair_losses
@@ -74,6 +78,9 @@ async def _repair(
     command: CommandContext, *, is_dry: bool, is_restored: bool
 ) -> RepairReport:
     settings = command.settings()
+    # A folder that lost only its store is repaired.
+    if not may_be_there(settings.data_dir):
+        require_store(settings)
     place = settings.checkpoints.get_secret_value()
     async with (
         # A store that is not durable is repaired as well: refusing would leave what

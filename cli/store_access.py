@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TypeVar
 
 from twokey.cli.command_context import CommandContext
 from twokey.gateway.config import Settings
-from twokey.gateway.store.open_store import open_store
+from twokey.gateway.errors import SettingsError
+from twokey.gateway.store.open_store import ENGINE_FOLDER, open_store
 from twokey.gateway.store.store import Store
 from twokey.gateway.trust.keyring import Keyring
 
@@ -46,11 +48,57 @@ def use_store(command: CommandContext, ask: Callable[[Store, str], Awaitable[T]]
 
     A store that could lose what it acknowledges will do: it is no reason to let an
     agent go on, or to keep anybody from looking.
+
+    Raises:
+        SettingsError: when there is no store yet, see `require_store`.
     """
     settings = command.settings()
+    require_store(settings)
 
     async def asked() -> T:
         async with open_configured(settings, insecure_dev=True) as store:
             return await ask(store, settings.tenant)
 
     return asyncio.run(asked())
+
+
+def is_there(settings: Settings) -> bool:
+    """Return whether there is a store to look at, or an address of one."""
+    return bool(settings.store_url) or may_be_there(settings.data_dir / ENGINE_FOLDER)
+
+
+def nothing_is_here(command: CommandContext, settings: Settings) -> bool:
+    """Return True in a folder where nothing names or holds anything of Twokey."""
+    found = (command.settings_file, settings.policy.path, settings.data_dir)
+    return not settings.store_url and not any(map(may_be_there, found))
+
+
+def require_store(settings: Settings) -> None:
+    """Refuse a command about what is stored where no embedded store was ever started.
+
+    To open it would make an empty one. Nothing that runs looks there, so a freeze in it
+    stops nothing, and what it lacks says nothing of the store that was meant.
+
+    Raises:
+        SettingsError: names the folder, and what a command in the right place has.
+    """
+    if is_there(settings):
+        return
+    raise SettingsError(
+        f"Nothing was looked at or changed: there is no store in "
+        f"{str(settings.data_dir)!r}. The first 'twokey run' makes one. If Twokey runs "
+        "elsewhere, start in the folder of its twokey.yml or name that file "
+        "(--config), and give this command the TWOKEY_DATA_DIR, or the "
+        "TWOKEY_REDIS_URL and TWOKEY_SECRET, that Twokey runs with."
+    )
+
+
+def may_be_there(path: Path) -> bool:
+    """Return whether a path is there, or is where this user may not look."""
+    try:
+        path.stat()
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True  # who opens it says what is wrong
+    return True

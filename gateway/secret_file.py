@@ -16,6 +16,20 @@ SIZE = 32
 _HEX = re.compile(r"[0-9a-fA-F]{64}", re.ASCII)
 
 
+def make_private(folder: Path) -> None:
+    """Make a folder, and those above it that are missing, for this user only.
+
+    With `mkdir(parents=True)` those above it are as open as the umask lets them be, and
+    who can write there can put another folder in its place.
+
+    Raises:
+        OSError: when one of them cannot be made.
+    """
+    if not folder.parent.exists():
+        make_private(folder.parent)
+    folder.mkdir(exist_ok=True, mode=0o700)
+
+
 def parse_secrets(text: str) -> tuple[bytes, ...]:
     """Return the secrets of a string: the one in use, then older ones, with commas.
 
@@ -70,7 +84,7 @@ def load_or_create_secret(path: Path) -> bytes:
     hint = "Set 'data_dir' to a folder this user can write, or set TWOKEY_SECRET."
     with _usable(path, hint):
         if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_private(path.parent)
             _create(path)
         return _load(path)
 
@@ -122,7 +136,7 @@ def _load(path: Path) -> bytes:
     if len(data) != SIZE:
         raise SettingsError(
             f"The secret {str(path)!r} is not {SIZE} bytes long, so it was not written "
-            "by Twokey; restore it from a backup, or move it away to get a new one "
-            "(buttons of open cards then stop working)."
+            "by Twokey; restore it from a backup. If it is lost, see 'A secret that "
+            "was lost' in docs/operations.md."
         )
     return data

@@ -28,13 +28,17 @@ def test_it_is_made_at_the_first_call_and_kept(path: Path) -> None:
 
 
 def test_a_loose_umask_does_not_loosen_it(path: Path) -> None:
+    deep = path.parent / "deeper" / "secret.key"
     before = os.umask(0)
     try:
-        load_or_create_secret(path)
+        load_or_create_secret(deep)
     finally:
         os.umask(before)
 
-    assert path.stat().st_mode & 0o777 == 0o600
+    assert deep.stat().st_mode & 0o777 == 0o600
+    # Who can write to a folder above it can put another one in its place.
+    for folder in (deep.parent, path.parent):
+        assert folder.stat().st_mode & 0o777 == 0o700
 
 
 def test_all_who_start_at_once_get_the_same_secret(tmp_path: Path) -> None:

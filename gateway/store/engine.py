@@ -25,6 +25,7 @@ from typing import Final, Self
 from urllib.parse import quote
 
 from twokey.gateway.errors import StoreUnavailable
+from twokey.gateway.secret_file import make_private
 from twokey.gateway.store.folder_lock import FolderLock
 from twokey.gateway.store.loading import Loading
 from twokey.gateway.store.server_process import (
@@ -163,7 +164,7 @@ class _FolderServer:
 
     def _open(self) -> bool:
         try:
-            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_private(self.folder)
             users = FolderLock(self.folder / "users.lock")
         except OSError as error:
             raise StoreUnavailable(

@@ -26,6 +26,7 @@ from pydantic import AwareDatetime, Field, ValidationError
 from twokey.gateway.errors import SettingsError
 from twokey.gateway.protocol.public_keys import PublicKey, parse_public_key
 from twokey.gateway.protocol.records import Record
+from twokey.gateway.secret_file import make_private
 from twokey.gateway.trust.signing_key import SigningKey
 
 _SUFFIX = ".key.json"
@@ -209,10 +210,19 @@ class KeyFolder:
         return public
 
     def _files(self) -> Iterator[_File]:
-        if not self._folder.exists():
+        try:
+            # Not by glob, to which a folder that it may not read is an empty one.
+            paths = sorted(self._folder.iterdir())
+        except FileNotFoundError:
             return
-        for path in sorted(self._folder.glob(f"*{_SUFFIX}")):
-            yield self._read(path)
+        except OSError as error:
+            raise SettingsError(
+                f"The keys in {str(self._folder)!r} cannot be read: {error.strerror}. "
+                "Name with 'keys: {folder: …}' a folder that this user can read."
+            ) from error
+        for path in paths:
+            if path.name.endswith(_SUFFIX):
+                yield self._read(path)
 
     def _path(self, public: PublicKey) -> Path:
         return self._folder / f"{public.id.hex()}{_SUFFIX}"
@@ -260,7 +270,7 @@ class KeyFolder:
 
     def _write(self, path: Path, file: _File, *, replaces: bool = False) -> None:
         try:
-            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_private(self._folder)
             draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
             # With its mode from the first moment on.
             descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -284,7 +294,7 @@ class KeyFolder:
     @contextmanager
     def _locked(self) -> Generator[None]:
         try:
-            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_private(self._folder)
             descriptor = os.open(self._folder, os.O_RDONLY)
         except OSError as error:
             raise SettingsError(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from io import TextIOWrapper
+from pathlib import Path
 
 # Importing what follows, and then the modules of the command, takes seconds, in which
 # Ctrl+C just ends the process.
@@ -22,9 +24,19 @@ def main() -> None:
         # What a terminal cannot show is written as an escape, not as an error.
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+    _have_home()
     code = run(loaded=_interruptible)
     end_soon(code)
     sys.exit(code)
+
+
+def _have_home() -> None:
+    # slack_sdk asks for the user's home folder when it is imported, and the user of a
+    # container may have none. Nothing is kept there.
+    try:
+        Path.home()
+    except RuntimeError:
+        os.environ["HOME"] = "/"
 
 
 def _interruptible() -> None:

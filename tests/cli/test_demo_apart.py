@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import socket
+import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ import pytest
 from tests.conftest import eventually
 from tests.forked import Forked
 from twokey.bot.ids import Action
-from twokey.cli.apart_processes import READY_S
+from twokey.cli.apart_processes import READY_S, kept_port
 from twokey.cli.demo_apart import ApartContext, open_scene
 from twokey.cli.demo_stack import CHANNEL
 from twokey.gateway.approvals.record import Approval
@@ -113,3 +115,13 @@ async def test_whichever_process_is_killed_nothing_runs_twice(tmp_path: Path) ->
 
                     assert "899" in words, (victim, stage)
                     assert len(context.effects()) == 1, (victim, stage)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere it is only looked up")
+def test_a_port_is_kept_for_the_server_that_it_was_chosen_for() -> None:
+    with kept_port() as port:
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind(("127.0.0.1", port))
+        for _ in range(2):
+            with socket.create_server(("127.0.0.1", port)) as server:
+                assert server.getsockname()[1] == port

@@ -156,7 +156,9 @@ def test_the_doctor_takes_no_name_for_a_person(tell: Any) -> None:
     assert "'@dan' is no Slack user id; write one such as U0DAN" in told
 
 
-def test_an_empty_audit_log_is_not_a_silence(tell: Any) -> None:
+def test_an_empty_audit_log_is_not_a_silence(home: Path, tell: Any) -> None:
+    (home / ".twokey" / "valkey").mkdir(parents=True)
+
     code, told = tell("audit", "export")
 
     assert code == 0

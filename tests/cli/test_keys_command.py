@@ -119,6 +119,7 @@ def test_keys_of_others_are_listed_from_the_settings(tell: Any, tmp_path: Path) 
 def test_the_doctor_says_when_no_approved_call_could_run(
     tell: Any, tmp_path: Path
 ) -> None:
+    (tmp_path / ".twokey").mkdir()
     assert _doctor().state is State.GOOD
     tell("create", "gateway")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -122,3 +123,27 @@ def test_a_damaged_key_is_named_and_not_shown(
     assert "is damaged" in str(refused.value)
     assert seed not in str(refused.value)
     assert seed[::-1] not in str(refused.value)
+
+
+def test_a_folder_that_cannot_be_read_is_not_one_without_keys(
+    keys: KeyFolder, tmp_path: Path
+) -> None:
+    (tmp_path / "keys").mkdir()
+    (tmp_path / "keys" / "gateway").write_text("a file, where a folder is needed")
+
+    for ask in (keys.listed, keys.verifying, lambda: keys.create_first(NOW)):
+        with pytest.raises(SettingsError, match=r"cannot be read: Not a directory"):
+            ask()
+
+
+def test_a_loose_umask_does_not_loosen_what_is_made_for_keys(
+    keys: KeyFolder, tmp_path: Path
+) -> None:
+    before = os.umask(0)
+    try:
+        keys.create(NOW)
+    finally:
+        os.umask(before)
+
+    for folder in (tmp_path / "keys", tmp_path / "keys" / "gateway"):
+        assert folder.stat().st_mode & 0o777 == 0o700

@@ -199,6 +199,17 @@ def test_the_compose_file_starts_what_the_docs_name() -> None:
         assert {*one["networks"]} <= {*found["networks"]}
 
 
+def test_what_is_under_way_may_end_before_the_services_are_killed() -> None:
+    found = yaml.safe_load((DEPLOY / "compose.yml").read_text(encoding="utf-8"))
+
+    # Compose kills after ten seconds where nothing else is said.
+    for name in ("gateway", "bot"):
+        assert found["services"][name]["stop_grace_period"] == "45s"
+    for name in ("twokey-gateway", "twokey-bot"):
+        unit = (DEPLOY / f"{name}.service").read_text(encoding="utf-8")
+        assert "TimeoutStopSec=45\n" in unit
+
+
 def test_the_compose_file_builds_its_image_from_the_dockerfile(tmp_path: Path) -> None:
     found = yaml.safe_load((DEPLOY / "compose.yml").read_text(encoding="utf-8"))
     build = found["services"]["gateway"]["build"]

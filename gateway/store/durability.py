@@ -24,7 +24,18 @@ from twokey.gateway.store.topology import Passing, topology_problems
 
 OLDEST = {"redis": 7, "valkey": 8}
 MAX_CLOCK_OFFSET_S = 5.0
-_SETTINGS = ("appendonly", "appendfsync", "maxmemory-policy", "min-replicas-to-write")
+_NEEDED = {
+    "appendonly": ("yes", "a restart loses every approval"),
+    "appendfsync": ("always", "a crash loses acknowledged decisions"),
+    "no-appendfsync-on-rewrite": (
+        "no",
+        "a crash while it rewrites its AOF loses acknowledged decisions",
+    ),
+    "maxmemory-policy": ("noeviction", "a full memory throws approvals away"),
+}
+"""What each setting has to be, and why."""
+
+_SETTINGS = (*_NEEDED, "min-replicas-to-write")
 
 
 @dataclass(frozen=True)
@@ -102,14 +113,9 @@ def _problems(facts: EngineFacts) -> list[str]:
 
 
 def _setting_problems(settings: Mapping[str, str]) -> list[str]:
-    needed = {
-        "appendonly": ("yes", "a restart loses every approval"),
-        "appendfsync": ("always", "a crash loses acknowledged decisions"),
-        "maxmemory-policy": ("noeviction", "a full memory throws approvals away"),
-    }
     return [
         _problem(name, settings.get(name, ""), value, why)
-        for name, (value, why) in needed.items()
+        for name, (value, why) in _NEEDED.items()
         if settings.get(name) != value
     ]
 

@@ -24,6 +24,7 @@ SAFE = EngineFacts(
     settings={
         "appendonly": "yes",
         "appendfsync": "always",
+        "no-appendfsync-on-rewrite": "no",
         "maxmemory-policy": "noeviction",
         "min-replicas-to-write": "0",
     },
@@ -68,6 +69,10 @@ def test_only_engines_that_were_tried_are_accepted(
     [
         (with_setting("appendonly", "no"), "run: CONFIG SET appendonly yes"),
         (with_setting("appendfsync", "everysec"), "run: CONFIG SET appendfsync always"),
+        (
+            with_setting("no-appendfsync-on-rewrite", "yes"),
+            "run: CONFIG SET no-appendfsync-on-rewrite no",
+        ),
         (
             with_setting("maxmemory-policy", "allkeys-lru"),
             "run: CONFIG SET maxmemory-policy noeviction",

@@ -18,7 +18,7 @@ from twokey.bot.cards.undelivered import is_over, needs_people, outdated_copy
 from twokey.bot.delivery.card_publisher import CardPublisher, RateLimitDelay
 from twokey.bot.delivery.decision_digest import policy_decision_digest
 from twokey.bot.delivery.lost_copies import find_copy
-from twokey.bot.delivery.outbox_queue import (
+from twokey.bot.delivery.queue_entry import (
     Call,
     CopyCall,
     QueuedMessage,

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from twokey.bot.cards.undelivered import needs_people
 from twokey.bot.delivery.card_publisher import AS_WRITTEN, CardPublisher
 from twokey.bot.delivery.conversation_links import PERMALINK
-from twokey.bot.delivery.outbox_queue import Call, QueueEntry
+from twokey.bot.delivery.queue_entry import Call, QueueEntry
 from twokey.bot.limits import UPDATE
 from twokey.bot.web import SlackError, SlackRefused
 from twokey.gateway.approvals.record import Approval

@@ -26,7 +26,7 @@ from twokey.bot.delivery.event_messages import (
     messages_of,
 )
 from twokey.bot.delivery.failure_replies import FailureReplies
-from twokey.bot.delivery.outbox_queue import Call, QueuedMessage, QueueEntry
+from twokey.bot.delivery.queue_entry import Call, QueuedMessage, QueueEntry
 from twokey.bot.delivery.undelivered_reports import queue_report
 from twokey.bot.limits import POST, UPDATE
 from twokey.bot.reach import with_unreachable

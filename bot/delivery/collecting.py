@@ -23,7 +23,8 @@ from twokey.bot.cards.batch_footer import decided_alone
 from twokey.bot.cards.mentions import copies_for
 from twokey.bot.cards.queue import decidable_in_row
 from twokey.bot.delivery.card_updater import CardUpdater
-from twokey.bot.delivery.outbox_queue import OutboxQueue, QueueEntry
+from twokey.bot.delivery.outbox_queue import OutboxQueue
+from twokey.bot.delivery.queue_entry import QueueEntry
 from twokey.bot.text_types import template
 from twokey.bot.web import SlackRefused
 from twokey.gateway.approvals.collected import collected, is_collected
@@ -146,6 +147,8 @@ class Collector:
             if found and self._rule(found) and group_of(found) == group:
                 members.append(found)
             one.entry.card_at = 0.0
+            if self.queue is not None:
+                self.queue.waiting.look_again(one.entry)
         members = members[: rule.up_to]
         keys, cards = self.updater.keys, self.updater.card_publisher.cards
         card = store_keys.approval_id(keys.shard, secrets.token_hex(16))

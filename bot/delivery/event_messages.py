@@ -44,7 +44,7 @@ from twokey.bot.cards.reply_texts import (
 from twokey.bot.cards.security_messages import SECURITY_EVENTS, security_message
 from twokey.bot.cards.spot_check import answered_note, asked_note
 from twokey.bot.delivery.inquiry_messages import INQUIRY_EVENTS, inquiry_messages
-from twokey.bot.delivery.outbox_queue import QueuedMessage, QueueEntry, Urgency
+from twokey.bot.delivery.queue_entry import QueuedMessage, QueueEntry, Urgency
 from twokey.bot.delivery.run_messages import is_about_outage
 from twokey.bot.text_types import Template, template
 from twokey.gateway.approvals.events import Event, EventName

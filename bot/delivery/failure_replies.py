@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from twokey.bot.cards.failure_notes import failures_note
 from twokey.bot.cards.reminders import with_reviewers
-from twokey.bot.delivery.outbox_queue import QueuedMessage, QueueEntry
+from twokey.bot.delivery.queue_entry import QueuedMessage, QueueEntry
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.protocol.states import ItemState

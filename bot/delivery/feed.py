@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 
 from twokey.bot.cards.freeze_messages import FREEZE_EVENTS
 from twokey.bot.delivery.event_messages import is_silent
-from twokey.bot.delivery.outbox_queue import NEEDS_PEOPLE, OutboxQueue
+from twokey.bot.delivery.outbox_queue import OutboxQueue
+from twokey.bot.delivery.queue_entry import NEEDS_PEOPLE
 from twokey.bot.message_events import place_named
 from twokey.gateway.approvals.events import TROUBLED_RUN, Event, EventName
 from twokey.gateway.store.outbox import Outbox

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from twokey.bot.cards.inquiries import asked_note, replied_note, requester_ref
 from twokey.bot.cards.refs import who
-from twokey.bot.delivery.outbox_queue import QueuedMessage, Urgency
+from twokey.bot.delivery.queue_entry import QueuedMessage, Urgency
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.approvals.inquiring import REPLY_TS
 from twokey.gateway.approvals.inquiry import answered_by

@@ -7,234 +7,16 @@ about one thread of an agent. Nothing here does I/O.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, field
-from enum import IntEnum
-from heapq import heappop, heappush
+from collections.abc import Callable, Iterator
 from itertools import count
-from typing import NamedTuple
 
-from twokey.bot.blocks import Message
 from twokey.bot.cards.freeze_messages import FREEZE_EVENTS, scope_of
+from twokey.bot.delivery.queue_entry import NEEDS_PEOPLE, QueueEntry
+from twokey.bot.delivery.waiting_entries import WaitingEntries
 from twokey.gateway.approvals.events import Event, EventName
-from twokey.gateway.approvals.record import Approval
 
 NOTIFICATIONS_AT_ONCE = 5
 """Notifications of a channel that may wait; later ones share one summary message."""
-
-
-class Urgency(IntEnum):
-    """Priority of an entry or message; the lowest value goes first."""
-
-    NEW_CARD = 0
-    NEEDS_PEOPLE = 1
-    AGENT_MESSAGE = 2
-    CARD_UPDATE = 3
-    COPY_UPDATE = 4
-    HISTORY = 5
-
-
-class Call(NamedTuple):
-    """A call of Slack's Web API, as its rate limit counts it."""
-
-    method: str
-    channel: str
-
-
-class CopyCall(NamedTuple):
-    """A call about one person's copy of a card."""
-
-    call: Call
-    user: str
-    urgency: Urgency
-
-
-NEEDS_PEOPLE = frozenset(
-    {
-        EventName.APPROVAL_DECIDED,
-        EventName.CALLS_DECIDED,
-        EventName.APPROVAL_REMINDED,
-        EventName.APPROVAL_ESCALATED,
-        EventName.APPROVAL_STILL_IN_DOUBT,
-        EventName.APPROVAL_ASKED,
-        EventName.APPROVAL_REPLIED,
-        EventName.ITEM_EDITED,
-        EventName.ITEM_VOTED,
-        EventName.ITEM_IN_DOUBT,
-        EventName.ITEM_OBSERVED,
-        EventName.ITEM_REPORTED,
-        EventName.ITEM_REOPENED,
-        EventName.ITEM_REPEATED,
-    }
-)
-"""Events after which people have to act."""
-
-
-@dataclass(frozen=True, slots=True)
-class QueuedMessage:
-    """A message for a channel or a thread that waits to be posted.
-
-    Attributes:
-        message: what to post; of an escalation it is rendered when it is posted.
-        seq: of the event to acknowledge after posting; "" for none.
-        channel: id or name.
-        thread_ts: the thread; None for the channel itself.
-        urgency: its priority.
-        mentioned_roles: names of the roles that it asks to decide.
-        escalation_of: the escalated approval, in the last message of an escalation;
-            it names the channels that could not be notified.
-        escalated_to: the channel that this message notifies of an escalation.
-        report_key: kept in the store after posting, so that the failed delivery of a
-            card is reported once for each key ("waiting" or "over").
-        failures: events of calls that failed, when it tells of those; all of them are
-            acknowledged after posting.
-        not_before: earliest time to post it; see `failure_replies`.
-    """
-
-    message: Message
-    seq: str
-    channel: str
-    thread_ts: str | None
-    urgency: Urgency = Urgency.HISTORY
-    mentioned_roles: frozenset[str] = frozenset()
-    escalation_of: Approval | None = None
-    escalated_to: str = ""
-    report_key: str = ""
-    failures: tuple[Event, ...] = ()
-    not_before: float = 0.0
-
-    @property
-    def seqs(self) -> list[str]:
-        """Return the events to acknowledge after posting."""
-        told = [event.seq for event in self.failures] or [self.seq]
-        return [seq for seq in told if seq]
-
-
-@dataclass(slots=True)
-class QueueEntry:
-    """Entry of the queue: pending work on an approval, an agent's thread or a freeze.
-
-    All times are seconds of the queue's clock.
-
-    Attributes:
-        key: approval id, agent and thread, or what is frozen.
-        approval: its id; "" for none.
-        number: counts the entries in the order in which they were queued.
-        is_auto_approved: the card is a notification, and comes last.
-        summary_channel: where one message summarises many notifications; "" for none.
-        events: read and not acknowledged, oldest first.
-        messages: to post after the card, oldest first.
-        place: channel and ts of the card; None before it is known.
-        copies: channel and ts of each person's copy of the card.
-        copy_due: the next call for a copy; None: the card comes first.
-        just_sent: people who got their copy since the last events were told of; the
-            copy itself tells them.
-        unsent: people to whom no copy was sent, so none of theirs is looked for.
-        mentioned_roles: names of the roles that were mentioned on the card or under it.
-        wanted: number of changes so far; the card is due while it differs from
-            ``shown``.
-        shown: number of changes that the card shows.
-        may_wait: its calls only run, and a posted card is drawn at their end.
-        since: when it was queued or last worked on.
-        not_before: earliest time of the next attempt.
-        card_at: earliest time of the next attempt to post or update the card; its
-            messages need not wait for that.
-        refusals: of the card by Slack, in a row.
-        refused: channel and error of the card's first refusal, while the fallback
-            channel is tried.
-        is_busy: a task works on it.
-        failures: of any kind, in a row; sets the backoff.
-        errors: failures of our own code, in a row.
-        failing_since: time of the first call in a row to which Slack did not respond;
-            None for none.
-        channel_of_card: where the card has to be posted; "" before it is known.
-        channel: the channel to use instead; "" for none.
-        is_plain: Slack or our own code cannot take the full card or digest, so a plain
-            one is posted.
-        is_missed: the store lists the card as missing or outdated.
-        escalation_results: channels that were notified of an escalation, with Slack's
-            error, or "" for success.
-        is_new: the card is not posted yet, as far as this process knows.
-        may_have_url: a click may have brought a URL by which its card is replaced.
-    """
-
-    key: str
-    approval: str
-    number: int = 0
-    is_auto_approved: bool = False
-    summary_channel: str = ""
-    events: list[Event] = field(default_factory=list[Event])
-    messages: list[QueuedMessage] = field(default_factory=list[QueuedMessage])
-    place: tuple[str, str] | None = None
-    copies: dict[str, tuple[str, str]] = field(
-        default_factory=dict[str, tuple[str, str]]
-    )
-    copy_due: CopyCall | None = None
-    just_sent: set[str] = field(default_factory=set[str])
-    unsent: set[str] = field(default_factory=set[str])
-    mentioned_roles: frozenset[str] = frozenset()
-    wanted: int = 0
-    shown: int = 0
-    may_wait: bool = False
-    since: float = 0.0
-    not_before: float = 0.0
-    card_at: float = 0.0
-    refusals: int = 0
-    refused: tuple[str, str] | None = None
-    is_busy: bool = False
-    failures: int = 0
-    errors: int = 0
-    failing_since: float | None = None
-    channel_of_card: str = ""
-    channel: str = ""
-    is_plain: bool = False
-    is_missed: bool = False
-    escalation_results: dict[str, str] = field(default_factory=dict[str, str])
-    is_new: bool = False
-    may_have_url: bool = True
-
-    @property
-    def is_card_due(self) -> bool:
-        """Return whether the card may be older than the record."""
-        return bool(self.approval) and self.wanted != self.shown
-
-    @property
-    def due_at(self) -> float:
-        """Return the earliest time of the next call."""
-        # Messages do not wait for a card that Slack refuses (`is_card_next`).
-        times = [self.card_at] if self.is_card_due else []
-        times += [self.messages[0].not_before] if self.messages else []
-        return max(self.not_before, min(times, default=0.0))
-
-    def is_card_next(self, now: float) -> bool:
-        """Return whether the next call is for the card, not for a message."""
-        return self.is_card_due and (self.card_at <= now or not self.messages)
-
-    @property
-    def is_done(self) -> bool:
-        """Return whether nothing is left to post."""
-        return not (self.events or self.messages or self.is_card_due)
-
-    @property
-    def urgency(self) -> Urgency:
-        """Return the priority of the next call."""
-        if self.summary_channel:
-            return Urgency.HISTORY
-        if not self.approval:
-            return Urgency.AGENT_MESSAGE
-        if not self.is_card_due:
-            return self.messages[0].urgency if self.messages else Urgency.HISTORY
-        if self.copy_due is not None:
-            return self.copy_due.urgency
-        if self.is_new and not self.is_auto_approved:
-            return Urgency.NEW_CARD
-        needs_people = any(event.name in NEEDS_PEOPLE for event in self.events)
-        calm = Urgency.HISTORY if self.is_auto_approved else Urgency.CARD_UPDATE
-        return Urgency.NEEDS_PEOPLE if needs_people else calm
-
-
-_Rank = tuple[Urgency, int, int]
-"""The lowest goes first, and of equal entries the oldest one."""
 
 
 class OutboxQueue:
@@ -248,9 +30,10 @@ class OutboxQueue:
         self._clock = clock
         self._entries: dict[str, QueueEntry] = {}
         self._numbers = count(1)
-        self._heap: list[tuple[_Rank, QueueEntry]] = []
-        self._ranks: dict[str, _Rank] = {}
+        self.waiting = WaitingEntries()
         self._summaries: dict[str, QueueEntry] = {}
+        # Notifications with a message of their own, by channel.
+        self._notifications: dict[str, dict[str, QueueEntry]] = {}
 
     def __len__(self) -> int:
         """Count the entries."""
@@ -269,9 +52,12 @@ class OutboxQueue:
         if event.name in NEEDS_PEOPLE:
             self._summaries.pop(event.approval, None)  # needs a card of its own
         fresh = self._summaries.get(event.approval) or _entry(event)
-        if fresh.key not in self._entries and self._is_crowded(event):
-            fresh = QueueEntry(key=f"notifications {event.channel}", approval="")
-            fresh.summary_channel = event.channel
+        if fresh.key not in self._entries and _is_notification(event):
+            if self._is_crowded(event.channel):
+                fresh = QueueEntry(key=f"notifications {event.channel}", approval="")
+                fresh.summary_channel = event.channel
+            else:
+                self._notifications[event.channel][fresh.key] = fresh
         entry = self._wanted(fresh)
         if entry.summary_channel:
             self._summaries[event.approval] = entry
@@ -282,7 +68,7 @@ class OutboxQueue:
         entry.events.append(event)
         # No other event raises it: one card may have very many.
         if event.name in NEEDS_PEOPLE or event.name is EventName.APPROVAL_OPENED:
-            self._rank(entry)
+            self._put(entry)
 
     def redraw(self, approval: str) -> None:
         """Make a card due again: what it shows is outdated."""
@@ -293,7 +79,7 @@ class OutboxQueue:
         shared = self._wanted(QueueEntry(card, card))
         shared.events += entry.events
         entry.events.clear()
-        self._rank(shared)
+        self._put(shared)
 
     def mark_outdated(self, approval: str) -> None:
         """Queue a card that is missing or may be outdated, unless it is queued."""
@@ -316,77 +102,51 @@ class OutboxQueue:
         if not entry.failures:
             entry.not_before = 0.0
         # What was due before is as urgent as it was.
-        if not is_due or entry.key not in self._ranks:
-            self._rank(entry)
+        if is_due and entry.key in self.waiting:
+            self.waiting.look_again(entry)
+        else:
+            self._put(entry)
         return entry
 
-    def _rank(self, entry: QueueEntry) -> None:
-        """Put an entry where it belongs among those that wait; see `most_urgent`."""
-        # A card that Slack keeps refusing goes behind its equals, so that it does not
-        # use up the rate limit of cards that Slack would accept.
-        rank = (entry.urgency, entry.refusals, entry.number)
-        if not entry.is_busy and self._ranks.get(entry.key) != rank:
-            self._ranks[entry.key] = rank
-            heappush(self._heap, (rank, entry))
+    def _put(self, entry: QueueEntry) -> None:
+        # What a task works on waits again after that, by `drop_done`.
+        if not entry.is_busy:
+            self.waiting.put(entry)
 
     def drop_done(self, entry: QueueEntry) -> None:
         """Remove an entry that has nothing left to post; any other one waits again."""
         # A busy entry may get events while its task runs. If it were removed, the next
         # event would queue a second entry with the same key, and both would post.
         if not entry.is_done:
-            self._rank(entry)
+            self._put(entry)
         elif not entry.is_busy:
             self._entries.pop(entry.key, None)
-            self._ranks.pop(entry.key, None)
+            self.waiting.take(entry)
             if entry.summary_channel:
                 for one in [one for one, at in self._summaries.items() if at is entry]:
                     del self._summaries[one]
 
-    def _is_crowded(self, event: Event) -> bool:
+    def _is_crowded(self, channel: str) -> bool:
         """Return whether a new notification has to go into a summary message.
 
         Each post takes a second or more of the channel's rate limit, which cards need.
         """
-        if event.name is not EventName.APPROVAL_OPENED or not event.is_auto_approved:
-            return False
-        if event.is_covered:
-            return False  # it gets no message at all
-        waiting = [
-            entry
-            for entry in self
-            if entry.is_auto_approved
-            and entry.place is None
-            and entry.events
-            and entry.events[0].name is EventName.APPROVAL_OPENED
-            and entry.events[0].channel == event.channel
-        ]
+        waiting = self._notifications[channel] = {
+            key: entry
+            for key, entry in self._notifications.get(channel, {}).items()
+            if self._entries.get(key) is entry and _is_unposted(entry)
+        }
         return len(waiting) >= NOTIFICATIONS_AT_ONCE
 
-    def waiting(self) -> list[QueueEntry]:
-        """Return the entries that no task works on, in the order of `most_urgent`."""
-        found = [entry for entry in self if not entry.is_busy]
-        # `sorted` is stable, so the oldest goes first among equals.
-        return sorted(found, key=lambda entry: (entry.urgency, entry.refusals))
 
-    def most_urgent(self) -> Generator[QueueEntry]:
-        """Go through the entries that no task works on, most urgent first.
+def _is_notification(event: Event) -> bool:
+    is_opened = event.name is EventName.APPROVAL_OPENED and event.is_auto_approved
+    return is_opened and not event.is_covered  # such a one gets no message at all
 
-        Only what is asked for is looked at: after a burst, each card would else be
-        found by sorting all entries. Close it; what is busy by then waits no more.
-        """
-        seen: list[QueueEntry] = []
-        try:
-            while self._heap:
-                rank, entry = heappop(self._heap)
-                # An entry whose rank has changed stands in the heap once more.
-                if self._ranks.get(entry.key) == rank:
-                    del self._ranks[entry.key]
-                    if not entry.is_busy:
-                        seen.append(entry)
-                        yield entry
-        finally:
-            for entry in seen:
-                self._rank(entry)
+
+def _is_unposted(entry: QueueEntry) -> bool:
+    is_opened = bool(entry.events) and entry.events[0].name is EventName.APPROVAL_OPENED
+    return entry.place is None and is_opened
 
 
 def _entry(event: Event) -> QueueEntry:

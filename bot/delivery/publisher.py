@@ -23,7 +23,8 @@ from twokey.bot.clicks_first import Gather, at_once
 from twokey.bot.delivery import redacting
 from twokey.bot.delivery.feed import Feed
 from twokey.bot.delivery.metrics_reports import LOOK_S
-from twokey.bot.delivery.outbox_queue import Call, OutboxQueue, QueueEntry
+from twokey.bot.delivery.outbox_queue import OutboxQueue
+from twokey.bot.delivery.queue_entry import Call, QueueEntry
 from twokey.bot.delivery.queue_sender import QueueSender
 from twokey.bot.delivery.scheduler import Scheduler, wait_until_set
 from twokey.gateway.errors import LeaseLost, StoreUnavailable, ThreadUnavailable

@@ -22,7 +22,7 @@ from twokey.bot.delivery.card_publisher import CardPublisher, RateLimitDelay
 from twokey.bot.delivery.card_updater import BROKEN_S, CardUpdater
 from twokey.bot.delivery.collecting import Collector
 from twokey.bot.delivery.event_messages import POSTED_IN_CHANNEL, message_without_card
-from twokey.bot.delivery.outbox_queue import Call, QueueEntry
+from twokey.bot.delivery.queue_entry import Call, QueueEntry
 from twokey.bot.limits import POST
 from twokey.bot.web import (
     ABOUT_THE_BLOCKS,

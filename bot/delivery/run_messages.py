@@ -12,7 +12,7 @@ import logging
 
 from twokey.bot.cards.run_state import run_announced, run_state
 from twokey.bot.delivery.card_publisher import CardPublisher
-from twokey.bot.delivery.outbox_queue import Call, QueueEntry
+from twokey.bot.delivery.queue_entry import Call, QueueEntry
 from twokey.bot.limits import POST, UPDATE
 from twokey.bot.web import NEVER_UPDATED, SlackRefused
 from twokey.gateway.approvals.events import TROUBLED_RUN, Event, EventName

@@ -14,12 +14,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 
 from twokey.bot.clicks_first import at_once
-from twokey.bot.delivery.outbox_queue import Call, OutboxQueue, QueueEntry, Urgency
+from twokey.bot.delivery.outbox_queue import OutboxQueue
+from twokey.bot.delivery.queue_entry import Call, QueueEntry, Urgency
+from twokey.bot.delivery.waiting_entries import LimitedCall
 from twokey.bot.limits import POST, Limits
 from twokey.gateway.failures import log_failure
 
@@ -73,35 +74,47 @@ class Scheduler:
 
     def start_due(self) -> float:
         """Start a task for each due entry; return the seconds until the next is due."""
-        soonest, now = _MAX_SLEEP_S, self.clock()
-        with closing(self.queue.most_urgent()) as waiting:
-            for entry in waiting:
-                # `break` and not `continue`: entries come most urgent first, and an
-                # entry without a free slot must not be overtaken by a less urgent one.
-                if not self._has_slot(entry.urgency):
-                    break
-                wait_s = entry.due_at - now
-                call = self.next_call(entry)
-                if wait_s <= 0 and call is not None:
-                    # Taken before the task starts. If the task took it, two tasks
-                    # started in one pass could both count on the last token.
-                    wait_s = self.limits.take(*call, keep=_reserve(entry, call))
-                if wait_s <= 0:
-                    self._start(entry, call)
-                else:
-                    soonest = min(soonest, wait_s)
-        return soonest
+        waiting, now, soonest = self.queue.waiting, self.clock(), _MAX_SLEEP_S
+        waiting.begin(now)
+        # Until the first without a free slot, and not past it: entries come most urgent
+        # first, and that one must not be overtaken by a less urgent one.
+        while (entry := waiting.most_urgent()) and self._has_slot(entry.urgency):
+            first_for = waiting.take(entry)
+            call = self.next_call(entry)
+            limited = _limited(entry, call) if call else None
+            # Taken before the task starts. If the task took it, two tasks started in
+            # one pass could both count on the last token.
+            if entry.due_at > now:
+                waiting.set_aside(entry, entry.due_at)
+            elif limited and (wait_s := self._take(limited)) > 0:
+                soonest = min(soonest, wait_s)
+                change_at = entry.card_at if entry.card_at > now else 0.0
+                waiting.set_aside_for(limited, entry, change_at)
+                if limited == first_for:
+                    continue  # so does every other one that waits for this call
+            else:
+                self._start(entry, call)
+            if first_for is not None:
+                waiting.look_at_next(first_for)
+        due_at = waiting.next_at()
+        return soonest if due_at is None else min(soonest, max(0.0, due_at - now))
 
     def overdue_s(self) -> float:
         """Return for how many seconds an entry has been due without being started."""
-        now = self.clock()
-        ages = [
-            now - self._due_at(entry)
-            for entry in self.queue.waiting()
-            if self._has_slot(entry.urgency)
-        ]
-        # The second 0.0 keeps `max` from a single argument when no entry waits.
-        return max(0.0, *ages, 0.0)
+        now, found_s = self.clock(), 0.0
+        free_at: dict[LimitedCall, float] = {}
+        for entry in self.queue:
+            at = max(entry.since, entry.due_at)
+            if entry.is_busy or now - at <= found_s:
+                continue
+            if (call := self.next_call(entry)) is not None:
+                limited = _limited(entry, call)
+                if limited not in free_at:
+                    free_at[limited] = self.limits.free_at(*call, keep=limited.keep)
+                at = max(at, free_at[limited])
+            if now - at > found_s and self._has_slot(entry.urgency):
+                found_s = now - at
+        return found_s
 
     async def finish(self, grace_s: float) -> None:
         """Wait for running tasks; cancel those that take longer."""
@@ -110,12 +123,8 @@ class Scheduler:
             for task in late:
                 task.cancel()
 
-    def _due_at(self, entry: QueueEntry) -> float:
-        at = max(entry.since, entry.due_at)
-        call = self.next_call(entry)
-        if call is None:
-            return at
-        return max(at, self.limits.free_at(*call, keep=_reserve(entry, call)))
+    def _take(self, limited: LimitedCall) -> float:
+        return self.limits.take(*limited.call, keep=limited.keep)
 
     def _has_slot(self, urgency: Urgency) -> bool:
         is_card = urgency is Urgency.NEW_CARD
@@ -147,12 +156,12 @@ class Scheduler:
         self.changed.set()
 
 
-def _reserve(entry: QueueEntry, call: Call) -> int:
-    """Return how many tokens a call leaves for new cards."""
+def _limited(entry: QueueEntry, call: Call) -> LimitedCall:
+    """Return a call with how many tokens it leaves for new cards."""
     # A new card is posted, and posts have a bucket for each channel. Updates have a
     # bucket of their own, which no new card needs.
     is_reserved = call.method == POST and entry.urgency is not Urgency.NEW_CARD
-    return _RESERVED if is_reserved else 0
+    return LimitedCall(call, _RESERVED if is_reserved else 0)
 
 
 async def wait_until_set(event: asyncio.Event, seconds: float) -> None:

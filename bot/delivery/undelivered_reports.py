@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from twokey.bot.cards.undelivered import is_over, needs_people, undelivered
-from twokey.bot.delivery.outbox_queue import QueuedMessage, QueueEntry
+from twokey.bot.delivery.queue_entry import QueuedMessage, QueueEntry
 from twokey.bot.web import STILL_THERE
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.store.cards import CardStore, CardTrouble

@@ -10,7 +10,7 @@ from twokey.bot.cards.failure_notes import failures_note
 from twokey.bot.cards.history import thread_note
 from twokey.bot.delivery.event_messages import messages_of
 from twokey.bot.delivery.failure_replies import HOLD_S, FailureReplies
-from twokey.bot.delivery.outbox_queue import QueueEntry
+from twokey.bot.delivery.queue_entry import QueueEntry
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.protocol.records import Result

@@ -11,11 +11,8 @@ from tests.bot.test_publisher import nothing_is_left, put
 from tests.conftest import eventually
 from twokey.bot.delivery import feed
 from twokey.bot.delivery.feed import Feed
-from twokey.bot.delivery.outbox_queue import (
-    NOTIFICATIONS_AT_ONCE,
-    OutboxQueue,
-    Urgency,
-)
+from twokey.bot.delivery.outbox_queue import NOTIFICATIONS_AT_ONCE, OutboxQueue
+from twokey.bot.delivery.queue_entry import Urgency
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.store.keys import Keys

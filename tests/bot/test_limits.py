@@ -112,7 +112,7 @@ def test_200_decisions_in_a_minute_are_all_shown_within_five() -> None:
             queue.add(event(f"ap{decided}", EventName.ITEM_AUTHORIZED))
             queue.add(event(f"ap{decided}", EventName.ITEM_EXECUTED))
             decided += 1
-        waiting = queue.waiting()
+        waiting = list(queue)
         if not waiting or limits.take(UPDATE) > 0:
             clock.at += 0.1
             continue

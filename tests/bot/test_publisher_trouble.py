@@ -23,7 +23,7 @@ from twokey.bot.delivery.card_publisher import CardPublisher
 from twokey.bot.delivery.card_replacer import CardReplacer
 from twokey.bot.delivery.card_updater import CardUpdater
 from twokey.bot.delivery.collecting import Collector
-from twokey.bot.delivery.outbox_queue import QueuedMessage, QueueEntry
+from twokey.bot.delivery.queue_entry import QueuedMessage, QueueEntry
 from twokey.bot.delivery.queue_sender import QueueSender
 from twokey.bot.ids import Action
 from twokey.bot.limits import Limits

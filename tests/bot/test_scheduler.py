@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
-from contextlib import closing
+import sys
+from copy import deepcopy
 from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twokey.bot.delivery.outbox_queue import Call, OutboxQueue, QueueEntry
+from twokey.bot.blocks import Message
+from twokey.bot.delivery.outbox_queue import OutboxQueue
+from twokey.bot.delivery.queue_entry import Call, QueuedMessage, QueueEntry, Urgency
 from twokey.bot.delivery.scheduler import AT_ONCE, Scheduler
 from twokey.bot.limits import POST, UPDATE, Limits
 from twokey.gateway.approvals.events import Event, EventName
@@ -35,10 +39,13 @@ class Stand:
     )
     is_gated: bool = False
     needs: Call | None = None
+    calls: dict[str, Call | None] = field(default_factory=dict[str, Call | None])
+    asked: list[str] = field(default_factory=list[str])
 
     def __post_init__(self) -> None:
         self.queue = OutboxQueue(self.clock)
-        self.limits = Limits(self.clock)
+        # No bound method: a copy of the limits would copy all of this.
+        self.limits = Limits(lambda: self.now)
         self.scheduler = Scheduler(
             self.queue,
             next_call=self.next_call,
@@ -50,8 +57,9 @@ class Stand:
     def clock(self) -> float:
         return self.now
 
-    def next_call(self, _: QueueEntry) -> Call | None:
-        return self.needs
+    def next_call(self, entry: QueueEntry) -> Call | None:
+        self.asked.append(entry.key)
+        return self.calls.get(entry.key, self.needs)
 
     async def step(self, entry: QueueEntry, given: Call | None) -> float:
         del given
@@ -145,31 +153,140 @@ def test_of_one_card_each_event_is_not_looked_at_for_each_later_one(
     assert len(looked_at) < 5
 
 
+def started_one_by_one(stand: Stand) -> list[str]:
+    """Return what is started if every entry that waits is looked at, in order."""
+    limits, now = deepcopy(stand.limits), stand.now
+    free, found = AT_ONCE - len(stand.scheduler.running), list[str]()
+    for entry in sorted(
+        (one for one in stand.queue if not one.is_busy), key=lambda one: one.rank
+    ):
+        if free - len(found) <= (entry.urgency is not Urgency.NEW_CARD):
+            break
+        call = stand.next_call(entry)
+        keep = int(
+            call is not None
+            and call.method == POST
+            and entry.urgency is not Urgency.NEW_CARD
+        )
+        is_due = entry.due_at <= now
+        if is_due and (call is None or limits.take(*call, keep=keep) == 0):
+            found.append(entry.key)
+    return found
+
+
+CALLS = (None, Call(UPDATE, ""), Call(POST, "C1"), Call(POST, "C2"))
+CHANGES = [CARD, WORDS, VOTE, HISTORY, "redraw", "end", "end", "fail", "wait", "pass"]
+
+
 @given(st.data())
-def test_what_changes_while_it_waits_keeps_its_place_by_urgency(
+def test_what_is_set_aside_is_started_as_if_all_were_looked_at(
     data: st.DataObject,
 ) -> None:
-    queue = OutboxQueue(lambda: 0.0)
-    steps = st.sampled_from([CARD, WORDS, VOTE, HISTORY, "redraw", "work", "look"])
+    asyncio.run(_started_alike(data))
 
-    for step in data.draw(st.lists(steps, max_size=30)):
-        key = str(data.draw(st.integers(0, 4)))
-        if step == "redraw":
-            queue.redraw(key)
-        elif step in {"work", "look"}:
-            with closing(queue.most_urgent()) as waiting:
-                entry = next(waiting, None)
-                if step == "work" and entry is not None:
-                    entry.is_busy = True
-            if step == "work" and entry is not None:
-                entry.refusals += data.draw(st.integers(0, 1))
-                entry.events, entry.is_busy = [], False
-                queue.drop_done(entry)
+
+async def _started_alike(data: st.DataObject) -> None:
+    stand = Stand(is_gated=True)
+    for change in data.draw(st.lists(st.sampled_from(CHANGES), max_size=40)):
+        key = str(data.draw(st.integers(0, 7)))
+        stand.calls.setdefault(key, data.draw(st.sampled_from(CALLS)))
+        stand.calls.setdefault(f"a {key}", data.draw(st.sampled_from(CALLS)))
+        if change == "redraw":
+            stand.queue.redraw(key)
+        elif change in {"end", "fail", "wait"}:
+            for gate in [one for one in stand.gates.values() if not one.done()][:1]:
+                if change == "fail":
+                    gate.set_exception(RuntimeError("broken"))
+                else:
+                    gate.set_result(7.0 if change == "wait" else 0.0)
+            await turns()
+        elif change == "pass":
+            stand.now += data.draw(st.sampled_from([0.1, 1.4, 6.0, 60.0]))
         else:
-            queue.add(event_of(EventName(step), key))
+            stand.queue.add(event_of(EventName(change), key))
 
-        with closing(queue.most_urgent()) as waiting:
-            assert [*waiting] == queue.waiting()
+        wanted, before = started_one_by_one(stand), len(stand.started)
+        stand.scheduler.start_due()
+        await turns()
+
+        assert stand.started[before:] == wanted
+    await stand.scheduler.finish(0.0)
+
+
+async def test_of_many_that_wait_for_a_call_one_is_looked_at(stand: Stand) -> None:
+    """After an outage some thousand cards wait for the limit of updates."""
+    stand.calls = {f"ap_{number}": Call(UPDATE, "") for number in range(2_000)}
+    for key in stand.calls:
+        stand.add(HISTORY, key)
+    stand.limits.refused(UPDATE, "", 300.0)
+    stand.scheduler.start_due()
+    stand.asked.clear()
+
+    for _ in range(10):
+        stand.scheduler.start_due()
+
+    assert len(stand.asked) == 10
+    stand.calls["ap_7"] = None
+    stand.add(HISTORY, "ap_7")
+    stand.scheduler.start_due()
+    await turns()
+    assert stand.started == ["ap_7"], "what needs another call now is not behind them"
+
+
+async def test_all_that_wait_for_a_call_go_on_as_fast_as_it_is_allowed(
+    stand: Stand,
+) -> None:
+    stand.needs = Call(UPDATE, "")
+    stand.limits.refused(UPDATE, "", 300.0)
+    for number in range(6):
+        stand.add(HISTORY, f"ap_{number}")
+    stand.scheduler.start_due()
+
+    stand.now += 300 + 60
+    stand.scheduler.start_due()
+
+    assert len(stand.scheduler.running) == AT_ONCE - 1
+    await stand.scheduler.finish(1.0)
+
+
+async def test_a_card_that_falls_due_waits_no_longer_for_the_limit_of_its_messages(
+    stand: Stand,
+) -> None:
+    stand.calls = {"first": Call(POST, "C1"), "ap": Call(POST, "C1")}
+    for key in stand.calls:
+        stand.add(HISTORY, key)
+    _, entry = stand.queue
+    entry.messages = [QueuedMessage(Message((), "Done."), "1-0", "C1", None)]
+    entry.card_at = stand.now + 5
+    stand.limits.refused(POST, "C1", 300.0)
+    stand.scheduler.start_due()
+
+    stand.calls["ap"] = Call(UPDATE, "")
+    stand.now += 5
+    stand.scheduler.start_due()
+    await turns()
+
+    assert stand.started == ["ap"]
+
+
+async def test_an_entry_to_which_much_happens_takes_no_more_memory(
+    stand: Stand,
+) -> None:
+    stand.needs = Call(UPDATE, "")
+    stand.limits.refused(UPDATE, "", 300.0)
+    for key in ("first", "busy"):
+        stand.add(HISTORY, key)
+    _, entry = stand.queue
+    gc.collect()
+    before = sys.getallocatedblocks()
+
+    for _ in range(3_000):
+        stand.add(HISTORY, "busy")
+        entry.events.clear()
+        stand.scheduler.start_due()
+
+    gc.collect()
+    assert sys.getallocatedblocks() - before < 2_000
 
 
 ENDS = (0.0, 0.05, RuntimeError("broken"))

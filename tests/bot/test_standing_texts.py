@@ -14,7 +14,7 @@ from twokey.bot.cards.standing_card import standing_card
 from twokey.bot.delivery.card_copies import CopyUpdater
 from twokey.bot.delivery.card_publisher import CardPublisher
 from twokey.bot.delivery.decision_digest import policy_decision_digest
-from twokey.bot.delivery.outbox_queue import QueueEntry
+from twokey.bot.delivery.queue_entry import QueueEntry
 from twokey.bot.modals import allow_similar
 from twokey.gateway.approvals.standing import used
 from twokey.gateway.policy.standing import Offer

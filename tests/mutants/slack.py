@@ -37,13 +37,6 @@ SLACK_TABLE = (
         "tests/bot/cards/test_finished.py",
     ),
     Mutant(
-        "a reply about several failures acknowledges each of them, and no other event",
-        "bot/delivery/outbox_queue.py",
-        "return [seq for seq in told if seq]",
-        "return [seq for seq in told if seq][:1]",
-        "tests/bot/test_failure_replies.py",
-    ),
-    Mutant(
         "each text on a finished card stands on a line of its own",
         "bot/cards/finished.py",
         "fit(' '.join(text.split()), _QUOTE)",
@@ -328,13 +321,6 @@ SLACK_TABLE = (
         "tests/service/test_notifications.py",
     ),
     Mutant(
-        "a flood of notifications keeps no card waiting",
-        "bot/delivery/outbox_queue.py",
-        "return len(waiting) >= NOTIFICATIONS_AT_ONCE",
-        "return False",
-        NOTIFICATIONS,
-    ),
-    Mutant(
         "a bot that stands by takes over",
         "bot/delivery/publisher.py",
         'logger.debug("publisher.standby shard=%s", self._keys.shard)',
@@ -382,27 +368,6 @@ SLACK_TABLE = (
         "notify=Notify.strongest(role.notify, other.notify)",
         "notify=role.notify",
         "tests/policy/test_notify.py",
-    ),
-    Mutant(
-        "a new card finds a token that words have left",
-        "bot/delivery/scheduler.py",
-        "return _RESERVED if is_reserved else 0",
-        "return 0",
-        "tests/bot/test_scheduler.py",
-    ),
-    Mutant(
-        "work that ends wakes the scheduler",
-        "bot/delivery/scheduler.py",
-        "        self.queue.drop_done(entry)\n        self.changed.set()\n",
-        "        self.queue.drop_done(entry)\n",
-        "tests/bot/test_scheduler.py",
-    ),
-    Mutant(
-        "a card depends on no event",
-        "bot/delivery/feed.py",
-        "            self.queue.mark_outdated(approval)\n",
-        "            pass\n",
-        "tests/bot/test_feed.py",
     ),
     Mutant(
         "an event stays until every reader has acknowledged it",

@@ -11,6 +11,7 @@ from tests.mutants.audit import AUDIT_TABLE
 from tests.mutants.collected import COLLECTED_TABLE
 from tests.mutants.connection import CONNECTION_TABLE
 from tests.mutants.current_policy import CURRENT_POLICY_TABLE
+from tests.mutants.delivery import DELIVERY_TABLE
 from tests.mutants.fences import FENCES_TABLE
 from tests.mutants.gestures import GESTURES_TABLE
 from tests.mutants.handovers import HANDOVERS_TABLE
@@ -37,7 +38,6 @@ from tests.mutants.webhooks import WEBHOOKS_TABLE
 DECIDING = "gateway/approvals/deciding.py"
 QUORUM = "gateway/approvals/quorum.py"
 LUA = "gateway/store/lua"
-AGENTS = "gateway/service/agents.py"
 PRELUDE = f"{LUA}/prelude.lua"
 POLICY_FILE = "gateway/policy_file.py"
 FOLLOWING = "tests/test_policy_file.py"
@@ -210,7 +210,7 @@ TABLE = (
     ),
     Mutant(
         "tenants are apart",
-        AGENTS,
+        "gateway/service/agents.py",
         "if approval is None or approval.tenant != self._tenant:",
         "if approval is None or not approval.tenant:",
     ),
@@ -480,6 +480,7 @@ TABLE = (
     *SLACK_TABLE,
     *STANDING_TABLE,
     *CURRENT_POLICY_TABLE,
+    *DELIVERY_TABLE,
     *TOTALS_TABLE,
     *AS_SHOWN_TABLE,
     *COLLECTED_TABLE,

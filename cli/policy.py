@@ -118,8 +118,8 @@ def explain(
         list[str] | None,
         typer.Option(
             metavar="NAME=COUNT",
-            help="requests_10m (this call included; default: 1), failures_1h or "
-            "rejections_in_row (default: 0).",
+            help="requests_10m (this call included; default: 1), failures_1h, "
+            "rejections_in_row, same_done_24h or same_rejected_24h (default: 0).",
         ),
     ] = None,
     json: AsJson = False,

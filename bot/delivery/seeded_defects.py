@@ -29,6 +29,7 @@ class SeededDefects:
         slack: where it is posted.
         seal_key: of its buttons, which are like those of other cards.
         team: the workspace.
+        tenant: whose card it is.
         changed: called when what waits for people has changed.
     """
 

@@ -46,7 +46,7 @@ class ApprovalStore:
     """Approvals of all shards; ``takers`` are offered the jobs of their changes.
 
     Args:
-        conn: the server.
+        members: reads lists of the store, whose members may be corrupt.
         security: reports what was noticed.
         index: what the audit log has of approvals.
         lease_ms: how long a claim stands without a heartbeat.

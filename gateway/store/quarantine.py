@@ -38,7 +38,7 @@ class ForgedRecords:
     """Reports forged records, and sets them aside.
 
     Args:
-        conn: the server.
+        members: reads lists of the store, whose members may be corrupt.
         security: reports what was noticed.
     """
 

@@ -14,7 +14,7 @@ from twokey.cli.console import AsJson, By
 from twokey.cli.examples import examples
 from twokey.cli.store_access import use_store
 from twokey.gateway.approvals.decisions import Gesture
-from twokey.gateway.errors import SettingsError
+from twokey.gateway.errors import SettingsError, TwokeyError
 from twokey.gateway.service.freezing import FreezeService
 from twokey.gateway.store.freezes import Freeze, FreezeScope, ScopeKind
 
@@ -71,6 +71,8 @@ def freeze(
     )
     if is_new:
         console.good(f"{_named(scope)} is frozen: even approved calls do not start.")
+        if scope.kind is ScopeKind.TOOL and not _may_exist(ctx, scope.name):
+            console.note("The policy does not name this tool; please check its name.")
     else:
         console.note(f"{_named(scope)} is frozen already; nothing changed.")
 
@@ -139,6 +141,15 @@ def _scope(what: Stopped, name: str) -> FreezeScope:
             "'tool' before the name."
         )
     return FreezeScope(kind=ScopeKind.TENANT)
+
+
+def _may_exist(ctx: typer.Context, tool: str) -> bool:
+    """Return whether the policy names a tool, or cannot be asked."""
+    try:
+        return command_context(ctx).policy().names_tool(tool)
+    except TwokeyError:
+        # Whatever is wrong with the policy, the tool is frozen.
+        return True
 
 
 def _ask(ctx: typer.Context, ask: Callable[[FreezeService], Awaitable[T]]) -> T:

@@ -265,7 +265,9 @@ class ToolRule(Record):
     args_schema: JsonObject | None = None
     requires_reason: ReasonsFor | None = None
     effect: Effect | None = None
-    audience: Audience | None = None
+    audience: Audience | None = Field(
+        default=None, description="200 characters of ASCII at most, without blanks"
+    )
     idempotent: StrictBool | None = None
     redact: tuple[ArgsPath, ...] = ()
     totals: Totals = ()
@@ -359,6 +361,10 @@ class Policy(Record):
         for agent, agent_rule in self.agents.items():
             for tool, rule in agent_rule.tools.items():
                 yield ("agents", agent, "tools", tool), rule
+
+    def names_tool(self, name: str) -> bool:
+        """Return whether the file names this tool; others exist as well."""
+        return any(place[-1] == name for place, _ in self.tool_rules())
 
     def roles_named(self, names: tuple[str, ...]) -> tuple[Role, ...]:
         """Return the roles behind names and Slack ids, as they are now.

@@ -44,9 +44,7 @@ class ReviewerFreezes(PolicyService):
 
     def knows_tool(self, name: str) -> bool:
         """Return whether the policy names this tool; others exist as well."""
-        policy = self._policy()
-        of_agents = (rule.tools for rule in policy.agents.values())
-        return any(name in tools for tools in (policy.tools, *of_agents))
+        return self._policy().names_tool(name)
 
     def forbidden(self, scope: FreezeScope, reviewer: Reviewer) -> Forbidden | None:
         """Return why somebody may not stop this; None when they may."""

@@ -27,7 +27,7 @@ def tell(tmp_path: Path) -> Generator[Tell]:
     app.command()(freeze.frozen)
     add(app, "audit", audit)
     config = tmp_path / "twokey.yml"
-    config.write_text("policy: {version: 1}\n")
+    config.write_text("policy: {version: 1, tools: {pay: {tier: auto}}}\n")
 
     with EmbeddedEngine(tmp_path / "engine") as engine:
 
@@ -53,6 +53,20 @@ def test_freezing_twice_is_freezing_once(tell: Tell) -> None:
     assert "frozen already" in again
     assert "tool refund: frozen by ana since " in listed
     assert listed.strip().endswith(": wrong")
+
+
+def test_a_tool_that_the_policy_does_not_name_is_frozen_with_a_note(tell: Tell) -> None:
+    note = "The policy does not name this tool; please check its name."
+
+    assert note in tell("freeze", "tool", "payy")
+    assert note not in tell("freeze", "tool", "pay")
+    assert note not in tell("freeze", "agent", "payy")
+
+
+def test_a_freeze_needs_no_policy(tell: Tell, tmp_path: Path) -> None:
+    (tmp_path / "twokey.yml").write_text("policy: {version: 2}\n")
+
+    assert tell("freeze", "tool", "payy").count("\n") == 1
 
 
 def test_lifting_says_whether_there_was_anything_to_lift(tell: Tell) -> None:

@@ -84,8 +84,13 @@ class PersonSettings(_Model):
         name: for the card and the audit log.
     """
 
-    user: str = Field(pattern=r"^[UW][A-Z0-9]{1,30}$")
-    usergroups: tuple[Annotated[str, Field(pattern=r"^S[A-Z0-9]{1,30}$")], ...] = ()
+    user: str = Field(
+        pattern=r"^[UW][A-Z0-9]{1,30}$",
+        description="the id of a Slack user, such as U012AB3CD",
+    )
+    usergroups: tuple[Annotated[str, Field(pattern=r"^S[A-Z0-9]{1,30}$")], ...] = Field(
+        default=(), description="the id of a Slack user group, such as S012AB3CD"
+    )
     name: str = Field(default="", max_length=80)
 
 
@@ -104,8 +109,15 @@ class PeopleSettings(_Model):
 
     issuer: Annotated[str, AfterValidator(_https)]
     audience: str = Field(min_length=1)
-    claim: str = Field(default="sub", pattern=r"^[A-Za-z0-9_:/.-]{1,100}$")
-    team: str = Field(pattern=r"^T[A-Z0-9]{1,30}$")
+    claim: str = Field(
+        default="sub",
+        pattern=r"^[A-Za-z0-9_:/.-]{1,100}$",
+        description="the name of a claim of the token, such as sub",
+    )
+    team: str = Field(
+        pattern=r"^T[A-Z0-9]{1,30}$",
+        description="the id of a Slack workspace, such as T0123456789",
+    )
     reviewers: dict[str, PersonSettings] = Field(min_length=1)
     keys_url: Annotated[str, AfterValidator(_https)] | None = None
 

@@ -48,6 +48,7 @@ from twokey.gateway.metrics_settings import MetricsSettings
 from twokey.gateway.retention import RetentionSettings
 from twokey.gateway.retrying import RetrySettings
 from twokey.gateway.secret_file import folder_secrets, parse_secrets
+from twokey.gateway.setting_forms import ChannelName, CommandName, TeamId, TenantName
 from twokey.gateway.text_file import read_text
 from twokey.gateway.validation_errors import dotted, sentence
 from twokey.gateway.webhook_settings import WebhookSettings
@@ -55,8 +56,8 @@ from twokey.gateway.webhook_settings import WebhookSettings
 DEFAULT_FILE = Path("twokey.yml")
 
 _NO_POLICY = (
-    "Name yours with 'policy' in twokey.yml, or write one there; docs/policy.md begins "
-    "with a small one. If you have a twokey.yml, start in its folder or name it (-c)."
+    "Write one there (docs/policy.md begins with a small one), or name yours with "
+    "'policy' in twokey.yml. If that file is elsewhere, start there or name it (-c)."
 )
 # Each gateway sweeps every shard, with some commands twice a second.
 _MAX_SHARDS = 64
@@ -150,18 +151,16 @@ class SlackSettings(_Model):
     mode: SlackMode = SlackMode.SOCKET
     host: str = "127.0.0.1"
     port: int | None = Field(default=None, ge=0, le=65535)
-    command: str = Field(default="/approvals", pattern=r"^/[a-z0-9_-]{1,31}$")
+    command: CommandName = "/approvals"
     api_url: Annotated[str, AfterValidator(_api_url)] = "https://slack.com/api/"
-    fallback_channel: str = Field(
-        default="", pattern=r"^(#[^\s#]{1,80}|[CG][A-Z0-9]+)?$"
-    )
-    team: str = Field(default="", pattern=r"^(T[A-Z0-9]+)?$")
+    fallback_channel: ChannelName = ""
+    team: TeamId = ""
 
 
 class _AsWritten(_Model):
     """What a process takes as the file says it."""
 
-    tenant: str = Field(default="default", pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")
+    tenant: TenantName = "default"
     redis_url: Annotated[SecretStr, AfterValidator(_redis_url)] | None = None
     shards: int = Field(default=1, ge=1, le=_MAX_SHARDS)
     split_by_agent: bool = False

@@ -16,6 +16,7 @@ from typing import NamedTuple, TypeVar, cast
 
 import yaml
 from pydantic import BaseModel, JsonValue, ValidationError
+from yaml.composer import ComposerError
 
 from twokey.gateway.errors import TwokeyError
 from twokey.gateway.validation_errors import Path, sentence, shortened
@@ -129,8 +130,7 @@ def parse_yaml(text: str, source: str) -> Document:
         raise _bad(rows, source, error.index, error.text) from error
     except yaml.MarkedYAMLError as error:
         at = error.problem_mark.index if error.problem_mark else 0
-        problem = f"This is not YAML: {error.problem or error.context}."
-        raise _bad(rows, source, at, problem) from error
+        raise _bad(rows, source, at, _not_yaml(error, rows)) from error
     except yaml.reader.ReaderError as error:
         problem = f"This is not YAML: {str(error).partition(chr(10))[0]}."
         raise _bad(rows, source, int(error.position), problem) from error
@@ -168,6 +168,30 @@ def read_model(
         ]
         # Each once: pydantic says the same of every member of a union.
         raise BadDocument(dict.fromkeys(problems)) from error
+
+
+_HINTS = {
+    r"character '\t'": "indent with blanks, not with tabs",
+    "cannot start any token": "put what begins with it in quotes",
+    "mapping values are not allowed": "indent the keys of one mapping alike, and put "
+    "text with ': ' in it in quotes",
+    "unexpected end of stream": "close the quotes",
+    "expected ',' or": "close the bracket of line {opened}, and put what begins with "
+    "'#' in quotes",
+    "expected the node content": "close the bracket of line {opened}",
+    "<block mapping start>": "indent the keys of one mapping alike",
+    "<block end>": "indent the keys of one mapping alike",
+}
+"""A part of what PyYAML says, to what to do about it; the first that fits counts."""
+
+
+def _not_yaml(error: yaml.MarkedYAMLError, rows: _Rows) -> str:
+    if isinstance(error, ComposerError):
+        return "A second document begins here; remove it, or the line '---'."
+    found = error.problem or error.context or ""
+    opened = rows.at(error.context_mark.index) if error.context_mark else 1
+    hint = next((f"; {hint}" for part, hint in _HINTS.items() if part in found), "")
+    return f"This is not YAML: {found}{hint.format(opened=opened)}."
 
 
 class _Refused(Exception):

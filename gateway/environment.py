@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -60,6 +61,9 @@ _WHERE: Final[Mapping[str, str]] = {
     "SLACK_SIGNING_SECRET": "copy it from your app's page 'Basic Information'",
 }
 
+_NO_TOKEN = re.compile(r"[^!-~]")
+"""What is in no token of Slack, and comes from copying: blanks and line breaks."""
+
 
 def refuse_misspelled(env: Mapping[str, str]) -> None:
     """Refuse ``TWOKEY_REDIS_ULR``: silence would start another store.
@@ -71,9 +75,12 @@ def refuse_misspelled(env: Mapping[str, str]) -> None:
     for name in sorted(env):
         if not name.startswith(("TWOKEY_", "SLACK_")) or name in known:
             continue
-        # 0.9: one or two letters of a long name. Other programs have variables of these
-        # prefixes, which are none of our business.
-        close = difflib.get_close_matches(name, known, n=1, cutoff=0.9)
+        # One or two letters of a long name, or one of our names without its last word.
+        # Other programs have variables of these prefixes, which are none of our
+        # business: tools of Slack, and Kubernetes, which names services so
+        # (TWOKEY_REDIS_PORT).
+        least = 0.85 if name.startswith("TWOKEY_") else 0.9
+        close = difflib.get_close_matches(name, known, n=1, cutoff=least)
         if close:
             text = f"This variable is not known; did you mean {close[0]!r}?"
             raise BadDocument([Problem(name, text)])
@@ -98,6 +105,13 @@ def secrets_in(env: Mapping[str, str]) -> dict[str, SecretStr]:
     # At the start and not at the first click: a key that cannot be used seals nothing.
     if "secret" in found:
         parse_secrets(found["secret"].get_secret_value())
+    for name in _WHERE:
+        # With a blank in the signing secret the bot would start, and refuse each click.
+        if strange := _NO_TOKEN.search(env.get(name, "")):
+            raise SettingsError(
+                f"{name} has a blank, a line break or another character that is in no "
+                f"token, at place {strange.start() + 1}; remove it, or {_WHERE[name]}."
+            )
     for name, prefix in (("SLACK_BOT_TOKEN", "xoxb-"), ("SLACK_APP_TOKEN", "xapp-")):
         if env.get(name) and not env[name].startswith(prefix):
             raise SettingsError(

@@ -11,6 +11,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from twokey.gateway.durations import parse_duration
+from twokey.gateway.setting_forms import ChannelName
 
 _CLOCK = re.compile(r"(?:[01][0-9]|2[0-3]):[0-5][0-9]", re.ASCII)
 _PERCENT = re.compile(r"(?P<count>[1-9][0-9]?)%", re.ASCII)
@@ -100,6 +101,6 @@ class MetricsSettings(_Model):
     ``channel`` empty is the channel of the policy's defaults.
     """
 
-    channel: str = Field(default="", pattern=r"^(#[^\s#]{1,80}|[CG][A-Z0-9]+)?$")
+    channel: ChannelName = ""
     digest: DigestSettings | None = None
     alert: AlertSettings = AlertSettings()

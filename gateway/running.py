@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import secrets
 import socket
@@ -45,6 +46,8 @@ from twokey.gateway.store.readers import forget_consumers
 from twokey.gateway.store.store import Store
 from twokey.gateway.triage.asking import Triage, require_triage
 
+logger = logging.getLogger(__name__)
+
 
 async def load_runners(
     settings: Settings, saver: BaseCheckpointSaver[Any]
@@ -56,6 +59,8 @@ async def load_runners(
     """
     runners: dict[str, Runner] = {}
     for name, agent in settings.agents.items():
+        # A module may take half a minute, and then nothing else says what is going on.
+        logger.info("agent.importing agent=%s graph=%s", name, agent.graph)
         graph = await load_graph(agent.graph, settings.folder, agent.ungated)
         runners[name] = LangGraphLocal(
             attached(graph, saver), agent=name, ungated=agent.ungated

@@ -68,7 +68,8 @@ def sentence(
             found = str(details.get("ctx", {}).get("error", details["msg"]))
             return f"{name!r}: {found}" if name else found
         case kind:
-            needed = _NEEDED.get(kind)
+            form = _form_at(model, path) if kind == "string_pattern_mismatch" else ""
+            needed = f"write {form}" if form else _NEEDED.get(kind)
             needed = needed.format(**details.get("ctx", {})) if needed else ""
             # In settings a value may be a secret in the wrong place.
             held = f" is {shown(details['input'])};" if shows_values else ":"
@@ -81,6 +82,8 @@ def near(word: str, known: Iterable[str]) -> str:
     # difflib compares each pair of letters: a long key among many names takes seconds.
     word, tried = word[:_LONGEST_NAME], names[:_MOST_TRIED]
     close = difflib.get_close_matches(word, tried, n=1)
+    # `INFO` is nearer to no name than `info` is to another one.
+    close = close or difflib.get_close_matches(word.lower(), tried, n=1)
     if close:
         return f"did you mean {close[0]!r}?"
     listed = ", ".join(names[:_MOST_NAMES])
@@ -134,6 +137,15 @@ def _choices(model: type[BaseModel], path: Path) -> list[str]:
         return [member.value for member in found]
     choices = [choice for choice in get_args(found) if isinstance(choice, str)]
     return choices or [shown(choice) for choice in get_args(found)]
+
+
+def _form_at(model: type[BaseModel], path: Path) -> str:
+    """Return what the description of a field says of the form of its texts."""
+    while path and isinstance(path[-1], int):
+        path = path[:-1]
+    parent = _model_of(_type_at(model, path[:-1])) if path else None
+    field = _fields(parent).get(str(path[-1])) if parent else None
+    return (field.description or "") if field else ""
 
 
 def _type_at(model: type[BaseModel], path: Path) -> object:

@@ -96,11 +96,20 @@ def test_a_policy_may_stand_inside(file: Path) -> None:
 
 
 def test_a_missing_policy_file_says_what_to_do(file: Path) -> None:
-    with pytest.raises(SettingsError, match="Name yours with 'policy'") as refused:
+    with pytest.raises(SettingsError, match="name yours with 'policy'") as refused:
         load(file, "").policy.read()
 
     # Who is in another folder than their settings would write a second policy.
-    assert "start in its folder" in str(refused.value)
+    assert "If that file is elsewhere, start there" in str(refused.value)
+
+
+def test_a_policy_file_that_is_named_and_missing_is_told_in_true_words(
+    file: Path,
+) -> None:
+    with pytest.raises(SettingsError, match=r"no file '.*mine\.yml'") as refused:
+        load(file, "policy: mine.yml\n").policy.read()
+
+    assert "with the policy. Write one there" in str(refused.value)
 
 
 def test_the_environment_stands_over_the_file(file: Path) -> None:
@@ -130,8 +139,6 @@ def test_the_environment_stands_over_the_file(file: Path) -> None:
         ("slack: {api_url: 'http://example.com'}", "would carry tokens in the clear"),
         ("slack: {api_url: 'ftp://127.0.0.1'}", "would carry tokens in the clear"),
         ("slack: {api_url: 'https://'}", "would carry tokens in the clear"),
-        ("slack: {fallback_channel: approvals}", "'slack.fallback_channel'"),
-        ("slack: {team: acme}", "'slack.team'"),
         ("agents: {a: {graph: nowhere}}", "'nowhere' names no graph"),
         ("agents: {a: {}}", "'agents.a.graph' is missing"),
         ("agents: [a]", "'agents': a mapping is needed here"),
@@ -145,7 +152,12 @@ def test_the_environment_stands_over_the_file(file: Path) -> None:
         ("checkpoints: ':memory:'", "would be lost with the process"),
         ("checkpoints: memory", "would be lost with the process"),
         ("shards: 65", "twokey.yml:1: 'shards': write 64 or less"),
-        ("tenant: Über", "twokey.yml:1: 'tenant': String should match"),
+        ("tenant: Über", "twokey.yml:1: 'tenant': write lower-case letters, digits"),
+        ("slack: {command: ask}", "'slack.command': write a command such as /app"),
+        ("slack: {team: acme}", "'slack.team': write the id of a workspace, such as"),
+        ("slack: {fallback_channel: ops}", "write #name in quotes, or an id such as C"),
+        ("metrics: {channel: ops}", "'metrics.channel': write #name in quotes, or an"),
+        ("log: {level: INFO}", "'log.level' is 'INFO'; did you mean 'info'?"),
         ("a: 1\na: 2", "twokey.yml:2: Key 'a' appears twice"),
         ("- a", "twokey.yml:1: A mapping of names to values is needed here."),
     ],
@@ -162,6 +174,7 @@ def test_a_mistake_in_the_file_is_named_with_its_line(
         ("TWOKEY_WORKERS", "many", "TWOKEY_WORKERS: 'workers': write a whole"),
         ("TWOKEY_SLACK_MODE", "htp", "TWOKEY_SLACK_MODE: 'slack.mode' is 'htp'; did"),
         ("TWOKEY_REDIS_ULR", "redis://h", "did you mean 'TWOKEY_REDIS_URL'?"),
+        ("TWOKEY_REDIS", "redis://h", "did you mean 'TWOKEY_REDIS_URL'?"),
         ("SLACK_BOT_TOKN", "xoxb-1", "did you mean 'SLACK_BOT_TOKEN'?"),
     ],
 )
@@ -177,11 +190,27 @@ def test_variables_of_others_are_left_alone(file: Path) -> None:
     assert settings == load(file, "")
 
 
+@pytest.mark.parametrize("service", ["", "_GATEWAY", "_BOT", "_REDIS", "_VALKEY"])
+def test_what_kubernetes_sets_for_a_service_is_left_alone(
+    file: Path, service: str
+) -> None:
+    ends = ("PORT", "SERVICE_HOST", "SERVICE_PORT", "PORT_6379_TCP_ADDR")
+    env = {f"TWOKEY{service}_{end}": "10.0.0.1" for end in ends}
+
+    assert load(file, "", **env) == load(file, "")
+
+
 @pytest.mark.parametrize(
     ("env", "problem"),
     [
         ({"SLACK_BOT_TOKEN": "xapp-hush"}, "SLACK_BOT_TOKEN does not begin with"),
         ({"SLACK_APP_TOKEN": "xoxb-hush"}, "SLACK_APP_TOKEN does not begin with"),
+        ({"SLACK_BOT_TOKEN": " xoxb-hush"}, "SLACK_BOT_TOKEN has a blank, a line"),
+        (
+            {"SLACK_APP_TOKEN": "xapp-hush\n"},
+            "in no token, at place 10; remove it, or create",
+        ),
+        ({"SLACK_SIGNING_SECRET": "hu sh"}, "at place 3; remove it, or copy it from"),
         ({"TWOKEY_SECRET": "hush"}, "TWOKEY_SECRET has 4 characters"),
         ({"TWOKEY_SECRET": "hush" * 16}, "openssl rand -hex 32"),
         ({"TWOKEY_REDIS_URL": "http://u:hush@h"}, "TWOKEY_REDIS_URL: 'redis_url'"),

@@ -84,9 +84,8 @@ def test_the_lines_under_a_key_are_those_of_the_file() -> None:
         ("a: &x 1\nb: *x", "a.yml:1: Anchors and aliases are not accepted"),
         ("a: *x", "a.yml:1: Anchors and aliases are not accepted"),
         ("a:\n  !!python/object:os.system x", "a.yml:2: YAML tags are not accepted"),
-        ("a: 1\n--- \nb: 2", "a.yml:2: This is not YAML: but found another document"),
+        ("a: 1\n--- \nb: 2", "a.yml:2: A second document begins here; remove it"),
         ("a: [", "a.yml:1: This is not YAML"),
-        ("a: 1\n\tb: 2", "a.yml:2: This is not YAML"),
         ("1: a", "a.yml:1: A key has to be text; put it in quotes."),
         ("? [a]\n: b", "a.yml:1: A key has to be text"),
         ("\x07", "a.yml:1: This is not YAML: unacceptable character"),
@@ -97,3 +96,25 @@ def test_a_text_that_could_mean_two_things_is_refused_with_its_line(
     text: str, problem: str
 ) -> None:
     assert refusal(text).startswith(problem)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "advice"),
+    [
+        ("a:\n\tb: 2", 2, "indent with blanks, not with tabs."),
+        ("a: {b: #c, d: 1}\ne:\n  f: 1", 2, "close the bracket of line 1, and put"),
+        ("a: [", 1, "close the bracket of line 1."),
+        ("a: @ana", 1, "put what begins with it in quotes."),
+        ("a: this: that", 1, "put text with ': ' in it in quotes."),
+        ("a: 'b", 1, "close the quotes."),
+        ("a:\n  b: 1\n c: 2", 3, "indent the keys of one mapping alike."),
+        ("  a: 1\n b: 2", 2, "indent the keys of one mapping alike."),
+    ],
+)
+def test_a_text_that_is_not_yaml_is_refused_with_what_to_do(
+    text: str, line: int, advice: str
+) -> None:
+    found = refusal(text)
+
+    assert found.startswith(f"a.yml:{line}: This is not YAML: ")
+    assert advice in found

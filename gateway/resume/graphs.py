@@ -48,7 +48,7 @@ async def as_graph(found: object, ref: str, ungated: Collection[str] = ()) -> Gr
     found = _compiled(found)
     if not _is_compiled(found):
         raise GraphError(
-            f"{ref!r} is a {type(found).__name__}, not a graph; name what "
+            f"{ref!r} is of type {type(found).__name__}, not a graph; name what "
             "create_agent(...) or StateGraph(...).compile() returned, or a function "
             "without arguments that returns it."
         )

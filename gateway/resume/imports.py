@@ -67,7 +67,10 @@ async def made_by(factory: object, ref: str, *, what: str = "graph") -> object:
 
 def _module_of_file(path: Path, ref: str) -> ModuleType:
     if not path.is_file():
-        raise GraphError(f"There is no file {str(path)!r}, which {ref!r} names.")
+        raise GraphError(
+            f"There is no file {str(path)!r}, which {ref!r} names. Correct the name; a "
+            "relative one starts at the folder of the settings file."
+        )
     # The same name at every start: checkpoints refer to classes by module. A name of
     # our own, because a user's bot.py must not stand for our package.
     tail = hashlib.sha256(str(path).encode()).hexdigest()[:8]

@@ -124,9 +124,9 @@ async def test_a_module_is_found_by_its_name() -> None:
     ("ref", "says"),
     [
         ("agents/shop.py", "names no graph"),
-        ("agents/shops.py:graph", "There is no file"),
+        ("agents/shops.py:graph", "names. Correct the name; a relative one starts"),
         ("agents/shop.py:grahp", "did you mean 'graph'?"),
-        ("agents/shop.py:number", "is a int, not a graph"),
+        ("agents/shop.py:number", "is of type int, not a graph"),
         ("agents/shop.py:needy", "cannot be called without arguments"),
         ("agents/shop.py:broken", "raised RuntimeError: no database. Call it on"),
         ("agents/shop.py:paused", "interrupt_before"),

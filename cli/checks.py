@@ -27,7 +27,7 @@ from twokey.gateway.config import AgentSettings, Settings, SlackMode
 from twokey.gateway.errors import SettingsError, TwokeyError
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.resume.checkpoints import open_checkpoints
-from twokey.gateway.resume.graph_audit import described
+from twokey.gateway.resume.graph_audit import check_name, described
 from twokey.gateway.resume.graphs import load_graph
 from twokey.gateway.running import load_triage
 from twokey.gateway.service.process_check import process_problems
@@ -259,6 +259,7 @@ async def _graph(
 ) -> str:
     graph = await load_graph(agent.graph, settings.folder, agent.ungated)
     loaded[name] = graph
+    check_name(graph, name)
     tools = described(graph, agent.ungated, policy)
     return f"{agent.graph} is a graph of {len(graph.nodes)} nodes; {tools}"
 

@@ -17,6 +17,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from twokey.gateway.config import Settings
 from twokey.gateway.errors import GraphError, SettingsError
 from twokey.gateway.policy.rules import Policy
+from twokey.gateway.resume.graph_audit import check_name
 from twokey.gateway.resume.graphs import attached, load_graph
 from twokey.gateway.resume.identity import identity_of
 from twokey.gateway.resume.imports import made_by, named
@@ -62,6 +63,7 @@ async def load_runners(
         # A module may take half a minute, and then nothing else says what is going on.
         logger.info("agent.importing agent=%s graph=%s", name, agent.graph)
         graph = await load_graph(agent.graph, settings.folder, agent.ungated)
+        check_name(graph, name)
         runners[name] = LangGraphLocal(
             attached(graph, saver), agent=name, ungated=agent.ungated
         )

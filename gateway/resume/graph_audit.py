@@ -56,6 +56,27 @@ def check_gates(graph: object, ref: str, ungated: Collection[str]) -> None:
         logger.warning("graph.ungated_unknown graph=%s tools=%s", ref, unknown)
 
 
+def check_name(graph: object, agent: str) -> None:
+    """Check that the outermost agent of a graph calls itself by its name here.
+
+    `twokey.agent.nesting` refuses each run of another one, once somebody has asked.
+
+    Args:
+        graph: the compiled graph.
+        agent: the name under which the settings have it.
+
+    Raises:
+        GraphError: names both names.
+    """
+    for tool in reachable(graph).tools:
+        if len(tool.place) == 1 and tool.gate not in {"", agent}:
+            raise GraphError(
+                f"The graph of the agent {agent!r} calls itself {tool.gate!r}; write "
+                f"ApprovalMiddleware({agent!r}) in it, or name the agent "
+                f"{tool.gate!r} in the settings."
+            )
+
+
 def described(
     graph: object, ungated: Collection[str], policy: Policy | None = None
 ) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from twokey.cli.main import run
+from twokey.cli.main import USAGE, run
 
 NOWHERE = {"TWOKEY_REDIS_URL": "redis://127.0.0.1:1/0"}
 GRAPH = """\
@@ -58,6 +58,21 @@ def test_a_misspelt_tool_is_told_with_the_one_that_may_be_meant(
     text = told("wire_mony: {tier: deny}, look_up: {tier: auto}")
 
     assert "'look_up', 'wire_mony' (did you mean 'wire_money'?)" in text
+
+
+@pytest.mark.parametrize("command", ["doctor", "gateway"])
+def test_a_graph_that_calls_itself_otherwise_is_refused_at_the_start(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    (tmp_path / "billing.py").write_text(GRAPH.replace('("billing")', '("bills")'))
+    settings = tmp_path / "twokey.yml"
+    settings.write_text(SETTINGS.format(tools="", agents=""))
+
+    code = run(["--config", str(settings), command], {})
+
+    told = "".join(capsys.readouterr())
+    assert code == (1 if command == "doctor" else USAGE)
+    assert "'billing' calls itself 'bills'; write ApprovalMiddleware('billing')" in told
 
 
 def test_a_misspelt_agent_is_told(told: Callable[..., str]) -> None:

@@ -25,8 +25,16 @@ _TOO_MANY = 429
 _WAIT_S = 30.0
 _REFUSAL = re.compile(r'"ok": *false.*"error": *"([a-z_]{1,60})"')
 _SERVER_ERRORS = frozenset(
-    {"fatal_error", "internal_error", "request_timeout", "service_unavailable"}
+    {
+        "external_channel_migrating",
+        "fatal_error",
+        "internal_error",
+        "request_timeout",
+        "service_unavailable",
+        "update_failed",
+    }
 )
+"""Refusals that pass by themselves; the call may have had its effect."""
 
 
 TOKEN_ERRORS = frozenset(
@@ -46,6 +54,7 @@ TOKEN_ERRORS = frozenset(
 WORKSPACE_ERRORS = frozenset(
     {
         "accesslimited",
+        "ekm_access_denied",
         "message_limit_exceeded",
         "team_added_to_org",
         "two_factor_setup_required",

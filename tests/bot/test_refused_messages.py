@@ -126,6 +126,16 @@ async def test_an_answer_waits_until_its_workspace_takes_messages_again(
         await stack.actor("U0DAN").message_with("#general", says("Done"))
 
 
+async def test_an_answer_waits_while_its_channel_moves(stack: Stack) -> None:
+    async with stack.running():
+        place = await asked(stack)
+        refuse(stack, "external_channel_migrating")
+
+        await put(stack, EventName.RUN_FINISHED, text="Done", **place)
+
+        await stack.actor("U0DAN").message_with("#general", says("Done"))
+
+
 @pytest.mark.usefixtures("soon")
 @pytest.mark.parametrize("method", [POST, "conversations.open"])
 async def test_who_is_asked_by_direct_message_is_asked_when_the_workspace_takes_it(

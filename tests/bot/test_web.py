@@ -90,6 +90,7 @@ def answering_text(text: str, status: int, kind: str) -> Handler:
             {"retry_after_s": 30.0},
         ),
         (answering({"ok": False, "error": "internal_error"}), SlackNoResponse, {}),
+        (answering({"ok": False, "error": "update_failed"}), SlackNoResponse, {}),
         (answering({"ok": False, "error": "x"}, 503), SlackNoResponse, {}),
         (answering({"ok": False}), SlackNoResponse, {}),
         (answering_text("<html>", 502, "text/html"), SlackNoResponse, {}),

@@ -325,6 +325,8 @@ def _facts(approval: Approval, item: Item, why: str) -> Template:
         facts.append(
             joined(" ", [template("⚠️ *no card, or an old one:*"), reason(why)])
         )
+    if any(one.is_frozen for one in pending(approval)):
+        facts.append(template("🧊 *frozen*"))
     if waiting > 1:
         facts.append(template("*{n} calls wait*", n=waiting))
     elif count.need > 1 or count.have:

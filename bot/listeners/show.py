@@ -41,6 +41,7 @@ _NOT_SHOWN = template(
     "Slack did not say which user groups you are in, so I cannot show this approval. "
     "Please try again in a moment."
 )
+_FROZEN = template("🧊 *Frozen*.")
 # Typed by people, and echoed: nothing that Slack could read as markup matches.
 _ID = re.compile(r"(?P<shard>ap_s[0-9]{1,4}_)?(?P<digits>[0-9a-f]{1,32})")
 
@@ -104,5 +105,7 @@ def line(approval: Approval) -> str:
         more, key=lambda item: (item.tier.rank, counted_votes(item).need), default=None
     )
     needed = f" {to_mrkdwn(needs(most))}." if most is not None else ""
+    is_frozen = any(item.is_pending and item.is_frozen for item in approval.items)
+    frozen = f" {to_mrkdwn(_FROZEN)}" if is_frozen else ""
     said = card_fallback(approval, is_local=True)
-    return f"{said}{needed} `{short_id(approval.id)}`"
+    return f"{said}{needed}{frozen} `{short_id(approval.id)}`"

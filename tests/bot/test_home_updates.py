@@ -14,6 +14,7 @@ from twokey.bot.cards.queue import HomeFilter
 from twokey.bot.ids import Action
 from twokey.bot.listeners import home_tab
 from twokey.bot.listeners.home_tab import filter_of
+from twokey.gateway.store.freezes import FreezeScope, ScopeKind
 from twokey.gateway.store.home_tabs import HomeTab, ShownTab
 
 LOOKING = pytest.mark.usefixtures("looking")
@@ -52,6 +53,23 @@ async def test_an_open_tab_shows_what_comes_and_what_goes(stack: Stack) -> None:
         assert "Changes appear here within seconds until" in text_of(
             await stack.actor("U0ANA").home()
         )
+
+
+@LOOKING
+async def test_an_open_tab_says_that_a_call_is_frozen_until_the_freeze_ends(
+    stack: Stack,
+) -> None:
+    refunds = FreezeScope(kind=ScopeKind.TOOL, name="process_refund")
+    async with stack.running():
+        await waiting(stack, 1)
+        await home(stack, shows="Waiting for you: 1")
+
+        await stack.reviews.freezes.freeze(refunds, "T0/U0BEN", "wrong amounts")
+        await shown(stack, "U0ANA", "*frozen*")
+
+        await stack.reviews.freezes.unfreeze(refunds, "T0/U0BEN")
+        tab = stack.actor("U0ANA")
+        await tab.wait_for(lambda state: "*frozen*" not in home_of(state) or None)
 
 
 @LOOKING

@@ -47,6 +47,13 @@ def test_an_empty_queue_is_a_good_thing() -> None:
     )
 
 
+def test_a_row_says_that_its_call_is_frozen() -> None:
+    frozen = an_approval(an_item(is_frozen=True), an_item(index=1))
+
+    assert "*frozen*" in readable(_view(frozen)["blocks"])
+    assert "frozen" not in readable(_view(an_approval())["blocks"])
+
+
 def test_the_oldest_comes_first_and_names_what_it_is() -> None:
     new = an_approval(an_item({}, tool="ping"), id="ap_new", created_at_ms=NOW)
     old = an_approval(id="ap_old", created_at_ms=NOW - 1)

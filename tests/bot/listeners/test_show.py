@@ -13,6 +13,7 @@ from twokey.bot.ids import Action
 from twokey.gateway.approvals.short_id import short_id
 from twokey.gateway.service.agents import AgentService
 from twokey.gateway.store import keys
+from twokey.gateway.store.freezes import FreezeScope, ScopeKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,6 +53,19 @@ async def test_what_a_card_shows_finds_its_approval(stack: Stack) -> None:
             assert f"`{short}`" in told
             # In the reader's own time zone, as on the card.
             assert when(approval.expires_at_ms).text in told
+
+
+async def test_a_call_that_a_freeze_holds_is_told_as_frozen(stack: Stack) -> None:
+    refunds = FreezeScope(kind=ScopeKind.TOOL, name="process_refund")
+    async with stack.running():
+        short = short_id((await stack.approval(await stack.refund())).id)
+        before = await answer(stack, "U0ANA", f"show {short}", CHANNEL)
+
+        await stack.reviews.freezes.freeze(refunds, "T0/U0BEN", "wrong amounts")
+
+        for words in (f"show {short}", "list"):
+            assert "🧊 *Frozen*." in await answer(stack, "U0ANA", words, CHANNEL)
+    assert "Frozen" not in before
 
 
 async def test_an_approval_that_ended_is_found_as_well(stack: Stack) -> None:

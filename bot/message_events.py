@@ -14,7 +14,7 @@ from typing import Final
 
 from twokey.bot.payload import BadPayload, Json, Node, root_of
 
-_USER_SUBTYPES: Final = frozenset({"", "file_share", "thread_broadcast"})
+_USER_SUBTYPES: Final = frozenset({"", "file_share", "me_message", "thread_broadcast"})
 """Subtypes of a message in which a person says something."""
 
 _CHANGED = "message_changed"

@@ -178,6 +178,15 @@ def _cut(text: str, limit: int) -> Excerpt:
     return Excerpt("".join(parts), room, total, complete=False)
 
 
+def first_word(text: str) -> tuple[str, str]:
+    """Return the first word of a text and what follows it, "" where there is none.
+
+    Any blank separates them: what people paste has other ones than the space.
+    """
+    word, *rest = text.split(maxsplit=1) or [""]
+    return word, "".join(rest).strip()
+
+
 def escape_mrkdwn(text: str) -> str:
     """Escape & < > so that mrkdwn holds no mention, channel or link.
 

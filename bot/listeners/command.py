@@ -24,6 +24,7 @@ from twokey.bot.listeners.router import AckBody, Router
 from twokey.bot.listeners.show import OUTSIDER, line, show
 from twokey.bot.listeners.stats import stats_command
 from twokey.bot.payload import Command
+from twokey.bot.text import first_word
 from twokey.bot.text_types import Label, Template, joined, slash_command, template
 from twokey.gateway.service.queue import MAX_QUEUE
 from twokey.gateway.store.atomic_write import Loaded
@@ -98,8 +99,8 @@ async def _command(ctx: ListenerContext, command: Command) -> AckBody:
         raise UserFacingError(
             template("I serve another workspace, so my commands do not work here.")
         )
-    verb, _, rest = command.text.strip().partition(" ")
-    verb, rest = verb.lower(), rest.strip()
+    verb, rest = first_word(command.text)
+    verb = verb.lower()
     if verb in _ASKED:
         return _answer(await _ASKED[verb](ctx, command, rest))
     if verb in _LISTED:

@@ -22,7 +22,7 @@ from twokey.bot.listener_context import (
 from twokey.bot.listeners.router import AckBody
 from twokey.bot.objects import Block
 from twokey.bot.payload import Command
-from twokey.bot.text import fit
+from twokey.bot.text import first_word, fit
 from twokey.bot.text_types import label, slash_command, template, untrusted
 from twokey.gateway.approvals.decisions import Forbidden, Gesture, Reviewer
 from twokey.gateway.errors import FreezeIncomplete
@@ -60,19 +60,31 @@ async def freeze(ctx: ListenerContext, command: Command, rest: str) -> UserText:
     )
     if not is_new:
         return label(f"{_named(scope)} is frozen already; nothing changed.")
-    is_known = (
-        scope.kind is not ScopeKind.TOOL
-        or ctx.service.reviewer_freezes.knows_tool(scope.name)
-    )
-    unknown = (
-        ""
-        if is_known
-        else " The policy does not name this tool; please check its name."
-    )
     return label(
-        f"{_named(scope)} is frozen: even approved calls do not start.{unknown} "
+        f"{_named(scope)} is frozen: even approved calls do not start."
+        f"{_unknown(ctx, scope)} "
         f"{ctx.config.command} unfreeze {_words(scope)} ends the freeze."
     )
+
+
+def _unknown(ctx: ListenerContext, scope: FreezeScope) -> str:
+    """Return what to check where nothing here names what was frozen, or "".
+
+    There may be such a tool or agent all the same, in a process elsewhere.
+    """
+    freezes = ctx.service.reviewer_freezes
+    match scope.kind:
+        case ScopeKind.TOOL if not freezes.knows_tool(scope.name):
+            return " The policy does not name this tool; please check its name."
+        case ScopeKind.AGENT if not (
+            scope.name in ctx.config.agents or freezes.knows_agent(scope.name)
+        ):
+            return (
+                " Neither the settings nor the policy names this agent; please check "
+                "its name."
+            )
+        case _:
+            return ""
 
 
 async def unfreeze(ctx: ListenerContext, command: Command, rest: str) -> UserText:
@@ -151,10 +163,10 @@ async def _changed(
 
 
 def _read(rest: str, command: str) -> tuple[FreezeScope, str]:
-    kind, _, more = rest.strip().partition(" ")
+    kind, more = first_word(rest)
     if kind.lower() in {EVERYTHING, ScopeKind.TENANT.value}:
         return FreezeScope(kind=ScopeKind.TENANT), _reason(more)
-    name, _, why = more.strip().partition(" ")
+    name, why = first_word(more)
     # Slack escapes & < > in what people type, and the store knows the tool by its real
     # name.
     name = html.unescape(name.strip("`"))

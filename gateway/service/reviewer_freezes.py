@@ -46,6 +46,10 @@ class ReviewerFreezes(PolicyService):
         """Return whether the policy names this tool; others exist as well."""
         return self._policy().names_tool(name)
 
+    def knows_agent(self, name: str) -> bool:
+        """Return whether the policy names this agent; others exist as well."""
+        return name in self._policy().agents
+
     def forbidden(self, scope: FreezeScope, reviewer: Reviewer) -> Forbidden | None:
         """Return why somebody may not stop this; None when they may."""
         return _forbidden(reviewer, self._may_freeze(scope), _NOBODY_STOPS)

@@ -168,6 +168,16 @@ def test_a_line_in_the_bots_own_chat_is_a_mention_too() -> None:
     assert (found.user, found.text) == ("U1", "<@UBOT> refund")
 
 
+@pytest.mark.parametrize("subtype", ["file_share", "me_message", "thread_broadcast"])
+def test_what_a_person_says_in_another_way_is_a_mention_too(subtype: str) -> None:
+    event = {**MENTION["event"], "subtype": subtype}
+
+    found = message_events.mention({**MENTION, "event": event})
+
+    assert found is not None
+    assert found.text == "<@UBOT> refund"
+
+
 @pytest.mark.parametrize(
     "extra",
     [

@@ -138,6 +138,7 @@ def test_tools_of_one_agent_are_known_too(store: Store) -> None:
     known = [name for name in ("post", "refund", "x") if service.knows_tool(name)]
 
     assert known == ["post", "refund"]
+    assert [service.knows_agent(name) for name in ("billing", "x")] == [True, False]
 
 
 async def test_who_stands_in_stops_for_a_member_only_and_the_log_says_for_whom(

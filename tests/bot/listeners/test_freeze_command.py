@@ -85,6 +85,19 @@ async def test_a_reviewer_stops_something_and_lets_it_run_again(
         await ask(stack, f"unfreeze {words}", "was not frozen; nothing changed")
 
 
+@pytest.mark.parametrize("blank", ["\N{NO-BREAK SPACE}", "\n", "\t  "])
+async def test_words_that_were_copied_from_elsewhere_stop_the_same(
+    stack: Stack, blank: str
+) -> None:
+    async with stack.running():
+        words = blank.join(("freeze", "tool", "send_email", "wrong"))
+
+        await ask(stack, words, "The tool send_email is frozen")
+
+        (freeze,) = await stack.reviews.freezes.frozen()
+        assert (freeze.scope.name, freeze.reason) == ("send_email", "wrong")
+
+
 @pytest.mark.parametrize("user", ["U0EVE", "U0GUEST"])
 @pytest.mark.parametrize("verb", ["freeze", "unfreeze"])
 async def test_who_could_review_nothing_of_it_stops_and_starts_nothing(
@@ -110,11 +123,12 @@ async def test_a_role_stops_its_own_tools_and_not_those_of_others(stack: Stack) 
         await ask(stack, "freeze tool lonely", "is frozen", user="U0CHLOE")
 
 
-async def test_a_tool_that_no_policy_names_is_frozen_with_a_question(
-    stack: Stack,
+@pytest.mark.parametrize("words", ["tool send_mail", "agent supporter"])
+async def test_what_nothing_here_names_is_frozen_with_a_question(
+    stack: Stack, words: str
 ) -> None:
     async with stack.running():
-        await ask(stack, "freeze tool send_mail", "please check its name")
+        await ask(stack, f"freeze {words}", "please check its name")
 
         assert len(await stack.reviews.freezes.frozen()) == 1
 

@@ -27,6 +27,7 @@ from twokey.agent import tool_messages
 from twokey.agent.bridge import Shell, ask_with_retries
 from twokey.agent.execution import HANDED_OFF
 from twokey.agent.grants import Grant
+from twokey.agent.tool_escapes import contained
 from twokey.gateway.context_values import Inside
 from twokey.gateway.errors import LeaseLost, NotAllowed, ThreadUnavailable, TwokeyError
 from twokey.gateway.protocol import digest
@@ -94,7 +95,7 @@ async def run_auto_approved(
     if not begun.may_run:
         return RanEarlier(begun.result)
     try:
-        with Inside(_running, call):
+        with Inside(_running, call), contained():
             result = await run()
     except ParentCommand:
         # Not a pause: the tool is done and hands off to the parent graph.

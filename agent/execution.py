@@ -26,6 +26,7 @@ from twokey.agent.heartbeats import heartbeats, stands
 from twokey.agent.held_call import HeldCall, authorized_args
 from twokey.agent.interrupts import drop_findings, request_reconciliation
 from twokey.agent.nested_edits import collect_edits
+from twokey.agent.tool_escapes import contained
 from twokey.agent.unrecorded import report
 from twokey.gateway.clock import now_s
 from twokey.gateway.errors import (
@@ -315,7 +316,8 @@ async def _run_once(
     beats = heartbeats(held.verdict.item_id, claimed, gateway)
     with collect_edits(held.ref.run_ref) as inside, grant_scope(grant), beats:
         try:
-            result = await work.run(args)
+            with contained():
+                result = await work.run(args)
         except ParentCommand:
             # Not a pause: the tool is done and hands off to the parent graph.
             await _finish(held, claimed, gateway, shell, HANDED_OFF)

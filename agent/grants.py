@@ -20,6 +20,7 @@ from langchain_core.tools import tool as make_tool
 
 from twokey.agent.canonical import caller_args
 from twokey.agent.rechecks import Recheck
+from twokey.agent.tool_escapes import contained_method
 from twokey.agent.tool_signatures import known_methods
 from twokey.gateway.errors import BadJson, NotAllowed, NotStarted
 from twokey.gateway.gates.gate import GuardedTool
@@ -261,5 +262,8 @@ def _has_args(given: Grant, args: object) -> bool:
 
 @lru_cache(maxsize=256)
 def _guarded_class(plain: type[BaseTool]) -> type[BaseTool]:
-    made = type(f"Guarded{plain.__name__}", (_Guarded, plain), known_methods(plain))
+    methods: dict[str, Any] = {name: getattr(plain, name) for name in ("_run", "_arun")}
+    methods |= known_methods(plain)
+    contained = {name: contained_method(one) for name, one in methods.items()}
+    made = type(f"Guarded{plain.__name__}", (_Guarded, plain), contained)
     return cast("type[BaseTool]", made)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, NotRequired, TypedDict
 
 import pytest
@@ -178,8 +179,9 @@ async def test_policy_decides_alone_where_it_can(
         assert effects.paid == []
 
 
+@pytest.mark.parametrize("kind", [ValueError, SystemExit, asyncio.CancelledError])
 async def test_a_step_that_failed_is_said_to_be_unsure(
-    runner: Runner, memory: InMemorySaver, effects: Effects
+    runner: Runner, memory: InMemorySaver, effects: Effects, kind: type[BaseException]
 ) -> None:
     gateway = FakeGateway()
     graph = _graph(runner, effects, memory, gateway)
@@ -187,7 +189,7 @@ async def test_a_step_that_failed_is_said_to_be_unsure(
     gateway.approve("ap0.0")
 
     def fail() -> None:
-        raise ValueError("no line to the bank")
+        raise kind("no line to the bank")
 
     effects.inside = fail
     end = await runner.resume(graph, gateway)

@@ -1,0 +1,72 @@
+"""Turn what a tool raises beside exceptions into one.
+
+A library that calls ``sys.exit``, or a task of the tool itself that was cancelled,
+raises what is no `Exception`: asyncio and LangGraph take it for the end of the process,
+or of the run. It is a failure of the tool.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+
+class ToolEscape(RuntimeError):
+    """A tool ended its program, or was cancelled by itself; the text says which."""
+
+
+class contained:  # noqa: N801 - used as a function, in `with`
+    """Raise `ToolEscape` where a tool inside ends its program or is cancelled."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        """Begin."""
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        error: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:
+        """Look at what was raised."""
+        is_own = isinstance(error, asyncio.CancelledError) and not _is_cancelled()
+        if is_own or isinstance(error, SystemExit):
+            said = f": {error}" if str(error) else ""
+            raise ToolEscape(f"{type(error).__name__}{said}") from error
+
+
+def contained_method(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method of a tool whose escapes are exceptions.
+
+    Inside the tool, since LangChain runs it in a task: asyncio stops its loop for a
+    task that raises `SystemExit`, before anybody can catch it.
+    """
+    if inspect.iscoroutinefunction(method):
+
+        @functools.wraps(method)
+        async def awaited(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - any tool
+            with contained():
+                return await method(*args, **kwargs)
+
+        return awaited
+
+    @functools.wraps(method)
+    def called(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - any tool
+        with contained():
+            return method(*args, **kwargs)
+
+    return called
+
+
+def _is_cancelled() -> bool:
+    """Return whether somebody cancels the running task, and not only inside it."""
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # in a thread
+        return False
+    return task is not None and bool(task.cancelling())

@@ -37,6 +37,10 @@ class ArgumentMismatch(ValueError):
     """Arguments do not fit their tool; the text says how, as a clause."""
 
 
+class SchemaFault(ArgumentMismatch):
+    """A tool's schema does not read what it writes: no correction of a call helps."""
+
+
 def caller_args(tool: BaseTool, args: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments that a caller may give, without the injected ones."""
     shown = without_injected(tool, args)
@@ -149,7 +153,7 @@ def _canonical(model: ArgumentModel, given: JsonObject) -> JsonObject:
     first, written = _read(model, given)
     if written is given or same(written, given):
         return written  # the document itself was given, and is read as itself
-    second, again = _read(model, written)
+    second, again = _read_again(model, written)
     # Pydantic does not validate defaults: ``amount: Decimal = 0`` is an int here. The
     # document gets the value that parsing it as an argument gives.
     filled = model.defaulted(first)
@@ -157,22 +161,33 @@ def _canonical(model: ArgumentModel, given: JsonObject) -> JsonObject:
     document = {**written, **defaults}
     # With parsed defaults it is another document, and must be stable too.
     if not same(document, written):
-        second, again = _read(model, document)
+        second, again = _read_again(model, document)
     # Compared with a second reading, not with what was given: a model may write "07".
     if not same(document, again):
         place = _first_difference(document, again)
-        raise ArgumentMismatch(
+        raise SchemaFault(
             f"the tool's schema reads its own output differently at {place}, so nobody "
             "can say what would run"
         )
     # Documents can be equal where values differ: a type may serialize two values alike.
     lost = model.first_difference(first, second, ignoring=filled)
     if lost is not None:
-        raise ArgumentMismatch(
+        raise SchemaFault(
             f"the tool's schema does not write {lost!r} the way it reads it, so nobody "
             "can say what would run"
         )
     return document
+
+
+def _read_again(model: ArgumentModel, written: JsonObject) -> tuple[object, JsonObject]:
+    try:
+        return _read(model, written)
+    except ArgumentMismatch as error:
+        # As with an alias of a nested model that is only for reading.
+        raise SchemaFault(
+            f"the tool's schema does not read what it writes itself ({error}), so "
+            "nobody can say what would run"
+        ) from error
 
 
 def _read(model: ArgumentModel, given: JsonObject) -> tuple[object, JsonObject]:

@@ -219,6 +219,12 @@ def unknown_tool_message(name: str, names: Sequence[str]) -> str:
 
 def mismatch_message(name: str, error: Exception) -> str:
     """Return the sentence that arguments do not fit their tool."""
+    if isinstance(error, canonical.SchemaFault):
+        return (
+            f"This call of {name!r} did not run and nobody was asked: {error}. That is "
+            "for the tool's developer to mend: do not make the same call again; tell "
+            "the user."
+        )
     return (
         f"This call does not fit the tool {name!r}, so it did not run and nobody was "
         f"asked: {error}. Correct the arguments and call the tool again; the same "

@@ -21,6 +21,8 @@ from pydantic import v1 as pydantic_v1
 
 from tests.agent.shapes import SPELLINGS, shapes
 from twokey.agent.canonical import ArgumentMismatch, canonical_args, same
+from twokey.agent.prepared_calls import Toolbox, prepare_calls
+from twokey.agent.scripted_model import calling
 from twokey.agent.tool_schemas import schema_of
 from twokey.gateway.policy.schemas import unusable
 from twokey.gateway.protocol.edits import argument_errors
@@ -97,6 +99,27 @@ def test_a_schema_that_changes_its_own_output_is_refused() -> None:
         ArgumentMismatch, match="reads its own output differently at 'amount'"
     ):
         canonical_args(described(Doubled), {"amount": 50})
+
+
+def test_no_correction_is_asked_for_where_a_schema_does_not_read_what_it_writes() -> (
+    None
+):
+    class Line(BaseModel):
+        amount_minor: int = Field(validation_alias="amountMinor")
+
+    class Order(BaseModel):
+        lines: list[Line]
+
+    call = calling(("x", {"lines": [{"amountMinor": 3}]}, "c1")).tool_calls[0]
+    toolbox = Toolbox()
+    toolbox.learn([described(Order)])
+
+    problem = prepare_calls([call], toolbox)["c1"].problem
+
+    assert "does not read what it writes" in problem
+    assert "lines.0.amountMinor: Field required" in problem
+    assert "tell the user" in problem
+    assert "Correct the arguments" not in problem
 
 
 def test_a_schema_that_does_not_write_what_it_reads_is_refused() -> None:

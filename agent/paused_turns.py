@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from langchain.agents.middleware.types import ModelRequest, ModelResponse
 from langchain_core.messages import AIMessage, AnyMessage
+from langchain_core.messages.ai import add_usage
 
 _MOST_PAUSES = 25
 """How often one turn may pause; a pause follows several calls of the provider's tools,
@@ -60,7 +61,24 @@ def _after(request: Request, answer: Response) -> Request:
 
 
 def _joined(answer: Response, rest: Response) -> Response:
+    """Return one answer of both, in one message as if there had been no pause."""
+    paused = cast("AIMessage", answer.result[-1])
+    first, *more = rest.result
+    if isinstance(first, AIMessage):
+        used = first.usage_metadata
+        if paused.usage_metadata is not None:
+            used = add_usage(paused.usage_metadata, used)
+        content = [*_blocks(paused), *_blocks(first)]
+        update = {"content": content, "usage_metadata": used}
+        first = first.model_copy(update=update)
     return ModelResponse(
-        result=[*answer.result, *rest.result],
+        result=[*answer.result[:-1], first, *more],
         structured_response=rest.structured_response,
     )
+
+
+def _blocks(message: AIMessage) -> list[Any]:
+    content = message.content
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}] if content else []
+    return [*content]

@@ -9,6 +9,7 @@ import pytest
 from langchain.agents.middleware import AgentMiddleware
 from langchain.agents.middleware.types import ModelResponse
 from langchain_core.messages import AIMessage
+from langchain_core.messages.ai import UsageMetadata
 from langgraph.checkpoint.memory import InMemorySaver
 from langsmith import tracing_context  # pyright: ignore[reportUnknownVariableType] - its types are partial
 
@@ -206,12 +207,14 @@ async def test_hooks_that_a_subclass_overrides_are_called(
     assert called == ["model", "tool", "model"]
 
 
+USED = UsageMetadata(input_tokens=1, output_tokens=3, total_tokens=4)
 SEARCHING = AIMessage(
     [
         {"type": "text", "text": "Let me search."},
         {"type": "server_tool_use", "id": "s1", "name": "web_search", "input": {}},
     ],
     response_metadata={"model_provider": "anthropic", "stop_reason": "pause_turn"},
+    usage_metadata=USED,
 )
 
 
@@ -219,18 +222,22 @@ async def test_a_model_whose_provider_paused_its_turn_goes_on(
     runner: Runner, memory: InMemorySaver, effects: Effects
 ) -> None:
     """Anthropic does so while tools of its own run; LangChain would end the run."""
-    model = scripted([SEARCHING, SEARCHING, pay(), AIMessage("paid")])
+    last = SEARCHING.model_copy(update={"content": "It is due."})
+    asking = pay().model_copy(update={"content": "So I pay."})
+    whole = AIMessage("Paid.", usage_metadata=USED)
+    model = scripted([SEARCHING, last, asking, SEARCHING, whole])
     gateway = FakeGateway(ALL_FREE)
     graph = build(gateway, effects.tools(), model=model, saver=memory)
 
     final = await runner.say(graph, "pay")
 
+    _, asked, paid, end = final["messages"]
     assert effects.paid == [(10, "ada")]
-    assert final["messages"][-1].text == "paid"
-    said = [one.content for one in model.seen[2] if isinstance(one, AIMessage)]
-    assert said == [SEARCHING.content] * 2
-    ids = [one.id for one in final["messages"]]
-    assert len(set(ids)) == len(ids) == 6
+    assert asked.text == "Let me search.It is due.So I pay."
+    assert paid.tool_call_id == "c1"
+    assert end.text == "Let me search.Paid."
+    assert end.usage_metadata["total_tokens"] == 8
+    assert [one.content for one in model.seen[1][-1:]] == [SEARCHING.content]
 
 
 async def test_a_turn_that_pauses_again_and_again_comes_to_an_end(

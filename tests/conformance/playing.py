@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from langgraph.errors import NodeCancelledError
 
 from tests.conformance.oracle import PAID, differences
-from tests.conformance.scenes import Cell, Choice, Failure, Scene
+from tests.conformance.scenes import Cell, Choice, Failure, Killed, Scene
 from tests.conformance.topologies import TOPOLOGIES
 from tests.resume.resume_stack import ANA, DAN
 from tests.store_secrets import SECRETS
@@ -188,7 +187,7 @@ async def _final(player: Player, scene: Scene, run: asyncio.Task[Any]) -> object
     while True:
         try:
             return await run
-        except NodeCancelledError:
+        except Killed:
             run = player.run(scene, None)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -23,6 +22,10 @@ class Choice(StrEnum):
     RESPOND = "respond"
     EXPIRE = "expire"
     SUPERSEDE = "supersede"
+
+
+class Killed(BaseException):
+    """Stands for the end of a process."""
 
 
 class Failure(StrEnum):
@@ -93,7 +96,7 @@ class Scene:
         if self.cell.failure is Failure.KILLED and order not in self.cut_off:
             # What the process of a worker does when it ends between claim and record.
             self.cut_off.add(order)
-            raise asyncio.CancelledError
+            raise Killed
         return f"paid {order} {amount:g}"
 
     def pay_tool(self) -> BaseTool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -41,6 +42,10 @@ _UNACKNOWLEDGED_S = 5
 
 
 Connect = Callable[[], Awaitable[MultiplexedConnection]]
+
+
+class UntrustedCertificateError(RedisConnectionError):
+    """The certificate of a server is not one that is trusted; waiting does not help."""
 
 
 class Node:
@@ -139,6 +144,8 @@ class Node:
                 return await self._connect()
         except TimeoutError:
             raise RedisTimeoutError("No connection in time.") from None
+        except ssl.SSLCertVerificationError as error:
+            raise UntrustedCertificateError(str(error)) from error
 
     async def _ask_apart(
         self, commands: Sequence[Command], deadline: float

@@ -25,15 +25,19 @@ CALLED = (
 # With a key of ours: a user may have the right to a command for other keys alone.
 # Servers before Redis 7 cannot be asked; `durability_problems` refuses them by name.
 _MISSING = """
-local missing = {}
-if not redis.acl_check_cmd then return missing end
+local missing, unknown = {}, {}
+if not redis.acl_check_cmd then return {missing, unknown} end
 for at = 2, #ARGV do
   local name, of = string.match(ARGV[at], '^(%S+) ?(.*)$')
-  local may = of == '' and redis.acl_check_cmd(name, ARGV[1])
-    or of ~= '' and redis.acl_check_cmd(name, of, ARGV[1])
-  if not may then missing[#missing + 1] = ARGV[at] end
+  local words = of == '' and {name, ARGV[1]} or {name, of, ARGV[1]}
+  local is_known, may = pcall(redis.acl_check_cmd, unpack(words))
+  if not is_known then
+    unknown[#unknown + 1] = ARGV[at]
+  elseif not may then
+    missing[#missing + 1] = ARGV[at]
+  end
 end
-return missing
+return {missing, unknown}
 """
 
 
@@ -44,17 +48,25 @@ async def permission_problems(conn: Connection) -> list[str]:
         StoreUnavailable: when a server does not answer, or runs no script.
     """
     found = await conn.on_each_master("EVAL", _MISSING, 0, Keys("s0").members, *CALLED)
-    missing = sorted(
-        {text(one) for each in found.values() for one in cast("list[Reply]", each)}
+    each = [cast("list[list[Reply]]", one) for one in found.values()]
+    missing, unknown = (
+        sorted({text(name) for one in each for name in one[at]}) for at in (0, 1)
     )
+    problems: list[str] = []
+    if unknown:
+        problems.append(
+            f"The server does not know {', '.join(unknown)}, which the scripts of "
+            "Twokey call, so decisions would be kept in part; take 'rename-command' of "
+            "these out of its configuration, and restart it."
+        )
     if not missing:
-        return []
+        return problems
     allowed = " ".join(f"+{one.lower().replace(' ', '|')}" for one in missing)
     why = (
         "The user of TWOKEY_REDIS_URL may not run all that the scripts of Twokey call "
         "on its keys, so decisions would be kept in part"
     )
-    return [f"{why}; run: ACL SETUSER <user> ~tk:* {allowed}"]
+    return [*problems, f"{why}; run: ACL SETUSER <user> ~tk:* {allowed}"]
 
 
 async def ensure_writable(conn: Connection, keys: Keys) -> None:

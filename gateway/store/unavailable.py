@@ -20,6 +20,7 @@ from twokey.gateway.errors import (
 )
 from twokey.gateway.store.confirming import LostWriteError, NotConfirmedError
 from twokey.gateway.store.multiplexed import MaybeDoneError
+from twokey.gateway.store.node import UntrustedCertificateError
 
 HINT = "check that Redis runs and that TWOKEY_REDIS_URL names it, then try again."
 EMBEDDED_HINT = (
@@ -33,12 +34,17 @@ _HINTS: dict[type[Exception], str] = {
     "TWOKEY_REDIS_URL, and start this again.",
     OutOfMemoryError: "its memory is full: raise 'maxmemory', or make room.",
     ReadOnlyError: "it is a replica: set TWOKEY_REDIS_URL to its master.",
+    UntrustedCertificateError: "its certificate is not trusted here: renew one that "
+    "has expired, use the host name that it was made for, and name the authority of "
+    "your own that signed it (…?ssl_ca_certs=/path/ca.pem in TWOKEY_REDIS_URL).",
     NoPermissionError: "let its user do this (ACL SETUSER), then try again.",
 }
-_SNAPSHOT = "MISCONF"
-_SNAPSHOT_HINT = (
-    "it cannot write its snapshot: make room on its disk, see its log, then run BGSAVE."
-)
+_BEGINNINGS = {
+    "MISCONF": "it cannot write its snapshot: make room on its disk, see its log, then "
+    "run BGSAVE.",
+    "DB index": "name a database that it has, such as /0, in TWOKEY_REDIS_URL.",
+}
+"""Hints about errors that have no class, by how they begin."""
 # How a server marks an error that ended a script at one of its lines. No class tells
 # it from one that kept the script from beginning.
 _IN_A_SCRIPT = "@user_script:"
@@ -72,8 +78,9 @@ def unavailable(error: Exception, hint: str, *, writes: bool) -> StoreUnavailabl
     if writes and _IN_A_SCRIPT in str(error):
         return KeptInPart(f"{kind}: {error}")
     hint = _HINTS.get(type(error), _WRITABLE_HINT)
-    if str(error).startswith(_SNAPSHOT):
-        hint = _SNAPSHOT_HINT
+    for beginning, other in _BEGINNINGS.items():
+        if str(error).startswith(beginning):
+            hint = other
     return StoreUnavailable(
         f"The store did not keep this ({kind}: {error}). Nothing was acknowledged; "
         f"{hint}"

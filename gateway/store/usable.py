@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import ssl
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 from urllib.parse import urlsplit
@@ -30,6 +29,7 @@ from twokey.gateway.errors import (
     Unanswered,
     UnsafeStore,
 )
+from twokey.gateway.store.node import UntrustedCertificateError
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ _PASSES = (
     MasterDownError,
     TryAgainError,
 )
-_STAYS = (AuthenticationError, ssl.SSLCertVerificationError)
+_STAYS = (AuthenticationError, UntrustedCertificateError)
 
 
 Found = TypeVar("Found")

@@ -19,6 +19,7 @@ from tests.topologies import DURABLE, Node, programs
 from twokey.gateway.errors import StoreUnavailable, Unanswered
 from twokey.gateway.store import connection, multiplexed, node
 from twokey.gateway.store.connection import Connection, number, text
+from twokey.gateway.store.usable import can_pass
 
 OK = b"+OK\r\n"
 
@@ -308,6 +309,13 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
+async def test_a_database_that_the_server_does_not_have_is_named(
+    valkey_url: str, opened: Open
+) -> None:
+    with pytest.raises(StoreUnavailable, match="a database that it has, such as /0"):
+        await opened(f"{valkey_url.partition('?')[0]}?db=9999").command("PING")
+
+
 async def test_tls_is_spoken_and_the_certificate_is_checked(
     certificate: Path, valkey_url: str, opened: Open
 ) -> None:
@@ -326,8 +334,11 @@ async def test_tls_is_spoken_and_the_certificate_is_checked(
         assert text(await conn.command("ECHO", large)) == large
         assert " db=2 " in text(await conn.command("CLIENT", "INFO"))
 
-        with pytest.raises(StoreUnavailable, match="CERTIFICATE_VERIFY_FAILED"):
+        with pytest.raises(StoreUnavailable, match="CERTIFICATE_VERIFY_F") as caught:
             await opened(f"rediss://{host}:{port}").command("PING")
+        # A start ends at once: no server that comes back has another certificate.
+        assert not can_pass(caught.value)
+        assert "?ssl_ca_certs=" in str(caught.value)
         trusting = opened(f"rediss://{host}:{port}?ssl_cert_reqs=none")
         assert await trusting.command("PING")
     finally:

@@ -13,11 +13,16 @@ from tests.conftest import eventually
 from tests.store_secrets import SECRETS
 from twokey.gateway.errors import StoreUnavailable, Unanswered, UnsafeStore
 from twokey.gateway.service.process_check import Registration, registered
+from twokey.gateway.store import permissions
 from twokey.gateway.store.connection import Connection, Reply, text
 from twokey.gateway.store.durability import ensure_durable
 from twokey.gateway.store.engine import EmbeddedEngine
 from twokey.gateway.store.keys import Keys
-from twokey.gateway.store.permissions import CALLED, ensure_writable
+from twokey.gateway.store.permissions import (
+    CALLED,
+    ensure_writable,
+    permission_problems,
+)
 from twokey.gateway.store.processes import ProcessInfo
 from twokey.gateway.store.script import FOLDER
 from twokey.gateway.store.store import Store
@@ -151,3 +156,14 @@ def test_what_scripts_call_is_known() -> None:
     named = {found.replace("', '", " ") for found in re.findall(call, sources)}
 
     assert set(CALLED) == named
+
+
+async def test_a_server_whose_commands_were_renamed_is_refused_by_their_names(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(permissions, "CALLED", (*CALLED, "RENAMED", "XINFO RENAMED"))
+
+    [problem] = await permission_problems(store.conn)
+
+    assert "does not know RENAMED, XINFO RENAMED" in problem
+    assert "rename-command" in problem

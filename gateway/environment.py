@@ -113,6 +113,13 @@ def secrets_in(env: Mapping[str, str]) -> dict[str, SecretStr]:
                 f"token, at place {strange.start() + 1}; remove it, or {_WHERE[name]}."
             )
     for name, prefix in (("SLACK_BOT_TOKEN", "xoxb-"), ("SLACK_APP_TOKEN", "xapp-")):
+        # https://docs.slack.dev/authentication/using-token-rotation
+        if env.get(name, "").startswith("xoxe.xoxb-"):
+            raise SettingsError(
+                f"{name} is of an app with token rotation, so it ends after 12 hours, "
+                "and Twokey does not renew it. Make an app from the manifest of "
+                "'twokey manifest', which leaves token rotation off."
+            )
         if env.get(name) and not env[name].startswith(prefix):
             raise SettingsError(
                 f"{name} does not begin with {prefix!r}, so it is another kind of "

@@ -204,6 +204,7 @@ def test_what_kubernetes_sets_for_a_service_is_left_alone(
     ("env", "problem"),
     [
         ({"SLACK_BOT_TOKEN": "xapp-hush"}, "SLACK_BOT_TOKEN does not begin with"),
+        ({"SLACK_BOT_TOKEN": "xoxe.xoxb-1-hush"}, "token rotation"),
         ({"SLACK_APP_TOKEN": "xoxb-hush"}, "SLACK_APP_TOKEN does not begin with"),
         ({"SLACK_BOT_TOKEN": " xoxb-hush"}, "SLACK_BOT_TOKEN has a blank, a line"),
         (

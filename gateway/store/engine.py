@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -48,6 +49,8 @@ MAX_DEATHS = 5
 _START_S = 120.0
 """How long a server may say nothing; one that says that it loads may take longer."""
 _ADOPT_S = 10.0
+_LEAST_FREE = 1 << 20
+"""Bytes without which a disk is called full."""
 _POLL_S = 0.01
 _LOOK_S = 0.1
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
@@ -277,9 +280,14 @@ class _FolderServer:
             if process.has_ended or is_late:
                 raise StoreUnavailable(
                     f"The embedded Valkey did not start: {last_line(log)}. "
-                    f"Its whole log is {str(log)!r}."
+                    f"Its whole log is {str(log)!r}.{self._if_full()}"
                 )
             time.sleep(_POLL_S)
+
+    def _if_full(self) -> str:
+        # The server says of it no more than that a write was short.
+        is_full = shutil.disk_usage(self.folder).free < _LEAST_FREE
+        return " Its disk is full: make room there." if is_full else ""
 
     def _silent(self) -> StoreUnavailable:
         return StoreUnavailable(

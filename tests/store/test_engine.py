@@ -373,6 +373,23 @@ def test_a_server_that_cannot_load_its_data_says_why(folder: Path) -> None:
         EmbeddedEngine(folder).__enter__()
 
 
+def test_a_full_disk_is_named_where_a_server_does_not_start(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = (sys.executable, "-c", "print('# Short write'); raise SystemExit(1)")
+    monkeypatch.setattr(engine_module, "server_command", lambda *_: [*full])
+
+    with pytest.raises(StoreUnavailable) as with_room:
+        EmbeddedEngine(folder).__enter__()
+    monkeypatch.setattr(engine_module, "_LEAST_FREE", 1 << 60)
+    with pytest.raises(StoreUnavailable) as without:
+        EmbeddedEngine(folder).__enter__()
+
+    assert "did not start: # Short write. Its" in str(with_room.value)
+    assert "is full" not in str(with_room.value)
+    assert "Its disk is full: make room there." in str(without.value)
+
+
 def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
 

@@ -167,13 +167,18 @@ class _FolderServer:
 
     def _open(self) -> bool:
         try:
-            make_private(self.folder)
-            users = FolderLock(self.folder / "users.lock")
+            return self._opened()
+        # No room, no right, or a network's file system that knows no locks.
         except OSError as error:
             raise StoreUnavailable(
                 f"The data folder {str(self.folder)!r} cannot be used "
-                f"({error.strerror}); set 'data_dir' to a folder this user can write."
+                f"({error.strerror}); set 'data_dir' to a folder this user can write, "
+                "on a disk of this machine with room."
             ) from error
+
+    def _opened(self) -> bool:
+        make_private(self.folder)
+        users = FolderLock(self.folder / "users.lock")
         # A new event each time: the watch of an earlier use has seen the old one set.
         self._stop, self.failure = threading.Event(), None
         try:

@@ -10,8 +10,11 @@ a tool has a conversation of its own, which begins at the namespace of that tool
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextvars import ContextVar
+from typing import Any
 
+from langgraph._internal._constants import CONFIG_KEY_CHECKPOINTER
 from langgraph.config import get_config
 
 from twokey.gateway.context_values import Inside
@@ -21,6 +24,21 @@ from twokey.gateway.protocol.run_context import current_run
 from twokey.gateway.protocol.wire import TurnRef
 
 _conversation: ContextVar[str] = ContextVar("twokey_conversation", default="")
+
+
+def kept_thread(configurable: Mapping[str, Any], ns: str) -> str:
+    """Return the id of the thread that a graph runs in; "" where nothing keeps it.
+
+    Without a checkpointer, people would be asked about a call that cannot go on.
+
+    Args:
+        configurable: of the running node.
+        ns: namespace of its agent; "" for an outermost one.
+    """
+    thread_id = configurable.get("thread_id")
+    # A graph inside another one goes on with that, whatever it keeps itself.
+    is_kept = ns or configurable.get(CONFIG_KEY_CHECKPOINTER, "") is not None
+    return "" if thread_id is None or not is_kept else str(thread_id)
 
 
 def check_name(agent: str, thread: str, ns: str) -> None:

@@ -66,7 +66,7 @@ def ask_questions(
 
     Raises:
         ValueError: when these are no questions; nobody was asked.
-        NotAllowed: when no gateway is connected, or the graph runs without a thread.
+        NotAllowed: when no gateway is connected, or the graph keeps no thread.
         ThreadUnavailable: when the gateway does not answer: run the thread again later.
     """
     turn = _turn(questions, agent, key, says)

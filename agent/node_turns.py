@@ -25,7 +25,7 @@ def turn_ref(agent: str, tool: str, key: str) -> TurnRef:
     its own item again. Its namespace is its own, so that it supersedes nobody else.
 
     Raises:
-        NotAllowed: when the graph runs without a thread.
+        NotAllowed: when the graph keeps no thread.
     """
     here = turns.turn_ref(agent, "?")
     if here is None:

@@ -158,7 +158,7 @@ def require_approval(  # noqa: PLR0913 - what a node may say of a step, by name
     Raises:
         BadJson: when the arguments are not strict JSON.
         BadStep: when ``run`` does not take these arguments; nobody was asked.
-        NotAllowed: when no gateway is connected, or the graph runs without a thread.
+        NotAllowed: when no gateway is connected, or the graph keeps no thread.
         ThreadUnavailable: when the gateway does not answer. Nothing ran, or an answer
             is kept: run the thread again later.
         StateUnknown: when ``recheck`` fails before the approved step runs; likewise.

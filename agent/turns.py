@@ -40,8 +40,8 @@ NO_VERDICT = (
     "the same call again: it would end in the same way. Tell the user."
 )
 NO_THREAD = (
-    "This agent runs without a thread, so no call can be cleared and it did not run. "
-    "Tell the user that the agent needs a checkpointer and a thread_id."
+    "This agent keeps no thread, so no call can be cleared and it did not run. Tell "
+    "the user that the agent needs a checkpointer and a thread_id."
 )
 DUPLICATE_ID = (
     "Two calls of this message carry the same id, so neither was cleared and neither "
@@ -96,18 +96,17 @@ def turn_ref(agent: str, message_id: str) -> TurnRef | None:
 
     The namespace is the agent's own: that of the running task without its last part,
     so that every node of one agent gives the same. A fork or a step back in time stays
-    in its thread; a copy of it is another thread. None without a thread.
+    in its thread; a copy of it is another thread. None where no thread is kept.
 
     Raises:
         GraphError: when an outermost agent calls itself otherwise than its run does.
     """
     configurable: dict[str, Any] = get_config().get("configurable", {})
-    given = configurable.get("thread_id")
-    thread = "" if given is None else str(given)
-    if not thread:
-        return None
     # A namespace is "node:task|node:task"; its last part is the node that runs now.
     own, _, _ = str(configurable.get("checkpoint_ns", "")).rpartition("|")
+    thread = nesting.kept_thread(configurable, own)
+    if not thread:
+        return None
     nesting.check_name(agent, thread, own)
     return TurnRef(
         agent=agent,

@@ -82,13 +82,13 @@ def build(
     model: ScriptedModel | None = None,
     **options: Any,
 ) -> Any:
-    """Return an agent that plays these replies behind the gateway."""
+    """Return an agent that plays these replies; ``saver`` False keeps no thread."""
     middleware = ApprovalMiddleware("support", gateway=gateway, **options)
     return create_agent(
         model or scripted(list(replies)),
         list(tools),
         middleware=[*before, middleware, *after],
-        checkpointer=saver,
+        checkpointer=InMemorySaver() if saver is None else saver,
     )
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
+from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
@@ -315,15 +317,22 @@ async def test_arguments_that_are_not_strict_json_are_refused_with_a_reason(
     assert "cannot be accepted" in by_call(end)["c1"].text
 
 
-async def test_a_graph_without_a_thread_runs_nothing(
-    runner: Runner, effects: Effects
+@pytest.mark.parametrize("config", [{}, CONFIG], ids=["no thread", "no checkpointer"])
+async def test_a_graph_that_keeps_no_thread_runs_nothing_and_asks_nobody(
+    runner: Runner, effects: Effects, config: RunnableConfig
 ) -> None:
     gateway = FakeGateway(FREE)
-    graph = build(gateway, effects.tools(), TURN)
+    graph = build(gateway, effects.tools(), TURN, saver=False)
 
-    end = await runner.run(graph, {"messages": [("user", "pay")]}, {})
+    # Without `durability`, which `runner` asks for: nothing is kept.
+    words = {"messages": [("user", "pay")]}
+    if runner.is_async:
+        end = await graph.ainvoke(words, config)
+    else:
+        end = await asyncio.to_thread(graph.invoke, words, config)
 
     assert (effects.paid, effects.looked) == ([], [])
+    assert gateway.calls["submit"] == 0
     assert "thread_id" in results(end)[0].text
 
 

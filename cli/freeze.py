@@ -9,7 +9,7 @@ from typing import Annotated, TypeVar
 import typer
 
 from twokey.cli import console
-from twokey.cli.command_context import caller, command_context
+from twokey.cli.command_context import CommandContext, caller, command_context
 from twokey.cli.console import AsJson, By
 from twokey.cli.examples import examples
 from twokey.cli.store_access import use_store
@@ -71,8 +71,8 @@ def freeze(
     )
     if is_new:
         console.good(f"{_named(scope)} is frozen: even approved calls do not start.")
-        if scope.kind is ScopeKind.TOOL and not _may_exist(ctx, scope.name):
-            console.note("The policy does not name this tool; please check its name.")
+        if unknown := _unknown(command_context(ctx), scope):
+            console.note(unknown)
     else:
         console.note(f"{_named(scope)} is frozen already; nothing changed.")
 
@@ -143,13 +143,23 @@ def _scope(what: Stopped, name: str) -> FreezeScope:
     return FreezeScope(kind=ScopeKind.TENANT)
 
 
-def _may_exist(ctx: typer.Context, tool: str) -> bool:
-    """Return whether the policy names a tool, or cannot be asked."""
+def _unknown(command: CommandContext, scope: FreezeScope) -> str:
+    """Return what to check where nothing here names what was frozen, or ""."""
     try:
-        return command_context(ctx).policy().names_tool(tool)
+        policy, agents = command.policy(), command.settings().agents
     except TwokeyError:
-        # Whatever is wrong with the policy, the tool is frozen.
-        return True
+        # Whatever is wrong with the policy, it is frozen.
+        return ""
+    match scope.kind:
+        case ScopeKind.TOOL if not policy.names_tool(scope.name):
+            return "The policy does not name this tool; please check its name."
+        case ScopeKind.AGENT if scope.name not in {*policy.agents, *agents}:
+            return (
+                "Neither the settings nor the policy names this agent; please check "
+                "its name."
+            )
+        case _:
+            return ""
 
 
 def _ask(ctx: typer.Context, ask: Callable[[FreezeService], Awaitable[T]]) -> T:

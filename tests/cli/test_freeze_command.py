@@ -27,7 +27,9 @@ def tell(tmp_path: Path) -> Generator[Tell]:
     app.command()(freeze.frozen)
     add(app, "audit", audit)
     config = tmp_path / "twokey.yml"
-    config.write_text("policy: {version: 1, tools: {pay: {tier: auto}}}\n")
+    config.write_text(
+        "policy: {version: 1, tools: {pay: {tier: auto}}, agents: {bills: {}}}\n"
+    )
 
     with EmbeddedEngine(tmp_path / "engine") as engine:
 
@@ -55,12 +57,17 @@ def test_freezing_twice_is_freezing_once(tell: Tell) -> None:
     assert listed.strip().endswith(": wrong")
 
 
-def test_a_tool_that_the_policy_does_not_name_is_frozen_with_a_note(tell: Tell) -> None:
-    note = "The policy does not name this tool; please check its name."
+def test_what_nothing_here_names_is_frozen_with_a_note(tell: Tell) -> None:
+    note = "please check its name."
 
-    assert note in tell("freeze", "tool", "payy")
-    assert note not in tell("freeze", "tool", "pay")
-    assert note not in tell("freeze", "agent", "payy")
+    assert f"The policy does not name this tool; {note}" in tell(
+        "freeze", "tool", "payy"
+    )
+    assert f"Neither the settings nor the policy names this agent; {note}" in tell(
+        "freeze", "agent", "payy"
+    )
+    for known in (["tool", "pay"], ["agent", "bills"], ["everything"]):
+        assert note not in tell("freeze", *known)
 
 
 def test_a_freeze_needs_no_policy(tell: Tell, tmp_path: Path) -> None:

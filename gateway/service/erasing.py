@@ -37,6 +37,7 @@ _OPEN = {
 }
 
 _GONE = "gone"
+_PAGE = 500
 
 WHY_KEPT = {
     "open": "something of it is still to happen; decide it, or let it expire, first",
@@ -175,11 +176,12 @@ class Eraser(TenantService):
                 found.append(event.approval)
             elif event.approval:
                 named[event.approval] = None
-        for one in named:
-            try:
-                approval = await self._read(one)
-            except (CorruptRecord, NewerRecord):
-                continue
-            if approval and approval.requester and approval.requester.user == user:
-                found.append(one)
+        ids = [*named]
+        for start in range(0, len(ids), _PAGE):
+            page = ids[start : start + _PAGE]
+            for loaded in await self._store.approvals.load_each(page):
+                approval = loaded.approval
+                is_ours = approval.tenant == self._tenant
+                if is_ours and approval.requester and approval.requester.user == user:
+                    found.append(approval.id)
         return found

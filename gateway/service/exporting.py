@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 
 from twokey.gateway.approvals.events import Event
 from twokey.gateway.approvals.evidence import redacted
@@ -13,6 +13,7 @@ from twokey.gateway.service.tenant_service import TenantService
 from twokey.gateway.store.store import Store
 
 _KEPT = 500
+_PAGE = 100
 
 
 class Exporter(TenantService):
@@ -47,21 +48,24 @@ class Exporter(TenantService):
         log = tenant_log.entries(
             self._store, self._tenant, since_ms=since_ms, until_ms=until_ms
         )
-        async for event in log:
-            yield await self._row(event)
+        async for page in _pages(log):
+            if self._has_arguments:
+                await self._read(page)
+            for event in page:
+                yield self._row(event)
 
-    async def _row(self, event: Event) -> JsonObject:
+    def _row(self, event: Event) -> JsonObject:
         row: JsonObject = event.model_dump(mode="json", exclude_defaults=True)
-        call = await self._call(event.item) if self._has_arguments else None
+        call = self._call(event.item) if self._has_arguments else None
         return row if call is None else {**row, "call": call}
 
-    async def _call(self, item_id: str) -> JsonObject | None:
+    def _call(self, item_id: str) -> JsonObject | None:
         """Return what the agent asked for; None when it is no longer kept."""
-        try:
-            approval_id, index = approval_of(item_id)
-        except ValueError:
+        named = _named(item_id)
+        if named is None:
             return None
-        approval = await self._approval(approval_id)
+        approval_id, index = named
+        approval = self._approvals.get(approval_id)
         if approval is None or index >= len(approval.items):
             return None
         item = approval.items[index]
@@ -70,15 +74,36 @@ class Exporter(TenantService):
         requester = approval.requester.user if approval.requester else ""
         return {"args": asked, "requester": requester}
 
-    async def _approval(self, approval_id: str) -> Approval | None:
-        if approval_id not in self._approvals:
-            # Events of one approval stand near each other, so a full cache is simply
-            # emptied.
-            if len(self._approvals) >= _KEPT:
-                self._approvals.clear()
-            # A corrupt record must not hide the rest of the log.
-            found = await self._store.approvals.load_each([approval_id])
-            approval = found[0].approval if found else None
-            is_ours = approval is not None and approval.tenant == self._tenant
-            self._approvals[approval_id] = approval if is_ours else None
-        return self._approvals[approval_id]
+    async def _read(self, page: Sequence[Event]) -> None:
+        """Read the approvals of these events that are not known yet."""
+        # Events of one approval stand near each other, so a full cache is simply
+        # emptied.
+        if len(self._approvals) >= _KEPT:
+            self._approvals.clear()
+        named = filter(None, (_named(event.item) for event in page))
+        ids = dict.fromkeys(one for one, _ in named if one not in self._approvals)
+        self._approvals.update(dict.fromkeys(ids))
+        # A corrupt record must not hide the rest of the log.
+        for loaded in await self._store.approvals.load_each(ids):
+            approval = loaded.approval
+            if approval.tenant == self._tenant:
+                self._approvals[approval.id] = approval
+
+
+async def _pages(log: AsyncGenerator[Event]) -> AsyncGenerator[list[Event]]:
+    page: list[Event] = []
+    async for event in log:
+        page.append(event)
+        if len(page) == _PAGE:
+            yield page
+            page = []
+    if page:
+        yield page
+
+
+def _named(item_id: str) -> tuple[str, int] | None:
+    """Return the approval that an item is of, and its place there; None for none."""
+    try:
+        return approval_of(item_id)
+    except ValueError:
+        return None

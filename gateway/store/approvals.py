@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TypeVar, cast
 
 from twokey.gateway.approvals.events import Event
 from twokey.gateway.approvals.record import Approval
-from twokey.gateway.errors import CorruptRecord, NewerRecord, StoreUnavailable
-from twokey.gateway.failures import log_failure
+from twokey.gateway.errors import StoreUnavailable
 from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.store import run_list
 from twokey.gateway.store.atomic_write import Loaded, Write
@@ -26,6 +24,7 @@ from twokey.gateway.store.known_records import KnownRecords, parsed_size
 from twokey.gateway.store.listed_members import ListedMembers
 from twokey.gateway.store.precomputed import Beside, Precomputed
 from twokey.gateway.store.quarantine import ForgedRecords
+from twokey.gateway.store.reading_each import read_each
 from twokey.gateway.store.record_seals import RecordSeals
 from twokey.gateway.store.schemas import SchemaStore
 from twokey.gateway.store.script import Script
@@ -37,7 +36,6 @@ from twokey.gateway.store.writing import write, write_precomputed
 
 HEARTBEAT = Script("heartbeat")
 
-logger = logging.getLogger(__name__)
 
 Found = TypeVar("Found")
 
@@ -309,23 +307,7 @@ class ApprovalStore:
         self, approval_ids: Iterable[str], *, skips_newer: bool = True
     ) -> list[Loaded]:
         """Read those approvals that are there, without corrupt and newer ones."""
-        found: list[Loaded] = []
-        for one in approval_ids:
-            try:
-                loaded = await self.load(one)
-            # Before CorruptRecord in order and in meaning: such a record is sound,
-            # and must neither be quarantined nor hide the others of a list.
-            except NewerRecord as error:
-                if not skips_newer:
-                    raise
-                logger.warning("record.newer %s", error)
-                continue
-            except CorruptRecord as error:
-                log_failure(logger, error, "record.corrupt")
-                continue
-            if loaded is not None:
-                found.append(loaded)
-        return found
+        return await read_each(self.load, approval_ids, skips_newer=skips_newer)
 
     async def with_short_id(self, keys: Keys, short: str) -> list[str]:
         """Return the ids of a shard's approvals with this short id, of all tenants."""

@@ -349,4 +349,11 @@ SCALE_TABLE = (
         "",
         "tests/bot/test_accepting.py",
     ),
+    Mutant(
+        "a list is read in few round trips",
+        "gateway/store/reading_each.py",
+        "await asyncio.gather(*map(sound, wanted[start : start + AT_ONCE]))",
+        "[await sound(one) for one in wanted[start : start + AT_ONCE]]",
+        "tests/store/test_reading_each.py",
+    ),
 )

@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import signal
+import traceback
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any
@@ -20,7 +22,10 @@ class ToolEscape(RuntimeError):
 
 
 class contained:  # noqa: N801 - used as a function, in `with`
-    """Raise `ToolEscape` where a tool inside ends its program or is cancelled."""
+    """Raise `ToolEscape` where a tool inside ends its program or is cancelled.
+
+    Not where somebody else cancels the task, or a signal ends the process.
+    """
 
     __slots__ = ()
 
@@ -35,7 +40,8 @@ class contained:  # noqa: N801 - used as a function, in `with`
     ) -> None:
         """Look at what was raised."""
         is_own = isinstance(error, asyncio.CancelledError) and not _is_cancelled()
-        if is_own or isinstance(error, SystemExit):
+        is_exit = isinstance(error, SystemExit) and not _is_of_a_signal(error)
+        if is_own or is_exit:
             said = f": {error}" if str(error) else ""
             raise ToolEscape(f"{type(error).__name__}{said}") from error
 
@@ -70,3 +76,14 @@ def _is_cancelled() -> bool:
     except RuntimeError:  # in a thread
         return False
     return task is not None and bool(task.cancelling())
+
+
+def _is_of_a_signal(error: SystemExit) -> bool:
+    """Return whether the handler of a signal raised it, while the tool happened to run.
+
+    A process that was told to end has to end.
+    """
+    handlers = map(signal.getsignal, signal.valid_signals())
+    codes = {getattr(one, "__code__", None) for one in handlers} - {None}
+    raised_in = traceback.walk_tb(error.__traceback__)
+    return any(frame.f_code in codes for frame, _ in raised_in)

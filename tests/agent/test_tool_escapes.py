@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import sys
 from collections.abc import Callable
 
@@ -14,7 +15,7 @@ from tests.agent.agent_runner import Runner, build, by_call
 from tests.agent.fake_gateway import FakeGateway
 from twokey.agent import guarded
 from twokey.agent.scripted_model import calling
-from twokey.agent.tool_escapes import ToolEscape
+from twokey.agent.tool_escapes import ToolEscape, contained
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.tiers import Tier
 
@@ -87,3 +88,12 @@ async def test_a_tool_that_runs_alone_fails_like_with_any_exception(
 
     with pytest.raises(ToolEscape, match=said):
         await runner.say(graph, "act")
+
+
+def test_a_process_that_a_signal_ends_while_a_tool_runs_does_end() -> None:
+    before = signal.signal(signal.SIGUSR1, lambda *_: sys.exit("told to end"))
+    try:
+        with pytest.raises(SystemExit, match="told to end"), contained():
+            signal.raise_signal(signal.SIGUSR1)
+    finally:
+        signal.signal(signal.SIGUSR1, before)

@@ -91,7 +91,10 @@ async def test_a_tool_that_runs_alone_fails_like_with_any_exception(
 
 
 def test_a_process_that_a_signal_ends_while_a_tool_runs_does_end() -> None:
-    before = signal.signal(signal.SIGUSR1, lambda *_: sys.exit("told to end"))
+    def end(_number: int, _frame: object) -> None:
+        sys.exit("told to end")
+
+    before = signal.signal(signal.SIGUSR1, end)
     try:
         with pytest.raises(SystemExit, match="told to end"), contained():
             signal.raise_signal(signal.SIGUSR1)

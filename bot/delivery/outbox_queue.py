@@ -24,6 +24,10 @@ class OutboxQueue:
 
     Args:
         clock: seconds, never going backwards.
+
+    Attributes:
+        waiting: the entries that no task works on; see there for which of them are
+            looked at.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:

@@ -45,8 +45,8 @@ CLUSTER = ("redis+cluster", "rediss+cluster")
 """What a URL that lists nodes of a cluster begins with; the second is by TLS."""
 
 _UNREADABLE = (
-    "TWOKEY_REDIS_URL cannot be read: the port is no number, an option is not known, "
-    "or the hosts or the name of a master are missing. It looks like "
+    "TWOKEY_REDIS_URL cannot be read: the port or the database is no number, an option "
+    "is not known, or the hosts or the name of a master are missing. It looks like "
     "redis://user:password@host:6379/0, redis+sentinel://host:26379,host:26379/name or "
     "redis+cluster://host:6379,host:6379; in a password, write / as %2F, ? as %3F, # "
     "as %23 and @ as %40."
@@ -93,6 +93,11 @@ def server_address(url: str) -> ServerAddress:
         ValueError: when it is none.
         TypeError: when redis-py knows no such option.
     """
+    parts = urlsplit(url)
+    database = parts.path.strip("/")
+    if parts.scheme != "unix" and database and not database.isdecimal():
+        # redis-py would take database 0 for it.
+        raise ValueError("its database is no number: redis://host:6379/0")
     # A connection that is never opened: redis-py decides what its options mean.
     pool = cast("_Pool", ConnectionPool.from_url(url, protocol=2))  # pyright: ignore[reportUnknownMemberType] - redis-py types **kwargs partially
     read = pool.make_connection()

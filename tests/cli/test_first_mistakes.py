@@ -210,6 +210,8 @@ def test_ctrl_c_while_it_loads_ends_it_without_a_word(home: Path, module: str) -
     [
         "redis://user:hush/more@h:6379/0",
         "redis://127.0.0.1:1/0?hush=1",
+        "redis://127.0.0.1:1/hush",
+        "redis://127.0.0.1:1/1/2?db=hush",
         "redis+sentinel://:hush@127.0.0.1:1",
         "redis+cluster://",
     ],

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import tool
+from langgraph.checkpoint.memory import InMemorySaver
 
 from tests.conftest import eventually
 from tests.resume import sample_tools
@@ -37,7 +38,8 @@ OWN: RunnableConfig = {"configurable": {"thread_id": "own"}}
 async def hand_on(task: str) -> str:
     """Let another agent do something in a thread of its own."""
     given = {"messages": [{"role": "user", "content": task}]}
-    await sample_tools.graph().ainvoke(given, OWN)  # pyright: ignore[reportUnknownMemberType] - its overloads are partial
+    inner = attached(sample_tools.graph(), InMemorySaver())
+    await inner.ainvoke(given, OWN)  # pyright: ignore[reportUnknownMemberType] - its overloads are partial
     return "handed on"
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from langgraph.checkpoint.memory import InMemorySaver
 
 from tests.conftest import eventually
 from tests.resume import sample_tools
@@ -17,6 +18,7 @@ from twokey.gateway.embed import Twokey
 from twokey.gateway.errors import SettingsError
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.protocol.tiers import Tier
+from twokey.gateway.resume.graphs import attached
 from twokey.gateway.store.store import Store
 from twokey.gateway.triage.request import TriageRequest
 
@@ -78,7 +80,7 @@ async def test_an_agent_of_a_program_is_seen_by_the_triage_it_is_given(
         policy=policy, url=store.conn.url, data_dir=tmp_path, triage=eyes
     ) as tk:
         config: Any = {"configurable": {"thread_id": "t1"}}
-        graph: Any = sample_tools.graph()
+        graph: Any = attached(sample_tools.graph(), InMemorySaver())
         with tk.connected():
             if is_async:
                 await graph.ainvoke(CALL, config)
@@ -96,7 +98,7 @@ async def test_the_triage_that_the_settings_name_is_asked(
 ) -> None:
     async with Twokey(settings_in(tmp_path, store, f"eyes.py:{name}")) as tk:
         with tk.connected():
-            graph: Any = sample_tools.graph()
+            graph: Any = attached(sample_tools.graph(), InMemorySaver())
             await graph.ainvoke(CALL, {"configurable": {"thread_id": "t1"}})
 
         await waits(tk, Tier.ESCALATE)

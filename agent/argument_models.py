@@ -7,30 +7,27 @@ names by which they are read, although a model may have another alias for each.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from abc import ABC, abstractmethod
-from collections import deque
-from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from functools import cached_property, lru_cache
 from typing import Any, cast
 
 from langchain_core.tools import BaseTool
-from pydantic import AliasChoices, BaseModel, TypeAdapter, create_model
+from pydantic import BaseModel, TypeAdapter, create_model
 from pydantic import v1 as pydantic_v1
 from pydantic.json_schema import GenerateJsonSchema
+from pydantic_core import PydanticSerializationError
 
 from twokey.agent.injected_arguments import (
     MadeOf,
     injected_into,
     without_injected,
 )
-from twokey.gateway.protocol import digest
+from twokey.agent.serialized_values import PLAIN, differ, normalized, read_names
+from twokey.gateway.errors import BadJson
+from twokey.gateway.protocol import strict_json
 from twokey.gateway.protocol.strict_json import JsonObject
-
-_PLAIN = frozenset({str, int, float, bool, type(None)})
-"""Types whose values are serialized as what they are."""
 
 _NONE: frozenset[str] = frozenset()
 
@@ -49,8 +46,13 @@ class ArgumentModel(ABC):
         """Return an instance of the model; raises what its validators raise."""
 
     @abstractmethod
-    def write(self, instance: object) -> dict[str, Any]:
-        """Return an instance as JSON values, under the names that `read` takes."""
+    def write(
+        self, instance: object, *, without: AbstractSet[str] = _NONE
+    ) -> dict[str, Any]:
+        """Return an instance as JSON values, under the names that `read` takes.
+
+        Raises what serializers raise, also those of the tool.
+        """
 
     @abstractmethod
     def defaulted(self, instance: object) -> frozenset[str]:
@@ -59,6 +61,21 @@ class ArgumentModel(ABC):
     @abstractmethod
     def json_schema(self) -> dict[str, Any]:
         """Return the JSON Schema of what `write` returns."""
+
+    def write_one(self, instance: object, name: str) -> dict[str, Any]:
+        """Return what `write` makes of one argument; raises the same."""
+        return self.write(instance, without=self.names - {name})
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """The names that `read` takes."""
+        return frozenset(self._read_as.values())
+
+    def _not_written(self, without: AbstractSet[str]) -> set[str]:
+        if not without:
+            return set(self._injected)
+        fields = {name for name, read in self._read_as.items() if read in without}
+        return {*self._injected, *fields}
 
     def first_difference(
         self, one: object, other: object, *, ignoring: frozenset[str]
@@ -69,7 +86,7 @@ class ArgumentModel(ABC):
                 read
                 for name, read in sorted(self._read_as.items())
                 if read not in ignoring
-                and _differ(getattr(one, name), getattr(other, name))
+                and differ(getattr(one, name), getattr(other, name))
             ),
             None,
         )
@@ -158,38 +175,32 @@ class _Model(ArgumentModel):
             # them later.
             anything: dict[str, Any] = dict.fromkeys(injected, (Any, None))
             self._model = create_model(schema.__name__, __base__=schema, **anything)
-        self._excluded = {*self._injected, *self._model.model_computed_fields}
-        config = self._model.model_config
-        by_name = config.get("populate_by_name") or config.get("validate_by_name")
-        for name, field in self._model.model_fields.items():
-            if name in injected:
-                continue
-            self._fields[field.serialization_alias or name] = name
-            alias = field.validation_alias
-            if isinstance(alias, AliasChoices):
-                # Any alias that the tool parses will do: the first string is taken.
-                texts = [one for one in alias.choices if isinstance(one, str)]
-                alias = texts[0] if texts else None
-            is_named = bool(by_name) or not isinstance(alias, str)
-            self._read_as[name] = name if is_named else str(alias)
+        for name, read in read_names(self._model).items():
+            if name not in injected:
+                field = self._model.model_fields[name]
+                self._fields[field.serialization_alias or name] = name
+                self._read_as[name] = read
 
     def read(self, given: JsonObject) -> BaseModel:
         return self._model.model_validate(given)
 
-    def write(self, instance: object) -> dict[str, Any]:
+    def write(
+        self, instance: object, *, without: AbstractSet[str] = _NONE
+    ) -> dict[str, Any]:
         model = cast("BaseModel", instance)
-        # Computed fields are serialized but not parsed: with them in it, the document
-        # could not be parsed again.
-        excluded = self._excluded
-        if type(model) is not self._model:  # a validator may return another one
-            excluded = {*self._injected, *type(model).model_computed_fields}
+        # As it is parsed: without computed fields, which are serialized but not parsed,
+        # and with `Json` as text.
         shown = model.model_dump(
-            mode="json", by_alias=True, exclude=excluded, warnings=False
+            mode="json",
+            by_alias=True,
+            exclude=self._not_written(without),
+            round_trip=True,
+            warnings=False,
         )
         # Of plain values alone nothing is left to be normalized.
-        is_plain = _PLAIN.issuperset(map(type, vars(model).values()))
+        is_plain = PLAIN.issuperset(map(type, vars(model).values()))
         if not is_plain or model.model_extra:
-            shown = cast("dict[str, Any]", _normalized(model, shown))
+            shown = normalized(model, shown)
         return self._renamed(shown)
 
     def defaulted(self, instance: object) -> frozenset[str]:
@@ -199,15 +210,13 @@ class _Model(ArgumentModel):
         schema = self._model.model_json_schema(
             mode="serialization", by_alias=True, schema_generator=_SerializedSchema
         )
-        names = self._fields
+        names = {read: name for name, read in self._read_as.items()}
         properties = schema.get("properties", {})
         keys = [key for key in properties if key in names]
         needed = {key for key in schema.get("required", ()) if key in names}
         needed -= {key for key in needed if self._has_bad_default(names[key])}
-        schema["properties"] = self._renamed({key: properties[key] for key in keys})
-        schema["required"] = [
-            self._read_as[names[key]] for key in keys if key in needed
-        ]
+        schema["properties"] = {key: properties[key] for key in keys}
+        schema["required"] = [key for key in keys if key in needed]
         return schema
 
     def _has_bad_default(self, name: str) -> bool:
@@ -217,19 +226,61 @@ class _Model(ArgumentModel):
         if field.is_required() or field.default_factory is not None:
             return False
         try:
-            TypeAdapter(cast("Any", field.annotation)).validate_python(field.default)
+            kind = TypeAdapter(cast("Any", field.annotation))
+            kind.validate_python(field.default)
+            strict_json.accept(
+                kind.dump_python(field.default, mode="json", warnings=False)
+            )
         except Exception:  # noqa: BLE001 - pydantic, or validators of somebody else
             return True
         return False
 
 
 class _SerializedSchema(GenerateJsonSchema):
-    """JSON Schema of serialized arguments: fields with a default are required."""
+    """JSON Schema of what `write` returns: fields with a default are required."""
+
+    # A default that no JSON can hold is left out, as from the document.
+    ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012 - pydantic's own
+
+    def __init__(self, **options: Any) -> None:  # noqa: ANN401 - pydantic's own
+        super().__init__(**options)
+        self._models: list[type] = []
+
+    def encode_default(self, dft: Any) -> Any:  # noqa: ANN401 - pydantic's own signature
+        encoded = super().encode_default(dft)
+        try:
+            return strict_json.accept(encoded)
+        except BadJson as error:
+            raise PydanticSerializationError(str(error)) from error
+
+    def model_schema(self, schema: Any) -> Any:  # noqa: ANN401 - pydantic's own signature
+        self._models.append(schema["cls"])
+        try:
+            return super().model_schema(schema)
+        finally:
+            self._models.pop()
+
+    def model_fields_schema(self, schema: Any) -> Any:  # noqa: ANN401 - pydantic's own signature
+        names = read_names(self._models[-1])
+        fields = {
+            name: {**field, "serialization_alias": names.get(name, name)}
+            for name, field in schema["fields"].items()
+        }
+        made: Any = {**schema, "fields": fields, "computed_fields": []}
+        return super().model_fields_schema(made)
+
+    def dataclass_args_schema(self, schema: Any) -> Any:  # noqa: ANN401 - pydantic's own signature
+        made: Any = {**schema, "computed_fields": []}
+        return super().dataclass_args_schema(made)
+
+    def json_schema(self, schema: Any) -> Any:  # noqa: ANN401, ARG002 - pydantic's own signature
+        return {"type": "string", "contentMediaType": "application/json"}
 
     def field_is_required(self, field: Any, total: bool) -> bool:  # noqa: ANN401, FBT001 - pydantic's own signature
         if field["type"] == "typed-dict-field":
             return super().field_is_required(field, total)
-        return not field.get("serialization_exclude")
+        is_left_out = field.get("serialization_exclude_if") is not None
+        return not field.get("serialization_exclude") and not is_left_out
 
 
 class _ModelV1(ArgumentModel):
@@ -257,10 +308,12 @@ class _ModelV1(ArgumentModel):
     def read(self, given: JsonObject) -> pydantic_v1.BaseModel:
         return self._model.parse_obj(given)
 
-    def write(self, instance: object) -> dict[str, Any]:
+    def write(
+        self, instance: object, *, without: AbstractSet[str] = _NONE
+    ) -> dict[str, Any]:
         model = cast("pydantic_v1.BaseModel", instance)
-        text = model.json(by_alias=True, exclude=set(self._injected))
-        shown = cast("dict[str, Any]", _normalized(model, json.loads(text)))
+        text = model.json(by_alias=True, exclude=self._not_written(without))
+        shown = normalized(model, json.loads(text))
         return self._renamed(shown)
 
     def defaulted(self, instance: object) -> frozenset[str]:
@@ -280,95 +333,3 @@ class _ModelV1(ArgumentModel):
         schema["properties"] = self._renamed(properties)
         schema["required"] = list(self._renamed(dict.fromkeys(needed)))
         return schema
-
-
-def _differ(one: Any, other: Any) -> bool:  # noqa: ANN401 - a value of any class
-    """Return whether two values are known to differ, compared member by member.
-
-    By member, as a union may parse one document as either of two similar classes.
-    """
-    left, right = _members(one), _members(other)
-    if left is not None and right is not None:
-        return left.keys() != right.keys() or any(
-            _differ(left[name], right[name]) for name in left
-        )
-    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
-        ours, theirs = cast("list[Any]", one), cast("list[Any]", other)
-        pairs = zip(ours, theirs, strict=False)
-        return len(ours) != len(theirs) or any(_differ(*pair) for pair in pairs)
-    kind: Any = type(cast("object", one))
-    # Instances without an `__eq__` are equal only to themselves, so only their classes
-    # are compared.
-    if kind.__eq__ is object.__eq__:
-        return kind is not type(cast("object", other))
-    try:
-        return bool(cast("Any", one) != other)
-    except Exception:  # noqa: BLE001 - arrays and the like; their documents are equal
-        return False
-
-
-def _normalized(value: object, shown: object) -> object:
-    """Return a serialized value with secrets revealed and sets sorted.
-
-    Pydantic serializes a secret as stars, which the tool would get. The order of a set
-    differs between processes, and would change the hash.
-    """
-    if type(value) in _PLAIN:
-        return shown
-    reveal = getattr(value, "get_secret_value", None)
-    if callable(reveal) and isinstance(shown, str):
-        secret = reveal()
-        return secret.decode() if isinstance(secret, bytes) else secret
-    if isinstance(shown, dict):
-        return _normalized_members(value, cast("dict[str, object]", shown))
-    if isinstance(shown, list):
-        return _normalized_elements(value, cast("list[object]", shown))
-    return shown
-
-
-def _normalized_members(value: object, shown: dict[str, object]) -> dict[str, object]:
-    members = _members(value)
-    if members is None:
-        return shown
-    return {
-        key: _normalized(members[key], one) if key in members else one
-        for key, one in shown.items()
-    }
-
-
-def _members(value: object) -> dict[str, object] | None:
-    """Return the members of a value by their serialized names."""
-    if isinstance(value, BaseModel):
-        own = {
-            field.serialization_alias or name: getattr(value, name, None)
-            for name, field in type(value).model_fields.items()
-        }
-        return {**own, **(value.model_extra or {})}
-    if isinstance(value, pydantic_v1.BaseModel):
-        fields = type(value).__fields__
-        named = {name: field.alias for name, field in fields.items()}
-        return {named.get(name, name): one for name, one in value.__dict__.items()}
-    if isinstance(value, Mapping):
-        rows = cast("Mapping[object, Any]", value)
-        return {str(key): one for key, one in rows.items()}
-    if dataclasses.is_dataclass(value):
-        names = [field.name for field in dataclasses.fields(value)]
-        return {name: getattr(value, name) for name in names}
-    return None
-
-
-def _normalized_elements(value: object, shown: list[object]) -> list[object]:
-    # A serializer of the tool may have made a list of anything; its parts then belong
-    # to no value here.
-    if not isinstance(value, list | tuple | set | frozenset | deque):
-        return shown
-    elements = list(cast("list[object]", value))
-    # Likewise one that leaves elements out: which ones is not known.
-    if len(elements) != len(shown):
-        return shown
-    normalized = [
-        _normalized(one, row) for one, row in zip(elements, shown, strict=True)
-    ]
-    if isinstance(value, set | frozenset):
-        normalized.sort(key=lambda one: digest.canonical(cast("Any", one)))
-    return normalized

@@ -23,7 +23,7 @@ from referencing.exceptions import Unresolvable
 
 from twokey.agent.argument_models import ArgumentModel, read_by
 from twokey.agent.injected_arguments import without_injected
-from twokey.gateway.errors import BadJson
+from twokey.gateway.errors import BadJson, InexactNumber
 from twokey.gateway.protocol import digest, strict_json
 from twokey.gateway.protocol.schema_validation import TooMuchWork, checkable, problems
 from twokey.gateway.protocol.strict_json import JsonObject
@@ -203,15 +203,43 @@ def _read(model: ArgumentModel, given: JsonObject) -> tuple[object, JsonObject]:
         raise ArgumentMismatch(
             f"the tool's schema could not read them ({type(error).__name__})"
         ) from error
-    shown, defaulted = model.write(instance), model.defaulted(instance)
-    if not defaulted and _is_alike(shown, given, 0):
-        return instance, given  # which is plain: nothing is left to be done
-    written = _plain(shown)
+    defaulted = model.defaulted(instance)
+    try:
+        shown = model.write(instance)
+        if not defaulted and _is_alike(shown, given, 0):
+            return instance, given  # which is plain: nothing is left to be done
+        written = _plain(shown)
+    except Exception:  # noqa: BLE001 - of a serializer, which may be any code
+        written = _without_unwritable(model, instance, defaulted)
     if defaulted:
         # A default such as ``limit: int = None`` does not fit its own type. Parsing
         # would refuse it, so it is left out and the tool fills it in.
         written = _without_bad_defaults(model, written, defaulted)
     return instance, written
+
+
+def _without_unwritable(
+    model: ArgumentModel, instance: object, defaulted: frozenset[str]
+) -> JsonObject:
+    """Return serialized arguments without the defaults that no JSON can hold.
+
+    As of ``timeout: float = inf``: the tool fills such a default in itself.
+    """
+    bad: set[str] = set()
+    for name in sorted(model.names, key=lambda one: one in defaulted):
+        try:
+            _plain(model.write_one(instance, name))
+        except Exception as error:
+            if name in defaulted:
+                bad.add(name)
+            elif isinstance(error, ArgumentMismatch):
+                raise
+            else:
+                raise SchemaFault(
+                    f"the tool's schema does not write {name!r} as JSON "
+                    f"({type(error).__name__}), so nobody can say what would run"
+                ) from error
+    return _plain(model.write(instance, without=bad))
 
 
 def _without_bad_defaults(
@@ -268,6 +296,12 @@ def _check_json_schema(schema: JsonObject, given: JsonObject) -> None:
 def _plain(args: object) -> JsonObject:
     try:
         return plain(args)
+    except InexactNumber as error:
+        # Made of a text, as there is none in what was given: no spelling of it helps.
+        raise SchemaFault(
+            f"the tool makes of {error.pointer!r} a number beyond 2^53-1, which JSON "
+            "does not keep exact; declared as `Decimal` or `str` it can be any number"
+        ) from error
     except BadJson as error:
         raise ArgumentMismatch(
             f"what the tool makes of them is not strict JSON: {error}"

@@ -28,6 +28,10 @@ class BadJson(TwokeyError):
         super().__init__(f"This JSON cannot be accepted{place}: {problem}.")
 
 
+class InexactNumber(BadJson):
+    """A document has a number that some readers of JSON round."""
+
+
 class SettingsError(TwokeyError):
     """A setting is missing or wrong; nothing was started."""
 

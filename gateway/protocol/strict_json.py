@@ -15,7 +15,7 @@ from typing import Never, cast
 
 from pydantic import JsonValue
 
-from twokey.gateway.errors import BadJson
+from twokey.gateway.errors import BadJson, InexactNumber
 from twokey.gateway.protocol.pointers import escaped
 
 JsonObject = dict[str, JsonValue]
@@ -195,8 +195,9 @@ def _accept_number(number: float, pointer: str) -> int | float:
     # Whole floats as well: RFC 8785 writes 1e20 as digits, which others read as an
     # integer.
     if (isinstance(number, int) or number.is_integer()) and abs(number) > MAX_INTEGER:
-        raise BadJson(
-            "an integer is beyond 2^53-1 and would lose digits; send it as a string",
+        raise InexactNumber(
+            "an integer is beyond 2^53-1 and would lose digits; send it as a string "
+            "where one is taken",
             pointer,
         )
     return number

@@ -11,6 +11,7 @@ from langchain_core.tools import BaseTool, StructuredTool, Tool, tool
 from langgraph.prebuilt import InjectedState
 from pydantic import (
     AliasChoices,
+    AliasPath,
     BaseModel,
     Field,
     SecretStr,
@@ -105,19 +106,19 @@ def test_no_correction_is_asked_for_where_a_schema_does_not_read_what_it_writes(
     None
 ):
     class Line(BaseModel):
-        amount_minor: int = Field(validation_alias="amountMinor")
+        amount_minor: int = Field(validation_alias=AliasPath("amount", "minor"))
 
     class Order(BaseModel):
         lines: list[Line]
 
-    call = calling(("x", {"lines": [{"amountMinor": 3}]}, "c1")).tool_calls[0]
+    call = calling(("x", {"lines": [{"amount": {"minor": 3}}]}, "c1")).tool_calls[0]
     toolbox = Toolbox()
     toolbox.learn([described(Order)])
 
     problem = prepare_calls([call], toolbox)["c1"].problem
 
     assert "does not read what it writes" in problem
-    assert "lines.0.amountMinor: Field required" in problem
+    assert "lines.0.amount.minor: Field required" in problem
     assert "tell the user" in problem
     assert "Correct the arguments" not in problem
 

@@ -1,0 +1,219 @@
+"""Arguments of any type are written as they are read, or refused with their name."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import sys
+from decimal import Decimal
+from typing import Annotated, Any
+
+import pytest
+from langchain_core.tools import BaseTool, tool
+from langgraph.checkpoint.memory import InMemorySaver
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    BaseModel,
+    ConfigDict,
+    Field,
+    Json,
+    RootModel,
+    SecretStr,
+    computed_field,
+)
+from typing_extensions import TypedDict
+
+from tests.agent.agent_runner import Runner, build, by_call
+from tests.agent.fake_gateway import FakeGateway
+from twokey.agent import guarded
+from twokey.agent.canonical import ArgumentMismatch, SchemaFault, canonical_args, same
+from twokey.agent.scripted_model import calling
+from twokey.agent.tool_schemas import schema_of
+from twokey.gateway.protocol.edits import argument_errors
+
+
+class Line(BaseModel):
+    """Read by a name of its own, and written by another."""
+
+    amount: float = Field(validation_alias="amountRead", serialization_alias="out")
+
+
+class Either(BaseModel):
+    """Read by either of two names."""
+
+    amount: float = Field(validation_alias=AliasChoices("amountRead", "amt"))
+
+
+class Known(BaseModel):
+    """Has a field that is written and not read."""
+
+    model_config = ConfigDict(extra="forbid")
+    amount: int
+
+    @computed_field  # type: ignore[prop-decorator]  # as pydantic's documentation has it
+    @property
+    def doubled(self) -> int:
+        return self.amount * 2
+
+
+class Loose(BaseModel):
+    """Takes what it does not know, under the name of a field as well."""
+
+    model_config = ConfigDict(extra="allow")
+    amount: int = Field(validation_alias="amountRead")
+
+
+class Tree(BaseModel):
+    """Holds itself."""
+
+    value: int = Field(validation_alias="valueIn")
+    parts: list[Tree] = []
+
+
+class Row(TypedDict):
+    """A row."""
+
+    line: Line
+
+
+@dataclasses.dataclass
+class Held:
+    """A dataclass that holds a model."""
+
+    line: Line
+
+
+class Secret(RootModel[SecretStr]):
+    """A secret with a name."""
+
+
+class Lines(RootModel[dict[str, list[Line]]]):
+    """Lines by name."""
+
+
+LINE = {"amountRead": 2.5}
+
+
+def noting(kind: Any, got: list[Any]) -> BaseTool:
+    """Return a tool that notes its argument of this type."""
+
+    def note(value: Any) -> str:
+        got.append(value)
+        return "noted"
+
+    note.__annotations__["value"] = kind
+    return tool(note, description="Note it.")
+
+
+WRITTEN: list[tuple[Any, Any, Any]] = [
+    (Line, LINE, LINE),
+    (list[Line], [LINE], [LINE]),
+    (dict[str, Line | None], {"a": LINE, "b": None}, {"a": LINE, "b": None}),
+    (Either, {"amt": "2.5"}, LINE),
+    (Row, {"line": LINE}, {"line": LINE}),
+    (Held, {"line": LINE}, {"line": LINE}),
+    (Lines, {"a": [LINE]}, {"a": [LINE]}),
+    (
+        Tree,
+        {"valueIn": 1, "parts": [{"valueIn": "2"}]},
+        {"valueIn": 1, "parts": [{"valueIn": 2, "parts": []}]},
+    ),
+    (Known, {"amount": "3"}, {"amount": 3}),
+    (list[Known], [{"amount": 3}], [{"amount": 3}]),
+    (Secret, "hunter2", "hunter2"),
+    (Json[dict[str, int]], '{"a": 1}', '{"a":1}'),
+    (Json[Line], '{"amountRead": 2.5}', '{"amountRead":2.5}'),
+    (Json[set[str]], '["b", "a"]', '["a","b"]'),
+    (Json[list[SecretStr]], '["hunter2"]', '["hunter2"]'),
+    (Json[int] | None, None, None),
+    (list[Json[int]], [str(2**60)], [str(2**60)]),
+    (Decimal, str(10**30), str(10**30)),
+]
+
+
+@pytest.mark.parametrize(("kind", "given", "shown"), WRITTEN)
+def test_what_is_shown_is_read_as_what_the_tool_alone_would_get(
+    kind: Any, given: Any, shown: Any
+) -> None:
+    got: list[Any] = []
+    one = noting(kind, got)
+
+    document = canonical_args(one, {"value": given})
+
+    assert document == {"value": shown}
+    assert same(canonical_args(one, document), document)
+    one.invoke({"value": given})
+    one.invoke(dict(document))
+    assert got[0] == got[1]
+    assert argument_errors(schema_of(one), document) == {}
+
+
+def test_an_unknown_argument_never_takes_the_name_of_a_known_one() -> None:
+    with pytest.raises(SchemaFault, match="does not write 'value' the way"):
+        canonical_args(noting(Loose, []), {"value": {"amountRead": 2, "amount": 500}})
+
+
+@pytest.mark.parametrize(
+    ("kind", "given"), [(int, str(2**53)), (float, "1e300"), (list[int], [str(2**60)])]
+)
+def test_a_number_that_no_document_can_hold_names_a_type_that_can(
+    kind: Any, given: Any
+) -> None:
+    with pytest.raises(SchemaFault, match=r"/value.*declared as `Decimal` or `str`"):
+        canonical_args(noting(kind, []), {"value": given})
+
+
+CLIENT = object()
+
+
+def limited(
+    to: str,
+    timeout: float = math.inf,
+    rows: int = sys.maxsize,
+    client: Any = CLIENT,
+    raw: bytes = b"\xff",
+) -> str:
+    """Take defaults that no JSON holds."""
+    assert client is CLIENT
+    assert raw == b"\xff"
+    return f"{to} {timeout} {rows}"
+
+
+def test_a_default_that_no_document_can_hold_is_left_to_the_tool() -> None:
+    one = tool(limited)
+
+    document = canonical_args(one, {"to": "ada"})
+
+    assert document == {"to": "ada"}
+    assert one.invoke(dict(document)) == f"ada inf {sys.maxsize}"
+    schema = schema_of(one)
+    assert schema
+    assert schema["required"] == ["to"]
+    assert argument_errors(schema, {"to": "ada", "timeout": 2.5}) == {}
+    assert canonical_args(one, {"to": "ada", "timeout": "2.5"}) == {
+        "to": "ada",
+        "timeout": 2.5,
+    }
+
+
+def test_an_argument_that_has_no_document_is_named() -> None:
+    kind = Annotated[Any, AfterValidator(lambda _: CLIENT)]
+
+    with pytest.raises(SchemaFault, match="does not write 'value' as JSON"):
+        canonical_args(noting(kind, []), {"value": "a"})
+    with pytest.raises(ArgumentMismatch, match=r"'/value'.*not finite"):
+        canonical_args(noting(float, []), {"value": "inf"})
+
+
+async def test_a_call_whose_arguments_have_no_document_asks_nobody_and_goes_on(
+    runner: Runner, memory: InMemorySaver
+) -> None:
+    kind = Annotated[Any, AfterValidator(lambda _: CLIENT)]
+    gateway, call = FakeGateway({}), calling(("note", {"value": "a"}, "c1"))
+    graph = build(gateway, [guarded(noting(kind, []))], call, saver=memory)
+
+    end = await runner.say(graph, "note")
+
+    assert "does not write 'value' as JSON" in by_call(end)["c1"].text
+    assert "tool's developer" in by_call(end)["c1"].text

@@ -2,7 +2,9 @@
 
 Every event names its thread, so this is one more reader of the outbox for each agent:
 it takes each event of the agent, leaves it unacknowledged, and gets it back once it has
-rested for a while. Then the thread is looked at, and queued when it could go on.
+rested for a while. Then the thread is looked at, and queued when it could go on. One
+that has a job already is looked at later: after an outage thousands may wait for their
+turn, and reading each from its checkpoints would keep the gateway from the work itself.
 Nothing is kept in memory, any process that runs the agent may do it, and a thread
 nobody touches costs nothing.
 
@@ -50,6 +52,8 @@ finds only what waits for people, and no thread that was cut off before."""
 _BATCH = 500
 _ROUNDS = 20
 _NO_WAIT_MS = 1
+_MOST_JOBS = 10_000
+"""Beyond this many jobs nobody looks for threads that have none."""
 
 
 class OrphanFinder:
@@ -115,12 +119,19 @@ class OrphanFinder:
         found = 0
         seen = set[Job]()
         for keys in {one.shard: one for one in map(self._keys_of, agents)}.values():
-            found += await self._queue_open(keys, agents, seen)
+            jobs = await self._store.queue(keys).texts(_MOST_JOBS)
+            if jobs is None:
+                return found  # nothing is begun: the next look tries again
+            found += await self._queue_open(keys, agents, jobs, seen)
         self._begun.update(agents)
         return found
 
     async def _queue_open(
-        self, keys: Keys, agents: Collection[str], seen: set[Job]
+        self,
+        keys: Keys,
+        agents: Collection[str],
+        jobs: Collection[bytes],
+        seen: set[Job],
     ) -> int:
         """Queue orphans among the open approvals of a shard, each thread once."""
         approvals, found = self._store.approvals, 0
@@ -132,7 +143,8 @@ class OrphanFinder:
                 is_ours = loaded.approval.tenant == self._tenant
                 if is_ours and run_ref.agent in agents and job not in seen:
                     seen.add(job)
-                    found += await self._queue_if_orphan(job) is True
+                    if job.text not in jobs:
+                        found += await self._queue_if_orphan(job) is True
         return found
 
     async def _look_for(self, agent: str, outbox: Outbox) -> int:
@@ -158,10 +170,14 @@ class OrphanFinder:
         self, outbox: Outbox, agent: str, events: Sequence[Event]
     ) -> int:
         found, left = 0, set[str]()
+        if not events:
+            return found
+        jobs = await self._store.queue(self._keys_of(agent)).texts(_MOST_JOBS)
         ours = (one.run_ref.thread for one in events if self._is_of(one, agent))
         for thread in dict.fromkeys(ours):
             job = Job.to_resume(self._tenant, agent, thread)
-            is_orphan = await self._queue_if_orphan(job)
+            has_job = jobs is None or job.text in jobs
+            is_orphan = None if has_job else await self._queue_if_orphan(job)
             found += is_orphan is True
             if is_orphan is None:
                 left.add(thread)

@@ -103,6 +103,11 @@ class Job(Record):
         """Return the job that resumes a thread with its answers."""
         return cls(kind=JobKind.RESUME, tenant=tenant, agent=agent, thread=thread)
 
+    @property
+    def text(self) -> bytes:
+        """Return how the store keeps it."""
+        return self.model_dump_json().encode()
+
 
 def resume_text(tenant: str, agent: str, thread: str) -> str:
     """Return the text of `Job.to_resume`: each decision queues one."""
@@ -362,6 +367,21 @@ class JobQueue:
         """Return how many jobs wait, run or back off."""
         streams = number(await self._conn.command("XLEN", self._keys.jobs))
         return streams + number(await self._conn.command("ZCARD", self._keys.retry))
+
+    async def texts(self, limit: int) -> set[bytes] | None:
+        """Return the jobs that wait, run or back off, each as its text in the store.
+
+        Args:
+            limit: None is returned when there are more than this; they are not read.
+        """
+        depth = await self.depth()
+        if not 0 < depth <= limit:
+            return None if depth else set()
+        ask = self._conn.command
+        stream = await ask("XRANGE", self._keys.jobs, "-", "+", "COUNT", limit)
+        waiting = {one.values.get("j", b"") for one in entries(stream)}
+        backing_off = await ask("ZRANGE", self._keys.retry, 0, limit - 1)
+        return waiting.union(cast("list[bytes]", backing_off))
 
     async def _keep(self, consumer: str, delivery: Delivery) -> None:
         with suppress(StoreUnavailable):

@@ -152,6 +152,20 @@ HANDOVERS_TABLE = (
         "True\n",
         HANDOVER,
     ),
+    Mutant(
+        "a thread that has a job is not queued once more",
+        "gateway/resume/orphans.py",
+        "has_job = jobs is None or job.text in jobs",
+        "has_job = jobs is None",
+        "tests/resume/test_orphans.py",
+    ),
+    Mutant(
+        "a thread that has a job is not queued once more where its reader begins",
+        "gateway/resume/orphans.py",
+        "if job.text not in jobs:",
+        "if True:",
+        "tests/resume/test_orphans.py",
+    ),
     *LEASES_TABLE,
     *PRECOMPUTED_STARTS_TABLE,
 )

@@ -10,10 +10,11 @@ from tests.resume import sample_tools
 from tests.resume.resume_stack import Stack
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.errors import StoreUnavailable
+from twokey.gateway.resume import orphans
 from twokey.gateway.resume.orphans import OrphanFinder
 from twokey.gateway.resume.runner import ThreadState
 from twokey.gateway.resume.runners import Runners
-from twokey.gateway.store.jobs import JobKind
+from twokey.gateway.store.jobs import Job, JobKind
 
 REFUND = ("refund", {"order": "78291", "amount": 899.0})
 
@@ -55,6 +56,55 @@ async def test_a_decision_whose_job_is_gone_is_found_and_carried_out(
         await stack.idle()
     assert len(sample_tools.ledger()) == 1
     assert await looking.look() == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backs_off", [False, True])
+async def test_a_thread_whose_job_waits_is_looked_at_once_it_has_none(
+    stack: Stack, *, backs_off: bool
+) -> None:
+    """As thousands do after an outage: each would be read, and queued once more."""
+    async with stack.working():
+        await stack.ask(REFUND)
+        [item] = await stack.asked()
+    await stack.decide(item)
+    queue = stack.store.queue(stack.keys)
+    if backs_off:
+        delivery = await queue.take("test", block_ms=1)
+        assert delivery
+        await queue.later(delivery, delay_ms=60_000)
+    depth = await queue.depth()
+    looking = finder(stack)
+
+    for _ in range(2):
+        assert await looking.look() == 0
+    assert await queue.depth() == depth
+
+    await stack.store.conn.command("DEL", stack.keys.retry)
+    await lose_the_jobs(stack)
+    assert await looking.look() == 1
+
+
+@pytest.mark.slow
+async def test_nobody_looks_among_more_jobs_than_can_be_told_apart(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with stack.working():
+        await stack.ask(REFUND)
+        [item] = await stack.asked()
+    await stack.decide(item)
+    await lose_the_jobs(stack)
+    queue = stack.store.queue(stack.keys)
+    for number in range(3):
+        await queue.put(Job.to_resume("default", "shop", f"another-{number}"))
+    looking = finder(stack)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(orphans, "_MOST_JOBS", 2)
+        for _ in range(2):
+            assert await looking.look() == 0
+
+    assert await looking.look() == 1
 
 
 @pytest.mark.slow

@@ -28,7 +28,7 @@ from twokey.bot.cards.precedents import precedents
 from twokey.bot.cards.reached import reached
 from twokey.bot.cards.refs import asked_by, places, short_ref, when
 from twokey.bot.cards.spot_check import spot_checks
-from twokey.bot.cards.states import header_text, status_label, taken_by
+from twokey.bot.cards.states import frozen, header_text, status_label, taken_by
 from twokey.bot.ids import CARD_EVENT
 from twokey.bot.objects import Block
 from twokey.bot.text import fit
@@ -133,7 +133,7 @@ def _time(frame: Frame) -> list[Block]:
         roles = ", ".join(role.name for role in approval.waiting.roles)
         sentence += [label(fit(roles, _CALLED))] if roles else []
         sentence += places(approval.waiting.channels[:_PLACES])
-    sentence += _frozen(approval)
+    sentence += frozen(approval.items, are_many=approval.is_batch)
     taken = taken_by(approval, now_ms=frame.now_ms)
     if taken is not None:
         sentence.append(taken)
@@ -165,21 +165,6 @@ def _effect(approval: Approval) -> list[Template | Plain]:
         return []
     # Of a tool without a class nobody knows that it can.
     return [_EFFECTS[gravest(one or Effect.IRREVERSIBLE for one in said)]]
-
-
-def _frozen(approval: Approval) -> list[Template]:
-    """Say that calls which wait cannot be approved, because of a freeze."""
-    frozen = sum(item.is_pending and item.is_frozen for item in approval.items)
-    if not frozen:
-        return []
-    if not approval.is_batch:
-        return [template("🧊 *Frozen*: it cannot be approved until the freeze ends.")]
-    return [
-        template(
-            "🧊 *Frozen*: {n} of these cannot be approved until the freeze ends.",
-            n=frozen,
-        )
-    ]
 
 
 def _how_many(approval: Approval) -> list[Template | Plain]:

@@ -123,6 +123,21 @@ _HAD_STARTED: LiteralString = "It had been started, and does not go on."
 _NOT_KNOWN: LiteralString = "Whether it ran before is not known."
 
 
+def frozen(items: Sequence[Item], *, are_many: bool = False) -> list[Template]:
+    """Say that calls which wait cannot be approved, because of a freeze."""
+    count = sum(item.is_pending and item.is_frozen for item in items)
+    if not count:
+        return []
+    if not are_many:
+        return [template("🧊 *Frozen*: it cannot be approved until the freeze ends.")]
+    return [
+        template(
+            "🧊 *Frozen*: {n} of these cannot be approved until the freeze ends.",
+            n=count,
+        )
+    ]
+
+
 def what_ran(item: Item | Stale) -> LiteralString:
     """Return the sentence that is true in place of `NOTHING_RAN`.
 

@@ -7,12 +7,12 @@ from twokey.bot.interactions import Clicked, Submitted
 from twokey.bot.listener_context import ListenerContext, UserText
 from twokey.bot.listeners.full_view import (
     open_first_page,
+    page_of,
     record_view,
     require_every_page,
 )
 from twokey.bot.listeners.router import AckBody, Router
 from twokey.bot.listeners.verify_click import (
-    Target,
     decide,
     is_reason_invalid,
     sealed_value,
@@ -28,7 +28,6 @@ from twokey.bot.listeners.views import (
     verify_submission,
 )
 from twokey.bot.modals import approve, details
-from twokey.bot.objects import Block
 from twokey.gateway.approvals.decisions import Approve
 from twokey.gateway.protocol.verbs import Verb
 
@@ -53,7 +52,8 @@ async def _turn(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
     await verify_place(ctx, clicked, target)
     # The page is the one in the seal, so nobody can ask for the last page, which has
     # Approve, without a button that was on the page before.
-    await update_view(ctx, clicked, target, _page(ctx, target, sealed.page))
+    page = await page_of(ctx, target, sealed.page)
+    await update_view(ctx, clicked, target, page)
     await record_view(ctx, target, clicked, sealed.page)
     return None
 
@@ -70,8 +70,3 @@ async def _submit(ctx: ListenerContext, submitted: Submitted) -> AckBody:
     if is_reason_invalid(outcome):
         return await replace_form(ctx, submitted, target, approve.view)
     return form_reply(outcome, now_ms=target.now_ms)
-
-
-def _page(ctx: ListenerContext, target: Target, number: int) -> Block:
-    frame = ctx.frame(target.approval, target.now_ms)
-    return details.view(frame, target.item.index, number)

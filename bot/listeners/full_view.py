@@ -14,8 +14,10 @@ from twokey.bot.listeners.verify_click import Target
 from twokey.bot.listeners.views import open_view, update_view
 from twokey.bot.modals import details
 from twokey.bot.modals.details import page_count
+from twokey.bot.objects import Block
 from twokey.bot.text_types import Plain, template
 from twokey.gateway.approvals.events import EventName, approval_event
+from twokey.gateway.approvals.raising import shown_item
 
 _READ_FIRST: LiteralString = (
     "This call is longer than its card, so nothing was recorded. Please open Full "
@@ -60,8 +62,7 @@ async def open_first_page(
     ctx: ListenerContext, clicked: Clicked, target: Target, *, note: Plain | None = None
 ) -> None:
     """Show all of a call, from its first page; raises `UserFacingError`."""
-    frame = ctx.frame(target.approval, target.now_ms)
-    view = details.view(frame, target.item.index, 1, note=note)
+    view = await page_of(ctx, target, 1, note=note)
     if clicked.action.view_id and not clicked.action.is_home:
         await update_view(ctx, clicked, target, view)
     else:
@@ -69,6 +70,19 @@ async def open_first_page(
     # After the page was shown. The other order would count a page that Slack did not
     # show in time.
     await record_view(ctx, target, clicked, 1)
+
+
+async def page_of(
+    ctx: ListenerContext, target: Target, number: int, *, note: Plain | None = None
+) -> Block:
+    """Return a page of a call, and with it what the policy and freezes say by now."""
+    approval, item = target.approval, target.item
+    now = item
+    if item.is_pending:
+        policy_now = await ctx.service.preview(approval, item.index, item.args)
+        now = shown_item(item, policy_now)
+    frame = ctx.frame(approval, target.now_ms)
+    return details.view(frame, item.index, number, now=now, note=note)
 
 
 async def has_seen_all(ctx: ListenerContext, target: Target, user: str) -> bool:

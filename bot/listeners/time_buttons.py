@@ -11,10 +11,10 @@ from twokey.bot.cards.reply_texts import outcome_text
 from twokey.bot.ids import Action
 from twokey.bot.interactions import Clicked
 from twokey.bot.listener_context import ListenerContext, UserFacingError, UserText
+from twokey.bot.listeners.full_view import page_of
 from twokey.bot.listeners.router import Router
 from twokey.bot.listeners.verify_click import find_binding, verify_click
 from twokey.bot.listeners.views import update_view
-from twokey.bot.modals import details
 from twokey.bot.text_types import template
 from twokey.gateway.approvals.changes import Change
 from twokey.gateway.errors import NotConfirmed
@@ -59,7 +59,6 @@ async def _retime(
     binding = await find_binding(ctx, view_id) if view_id else None
     if binding is None:
         return None
-    view = details.view(ctx.frame(approval, target.now_ms), binding.index or 0, _LAST)
     shown = replace(target, approval=approval, index=binding.index or 0)
-    await update_view(ctx, clicked, shown, view)
+    await update_view(ctx, clicked, shown, await page_of(ctx, shown, _LAST))
     return None

@@ -31,7 +31,7 @@ from twokey.bot.cards.inquiries import ask_requester
 from twokey.bot.cards.listing import is_misleading
 from twokey.bot.cards.refs import when
 from twokey.bot.cards.sql_warnings import sql_warnings
-from twokey.bot.cards.states import taken_by
+from twokey.bot.cards.states import frozen, taken_by
 from twokey.bot.ids import PAGE, Action, Input, View
 from twokey.bot.inputs import checkboxes, input_block
 from twokey.bot.modals.form import State, input_state
@@ -54,16 +54,26 @@ def page_count(approval: Approval, index: int) -> int:
     return len(pages(approval, approval.items[index]))
 
 
-def view(frame: Frame, index: int, number: int, *, note: Plain | None = None) -> Block:
+def view(
+    frame: Frame,
+    index: int,
+    number: int,
+    *,
+    now: Item | None = None,
+    note: Plain | None = None,
+) -> Block:
     """Return one page of a call; past the expiry nothing can be approved here.
 
     Args:
         frame: of the modal.
         index: which item of the approval.
         number: the page, from 1; one beyond the last is the last.
+        now: the call as it is evaluated now. The pages themselves follow from the
+            record alone: which of them somebody has read is counted by it.
         note: a sentence on top.
     """
     item = frame.approval.items[index]
+    now = now or item
     every = pages(frame.approval, item)
     number = min(max(number, 1), len(every))
     is_last = number == len(every)
@@ -78,7 +88,8 @@ def view(frame: Frame, index: int, number: int, *, note: Plain | None = None) ->
     )
     blocks = [
         *([section(note)] if note else []),
-        *(heading(frame, item, with_call=False, is_full=True) if number == 1 else []),
+        *(heading(frame, now, with_call=False, is_full=True) if number == 1 else []),
+        *map(context, frozen([now])),
         *_odd(item),
         *_shown(frame, index, number, every[number - 1]),
         _foot(frame, item, number, len(every)),

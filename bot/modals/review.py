@@ -12,6 +12,7 @@ from pydantic import JsonValue
 from twokey.bot.blocks import box, context, modal, notice, rich_text, section
 from twokey.bot.cards.listing import call_title, one_line
 from twokey.bot.cards.queue import whole_call, whole_line
+from twokey.bot.cards.states import frozen
 from twokey.bot.ids import View
 from twokey.bot.modals import choose
 from twokey.bot.modals.choice import Choice
@@ -104,6 +105,7 @@ def view(items: Sequence[Item], review: Review, *, left_out: int) -> Block:
         [
             section(untrusted(fit(name, _NAME_CHARS))),
             section(intro),
+            *map(context, frozen(items, are_many=len(items) > 1)),
             *([context(missing)] if left_out else []),
             *choose.boxes(items, above=_whole, text=_box_text),
             *choose.rest(items),

@@ -1,0 +1,84 @@
+"""Forms that can approve a call say that it is frozen, and what it needs by now."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.bot.bot_stack import CHANNEL, POLICY, Stack
+from tests.bot.listeners.test_review_together import home, waiting
+from twokey.bot.ids import Action, View
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.protocol.wire import Verdict
+from twokey.gateway.store.freezes import FreezeScope, ScopeKind
+from twokey.sandbox.client import Person as Actor
+from twokey.sandbox.json_types import JsonObject
+
+REFUNDS = FreezeScope(kind=ScopeKind.TOOL, name="process_refund")
+ONE = "*Frozen*: it cannot be approved until the freeze ends."
+STRICTER = load_policy(
+    POLICY.replace("    tier: approve\n", "    tier: escalate\n"), "policy.yml"
+)
+
+
+async def frozen(stack: Stack) -> None:
+    await stack.reviews.freezes.freeze(REFUNDS, "T0/U0BEN", "wrong amounts")
+
+
+async def full_details(stack: Stack, call: Verdict) -> tuple[Actor, JsonObject]:
+    card = await stack.card(call)
+    ana = stack.actor("U0ANA")
+    await ana.click(CHANNEL, str(card["ts"]), Action.VIEW_ALL)
+    return ana, await ana.wait_for_view()
+
+
+def said(view: JsonObject) -> str:
+    return json.dumps(view["blocks"], ensure_ascii=False)
+
+
+async def test_full_details_say_that_the_call_is_frozen(stack: Stack) -> None:
+    async with stack.running():
+        call = await stack.refund()
+        _, before = await full_details(stack, call)
+
+        await frozen(stack)
+        _, page = await full_details(stack, call)
+
+        assert ONE not in said(before)
+        assert ONE in said(page)
+
+
+async def test_each_page_says_that_the_call_is_frozen(stack: Stack) -> None:
+    async with stack.running():
+        call = await stack.refund(note="a long note, " * 1_000)
+        await frozen(stack)
+        ana, first = await full_details(stack, call)
+
+        await ana.act_in_view(Action.PAGE_NEXT)
+        second = await ana.wait_for_view(lambda view: "Page 2 of" in said(view))
+
+        assert [ONE in said(page) for page in (first, second)] == [True, True]
+
+
+async def test_full_details_say_what_the_policy_asks_for_by_now(stack: Stack) -> None:
+    async with stack.running():
+        call = await stack.refund()
+        stack.policy = STRICTER
+
+        _, page = await full_details(stack, call)
+
+        assert "Two people have to approve" in said(page)
+
+
+@pytest.mark.slow
+async def test_a_form_for_many_calls_says_that_they_are_frozen(stack: Stack) -> None:
+    async with stack.running():
+        await waiting(stack, 3)
+        await frozen(stack)
+        ana = await home(stack, shows="Review 3 together")
+
+        await ana.act_in_home(Action.REVIEW)
+        form = await ana.wait_for_view(lambda view: view["callback_id"] == View.REVIEW)
+
+        assert "*Frozen*: 3 of these cannot be approved" in said(form)

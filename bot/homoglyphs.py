@@ -5,6 +5,11 @@ letters that pass for Latin ones, where no other letter in the text is of that a
 Ordinary text is left alone: accents, one alphabet a word, Latin beside Chinese,
 Japanese, Korean, Thai or Arabic, which no one takes for Latin, and the few Greek
 letters that stand for units.
+
+A text can also look like another one of the same letters, where an accent is a
+character of its own. Honest words come so from keyboards and file systems, so that is
+told of what people compare as a whole (addresses, paths, numbers), and of a word that
+stands there in both forms.
 """
 
 import re
@@ -45,6 +50,12 @@ _AS_LATIN = {
 }
 _UNITS = frozenset("ΔΩμπ")
 _WORD = re.compile(r"[\w-]+(?:\.[\w-]+)*")
+_TOKEN = re.compile(r"[^\s\"(),;<>\[\]{}]+")
+_AROUND = ".:!?…'*`\u2018\u2019\u201c\u201d\u00ab\u00bb"
+# An address, a host, a file, a path, a name with a number.
+_NAME = re.compile(r"[@._\\\d]|^[/~]|://")
+# To order accents takes the square of their number; nobody compares longer names.
+_LONGEST_TOKEN = 256
 
 
 def homoglyph_warnings(text: str) -> list[str]:
@@ -67,6 +78,29 @@ def homoglyph_warnings(text: str) -> list[str]:
         if word not in found:
             host = f" ({_punycode(word)})" if "." in word else ""
             found[word] = f"{word}{host} {why}"
+    return [*found.values(), *_unusual_forms(text)]
+
+
+def _unusual_forms(text: str) -> list[str]:
+    """Name what has the same letters in other code points than usual (not in NFC)."""
+    if text.isascii():
+        return []
+    tokens = {token.strip(_AROUND) for token in _TOKEN.findall(text)}
+    short = sorted(token for token in tokens if len(token) <= _LONGEST_TOKEN)
+    found: dict[str, str] = {}
+    for token in short:
+        if unicodedata.is_normalized("NFC", token):
+            continue
+        usual = unicodedata.normalize("NFC", token)
+        if usual in tokens:
+            found[usual] = (
+                f"{usual} stands here in two Unicode forms that look the same"
+            )
+        elif _NAME.search(token):
+            found[usual] = (
+                f"{token} is not in Unicode's usual form (NFC), so another text can "
+                "look the same"
+            )
     return [*found.values()]
 
 

@@ -264,9 +264,7 @@ def _warning(frame: Frame, item: Item) -> list[Block]:
             template("⚠️ *Hidden characters* are in this call, shown as ⟦U+…⟧.")
         )
     if mixed:
-        warnings.append(
-            template("⚠️ *Look-alike letters* of several alphabets are in it:")
-        )
+        warnings.append(template("⚠️ *Look-alike letters* are in it:"))
     if not warnings:
         return []
     most = 1 if frame.approval.is_batch else _MAX_MIXED

@@ -195,7 +195,7 @@ def _warnings(frame: Frame) -> list[Block]:
         ]
     if mixed:
         lines += [
-            template("⚠️ *Look-alike letters* of several alphabets are in"),
+            template("⚠️ *Look-alike letters* are in"),
             untrusted(fit(calls_named(mixed), _CALLS)),
         ]
     if without:

@@ -3,7 +3,7 @@
 import re
 import time
 import unicodedata
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given, settings
@@ -14,6 +14,7 @@ from twokey.bot.homoglyphs import homoglyph_warnings
 from twokey.bot.text import EMPTY, escape_mrkdwn, excerpt, fit, reveal
 from twokey.gateway.approvals.invisible_characters import DEFAULT_IGNORABLE, has_hidden
 
+Form = Literal["NFC", "NFD"]
 EVERY = [chr(point) for point in range(0x110000)]
 IGNORABLE = {
     chr(point) for first, last in DEFAULT_IGNORABLE for point in range(first, last + 1)
@@ -337,10 +338,56 @@ def test_ordinary_text_raises_no_warning(text: str) -> None:
     assert homoglyph_warnings(text) == []
 
 
+def _apart(text: str) -> str:
+    return unicodedata.normalize("NFD", text)
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["jos\u00e9@shop.example", "/home/jos\u00e9", "r\u00e9sum\u00e9.pdf", "\u00c9-42"],
+)
+def test_a_name_that_is_not_in_the_usual_form_is_named(word: str) -> None:
+    (found,) = homoglyph_warnings(f"to: {_apart(word)}, \u00e9t\u00e9")
+
+    assert found == (
+        f"{_apart(word)} is not in Unicode's usual form (NFC), so another text can "
+        "look the same"
+    )
+
+
+def test_a_word_in_two_forms_that_look_the_same_is_named_once() -> None:
+    word = "Jos\u00e9"
+
+    (found,) = homoglyph_warnings(f"from {word}\nto {_apart(word)}, {_apart(word)}.")
+
+    assert found == f"{word} stands here in two Unicode forms that look the same"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Nguy\u1ec5n V\u0103n \u00c1nh v\u00e0/ho\u1eb7c Tr\u1ea7n Th\u1ecb B\u00edch",
+        "\u0421\u0435\u0440\u0433\u0435\u0439, \u0451\u043b\u043a\u0430",
+        "\u30ac\u30b9\u4ee3 \u30d1\u30f3",
+        "\u05e9\u05c1\u05b8\u05dc\u05d5\u05b9\u05dd",
+        "\u0645\u064f\u062d\u064e\u0645\u0651\u064e\u062f",
+        "\ud55c\uad6d\uc5b4",
+    ],
+)
+@pytest.mark.parametrize("form", ["NFC", "NFD"])
+def test_honest_words_in_either_form_raise_no_warning(text: str, form: Form) -> None:
+    assert homoglyph_warnings(unicodedata.normalize(form, text)) == []
+
+
+def test_a_name_in_the_usual_form_raises_no_warning() -> None:
+    assert homoglyph_warnings("jos\u00e9@shop.example, r\u00e9sum\u00e9.pdf") == []
+
+
 @settings(deadline=None)  # the machine may be busy
 @given(HOSTILE)
 def test_looking_for_mixed_alphabets_never_crashes(text: str) -> None:
-    assert all(" and " in found for found in homoglyph_warnings(text))
+    for found in homoglyph_warnings(text):
+        assert any(why in found for why in (" and ", " stands here ", " is not in "))
 
 
 @pytest.mark.slow
@@ -355,6 +402,7 @@ def test_looking_for_mixed_alphabets_never_crashes(text: str) -> None:
         "\u1161" * 64_000,
         "e" + "\u0301" * 64_000,
         "\u202e" * 64_000,
+        ("a" + "\u0301\u0323" * 100 + " ") * 320,
     ],
 )
 def test_64_kib_made_to_be_slow_are_not(text: str) -> None:

@@ -16,6 +16,7 @@ from twokey.cli.store_access import use_store
 from twokey.gateway.approvals.decisions import Gesture
 from twokey.gateway.errors import SettingsError, TwokeyError
 from twokey.gateway.service.freezing import FreezeService
+from twokey.gateway.service.reviewer_freezes import unknown_name
 from twokey.gateway.store.freezes import Freeze, FreezeScope, ScopeKind
 
 T = TypeVar("T")
@@ -150,16 +151,7 @@ def _unknown(command: CommandContext, scope: FreezeScope) -> str:
     except TwokeyError:
         # Whatever is wrong with the policy, it is frozen.
         return ""
-    match scope.kind:
-        case ScopeKind.TOOL if not policy.names_tool(scope.name):
-            return "The policy does not name this tool; please check its name."
-        case ScopeKind.AGENT if scope.name not in {*policy.agents, *agents}:
-            return (
-                "Neither the settings nor the policy names this agent; please check "
-                "its name."
-            )
-        case _:
-            return ""
+    return unknown_name(policy, agents, scope)
 
 
 def _ask(ctx: typer.Context, ask: Callable[[FreezeService], Awaitable[T]]) -> T:

@@ -60,31 +60,13 @@ async def freeze(ctx: ListenerContext, command: Command, rest: str) -> UserText:
     )
     if not is_new:
         return label(f"{_named(scope)} is frozen already; nothing changed.")
-    return label(
-        f"{_named(scope)} is frozen: even approved calls do not start."
-        f"{_unknown(ctx, scope)} "
-        f"{ctx.config.command} unfreeze {_words(scope)} ends the freeze."
+    check = ctx.service.reviewer_freezes.unknown_name(scope, ctx.config.agents)
+    said = (
+        f"{_named(scope)} is frozen: even approved calls do not start.",
+        *([check] if check else []),
+        f"{ctx.config.command} unfreeze {_words(scope)} ends the freeze.",
     )
-
-
-def _unknown(ctx: ListenerContext, scope: FreezeScope) -> str:
-    """Return what to check where nothing here names what was frozen, or "".
-
-    There may be such a tool or agent all the same, in a process elsewhere.
-    """
-    freezes = ctx.service.reviewer_freezes
-    match scope.kind:
-        case ScopeKind.TOOL if not freezes.knows_tool(scope.name):
-            return " The policy does not name this tool; please check its name."
-        case ScopeKind.AGENT if not (
-            scope.name in ctx.config.agents or freezes.knows_agent(scope.name)
-        ):
-            return (
-                " Neither the settings nor the policy names this agent; please check "
-                "its name."
-            )
-        case _:
-            return ""
+    return label(" ".join(said))
 
 
 async def unfreeze(ctx: ListenerContext, command: Command, rest: str) -> UserText:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from twokey.gateway.approvals.decision_context import listed
 from twokey.gateway.approvals.decisions import Forbidden, Reviewer
@@ -28,6 +28,28 @@ _NOBODY_LIFTS = (
 )
 
 
+def unknown_name(policy: Policy, agents: Collection[str], scope: FreezeScope) -> str:
+    """Return what to check where nothing here names what was frozen, or "".
+
+    There may be such a tool or agent all the same, in a process elsewhere.
+
+    Args:
+        policy: that names tools and agents.
+        agents: that the settings name.
+        scope: what was frozen.
+    """
+    match scope.kind:
+        case ScopeKind.TOOL if not policy.names_tool(scope.name):
+            return "The policy does not name this tool; please check its name."
+        case ScopeKind.AGENT if scope.name not in {*policy.agents, *agents}:
+            return (
+                "Neither the settings nor the policy names this agent; please check "
+                "its name."
+            )
+        case _:
+            return ""
+
+
 class ReviewerFreezes(PolicyService):
     """What reviewers may stop: whatever they may review, by the policy in force now."""
 
@@ -42,13 +64,9 @@ class ReviewerFreezes(PolicyService):
         roles = (*self._may_freeze(scope).roles, *self._may_unfreeze(scope).roles)
         return frozenset(group for role in roles for group in role.usergroups)
 
-    def knows_tool(self, name: str) -> bool:
-        """Return whether the policy names this tool; others exist as well."""
-        return self._policy().names_tool(name)
-
-    def knows_agent(self, name: str) -> bool:
-        """Return whether the policy names this agent; others exist as well."""
-        return name in self._policy().agents
+    def unknown_name(self, scope: FreezeScope, agents: Collection[str]) -> str:
+        """Return what to check by the policy of now; see `unknown_name`."""
+        return unknown_name(self._policy(), agents, scope)
 
     def forbidden(self, scope: FreezeScope, reviewer: Reviewer) -> Forbidden | None:
         """Return why somebody may not stop this; None when they may."""

@@ -135,10 +135,20 @@ async def test_without_reviewers_the_machine_of_the_gateway_is_named(
 def test_tools_of_one_agent_are_known_too(store: Store) -> None:
     service = stops(store)
 
-    known = [name for name in ("post", "refund", "x") if service.knows_tool(name)]
+    names = ("post", "refund", "x")
+    unknown = [name for name in names if service.unknown_name(tool(name), ())]
 
-    assert known == ["post", "refund"]
-    assert [service.knows_agent(name) for name in ("billing", "x")] == [True, False]
+    assert unknown == ["x"]
+
+
+def test_an_agent_is_known_by_the_policy_or_by_the_settings(store: Store) -> None:
+    service = stops(store)
+
+    def is_unknown(name: str) -> bool:
+        scope = FreezeScope(kind=ScopeKind.AGENT, name=name)
+        return bool(service.unknown_name(scope, ("support",)))
+
+    assert [*map(is_unknown, ("billing", "support", "x"))] == [False, False, True]
 
 
 async def test_who_stands_in_stops_for_a_member_only_and_the_log_says_for_whom(

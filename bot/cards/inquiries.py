@@ -9,7 +9,7 @@ from __future__ import annotations
 from twokey.bot.blocks import Message, box, context, rich_text, section
 from twokey.bot.cards.fallbacks import card_fallback
 from twokey.bot.cards.frame import Frame
-from twokey.bot.cards.refs import utc, when
+from twokey.bot.cards.refs import when, with_author
 from twokey.bot.ids import Action
 from twokey.bot.objects import Block
 from twokey.bot.text import excerpt, fit
@@ -112,16 +112,11 @@ def inquiry_parts(approval: Approval, index: int) -> list[tuple[str, list[str]]]
     return [
         (
             "The requester replied" if one.is_reply else "Asked the requester",
-            [_whole(one)],
+            [with_author(one)],
         )
         for one in approval.inquiries
         if one.is_about(index)
     ]
-
-
-def _whole(one: Inquiry) -> str:
-    at = f"{utc(one.at_ms):%Y-%m-%d %H:%M} UTC"
-    return f"{one.by.name or one.by.user}, {at}\n{one.text}"
 
 
 def _name(one: Inquiry) -> Plain:

@@ -23,9 +23,11 @@ from twokey.bot.text_types import (
     untrusted,
     user,
 )
+from twokey.gateway.approvals.inquiry import Inquiry
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.approvals.short_id import short_id
 from twokey.gateway.protocol.digest import short
+from twokey.gateway.protocol.questions import Answered
 from twokey.gateway.protocol.records import Person
 
 _LAST_MS = 99_999_999_999_000  # Slack writes a moment in at most eleven digits
@@ -54,6 +56,12 @@ def utc(at_ms: int) -> datetime:
     # at year 9999 and raises beyond it.
     seconds = min(max(at_ms, 0), _LAST_MS) // 1000
     return datetime.fromtimestamp(seconds, UTC)
+
+
+def with_author(one: Answered | Inquiry) -> str:
+    """Return what a person wrote, whole, below their name and the time; untrusted."""
+    at = f"{utc(one.at_ms):%Y-%m-%d %H:%M} UTC"
+    return f"{one.by.name or one.by.user}, {at}\n{one.text}"
 
 
 def short_ref(approval_id: str) -> Ref:

@@ -11,13 +11,13 @@ from twokey.bot.cards.chunks import chunks
 from twokey.bot.cards.diff import diff, state_text, state_title
 from twokey.bot.cards.inquiries import inquiry_parts
 from twokey.bot.cards.listing import boxes
-from twokey.bot.cards.refs import utc
+from twokey.bot.cards.refs import with_author
 from twokey.bot.cards.states import TRIAGE_TITLE
 from twokey.bot.modals.heading import REASONS
 from twokey.bot.text import reveal
 from twokey.gateway.approvals.evidence import original_text
 from twokey.gateway.approvals.record import Approval, Item
-from twokey.gateway.protocol.questions import Answered, indented
+from twokey.gateway.protocol.questions import indented
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.verbs import Verb
 
@@ -87,7 +87,7 @@ def _parts(approval: Approval, item: Item) -> list[Part]:
         (late[0], [late[1]]),
         ("Agent says of the call (unverified)", [item.agent_description]),
         ("Agent says (unverified)", [approval.says]),
-        *[("Answered before", [_answered(one)]) for one in approval.answered],
+        *[("Answered before", [with_author(one)]) for one in approval.answered],
         # Last: one that comes while somebody reads moves no page that they have read.
         *inquiry_parts(approval, item.index),
     ]
@@ -104,11 +104,6 @@ def _parts_of_question(approval: Approval, item: Item) -> list[Part]:
             ("Agent says (unverified)", [approval.says]),
         ]
     )
-
-
-def _answered(one: Answered) -> str:
-    at = f"{utc(one.at_ms):%Y-%m-%d %H:%M} UTC"
-    return f"{one.by.name or one.by.user}, {at}\n{one.text}"
 
 
 def _asked(item: Item) -> str:

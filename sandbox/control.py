@@ -175,6 +175,13 @@ class Control:
         """Bring an archived channel back."""
         self.slack.workspace.set_archived(channel, archived=False)
 
+    def share(self, channel: str, new_id: str) -> None:
+        """Give a private channel another id, as Slack does when it is shared outside.
+
+        Slack knows the old one no more.
+        """
+        self.slack.workspace.set_channel_id(channel, new_id)
+
     def scopes(self, scopes: Sequence[str]) -> None:
         """Replace the scopes that were granted to the bot."""
         self.slack.workspace.bot_scopes = tuple(scopes)

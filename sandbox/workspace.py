@@ -240,6 +240,16 @@ class Workspace:
         """Archive a channel, or bring it back."""
         self.put_channel(replace(self.channel(channel_id), is_archived=archived))
 
+    def set_channel_id(self, channel_id: str, new_id: str) -> None:
+        """Give a channel another id; its messages keep their ts."""
+        channel = self.channel(channel_id)
+        del self.channels[channel_id]
+        held = self.messages.pop(channel_id, {})
+        self.messages[new_id] = {
+            ts: replace(message, channel=new_id) for ts, message in held.items()
+        }
+        self.put_channel(replace(channel, id=new_id))
+
     def join(self, channel_id: str, user_id: str) -> None:
         """Add a person or the bot to a channel."""
         channel = self.channel(channel_id)

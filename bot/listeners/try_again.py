@@ -9,7 +9,8 @@ from twokey.bot.ids import Action, Sealed, verify_outage
 from twokey.bot.interactions import Clicked
 from twokey.bot.listener_context import ListenerContext, UserFacingError, UserText
 from twokey.bot.listeners.router import Router
-from twokey.bot.listeners.verify_click import is_usable_copy, read_seal
+from twokey.bot.listeners.usable_copy import is_usable_copy
+from twokey.bot.listeners.verify_click import read_seal
 from twokey.bot.text_types import label, template
 from twokey.gateway.store.freezes import FreezeScope, ScopeKind
 from twokey.gateway.store.stalled import RunState, StalledRun

@@ -16,7 +16,7 @@ from twokey.bot.listener_context import (
     UserText,
 )
 from twokey.bot.listeners.ended_cards import redraw_ended
-from twokey.bot.payload import BlockAction
+from twokey.bot.listeners.usable_copy import is_usable_copy
 from twokey.bot.text_types import label, template
 from twokey.gateway.approvals import quorum
 from twokey.gateway.approvals.collected import is_collected
@@ -38,7 +38,6 @@ from twokey.gateway.approvals.timing import is_late
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.verbs import Verb
 from twokey.gateway.store.atomic_write import Loaded
-from twokey.gateway.store.card_seals import CardCopy
 from twokey.gateway.store.cards import ViewBinding
 from twokey.gateway.store.keys import Keys
 
@@ -154,55 +153,6 @@ async def verify_place(ctx: ListenerContext, clicked: Clicked, target: Target) -
     if not await is_usable_copy(ctx, action, target.keys, approval.id):
         logger.warning("click.refused why=other_copy approval=%s", approval.id)
         raise UserFacingError(template(_OTHER_COPY))
-
-
-async def is_usable_copy(
-    ctx: ListenerContext, action: BlockAction, keys: Keys, shown: str
-) -> bool:
-    """Return whether a click was on a usable message about a record or an outage."""
-    here = (action.channel, action.message_ts)
-    if not all(here):
-        return False
-    # A copy that nobody registered (the answer to its posting was lost) becomes the
-    # usable one when there is none; `posted` never replaces a registered one.
-    store = ctx.service.store
-    place = await store.cards.place(keys, shown)
-    copies = place.copies if place else await store.copies.of_card(keys, shown)
-    copy = copies.get(action.user)
-    if copy is not None and copy.channel == action.channel:
-        # Never registered as the card: a card that was lost is posted in its channel
-        # again, which this would prevent.
-        is_card = place is not None and (place.channel, place.ts) == here
-        return is_card or await _is_own_copy(ctx, action, keys, shown, copy)
-    if place is None:
-        place = await store.cards.posted(
-            keys, shown, channel=action.channel, ts=action.message_ts
-        )
-    # Compared with what the store holds after `posted`, never with what we wrote:
-    # another click may have registered its copy first.
-    return (place.channel, place.ts) == here
-
-
-async def _is_own_copy(
-    ctx: ListenerContext,
-    action: BlockAction,
-    keys: Keys,
-    shown: str,
-    copy: CardCopy,
-) -> bool:
-    """Return whether a click in somebody's direct message was on their usable copy."""
-    if copy.refused:
-        return False
-    if not copy.ts:
-        # A copy was on its way there and nobody registered one: the answer to its
-        # posting was lost. The first of them becomes the usable one, as of cards.
-        store = ctx.service.store
-        copy = await store.copies.posted(
-            keys, shown, action.user, channel=action.channel, ts=action.message_ts
-        )
-        # It may show an older state, and no event may be left that has it drawn again.
-        await store.cards.mark_outdated(keys, ctx.config.tenant, shown)
-    return (copy.channel, copy.ts) == (action.channel, action.message_ts)
 
 
 async def find_binding(ctx: ListenerContext, view_id: str) -> ViewBinding | None:

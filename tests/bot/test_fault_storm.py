@@ -20,7 +20,7 @@ from tests.bot.test_publisher import nothing_is_left
 from tests.conftest import eventually
 from twokey.bot.ids import Action
 from twokey.bot.limits import HISTORY, OPEN_DM, POST, UPDATE
-from twokey.bot.listeners.verify_click import is_usable_copy
+from twokey.bot.listeners.usable_copy import is_usable_copy
 from twokey.bot.payload import BlockAction
 from twokey.bot.web import RateLimited, Slack, SlackNoResponse
 from twokey.gateway.config import SlackMode

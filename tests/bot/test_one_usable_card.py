@@ -14,8 +14,8 @@ from tests.bot.test_publisher import POST, nothing_is_left
 from tests.conftest import eventually
 from tests.service.harness import ANA
 from twokey.bot.delivery.card_publisher import CardPublisher
-from twokey.bot.ids import Action
-from twokey.bot.listeners.verify_click import is_usable_copy
+from twokey.bot.ids import Action, Input
+from twokey.bot.listeners.usable_copy import is_usable_copy
 from twokey.bot.payload import BlockAction
 from twokey.bot.web import Slack
 from twokey.gateway.approvals.decisions import Approve
@@ -171,3 +171,34 @@ async def test_a_click_that_names_no_message_registers_none(stack: Stack) -> Non
     assert not await is_usable_copy(ctx, nowhere, stack.keys, "run.1")
 
     assert await stack.store.cards.place(stack.keys, "run.1") is None
+
+
+async def test_a_card_works_in_a_channel_that_has_another_id_now(stack: Stack) -> None:
+    async with stack.running():
+        verdict = await stack.refund()
+        card = await stack.card(verdict)
+        await nothing_is_left(stack)
+        stack.sandbox.control.share(CHANNEL, "C0SHARED")
+
+        await stack.actor("U0ANA").click("C0SHARED", str(card["ts"]), Action.APPROVE)
+
+        assert (await stack.approval(verdict)).items[0].state is ItemState.AUTHORIZED
+        await stack.card(verdict, says("Waiting to run"), channel="C0SHARED")
+        await nothing_is_left(stack)
+        assert len(await stack.cards(verdict, "C0SHARED")) == 1
+
+
+async def test_a_form_of_a_card_works_after_its_channel_got_another_id(
+    stack: Stack,
+) -> None:
+    async with stack.running():
+        verdict = await stack.refund()
+        card = await stack.card(verdict)
+        ana = stack.actor("U0ANA")
+        await ana.click(CHANNEL, str(card["ts"]), Action.REJECT)
+        await ana.wait_for_view()
+        stack.sandbox.control.share(CHANNEL, "C0SHARED")
+
+        assert await ana.submit({Input.REASON: "no"}) == {}
+
+        assert (await stack.approval(verdict)).items[0].state is ItemState.REJECTED

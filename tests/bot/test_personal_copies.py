@@ -23,7 +23,7 @@ from tests.bot.test_notified import PLAIN, RAISING, WINDOWS, ana
 from tests.bot.test_publisher import nothing_is_left
 from tests.conftest import eventually
 from twokey.bot.ids import Action
-from twokey.bot.listeners.verify_click import is_usable_copy
+from twokey.bot.listeners.usable_copy import is_usable_copy
 from twokey.bot.payload import BlockAction
 from twokey.gateway.approvals.decisions import Approve, Edit, Reviewer
 from twokey.gateway.approvals.record import Item

@@ -10,7 +10,7 @@ ASKING = "tests/bot/cards/test_asking.py"
 REACH_TABLE = (
     Mutant(
         "a copy whose posting got no answer is no second usable one",
-        "bot/listeners/verify_click.py",
+        "bot/listeners/usable_copy.py",
         "return (copy.channel, copy.ts) == (action.channel, action.message_ts)",
         "return True",
         COPIES,
@@ -38,7 +38,7 @@ REACH_TABLE = (
     ),
     Mutant(
         "a click on a copy never makes it the card",
-        "bot/listeners/verify_click.py",
+        "bot/listeners/usable_copy.py",
         "if copy is not None and copy.channel == action.channel:",
         "if place is not None and copy is not None and copy.channel == action.channel:",
         COPIES,
@@ -66,7 +66,7 @@ REACH_TABLE = (
     ),
     Mutant(
         "a copy that cannot change any more takes no click",
-        "bot/listeners/verify_click.py",
+        "bot/listeners/usable_copy.py",
         "    if copy.refused:\n        return False\n",
         "",
         COPIES,

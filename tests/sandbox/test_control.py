@@ -167,3 +167,15 @@ def test_only_so_many_triggers_and_urls_are_remembered() -> None:
         triggers.check(first[0])
     with pytest.raises(ApiError, match="expired_url"):
         urls.use(first[1])
+
+
+async def test_a_channel_that_is_shared_outside_has_another_id(
+    sandbox: Sandbox, client: Any
+) -> None:
+    ts = (await client.chat_postMessage(channel=APPROVALS, text="t"))["ts"]
+    await control(sandbox, do="share", channel=APPROVALS, new_id="C0SHARED")
+
+    gone = client.chat_update(channel=APPROVALS, ts=ts, text="u")
+
+    assert await error(gone) == "channel_not_found"
+    assert (await client.chat_update(channel="C0SHARED", ts=ts, text="u"))["ok"]

@@ -373,7 +373,14 @@ class ListenerContext:
         if click.action.is_home:
             trigger = click.action.trigger_id
             await self.slack.call("views.open", trigger_id=trigger, view=view)
-        else:
+            return
+        # On top, so that a form below keeps what is filled in, and its button can be
+        # clicked again.
+        try:
+            trigger = click.action.trigger_id
+            await self.slack.call("views.push", trigger_id=trigger, view=view)
+        except SlackError:
+            # Three on top of each other, or a trigger that is spent or too old.
             view_id = click.action.view_id
             await self.slack.call("views.update", view_id=view_id, view=view)
 

@@ -27,14 +27,18 @@ from twokey.bot.listeners.person_queue import waits_for
 from twokey.bot.listeners.router import AckBody, Router
 from twokey.bot.listeners.seeded_defect import answered
 from twokey.bot.listeners.verify_click import find_binding
-from twokey.bot.listeners.views import NOT_BOUND, open_modal, rejected_inputs
+from twokey.bot.listeners.views import (
+    NOT_BOUND,
+    open_modal,
+    rejected_inputs,
+    show_when_taken,
+)
 from twokey.bot.listeners.waiting import read_each
 from twokey.bot.modals import choose, reject, review
 from twokey.bot.modals.call_form import SubmittedText
 from twokey.bot.modals.review import Came, Result, Review, SeenCall
 from twokey.bot.objects import Block
 from twokey.bot.text_types import Label, Template, label, template
-from twokey.bot.web import SlackError
 from twokey.gateway.approvals.decisions import (
     Approve,
     Click,
@@ -155,7 +159,7 @@ async def _fill(
     except StoreUnavailable as error:
         logger.warning("review.not_read user=%s why=%s", user, error)
         page = notice(label("Not done"), _NOT_READ)
-    await _replace(ctx, view_id, page)
+    await show_when_taken(ctx, view_id, page)
 
 
 async def _form(
@@ -257,7 +261,7 @@ async def _record(
     if work.is_answered:
         # Slack could take this before the answer, which would then be shown for good.
         await asyncio.sleep(_SETTLED_S)
-        await _replace(ctx, submitted.view.view_id, review.results(work.found))
+        await show_when_taken(ctx, submitted.view.view_id, review.results(work.found))
     await show(ctx, submitted.view.user)
 
 
@@ -275,14 +279,6 @@ async def _decide_each(
         what = _what(items.get(number))
         call = _Call(number, kept.calls[number], what, decision)
         work.found.append(await _decided(ctx, call, gesture))
-
-
-async def _replace(ctx: ListenerContext, view_id: str, page: Block) -> None:
-    """Show a page in a modal; one that was closed meanwhile is left alone."""
-    try:
-        await ctx.slack.call("views.update", view_id=view_id, view=page)
-    except SlackError as error:
-        logger.warning("review.not_shown view=%s why=%s", view_id, error)
 
 
 async def _decided(ctx: ListenerContext, call: _Call, gesture: _Gesture) -> Result:

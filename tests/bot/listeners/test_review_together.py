@@ -12,7 +12,7 @@ import pytest
 from tests.bot.bot_stack import POLICY, Stack
 from tests.streams import audit_entries
 from twokey.bot.ids import Action, Input, View
-from twokey.bot.listeners import review
+from twokey.bot.listeners import review, views
 from twokey.gateway.approvals.decisions import AccountKind, Approve, Click, Reviewer
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.policy.load import load_policy
@@ -103,6 +103,21 @@ def without(*numbers: int) -> dict[str, object]:
 
 async def states(stack: Stack, verdicts: list[Verdict]) -> list[ItemState]:
     return [(await stack.approval(one)).items[0].state for one in verdicts]
+
+
+@pytest.mark.parametrize("fault", ["rate_limit", "http_500", "no_json"])
+async def test_a_form_that_slack_does_not_take_at_once_is_shown_without_another_click(
+    stack: Stack, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(views, "_RETRY_S", 0.01)
+    async with stack.running():
+        await waiting(stack, 2)
+        stack.sandbox.faults.plan(fault, "views.update", calls=2)
+
+        ana = await reviewing(stack, count=2)
+        await confirmed(ana, {})
+
+        assert "*2 approved*" in await results(ana)
 
 
 async def test_20_threads_with_one_call_each_are_reviewed_in_one_modal(

@@ -163,6 +163,26 @@ async def test_a_page_that_does_not_turn_is_told_in_the_window(stack: Stack) -> 
         await ana.act_in_view(Action.PAGE_NEXT)
 
         await ana.wait_for_view(says("did not show the page"))
+        await ana.close_view()
+        await ana.act_in_view(Action.PAGE_NEXT)
+        await ana.wait_for_view(says("Page 2 of"))
+
+
+@pytest.mark.slow
+async def test_a_page_that_slack_takes_no_more_of_is_told_in_the_window(
+    stack: Stack,
+) -> None:
+    async with stack.running():
+        verdict = await stack.refund(note=LONG)
+        card = await stack.card(verdict)
+        ana = stack.actor("U0ANA")
+        await ana.click(CHANNEL, str(card["ts"]), Action.VIEW_ALL)
+        await ana.wait_for_view()
+        stack.sandbox.faults.plan("rate_limit", "views.update", calls=9, seconds=7)
+
+        await ana.act_in_view(Action.PAGE_NEXT)
+
+        await ana.wait_for_view(says("please click again in 7 seconds"))
 
 
 async def test_a_window_that_was_overtaken_says_what_became_of_it(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator, Iterable
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -31,7 +31,7 @@ from twokey.gateway.protocol.http_problems import (
     MALFORMED,
     NOT_FOUND,
 )
-from twokey.gateway.protocol.records import RunRef
+from twokey.gateway.protocol.records import Record, RunRef
 from twokey.gateway.protocol.remote_runs import (
     AnswersQuestion,
     RunFacts,
@@ -61,6 +61,12 @@ BY_PATH = {operation.path: operation for operation in ALL_OPERATIONS}
 
 _MANY = 1000
 """At how many places a body does not fit, at most, for one of them to be named."""
+
+MAX_NAME = 2000
+"""How many characters a name may have, such as of a thread: names are kept."""
+
+MAX_CALLS = 1000
+"""How many calls a turn may have: all of them are evaluated at one go."""
 
 REPLAYED = {
     *("finish", "release", "ended", "supersede", "settle"),
@@ -159,8 +165,9 @@ async def check(key: ApiKey, tenant: Tenant, question: object) -> None:
     """Refuse a question about another's calls.
 
     Raises:
-        Refusal: when the key does not speak for them.
+        Refusal: when the key does not speak for them, or it is too large to answer.
     """
+    _check_size(question)
     check_agents(key, _agents(question))
     for tool in _tools(question):
         if not key.may_use(tool):
@@ -171,6 +178,32 @@ async def check(key: ApiKey, tenant: Tenant, question: object) -> None:
     # told apart.
     if not await _is_known(key, tenant, question):
         raise Refusal(NOT_FOUND, "There is no such call for this key.")
+
+
+def _check_size(question: object) -> None:
+    """Refuse a question that would hold up the others.
+
+    Raises:
+        Refusal: when it has too many calls, or too long a name.
+    """
+    if isinstance(question, Turn) and len(question.calls) > MAX_CALLS:
+        raise Refusal(MALFORMED, f"A turn may have {MAX_CALLS} calls.")
+    if isinstance(question, Record) and any(
+        len(one) > MAX_NAME for one in _names(question)
+    ):
+        raise Refusal(MALFORMED, f"A name may have {MAX_NAME} characters.")
+
+
+def _names(record: Record) -> Iterator[str]:
+    """Yield the texts of a question and of the turn or run that it is about.
+
+    Not those of calls: a call with a long name is denied, and the others are not.
+    """
+    for field, value in record:
+        if isinstance(value, str) and field != "says":
+            yield value
+        elif isinstance(value, RunRef | TurnRef):
+            yield from _names(value)
 
 
 async def _is_known(key: ApiKey, tenant: Tenant, question: object) -> bool:

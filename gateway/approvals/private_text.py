@@ -32,6 +32,10 @@ milliseconds are none."""
 # A mark, names and a dot; what reads as an address is hidden, valid or not.
 _EMAIL = re.compile(r"[^\s@<>()\[\]\"',;:]{1,64}@[^\s@<>()\[\]\"',;:]{1,255}")
 
+_MOST_LOOKS = 2_000_000
+"""How many characters times values are compared at most, some hundredths of a second:
+an agent chooses both, and everybody else waits meanwhile."""
+
 _NETWORKS = range(2, 7)
 _SHORTEST = 4
 """Shorter values than these are in many words that have nothing to do with them."""
@@ -52,13 +56,16 @@ def without_private(
     Args:
         text: of an agent or a tool.
         kinds: what is hidden by its form.
-        values: what is hidden wherever it stands, in any case of its letters.
+        values: what is hidden wherever it stands, in any case of its letters. Where
+            these are very many for a long text, all of it is hidden.
     """
     if not text:
         return text
     # The longest first: one may be a part of another. All at once: none is looked for
     # in what stands for another.
     if found := sorted(values, key=len, reverse=True):
+        if len(text) * len(found) > _MOST_LOOKS:
+            return HIDDEN
         pattern = "|".join(map(re.escape, found))
         text = re.sub(pattern, HIDDEN, text, flags=re.IGNORECASE)
     if PrivateData.CARD_NUMBERS in kinds:
@@ -77,16 +84,7 @@ def _without_card(found: re.Match[str]) -> str:
     while at < len(digits):
         # Other numbers may stand beside it, such as when the card ends: only where a
         # group begins and ends, so that no part of a longer number is taken for one.
-        size = next(
-            (
-                size
-                for size in _CARD_LENGTHS
-                if _is_card(digits[at : at + size], size)
-                and _is_edge(places, at)
-                and _is_edge(places, at + size)
-            ),
-            0,
-        )
+        size = _card_size(places, digits, at) if _is_edge(places, at) else 0
         if size:
             shown += text[done : places[at]] + "(card number hidden)"
             done = places[at + size - 1] + 1
@@ -94,15 +92,26 @@ def _without_card(found: re.Match[str]) -> str:
     return shown + text[done:]
 
 
+def _card_size(places: list[int], digits: list[int], at: int) -> int:
+    """Return how many digits the card has that begins here; 0 for none."""
+    # The edge first: to add up the digits costs more.
+    for size in _CARD_LENGTHS:
+        end = at + size
+        is_group = end <= len(places) and _is_edge(places, end)
+        if is_group and _is_card(digits[at:end]):
+            return size
+    return 0
+
+
 def _is_edge(places: list[int], at: int) -> bool:
     """Return whether something stands between a digit and the one before it."""
-    return at in {0, len(places)} or places[at] - places[at - 1] > 1
+    return at in (0, len(places)) or places[at] - places[at - 1] > 1
 
 
-def _is_card(digits: list[int], size: int) -> bool:
+def _is_card(digits: list[int]) -> bool:
     """Return whether these can be the digits of a payment card."""
     # Payment networks begin with 2 to 6; the last digit checks the others (Luhn).
-    if len(digits) != size or digits[0] not in _NETWORKS:
+    if digits[0] not in _NETWORKS:
         return False
     doubled = (sum(divmod(2 * one, 10)) for one in digits[-2::-2])
     return (sum(digits[::-2]) + sum(doubled)) % 10 == 0

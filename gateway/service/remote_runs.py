@@ -29,6 +29,10 @@ LOOK_S = 15.0
 """After how long without an event the records are read all the same: what ends a wait
 need not be announced, as when a store was restored."""
 
+_LONGEST = 200
+"""How many characters what names a person or a place in Slack may have: it is read, and
+kept, with each call of the thread."""
+
 MayBe = Callable[[str], bool]
 """Returns whether who asks speaks for an agent."""
 
@@ -55,8 +59,8 @@ class RemoteRunService(TenantService):
         """Keep who asked for a run and where; nobody known before is forgotten.
 
         Raises:
-            NotAllowed: when a place in Slack is given by half, or who asked has no id
-                of a Slack user.
+            NotAllowed: when a place in Slack is given by half, who asked has no id of
+                a Slack user, or a name is too long.
             TooManySpeakers: when nobody could say later who asked.
         """
         if bool(facts.channel) is not bool(facts.thread_ts):
@@ -65,6 +69,13 @@ class RemoteRunService(TenantService):
             return
         if facts.requester is not None and not facts.requester.has_slack_id:
             raise NotAllowed(f"'requester' is {facts.requester.user!r}. {NO_SLACK_ID}")
+        asker = facts.requester
+        names = (asker.team, asker.user, asker.name) if asker is not None else ()
+        if any(len(it) > _LONGEST for it in (*names, facts.channel, facts.thread_ts)):
+            raise NotAllowed(
+                f"Ids and names of a person and a place have {_LONGEST} characters at "
+                "most."
+            )
         origin = Origin(channel=facts.channel, thread_ts=facts.thread_ts)
 
         def asked(before: ThreadFacts) -> ThreadFacts:

@@ -24,7 +24,14 @@ from twokey.gateway.protocol.remote_runs import (
     RunQuestion,
     Withdrawal,
 )
-from twokey.gateway.protocol.wire import ProposedCall, Turn, TurnRef, Verdict
+from twokey.gateway.protocol.wire import (
+    ClaimRequest,
+    ProposedCall,
+    Turn,
+    TurnRef,
+    Verdict,
+    VerdictKind,
+)
 
 REF = TurnRef(agent="support", thread="t1", message_id="m1")
 RUN = REF.run_ref
@@ -243,3 +250,51 @@ async def test_nobody_who_asked_is_forgotten(stack: ApiStack) -> None:
 
     assert approval.requester == ben
     assert sorted(one.user for one in approval.principals) == ["U0BEN", "U0DAN"]
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        RunFacts(run=RUN, requester=DAN.with_(name="n" * 201)),
+        RunFacts(run=RUN, requester=DAN.with_(team="T" * 201)),
+        RunFacts(run=RUN, requester=DAN.with_(user="U" * 201)),
+        RunFacts(run=RUN, channel="C" * 201, thread_ts="1.2"),
+        RunFacts(run=RUN, channel="C0", thread_ts="1" * 201),
+    ],
+)
+async def test_who_asked_is_named_in_few_words(
+    stack: ApiStack, facts: RunFacts
+) -> None:
+    """What is remembered of a thread is read and kept with each of its calls."""
+    async with program(stack) as mine:
+        with pytest.raises(NotAllowed, match="200 characters at most"):
+            await mine.connection.ask(http_api.REMEMBER, facts)
+        (verdict,) = await mine.submit(turn())
+        approval = await mine.harness.approval(verdict.item_id)
+
+    assert approval.requester is None
+
+
+async def test_names_and_turns_are_bounded(stack: ApiStack) -> None:
+    long = "n" * 2001
+    claim = ClaimRequest(
+        item_id=NEVER.item_id, ref=REF, tool="x", tool_call_id="c0", owner="me"
+    )
+    async with program(stack) as mine:
+        ask = mine.connection.ask
+        for ref in (
+            REF.with_(thread=long),
+            REF.with_(ns=long),
+            REF.with_(nested_in=RUN.with_(thread=long)),
+        ):
+            with pytest.raises(NotAllowed, match="2000 characters"):
+                await ask(http_api.SUBMIT, turn(ref))
+        with pytest.raises(NotAllowed, match="2000 characters"):
+            await ask(http_api.SUPERSEDE, REF.with_(message_id=long))
+        with pytest.raises(NotAllowed, match="2000 characters"):
+            await ask(http_api.CLAIM, claim.with_(owner=long))
+        with pytest.raises(NotAllowed, match="1000 calls"):
+            await ask(http_api.SUBMIT, turn(calls=1001))
+        verdicts = await ask(http_api.SUBMIT, turn().with_(says="s" * 3000))
+
+    assert [verdict.kind for verdict in verdicts] == [VerdictKind.HOLD]

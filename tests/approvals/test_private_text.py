@@ -73,6 +73,13 @@ def test_values_that_cards_hide_are_hidden_in_words_as_well() -> None:
     )
 
 
+def test_of_very_many_values_nothing_of_a_long_text_is_shown() -> None:
+    values = frozenset(f"aaaa{number}" for number in range(6000))
+
+    assert without_private("a" * 400, ALL, values) == HIDDEN
+    assert without_private("aaaa7, aaaaa", ALL, values) == f"{HIDDEN}, aaaaa"
+
+
 @given(st.text(max_size=300), st.frozensets(st.text(min_size=4), max_size=5))
 def test_no_text_makes_it_fail_and_hidden_values_are_gone(
     text: str, values: frozenset[str]

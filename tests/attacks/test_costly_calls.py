@@ -8,11 +8,14 @@ from contextlib import contextmanager
 
 import pytest
 
+from tests.service.harness import ServiceHarness
 from twokey.gateway.policy.evaluate import evaluate
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.policy.schemas import unusable
 from twokey.gateway.protocol.edits import argument_errors
 from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.protocol.wire import ProposedCall, Turn, TurnRef
+from twokey.gateway.store.store import Store
 
 SHORT_S = 2.0
 """Far more than any of it takes, far less than it takes without its limit."""
@@ -28,6 +31,13 @@ tools:
       - to: approve
         when: args.to.exists(x, x.matches(r'^\w{200}$'))
         because: a long word
+"""
+
+WORDS = """
+version: 1
+defaults: {channel: C0APPROVALS, reviewers: [U0ANA]}
+tools:
+  mail: {tier: approve, redact: [args.bcc]}
 """
 
 
@@ -120,3 +130,18 @@ def test_a_pattern_in_a_rule_is_matched_with_many_texts_at_once() -> None:
         assert evaluated(*["b"] * 400) == "auto"
     assert evaluated("é" * 200) == "approve"
     assert evaluated(7) == "escalate"
+
+
+@pytest.mark.parametrize("says", ["4111 " * 700_000, "a" * 3_500_000])
+async def test_long_words_beside_a_call_hold_up_nobody(store: Store, says: str) -> None:
+    """Private data is looked for in what agents write, and they choose how long."""
+    policy = load_policy(WORDS, "policy.yml")
+    hidden: JsonObject = {"to": [], "bcc": [f"aaaa{n}" for n in range(5000)]}
+    call = ProposedCall(tool="mail", args=hidden, tool_call_id="c0")
+    ref = TurnRef(agent="support", thread="t1", message_id="m1")
+    harness = ServiceHarness(store, policy)
+
+    with soon():
+        [verdict] = await harness.agents.submit(Turn(ref=ref, calls=(call,), says=says))
+
+    assert verdict.item_id

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.service.harness import ANA, ServiceHarness, claim_of
 from twokey.gateway.approvals.decisions import Approve
+from twokey.gateway.approvals.evidence import HIDDEN
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.protocol.records import Result
 from twokey.gateway.protocol.wire import CallHint, Claimed, ProposedCall, Turn, TurnRef
+from twokey.gateway.service.hidden_words import MAX_WORDS
 from twokey.gateway.store.store import Store
 
 CARD = "4111 1111 1111 1111"
+MANY = "x" * MAX_WORDS
 POLICY = """
 version: 1
 privacy: {hide: [card_numbers, email_addresses]}
@@ -55,3 +60,45 @@ async def test_neither_the_agents_nor_the_tools_words_keep_it(
     assert ended == result.with_(
         summary="Charged (card number hidden) by •••••• (hidden by policy)"
     )
+
+
+@pytest.mark.parametrize(
+    ("says", "kept"),
+    [
+        (MANY, MANY),
+        (f"{MANY}xyz", f"{MANY}… (3 more characters)"),
+        # Nothing is left of what the cut goes through.
+        (f"{MANY[5:]} {CARD} x", f"{MANY[5:]} (car… (17 more characters)"),
+        (f"{MANY[30:]} tok_4711 {MANY}", f"{MANY[30:]} {HIDDEN} xxx"),
+        (MANY[:-4] + "secret" * 3000, f"{MANY[:-4]}secr… (17996 more characters)"),
+    ],
+)
+async def test_of_very_long_words_the_beginning_is_kept(
+    store: Store, says: str, kept: str
+) -> None:
+    harness = ServiceHarness(store, load_policy(POLICY, "policy.yml"))
+    ref = TurnRef(agent="support", thread="t1", message_id="m1")
+    charge = ProposedCall(tool="charge", args={"token": "tok_4711"}, tool_call_id="c0")
+
+    [verdict] = await harness.agents.submit(Turn(ref=ref, calls=(charge,), says=says))
+
+    opened = await harness.approval(verdict.item_id)
+    assert opened.says.startswith(kept)
+    assert len(opened.says) < MAX_WORDS + 40
+
+
+async def test_nothing_is_shown_of_where_a_text_was_not_looked_through(
+    store: Store,
+) -> None:
+    # Each of these is longer than what stands in its place.
+    harness = ServiceHarness(store, load_policy(POLICY, "policy.yml"))
+    ref = TurnRef(agent="support", thread="t1", message_id="m1")
+    secret = "s" * 3000
+    charge = ProposedCall(tool="charge", args={"token": secret}, tool_call_id="c0")
+    says = f"{secret} " * 100
+
+    [verdict] = await harness.agents.submit(Turn(ref=ref, calls=(charge,), says=says))
+
+    opened = await harness.approval(verdict.item_id)
+    assert "sss" not in opened.says
+    assert opened.says.endswith("more characters)")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import secrets
@@ -13,6 +14,7 @@ from pathlib import Path
 from twokey.gateway.errors import SettingsError
 
 SIZE = 32
+_CANNOT_SYNC = {errno.EINVAL, errno.ENOTSUP}
 _HEX = re.compile(r"[0-9a-fA-F]{64}", re.ASCII)
 
 
@@ -27,7 +29,27 @@ def make_private(folder: Path) -> None:
     """
     if not folder.parent.exists():
         make_private(folder.parent)
+    is_new = not folder.exists()
     folder.mkdir(exist_ok=True, mode=0o700)
+    if is_new:
+        sync_folder(folder.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Put the names of a folder on the disk, where its file system can do that.
+
+    Raises:
+        OSError: when they may not be there.
+    """
+    # A new name is on the disk only when its folder is.
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    except OSError as error:
+        if error.errno not in _CANNOT_SYNC:
+            raise
+    finally:
+        os.close(opened)
 
 
 def parse_secrets(text: str) -> tuple[bytes, ...]:
@@ -117,6 +139,8 @@ def _create(path: Path) -> None:
             os.link(draft, path)
         except FileExistsError:
             return
+        # Before it seals: a power cut must not take what the store is sealed with.
+        sync_folder(path.parent)
     finally:
         draft.unlink()
 

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
+from tests.synced_names import synced_names
 from twokey.gateway.errors import SettingsError
-from twokey.gateway.secret_file import load_or_create_secret, parse_secrets
+from twokey.gateway.secret_file import (
+    load_or_create_secret,
+    parse_secrets,
+    sync_folder,
+)
 
 
 @pytest.fixture
@@ -25,6 +32,17 @@ def test_it_is_made_at_the_first_call_and_kept(path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o600
     assert path.parent.stat().st_mode & 0o777 == 0o700
     assert [found.name for found in path.parent.iterdir()] == ["secret.key"]
+
+
+def test_its_name_is_on_the_disk_before_it_seals(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = synced_names(monkeypatch)
+
+    load_or_create_secret(path)
+
+    assert names[path.parent] == ["secret.key"]
+    assert path.parent.parent in names
 
 
 def test_a_loose_umask_does_not_loosen_it(path: Path) -> None:
@@ -89,3 +107,18 @@ def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(SettingsError, match="set TWOKEY_SECRET"):
         load_or_create_secret(tmp_path / "file" / "secret.key")
+
+
+@pytest.mark.parametrize(
+    ("code", "is_raised"), [(errno.EINVAL, False), (errno.EIO, True)]
+)
+def test_only_a_file_system_that_cannot_sync_a_folder_does_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, *, is_raised: bool
+) -> None:
+    def fails(_: int) -> None:
+        raise OSError(code, "failed")
+
+    monkeypatch.setattr(os, "fsync", fails)
+
+    with pytest.raises(OSError, match="failed") if is_raised else nullcontext():
+        sync_folder(tmp_path)

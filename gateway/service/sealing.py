@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from twokey.gateway.errors import AuditUnreadable, ThreadUnavailable
+from twokey.gateway.secret_file import sync_folder
 from twokey.gateway.store import audit_segments
 from twokey.gateway.store.audit_log import AuditLog, Sealed, row_of
 from twokey.gateway.store.audit_segments import Header, Row
@@ -229,7 +230,7 @@ class _Sealer:
             )
         # Its content as well: it was cut off on its way, maybe.
         await asyncio.to_thread(audit_segments.read_segment, self._folder, header)
-        await asyncio.to_thread(audit_segments.sync_folder, self._folder)
+        await asyncio.to_thread(sync_folder, self._folder)
         return header
 
     async def _write(self, sealed: Sealed) -> Header | None:

@@ -26,6 +26,7 @@ from pydantic import ValidationError
 from twokey.gateway.approvals.audit_leaf import Leaf, SealState, kept_of, leaf_of
 from twokey.gateway.errors import AuditUnreadable
 from twokey.gateway.protocol.records import Record
+from twokey.gateway.secret_file import sync_folder
 from twokey.gateway.store.audit_seals import nonce_of
 from twokey.gateway.trust.merkle_tree import leaf_hash
 
@@ -319,16 +320,6 @@ def missing(folder: Path, shard: str, number: int) -> AuditUnreadable:
         f"The segment {str(path)!r} of the audit log is missing; bring it back from a "
         "copy, or set 'audit_folder' to the folder that has it."
     )
-
-
-def sync_folder(folder: Path) -> None:
-    """Put the names of a folder on the disk."""
-    # A new name is on the disk only when its folder is.
-    opened = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
 
 
 def _header(path: Path, line: bytes) -> Header:

@@ -33,7 +33,7 @@ from twokey.gateway.approvals.audit_leaf import SealState
 from twokey.gateway.errors import AuditUnreadable, NotVerified
 from twokey.gateway.protocol.public_keys import PublicKey
 from twokey.gateway.protocol.records import Record
-from twokey.gateway.store.audit_segments import sync_folder
+from twokey.gateway.secret_file import sync_folder
 from twokey.gateway.store.readers import EntryId
 from twokey.gateway.trust.checkpoints import Checkpoint, verified_checkpoint
 from twokey.gateway.trust.merkle_tree import TreeHead

@@ -200,6 +200,8 @@ async def erase_entries(
         if seqs and not is_dry_run:
             # Under the lease of who seals, and removes whole segments.
             async with store.threads.lease(keys, "", "", "audit"):
+                # A sealer that was killed may have left a whole segment in one.
+                audit_segments.remove_rough(folder, keys.shard)
                 await asyncio.to_thread(
                     audit_segments.erase, folder, keys.shard, header.number, seqs
                 )

@@ -26,7 +26,7 @@ from pydantic import AwareDatetime, Field, ValidationError
 from twokey.gateway.errors import SettingsError
 from twokey.gateway.protocol.public_keys import PublicKey, parse_public_key
 from twokey.gateway.protocol.records import Record
-from twokey.gateway.secret_file import make_private
+from twokey.gateway.secret_file import make_private, sync_folder
 from twokey.gateway.trust.signing_key import SigningKey
 
 _SUFFIX = ".key.json"
@@ -281,8 +281,13 @@ class KeyFolder:
                     os.fsync(opened.fileno())
                 if replaces:
                     draft.replace(path)
+                    # A process that was killed may have left the secret in one.
+                    for left in self._folder.glob(f".{path.name}.*"):
+                        left.unlink(missing_ok=True)
                 else:
                     os.link(draft, path)
+                # Before it signs: a power cut must not take the key of what is stored.
+                sync_folder(self._folder)
             finally:
                 draft.unlink(missing_ok=True)
         except OSError as error:

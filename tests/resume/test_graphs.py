@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 import pytest
@@ -144,14 +145,16 @@ async def test_a_graph_that_cannot_be_used_is_one_sentence(
 async def test_a_file_that_does_not_import_says_why_and_can_be_mended(
     tmp_path: Path, body: str
 ) -> None:
-    file = tmp_path / "agent.py"
+    # A module is known by its path, and pytest may use the one of a test before again.
+    folder = Path(mkdtemp(dir=tmp_path))
+    file = folder / "agent.py"
     file.write_text(body, encoding="utf-8")
     with pytest.raises(GraphError, match=r"Importing 'agent\.py:graph' raised"):
-        await load_graph("agent.py:graph", tmp_path)
+        await load_graph("agent.py:graph", folder)
 
     file.write_text(FILE, encoding="utf-8")
 
-    assert await load_graph("agent.py:graph", tmp_path)
+    assert await load_graph("agent.py:graph", folder)
 
 
 def test_only_types_that_the_state_declares_are_built_from_a_checkpoint() -> None:

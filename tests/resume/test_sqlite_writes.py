@@ -224,8 +224,13 @@ async def test_a_fence_keeps_what_somebody_else_had_begun_to_write(
     tmp_path: Path,
 ) -> None:
     async with opened(tmp_path) as (saver, clone, _):
-        row = ("t2", "", "c1", "task", "", 0, "messages", "null", b"")
-        await saver.conn.execute("INSERT INTO writes VALUES (?,?,?,?,?,?,?,?,?)", row)
+        # By name: an older checkpointer has no column for the path of a task.
+        row = ("t2", "", "c1", "task", 0, "messages", "null", b"")
+        into = "thread_id, checkpoint_ns, checkpoint_id, task_id, idx, channel, type"
+        await saver.conn.execute(
+            f"INSERT INTO writes ({into}, value) VALUES (?,?,?,?,?,?,?,?)",  # noqa: S608 - the names stand above
+            row,
+        )
         await known(clone, lease_of("t1"))
 
         assert [task for task, _ in await written(saver, "t2")] == ["task"]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.synced_names import synced_names
 from twokey.gateway.errors import SettingsError
 from twokey.gateway.trust.key_folder import KeyFolder, KeyState, Role
 
@@ -71,6 +72,35 @@ def test_a_retired_key_has_no_secret_left(keys: KeyFolder, tmp_path: Path) -> No
     assert len(seed) == 64
     assert not any(seed in text for text in texts)
     assert keys.listed()[1].retired_at == NOW
+
+
+def test_a_draft_that_a_killed_process_left_has_no_secret_of_a_retired_key(
+    keys: KeyFolder, tmp_path: Path
+) -> None:
+    old = keys.create(NOW)
+    folder = tmp_path / "keys" / "gateway"
+    [path] = folder.iterdir()
+    # As kill -9 leaves it between the name of the key and the end of its draft.
+    os.link(path, folder / f".{path.name}.00112233aabbccdd")
+    keys.rotate(NOW)
+    of_newer = {one.name for one in folder.iterdir() if path.name not in one.name}
+
+    keys.retire(old.label, NOW)
+
+    assert {one.name for one in folder.iterdir()} == {path.name, *of_newer}
+
+
+def test_the_name_of_a_key_is_on_the_disk_before_it_signs(
+    keys: KeyFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = synced_names(monkeypatch)
+
+    public = keys.create(NOW)
+
+    folder = tmp_path / "keys" / "gateway"
+    assert names[folder] == [f"{public.id.hex()}.key.json"]
+    assert tmp_path / "keys" in names
+    assert tmp_path in names
 
 
 def test_the_key_that_signs_is_not_retired(keys: KeyFolder) -> None:

@@ -29,6 +29,7 @@ from twokey.gateway.protocol.records import Record
 from twokey.gateway.secret_file import make_private, sync_folder
 from twokey.gateway.trust.signing_key import SigningKey
 
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _SUFFIX = ".key.json"
 _SEED_BYTES = 32
 
@@ -213,6 +214,7 @@ class KeyFolder:
         try:
             # Not by glob, to which a folder that it may not read is an empty one.
             paths = sorted(self._folder.iterdir())
+            mode = self._folder.stat().st_mode
         except FileNotFoundError:
             return
         except OSError as error:
@@ -220,6 +222,9 @@ class KeyFolder:
                 f"The keys in {str(self._folder)!r} cannot be read: {error.strerror}. "
                 "Name with 'keys: {folder: …}' a folder that this user can read."
             ) from error
+        # A public key that somebody put there would be believed.
+        if mode & _OTHERS_WRITE:
+            raise _changeable(self._folder)
         for path in paths:
             if path.name.endswith(_SUFFIX):
                 yield self._read(path)
@@ -244,6 +249,8 @@ class KeyFolder:
                 f"The key {str(path)!r} is damaged; bring it back from a backup, or "
                 "move it away and make another."
             )
+        if not found.seed and mode & _OTHERS_WRITE:
+            raise _changeable(path)
         if found.seed and mode & 0o077:
             raise SettingsError(
                 f"The key {str(path)!r} can be used by other users of this machine; "
@@ -312,3 +319,10 @@ class KeyFolder:
             yield
         finally:
             os.close(descriptor)
+
+
+def _changeable(path: Path) -> SettingsError:
+    return SettingsError(
+        f"The signing keys in {str(path)!r} can be changed by other users of this "
+        f"machine; see who did, and run: chmod go-w {path}"
+    )

@@ -134,6 +134,35 @@ def test_keys_are_files_of_their_owner_alone(keys: KeyFolder, tmp_path: Path) ->
         keys.signing_key()
 
 
+@pytest.mark.parametrize("mode", [0o720, 0o702])
+def test_keys_that_others_could_put_there_are_not_believed(
+    keys: KeyFolder, tmp_path: Path, mode: int
+) -> None:
+    keys.create(NOW)
+    folder = tmp_path / "keys" / "gateway"
+
+    folder.chmod(mode)
+    with pytest.raises(SettingsError, match=f"chmod go-w {folder}"):
+        keys.verifying()
+    folder.chmod(0o755)
+    assert keys.verifying()
+
+
+def test_a_public_key_that_others_could_change_is_not_believed(
+    keys: KeyFolder, tmp_path: Path
+) -> None:
+    old = keys.create(NOW)
+    keys.rotate(NOW)
+    keys.retire(old.label, NOW)
+    path = tmp_path / "keys" / "gateway" / f"{old.id.hex()}.key.json"
+
+    path.chmod(0o644)
+    assert keys.verifying()
+    path.chmod(0o664)
+    with pytest.raises(SettingsError, match="chmod go-w"):
+        keys.verifying()
+
+
 @pytest.mark.parametrize("change", ["", "{", '{"public":"x"}', "seed", "public"])
 def test_a_damaged_key_is_named_and_not_shown(
     keys: KeyFolder, tmp_path: Path, change: str

@@ -68,6 +68,9 @@ MAX_NAME = 2000
 MAX_CALLS = 1000
 """How many calls a turn may have: all of them are evaluated at one go."""
 
+_CALLS_OF_ONE = 10
+"""How many calls of a turn count as one request."""
+
 REPLAYED = {
     *("finish", "release", "ended", "supersede", "settle"),
     *("remember", "withdraw", "supersede_run"),
@@ -159,6 +162,12 @@ def misfit(error: ValidationError) -> Refusal:
     first = error.errors(include_input=False, include_url=False)[0]
     place = ".".join(map(str, first["loc"])) or "the whole"
     return Refusal(MALFORMED, f"The body does not fit at {place}: {first['msg']}.")
+
+
+def counts_more(question: object) -> int:
+    """Return as how many more requests a question counts, by what it costs."""
+    calls = len(question.calls) if isinstance(question, Turn) else 0
+    return calls // _CALLS_OF_ONE
 
 
 async def check(key: ApiKey, tenant: Tenant, question: object) -> None:

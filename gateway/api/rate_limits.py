@@ -57,12 +57,16 @@ class _Buckets:
     def take(self, name: str) -> None:
         """Take a token; there may be less than one left."""
         bucket = self._filled(name)
-        bucket.tokens = max(0.0, bucket.tokens - 1)
+        bucket.tokens = max(min(bucket.tokens, 0.0), bucket.tokens - 1)
         # The one that asked last stands last, so that the idle ones are forgotten.
         self._all.pop(name, None)
         self._all[name] = bucket
         if len(self._all) > _MOST_KNOWN:
             del self._all[next(iter(self._all))]
+
+    def owe(self, name: str, tokens: int) -> None:
+        """Take more tokens than there may be: what lacks has to come back first."""
+        self._filled(name).tokens -= tokens
 
     def _filled(self, name: str) -> _Bucket:
         now_s = self._clock_s()
@@ -146,6 +150,10 @@ class RateLimits:
                 {"Retry-After": str(wait_s)},
             )
         self._buckets.take(key_id)
+
+    def count_more(self, key_id: str, requests: int) -> None:
+        """Count a request that was taken as so many more: it is a large one."""
+        self._buckets.owe(key_id, requests)
 
     @contextmanager
     def waiting(self, key_id: str) -> Generator[None]:

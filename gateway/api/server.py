@@ -62,6 +62,8 @@ _APPROVAL = re.compile(rf"{BASE}/approvals/(?P<id>[A-Za-z0-9_]{{1,80}})", re.ASC
 _DECIDE = re.compile(rf"{_APPROVAL.pattern}/decide", re.ASCII)
 _AHEAD = re.compile(r"[+-][0-9]{1,9}", re.ASCII)
 _JSON = "application/json"
+_BYTES_OF_ONE = 64 * 1024
+"""How large a body counts as one more request."""
 
 DECIDE: TypeAdapter[DecideQuestion] = TypeAdapter(DecideQuestion)
 
@@ -240,6 +242,7 @@ class Api:
         key = await self._key(request, operation.scope)
         body = await _body(request)
         question = operations.question_of(operation, body)
+        self.limits.count_more(key.id, operations.counts_more(question))
         tenant = self.tenant_of(key.tenant)
         await operations.check(key, tenant, question)
         lease = request.headers.get(LEASE_HEADER)
@@ -314,6 +317,7 @@ class Api:
         # and counted once.
         if _COUNTED not in request:
             self.limits.take(found.id)
+            self.limits.count_more(found.id, _counts_more(request))
             request[_COUNTED] = True
             ahead = request.headers.get(CLOCK_HEADER, "")
             if self.clock_wrong is not None and _AHEAD.fullmatch(ahead):
@@ -336,6 +340,16 @@ class Api:
     def _waiting(self, key: ApiKey, question: object) -> AbstractContextManager[None]:
         waits = isinstance(question, AnswersQuestion) and question.wait_s > 0
         return self.limits.waiting(key.id) if waits else nullcontext()
+
+
+def _counts_more(request: web.BaseRequest) -> int:
+    """Return as how many more requests one counts, by the size of its body."""
+    if not request.body_exists:
+        return 0
+    # By its header: it is not read yet. Without a length it may be as long as any.
+    length = request.content_length
+    most = MAX_BODY_BYTES if length is None else min(length, MAX_BODY_BYTES)
+    return most // _BYTES_OF_ONE
 
 
 def _bearer(request: web.BaseRequest) -> str:

@@ -186,6 +186,56 @@ def test_tokens_come_back() -> None:
         limits.take("a")
 
 
+def test_what_counts_more_has_to_come_back_first() -> None:
+    now = [0.0]
+    limits = RateLimits(60, clock_s=lambda: now[0])
+    limits.take("a")
+    limits.count_more("a", 29)
+
+    now[0] = 10.0
+    with pytest.raises(Refusal) as caught:
+        limits.take("a")
+    now[0] = 11.0
+    limits.take("a")
+
+    assert caught.value.headers["Retry-After"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("path", "content"),
+    [
+        ("/v1/note", b'{"agent":"support"}'.ljust(20 * 64 * 1024)),
+        (
+            "/v1/submit",
+            http_api.SUBMIT.question.dump_json(Turn(ref=REF, calls=(CALL,) * 200)),
+        ),
+    ],
+)
+async def test_a_large_request_counts_as_several(
+    stack: ApiStack, client: httpx.AsyncClient, path: str, content: bytes
+) -> None:
+    stack.api.limits = RateLimits(1)
+
+    large = await client.post(path, content=content)
+    another = await client.post("/v1/note", content=b'{"agent":"support"}')
+
+    assert (large.status_code, another.status_code) == (200, 429)
+
+
+async def test_a_body_without_a_length_counts_as_the_largest(
+    stack: ApiStack, client: httpx.AsyncClient
+) -> None:
+    async def chunks() -> AsyncGenerator[bytes]:
+        yield b'{"agent":"support"}'
+
+    stack.api.limits = RateLimits(1)
+
+    unknown = await client.post("/v1/note", content=chunks())
+    another = await client.post("/v1/note", content=b'{"agent":"support"}')
+
+    assert (unknown.status_code, another.status_code) == (200, 429)
+
+
 async def test_so_many_requests_of_a_key_wait(
     stack: ApiStack, client: httpx.AsyncClient
 ) -> None:

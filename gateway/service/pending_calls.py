@@ -6,14 +6,18 @@ from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 
 from twokey.gateway.approvals.evidence import redacted
-from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.approvals.record import Approval, Item, approval_of
 from twokey.gateway.approvals.timing import end_of, is_late
 from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.protocol.remote_runs import PendingCall
+from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.service.agents import AgentService
 from twokey.gateway.service.tenant_service import TenantService
 from twokey.gateway.store.jobs import Job
 from twokey.gateway.store.store import Store
+
+_TAKEN_BACK = {ItemState.WITHDRAWN, ItemState.LAPSED}
+"""How a call ends that is withdrawn: the latter if people had approved it just then."""
 
 
 class PendingCalls(TenantService):
@@ -59,7 +63,7 @@ class PendingCalls(TenantService):
         # After the calls have ended: a job before that could bring the agent back too
         # early. It may be queued twice, which does no harm.
         await self._store.queue(self._keys_of(run_ref.agent)).put(job)
-        return await self.ended_of(run_ref, chosen)
+        return await self.ended_of(chosen)
 
     async def end(
         self, run_ref: RunRef, item_ids: Collection[str] | None = None
@@ -76,10 +80,20 @@ class PendingCalls(TenantService):
             await self._agents.withdraw(frozenset(chosen))
         return tuple(chosen)
 
-    async def ended_of(self, run_ref: RunRef, chosen: Sequence[str]) -> tuple[str, ...]:
-        """Return those of these calls that do not wait any more."""
-        left = {call.item_id for call in await self.of(run_ref)}
-        return tuple(one for one in chosen if one not in left)
+    async def ended_of(self, chosen: Sequence[str]) -> tuple[str, ...]:
+        """Return those of these calls that were taken back, and so do not run.
+
+        One that people decided and its agent began meanwhile is none of them.
+        """
+        # By their records: what does not wait may have been approved, and may run.
+        ids = dict.fromkeys(approval_of(item_id)[0] for item_id in chosen)
+        ended = {
+            item.id
+            for loaded in await self._store.approvals.load_each(ids)
+            for item in loaded.approval.items
+            if item.state in _TAKEN_BACK
+        }
+        return tuple(one for one in chosen if one in ended)
 
 
 def _shown(approval: Approval, item: Item) -> PendingCall:

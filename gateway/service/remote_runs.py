@@ -97,7 +97,7 @@ class RemoteRunService(TenantService):
     async def withdraw(self, what: Withdrawal) -> tuple[str, ...]:
         """End calls of a run that wait; return the ids of those that were ended."""
         chosen = await self._pending.end(what.run, what.item_ids)
-        return await self._pending.ended_of(what.run, chosen) if chosen else ()
+        return await self._pending.ended_of(chosen) if chosen else ()
 
     async def supersede_run(self, run: RunRef) -> None:
         """End everything that waits in a run."""

@@ -15,6 +15,7 @@ from twokey.gateway.approvals.decisions import (
     BatchDecided,
     BatchOutcome,
     BatchRefused,
+    Forbidden,
     Invalid,
 )
 from twokey.gateway.store.atomic_write import Loaded
@@ -91,7 +92,12 @@ def batch_form_reply(outcome: BatchOutcome, *, now_ms: int) -> AckBody:
         return {"response_action": "clear"}
     is_recorded = isinstance(outcome, BatchDecided)
     title = label("Recorded" if is_recorded else "Not done")
-    return {"response_action": "update", "view": notice(title, reply)}
+    # This may pass: what was chosen stays.
+    may_pass = isinstance(outcome, BatchRefused) and isinstance(
+        outcome.refusal, Forbidden
+    )
+    action = "push" if may_pass else "update"
+    return {"response_action": action, "view": notice(title, reply)}
 
 
 def _decided_reply(outcome: BatchDecided) -> UserText | None:

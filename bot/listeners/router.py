@@ -319,8 +319,9 @@ class Router:
         try:
             reply = await guarded(lambda: self._submitted(handle, submitted), delivery)
         except UserFacingError as error:
+            # On top: what was written stays, and can be sent again.
             view = notice(_TITLE, error.message)
-            reply = {"response_action": "update", "view": view}
+            reply = {"response_action": "push", "view": view}
         return _answer(reply)
 
     async def _handled(self, handle: OnClick, click: Clicked) -> UserText | None:

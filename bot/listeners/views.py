@@ -34,6 +34,7 @@ from twokey.bot.web import RateLimited, SlackError, SlackRefused, text_at
 from twokey.gateway.approvals.decisions import (
     Decided,
     Decision,
+    Forbidden,
     Invalid,
     Outcome,
     Voted,
@@ -300,7 +301,9 @@ def form_reply(outcome: Outcome, *, now_ms: int) -> AckBody:
         return {"response_action": "clear"}
     title = "Recorded" if isinstance(outcome, Voted) else "Not done"
     view = notice(label(title), outcome_text(outcome, now_ms=now_ms))
-    return {"response_action": "update", "view": view}
+    # This may pass, such as a freeze, or a lookup that failed: what was written stays.
+    may_pass = isinstance(outcome, Forbidden)
+    return {"response_action": "push" if may_pass else "update", "view": view}
 
 
 def rejected_inputs(errors: Mapping[str, str]) -> AckBody:

@@ -207,6 +207,8 @@ async def test_an_edit_that_needs_more_people_is_not_kept_for_the_batch(
 
         await ana.wait_for_view(lambda view: "decision of its own" in str(view))
         await ana.close_view()
+        await ana.wait_for_view(lambda view: view["callback_id"] == View.CHOOSE_EDIT)
+        await ana.close_view()
         form = await ana.wait_for_view(lambda view: view["callback_id"] == View.CHOOSE)
         assert "Call 3, edited" not in str(form["blocks"])
         assert (await stack.approval(first)).rev == 1

@@ -306,7 +306,7 @@ async def test_a_form_is_good_for_its_person_and_its_calls_only(stack: Stack) ->
 
             assert "not known any more" in text_of(shown)
             assert await states(stack, verdicts) == [ItemState.PENDING] * 2
-            await ana.close_view()
+            await ana.close_view(clear=True)
             ana = await reviewing(stack, count=2)
             view = await ana.view()
             assert view

@@ -125,7 +125,7 @@ lock: $(VENV)/.dev
 dist:
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(PIP) --require-hashes --requirement requirements/release.txt
-	@rm -rf dist && $(BIN)/hatchling build dist
+	@rm -rf dist && $(BIN)/hatchling build --directory dist
 	@mkdir -p build && $(BIN)/cyclonedx-py requirements --pyproject pyproject.toml \
 		--output-reproducible -o build/sbom.cdx.json requirements/run.txt
 

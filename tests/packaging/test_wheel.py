@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -53,19 +55,27 @@ def installed(what: str, place: Path, *others: str) -> Path:
     return place / "bin"
 
 
+def names_in(wheel: Path) -> list[str]:
+    """Return the names of the files that a wheel holds."""
+    with zipfile.ZipFile(wheel) as archive:
+        return archive.namelist()
+
+
 @pytest.fixture(scope="session")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build an sdist of the tree, and a wheel of the sdist."""
-    folder = tmp_path_factory.mktemp("dist")
-    run([UV, "build", "--quiet", "--sdist", "--out-dir", folder, ROOT], ROOT)
-    (sdist,) = folder.glob("*.tar.gz")
-    run([UV, "build", "--quiet", "--wheel", "--out-dir", folder, sdist], folder)
+    """Build what a release publishes, as a release does, in a copy of the tree."""
+    folder = tmp_path_factory.mktemp("tree")
+    for name in run(["git", "ls-files"], ROOT).stdout.splitlines():
+        if (ROOT / name).is_symlink() or (ROOT / name).exists():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, folder / name, follow_symlinks=False)
+    run(["make", "dist", f"PYTHON={sys.executable}"], folder)
     return folder
 
 
 @pytest.fixture(scope="session")
 def wheel(built: Path) -> Path:
-    (file,) = built.glob("*.whl")
+    (file,) = built.glob("dist/*.whl")
     return file
 
 
@@ -78,7 +88,7 @@ def home(tmp_path: Path) -> Path:
 
 
 def test_the_wheel_has_one_top_level_name_and_all_our_files(wheel: Path) -> None:
-    listed = zipfile.ZipFile(wheel).namelist()
+    listed = names_in(wheel)
 
     tops = {name.split("/")[0] for name in listed}
     assert {top for top in tops if not top.endswith(".dist-info")} == {"twokey"}
@@ -90,12 +100,28 @@ def test_the_wheel_has_one_top_level_name_and_all_our_files(wheel: Path) -> None
 
 
 def test_the_sdist_holds_files_and_no_links(built: Path) -> None:
-    (file,) = built.glob("*.tar.gz")
+    (file,) = built.glob("dist/*.tar.gz")
     with tarfile.open(file) as archive:
         members = archive.getmembers()
 
     assert not [one.name for one in members if one.issym() or one.islnk()]
     assert [one.name for one in members if one.name.endswith("/lua/open.lua")]
+
+
+def test_a_wheel_of_the_sdist_holds_the_same_files(
+    built: Path, wheel: Path, tmp_path: Path
+) -> None:
+    (sdist,) = built.glob("dist/*.tar.gz")
+    run([UV, "build", "--quiet", "--wheel", "--out-dir", tmp_path, sdist], tmp_path)
+
+    (again,) = tmp_path.glob("*.whl")
+    assert {*names_in(again)} == {*names_in(wheel)}
+
+
+def test_a_list_of_all_that_an_installation_brings_is_built(built: Path) -> None:
+    told = json.loads((built / "build/sbom.cdx.json").read_text(encoding="utf-8"))
+
+    assert {"langgraph", "redis"} <= {one["name"] for one in told["components"]}
 
 
 def test_the_base_package_checks_a_policy(

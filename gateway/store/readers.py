@@ -83,6 +83,7 @@ class ReaderState:
         name: of the reader.
         unread: events that it has not acknowledged, as far as the store knows.
         idle_ms: how long no process has asked for events as this reader; None: never.
+            Redis before 7.2 counts from when a process was last given one.
     """
 
     name: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -86,6 +87,9 @@ def new_file(path: Path) -> Generator[BinaryIO]:
     try:
         with rough.open("wb") as file:
             yield file
+            file.flush()
+            # Before it gets its name: a power cut must not leave an empty file.
+            os.fsync(file.fileno())
         rough.replace(path)
     except OSError as error:
         problem = error.strerror or type(error).__name__

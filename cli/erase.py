@@ -11,7 +11,7 @@ from twokey.cli.command_context import caller, command_context
 from twokey.cli.console import AsJson, By
 from twokey.cli.examples import examples
 from twokey.cli.store_access import use_store
-from twokey.gateway.errors import SettingsError
+from twokey.gateway.errors import SettingsError, ThreadUnavailable
 from twokey.gateway.service.erasing import Eraser, Erasure
 from twokey.gateway.store.store import Store
 
@@ -52,6 +52,12 @@ def erase(
         found = use_store(command_context(ctx), ask)
     except ValueError as error:
         raise SettingsError(f"{error}; nothing was erased.") from error
+    except ThreadUnavailable as error:
+        raise SettingsError(
+            "Another process writes the files of the audit log at this moment, or was "
+            "killed while it did, so not all of it is erased. Run this again in 15 "
+            "seconds."
+        ) from error
     if json:
         console.as_json({"is_erased": yes, **found.model_dump(mode="json")})
     else:

@@ -20,6 +20,7 @@ from twokey.cli.main import run  # noqa: E402 - as well
 
 def main() -> None:
     """Run the command line of this process and end with its exit code."""
+    _have_streams()
     for stream in (sys.stdout, sys.stderr):
         # What a terminal cannot show is written as an escape, not as an error.
         if isinstance(stream, TextIOWrapper):
@@ -28,6 +29,16 @@ def main() -> None:
     code = run(loaded=_interruptible)
     end_soon(code)
     sys.exit(code)
+
+
+def _have_streams() -> None:
+    # A file or connection that is opened gets the lowest number that is free: what is
+    # said on a closed stream would go into it.
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # noqa: FBT003 - takes it by position only
 
 
 def _have_home() -> None:

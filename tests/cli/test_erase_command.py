@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Generator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 import typer
@@ -17,7 +18,8 @@ from twokey.cli import erase
 from twokey.cli.command_context import CommandContext
 from twokey.cli.main import add
 from twokey.gateway.approvals.decisions import Reject
-from twokey.gateway.errors import SettingsError
+from twokey.gateway.errors import SettingsError, ThreadUnavailable
+from twokey.gateway.service.erasing import Eraser
 from twokey.gateway.store.engine import EmbeddedEngine
 from twokey.gateway.store.store import Store
 
@@ -116,3 +118,15 @@ def test_what_was_erased_can_be_named_again(url: str, tmp_path: Path) -> None:
 
     assert f"{ended}, of which only audit entries are left" in said
     assert json.loads(row)["approvals"] == json.loads(row)["gone"] == [ended]
+
+
+def test_files_that_another_process_writes_are_not_said_to_be_erased(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def busy(*_: object, **__: object) -> NoReturn:
+        raise ThreadUnavailable("Another process runs this thread right now.")
+
+    monkeypatch.setattr(Eraser, "erase", busy)
+
+    with pytest.raises(SettingsError, match=r"not all of it is erased.*15 seconds"):
+        typed(url, tmp_path, "U0DAN", "--yes")

@@ -1,0 +1,65 @@
+"""What a command writes is where it belongs: in its streams, and in whole files."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from twokey.cli import console
+from twokey.gateway.errors import SettingsError
+
+COUNTS = """
+import os, subprocess, sys
+from twokey import __main__ as program
+
+def to_nothing(**_):
+    there = os.stat(os.devnull)
+    child = "import os; [os.fstat(number) for number in range(3)]"
+    subprocess.run([sys.executable, "-c", child], check=True)
+    return 10 + sum(os.path.samestat(os.fstat(n), there) for n in range(3))
+
+program.run = to_nothing
+program.main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("closed", "to_nothing"), [("<&- >&- 2>&-", 3), ("2>&-", 1), ("<&-", 1)]
+)
+def test_a_stream_that_is_closed_is_no_file_that_is_opened_later(
+    closed: str, to_nothing: int
+) -> None:
+    # What is written to 2 would otherwise go into whatever was opened under that
+    # number: a file, the connection to the store.
+    ended = subprocess.run(
+        ["/bin/sh", "-c", f'exec "$0" -c "$1" {closed}', sys.executable, COUNTS],
+        stdin=subprocess.PIPE,
+        capture_output=True,
+        text=True,
+        env=os.environ,
+        check=False,
+    )
+
+    assert ended.returncode == 10 + to_nothing, ended.stderr
+
+
+def test_a_file_is_on_the_disk_before_it_is_said_to_be_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", fails)
+
+    with (
+        pytest.raises(SettingsError, match=r"cannot be written: Input/output error\."),
+        console.new_file(tmp_path / "bundle.jsonl") as file,
+    ):
+        file.write(b"entries")
+
+    assert [*tmp_path.iterdir()] == []

@@ -223,7 +223,7 @@ class KeyFolder:
                 "Name with 'keys: {folder: …}' a folder that this user can read."
             ) from error
         # A public key that somebody put there would be believed.
-        if mode & _OTHERS_WRITE:
+        if mode & _OTHERS_WRITE and not _is_read_only(self._folder):
             raise _changeable(self._folder)
         for path in paths:
             if path.name.endswith(_SUFFIX):
@@ -319,6 +319,14 @@ class KeyFolder:
             yield
         finally:
             os.close(descriptor)
+
+
+def _is_read_only(folder: Path) -> bool:
+    """Return whether nobody can write there, such as to a mounted Kubernetes Secret.
+
+    Its folder says that everybody may.
+    """
+    return bool(os.statvfs(folder).f_flag & os.ST_RDONLY)
 
 
 def _changeable(path: Path) -> SettingsError:

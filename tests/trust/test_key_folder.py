@@ -148,6 +148,22 @@ def test_keys_that_others_could_put_there_are_not_believed(
     assert keys.verifying()
 
 
+def test_keys_on_a_file_system_that_nobody_can_write_to_are_believed(
+    keys: KeyFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a mounted Kubernetes Secret, whose folder says that everybody may write.
+
+    To mount one takes root, so that only what the system says of it is exchanged.
+    """
+    keys.create(NOW)
+    (tmp_path / "keys" / "gateway").chmod(0o1777)
+    facts = list(os.statvfs(tmp_path))
+    facts[8] |= os.ST_RDONLY  # f_flag
+    monkeypatch.setattr(os, "statvfs", lambda _: os.statvfs_result(facts))
+
+    assert keys.verifying()
+
+
 def test_a_public_key_that_others_could_change_is_not_believed(
     keys: KeyFolder, tmp_path: Path
 ) -> None:

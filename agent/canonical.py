@@ -19,13 +19,12 @@ from typing import Any, cast
 from langchain_core.tools import BaseTool
 from pydantic import JsonValue, ValidationError
 from pydantic import v1 as pydantic_v1
-from referencing.exceptions import Unresolvable
 
 from twokey.agent.argument_models import ArgumentModel, read_by
-from twokey.agent.injected_arguments import without_injected
+from twokey.agent.injected_arguments import overwritten, without_injected
 from twokey.gateway.errors import BadJson, InexactNumber
 from twokey.gateway.protocol import digest, strict_json
-from twokey.gateway.protocol.schema_validation import TooMuchWork, checkable, problems
+from twokey.gateway.protocol.schema_validation import checkable, problems
 from twokey.gateway.protocol.strict_json import JsonObject
 
 _MAX_ERRORS = 3
@@ -84,6 +83,28 @@ def read_plain(
     Raises:
         ArgumentMismatch: as `canonical_args` does.
     """
+    document = _document(tool, args, copied)
+    taken = overwritten(tool) & document.keys()
+    if taken:
+        raise SchemaFault(
+            f"LangChain passes a value of its own as {min(taken)!r}, so the tool would "
+            "not get this argument; it needs another name"
+        )
+    return document
+
+
+def function_args(tool: BaseTool, args: JsonObject) -> JsonObject:
+    """Return the same as `canonical_args`, for a function that is called by itself.
+
+    Raises:
+        ArgumentMismatch: as `canonical_args` does.
+    """
+    return _document(tool, args, _plain)
+
+
+def _document(
+    tool: BaseTool, args: JsonObject, copied: Callable[[object], JsonObject] | None
+) -> JsonObject:
     schema = tool.args_schema
     if isinstance(schema, type):
         model, shown = read_by(tool, args)
@@ -281,7 +302,7 @@ def _value_text(value: object) -> str:
 def _check_json_schema(schema: JsonObject, given: JsonObject) -> None:
     try:
         found = problems(checkable(schema), given)
-    except (Unresolvable, TooMuchWork, ArithmeticError, ValueError, RecursionError):
+    except Exception:  # noqa: BLE001 - a schema may be any JSON, on which the library fails as it may
         # The schema is unusable, so the arguments stay unchecked. The gateway does not
         # allow edits of calls of such a tool.
         return

@@ -7,12 +7,16 @@ tools that are made of a function.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Hashable, Mapping
 from functools import lru_cache
 from typing import Any, cast
 
 from langchain_core.tools import BaseTool, StructuredTool
-from langchain_core.tools.base import FILTERED_ARGS
+from langchain_core.tools.base import (
+    FILTERED_ARGS,
+    _get_runnable_config_param,  # pyright: ignore[reportPrivateUsage] - LangChain's own notion of it
+)
 from pydantic import BaseModel
 
 
@@ -75,6 +79,29 @@ def injected_into(made_of: MadeOf) -> frozenset[str]:
     own = made_of.tool._injected_args_keys  # noqa: SLF001  # pyright: ignore[reportPrivateUsage, reportUnknownMemberType, reportUnknownVariableType] - as above
     names = frozenset[str]({*FILTERED_ARGS, *own, *fields})
     return names.difference(_asked(made_of.tool, dict.fromkeys(names)))
+
+
+def overwritten(tool: BaseTool) -> frozenset[str]:
+    """Return the names under which LangChain passes values of its own to a tool.
+
+    An argument of such a name, as of ``def deploy(config: str = "test")``, never
+    reaches the function of the tool, and LangChain does not say so. Nor does one that a
+    server of MCP declares and the adapter's function has injected.
+    """
+    names = _overwritten_by(type(tool))
+    if isinstance(tool.args_schema, dict):
+        names |= tool._injected_args_keys  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - LangChain's own notion of injected
+    return names
+
+
+@lru_cache(maxsize=256)
+def _overwritten_by(kind: type[BaseTool]) -> frozenset[str]:
+    methods = (kind._run, kind._arun)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - as LangChain runs it
+    configs = {_get_runnable_config_param(one) for one in methods} - {None}
+    managers = {"run_manager"} & {
+        name for one in methods for name in inspect.signature(one).parameters
+    }
+    return frozenset(cast("set[str]", configs) | managers)
 
 
 def _asked(tool: BaseTool, args: Mapping[str, Any]) -> dict[str, Any]:

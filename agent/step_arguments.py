@@ -72,7 +72,7 @@ def _read(run: Callable[..., Any], args: JsonObject, tool: str) -> JsonObject:
     reader = declared(run, tool)
     if reader is None:
         return args
-    made = canonical.canonical_args(reader, args)
+    made = canonical.function_args(reader, args)
     return {name: value for name, value in made.items() if name in args}
 
 

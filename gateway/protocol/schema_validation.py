@@ -99,22 +99,52 @@ def _is_unmatchable(pattern: object) -> TypeGuard[str]:
 
 
 def checkable(schema: JsonObject) -> JsonObject:
-    """Return a schema of a tool without the patterns that `matches` does not take.
+    """Return a schema of a tool in the draft of 2020-12, without some patterns.
 
+    Without those that `matches` does not take.
     Pydantic's own types, such as Decimal, and Zod's formats, which tools of MCP servers
     declare, have look-around. Left in, one of them would take the whole schema away,
     and the decision to edit with it. The tool checks its pattern itself: pydantic does,
     and MCP obliges servers to validate what they get
     (https://modelcontextprotocol.io/specification/2025-06-18/server/tools).
     """
-    if not any(_is_unmatchable(one.get("pattern")) for _, one in subschemas(schema)):
+    if not any(
+        _is_unmatchable(one.get("pattern")) or _is_older(one)
+        for _, one in subschemas(schema)
+    ):
         return schema
     # A copy: the schema is the tool's own.
     plain = copy.deepcopy(schema)
     for _, one in subschemas(plain):
         if _is_unmatchable(one.get("pattern")):
             del one["pattern"]
+        _renew(one)
     return plain
+
+
+def _is_older(schema: JsonObject) -> bool:
+    bounds = (schema.get("exclusiveMinimum"), schema.get("exclusiveMaximum"))
+    is_draft_4 = any(isinstance(one, bool) for one in bounds)
+    return is_draft_4 or isinstance(schema.get("items"), list)
+
+
+def _renew(schema: JsonObject) -> None:
+    """Write keywords of earlier drafts (4 to 2019-09) as 2020-12 has them.
+
+    Servers of MCP still declare them: Zod writes a tuple as a list of ``items``.
+    """
+    if isinstance(schema.get("items"), list):
+        first = schema.pop("items")
+        if first:
+            schema["prefixItems"] = first
+        if "additionalItems" in schema:
+            schema["items"] = schema.pop("additionalItems")
+    for bound in ("minimum", "maximum"):
+        exclusive = f"exclusive{bound.capitalize()}"
+        if isinstance(schema.get(exclusive), bool):
+            is_exclusive = schema.pop(exclusive)
+            if is_exclusive and bound in schema:
+                schema[exclusive] = schema.pop(bound)
 
 
 # In the context, because the library calls the checks of keywords without an argument

@@ -7,7 +7,7 @@ from decimal import Decimal
 from typing import Annotated, Any
 
 import pytest
-from langchain_core.tools import BaseTool, StructuredTool, Tool, tool
+from langchain_core.tools import BaseTool, InjectedToolArg, StructuredTool, Tool, tool
 from langgraph.prebuilt import InjectedState
 from pydantic import (
     AliasChoices,
@@ -21,7 +21,7 @@ from pydantic import (
 from pydantic import v1 as pydantic_v1
 
 from tests.agent.shapes import SPELLINGS, shapes
-from twokey.agent.canonical import ArgumentMismatch, canonical_args, same
+from twokey.agent.canonical import ArgumentMismatch, SchemaFault, canonical_args, same
 from twokey.agent.prepared_calls import Toolbox, prepare_calls
 from twokey.agent.scripted_model import calling
 from twokey.agent.tool_schemas import schema_of
@@ -232,6 +232,85 @@ def test_a_json_schema_checks_and_changes_nothing() -> None:
         canonical_args(described(schema), {"n": "7"})
     with pytest.raises(ArgumentMismatch, match="'n' is a required property"):
         canonical_args(described(schema), {})
+
+
+@pytest.mark.parametrize(
+    ("declared", "fits", "misfits"),
+    [
+        # As Zod and others write them for the drafts 4 and 7.
+        ({"type": "array", "items": [{"type": "string"}]}, ["a"], [1]),
+        (
+            {"items": [{"type": "string"}], "additionalItems": {"type": "number"}},
+            ["a", 1],
+            ["a", "b"],
+        ),
+        ({"minimum": 0, "exclusiveMinimum": True}, 0.5, 0),
+        ({"maximum": 1, "exclusiveMaximum": False}, 1, 2),
+    ],
+)
+def test_a_json_schema_of_an_earlier_draft_is_checked_as_that_draft_says(
+    declared: Any, fits: Any, misfits: Any
+) -> None:
+    one = described({"type": "object", "properties": {"value": declared}})
+
+    assert canonical_args(one, {"value": fits}) == {"value": fits}
+    with pytest.raises(ArgumentMismatch):
+        canonical_args(one, {"value": misfits})
+    schema = schema_of(one)
+    assert schema
+    assert unusable(schema, {}) is None
+    assert argument_errors(schema, {"value": fits}) == {}
+    assert argument_errors(schema, {"value": misfits})
+
+
+@pytest.mark.parametrize("declared", [{"type": "float"}, {"required": True}])
+def test_a_json_schema_that_is_none_leaves_the_arguments_unchecked(
+    declared: Any,
+) -> None:
+    one = described({"type": "object", "properties": {"value": declared}})
+
+    assert canonical_args(one, {"value": {"a": 1}}) == {"value": {"a": 1}}
+    schema = schema_of(one)
+    assert schema
+    assert unusable(schema, {})
+
+
+def deploy(
+    env: str,
+    config: str = "test",
+    run_manager: str = "none",
+) -> str:
+    """Deploy."""
+    return f"{env} {config} {run_manager}"
+
+
+def test_an_argument_that_langchain_never_hands_on_is_refused_with_its_name() -> None:
+    one = tool(deploy)
+    loose = described({"type": "object", "properties": {"config": {}}})
+
+    assert "test" in one.invoke({"env": "eu", "config": "live"})
+    with pytest.raises(SchemaFault, match=r"'config'.*another name"):
+        canonical_args(one, {"env": "eu", "config": "live"})
+    with pytest.raises(SchemaFault, match=r"'config'.*another name"):
+        canonical_args(loose, {"config": {"a": 1}})
+    assert canonical_args(loose, {}) == {}
+
+
+def test_an_argument_in_the_place_of_an_injected_one_is_refused_as_well() -> None:
+    def call(runtime: Annotated[Any, InjectedToolArg] = None, **given: Any) -> str:
+        return f"{runtime} {given}"
+
+    properties = {"runtime": {"type": "string"}, "n": {"type": "integer"}}
+    one = StructuredTool(
+        name="x",
+        description="As the adapter of MCP's servers makes one.",
+        func=call,
+        args_schema={"type": "object", "properties": properties},
+    )
+
+    with pytest.raises(SchemaFault, match=r"'runtime'.*another name"):
+        canonical_args(one, {"runtime": "py"})
+    assert canonical_args(one, {"n": 1}) == {"n": 1}
 
 
 def test_a_json_schema_that_checks_nothing_changes_nothing_either() -> None:

@@ -105,6 +105,13 @@ async def test_arguments_that_do_not_fit_are_refused_before_anybody_is_asked(
     assert gateway.items == {}
 
 
+def test_a_function_takes_arguments_under_any_name() -> None:
+    def deploy(config: int) -> str:
+        return f"{config}"
+
+    assert canonical_step(deploy, {"config": "7"}, "deploy") == {"config": 7}
+
+
 def test_a_function_that_declares_nothing_gets_what_was_given() -> None:
     args: JsonObject = {"amount": "07"}
 

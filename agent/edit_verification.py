@@ -139,8 +139,8 @@ async def ask_gateway(
         raise
     except TwokeyError as error:
         raise ThreadUnavailable(
-            "The gateway did not confirm what happened in this thread, so the model "
-            "was not asked; resume the thread when the gateway is back."
+            f"{error} The model was not asked, as the gateway did not confirm what "
+            "happened in this thread; resume the thread once it does."
         ) from error
 
 

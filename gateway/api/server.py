@@ -64,6 +64,7 @@ _AHEAD = re.compile(r"[+-][0-9]{1,9}", re.ASCII)
 _JSON = "application/json"
 _BYTES_OF_ONE = 64 * 1024
 """How large a body counts as one more request."""
+_MAX_QUOTED = 80  # characters
 
 DECIDE: TypeAdapter[DecideQuestion] = TypeAdapter(DecideQuestion)
 
@@ -172,7 +173,8 @@ class Api:
         if route is None:
             raise Refusal(
                 NOT_FOUND,
-                f"There is no such path; {BASE}/openapi.json lists all of them.",
+                f"There is no path {path[:_MAX_QUOTED]!r}; {BASE}/openapi.json lists "
+                f"all of them. The address of a gateway ends before {BASE!r}.",
             )
         if request.method != route.method:
             raise Refusal(

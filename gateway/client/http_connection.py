@@ -60,6 +60,16 @@ _NOT_SENT = (
 _NOT_NOW = (*_NOT_SENT, aiohttp.ServerTimeoutError)
 """It has lasted long already, or nobody listens: the caller tries again later."""
 
+_REASONS = (
+    (
+        aiohttp.ClientConnectorCertificateError,
+        "its certificate is not trusted here; SSL_CERT_FILE names others",
+    ),
+    (aiohttp.ClientSSLError, "no TLS is spoken there; is https:// right?"),
+    (aiohttp.ClientConnectorDNSError, "no machine of this name was found"),
+    (aiohttp.ClientConnectorError, "nothing listens there, or nothing leads there"),
+)
+
 _CUT_OFF = (
     *(aiohttp.ClientOSError, aiohttp.ServerDisconnectedError),
     *(aiohttp.ClientPayloadError, aiohttp.ClientResponseError),
@@ -244,9 +254,7 @@ class HttpConnection:
             )
 
     def _no_answer(self, error: Exception, *, may_be_kept: bool) -> StoreUnavailable:
-        why = type(error).__name__
-        if _is_out_of_time(error):
-            why = "its certificate is not valid now, by the clock of this machine"
+        why = _reason(error)
         who = f"The approval gateway {self.url!r}"
         if may_be_kept:
             return Unanswered(why, "try again when it is back.", who=who)
@@ -283,7 +291,10 @@ def _check_url(url: str) -> None:
     try:
         parts = urlsplit(url)
         is_local = parts.scheme == "http" and parts.hostname in _LOOPBACK
-        is_usable = bool(parts.hostname) and (parts.scheme == "https" or is_local)
+        # Nothing but an address: paths are added to it, and the key is the login.
+        is_more = "@" in parts.netloc or bool(parts.query or parts.fragment)
+        is_address = bool(parts.hostname) and parts.port != 0 and not is_more
+        is_usable = is_address and (parts.scheme == "https" or is_local)
     except ValueError:  # such as a port that is no number
         is_usable = False
     if not is_usable:
@@ -292,6 +303,16 @@ def _check_url(url: str) -> None:
             "http://127.0.0.1:port for one on this machine. Over plain http the "
             "API key could be read on the way."
         )
+
+
+def _reason(error: Exception) -> str:
+    """Return why there is no answer, in words where it may be the address."""
+    if _is_out_of_time(error):
+        return "its certificate is not valid now, by the clock of this machine"
+    for kind, why in _REASONS:
+        if isinstance(error, kind):
+            return why
+    return type(error).__name__
 
 
 def _is_out_of_time(error: Exception) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from twokey.gateway.errors import ThreadUnavailable
+from twokey.gateway.errors import ThreadUnavailable, TwokeyError
 from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.resume.diagnosis import diagnose
 from twokey.gateway.resume.transient_retry import backoff_s
@@ -56,11 +56,13 @@ class Attempts:
             return None
         pause_s = max(next(self._pauses), found.retry_after_s)
         logger.warning(
-            "run.waiting gateway=%s agent=%s thread=%s error=%s next_in_s=%.1f",
+            "run.waiting gateway=%s agent=%s thread=%s error=%s next_in_s=%.1f%s",
             self._url,
             self._run.agent,
             self._run.thread,
             type(error.__cause__ or error).__name__,
             pause_s,
+            # Words of ours only: others may hold what no log should.
+            f": {error}" if isinstance(error, TwokeyError) else "",
         )
         return pause_s

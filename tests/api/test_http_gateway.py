@@ -233,7 +233,12 @@ async def test_a_gateway_that_is_away_is_an_outage(stack: ApiStack) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["", "gateway.example", "http://gateway.example", "ftp://x", "https://"]
+    "url",
+    [
+        *("", "gateway.example", "http://gateway.example", "ftp://x", "https://"),
+        *("http://127.0.0.1:port", "https://me:word@gateway.example"),
+        *("https://gateway.example?tenant=a", "https://gateway.example/#a"),
+    ],
 )
 def test_a_key_does_not_travel_in_the_clear(url: str) -> None:
     with pytest.raises(SettingsError, match="cannot be used"):

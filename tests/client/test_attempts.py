@@ -15,10 +15,24 @@ from twokey.gateway.retrying import RetrySettings
 async def test_what_waits_names_the_gateway(caplog: pytest.LogCaptureFixture) -> None:
     run = RunRef(agent="support", thread="t1")
     attempts = Attempts(run, RetrySettings(), url="https://gateway.example")
-    error = ThreadUnavailable("away")
+    error = ThreadUnavailable("nothing listens there")
     error.__cause__ = StoreUnavailable("did not answer")
 
     with caplog.at_level(logging.WARNING):
         assert attempts.pause_s(error)
 
     assert "run.waiting gateway=https://gateway.example agent=support" in caplog.text
+    assert "nothing listens there" in caplog.text
+
+
+async def test_what_others_say_of_it_is_not_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    run = RunRef(agent="support", thread="t1")
+    attempts = Attempts(run, RetrySettings(), url="https://gateway.example")
+
+    with caplog.at_level(logging.WARNING):
+        assert attempts.pause_s(ConnectionError("a secret"))
+
+    assert "error=ConnectionError" in caplog.text
+    assert "a secret" not in caplog.text

@@ -21,6 +21,7 @@ from twokey.gateway.errors import (
     NotAllowed,
     SettingsError,
     StoreUnavailable,
+    TwokeyError,
     Unanswered,
 )
 from twokey.gateway.protocol.idempotency import HEADER
@@ -222,6 +223,24 @@ async def test_a_write_that_reached_nobody_is_an_outage(faulty: Faulty) -> None:
     await away.aclose()
 
     assert type(raised.value) is StoreUnavailable
+
+
+async def test_an_address_that_leads_elsewhere_says_what_is_wrong_with_it(
+    faulty: Faulty,
+) -> None:
+    url, key = faulty.api.url, faulty.api.key()
+    wrong = {
+        url.replace("http://", "https://"): "no TLS is spoken there",
+        "http://127.0.0.1:9": "nothing listens there",
+    }
+    for address, why in wrong.items():
+        elsewhere = HttpGateway(address, key)
+        with pytest.raises(TwokeyError, match=why) as raised:
+            await elsewhere.submit(TURN)
+        await elsewhere.aclose()
+        assert repr(address) in str(raised.value)
+    with pytest.raises(NotAllowed, match=r"'/v1/v1/\w+'.*ends before '/v1'"):
+        await HttpGateway(f"{url}/v1", key).submit(TURN)
 
 
 async def test_a_synchronous_agent_asks_from_the_background(faulty: Faulty) -> None:

@@ -71,6 +71,12 @@ class Money(BaseModel):
     tags: set[str] = Field(default_factory=set[str])
 
 
+class Renamed(BaseModel):
+    """An amount that is written under another name than it is read by."""
+
+    amount: Decimal = Field(validation_alias="amount", serialization_alias="sum")
+
+
 class Aliased(BaseModel):
     """Arguments that are read by another name than the function has."""
 
@@ -159,6 +165,10 @@ def shapes(noted: Noted) -> dict[str, BaseTool]:  # noqa: C901 - many functions 
         """Take a model."""
         return note(value=value)
 
+    def renamed(value: list[Renamed] | Renamed) -> str:
+        """Take a model, or several."""
+        return note(value=value)
+
     def place(value: Point | Row) -> str:
         """Take a dataclass, or a dictionary of known keys."""
         return note(value=value)
@@ -191,6 +201,7 @@ def shapes(noted: Noted) -> dict[str, BaseTool]:  # noqa: C901 - many functions 
         choice,
         either,
         nested,
+        renamed,
         place,
         several,
         anything,

@@ -12,6 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from twokey.gateway.api.idempotency import Idempotency
 from twokey.gateway.api.refusals import Refusal
 from twokey.gateway.errors import BadJson
+from twokey.gateway.policy.schemas import parts_of
 from twokey.gateway.protocol.call_progress import CallEnd, CallProgress
 from twokey.gateway.protocol.http_api import (
     LEASE_HEADER,
@@ -67,6 +68,9 @@ MAX_NAME = 2000
 
 MAX_CALLS = 1000
 """How many calls a turn may have: all of them are evaluated at one go."""
+
+MAX_SCHEMA_PARTS = 10_000
+"""How many schemas those of the tools of a turn may consist of, all in all."""
 
 _CALLS_OF_ONE = 10
 """How many calls of a turn count as one request."""
@@ -193,10 +197,18 @@ def _check_size(question: object) -> None:
     """Refuse a question that would hold up the others.
 
     Raises:
-        Refusal: when it has too many calls, or too long a name.
+        Refusal: when it has too many calls, too much of schemas, or too long a name.
     """
     if isinstance(question, Turn) and len(question.calls) > MAX_CALLS:
         raise Refusal(MALFORMED, f"A turn may have {MAX_CALLS} calls.")
+    if isinstance(question, Turn) and (
+        sum(map(parts_of, question.schemas.values())) > MAX_SCHEMA_PARTS
+    ):
+        raise Refusal(
+            MALFORMED,
+            f"The schemas of a turn may have {MAX_SCHEMA_PARTS} parts; send those of "
+            "the tools that it calls.",
+        )
     if isinstance(question, Record) and any(
         len(one) > MAX_NAME for one in _names(question)
     ):

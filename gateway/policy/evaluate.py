@@ -21,7 +21,7 @@ from twokey.gateway.policy.raise_rules import (
     text_at,
 )
 from twokey.gateway.policy.rules import Policy
-from twokey.gateway.policy.schemas import unusable
+from twokey.gateway.policy.schemas import MAX_PARTS, unusable
 from twokey.gateway.policy.triage_rules import TriageRule
 from twokey.gateway.protocol.edits import argument_errors
 from twokey.gateway.protocol.strict_json import JsonObject
@@ -162,7 +162,7 @@ def _schema(
     if rules.first.args_schema is not None or declared is None:
         return rules.first.args_schema, ()
     # Only the agent's schema is tried: the policy's own was checked when it was loaded.
-    if unusable(declared, args) is None:
+    if unusable(declared, args, most_parts=MAX_PARTS) is None:
         return declared, ()
     return None, ("The agent's schema for this tool is unusable: no edits here.",)
 

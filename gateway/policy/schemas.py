@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from functools import lru_cache
 
@@ -20,8 +21,14 @@ from twokey.gateway.protocol.strict_json import JsonObject
 
 _MAX_QUOTED = 80  # characters
 
+MAX_PARTS = 2000
+"""How many schemas one of an agent may consist of: to look at so many takes about a
+second, in which nobody else is answered."""
 
-def unusable(schema: JsonObject, args: JsonObject) -> str | None:
+
+def unusable(
+    schema: JsonObject, args: JsonObject, *, most_parts: float = math.inf
+) -> str | None:
     """Return why a schema cannot check arguments, or None when it can.
 
     A schema that refers to another document or to nothing, and one that never ends,
@@ -30,8 +37,11 @@ def unusable(schema: JsonObject, args: JsonObject) -> str | None:
     Args:
         schema: what an agent declares or a policy says.
         args: arguments to try it on; whether they fit does not matter here.
+        most_parts: how many schemas it may consist of, see `MAX_PARTS`.
     """
     try:
+        if parts_of(schema) > most_parts:
+            return f"it has more than {most_parts} parts: they take too long to check"
         text = json.dumps(schema, ensure_ascii=False, allow_nan=False)
         # Half of a surrogate pair, anywhere in it, could not be stored.
         text.encode("utf-8")
@@ -44,6 +54,20 @@ def unusable(schema: JsonObject, args: JsonObject) -> str | None:
         # A pattern or an address in it that the libraries themselves trip over.
         return f"nothing can be checked with it ({str(error)[:_MAX_QUOTED]})"
     return problem
+
+
+def parts_of(node: JsonValue) -> int:
+    """Return how many schemas one may consist of at most; data in it counts as well.
+
+    Raises:
+        RecursionError: when it is nested too deep.
+    """
+    if isinstance(node, dict):
+        return 1 + sum(map(parts_of, node.values()))
+    if isinstance(node, list):
+        return sum(map(parts_of, node))
+    # Also true and false are schemas.
+    return int(isinstance(node, bool))
 
 
 # An agent declares the same schemas with every turn, and looking at one takes longer

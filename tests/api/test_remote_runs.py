@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import pytest
+from pydantic import JsonValue
 
 from tests.api.api_stack import ApiStack
 from tests.service.harness import ANA, DAN, ServiceHarness, claim_of
@@ -24,6 +25,7 @@ from twokey.gateway.protocol.remote_runs import (
     RunQuestion,
     Withdrawal,
 )
+from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.wire import (
     ClaimRequest,
     ProposedCall,
@@ -295,6 +297,10 @@ async def test_names_and_turns_are_bounded(stack: ApiStack) -> None:
             await ask(http_api.CLAIM, claim.with_(owner=long))
         with pytest.raises(NotAllowed, match="1000 calls"):
             await ask(http_api.SUBMIT, turn(calls=1001))
+        any_of: list[JsonValue] = [{"type": "string"}] * 999
+        schemas: dict[str, JsonObject] = {f"t{n}": {"anyOf": any_of} for n in range(11)}
+        with pytest.raises(NotAllowed, match="10000 parts"):
+            await ask(http_api.SUBMIT, turn().with_(schemas=schemas))
         verdicts = await ask(http_api.SUBMIT, turn().with_(says="s" * 3000))
 
     assert [verdict.kind for verdict in verdicts] == [VerdictKind.HOLD]

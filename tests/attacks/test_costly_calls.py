@@ -7,13 +7,15 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 import pytest
+from pydantic import JsonValue
 
 from tests.service.harness import ServiceHarness
-from twokey.gateway.policy.evaluate import evaluate
+from twokey.gateway.policy.evaluate import Evaluation, evaluate
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.policy.schemas import unusable
 from twokey.gateway.protocol.edits import argument_errors
 from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.protocol.verbs import Verb
 from twokey.gateway.protocol.wire import ProposedCall, Turn, TurnRef
 from twokey.gateway.store.store import Store
 
@@ -118,6 +120,28 @@ def test_a_schema_that_refers_to_itself_is_not_followed_for_ever() -> None:
 
     assert "too long to check" in told[""]
     assert argument_errors(schema, {"x": {"op": "mul", "of": 1}}) == {}
+
+
+def test_a_schema_of_very_many_parts_is_not_looked_through() -> None:
+    """To check one takes a millisecond for each part, and an agent declares it."""
+    any_of: list[JsonValue] = [{"type": "string"}, True, {}] * 8
+    each: JsonObject = {"anyOf": any_of}
+    large: JsonObject = {"properties": {f"p{n}": each for n in range(6000)}}
+    usual: JsonObject = {"properties": {f"p{n}": each for n in range(40)}}
+
+    policy = load_policy(WORDS, "policy.yml")
+
+    def evaluated(schema: JsonObject) -> Evaluation:
+        return evaluate(policy, agent="a", tool="mail", args={}, declared_schema=schema)
+
+    with soon():
+        found = evaluated(large)
+
+    assert "The agent's schema for this tool is unusable: no edits here." in (
+        found.reasons
+    )
+    assert Verb.EDIT not in found.allow
+    assert Verb.EDIT in evaluated(usual).allow
 
 
 def test_a_pattern_in_a_rule_is_matched_with_many_texts_at_once() -> None:

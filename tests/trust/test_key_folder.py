@@ -159,7 +159,11 @@ def test_keys_on_a_file_system_that_nobody_can_write_to_are_believed(
     (tmp_path / "keys" / "gateway").chmod(0o1777)
     facts = list(os.statvfs(tmp_path))
     facts[8] |= os.ST_RDONLY  # f_flag
-    monkeypatch.setattr(os, "statvfs", lambda _: os.statvfs_result(facts))
+
+    def read_only(_: object) -> os.statvfs_result:
+        return os.statvfs_result(facts)
+
+    monkeypatch.setattr(os, "statvfs", read_only)
 
     assert keys.verifying()
 

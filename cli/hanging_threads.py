@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 import threading
 import time
@@ -21,15 +22,41 @@ THREADS_END_S = 2.0
 
 
 def serve(main: Coroutine[Any, Any, None]) -> None:
-    """Run a service until it has closed everything."""
+    """Run a service until it has closed everything.
+
+    At SIGTERM it also closes what it has begun while it is still starting: its workers
+    may run tools then. The second SIGTERM ends it at once.
+    """
     asyncio.run(_without_threads(main))
 
 
 async def _without_threads(main: Coroutine[Any, Any, None]) -> None:
+    starting = _Starting(asyncio.current_task())
+    # Not by the loop, which may be held up by the import of an agent.
+    before = signal.signal(signal.SIGTERM, starting.stop)
     try:
         await main
+    except asyncio.CancelledError:
+        if not starting.is_stopped:
+            raise
     finally:
         leave_threads()
+        if signal.getsignal(signal.SIGTERM) == starting.stop:
+            signal.signal(signal.SIGTERM, before)
+
+
+class _Starting:
+    """A service that does not handle signals yet."""
+
+    def __init__(self, task: asyncio.Task[Any] | None) -> None:
+        assert task is not None  # noqa: S101 - it runs in one
+        self._task, self._loop = task, task.get_loop()
+        self.is_stopped = False
+
+    def stop(self, _number: int, _frame: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        self.is_stopped = True
+        self._loop.call_soon_threadsafe(self._task.cancel)
 
 
 def leave_threads() -> None:

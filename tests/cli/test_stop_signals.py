@@ -7,6 +7,7 @@ import os
 import pty
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,15 @@ async def main():
         at_work = {("support", f"thread-{n}") for n in range(4)} | {("a", "\\x1b[2J")}
         threads = SimpleNamespace(at_work=at_work)
         store = SimpleNamespace(failure=None, threads=threads)
+    if "starting" in sys.argv:
+        note("waiting")
+        try:
+            await asyncio.sleep(600)
+        finally:
+            await asyncio.to_thread(note, "closed")
+    if "importing" in sys.argv:
+        note("waiting")
+        time.sleep(600)
     await until_stopped(lambda: note("again"), store, ready=lambda: note("waiting"))
     await asyncio.to_thread(note, "closed")
     if "working" in sys.argv:
@@ -184,3 +194,29 @@ async def test_ctrl_c_says_what_is_waited_for(tmp_path: Path) -> None:
 
     assert b"25 s at most" in said
     assert b"'a \\x1b[2J', support thread-0, support thread-1 and 2 more" in said
+
+
+async def test_a_program_that_is_still_starting_closes_what_it_has_begun(
+    tmp_path: Path,
+) -> None:
+    # Its workers run tools while it still waits for Slack, say.
+    process = await waiting(tmp_path, "starting")
+
+    process.send_signal(signal.SIGTERM)
+
+    assert await process.wait() == 0
+    assert (tmp_path / "closed").exists()
+
+
+async def test_a_second_sigterm_ends_a_program_that_hangs_in_its_start(
+    tmp_path: Path,
+) -> None:
+    process = await waiting(tmp_path, "importing")
+
+    # Another one each time: two of a kind that come at once are one.
+    while process.returncode is None:
+        process.send_signal(signal.SIGTERM)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(process.wait(), 0.1)
+
+    assert process.returncode == -signal.SIGTERM

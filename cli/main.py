@@ -7,6 +7,7 @@ This module imports nothing that takes long: the help page is printed without it
 
 from __future__ import annotations
 
+import errno
 import inspect
 import os
 import sys
@@ -82,6 +83,7 @@ compares the texts with the modules."""
 _WITH_SLACK = {"demo", "run", "bot", "doctor"}
 """Modules that need the extra ``slack``; the others need ``server`` at most."""
 
+_FULL = {errno.ENOSPC, errno.EDQUOT}
 _SLACK_PACKAGE = "slack_bolt"
 """A package of the extra ``slack``: where it is missing, the list says so."""
 
@@ -121,6 +123,14 @@ def run(
     except Exception as error:
         if options.debug:
             raise
+        if isinstance(error, OSError) and error.errno in _FULL:
+            where = f"of {error.filename!r}" if error.filename else "that is written to"
+            typer.echo(
+                f"The disk {where} is full ({error.strerror}). Make room on it, then "
+                "run the command again.",
+                err=True,
+            )
+            return USAGE
         typer.echo(
             f"Twokey met something it did not expect ({type(error).__name__}: "
             f"{error}). 'twokey --debug …' shows where; please report it.",

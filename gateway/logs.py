@@ -156,7 +156,11 @@ class _Json(_Text):
         }
         if trace := self.trace(record):
             row["trace"] = trace
-        return json.dumps(row, ensure_ascii=False)
+        line = json.dumps(row, ensure_ascii=False)
+        # JSON lets some of what ends a line elsewhere, or controls a terminal, stand.
+        return "".join(
+            one if one.isprintable() else json.dumps(one)[1:-1] for one in line
+        )
 
 
 def _shown(text: str) -> str:

@@ -63,6 +63,21 @@ def test_json_names_the_fields_of_an_event(capsys: pytest.CaptureFixture[str]) -
     }
 
 
+def test_json_writes_nothing_that_ends_a_line_or_controls_a_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    write_logs(LogSettings(format="json"))
+    hostile = "a\u2028b\x85c\x9b31md\u202ee\U000e0041f\ud800É"
+
+    logging.getLogger("twokey.bot.x").warning("click.decided user=%s", hostile)
+
+    written = capsys.readouterr().err
+    assert written.endswith("\n")
+    assert written[:-1].isprintable()
+    assert "É" in written
+    assert json.loads(written)["user"] == hostile
+
+
 def test_json_keeps_what_is_written_otherwise_and_says_its_error(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

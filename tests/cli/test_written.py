@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from twokey.cli import console
+from twokey.cli.main import USAGE
 from twokey.gateway.errors import SettingsError
 
 COUNTS = """
@@ -46,6 +47,25 @@ def test_a_stream_that_is_closed_is_no_file_that_is_opened_later(
     )
 
     assert ended.returncode == 10 + to_nothing, ended.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has such a file")
+def test_output_that_finds_no_room_is_a_sentence(tmp_path: Path) -> None:
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "twokey", "manifest"],
+            cwd=tmp_path,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+
+    assert ended.returncode == USAGE
+    assert ended.stderr == (
+        "The disk that is written to is full (No space left on device). Make room on "
+        "it, then run the command again.\n"
+    )
 
 
 def test_a_file_is_on_the_disk_before_it_is_said_to_be_there(

@@ -3,20 +3,34 @@
 from __future__ import annotations
 
 import logging
+from typing import LiteralString
 
-from twokey.bot.listener_context import ListenerContext
+from twokey.bot.delivery.conversation_links import PERMALINK
+from twokey.bot.listener_context import ListenerContext, UserFacingError
 from twokey.bot.payload import BlockAction
+from twokey.bot.text_types import template
+from twokey.bot.web import SlackError, SlackRefused
 from twokey.gateway.store.card_seals import CardCopy
 from twokey.gateway.store.cards import CardPlace
 from twokey.gateway.store.keys import Keys
 
 logger = logging.getLogger(__name__)
 
+_NOT_THERE = {"channel_not_found", "message_not_found"}
+_NOT_LOOKED_FOR: LiteralString = (
+    "Slack did not say whether this card stands in this channel, so nothing was "
+    "recorded. Please click again in a moment."
+)
+
 
 async def is_usable_copy(
     ctx: ListenerContext, action: BlockAction, keys: Keys, shown: str
 ) -> bool:
-    """Return whether a click was on a usable message about a record or an outage."""
+    """Return whether a click was on a usable message about a record or an outage.
+
+    Raises:
+        UserFacingError: it may have been, in a channel that Slack gave another id.
+    """
     here = (action.channel, action.message_ts)
     if not all(here):
         return False
@@ -49,9 +63,22 @@ async def _moved(
 
     A private channel gets another id once people of another workspace are invited to
     it, and Slack knows the old one no more. Its messages keep their ts, which nobody
-    chooses and no other message of ours has.
+    chooses and no other message of ours has. Slack is asked whether one is there: a
+    place is never changed by what a payload says alone.
     https://docs.slack.dev/reference/events/channel_id_changed
+
+    Raises:
+        UserFacingError: Slack does not say.
     """
+    try:
+        await ctx.slack.ask(
+            PERMALINK, channel=action.channel, message_ts=action.message_ts
+        )
+    except SlackError as error:
+        if isinstance(error, SlackRefused) and error.error in _NOT_THERE:
+            return was
+        logger.warning("card.not_looked_for shown=%s why=%s", shown, error)
+        raise UserFacingError(template(_NOT_LOOKED_FOR)) from None
     cards, here = ctx.service.store.cards, (action.channel, action.message_ts)
     logger.warning("card.moved shown=%s from=%s to=%s", shown, was.channel, here[0])
     # Its place is compared there: what a publisher registered meanwhile stays.

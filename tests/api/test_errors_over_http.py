@@ -77,6 +77,7 @@ ROWS = (
     ),
     Row(errors.LeaseLost(), 409, "lease-lost", errors.LeaseLost),
     Row(errors.BadJson("it is a list", "/a"), 400, "malformed", NotAllowed),
+    Row(errors.InexactNumber("it is large", "/a"), 400, "malformed", NotAllowed),
     Row(errors.BadStep("no"), 409, "refused", NotAllowed),
     Row(errors.GraphError("no"), 409, "refused", NotAllowed),
     Row(errors.NotVerified("unsigned", "no"), 409, "refused", NotAllowed),

@@ -9,6 +9,20 @@ ASKING = "tests/bot/cards/test_asking.py"
 
 REACH_TABLE = (
     Mutant(
+        "a card is not moved by what a click says alone",
+        "bot/listeners/usable_copy.py",
+        "PERMALINK, channel=action.channel, message_ts=action.message_ts",
+        "PERMALINK, channel=was.channel, message_ts=was.ts",
+        "tests/attacks/test_odd_payloads.py",
+    ),
+    Mutant(
+        "a card is not moved where Slack does not say that it is there",
+        "bot/listeners/usable_copy.py",
+        "        raise UserFacingError(template(_NOT_LOOKED_FOR)) from None\n",
+        "",
+        "tests/bot/test_one_usable_card.py",
+    ),
+    Mutant(
         "a copy whose posting got no answer is no second usable one",
         "bot/listeners/usable_copy.py",
         "return (copy.channel, copy.ts) == (action.channel, action.message_ts)",

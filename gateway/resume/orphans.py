@@ -30,7 +30,7 @@ from twokey.gateway.failures import log_failure
 from twokey.gateway.resume.answers import answers_for
 from twokey.gateway.resume.runner import Runner
 from twokey.gateway.resume.runners import Runners
-from twokey.gateway.store.jobs import Job
+from twokey.gateway.store.jobs import Job, resume_text
 from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.outbox import Outbox
 from twokey.gateway.store.readers import drop_idle_readers
@@ -143,7 +143,7 @@ class OrphanFinder:
                 is_ours = loaded.approval.tenant == self._tenant
                 if is_ours and run_ref.agent in agents and job not in seen:
                     seen.add(job)
-                    if job.text not in jobs:
+                    if not _is_among(job, jobs):
                         found += await self._queue_if_orphan(job) is True
         return found
 
@@ -176,7 +176,7 @@ class OrphanFinder:
         ours = (one.run_ref.thread for one in events if self._is_of(one, agent))
         for thread in dict.fromkeys(ours):
             job = Job.to_resume(self._tenant, agent, thread)
-            has_job = jobs is None or job.text in jobs
+            has_job = jobs is None or _is_among(job, jobs)
             is_orphan = None if has_job else await self._queue_if_orphan(job)
             found += is_orphan is True
             if is_orphan is None:
@@ -257,3 +257,8 @@ class OrphanFinder:
 
     def _keys_of(self, agent: str) -> Keys:
         return self._store.keys_of_agent(self._tenant, agent)
+
+
+def _is_among(job: Job, jobs: Collection[bytes]) -> bool:
+    """Return whether one of these jobs, by their texts, resumes the same thread."""
+    return resume_text(job.tenant, job.agent, job.thread).encode() in jobs

@@ -103,11 +103,6 @@ class Job(Record):
         """Return the job that resumes a thread with its answers."""
         return cls(kind=JobKind.RESUME, tenant=tenant, agent=agent, thread=thread)
 
-    @property
-    def text(self) -> bytes:
-        """Return how the store keeps it."""
-        return self.model_dump_json().encode()
-
 
 def resume_text(tenant: str, agent: str, thread: str) -> str:
     """Return the text of `Job.to_resume`: each decision queues one."""

@@ -155,14 +155,14 @@ HANDOVERS_TABLE = (
     Mutant(
         "a thread that has a job is not queued once more",
         "gateway/resume/orphans.py",
-        "has_job = jobs is None or job.text in jobs",
+        "has_job = jobs is None or _is_among(job, jobs)",
         "has_job = jobs is None",
         "tests/resume/test_orphans.py",
     ),
     Mutant(
         "a thread that has a job is not queued once more where its reader begins",
         "gateway/resume/orphans.py",
-        "if job.text not in jobs:",
+        "if not _is_among(job, jobs):",
         "if True:",
         "tests/resume/test_orphans.py",
     ),

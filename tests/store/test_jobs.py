@@ -46,7 +46,7 @@ def test_the_text_of_a_job_that_resumes_is_what_the_job_is_written_as(
 ) -> None:
     job = Job.to_resume("default", "shop", thread)
 
-    assert resume_text("default", "shop", thread).encode() == job.text
+    assert resume_text("default", "shop", thread) == job.model_dump_json()
 
 
 async def test_the_texts_of_jobs_are_of_all_that_wait_run_or_back_off(
@@ -62,7 +62,9 @@ async def test_the_texts_of_jobs_are_of_all_that_wait_run_or_back_off(
     assert backing_off
     await queue.later(backing_off, delay_ms=60_000)
 
-    assert await queue.texts(limit=3) == {job.text for job in three}
+    assert await queue.texts(limit=3) == {
+        job.model_dump_json().encode() for job in three
+    }
     assert await queue.texts(limit=2) is None
 
 

@@ -52,20 +52,28 @@ class Bot:
         """Wait until it is reached."""
         await self.member.says("http://")
 
-    async def precomputed(self, *verdicts: Verdict) -> None:
-        """Wait until it has precomputed calls, as it draws them or as others do."""
-        for verdict in verdicts:
-            approval_id, _ = approval_of(verdict.item_id)
-            await self.stack.drawn(verdict)
-            # Who draws the card knows what it shows, and computes with that.
-            drew = self.has_said(f"card.posted id={approval_id}")
-            known = "sha256:" if drew else ""
-            await self.member.says(f"precomputed {approval_id} as={known}")
+    async def precomputed(self, approval_id: str) -> None:
+        """Wait until it has precomputed the calls of an approval with a posted card."""
+        # Who draws the card knows what it shows, and computes with that.
+        known = "sha256:" if self.has_posted(approval_id) else ""
+        await self.member.says(f"precomputed {approval_id} as={known}")
+
+    def has_posted(self, approval_id: str) -> bool:
+        """Say whether it has posted the card of an approval."""
+        return self.has_said(f"card.posted id={approval_id} ")
 
     def tried(self, verdict: Verdict) -> list[bool]:
-        """Return of each click if what was precomputed was written."""
+        """Return of each click if what was precomputed was written.
+
+        Its log is copied from a pipe: a line may come after the answer to the click.
+        """
         words = f"tried {approval_of(verdict.item_id)[0]} "
         return [one.removeprefix(words) == "True" for one in self.log if words in one]
+
+    async def decided_as_precomputed(self, verdict: Verdict) -> None:
+        """Wait until it says that its one click was written as it was precomputed."""
+        await self.member.says(f"tried {approval_of(verdict.item_id)[0]} ")
+        assert self.tried(verdict) == [True]
 
     def has_said(self, words: str) -> bool:
         """Say whether something is in its log."""
@@ -131,6 +139,20 @@ class Bots:
     secrets: Sequence[bytes] = SECRETS
     shards: JsonObject = field(default_factory=dict[str, object])
     running: list[Bot] = field(default_factory=list[Bot])
+
+    async def precomputed(self, *verdicts: Verdict) -> None:
+        """Wait until cards are posted and every bot has precomputed their calls."""
+        for verdict in verdicts:
+            approval_id, _ = approval_of(verdict.item_id)
+            await self._posted(approval_id)
+            for bot in self.running:
+                await bot.precomputed(approval_id)
+
+    async def _posted(self, approval_id: str) -> None:
+        async def is_posted() -> bool:
+            return any(bot.has_posted(approval_id) for bot in self.running)
+
+        await eventually(is_posted, within_s=LONG_S)
 
     async def start(self, name: str, policy: str = POLICY) -> Bot:
         """Start one more."""

@@ -17,6 +17,7 @@ from importlib import import_module
 from typing import Any, cast
 
 from twokey.agent.middleware import ApprovalMiddleware
+from twokey.gateway.arguments import is_a, require
 from twokey.gateway.client.choice import given_gateway
 from twokey.gateway.errors import GraphError
 from twokey.gateway.gates.reachable import reachable
@@ -54,6 +55,12 @@ def gated_subagents(
         GraphError: when a compiled subagent can start tools that no gate clears:
             nothing can be put into it any more.
     """
+    require(
+        is_a(subagents, Sequence) and all(is_a(spec, Mapping) for spec in subagents),
+        "subagents",
+        subagents,
+        "give a list of them, as create_deep_agent takes it",
+    )
     found = given_gateway(gateway, api_key, receipt_keys)
     listed = [_gated(spec, agent, found) for spec in subagents]
     names = {str(spec.get("name")) for spec in subagents}

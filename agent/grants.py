@@ -22,6 +22,7 @@ from twokey.agent.canonical import caller_args
 from twokey.agent.rechecks import Recheck
 from twokey.agent.tool_escapes import contained_method
 from twokey.agent.tool_signatures import known_methods
+from twokey.gateway.arguments import require
 from twokey.gateway.errors import BadJson, NotAllowed, NotStarted
 from twokey.gateway.gates.gate import GuardedTool
 from twokey.gateway.protocol import strict_json, wire
@@ -171,6 +172,10 @@ def guarded(
     The returned tool raises `twokey.gateway.errors.NotAllowed` when it is run without a
     grant, with a grant for another tool or other arguments, or twice under one.
     """
+    needed = "give a tool, or a function to make one of"
+    require(isinstance(tool, BaseTool) or callable(tool), "tool", tool, needed)
+    is_usable = recheck is None or callable(recheck)
+    require(is_usable, "recheck", recheck, "give a function that returns the state")
     plain = tool if isinstance(tool, BaseTool) else make_tool(tool)
     if isinstance(plain, _Guarded) and recheck is None:
         return plain

@@ -26,6 +26,7 @@ from langgraph.prebuilt import ToolRuntime
 from langgraph.runtime import Runtime
 
 from twokey.agent.turns import printable
+from twokey.gateway.arguments import is_a
 from twokey.gateway.errors import BadJson
 from twokey.gateway.failures import log_failure
 from twokey.gateway.protocol import strict_json
@@ -80,8 +81,8 @@ class InterruptConfig:
 
     Raises:
         ValueError: when a config has no ``allowed_decisions`` or an unknown one, as a
-            tool without a usable decision could otherwise never be decided; or has
-            the same key in snake case and camel case.
+            tool without a usable decision could otherwise never be decided; has the
+            same key in snake case and camel case; or is of another type.
 
     Attributes:
         configs: the config of each gated tool, as LangChain for Python spells it.
@@ -94,6 +95,7 @@ class InterruptConfig:
         self._tools: dict[str, ToolConfig] = {}
         self.configs: dict[str, InterruptOnConfig] = {}
         for tool, config in _unwrapped(interrupt_on).items():
+            _check_name(tool)
             if config is False:
                 continue
             given = _ALL_DECISIONS if config is True else _in_snake_case(tool, config)
@@ -130,12 +132,25 @@ class InterruptConfig:
 
 def _unwrapped(interrupt_on: InterruptOn) -> InterruptOn:
     """Return the tools of ``{"interruptOn": {...}}``, as JavaScript's options are."""
+    if not is_a(interrupt_on, Mapping):
+        raise ValueError(
+            f"`interrupt_on` must be a mapping of names of tools, such as "
+            f"{{'send_email': True}}, got {interrupt_on!r}."
+        )
     inner: object = interrupt_on.get("interruptOn")
     if len(interrupt_on) != 1 or not isinstance(inner, Mapping):
         return interrupt_on
     tools = cast("InterruptOn", inner)
     is_config = not {"allowed_decisions", "allowedDecisions"}.isdisjoint(tools)
     return interrupt_on if is_config else tools
+
+
+def _check_name(tool: object) -> None:
+    # A tool in place of its name would gate nothing.
+    if not isinstance(tool, str):
+        raise ValueError(  # noqa: TRY004 - likewise
+            f"`interrupt_on` names tools by text, got {tool!r}; write its name."
+        )
 
 
 def _in_snake_case(tool: str, config: object) -> Mapping[str, Any]:
@@ -155,13 +170,18 @@ def _in_snake_case(tool: str, config: object) -> Mapping[str, Any]:
 
 
 def _tool_config(tool: str, given: Mapping[str, Any], prefix: str) -> ToolConfig:
-    description = given.get("description")
+    description, when = given.get("description"), given.get("when")
     if description is None:
         description = prefix
+    if not (when is None or callable(when)):
+        raise ValueError(
+            f"Invalid `interrupt_on` config for tool '{tool}': `when` must be a "
+            f"function, got {when!r}."
+        )
     return ToolConfig(
         allow=_verbs(tool, given),
         description=description if callable(description) else str(description),
-        when=given.get("when"),
+        when=when,
         args_schema=_schema(tool, given.get("args_schema")),
     )
 

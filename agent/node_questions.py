@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from twokey.agent import interrupts, node_turns, tool_messages
 from twokey.agent.bridge import Awaiting, Blocking, Shell, drive
-from twokey.gateway.client.choice import current_gateway, given_gateway
+from twokey.gateway.client.choice import agent_name, current_gateway, given_gateway
 from twokey.gateway.protocol.port import Gateway
 from twokey.gateway.protocol.questions import ASK_USER, QuestionSet
 from twokey.gateway.protocol.records import Person
@@ -97,7 +97,7 @@ def _turn(questions: Asked, agent: str, key: str, says: str) -> Turn:
     call = ProposedCall(
         tool=ASK_USER, args=args, tool_call_id=key or ASK_USER, is_question=True
     )
-    ref = node_turns.turn_ref(agent, ASK_USER, key)
+    ref = node_turns.turn_ref(agent_name(agent), ASK_USER, key)
     return Turn(ref=ref, calls=(call,), says=says)
 
 

@@ -38,7 +38,7 @@ from twokey.agent.execution import (
 from twokey.agent.grants import grant_scope
 from twokey.agent.held_call import HeldCall
 from twokey.agent.rechecks import Recheck
-from twokey.gateway.client.choice import current_gateway, given_gateway
+from twokey.gateway.client.choice import agent_name, current_gateway, given_gateway
 from twokey.gateway.errors import StateUnknown, TwokeyError
 from twokey.gateway.protocol import run_context, strict_json
 from twokey.gateway.protocol.port import Gateway
@@ -171,7 +171,9 @@ def require_approval(  # noqa: PLR0913 - what a node may say of a step, by name
 
     plain = step_arguments.canonical_step(run, args, tool)
     found = given_gateway(gateway, api_key) or current_gateway()
-    step = _Step(run, tool, plain, agent, key, says, task, schema, found, recheck)
+    step = _Step(
+        run, tool, plain, agent_name(agent), key, says, task, schema, found, recheck
+    )
     return drive(_require(step, work, Blocking()))
 
 
@@ -199,7 +201,9 @@ async def arequire_approval(  # noqa: PLR0913 - what `require_approval` takes
 
     plain = step_arguments.canonical_step(run, args, tool)
     found = given_gateway(gateway, api_key) or current_gateway()
-    step = _Step(run, tool, plain, agent, key, says, task, schema, found, recheck)
+    step = _Step(
+        run, tool, plain, agent_name(agent), key, says, task, schema, found, recheck
+    )
     return await _require(step, work, Awaiting())
 
 

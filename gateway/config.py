@@ -60,7 +60,8 @@ _NO_POLICY = (
     "'policy' in twokey.yml. If that file is elsewhere, start there or name it (-c)."
 )
 # Each gateway sweeps every shard, with some commands twice a second.
-_MAX_SHARDS = 64
+MAX_SHARDS = 64
+MAX_WORKERS = 256
 # The only hosts to which a token may travel without TLS: nothing leaves the machine.
 _LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 _STORE = re.compile(r"unix|rediss?(\+sentinel|\+cluster)?")
@@ -162,10 +163,10 @@ class _AsWritten(_Model):
 
     tenant: TenantName = "default"
     redis_url: Annotated[SecretStr, AfterValidator(_redis_url)] | None = None
-    shards: int = Field(default=1, ge=1, le=_MAX_SHARDS)
+    shards: int = Field(default=1, ge=1, le=MAX_SHARDS)
     split_by_agent: bool = False
     encrypt_store: bool = False
-    workers: int = Field(default=8, ge=1, le=256)
+    workers: int = Field(default=8, ge=1, le=MAX_WORKERS)
     retention: RetentionSettings = RetentionSettings()
     retries: RetrySettings = RetrySettings()
     slack: SlackSettings = SlackSettings()

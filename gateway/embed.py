@@ -22,6 +22,7 @@ from langgraph.types import Interrupt, StreamMode
 
 from twokey.gateway.approvals.record import Origin
 from twokey.gateway.config import Settings
+from twokey.gateway.embed_arguments import check_arguments
 from twokey.gateway.errors import SettingsError
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.policy_file import PolicyFile, followed, policy_of
@@ -105,6 +106,7 @@ class Twokey:
         insecure_dev: bool = False,
         keyring: Keyring | None = None,
     ) -> None:
+        check_arguments(locals())
         self._settings, self._stack = settings, AsyncExitStack()
         self._triage = triage and require_triage(triage, "what was given")
         self._policy = policy_of(settings, policy, is_split=split_by_agent)
@@ -217,10 +219,8 @@ class Twokey:
             origin: where in Slack they asked.
             timeout_s: how long to wait altogether; None waits as long as it takes. Only
                 the wait ends then, or when the caller is cancelled: the thread goes on.
-            config: a ``RunnableConfig`` for every step of the thread: callbacks, tags,
-                metadata, ``recursion_limit``, ``configurable``.
-            context: the context of a graph with a ``context_schema``; approved tools
-                get it too, however long the wait was.
+            config: of each step: callbacks, tags, ``configurable``, a recursion limit.
+            context: of a graph with a ``context_schema``; approved tools get it too.
 
         Returns:
             The thread's final state; ``__interrupt__`` in it is a question of others.

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable
 from functools import cache
 
+from twokey.gateway.arguments import is_a, require, require_secret
 from twokey.gateway.client.claim_receipts import key_lines
 from twokey.gateway.client.http_gateway import HttpGateway
 from twokey.gateway.errors import NotAllowed, SettingsError
@@ -20,13 +21,16 @@ def agent_name(name: str) -> str:
     """Return the name of an agent.
 
     Raises:
-        SettingsError: when it is empty: no policy and no API key could name it.
+        SettingsError: when it is empty, or has characters that nobody sees: no policy
+            and no API key could name it.
     """
-    if not name.strip():
-        raise SettingsError(
-            "An agent needs a name, by which policy and cards know it: write "
-            "ApprovalMiddleware('support'), or leave it out for 'agent'."
-        )
+    require(
+        is_a(name, str) and name.strip() == name != "" and name.isprintable(),
+        "agent",
+        name,
+        "an agent needs a name, by which policy and cards know it, such as 'support', "
+        "without blanks around it; leave it out for 'agent'",
+    )
     return name
 
 
@@ -44,6 +48,8 @@ def given_gateway(
         SettingsError: when the URL or a key cannot be used.
     """
     known = key_lines(receipt_keys)
+    if not isinstance(gateway, str):
+        port.check_gateway(gateway)
     if isinstance(gateway, str):
         return _at(gateway, key_or_environment(api_key), known)
     if known:
@@ -98,7 +104,17 @@ def gateway_at(
 
 
 def key_or_environment(api_key: str | None) -> str:
-    """Return an API key that was given, else the one of the environment."""
+    """Return an API key that was given, else the one of the environment.
+
+    Raises:
+        SettingsError: when it is no text.
+    """
+    require_secret(
+        api_key is None or is_a(api_key, str),
+        "api_key",
+        api_key,
+        f"give what `twokey api-keys create` printed (tk_…), or set {KEY_VARIABLE}",
+    )
     return os.environ.get(KEY_VARIABLE, "") if api_key is None else api_key
 
 

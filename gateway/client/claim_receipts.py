@@ -11,7 +11,8 @@ import logging
 import threading
 from collections.abc import Iterable
 
-from twokey.gateway.errors import NotVerified, SettingsError
+from twokey.gateway.arguments import is_a, is_texts, require
+from twokey.gateway.errors import NotVerified
 from twokey.gateway.protocol.public_keys import PublicKey, parse_public_key
 from twokey.gateway.protocol.receipts import (
     SKEW_S,
@@ -45,9 +46,12 @@ def key_lines(texts: Iterable[str]) -> tuple[str, ...]:
     Raises:
         SettingsError: when it is one line, and no list of them.
     """
-    if isinstance(texts, str):
-        raise SettingsError("Write the gateway's public keys as a list of lines.")
-    return tuple(texts)
+    needed = "give lines of `twokey keys list`, the gateway's public keys, as a list"
+    is_one = isinstance(texts, str | bytes)
+    require(is_a(texts, Iterable) and not is_one, "receipt_keys", texts, needed)
+    lines = tuple(texts)
+    require(is_texts(lines), "receipt_keys", lines, needed)
+    return lines
 
 
 class ClaimReceipts:

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 import aiohttp
 from pydantic import ValidationError
 
+from twokey.gateway.arguments import is_a, require
 from twokey.gateway.client.gateway_clock import GatewayClock
 from twokey.gateway.client.http_sessions import Sessions
 from twokey.gateway.errors import (
@@ -288,11 +289,13 @@ def _not_json(question: object) -> str:
 
 
 def _check_url(url: str) -> None:
+    require(is_a(url, str), "gateway", url, "give a URL as text, 'https://…'")
     try:
         parts = urlsplit(url)
         is_local = parts.scheme == "http" and parts.hostname in _LOOPBACK
         # Nothing but an address: paths are added to it, and the key is the login.
         is_more = "@" in parts.netloc or bool(parts.query or parts.fragment)
+        is_more = is_more or any(map(str.isspace, url))
         is_address = bool(parts.hostname) and parts.port != 0 and not is_more
         is_usable = is_address and (parts.scheme == "https" or is_local)
     except ValueError:  # such as a port that is no number

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Protocol
 
+from twokey.gateway.arguments import check_tool_names, require
 from twokey.gateway.protocol.call_progress import CallBegun, CallEnd, CallProgress
 from twokey.gateway.protocol.records import EditRecord, Result, RunRef
 from twokey.gateway.protocol.run_context import excepting, in_run
@@ -133,6 +134,27 @@ class Gateway(Protocol):
         ...
 
 
+def check_gateway(gateway: object) -> None:
+    """Check what is given as a gateway; None is the one `connected` or named elsewhere.
+
+    Raises:
+        SettingsError: when it is none.
+    """
+    require(
+        gateway is None
+        or (
+            not isinstance(gateway, type)
+            and all(callable(getattr(gateway, one, None)) for one in _ASKED)
+        ),
+        "gateway",
+        gateway,
+        "give the URL of one as text, 'https://…', or `gateway` of Twokey.remote(…), "
+        "or `service` of Twokey(…)",
+    )
+
+
+_ASKED = ("submit", "claim", "finish")
+
 _current: ContextVar[Gateway | None] = ContextVar("twokey_gateway", default=None)
 
 
@@ -145,6 +167,8 @@ def connected(
     ``run`` is the run that all agents in it belong to; None: each finds its own.
     ``ungated`` names the tools that those agents may start without a gate.
     """
+    check_gateway(gateway)
+    check_tool_names("ungated", ungated)
     token = _current.set(gateway)
     try:
         with in_run(run), excepting(ungated):

@@ -19,6 +19,13 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.types import Interrupt, StreamMode
 
 from twokey.gateway.approvals.record import Origin
+from twokey.gateway.arguments import (
+    check_ungated,
+    is_a,
+    is_texts,
+    require,
+    require_secret,
+)
 from twokey.gateway.client.choice import gateway_at
 from twokey.gateway.client.http_threads import HttpThreads
 from twokey.gateway.errors import GraphError, SettingsError
@@ -73,6 +80,16 @@ class RemoteTwokey:
         ungated: Mapping[str, Collection[str]] | None = None,
         webhook_secrets: Sequence[str] | None = None,
     ) -> None:
+        check_ungated(ungated)
+        needed = "give RetrySettings(limit='1h')"
+        is_usable = retries is None or is_a(retries, RetrySettings)
+        require(is_usable, "retries", retries, needed)
+        require_secret(
+            webhook_secrets is None or is_texts(webhook_secrets),
+            "webhook_secrets",
+            webhook_secrets,
+            "give a list of texts, as `twokey webhooks secret` prints them (whsec_…)",
+        )
         self._webhooks = WebhookVerifier(webhook_secrets)
         self.gateway = gateway_at(url, api_key, receipt_keys)
         self._threads = HttpThreads(self.gateway.connection)

@@ -19,6 +19,7 @@ from typing import Any, TypeVar, cast
 
 from langgraph.types import Interrupt
 
+from twokey.gateway.arguments import check_timeout
 from twokey.gateway.client.http_threads import HttpThreads
 from twokey.gateway.errors import (
     GraphError,
@@ -152,7 +153,9 @@ class RemoteThreadRuns:
 
         Raises:
             GraphError: when an answer does not fit its question.
+            SettingsError: when ``timeout_s`` is no number of seconds.
         """
+        check_timeout(timeout_s)
         asked = [pending_of(one) for one in interrupts]
         if not asked_items(asked):
             return {}

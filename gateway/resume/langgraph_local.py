@@ -22,6 +22,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import UnknownInterruptError, is_invalid_resume
 from langgraph.types import Command, StateSnapshot, StreamMode
 
+from twokey.gateway.arguments import is_a
 from twokey.gateway.errors import GraphError
 from twokey.gateway.protocol.run_context import excepting
 from twokey.gateway.protocol.strict_json import JsonObject
@@ -303,8 +304,14 @@ def check_config(config: RunnableConfig, thread: str) -> None:
     """Check a user's config for the steps of a thread.
 
     Raises:
-        GraphError: when it names another thread, a checkpoint, or what LangGraph sets.
+        GraphError: when it is none, or names another thread, a checkpoint, or what
+            LangGraph sets.
     """
+    if not is_a(config, Mapping) or not is_a(config.get("configurable", {}), Mapping):
+        raise GraphError(
+            f"The config of type {type(config).__name__} is none of LangGraph; give a "
+            "mapping, such as {'recursion_limit': 50, 'configurable': {...}}."
+        )
     configurable = config.get("configurable", {})
     if configurable.get("thread_id", thread) != thread:
         raise GraphError(

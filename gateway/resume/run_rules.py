@@ -12,6 +12,7 @@ from typing import Any
 from langgraph.types import StreamMode
 
 from twokey.gateway.approvals.record import Origin
+from twokey.gateway.arguments import check_timeout
 from twokey.gateway.errors import GraphError, StoreUnavailable, ThreadUnavailable
 from twokey.gateway.failures import log_failure
 from twokey.gateway.protocol.records import NO_SLACK_ID, Person, RunRef
@@ -54,7 +55,9 @@ async def wait_at_most(timeout_s: float | None, thread: str) -> AsyncGenerator[N
 
     Raises:
         TimeoutError: says what happens to the thread, and how to wait on.
+        SettingsError: when ``timeout_s`` is no number of seconds.
     """
+    check_timeout(timeout_s)
     limit = asyncio.timeout(timeout_s)
     try:
         async with limit:

@@ -17,6 +17,7 @@ from typing import Any, cast
 from langgraph.types import Interrupt
 
 from twokey.gateway.approvals.record import Origin
+from twokey.gateway.arguments import check_timeout
 from twokey.gateway.errors import GraphError, StoreUnavailable, ThreadUnavailable
 from twokey.gateway.failures import log_failure
 from twokey.gateway.protocol.port import connected
@@ -122,7 +123,9 @@ class ThreadRuns:
 
         Raises:
             GraphError: when an answer does not fit its question.
+            SettingsError: when ``timeout_s`` is no number of seconds.
         """
+        check_timeout(timeout_s)
         asked = [pending_of(one) for one in interrupts]
         if not asked_items(asked):
             return {}

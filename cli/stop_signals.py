@@ -13,11 +13,11 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 
 from twokey.cli.console import printable
+from twokey.cli.hang_ups import has_terminal
 from twokey.cli.hanging_threads import leave_threads
 from twokey.gateway.resume.worker import GRACE_S
 from twokey.gateway.store.store import Store
 
-_CONTROLLING_TERMINAL = "/dev/tty"
 _POLL_S = 1.0
 _NAMED = 3
 """How many threads of agents are named; the others are counted."""
@@ -64,12 +64,12 @@ async def until_stopped(
     # holds up the loop.
     signal.signal(signal.SIGINT, interrupted)
     # Started under nohup, a process outlives its terminal.
-    ends_with_terminal = _has_terminal() and (
+    ends_with_terminal = has_terminal() and (
         signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
     )
 
     def hung_up() -> None:
-        if ends_with_terminal and not _has_terminal():
+        if ends_with_terminal and not has_terminal():
             stopped.set()
         else:
             reload()
@@ -101,14 +101,3 @@ def _stopping(at_work: Collection[tuple[str, str]]) -> str:
         f"\nStopping. Waiting {GRACE_S:.0f} s at most for agents at work: {listed}. "
         "Ctrl+C again ends it at once; a call that runs then may be in doubt.\n"
     )
-
-
-def _has_terminal() -> bool:
-    """Return whether this process belongs to a terminal that is still there."""
-    try:
-        # `isatty` of a standard stream tells nothing when it is redirected. Opening the
-        # terminal fails once it is closed. O_NOCTTY: it must not become ours.
-        os.close(os.open(_CONTROLLING_TERMINAL, os.O_RDWR | os.O_NOCTTY))
-    except OSError:
-        return False
-    return True

@@ -14,7 +14,11 @@ _interrupted = signal.getsignal(signal.SIGINT)
 if _interrupted is signal.default_int_handler:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
-from twokey.cli.hanging_threads import end_soon  # noqa: E402 - the signal first
+from twokey.cli.hang_ups import end_only_with_terminal  # noqa: E402 - the signal first
+
+end_only_with_terminal()
+
+from twokey.cli.hanging_threads import end_soon  # noqa: E402 - as well
 from twokey.cli.main import run  # noqa: E402 - as well
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import eventually
+from tests.store_secrets import ENV
 
 WAITING = """
 import asyncio, fcntl, signal, sys, termios, time
@@ -138,6 +139,66 @@ async def test_a_terminal_that_is_there_can_ask_for_the_policy_too(
     process.send_signal(signal.SIGTERM)
     assert await asyncio.wait_for(process.wait(), timeout=30) == 0
     os.close(terminal)
+
+
+IMPORTED = """
+import time
+from pathlib import Path
+
+Path("waiting").touch()
+while not Path("go").exists():
+    time.sleep(0.01)
+Path("went_on").touch()
+from langgraph.graph import START, StateGraph
+graph = StateGraph(dict).add_node("a", dict).add_edge(START, "a").compile()
+"""
+"""An agent whose import takes as long as the test likes."""
+
+
+async def starting(folder: Path, stdin: int) -> asyncio.subprocess.Process:
+    """Start a gateway that is still importing its agent."""
+    (folder / "agent.py").write_text(IMPORTED)
+    config = folder / "twokey.yml"
+    config.write_text("agents: {a: {graph: 'agent.py:graph'}}\npolicy: {version: 1}\n")
+    twokey = "import fcntl, runpy, signal, sys, termios\n"
+    twokey += "signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"
+    twokey += "if sys.stdin.isatty(): fcntl.ioctl(0, termios.TIOCSCTTY, 0)\n"
+    twokey += "runpy.run_module('twokey', run_name='__main__', alter_sys=True)\n"
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", twokey, "--config", str(config), "gateway"),
+        cwd=folder,
+        env={**os.environ, "TWOKEY_DATA_DIR": str(folder), **ENV},
+        stdin=stdin,
+        start_new_session=True,
+    )
+    await there(folder / "waiting")
+    return process
+
+
+@pytest.mark.slow
+async def test_a_service_that_is_still_starting_bears_a_reload(tmp_path: Path) -> None:
+    process = await starting(tmp_path, asyncio.subprocess.DEVNULL)
+
+    process.send_signal(signal.SIGHUP)
+    (tmp_path / "go").touch()
+
+    await there(tmp_path / "went_on")
+    process.send_signal(signal.SIGTERM)
+    assert await asyncio.wait_for(process.wait(), timeout=60) == 0
+
+
+@pytest.mark.slow
+async def test_a_service_that_is_still_starting_ends_with_its_terminal(
+    tmp_path: Path,
+) -> None:
+    terminal, end = pty.openpty()
+    process = await starting(tmp_path, end)
+    os.close(end)
+
+    os.close(terminal)
+    (tmp_path / "go").touch()
+
+    assert await asyncio.wait_for(process.wait(), timeout=60) == 0
 
 
 @pytest.mark.slow

@@ -32,6 +32,7 @@ from twokey.bot.modals.form import errors_by_block
 from twokey.bot.text_types import template
 from twokey.bot.web import SlackError
 from twokey.gateway.approvals.raising import edit_asks_more, first_of, raised_item
+from twokey.gateway.approvals.record import Item
 from twokey.gateway.protocol.edits import edit_errors
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.verbs import Verb
@@ -65,7 +66,8 @@ async def _open(ctx: ListenerContext, clicked: Clicked) -> None:
     one = await of_member(ctx, replace(target, index=first.index))
     await require_permission(ctx, one, verb, clicked.who)
     choice = opened(target.approval)
-    view = choose.view(ctx.frame(target.approval, target.now_ms), choice)
+    now = await _as_of_now(ctx, target)
+    view = choose.view(ctx.frame(target.approval, target.now_ms), choice, now=now)
     kept = choice.model_dump_json()
     await open_view(ctx, clicked, target, view, staged=kept)
 
@@ -140,7 +142,8 @@ async def _stage(
     edits |= {shown.item.index: staged}
     choice = choice.with_(edits=edits)
     whole = replace(shown, index=None, purpose=View.CHOOSE)
-    view = choose.view(ctx.frame(shown.approval, target.now_ms), choice)
+    now = await _as_of_now(ctx, shown)
+    view = choose.view(ctx.frame(shown.approval, target.now_ms), choice, now=now)
     ensure_valid_view(view)
     kept = choice.model_dump_json()
     # Kept before it is shown: what the form shows is then always what is decided.
@@ -174,6 +177,16 @@ async def _shown_in(ctx: ListenerContext, view_id: str, target: Target) -> Targe
     return replace(target, approval=loaded.approval, index=place)
 
 
+async def _as_of_now(ctx: ListenerContext, target: Target) -> tuple[Item, ...]:
+    """Return the calls of a form, with which of them a freeze stops now."""
+    loaded = await ctx.service.read_as_of_now(target.approval.id)
+    items = loaded.approval.items if loaded else ()
+    stopped = {item.id for item in items if item.is_frozen}
+    return tuple(
+        item.with_(is_frozen=item.id in stopped) for item in target.approval.items
+    )
+
+
 async def _review(ctx: ListenerContext, submitted: Submitted) -> AckBody:
     target, staged, has_moved = await _found(ctx, submitted, View.CHOOSE)
     choice, errors = choose.submitted(target.approval, submitted.view.values, staged)
@@ -192,7 +205,8 @@ async def _confirm(
 ) -> AckBody:
     """Return the answer that shows the last page, bound to the batch as it is now."""
     frame = ctx.frame(target.approval, target.now_ms)
-    view = choose.confirmation(frame, choice, is_again=is_again)
+    now = await _as_of_now(ctx, target)
+    view = choose.confirmation(frame, choice, now=now, is_again=is_again)
     user, kept = submitted.view.user, choice.model_dump_json()
     await bind_view(ctx, submitted.view.view_id, user, target, view, staged=kept)
     return {"response_action": "update", "view": view}

@@ -18,7 +18,7 @@ from twokey.bot.cards.batch_footer import decided_alone
 from twokey.bot.cards.diff import changes_of
 from twokey.bot.cards.frame import Frame
 from twokey.bot.cards.noticed import mark, noticed
-from twokey.bot.cards.states import status_sentence
+from twokey.bot.cards.states import frozen, status_sentence
 from twokey.bot.cards.table import calls_named, cell_values, numbers
 from twokey.bot.cards.totals import sums, totals_of
 from twokey.bot.ids import Action, Input, View
@@ -42,8 +42,14 @@ _MOVED_SHOWN = 5
 _NOTHING = "Nothing is chosen: tick a call, edit one, or reject the others."
 
 
-def view(frame: Frame, choice: Choice) -> Block:
-    """Return the form with a box for each call that may be approved together."""
+def view(frame: Frame, choice: Choice, *, now: Sequence[Item] = ()) -> Block:
+    """Return the form with a box for each call that may be approved together.
+
+    Args:
+        frame: of the form.
+        choice: what was chosen so far.
+        now: the calls of the card as they are evaluated now.
+    """
     approval = frame.approval
     alone = decided_alone(approval)
     shown = choice.offered(approval)
@@ -58,6 +64,7 @@ def view(frame: Frame, choice: Choice) -> Block:
         label("Choose"),
         [
             section(intro),
+            *_frozen(now, {item.index for item in shown}),
             *moved_lines(frame, choice),
             *([_alone(alone)] if alone else []),
             *boxes(shown, text=lambda item: line_of(item, mark(item, found))),
@@ -103,10 +110,20 @@ def read(
     return choice, {}
 
 
-def confirmation(frame: Frame, choice: Choice, *, is_again: bool = False) -> Block:
+def confirmation(
+    frame: Frame,
+    choice: Choice,
+    *,
+    now: Sequence[Item] = (),
+    is_again: bool = False,
+) -> Block:
     """Return the page that says what will be recorded, before it is.
 
-    ``is_again`` says that it was shown before and the card has changed since.
+    Args:
+        frame: of the page.
+        choice: what was chosen.
+        now: the calls of the card as they are evaluated now.
+        is_again: it was shown before, and the card has changed since.
     """
     approval = frame.approval
     left = {
@@ -119,6 +136,7 @@ def confirmation(frame: Frame, choice: Choice, *, is_again: bool = False) -> Blo
         label("Decide together"),
         [
             *moved_lines(frame, choice, is_again=is_again),
+            *_frozen(now, {*choice.approve, *choice.edits}),
             *summary(choice, left),
             *_total(approval, choice),
             *_edits(frame, choice),
@@ -130,6 +148,12 @@ def confirmation(frame: Frame, choice: Choice, *, is_again: bool = False) -> Blo
         close=label("Cancel"),
         private_metadata=frame.value(None, View.CHOOSE_CONFIRM),
     )
+
+
+def _frozen(now: Sequence[Item], indexes: set[int]) -> list[Block]:
+    """Say how many of these calls cannot be approved, because of a freeze."""
+    found = [item for item in now if item.index in indexes]
+    return [context(one) for one in frozen(found, are_many=len(found) > 1)]
 
 
 def moved_lines(frame: Frame, choice: Choice, *, is_again: bool = False) -> list[Block]:

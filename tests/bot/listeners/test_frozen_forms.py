@@ -7,6 +7,12 @@ import json
 import pytest
 
 from tests.bot.bot_stack import CHANNEL, POLICY, Stack
+from tests.bot.listeners.test_large_batches import (
+    choose,
+    edit_call,
+    opened,
+    without,
+)
 from tests.bot.listeners.test_review_together import home, waiting
 from twokey.bot.ids import Action, View
 from twokey.gateway.policy.load import load_policy
@@ -82,3 +88,38 @@ async def test_a_form_for_many_calls_says_that_they_are_frozen(stack: Stack) -> 
         form = await ana.wait_for_view(lambda view: view["callback_id"] == View.REVIEW)
 
         assert "*Frozen*: 3 of these cannot be approved" in said(form)
+
+
+async def test_the_form_with_a_box_for_each_call_says_that_they_are_frozen(
+    stack: Stack,
+) -> None:
+    async with stack.running():
+        _, _, ts = await opened(stack)
+        before = said(await (await choose(stack, "U0ANA", ts)).view() or {})
+        await frozen(stack)
+
+        ana = await choose(stack, "U0BEN", ts)
+        form = await ana.view() or {}
+        await ana.submit(without(1))
+        last = await ana.wait_for_view(
+            lambda view: view["callback_id"] == View.CHOOSE_CONFIRM
+        )
+
+        many = "*Frozen*: {} of these cannot be approved until the freeze ends."
+        assert "Frozen" not in before
+        assert many.format(56) in said(form)
+        assert many.format(55) in said(last)
+
+
+async def test_the_form_with_boxes_says_it_again_once_a_call_in_it_was_edited(
+    stack: Stack,
+) -> None:
+    async with stack.running():
+        _, _, ts = await opened(stack)
+        await frozen(stack)
+        ana = await choose(stack, "U0ANA", ts)
+
+        await edit_call(ana, 3, "1", "too much")
+
+        form = await ana.wait_for_view(lambda view: "Call 3, edited" in said(view))
+        assert "*Frozen*: 56 of these cannot be approved" in said(form)

@@ -11,6 +11,7 @@ https://docs.slack.dev/authentication/verifying-requests-from-slack
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import json
@@ -40,6 +41,8 @@ WINDOW_S = 300
 HEADER_TIMEOUT_S = 10.0
 BODY_TIMEOUT_S = 10.0
 MAX_CONNECTIONS = 400
+ANSWER_WITHIN_S = 2.6
+"""How long an answer may take; Slack waits 3 s."""
 
 _TIMESTAMP = re.compile(r"[0-9]{10}", re.ASCII)
 _SIGNATURE = re.compile(r"v0=[0-9a-f]{64}", re.ASCII)
@@ -83,6 +86,17 @@ class Delivery:
     digest: str
     is_recorded: bool = True
     progress: Progress = field(default_factory=Progress, repr=False, compare=False)
+
+    @property
+    def until_s(self) -> float:
+        """Return until when it has to be answered, by the clock of the loop.
+
+        The same for each who tries: Slack waits three seconds for all of them.
+        """
+        if not self.progress.until_s:
+            now_s = asyncio.get_running_loop().time()
+            self.progress.until_s = now_s + ANSWER_WITHIN_S
+        return self.progress.until_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,10 +296,13 @@ async def handle_once(
     try:
         # Remembered before it is handled (SET NX in the store): of two copies that
         # arrive at the same moment, also at two bots, only one runs.
-        if not await nonces.is_first(delivery.digest):
+        # A store that answers nothing is waited for no longer than Slack waits.
+        async with asyncio.timeout_at(delivery.until_s):
+            is_first = await nonces.is_first(delivery.digest)
+        if not is_first:
             logger.warning("ingress.replayed request=%s", delivery.digest)
             return None
-    except StoreUnavailable:
+    except (StoreUnavailable, TimeoutError):
         # A warning without a traceback: the store's own log has the cause.
         logger.warning("ingress.unrecorded why=store_unavailable")
         # Passed on all the same, so that the person gets an answer; `router._guarded`

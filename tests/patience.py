@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from twokey.bot import user_cache, web
-from twokey.bot.listeners import guarded
+from twokey.bot import ingress, user_cache, web
 from twokey.sandbox import delivery, triggers
 
 WAIT_S = 30.0
@@ -19,6 +18,6 @@ def be_patient(patch: pytest.MonkeyPatch) -> None:
     """Wait longer in this process, and in those that are forked from it."""
     patch.setattr(delivery, "ACK_WITHIN_S", WAIT_S)
     patch.setattr(triggers, "LIFE_S", WAIT_S)
-    patch.setattr(guarded, "LISTENER_TIMEOUT_S", WAIT_S - 5)
+    patch.setattr(ingress, "ANSWER_WITHIN_S", WAIT_S - 5)
     patch.setattr(user_cache, "LOOKUP_TIMEOUT_S", WAIT_S - 10)
     patch.setattr(web, "TIMEOUT_S", WAIT_S)

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from twokey.bot.ingress import Delivery
+from twokey.bot.ingress import ANSWER_WITHIN_S, Delivery
 from twokey.bot.listener_context import UserFacingError
 from twokey.bot.payload import BadPayload
 from twokey.bot.text_types import label
@@ -25,9 +25,6 @@ from twokey.gateway.errors import (
 from twokey.gateway.failures import log_failure
 
 logger = logging.getLogger(__name__)
-
-LISTENER_TIMEOUT_S = 2.6
-"""How long a listener may take; Slack waits 3 s."""
 
 NOT_RECORDED = label(
     "The gateway cannot keep anything right now, so nothing was recorded. Please try "
@@ -65,7 +62,7 @@ async def guarded(work: Callable[[], Awaitable[T]], delivery: Delivery) -> T:
     try:
         # A listener that is cut off here may have written its decision already, so the
         # sentence says "not confirmed" and never "not recorded".
-        async with asyncio.timeout_at(_until_s(delivery)):
+        async with asyncio.timeout_at(delivery.until_s):
             return await work()
     except (UserFacingError, BadPayload):
         raise
@@ -84,7 +81,7 @@ async def guarded(work: Callable[[], Awaitable[T]], delivery: Delivery) -> T:
         logger.warning("listener.unrecorded why=store_unavailable")
         raise UserFacingError(NOT_RECORDED) from None
     except TimeoutError:
-        logger.warning("listener.slow patience_s=%s", LISTENER_TIMEOUT_S)
+        logger.warning("listener.slow patience_s=%s", ANSWER_WITHIN_S)
         raise UserFacingError(NOT_CONFIRMED) from None
     except CorruptRecord as error:
         log_failure(logger, error, "listener.corrupt_record")
@@ -92,14 +89,3 @@ async def guarded(work: Callable[[], Awaitable[T]], delivery: Delivery) -> T:
     except Exception as error:  # noqa: BLE001 - Slack needs an answer
         log_failure(logger, error, "listener.failed")
         raise UserFacingError(BROKEN) from None
-
-
-def _until_s(delivery: Delivery) -> float:
-    """Return until when a delivery has to be answered, by the clock of the loop.
-
-    The same for each who tries: Slack waits three seconds for all of them.
-    """
-    progress = delivery.progress
-    if not progress.until_s:
-        progress.until_s = asyncio.get_running_loop().time() + LISTENER_TIMEOUT_S
-    return progress.until_s

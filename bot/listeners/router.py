@@ -57,6 +57,11 @@ TRYING_AGAIN = label(
     "you will be told."
 )
 CONFIRMED = label("What you clicked is recorded and confirmed now.")
+_NOT_CONFIRMED = label(
+    "The answer took too long, so it is not confirmed that anything was done. Please "
+    "try again in a moment."
+)
+"""What a command is answered with, which no card shows."""
 _TITLE = label("Not done")
 _ANY = re.compile("")
 
@@ -181,8 +186,10 @@ class Router:
         try:
             said = await guarded(lambda: handle(self._ctx, click), delivery)
         except UserFacingError as error:
-            # Whether the request is remembered is not known, either.
-            await self._ctx.remember(delivery.digest)
+            # Whether the request is remembered is not known, either. Not awaited: a
+            # store that answers nothing would hold up the answer.
+            kept = self._ctx.remember(delivery.digest)
+            self._ctx.tasks.later(kept, name="remember")
             listener = self._clicks[action.action_id]
             said = Said(self._refused(error, listener, click, delivery))
         if said is None:
@@ -244,7 +251,9 @@ class Router:
             try:
                 reply = await guarded(lambda: handle(self._ctx, asked), delivery)
             except UserFacingError as error:
-                reply = {"text": to_mrkdwn(error.message)}
+                is_late = error.message == NOT_CONFIRMED
+                said = _NOT_CONFIRMED if is_late else error.message
+                reply = {"text": to_mrkdwn(said)}
             return _answer({"response_type": "ephemeral", **reply})
 
         self._bolt.command(self._ctx.config.command)(_of_bolt(listener))

@@ -1,0 +1,118 @@
+"""Who asks while a server takes connections and answers nothing is told so in time."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.bot.bot_stack import CHANNEL, Stack
+from tests.store_secrets import SECRETS
+from tests.tcp_proxy import Proxy
+from twokey.bot import ingress, user_cache
+from twokey.bot.ids import COMMAND, Action
+from twokey.bot.store_nonces import StoreNonces
+from twokey.gateway.config import SlackMode
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.store.store import Store
+from twokey.sandbox import delivery
+from twokey.sandbox.server import Sandbox
+
+FREEZE = "freeze tool process_refund wrong"
+
+
+@pytest.fixture(autouse=True)
+def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let Slack give up before a call to the store does, as it does elsewhere."""
+    monkeypatch.setattr(ingress, "ANSWER_WITHIN_S", 1.3)
+    monkeypatch.setattr(user_cache, "LOOKUP_TIMEOUT_S", 0.75)
+    monkeypatch.setattr(delivery, "ACK_WITHIN_S", 8.0)
+
+
+@pytest.fixture
+async def wire(store: Store) -> AsyncIterator[Proxy]:
+    """Give a way to the store of the test, which can be held up."""
+    async with Proxy(store.conn.url) as proxy:
+        yield proxy
+
+
+@pytest.fixture(params=["http", "socket"])
+async def stack(wire: Proxy, request: pytest.FixtureRequest) -> AsyncIterator[Stack]:
+    """Give a stack that reaches its store over the wire."""
+    over = Store(wire.url, secrets=SECRETS, lease_ms=2000)
+    async with Sandbox() as sandbox:
+        yield Stack(sandbox, over, SlackMode(request.param))
+    await over.close()
+
+
+@pytest.mark.parametrize("text", ["list", FREEZE])
+async def test_a_command_is_answered_while_the_store_answers_nothing(
+    stack: Stack, wire: Proxy, text: str
+) -> None:
+    async with stack.running():
+        wire.close()
+
+        await stack.actor("U0ANA").command(COMMAND, text, CHANNEL)
+
+        said = await stack.told("U0ANA", "The gateway")
+        wire.open()
+    assert "cannot keep anything right now, so nothing was recorded" in said
+
+
+async def test_a_command_is_answered_whose_store_answers_no_more(
+    stack: Stack, wire: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = StoreNonces.is_first
+
+    async def last(self: StoreNonces, digest: str) -> bool:
+        is_first = await real(self, digest)
+        wire.close()
+        return is_first
+
+    monkeypatch.setattr(StoreNonces, "is_first", last)
+    async with stack.running():
+        await stack.actor("U0ANA").command(COMMAND, FREEZE, CHANNEL)
+
+        said = await stack.told("U0ANA", "try again")
+        wire.open()
+    assert "it is not confirmed that anything was done" in said
+
+
+@pytest.mark.parametrize(
+    ("before", "words"), [(0, "nothing was recorded"), (1, "not confirmed")]
+)
+async def test_a_click_is_answered_while_the_store_answers_nothing(
+    stack: Stack, wire: Proxy, before: int, words: str
+) -> None:
+    """Of whom Slack has said who they are, a click is decided in one step."""
+    async with stack.running():
+        ana = stack.actor("U0ANA")
+        for _ in range(before):
+            first = await stack.card(await stack.refund("t0", amount=1))
+            await ana.click(CHANNEL, str(first["ts"]), Action.APPROVE)
+        verdict = await stack.refund()
+        card = await stack.card(verdict)
+        await stack.drawn(verdict)
+        place = CHANNEL, str(card["ts"]), Action.APPROVE
+        await stack.bot_is_quiet()
+        wire.close()
+
+        await ana.click(*place)
+
+        await stack.told("U0ANA", words)
+        wire.open()
+        await ana.click(*place)
+        assert (await stack.approval(verdict)).items[0].state is ItemState.AUTHORIZED
+
+
+@pytest.mark.parametrize("text", ["list", FREEZE])
+async def test_a_command_is_answered_while_slack_answers_nothing(
+    stack: Stack, text: str
+) -> None:
+    async with stack.running():
+        for method in ("users.info", "usergroups.users.list"):
+            stack.sandbox.faults.plan("slow", method, calls=20, seconds=3_600)
+
+        await stack.actor("U0ANA").command(COMMAND, text, CHANNEL)
+
+        await stack.told("U0ANA", "Slack did not say who you are")

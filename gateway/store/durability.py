@@ -23,6 +23,9 @@ from twokey.gateway.store.server_address import SENTINEL
 from twokey.gateway.store.topology import Passing, topology_problems
 
 OLDEST = {"redis": 7, "valkey": 8}
+_RUNS_SCRIPTS = 7
+"""The first major version of Redis that knows the first line of our scripts."""
+_USE = "use Redis 7 or newer, or Valkey 8 or newer"
 MAX_CLOCK_OFFSET_S = 5.0
 _NEEDED = {
     "appendonly": ("yes", "a restart loses every approval"),
@@ -69,6 +72,12 @@ class EngineFacts:
         return int(waits) if waits.isdecimal() else 0
 
     @property
+    def major(self) -> int | None:
+        """Return the first number of the version."""
+        found = re.match(r"\d+", self.version)
+        return int(found[0]) if found else None
+
+    @property
     def name(self) -> str:
         """Return name and version, for people."""
         return f"{self.software} {self.version}"
@@ -86,12 +95,9 @@ def durability_problems(facts: EngineFacts) -> list[str]:
 def _problems(facts: EngineFacts) -> list[str]:
     problems: list[str] = []
     oldest = OLDEST.get(facts.software)
-    major = re.match(r"\d+", facts.version)
     # Unknown software is refused: nobody has measured what it loses.
-    if oldest is None or major is None or int(major[0]) < oldest:
-        problems.append(
-            f"The server is {facts.name}; use Redis 7 or newer, or Valkey 8 or newer."
-        )
+    if oldest is None or facts.major is None or facts.major < oldest:
+        problems.append(f"The server is {facts.name}; {_USE}.")
     if facts.role != "master":
         why = "The server is a replica; set TWOKEY_REDIS_URL to its master."
         problems.append(Passing(why))
@@ -157,6 +163,7 @@ async def ensure_durable(
         StoreUnavailable: when the server does not answer.
     """
     every = await read_facts(conn)
+    _refuse_without_scripts(every)
     problems = [one for facts in every for one in durability_problems(facts)]
     problems += await topology_problems(conn.url)
     problems += await permission_problems(conn)
@@ -171,6 +178,16 @@ async def ensure_durable(
             can_pass=all(isinstance(one, Passing) for one in problems),
         )
     return every[0]
+
+
+def _refuse_without_scripts(every: list[EngineFacts]) -> None:
+    # Not for development either. Its answers to the other questions mean nothing: it
+    # is asked in words that it does not know.
+    for facts in every:
+        is_old = facts.major is not None and facts.major < _RUNS_SCRIPTS
+        if facts.software == "redis" and is_old:
+            why = "which cannot run the scripts of Twokey"
+            raise UnsafeStore(f"The server is {facts.name}, {why}; {_USE}.")
 
 
 async def server_info(conn: Connection) -> dict[str, str]:

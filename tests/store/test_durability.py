@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from twokey.gateway.errors import StoreUnavailable, UnsafeStore
-from twokey.gateway.store.connection import Connection
+from twokey.gateway.store.connection import Connection, Reply
 from twokey.gateway.store.durability import (
     EngineFacts,
     durability_problems,
@@ -167,6 +167,31 @@ async def test_a_server_that_forbids_config_is_refused_clearly(
 
     await managed.close()
     await conn.command("ACL DELUSER", "managed")
+
+
+@pytest.mark.parametrize("insecure_dev", [False, True])
+async def test_a_server_too_old_for_our_scripts_is_refused_for_that_alone(
+    conn: Connection, monkeypatch: pytest.MonkeyPatch, *, insecure_dev: bool
+) -> None:
+    asked = conn.on_each_master
+
+    async def redis_6(name: str, *words: str | int) -> dict[str, Reply]:
+        if name == "CONFIG GET":  # of several settings: an error before Redis 7
+            return await asked("CONFIG GET")
+        if name == "INFO":
+            facts = {"redis_version": "6.2.14", "role": "master"}
+            return dict.fromkeys(await asked("PING"), facts)
+        return await asked(name, *words)
+
+    monkeypatch.setattr(conn, "on_each_master", redis_6)
+
+    with pytest.raises(UnsafeStore) as caught:
+        await ensure_durable(conn, insecure_dev=insecure_dev)
+
+    assert str(caught.value) == (
+        "The server is redis 6.2.14, which cannot run the scripts of Twokey; "
+        "use Redis 7 or newer, or Valkey 8 or newer."
+    )
 
 
 async def test_a_server_that_is_not_there_is_unavailable() -> None:

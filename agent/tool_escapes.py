@@ -59,14 +59,25 @@ def contained_method(method: Callable[..., Any]) -> Callable[..., Any]:
             with contained():
                 return await method(*args, **kwargs)
 
-        return awaited
+        return _annotated_as(method, awaited)
 
     @functools.wraps(method)
     def called(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - any tool
         with contained():
             return method(*args, **kwargs)
 
-    return called
+    return _annotated_as(method, called)
+
+
+def _annotated_as(
+    method: Callable[..., Any], wrapper: Callable[..., Any]
+) -> Callable[..., Any]:
+    """Give a wrapper the annotations by which LangChain knows what to pass to it."""
+    # From Python 3.14 on `functools.wraps` copies the function that makes them. There
+    # is none where they were assigned, and to ask for the others would evaluate them.
+    if getattr(method, "__annotate__", None) is None:
+        wrapper.__annotations__ = getattr(method, "__annotations__", {})
+    return wrapper
 
 
 def _is_cancelled() -> bool:

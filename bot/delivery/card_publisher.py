@@ -28,6 +28,7 @@ from twokey.bot.cards.refs import short_ref
 from twokey.bot.cards.standing_card import standing_card
 from twokey.bot.delivery.conversation_links import ConversationLinks
 from twokey.bot.delivery.decision_digest import policy_decision_digest
+from twokey.bot.delivery.moved_channels import MovedChannels
 from twokey.bot.ids import COMMAND, Action
 from twokey.bot.limits import OPEN_DM, POST, UPDATE, Limits
 from twokey.bot.objects import Block
@@ -76,6 +77,7 @@ class CardPublisher:
         links: permalinks of the messages with which agents were asked.
         noted: notes that a message about an approval was posted; None: nobody does.
         own: returns of a place what a bot registered, see `OwnPlaces`; None: all of it.
+        moved: finds channels that have another id now.
     """
 
     slack: Slack
@@ -91,6 +93,7 @@ class CardPublisher:
     links: ConversationLinks = field(default_factory=ConversationLinks)
     noted: Callable[[str, tuple[str, str]], Awaitable[None]] | None = None
     own: Callable[[str, CardPlace], Awaitable[CardPlace | None]] | None = None
+    moved: MovedChannels = field(default_factory=MovedChannels)
 
     async def find_place(self, shown: str) -> CardPlace | None:
         """Return the message that shows an approval or outage; None before the post.
@@ -266,10 +269,9 @@ class CardPublisher:
     async def post(
         self, channel: str, message: Message, *, thread_ts: str | None = None
     ) -> tuple[str, str]:
-        """Post a message, in a thread if one is given; raises as `post_card` does.
+        """Post a message, in a thread if one is given; return its channel's id and ts.
 
-        Returns:
-            The channel's id and the message's ts.
+        Raises as `post_card` does.
         """
         try:
             # A message that our own validator refuses must not block those behind it,
@@ -335,7 +337,7 @@ class CardPublisher:
             # A publisher that lost the lease could overwrite a newer card.
             lease.check()
         try:
-            return await self.slack.call(method, **arguments)
+            return await self.moved.call(self.slack, method, arguments)
         except RateLimited as error:
             # Recorded before anything else runs: a second task must not get the same
             # 429.
@@ -362,8 +364,7 @@ def _card_of(frame: Frame) -> Message:
         return question_card(frame)
     if frame.approval.is_standing:
         return standing_card(frame)
-    is_auto_approved = frame.approval.is_auto_approved
-    return notification(frame) if is_auto_approved else card(frame)
+    return notification(frame) if frame.approval.is_auto_approved else card(frame)
 
 
 def plain_card(frame: Frame) -> Message:

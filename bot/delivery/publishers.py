@@ -13,6 +13,7 @@ from twokey.bot.delivery.card_replacer import CardReplacer
 from twokey.bot.delivery.card_updater import CardUpdater
 from twokey.bot.delivery.collecting import Collector
 from twokey.bot.delivery.metrics_reports import MetricsReports
+from twokey.bot.delivery.moved_channels import MovedChannels
 from twokey.bot.delivery.own_places import OwnPlaces
 from twokey.bot.delivery.publisher import Publisher
 from twokey.bot.delivery.queue_sender import QueueSender
@@ -66,6 +67,13 @@ def publishers_of(  # noqa: PLR0913 - what a bot is made of
     store = service.store
     reader = f"slack:{config.tenant}"
     limits, groups = Limits(clock), GroupReach(reviewers.users)
+    moved = MovedChannels(
+        partial(
+            store.moved_channels.known,
+            store.keys_of_tenant(config.tenant),
+            config.tenant,
+        )
+    )
 
     def warm(approval: Approval) -> None:
         tasks.later(reviewers.warm(approval), name="warm")
@@ -120,6 +128,7 @@ def publishers_of(  # noqa: PLR0913 - what a bot is made of
             own=OwnPlaces(
                 store.cards, store.copies, store.posted_messages, keys, config.tenant
             ).of,
+            moved=moved,
         )
         urls = store.response_urls
         updater = CardUpdater(

@@ -46,14 +46,18 @@ LOOK_S = 30.0
 """How often it is looked for messages whose time is over."""
 
 RETRY = timedelta(minutes=10)
+RETRY_NOT_FOUND = timedelta(days=1)
+"""After which time a channel that was not found is looked for again: the bot may be
+invited again, or somebody use a card where the channel has another id."""
+
 END = timedelta(days=30)
 """How long it is tried to redact a message."""
 
 _BATCH = 20
 _RESERVE = 3
+_NOT_FOUND = "channel_not_found"
 _GONE = frozenset(
     {
-        "channel_not_found",
         "is_archived",
         "is_inactive",
         "message_not_found",
@@ -249,9 +253,9 @@ class Redactor:
 
         Not by `CardPublisher.delete`, for which a message that stays is good enough.
         """
-        channel, ts = place
+        publisher, at = self.card_publisher, {"channel": place[0], "ts": place[1]}
         try:
-            await self.card_publisher.slack.call("chat.delete", channel=channel, ts=ts)
+            await publisher.moved.call(publisher.slack, "chat.delete", at)
         except SlackRefused as error:
             if error.error in NOT_ABOUT_THE_CARD:
                 raise
@@ -270,7 +274,9 @@ class Redactor:
             await self.store.forget(keys, self.tenant, approval)
             return
         wait = RETRY
-        if isinstance(error, RateLimitDelay):
+        if isinstance(error, SlackRefused) and error.error == _NOT_FOUND:
+            wait = RETRY_NOT_FOUND
+        elif isinstance(error, RateLimitDelay):
             wait = timedelta(seconds=error.wait_s)
         elif isinstance(error, RateLimited):
             wait = timedelta(seconds=error.retry_after_s)

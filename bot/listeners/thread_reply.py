@@ -37,7 +37,9 @@ from twokey.bot.listeners.verify_click import (
 from twokey.bot.listeners.views import open_form
 from twokey.bot.message_events import Mention, without_bot
 from twokey.bot.modals import edit, reject, respond
+from twokey.bot.moved_cards import shown_before
 from twokey.bot.text_types import label, template
+from twokey.bot.web import SlackError
 from twokey.gateway.approvals.changes import Change
 from twokey.gateway.approvals.collected import is_collected
 from twokey.gateway.approvals.decisions import Click, Gesture, Invalid, Respond
@@ -139,8 +141,10 @@ async def _card_above(ctx: ListenerContext, mention: Mention) -> str:
     while True:
         shown = await _shown_at(ctx, mention.channel, mention.thread_ts)
         is_by_another = mention.parent_user not in {"", ctx.bot_user}
-        if shown or is_by_another or loop.time() >= until_s:
+        if shown or is_by_another:
             return shown
+        if loop.time() >= until_s:
+            return await _shown_before(ctx, mention)
         await asyncio.sleep(_LOOK_EVERY_S)
 
 
@@ -162,6 +166,23 @@ async def _shown_at(ctx: ListenerContext, channel: str, ts: str) -> str:
             "which did not answer; try again."
         )
     return shown
+
+
+async def _shown_before(ctx: ListenerContext, mention: Mention) -> str:
+    """Return which approval a message showed before its channel got another id.
+
+    Raises:
+        UserFacingError: Slack does not say; the event is to come again.
+        StoreUnavailable: as of `_shown_at`.
+    """
+    ts = mention.thread_ts
+    try:
+        return await shown_before(
+            ctx, mention.channel, ts, lambda channel: _shown_at(ctx, channel, ts)
+        )
+    except SlackError as error:
+        logger.warning("card.not_looked_for ts=%s why=%s", ts, error)
+        raise UserFacingError(NOT_RECORDED) from None
 
 
 async def _reply(

@@ -5,18 +5,17 @@ from __future__ import annotations
 import logging
 from typing import LiteralString
 
-from twokey.bot.delivery.conversation_links import PERMALINK
 from twokey.bot.listener_context import ListenerContext, UserFacingError
+from twokey.bot.moved_cards import follow, is_there
 from twokey.bot.payload import BlockAction
 from twokey.bot.text_types import template
-from twokey.bot.web import SlackError, SlackRefused
+from twokey.bot.web import SlackError
 from twokey.gateway.store.card_seals import CardCopy
 from twokey.gateway.store.cards import CardPlace
 from twokey.gateway.store.keys import Keys
 
 logger = logging.getLogger(__name__)
 
-_NOT_THERE = {"channel_not_found", "message_not_found"}
 _NOT_LOOKED_FOR: LiteralString = (
     "Slack did not say whether this card stands in this channel, so nothing was "
     "recorded. Please click again in a moment."
@@ -61,30 +60,16 @@ async def _moved(
 ) -> CardPlace:
     """Follow a card into its channel's new id; return where it is.
 
-    A private channel gets another id once people of another workspace are invited to
-    it, and Slack knows the old one no more. Its messages keep their ts, which nobody
-    chooses and no other message of ours has. Slack is asked whether one is there: a
-    place is never changed by what a payload says alone.
-    https://docs.slack.dev/reference/events/channel_id_changed
-
     Raises:
-        UserFacingError: Slack does not say.
+        UserFacingError: Slack does not say whether it is there.
     """
     try:
-        await ctx.slack.ask(
-            PERMALINK, channel=action.channel, message_ts=action.message_ts
-        )
-    except SlackError as error:
-        if isinstance(error, SlackRefused) and error.error in _NOT_THERE:
+        if not await is_there(ctx, action.channel, action.message_ts):
             return was
+    except SlackError as error:
         logger.warning("card.not_looked_for shown=%s why=%s", shown, error)
         raise UserFacingError(template(_NOT_LOOKED_FOR)) from None
-    cards, here = ctx.service.store.cards, (action.channel, action.message_ts)
-    logger.warning("card.moved shown=%s from=%s to=%s", shown, was.channel, here[0])
-    # Its place is compared there: what a publisher registered meanwhile stays.
-    tenant = ctx.config.tenant
-    await cards.forget_message(keys, tenant, shown, (was.channel, was.ts))
-    return await cards.posted(keys, shown, channel=here[0], ts=here[1])
+    return await follow(ctx, keys, shown, was, action.channel)
 
 
 async def _is_own_copy(

@@ -105,6 +105,11 @@ class ReviewService(AgentRequests):
         """Return where the policy sends what belongs to no tool."""
         return self._policy().defaults.channel
 
+    @property
+    def channels(self) -> tuple[str, ...]:
+        """Return every channel that the policy names."""
+        return self._policy().channels
+
     async def read(self, approval_id: str) -> Loaded | None:
         """Return an approval and the store's clock, or None for an unknown id.
 

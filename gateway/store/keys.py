@@ -58,10 +58,9 @@ PERMANENT = frozenset(
     {
         "x", "timers", "ev", "rs", "dead", "members", "au", "audit_sealed",
         "audit_tree", "retry", "frozen", "frozen_sealed", "undrawn", "fences",
-        "agents", "queues",
-        "queue_groups", "stalled", "stalled_waiting", "stalled_parked",
-        "restore_counters", "standing", "shards", "split", "sealed_by",
-        "freeze_changes", "api_keys", "messages_due",
+        "agents", "queues", "queue_groups", "stalled", "stalled_waiting",
+        "stalled_parked", "restore_counters", "standing", "shards", "split",
+        "sealed_by", "freeze_changes", "api_keys", "messages_due",
     }
 )  # fmt: skip
 """Last part of the keys that live as long as the store: indexes, streams, freezes."""
@@ -175,10 +174,7 @@ class Keys:
         return f"{self._base}:card:{approval}"
 
     def short(self, short: str) -> str:
-        """Set: the collected cards that have this short id; nearly always one.
-
-        Until format 13 it was the approvals, too; see `short_ids.lua`.
-        """
+        """Set: the collected cards of a short id; see also `short_ids.lua`."""
         return f"{self._base}:short:{short}"
 
     def card_at(self, channel: str, ts: str) -> str:
@@ -192,6 +188,10 @@ class Keys:
     def messages_due(self, tenant: str) -> str:
         """Sorted set: approvals by when their messages in Slack are looked at."""
         return f"{self._base}:{_hashed(tenant)}:messages_due"
+
+    def moved_channels(self, tenant: str) -> str:
+        """Hash: the ids that channels have now, by the ones that they had before."""
+        return f"{self._base}:moved:{_hashed(tenant)}"
 
     def outdated(self, tenant: str) -> str:
         """Sorted set: approvals whose card is missing or old, by when they are gone."""

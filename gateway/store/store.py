@@ -36,6 +36,7 @@ from twokey.gateway.store.keys import (
     shard_of_tenant,
 )
 from twokey.gateway.store.listed_members import ListedMembers
+from twokey.gateway.store.moved_channels import MovedChannelStore
 from twokey.gateway.store.outbox import Outbox
 from twokey.gateway.store.pending import PendingIndex
 from twokey.gateway.store.person_queues import PersonQueues
@@ -115,6 +116,7 @@ class Store:
         self.read_pages = ReadPageStore(self.conn, self.sealing)
         self.copies = CopyStore(self.conn, self.cards.seals)
         self.posted_messages = PostedMessageStore(members, self.sealing)
+        self.moved_channels = MovedChannelStore(self.sealing)
         self.processes = ProcessStore(members)
         self.windows = WindowStore(self.conn)
         self.agent_load = AgentLoadStore(self.conn, self.sealing, self.freeze_lists)

@@ -458,7 +458,7 @@ async def test_what_is_no_approval_keeps_no_other_from_its_time(stack: Stack) ->
         await stack.store.conn.command("ZADD", key, "-inf", member)
     await stack.store.conn.command("PEXPIRE", key, 60_000)
     id_ = f"ap_s0_{'a' * 32}"
-    await store.note(stack.keys, "default", id_, ("C1", "1.0"), kept=OVER)
+    await store.note(stack.keys, "default", id_, (CHANNEL, "1.0"), kept=OVER)
 
     async with keeping(stack, OVER):
 

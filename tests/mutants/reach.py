@@ -11,8 +11,8 @@ REACH_TABLE = (
     Mutant(
         "a card is not moved by what a click says alone",
         "bot/listeners/usable_copy.py",
-        "PERMALINK, channel=action.channel, message_ts=action.message_ts",
-        "PERMALINK, channel=was.channel, message_ts=was.ts",
+        "if not await is_there(ctx, action.channel, action.message_ts):",
+        "if not await is_there(ctx, was.channel, was.ts):",
         "tests/attacks/test_odd_payloads.py",
     ),
     Mutant(

@@ -1,0 +1,51 @@
+"""Store of channels that Slack gave another id, so that messages there can be changed.
+
+What is noted is sealed: who can write to the store must not be able to have the bot
+write somewhere else. Under a secret that was replaced it counts as unknown, and is
+noted again when somebody uses a card there.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from twokey.gateway.store.connection import fields
+from twokey.gateway.store.keys import Keys
+from twokey.gateway.store.sealing import Sealed, Sealing
+
+KEPT = timedelta(days=90)
+"""How long it is known since a channel was noted last."""
+
+
+class MovedChannelStore:
+    """The ids that channels have now, by the ones that they had before."""
+
+    def __init__(self, sealing: Sealing) -> None:
+        self._conn = sealing.conn
+        self._sealing = sealing
+
+    async def note(self, keys: Keys, tenant: str, was: str, now: str) -> None:
+        """Note that a channel has another id now.
+
+        Args:
+            keys: of the tenant's own shard.
+            tenant: whose cards stand there.
+            was: the id that Slack knows no more.
+            now: the id that it has instead.
+        """
+        name = keys.moved_channels(tenant)
+        sealed = self._sealing.sealed(Sealed.MESSAGE, (name, was), now.encode())
+        kept_ms = int(KEPT.total_seconds() * 1000)
+        await self._conn.transaction(
+            ["HSET", name, was, sealed], ["PEXPIRE", name, kept_ms]
+        )
+
+    async def known(self, keys: Keys, tenant: str) -> dict[str, str]:
+        """Return the id that each channel has now, by the one that it had before."""
+        name = keys.moved_channels(tenant)
+        found = fields(await self._conn.command("HGETALL", name))
+        moved = {
+            was: self._sealing.opened(Sealed.MESSAGE, (name, was), stored)
+            for was, stored in found.items()
+        }
+        return {was: now.decode() for was, now in moved.items() if now}

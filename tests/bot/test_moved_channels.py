@@ -1,0 +1,177 @@
+"""What stands in a channel that Slack gave another id is answered and changed there."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from tests.bot.bot_stack import CHANNEL, POLICY, Stack, has_button, says
+from tests.bot.test_publisher import nothing_is_left
+from tests.bot.test_redacted_messages import (
+    DAY,
+    OVER,
+    decided,
+    keeping,
+    no_canary,
+    time_is_over,
+)
+from tests.conftest import eventually
+from twokey.bot.delivery import redacting
+from twokey.bot.ids import Action, Input
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.wire import Verdict
+
+NEW = "C0SHARED"
+NEWEST = "C0NEWEST"
+
+
+async def shared(stack: Stack, thread: str = "t1") -> tuple[Verdict, str]:
+    """Post a card whose channel has another id then; return its call and its ts."""
+    verdict = await stack.refund(thread)
+    ts = str((await stack.card(verdict))["ts"])
+    await nothing_is_left(stack)
+    stack.sandbox.control.share(CHANNEL, NEW)
+    return verdict, ts
+
+
+async def reject_by_words(stack: Stack, ts: str, channel: str = NEW) -> None:
+    """Say why in the thread of a card, and reject by the form that is offered."""
+    ana = stack.actor("U0ANA")
+    await ana.say(channel, "@twokey too much", ts)
+    offer = await ana.message_with(
+        channel, lambda m: has_button(m, Action.REJECT_WORDS)
+    )
+    await ana.click(channel, str(offer["ts"]), Action.REJECT_WORDS)
+    form = await ana.wait_for_view()
+    assert "too much" in str(form["blocks"])
+    assert await ana.submit({Input.REASON: "too much"}) == {}
+
+
+async def test_words_under_a_card_are_offered_before_anybody_clicked(
+    stack: Stack,
+) -> None:
+    async with stack.running():
+        verdict, ts = await shared(stack)
+
+        await reject_by_words(stack, ts)
+
+        assert (await stack.approval(verdict)).items[0].state is ItemState.REJECTED
+        await stack.card(verdict, says("Rejected"), channel=NEW)
+        await nothing_is_left(stack)
+
+
+async def test_words_under_another_card_there_are_found_by_what_is_known(
+    stack: Stack,
+) -> None:
+    """Its channel has been given two ids, and the policy names the first one."""
+    async with stack.running():
+        verdict, ts = await shared(stack)
+        other, other_ts = await second(stack)
+        await stack.actor("U0ANA").click(NEW, ts, Action.APPROVE)
+        await stack.card(verdict, says("Waiting to run"), channel=NEW)
+        stack.sandbox.control.share(NEW, NEWEST)
+
+        await reject_by_words(stack, other_ts, NEWEST)
+
+        assert (await stack.approval(other)).items[0].state is ItemState.REJECTED
+        await stack.card(other, says("Rejected"), channel=NEWEST)
+
+
+async def second(stack: Stack) -> tuple[Verdict, str]:
+    """Post a card in the channel while it has its second id."""
+    named = stack.policy
+    stack.policy = load_policy(POLICY.replace(CHANNEL, NEW), "policy.yml")
+    verdict = await stack.refund("t2")
+    ts = str((await stack.card(verdict, channel=NEW))["ts"])
+    await stack.drawn(verdict)
+    stack.policy = named
+    return verdict, ts
+
+
+async def test_a_reply_counts_once_slack_says_that_the_card_is_there(
+    stack: Stack,
+) -> None:
+    async with stack.running():
+        verdict, ts = await shared(stack)
+        stack.sandbox.control.fault("http_500", "chat.getPermalink")
+
+        await reject_by_words(stack, ts)
+
+        assert (await stack.approval(verdict)).items[0].state is ItemState.REJECTED
+
+
+async def test_a_card_is_not_found_in_a_channel_where_slack_does_not_know_it(
+    stack: Stack,
+) -> None:
+    async with stack.running():
+        verdict, ts = await shared(stack)
+        stack.sandbox.control.fault(
+            "refuse", "chat.getPermalink", error="message_not_found"
+        )
+        ana = stack.actor("U0ANA")
+
+        await ana.say(NEW, "@twokey too much", ts)
+
+        keys, store = stack.keys, stack.store.moved_channels
+        assert await store.known(keys, "default") == {}
+    assert (await stack.approval(verdict)).items[0].is_pending
+
+
+@pytest.mark.parametrize("is_used", [True, False], ids=["used", "not used"])
+async def test_what_stands_there_is_redacted(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch, *, is_used: bool
+) -> None:
+    monkeypatch.setattr(redacting, "LOOK_S", 0.02)
+    monkeypatch.setattr(redacting, "_RESERVE", 0)
+    monkeypatch.setattr(redacting, "RETRY_NOT_FOUND", timedelta(0))
+
+    async with keeping(stack, DAY):
+        await decided(stack)
+        _, ts = await shared(stack, "t2")
+        if is_used:
+            await stack.actor("U0ANA").click(NEW, ts, Action.APPROVE)
+            await nothing_is_left(stack)
+    await time_is_over(stack)
+    async with keeping(stack, OVER):
+        if not is_used:
+            # It was looked for in vain before somebody uses a card there.
+            await eventually(lambda: was_refused(stack))
+            await stack.actor("U0ANA").click(NEW, ts, Action.APPROVE)
+        await eventually(lambda: no_canary(stack))
+
+
+async def was_refused(stack: Stack) -> bool:
+    return any(
+        call.method == "chat.update" and call.error == "channel_not_found"
+        for call in stack.sandbox.calls
+    )
+
+
+async def test_nothing_new_is_posted_there(stack: Stack) -> None:
+    async with stack.running(fallback_channel="C0GENERAL"):
+        _, ts = await shared(stack)
+        await stack.actor("U0ANA").click(NEW, ts, Action.APPROVE)
+        await nothing_is_left(stack)
+
+        verdict = await stack.refund("t2")
+
+        assert await stack.card(verdict, channel="C0GENERAL")
+        assert await stack.cards(verdict, NEW) == []
+
+
+async def test_where_a_channel_is_now_counts_only_as_a_bot_noted_it(
+    stack: Stack,
+) -> None:
+    store, keys = stack.store.moved_channels, stack.keys
+    name = keys.moved_channels("default")
+    await store.note(keys, "default", CHANNEL, NEW)
+    sealed = await stack.store.conn.command("HGET", name, CHANNEL)
+    assert isinstance(sealed, bytes)
+    forged = {"C1": b"C0EVIL", "C2": sealed}
+
+    for was, stored in forged.items():
+        await stack.store.conn.command("HSET", name, was, stored)
+
+    assert await store.known(keys, "default") == {CHANNEL: NEW}

@@ -228,8 +228,13 @@ def request_decision(
     With ``is_again`` the call went back to people. Answers to the tool's own
     interrupts may then be saved before ours and must stay there. So LangGraph gets
     only the JSON Schema of our model, which it does not validate them by.
+
+    A middleware before ours may handle a call twice in one run of its task, as one that
+    retries does. LangGraph would take the second question for another one.
     """
     expected = expected_answer(verdict)
+    if not is_again and (known := _given_here(expected)) is not None:
+        return known
     question: JsonObject = {
         "type": APPROVAL_INTERRUPT,
         "v": 1,
@@ -242,8 +247,22 @@ def request_decision(
     }
     # With the form, LangGraph would refuse the saved answers of the tool.
     schema = expected.json_schema() if is_again else None
-    answer = _interrupt(question, expected, schema)
-    return _latest(answer, expected)
+    answer = _latest(_interrupt(question, expected, schema), expected)
+    _given.set((_scratchpad(), expected, answer))
+    return answer
+
+
+_given: ContextVar[tuple[object, Expected[Answer], Answer] | None] = ContextVar(
+    "twokey_given", default=None
+)
+"""The last answer to this run of a task, and the question."""
+
+
+def _given_here(expected: Expected[Answer]) -> Answer | None:
+    """Return the answer that this run of the task was given already, if it was."""
+    run, asked, answer = _given.get() or (None, None, None)
+    # LangGraph makes a scratchpad for each run of a task.
+    return answer if asked == expected and run is _scratchpad() else None
 
 
 def request_reconciliation(verdict: Verdict) -> ReconcileAnswer:
@@ -332,9 +351,12 @@ def _latest(answer: Answer, expected: Expected[Answer]) -> Answer:
 
 def _saved_answers() -> list[object]:
     """Return LangGraph's own, mutable list of the answers to this task."""
-    scratchpad = get_config().get("configurable", {}).get(_SCRATCHPAD)
-    resume: object = getattr(scratchpad, "resume", None)
+    resume: object = getattr(_scratchpad(), "resume", None)
     return cast("list[object]", resume) if isinstance(resume, list) else []
+
+
+def _scratchpad() -> object:
+    return get_config().get("configurable", {}).get(_SCRATCHPAD)
 
 
 def _check(answer: Answer, schema: JsonObject | None) -> None:

@@ -46,6 +46,7 @@ from twokey.agent import (
     middleware_order,
     model_answers,
     nested_edits,
+    outages,
     overrides,
     paused_turns,
     prepared_calls,
@@ -290,7 +291,8 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
         if nested_edits.is_nested():
             # Before the call, which must not be undone where the gateway cannot say.
             await edit_verification.report_edits(caller, request)
-        return await caller.call(request, run)
+        with outages.passing():
+            return await caller.call(request, run)
 
     async def _submit_answer(
         self, shell: Shell, request: ModelRequest[Any], answer: ModelResponse[Any]

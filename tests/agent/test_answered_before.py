@@ -40,7 +40,7 @@ async def test_a_call_cut_off_by_another_is_asked_about_and_not_stuck(
 
     def only_one_claim_is_heard() -> None:
         if gateway.calls["claim"] > 1:
-            raise StoreUnavailable("The store is down.")
+            raise RuntimeError("a bug of the gateway")
 
     graph = build(
         gateway,
@@ -53,7 +53,7 @@ async def test_a_call_cut_off_by_another_is_asked_about_and_not_stuck(
     gateway.approve(paying)
     gateway.approve(mailing)
     gateway.before["claim"] = only_one_claim_is_heard
-    with pytest.raises(ThreadUnavailable):
+    with pytest.raises(RuntimeError):
         await runner.resume(graph, gateway)
     assert begun.is_set()
     gateway.before.clear()
@@ -66,6 +66,47 @@ async def test_a_call_cut_off_by_another_is_asked_about_and_not_stuck(
     found = gateway.reconcile(paying, "executed").model_dump(mode="json")
     end = await runner.run(graph, Command(resume={pause.id: found}), STRICT)
     assert "took effect" in by_call(end)["c1"].text
+
+
+async def test_an_outage_of_one_call_cuts_off_no_other(memory: InMemorySaver) -> None:
+    runner, gateway, is_away = Runner(is_async=True), FakeGateway(), asyncio.Event()
+    paid: list[float] = []
+
+    @tool
+    async def pay(amount: float) -> str:
+        """Pay somebody."""
+        await is_away.wait()
+        paid.append(amount)
+        return f"paid {amount}"
+
+    @tool
+    async def mail(to: str) -> str:
+        """Mail somebody."""
+        return f"mailed {to}"
+
+    def only_one_claim_is_heard() -> None:
+        if gateway.calls["claim"] > 1:
+            is_away.set()
+            raise StoreUnavailable("The store is down.")
+
+    graph = build(
+        gateway,
+        [pay, mail],
+        calling(("pay", {"amount": 1}, "c1"), ("mail", {"to": "ada"}, "c2")),
+        saver=memory,
+    )
+    await runner.say(graph, "pay")
+    for each in ("c1", "c2"):
+        gateway.approve(item_of(gateway, each).id)
+    gateway.before["claim"] = only_one_claim_is_heard
+    with pytest.raises(ThreadUnavailable):
+        await runner.resume(graph, gateway)
+    gateway.before.clear()
+    end = await runner.resume(graph, gateway)
+
+    assert paid == [1]
+    assert by_call(end)["c1"].text == "paid 1.0"
+    assert by_call(end)["c2"].text == "mailed ada"
 
 
 async def test_a_tools_own_question_is_not_answered_by_an_approval(

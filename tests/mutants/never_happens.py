@@ -91,8 +91,8 @@ AUTHORIZED: tuple[Mutant, ...] = (
     Mutant(
         "an answer answers one question",
         "agent/interrupts.py",
-        "    return _latest(answer, expected)\n",
-        "    return answer\n",
+        "answer = _latest(_interrupt(question, expected, schema), expected)\n",
+        "answer = _interrupt(question, expected, schema)\n",
         "tests/agent/test_answered_before.py",
     ),
     Mutant(

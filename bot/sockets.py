@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import logging
@@ -28,12 +29,25 @@ from twokey.bot.web import Slack, SlackNoResponse
 PING_S = 5.0
 """An abrupt loss is noticed after this long; the SDK's own default is 10 s."""
 
+CONNECT_S = 10.0
+"""How long a connection may take to open."""
+
+
+class _Session(Protocol):
+    """What the SDK uses of a client session, with types."""
+
+    @property
+    def closed(self) -> bool: ...
+    async def close(self) -> None: ...
+    async def ws_connect(self, url: str, **options: object) -> object: ...
+
 
 class _Socket(Protocol):
     """What we use of the SDK's connection, with types (its own are partial)."""
 
     socket_mode_request_listeners: list[object]
     wss_uri: str | None
+    aiohttp_client_session: _Session
 
     async def connect(self) -> None: ...
     async def close(self) -> None: ...
@@ -45,6 +59,37 @@ class _Request(Protocol):
 
     envelope_id: str
     payload: dict[str, object]
+
+
+class _Dialer:
+    """Opens a connection for the SDK; each address is tried once.
+
+    The SDK tries one until somebody answers there, while Slack's are good for less
+    than a minute: after a longer outage it would never be connected again.
+    """
+
+    def __init__(self, client: _Socket) -> None:
+        self._client = client
+        self._session = client.aiohttp_client_session
+
+    @property
+    def closed(self) -> bool:
+        """Return whether no connection can be opened any more."""
+        return self._session.closed
+
+    async def close(self) -> None:
+        """Open no more."""
+        await self._session.close()
+
+    async def ws_connect(self, url: str, **options: object) -> object:
+        """Open a connection to an address."""
+        self._client.wss_uri = None  # so that the SDK asks Slack for another one
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                return await self._session.ws_connect(url, **options)
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            # Its text would have the address, by which anybody gets in.
+            raise ConnectionError(type(error).__name__) from None
 
 
 class Sockets:
@@ -83,10 +128,13 @@ class Sockets:
         while len(self._clients) < count:
             url = await self._slack.open_socket(self._app_token)
             client = cast("_Socket", self._client())
+            client.aiohttp_client_session = _Dialer(client)
             client.wss_uri = url
             client.socket_mode_request_listeners.append(self._receive)
             try:
-                await client.connect()
+                # The SDK tries again by itself, without an end.
+                async with asyncio.timeout(CONNECT_S):
+                    await client.connect()
             except (aiohttp.ClientError, OSError, TimeoutError) as error:
                 await client.close()
                 problem = f"no connection ({type(error).__name__})"

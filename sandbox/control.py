@@ -119,9 +119,15 @@ class Control:
         self.delivery.transport = self.sockets
         self.slack.workspace.changed(self.slack.workspace.users)
 
-    async def disconnect(self, count: int | None = None) -> None:
-        """Ask `count` sockets, or all, to reconnect (`refresh_requested`)."""
-        await self.sockets.ask_to_reconnect(count)
+    async def disconnect(
+        self, count: int | None = None, reason: str = "refresh_requested"
+    ) -> None:
+        """Ask `count` sockets, or all, to reconnect; or say why they end."""
+        await self.sockets.ask_to_reconnect(count, reason)
+
+    def refuse_sockets(self, *, enabled: bool) -> None:
+        """Let no socket be opened, as where Slack's servers for them are away."""
+        self.sockets.are_refused = enabled
 
     def drop(self, count: int | None = None) -> None:
         """Cut `count` sockets, or all, abruptly."""

@@ -59,12 +59,18 @@ class Connection:
 
 
 class Sockets:
-    """Keep the app's sockets, and give each envelope to any one of them."""
+    """Keep the app's sockets, and give each envelope to any one of them.
+
+    Attributes:
+        connections: the open ones.
+        are_refused: whether whoever opens one is answered with status 503.
+    """
 
     def __init__(
         self, clock: Clock, app_id: str, on_change: Callable[[], None]
     ) -> None:
         self.connections: list[Connection] = []
+        self.are_refused = False
         self._on_change = on_change
         self._clock = clock
         self._app_id = app_id
@@ -88,6 +94,8 @@ class Sockets:
         Raises:
             ApiError: `invalid_ticket` for a ticket that is unknown, used or old.
         """
+        if self.are_refused:
+            raise web.HTTPServiceUnavailable
         # Popped: a ticket opens one socket.
         issued = self._tickets.pop(request.query.get("ticket", ""), None)
         if issued is None or self._clock.now() - issued > TICKET_LIFE_S:
@@ -143,10 +151,12 @@ class Sockets:
         finally:
             connection.waiting.pop(envelope_id, None)
 
-    async def ask_to_reconnect(self, count: int | None = None) -> None:
-        """Send `disconnect` with `refresh_requested` to `count` sockets, or to all."""
+    async def ask_to_reconnect(
+        self, count: int | None = None, reason: str = "refresh_requested"
+    ) -> None:
+        """Send `disconnect` with this reason to `count` sockets, or to all."""
         for connection in self.connections[:count]:
-            await _send_disconnect(connection, "refresh_requested")
+            await _send_disconnect(connection, reason)
 
     def drop(self, count: int | None = None) -> None:
         """Close `count` sockets, or all, without a `disconnect` message."""

@@ -1,0 +1,105 @@
+"""Socket Mode comes back by itself, however its connections were lost."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.bot.bot_stack import CHANNEL, Stack
+from tests.conftest import eventually
+from twokey.bot import sockets
+from twokey.bot.ids import Action
+from twokey.gateway.config import SlackMode
+from twokey.gateway.protocol.states import ItemState
+from twokey.sandbox.socket_mode import TICKET_LIFE_S
+
+
+@pytest.fixture(autouse=True)
+def _brisk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sockets, "PING_S", 0.05)
+
+
+async def click_counts(stack: Stack) -> None:
+    verdict = await stack.refund()
+    ts = str((await stack.card(verdict))["ts"])
+    await stack.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE)
+    assert (await stack.approval(verdict)).items[0].state is ItemState.AUTHORIZED
+
+
+def opened(stack: Stack) -> int:
+    """Return how often an address for a socket was asked for."""
+    return [one.method for one in stack.sandbox.calls].count("apps.connections.open")
+
+
+@pytest.mark.parametrize("how", ["dropped", "asked"])
+async def test_an_address_that_is_too_old_is_not_tried_for_ever(
+    stack: Stack, how: str
+) -> None:
+    """Slack gives addresses, and nobody answers there until they have ended."""
+    control = stack.sandbox.control
+    async with stack.running(mode=SlackMode.SOCKET):
+        control.refuse_sockets(enabled=True)
+        before = opened(stack)
+        if how == "dropped":
+            control.drop()
+        else:
+            await control.disconnect()
+            control.drop()
+
+        async def are_asked_for() -> bool:
+            return opened(stack) >= before + 2
+
+        await eventually(are_asked_for)
+        control.advance(TICKET_LIFE_S + 1)
+        control.refuse_sockets(enabled=False)
+
+        async def are_back() -> bool:
+            return len(control.sockets.connections) == 2
+
+        await eventually(are_back)
+        await click_counts(stack)
+
+
+@pytest.mark.parametrize("reason", ["warning", "refresh_requested", "link_disabled"])
+async def test_whatever_slack_says_when_it_ends_a_connection_the_bot_is_reached(
+    stack: Stack, reason: str
+) -> None:
+    control = stack.sandbox.control
+    async with stack.running(mode=SlackMode.SOCKET):
+        stack.sandbox.faults.plan(
+            "refuse", "apps.connections.open", calls=4, error="internal_error"
+        )
+        before = [*control.sockets.connections]
+        await control.disconnect(reason=reason)
+        control.drop()
+
+        async def are_back() -> bool:
+            now = control.sockets.connections
+            return len(now) == 2 and not {*map(id, now)} & {*map(id, before)}
+
+        await eventually(are_back)
+        await click_counts(stack)
+
+
+async def test_a_start_without_anybody_at_the_addresses_goes_on_when_somebody_is(
+    stack: Stack, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sockets, "CONNECT_S", 0.2)
+    control = stack.sandbox.control
+    control.refuse_sockets(enabled=True)
+
+    async def start() -> None:
+        async with stack.running(mode=SlackMode.SOCKET):
+            await click_counts(stack)
+
+    starting = asyncio.create_task(start())
+
+    async def is_waited_for() -> bool:
+        return "bot.waits_for_slack" in caplog.text
+
+    await eventually(is_waited_for)
+    control.advance(TICKET_LIFE_S + 1)
+    control.refuse_sockets(enabled=False)
+    await starting
+    assert "ticket=" not in caplog.text

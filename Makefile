@@ -45,6 +45,14 @@ help:
 # What an older Python would say instead is that a package has no such version.
 NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
 
+# Packages that have no wheel yet for a Python that has just come out are compiled, and
+# what a compiler that is missing says is long.
+TOO_NEW := import sys; sys.exit(sys.version_info < (3, 15))
+OR_SAY = || { $(BIN)/python -c '$(TOO_NEW)' && echo "Some packages may have no wheel for" \
+	"this Python yet. Take Python 3.14 or older: make clean; make" \
+	"$(or $(MAKECMDGOALS),demo) PYTHON=python3.14. Or install a C compiler and the header" \
+	"files of this Python, and try again."; exit 1; }
+
 # What runs the product.
 $(VENV)/.run: pyproject.toml requirements/run.txt
 	@$(PYTHON) -c '$(NEW_ENOUGH)' || { echo "$(PYTHON) is missing, or older than Python" \
@@ -54,9 +62,9 @@ $(VENV)/.run: pyproject.toml requirements/run.txt
 	@echo "Installing Twokey into $(VENV) (once, about a minute) ..."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 ifeq ($(LOCK),)
-	@$(PIP) --upgrade --upgrade-strategy eager --editable '.[all]'
+	@$(PIP) --upgrade --upgrade-strategy eager --editable '.[all]' $(OR_SAY)
 else
-	@$(PIP) --require-hashes --requirement requirements/run.txt
+	@$(PIP) --require-hashes --requirement requirements/run.txt $(OR_SAY)
 	@$(PIP) --no-deps --no-build-isolation --editable .
 endif
 	@touch $@
@@ -65,9 +73,9 @@ endif
 $(VENV)/.dev: $(VENV)/.run requirements/dev.txt
 	@echo "Installing the tools for tests and checks into $(VENV) (once, about a minute) ..."
 ifeq ($(LOCK),)
-	@$(PIP) --upgrade --upgrade-strategy eager --editable '.[dev]'
+	@$(PIP) --upgrade --upgrade-strategy eager --editable '.[dev]' $(OR_SAY)
 else
-	@$(PIP) --require-hashes --requirement requirements/dev.txt
+	@$(PIP) --require-hashes --requirement requirements/dev.txt $(OR_SAY)
 endif
 	@touch $@
 

@@ -11,6 +11,14 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 OLD = "#!/bin/sh\nexit 1\n"
+# Whether it is older than 3.15 is what `$IS_OLDER` says.
+WITHOUT_WHEELS = """#!/bin/sh
+case "$*" in
+  *venv*) mkdir -p .venv/bin && cp "$0" .venv/bin/python ;;
+  *pip*) echo "error: command 'gcc' failed"; exit 1 ;;
+  *15*) exit $IS_OLDER ;;
+esac
+"""
 
 pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="there is no make")
 
@@ -63,3 +71,17 @@ def test_an_environment_with_an_old_python_is_to_be_removed(clone: Path) -> None
 
     assert code != 0
     assert "remove it first: make clean" in told
+
+
+@pytest.mark.parametrize("is_older", [False, True])
+def test_who_has_a_python_that_is_too_new_for_a_package_reads_what_to_do(
+    clone: Path, monkeypatch: pytest.MonkeyPatch, *, is_older: bool
+) -> None:
+    monkeypatch.setenv("IS_OLDER", str(int(is_older)))
+
+    code, told = make_demo(clone, program(clone / "new", WITHOUT_WHEELS))
+
+    assert code != 0
+    assert "command 'gcc' failed" in told
+    assert ("make clean; make demo PYTHON=python3.14." in told) is not is_older
+    assert not (clone / ".venv" / ".run").exists()

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import json
 import logging
+from collections import deque
 from http import HTTPStatus
 from typing import Protocol, cast
 
@@ -71,6 +72,7 @@ class _Dialer:
     def __init__(self, client: _Socket) -> None:
         self._client = client
         self._session = client.aiohttp_client_session
+        self._opened_at = deque[float](maxlen=2)
 
     @property
     def closed(self) -> bool:
@@ -82,8 +84,14 @@ class _Dialer:
         await self._session.close()
 
     async def ws_connect(self, url: str, **options: object) -> object:
-        """Open a connection to an address."""
+        """Open a connection to an address; more than two in a row wait."""
         self._client.wss_uri = None  # so that the SDK asks Slack for another one
+        # Where ten are open, Slack ends another one as soon as it is open.
+        loop = asyncio.get_running_loop()
+        if len(self._opened_at) == self._opened_at.maxlen:
+            free_at = self._opened_at[0] + 2 * PING_S
+            await asyncio.sleep(max(0.0, free_at - loop.time()))
+        self._opened_at.append(loop.time())
         try:
             async with asyncio.timeout(CONNECT_S):
                 return await self._session.ws_connect(url, **options)

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 
+import aiohttp
 import pytest
 
 from tests.bot.bot_stack import CHANNEL, Stack
 from tests.conftest import eventually
 from twokey.bot import sockets
 from twokey.bot.ids import Action
+from twokey.bot.web import Slack
 from twokey.gateway.config import SlackMode
 from twokey.gateway.protocol.states import ItemState
-from twokey.sandbox.socket_mode import TICKET_LIFE_S
+from twokey.sandbox.socket_mode import CONNECTIONS, TICKET_LIFE_S, Connection
+
+OPEN = "apps.connections.open"
 
 
 @pytest.fixture(autouse=True)
@@ -27,9 +32,15 @@ async def click_counts(stack: Stack) -> None:
     assert (await stack.approval(verdict)).items[0].state is ItemState.AUTHORIZED
 
 
+async def are_new(stack: Stack, before: list[Connection]) -> bool:
+    """Return whether two connections are open, and none of those before."""
+    now = [one for one in stack.sandbox.control.sockets.connections if not one.closing]
+    return len(now) == 2 and not any(one in before for one in now)
+
+
 def opened(stack: Stack) -> int:
     """Return how often an address for a socket was asked for."""
-    return [one.method for one in stack.sandbox.calls].count("apps.connections.open")
+    return [one.method for one in stack.sandbox.calls].count(OPEN)
 
 
 @pytest.mark.parametrize("how", ["dropped", "asked"])
@@ -74,11 +85,7 @@ async def test_whatever_slack_says_when_it_ends_a_connection_the_bot_is_reached(
         await control.disconnect(reason=reason)
         control.drop()
 
-        async def are_back() -> bool:
-            now = control.sockets.connections
-            return len(now) == 2 and not {*map(id, now)} & {*map(id, before)}
-
-        await eventually(are_back)
+        await eventually(lambda: are_new(stack, before))
         await click_counts(stack)
 
 
@@ -103,3 +110,31 @@ async def test_a_start_without_anybody_at_the_addresses_goes_on_when_somebody_is
     control.refuse_sockets(enabled=False)
     await starting
     assert "ticket=" not in caplog.text
+
+
+async def test_where_too_many_are_open_slack_is_not_asked_all_the_time(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sockets, "PING_S", 0.4)
+    control = stack.sandbox.control
+    async with AsyncExitStack() as others:
+        session = await others.enter_async_context(aiohttp.ClientSession())
+        token, url = stack.sandbox.bot_token, stack.sandbox.api_url
+        slack = Slack(token, api_url=url, session=session)
+        for _ in range(CONNECTIONS):
+            address = await slack.open_socket(stack.sandbox.app_token)
+            await others.enter_async_context(session.ws_connect(address))
+        own, held = opened(stack), [*control.sockets.connections]
+        async with stack.running(mode=SlackMode.SOCKET):
+
+            async def are_asked_for() -> bool:
+                return opened(stack) >= own + 8
+
+            await eventually(are_asked_for)
+            times = [one.at for one in stack.sandbox.calls if one.method == OPEN][own:]
+            # Of two connections, each for the fourth time.
+            assert times[7] - times[0] >= 0.4 * 2 - 0.1
+            await others.aclose()
+
+            await eventually(lambda: are_new(stack, held))
+            await click_counts(stack)

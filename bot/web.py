@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import NamedTuple, cast
@@ -23,7 +22,10 @@ _REDIRECT = 300
 _SERVER_ERROR = 500
 _TOO_MANY = 429
 _WAIT_S = 30.0
-_REFUSAL = re.compile(r'"ok": *false.*"error": *"([a-z_]{1,60})"')
+_LONGEST_WAIT_S = 3600.0
+"""After which Slack is asked again, whatever its header said."""
+
+_TAKEN = {"ok", ""}
 _SERVER_ERRORS = frozenset(
     {
         "external_channel_migrating",
@@ -226,9 +228,10 @@ class Slack:
             raise RateLimited("response_url", _WAIT_S)
         if status >= _REDIRECT:
             raise SlackRefused("response_url", f"http_{status}")
-        # A refusal may come with status 200, too.
-        if why := _REFUSAL.search(told):
-            raise SlackRefused("response_url", why[1])
+        # A refusal may come with status 200, too, and so may the page of a proxy.
+        answer = _object(told)
+        if answer.get("ok") is not True and told.strip() not in _TAKEN:
+            raise _failure_of("response_url", _Response(answer, status, {}))
 
     def is_own(self, url: str) -> bool:
         """Return whether a URL leads to this Slack, as those in its payloads do."""
@@ -297,7 +300,7 @@ def text_at(reply: SlackBody, *path: str) -> str:
     return node if isinstance(node, str) else ""
 
 
-def _object(answer: bytes) -> SlackBody:
+def _object(answer: bytes | str) -> SlackBody:
     """Return the JSON object of an answer; of anything else, an empty one."""
     try:
         found: object = json.loads(answer)
@@ -323,6 +326,7 @@ def _failure_of(method: str, response: _Response) -> SlackError:
 def _retry_after(response: _Response) -> float:
     try:
         # At least a second: "0" would be asked again at once, without a pause.
-        return max(1.0, float(response.headers.get("retry-after", "")))
+        asked_s = max(1.0, float(response.headers.get("retry-after", "")))
+        return min(_LONGEST_WAIT_S, asked_s)
     except ValueError:
         return _WAIT_S

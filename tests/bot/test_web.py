@@ -89,6 +89,25 @@ def answering_text(text: str, status: int, kind: str) -> Handler:
             RateLimited,
             {"retry_after_s": 30.0},
         ),
+        *(
+            (
+                answering({}, 429, {"Retry-After": asked}),
+                RateLimited,
+                {"retry_after_s": waited},
+            )
+            # A header that is wrong must not silence the bot until its next start.
+            for asked, waited in (
+                ("0", 1.0),
+                ("0.4", 1.0),
+                ("1.5", 1.5),
+                ("-7", 1.0),
+                ("nan", 1.0),
+                ("Wed, 21 Oct 2026 07:28:00 GMT", 30.0),
+                ("7200", 3600.0),
+                ("inf", 3600.0),
+                ("9" * 400, 3600.0),
+            )
+        ),
         (answering({"ok": False, "error": "internal_error"}), SlackNoResponse, {}),
         (answering({"ok": False, "error": "update_failed"}), SlackNoResponse, {}),
         (answering({"ok": False, "error": "x"}, 503), SlackNoResponse, {}),
@@ -132,6 +151,29 @@ async def test_a_response_url_may_refuse(status: int, kind: type[SlackError]) ->
     async with slack_that(answering({}, status)) as (slack, url):
         with pytest.raises(kind):
             await slack.respond(url, {"text": "x"})
+
+
+@pytest.mark.parametrize(
+    ("told", "kind"),
+    [
+        ('{"error": "expired_url", "ok": false}', SlackRefused),
+        ('{"ok":false,"error":"used_url"}', SlackRefused),
+        ('{"ok": false}', SlackNoResponse),
+        ("<html>Please sign in.</html>", SlackNoResponse),
+    ],
+)
+async def test_what_is_no_consent_of_slack_is_none(
+    told: str, kind: type[SlackError]
+) -> None:
+    async with slack_that(answering_text(told, 200, "text/html")) as (slack, url):
+        with pytest.raises(kind):
+            await slack.respond(url, {"text": "x"})
+
+
+@pytest.mark.parametrize("told", ["ok", "", '{"ok":true}'])
+async def test_a_response_url_that_took_it_says_so(told: str) -> None:
+    async with slack_that(answering_text(told, 200, "text/html")) as (slack, url):
+        await slack.respond(url, {"text": "x"})
 
 
 async def test_what_a_card_says_follows_no_redirect() -> None:

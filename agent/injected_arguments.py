@@ -7,7 +7,6 @@ tools that are made of a function.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Hashable, Mapping
 from functools import lru_cache
 from typing import Any, cast
@@ -18,6 +17,8 @@ from langchain_core.tools.base import (
     _get_runnable_config_param,  # pyright: ignore[reportPrivateUsage] - LangChain's own notion of it
 )
 from pydantic import BaseModel
+
+from twokey.gateway.protocol.parameters import signature_of
 
 
 def without_injected(tool: BaseTool, args: Mapping[str, Any]) -> dict[str, Any]:
@@ -99,7 +100,7 @@ def _overwritten_by(kind: type[BaseTool]) -> frozenset[str]:
     methods = (kind._run, kind._arun)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - as LangChain runs it
     configs = {_get_runnable_config_param(one) for one in methods} - {None}
     managers = {"run_manager"} & {
-        name for one in methods for name in inspect.signature(one).parameters
+        name for one in methods for name in signature_of(one).parameters
     }
     return frozenset(cast("set[str]", configs) | managers)
 

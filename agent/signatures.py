@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from twokey.gateway.errors import BadStep
+from twokey.gateway.protocol.parameters import signature_of
 from twokey.gateway.protocol.strict_json import JsonObject
 
 
@@ -50,7 +51,7 @@ def binding_problem(run: Callable[..., Any], args: JsonObject) -> str:
     if not callable(run):
         return f"{run!r} is not a function"
     try:
-        signature = inspect.signature(run)
+        signature = signature_of(run)
     except (TypeError, ValueError):
         return ""  # some built-in functions do not tell; the call itself will
     try:

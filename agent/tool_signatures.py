@@ -18,6 +18,8 @@ from langchain_core.callbacks import AsyncCallbackManagerForToolRun
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool, StructuredTool
 
+from twokey.gateway.protocol.parameters import signature_of
+
 
 @dataclass(frozen=True, slots=True)
 class _Takes:
@@ -91,5 +93,5 @@ def _looked_at(function: Callable[..., Any]) -> _Takes:
     except Exception:  # noqa: BLE001 - as LangChain: it then has no such parameter
         hints = {}
     names = [name for name, kind in hints.items() if kind is RunnableConfig]
-    has_callbacks = "callbacks" in inspect.signature(cast("Any", function)).parameters
+    has_callbacks = "callbacks" in signature_of(cast("Any", function)).parameters
     return _Takes(has_callbacks, names[0] if names else "")

@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any, cast
 
 from twokey.gateway.errors import GraphError
+from twokey.gateway.protocol.parameters import signature_of
 
 
 def named(ref: str, base: Path, *, what: str = "graph") -> object:
@@ -48,7 +49,7 @@ async def made_by(factory: object, ref: str, *, what: str = "graph") -> object:
     maker = cast("Any", factory)
     try:
         # Asked before the call: a TypeError inside the function would look the same.
-        inspect.signature(maker).bind()
+        signature_of(maker).bind()
     except (TypeError, ValueError):
         raise GraphError(
             f"{ref!r} is a {type(factory).__name__} that cannot be called without "

@@ -13,7 +13,7 @@ from typing import LiteralString
 
 from twokey.bot.blocks import notice
 from twokey.bot.bot_token import BotToken
-from twokey.bot.cards.away_parts import incomplete
+from twokey.bot.cards.away_parts import NEWER, incomplete
 from twokey.bot.cards.frame import Frame
 from twokey.bot.config import BotConfig
 from twokey.bot.home_updates import HomeUpdates
@@ -115,9 +115,9 @@ class ListenerContext:
         return AwayParts(self.service.store.parts_of(self.config.tenant))
 
     def incomplete(self, away: AwayParts) -> Label | None:
-        """Return what a list says of shards that it leaves out; None for none."""
+        """Return what a list says of what it leaves out; None for nothing."""
         if not away.shards:
-            return None
+            return NEWER if away.newer else None
         store, tenant = self.service.store, self.config.tenant
         agents = [
             agent

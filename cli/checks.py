@@ -30,6 +30,7 @@ from twokey.gateway.resume.checkpoints import open_checkpoints
 from twokey.gateway.resume.graph_audit import check_name, described
 from twokey.gateway.resume.graphs import load_graph
 from twokey.gateway.running import load_triage
+from twokey.gateway.service.away_parts import AwayParts
 from twokey.gateway.service.process_check import process_problems
 from twokey.gateway.service.reevaluation import dead_ends
 from twokey.gateway.store.durability import ensure_durable
@@ -211,9 +212,17 @@ async def _store(settings: Settings) -> str:
 
 
 async def _waiting(settings: Settings, policy: Policy) -> str:
-    """Look for waiting calls that nobody can approve under the current policy."""
+    """Look for waiting calls that nobody can approve, as the policy is or at all."""
+    # Every part is needed here; what a newer version wrote is counted.
+    left_out = AwayParts(())
     async with open_configured(settings) as store:
-        found = await dead_ends(store, policy, tenant=settings.tenant)
+        found = await dead_ends(store, policy, tenant=settings.tenant, away=left_out)
+    if count := len(left_out.newer):
+        raise SettingsError(
+            f"a newer version of Twokey wrote {count} of the approvals that wait; "
+            "nobody can decide them while only this one runs. Nothing of them is lost: "
+            "run the newer version again, and its 'twokey doctor'."
+        )
     if not found:
         return "every call that waits can be approved by somebody"
     named = ", ".join(item.id for item in found[:_MAX_NAMED])

@@ -1,4 +1,4 @@
-"""Say that a list lacks what is in shards that do not answer."""
+"""Say what a list lacks: shards that do not answer, and what a newer version wrote."""
 
 from __future__ import annotations
 
@@ -8,6 +8,13 @@ from twokey.bot.text import fit
 from twokey.bot.text_types import Label, label
 
 _AGENTS_CHARS = 300
+
+NEWER = label(
+    "⚠️ Incomplete: calls wait that a newer version of Twokey wrote than the one that "
+    "runs now. Nothing of them is lost: they are listed, and can be decided, as soon "
+    "as the newer version runs again."
+)
+"""What a list says where it leaves out what a newer version wrote."""
 
 
 def incomplete(shards: Collection[str], of: int, agents: Sequence[str]) -> Label:

@@ -253,7 +253,11 @@ class Recovery:
     ) -> Mismatch | None:
         try:
             found = await answers_for(self._store, agent, thread, pending)
-        except (GraphError, NewerRecord) as error:
+        except NewerRecord as error:
+            # No failure: a process of the version that wrote it goes on with it.
+            logger.warning("record.newer thread=%s why=%s", thread, error)
+            return None
+        except GraphError as error:
             log_failure(logger, error, "recovery.unread thread=%s", thread)
             return None
         if not found.ready:

@@ -37,6 +37,7 @@ class AwayParts:
 
     Attributes:
         shards: those that did not answer.
+        newer: approvals that were left out because a newer version wrote them.
         parts: how many parts the tenant has.
     """
 
@@ -44,6 +45,7 @@ class AwayParts:
         self._optional = {keys.shard for keys in parts[1:]}
         self.parts = len(parts)
         self.shards: set[str] = set()
+        self.newer: set[str] = set()
 
     async def read(self, keys: Keys, work: Awaitable[Found]) -> list[Found]:
         """Return what a part has, as the one row of a list; none: it does not answer.

@@ -42,13 +42,15 @@ class ReviewQueue(TenantService):
         Args:
             limit: how many.
             part: the only part of the tenant to look at; None for all.
-            away: parts that do not answer, which are left out.
+            away: notes what is left out: parts that do not answer, and what a newer
+                version wrote.
 
         Raises:
             StoreUnavailable: when the store does not answer.
         """
         parts = self._parts if part is None else (part,)
-        each = [(keys, self._waiting(keys, limit)) for keys in parts]
+        newer = None if away is None else away.newer
+        each = [(keys, self._waiting(keys, limit, newer)) for keys in parts]
         rows = merged(_answering(each, away), _due)
         left = limit
         async with aclosing(rows):
@@ -58,12 +60,14 @@ class ReviewQueue(TenantService):
                 yield loaded
                 left -= 1
 
-    async def _waiting(self, keys: Keys, limit: int) -> AsyncGenerator[Loaded]:
+    async def _waiting(
+        self, keys: Keys, limit: int, newer: set[str] | None
+    ) -> AsyncGenerator[Loaded]:
         ids = await self._store.pending.soonest(keys, self._tenant, limit)
         # In pages: a caller that stops early has read at most a page too much.
         for start in range(0, len(ids), _PAGE):
             page = ids[start : start + _PAGE]
-            for loaded in await self._store.approvals.load_each(page):
+            for loaded in await self._store.approvals.load_each(page, newer=newer):
                 if self._waits(loaded):
                     yield loaded
 
@@ -100,7 +104,7 @@ class ReviewQueue(TenantService):
         Args:
             people: as resolved now; those whom they stand in for have to be among them.
             read: what was read a moment ago, by id; what is read is added.
-            away: parts that do not answer, which are left out.
+            away: as for `waiting`.
 
         Raises:
             StoreUnavailable: when the store does not answer.
@@ -111,8 +115,10 @@ class ReviewQueue(TenantService):
         }
         users = {one.user for one in actors}
         known = dict[str, Loaded]() if read is None else read
+        newer = None if away is None else away.newer
         each = [
-            (keys, self._concerning(keys, users, groups, known)) for keys in self._parts
+            (keys, self._concerning(keys, users, groups, known, newer))
+            for keys in self._parts
         ]
         rows = merged(_answering(each, away), _due)
         async with aclosing(rows):
@@ -120,7 +126,12 @@ class ReviewQueue(TenantService):
                 yield loaded
 
     async def _concerning(
-        self, keys: Keys, users: set[str], groups: set[str], known: dict[str, Loaded]
+        self,
+        keys: Keys,
+        users: set[str],
+        groups: set[str],
+        known: dict[str, Loaded],
+        newer: set[str] | None,
     ) -> AsyncGenerator[Loaded]:
         queues = self._store.person_queues
         names = await queues.queues(keys, self._tenant, users, groups)
@@ -129,7 +140,7 @@ class ReviewQueue(TenantService):
         while place is not None:
             page = await queues.page(keys, names, place, _PAGE)
             missing = [one for one in page.approvals if one not in known]
-            for loaded in await self._store.approvals.load_each(missing):
+            for loaded in await self._store.approvals.load_each(missing, newer=newer):
                 known[loaded.approval.id] = loaded
             for one in page.approvals:
                 found = known.get(one)

@@ -14,6 +14,7 @@ from twokey.gateway.policy.effects import reads_precedents
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.protocol.strict_json import accept_object
 from twokey.gateway.protocol.tiers import Tier
+from twokey.gateway.service.away_parts import AwayParts
 from twokey.gateway.service.call_evaluation import (
     CurrentEvaluation,
     WaitingCall,
@@ -117,18 +118,27 @@ def edits_add_up(policy: Policy, approval: Approval, partition: Partition) -> bo
     return len(edits) > 1 and counts_in_windows(policy, approval)
 
 
-async def dead_ends(store: Store, policy: Policy, *, tenant: str) -> list[Item]:
+async def dead_ends(
+    store: Store, policy: Policy, *, tenant: str, away: AwayParts | None = None
+) -> list[Item]:
     """Return waiting calls that nobody can approve by this policy.
 
     The policy changes while calls wait: people are replaced, roles get other names, a
     tool is forbidden. Such a call can still be rejected, and it ends by its own time;
     the operator of the gateway should know of it before.
 
+    Args:
+        store: has the calls.
+        policy: that is in force.
+        tenant: whose calls.
+        away: notes what is left out.
+
     Raises:
         StoreUnavailable: when the store does not answer.
     """
     found: list[Item] = []
-    async for loaded in ReviewQueue(store, tenant=tenant).waiting(MOST_LOOKED_AT):
+    waiting = ReviewQueue(store, tenant=tenant).waiting(MOST_LOOKED_AT, away=away)
+    async for loaded in waiting:
         shown = await as_of_now(store, policy, loaded.approval)
         found += [item for item in shown.items if _is_stuck(shown, item)]
     return found

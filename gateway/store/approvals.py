@@ -304,10 +304,16 @@ class ApprovalStore:
         return True
 
     async def load_each(
-        self, approval_ids: Iterable[str], *, skips_newer: bool = True
+        self,
+        approval_ids: Iterable[str],
+        *,
+        skips_newer: bool = True,
+        newer: set[str] | None = None,
     ) -> list[Loaded]:
         """Read those approvals that are there, without corrupt and newer ones."""
-        return await read_each(self.load, approval_ids, skips_newer=skips_newer)
+        return await read_each(
+            self.load, approval_ids, skips_newer=skips_newer, newer=newer
+        )
 
     async def with_short_id(self, keys: Keys, short: str) -> list[str]:
         """Return the ids of a shard's approvals with this short id, of all tenants."""

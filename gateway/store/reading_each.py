@@ -20,7 +20,11 @@ Load = Callable[[str], Awaitable[Loaded | None]]
 
 
 async def read_each(
-    load: Load, approval_ids: Iterable[str], *, skips_newer: bool
+    load: Load,
+    approval_ids: Iterable[str],
+    *,
+    skips_newer: bool,
+    newer: set[str] | None = None,
 ) -> list[Loaded]:
     """Return those approvals that are there, in order, without corrupt ones.
 
@@ -28,6 +32,7 @@ async def read_each(
         load: reads one.
         approval_ids: of the approvals.
         skips_newer: leave out those that a newer version wrote.
+        newer: gets the ids of those that were left out for that.
 
     Raises:
         NewerRecord: a newer version wrote one, and those are not left out.
@@ -41,6 +46,8 @@ async def read_each(
         except NewerRecord as error:
             if not skips_newer:
                 raise
+            if newer is not None:
+                newer.add(approval_id)
             logger.warning("record.newer %s", error)
         except CorruptRecord as error:
             log_failure(logger, error, "record.corrupt")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 
 from tests.conftest import eventually
@@ -88,7 +90,7 @@ async def test_a_newer_record_keeps_no_other_thread_from_being_found(
 
 @pytest.mark.slow
 async def test_a_newer_record_keeps_no_other_thread_from_being_recovered(
-    stack: Stack,
+    stack: Stack, caplog: pytest.LogCaptureFixture
 ) -> None:
     await newer(stack, "t1")
     await decided_without_a_job(stack, "t2")
@@ -98,6 +100,9 @@ async def test_a_newer_record_keeps_no_other_thread_from_being_recovered(
     )
 
     assert [gap.thread for gap in looked.mismatches] == ["t2"]
+    # It is sound, and another process goes on with it: nobody is to be woken.
+    assert "record.newer thread=t1 why=" in caplog.text
+    assert not [one for one in caplog.records if one.levelno > logging.WARNING]
 
 
 def test_a_newer_record_is_not_told_as_a_store_that_is_away() -> None:

@@ -84,15 +84,30 @@ class ForgedRecord(CorruptRecord):
         is_replayed: it was like this before.
     """
 
-    def __init__(self, approval: str, why: str, *, is_replayed: bool = False) -> None:
+    def __init__(
+        self,
+        approval: str,
+        why: str,
+        *,
+        is_replayed: bool = False,
+        is_unsealed: bool = False,
+    ) -> None:
         self.why, self.is_replayed = why, is_replayed
+        unsealed = (
+            f"The record of {approval!r} has no seal, so nothing of it was decided or "
+            "run. A version of Twokey that sealed no records wrote it (see 'Upgrading' "
+            "in docs/operations.md), or somebody else who writes to the store; the "
+            "agent can ask again."
+        )
         older = (
             f"The record of {approval!r} is older than what is known of it, so nothing "
             "of it was decided or run. Either an older copy of the store was put back, "
             "or an agent proposed again what had ended long ago: make the call again "
             "as a new one, in a new message."
         )
-        super().__init__(approval, older if is_replayed else "")
+        super().__init__(
+            approval, older if is_replayed else unsealed if is_unsealed else ""
+        )
 
 
 class NotConfirmed(StoreUnavailable):

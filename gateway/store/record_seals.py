@@ -111,7 +111,7 @@ class RecordSeals:
         if SEAL not in head:
             # Also of a format before 15, when there were no seals: whoever writes to
             # the store could name any. See "Upgrading" in docs/operations.md.
-            raise ForgedRecord(approval_id, NO_SEAL)
+            raise ForgedRecord(approval_id, NO_SEAL, is_unsealed=True)
         if not self._keys.is_valid(stored.seal, _RECORD, place, _content(stored)):
             raise ForgedRecord(approval_id, WRONG_SEAL)
         is_checked = CHECKED in head

@@ -175,7 +175,7 @@ SEALED_TABLE = (
     Mutant(
         "a record without a seal is refused",
         RECORDS,
-        "            raise ForgedRecord(approval_id, NO_SEAL)\n",
+        "            raise ForgedRecord(approval_id, NO_SEAL, is_unsealed=True)\n",
         "            return\n",
         FORGED,
     ),

@@ -17,6 +17,7 @@ from tests.security.record_forgeries import (
     OTHER_SECRET,
     Before,
     Forge,
+    format_lowered,
     requirement,
 )
 from tests.security.record_forging import Victim, asked, authorized, executed, executing
@@ -111,6 +112,19 @@ async def test_a_person_who_may_not_decides_nothing_by_a_forged_requirement(
 
     with pytest.raises(CorruptRecord):
         await now.reviews.decide(click, Approve(), EVE)
+
+    await now.store.close()
+
+
+async def test_what_a_version_without_seals_may_have_written_is_told_as_that(
+    harness: ServiceHarness, redis: Redis
+) -> None:
+    victim = await asked(harness, redis)
+    await format_lowered(victim)
+
+    now = newcomer(harness)
+    with pytest.raises(CorruptRecord, match="see 'Upgrading' in"):
+        await now.store.approvals.load(victim.id)
 
     await now.store.close()
 

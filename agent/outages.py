@@ -40,5 +40,14 @@ def passing() -> Generator[None]:
 def _passing(kind: type[Any]) -> type[Any]:
     if issubclass(kind, GraphBubbleUp):
         return kind
-    own = {"__module__": kind.__module__, "__doc__": kind.__doc__}
+
+    def plain_class(_error: object) -> type[Any]:
+        # The other class has no place where another process could look it up.
+        return kind
+
+    own: dict[str, Any] = {
+        "__module__": kind.__module__,
+        "__doc__": kind.__doc__,
+        "plain_class": plain_class,
+    }
     return type(kind.__name__, (kind, GraphBubbleUp), own)

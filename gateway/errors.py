@@ -12,6 +12,26 @@ class TwokeyError(Exception):
     safe to print to an operator; it never holds a secret or a tool's arguments.
     """
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Return what makes the same error in another process of a worker pool.
+
+        By default Python calls the class with the text, and a pool hangs where that
+        fails.
+        """
+        return _remade, (self.plain_class(), self.args, vars(self))
+
+    def plain_class(self) -> type[TwokeyError]:
+        """Return the class by which another process knows this error."""
+        return type(self)
+
+
+def _remade(
+    kind: type[TwokeyError], args: tuple[object, ...], facts: dict[str, object]
+) -> TwokeyError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(facts)
+    return error
+
 
 class BadJson(TwokeyError):
     """A document is not strict JSON.

@@ -8,9 +8,12 @@ Source: https://docs.slack.dev/apis/web-api/rate-limits
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
+
+logger = logging.getLogger(__name__)
 
 POST: Final = "chat.postMessage"
 UPDATE: Final = "chat.update"
@@ -101,6 +104,7 @@ class Limits:
 
     def refused(self, method: str, channel: str, retry_after_s: float) -> None:
         """Stand still after a 429; the bucket then starts again with few tokens."""
+        logger.warning("slack.asks_to_wait method=%s for_s=%.0f", method, retry_after_s)
         now = self._clock()
         key = self._key(method, channel)
         until = now + max(0.0, retry_after_s)

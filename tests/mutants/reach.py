@@ -6,6 +6,7 @@ from tests.mutants.mutant import Mutant
 
 COPIES = "tests/bot/test_personal_copies.py"
 ASKING = "tests/bot/cards/test_asking.py"
+MOVED = "tests/bot/test_moved_channels.py"
 
 REACH_TABLE = (
     Mutant(
@@ -21,6 +22,62 @@ REACH_TABLE = (
         "        raise UserFacingError(template(_NOT_LOOKED_FOR)) from None\n",
         "",
         "tests/bot/test_one_usable_card.py",
+    ),
+    Mutant(
+        "words under a card are its own in a channel that has another id",
+        "bot/moved_cards.py",
+        "if shown and await is_there(ctx, channel, ts):",
+        "if False:",
+        MOVED,
+    ),
+    Mutant(
+        "a card is not found where Slack does not say that it is there",
+        "bot/moved_cards.py",
+        "if shown and await is_there(ctx, channel, ts):",
+        "if shown:",
+        MOVED,
+    ),
+    Mutant(
+        "messages are redacted in a channel that has another id",
+        "bot/delivery/moved_channels.py",
+        "            if now == at:\n",
+        "            if True:\n",
+        MOVED,
+    ),
+    Mutant(
+        "nothing new is posted to a channel that is shared outside",
+        "bot/delivery/moved_channels.py",
+        """if not (arguments.get("ts") or arguments.get("thread_ts")):""",
+        "if False:",
+        MOVED,
+    ),
+    Mutant(
+        "where a channel is counts as a bot noted it",
+        "gateway/store/moved_channels.py",
+        "self._sealing.opened(Sealed.MESSAGE, (name, was), stored)",
+        "stored",
+        MOVED,
+    ),
+    Mutant(
+        "an address of a socket is tried once",
+        "bot/sockets.py",
+        "        self._client.wss_uri = None  #",
+        "        #",
+        "tests/bot/test_lost_sockets.py",
+    ),
+    Mutant(
+        "a click is answered while the store answers nothing",
+        "bot/ingress.py",
+        "async with asyncio.timeout_at(delivery.until_s):",
+        "async with asyncio.timeout_at(None):",
+        "tests/bot/test_half_open.py",
+    ),
+    Mutant(
+        "a channel that is not found is looked for later",
+        "bot/delivery/redacting.py",
+        """        "is_archived",\n""",
+        """        "is_archived", "channel_not_found",\n""",
+        MOVED,
     ),
     Mutant(
         "a copy whose posting got no answer is no second usable one",

@@ -41,6 +41,7 @@ from langsmith.utils import tracing_is_enabled  # pyright: ignore[reportUnknownV
 from twokey.agent import (
     auto_approved,
     edit_verification,
+    kept_namespaces,
     late_reports,
     messages,
     middleware_order,
@@ -273,9 +274,8 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
     async def _before_agent(
         self, shell: Shell, state: AgentState[Any], runtime: Runtime[Any]
     ) -> Update | None:
-        # First of all: from here on, an outer call that is cut off is entered again,
-        # since this agent's calls have records. Without the mark it is reported as
-        # cut off.
+        kept_namespaces.check()
+        # With this mark an outer call that is cut off is entered again, not given up.
         await auto_approved.note_nested_agent()
         changes = overrides.update(cast("Mapping[str, Any]", state), runtime.context)
         caller = self._caller(shell)

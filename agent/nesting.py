@@ -79,6 +79,11 @@ def own_conversation() -> Inside[str]:
     return Inside(_conversation, ns)
 
 
+def enclosing_task() -> str:
+    """Return the namespace of the task whose tool this runs in; "" for none."""
+    return _conversation.get()
+
+
 def is_inside_tool(ref: TurnRef) -> bool:
     """Return whether an agent runs inside a tool of another one, or of its own kind.
 

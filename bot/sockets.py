@@ -34,6 +34,9 @@ CONNECT_S = 10.0
 """How long a connection may take to open."""
 
 
+_IN_A_ROW = 4
+
+
 class _Session(Protocol):
     """What the SDK uses of a client session, with types."""
 
@@ -72,7 +75,7 @@ class _Dialer:
     def __init__(self, client: _Socket) -> None:
         self._client = client
         self._session = client.aiohttp_client_session
-        self._opened_at = deque[float](maxlen=2)
+        self._opened_at = deque[float](maxlen=_IN_A_ROW)
 
     @property
     def closed(self) -> bool:
@@ -84,12 +87,13 @@ class _Dialer:
         await self._session.close()
 
     async def ws_connect(self, url: str, **options: object) -> object:
-        """Open a connection to an address; more than two in a row wait."""
+        """Open a connection to an address; more than some in a row wait."""
         self._client.wss_uri = None  # so that the SDK asks Slack for another one
-        # Where ten are open, Slack ends another one as soon as it is open.
+        # Where ten are open, Slack ends another one as soon as it is open. Some in a
+        # row are no such case: the SDK opens one for each `disconnect`.
         loop = asyncio.get_running_loop()
-        if len(self._opened_at) == self._opened_at.maxlen:
-            free_at = self._opened_at[0] + 2 * PING_S
+        if len(self._opened_at) == _IN_A_ROW:
+            free_at = self._opened_at[0] + _IN_A_ROW * PING_S
             await asyncio.sleep(max(0.0, free_at - loop.time()))
         self._opened_at.append(loop.time())
         try:

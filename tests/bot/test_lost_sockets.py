@@ -128,12 +128,12 @@ async def test_where_too_many_are_open_slack_is_not_asked_all_the_time(
         async with stack.running(mode=SlackMode.SOCKET):
 
             async def are_asked_for() -> bool:
-                return opened(stack) >= own + 8
+                return opened(stack) >= own + 12
 
             await eventually(are_asked_for)
             times = [one.at for one in stack.sandbox.calls if one.method == OPEN][own:]
-            # Of two connections, each for the fourth time.
-            assert times[7] - times[0] >= 0.4 * 2 - 0.1
+            # Of two connections, each for the sixth time.
+            assert times[11] - times[0] >= 0.4 * 4 - 0.1
             await others.aclose()
 
             await eventually(lambda: are_new(stack, held))

@@ -25,7 +25,7 @@ from twokey.bot.objects import Block
 from twokey.bot.text import fit
 from twokey.bot.text_types import label, untrusted
 from twokey.gateway.approvals.record import Item
-from twokey.gateway.protocol import digest
+from twokey.gateway.protocol import digest, json_texts
 from twokey.gateway.protocol.pointers import tokens_of
 from twokey.gateway.protocol.strict_json import JsonObject
 
@@ -113,6 +113,7 @@ def read_form(item: Item, state: State) -> SubmittedEdit:
             args = _with(args, field.path, after)
     if errors:
         return SubmittedEdit(args=item.args, errors=errors, changed=False)
+    args = json_texts.compacted(item.args_schema, item.args, args)
     # By the canonical bytes that are hashed and run, so "changed" means the same here
     # and in the gateway.
     is_changed = digest.canonical(args) != digest.canonical(item.args)

@@ -32,6 +32,7 @@ from twokey.gateway.approvals.decisions import (
 )
 from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.errors import SettingsError
+from twokey.gateway.protocol import json_texts
 from twokey.gateway.protocol.decision_api import DecideQuestion, DecideReply
 from twokey.gateway.protocol.http_problems import (
     EXPIRED,
@@ -97,7 +98,7 @@ class Decisions:
         )
         try:
             outcome = await self.reviews.decide(
-                click, decision_of(asked), by, voters=self._voters
+                click, _as_written(item, decision_of(asked)), by, voters=self._voters
             )
         except SettingsError as error:
             raise Refusal(PEOPLE_DECIDE, str(error)) from error
@@ -146,6 +147,14 @@ def decision_of(asked: DecideQuestion) -> Decision:
             return Reject(reason=asked.reason)
         case "respond":
             return Respond(message=asked.message, answers=asked.answers)
+
+
+def _as_written(item: Item, decision: Decision) -> Decision:
+    """Return a decision whose edit is spelled as the tool's schema writes it."""
+    if not isinstance(decision, Edit):
+        return decision
+    args = json_texts.compacted(item.args_schema, item.args, decision.args)
+    return decision.with_(args=args)
 
 
 def _item(approval: Approval, call: str) -> Item:

@@ -7,7 +7,14 @@ from typing import Any, cast
 
 from langchain.agents.middleware.types import ToolCallRequest
 
-from twokey.agent import circuit_breaker, prepared_calls, tool_messages, turns
+from twokey.agent import (
+    circuit_breaker,
+    middleware_order,
+    prepared_calls,
+    result_codec,
+    tool_messages,
+    turns,
+)
 from twokey.agent.grants import share_guarded
 from twokey.agent.result_codec import ToolResult
 from twokey.agent.result_sanitizer import clean_result
@@ -37,8 +44,12 @@ async def invoke(
         tool = prepared_calls.runnable(request.tool_call["name"], request.tool, args)
         call = cast("Any", {**request.tool_call, "args": args})
         exact = request.override(tool_call=call, tool=share_guarded(tool))
-        return clean_result(await run(exact), request.state["messages"])
+        result = await run(exact)
+        if not result_codec.went_well(result):
+            middleware_order.warn_about_retries(run)
+        return clean_result(result, request.state["messages"])
     except NotAllowed as error:
+        middleware_order.warn_about_retries(run)
         # Not raised: the tool node would end the run, and the model could not correct
         # its call.
         return circuit_breaker.mark_uncleared(

@@ -164,3 +164,22 @@ async def test_retrying_middleware_repeats_no_call_that_people_approved(
 
     assert len(effects.paid) == times
     assert by_call(end)["c1"].status == ("success" if times > 1 else "error")
+
+
+@pytest.mark.parametrize("on_failure", ["continue", "error"])
+async def test_retries_behind_the_gate_are_warned_of_and_do_nothing(
+    runner: Runner, memory: InMemorySaver, effects: Effects, on_failure: Any
+) -> None:
+    def fail() -> None:
+        raise ConnectionError("try again")
+
+    effects.inside = fail
+    gateway = FakeGateway({"pay": Tier.AUTO})
+    retrying = ToolRetryMiddleware(initial_delay=0, jitter=False, on_failure=on_failure)
+    graph = build(gateway, effects.tools(), pay(), saver=memory, after=[retrying])
+
+    with pytest.warns(UserWarning, match="ToolRetryMiddleware is listed after"):
+        end = await runner.say(graph, "pay")
+
+    assert len(effects.paid) == 1
+    assert by_call(end)["c1"].status == "error"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeGuard, cast
 
@@ -15,7 +17,12 @@ from twokey.gateway.resume.graph_audit import check_gates
 from twokey.gateway.resume.imports import made_by, named
 from twokey.gateway.resume.strict_state import allowed_types
 
+logger = logging.getLogger(__name__)
+
 Graph = Pregel[Any, Any, Any, Any]
+
+_THEIRS, _OURS = "HumanInTheLoopMiddleware.after_model", "ApprovalMiddleware."
+"""Nodes that LangChain makes of its own middleware and of ours."""
 
 
 async def load_graph(ref: str, base: Path, ungated: Collection[str] = ()) -> Graph:
@@ -53,6 +60,10 @@ async def as_graph(found: object, ref: str, ungated: Collection[str] = ()) -> Gr
             "without arguments that returns it."
         )
     for place, graph in _every_graph(found):
+        if _THEIRS in graph.nodes and any(
+            name.startswith(_OURS) for name in graph.nodes
+        ):
+            _warn_of_two_pauses(f"{ref}{place.removesuffix(' that')}")
         if graph.interrupt_before_nodes or graph.interrupt_after_nodes:
             raise GraphError(
                 f"{ref!r}{place} is compiled with interrupt_before or interrupt_after. "
@@ -61,6 +72,17 @@ async def as_graph(found: object, ref: str, ungated: Collection[str] = ()) -> Gr
             )
     check_gates(found, ref, ungated)
     return found
+
+
+@cache
+def _warn_of_two_pauses(graph: str) -> None:
+    # Once: a program may build its graph for each request.
+    logger.warning(
+        "graph.asks_twice graph=%s: LangChain's HumanInTheLoopMiddleware stands beside "
+        "ApprovalMiddleware, so a call pauses for both, and nobody in Slack answers "
+        "its question; give its interrupt_on to ApprovalMiddleware instead",
+        graph,
+    )
 
 
 def attached(graph: Graph, saver: BaseCheckpointSaver[Any]) -> Graph:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariableType] - its overloads are partial
+from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import StateGraph
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
 from tests.resume import sample_tools
+from twokey.agent import ApprovalMiddleware, guarded
+from twokey.agent import HumanInTheLoopMiddleware as Ours
 from twokey.gateway.errors import GraphError
-from twokey.gateway.resume.graphs import attached, load_graph
+from twokey.gateway.resume.graphs import as_graph, attached, load_graph
 from twokey.gateway.resume.langgraph_local import LangGraphLocal
 from twokey.gateway.resume.strict_state import allowed_types, strict_serializer
 
@@ -165,3 +169,26 @@ def test_only_types_that_the_state_declares_are_built_from_a_checkpoint() -> Non
     record = strict.dumps_typed(Undeclared(name="x"))
 
     assert not isinstance(strict.loads_typed(record), Undeclared)
+
+
+async def test_two_middlewares_that_both_pause_are_warned_of_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    gated: dict[str, Any] = {"interrupt_on": {"refund": True}}
+    ours, theirs = ApprovalMiddleware("shop"), HumanInTheLoopMiddleware(**gated)
+    make = cast("Any", create_agent)
+    for ref, middleware in (
+        ("alone", [ours]),
+        ("ours", [Ours(**gated)]),
+        ("both", [theirs, ours]),
+        ("both", [ours, theirs]),
+    ):
+        graph = make(
+            sample_tools.obedient(),
+            tools=[guarded(sample_tools.refund)],
+            middleware=middleware,
+        )
+        await as_graph(graph, ref)
+
+    (warned,) = (one for one in caplog.messages if "graph.asks_twice" in one)
+    assert warned.startswith("graph.asks_twice graph=both: LangChain's")

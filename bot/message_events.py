@@ -110,13 +110,11 @@ def mention(body: Json) -> Mention | None:
         return None
     if message.optional("subtype") not in _USER_SUBTYPES:
         return None
-    ts = message.text("ts")
+    ts, team = message.text("ts"), _team(root)
     return Mention(
-        team=root.text("team_id"),
+        team=team,
         user=message.text("user"),
-        user_team=message.optional("user_team")
-        or message.optional("team")
-        or root.text("team_id"),
+        user_team=message.optional("user_team") or message.optional("team") or team,
         channel=event.text("channel"),
         ts=ts,
         thread_ts=message.optional("thread_ts") or ts,
@@ -148,13 +146,23 @@ def deleted_message(body: Json) -> Message | None:
         return None
     ts = before.text("ts")
     return Message(
-        team=root.text("team_id"),
+        team=_team(root),
         user=before.text("user"),
         channel=event.text("channel"),
         ts=ts,
         thread_ts=before.optional("thread_ts") or ts,
         event_id=root.text("event_id"),
     )
+
+
+def _team(root: Node) -> str:
+    """Return the workspace in which the app got an event.
+
+    In a channel that another workspace shares, ``team_id`` is that workspace:
+    https://github.com/slackapi/java-slack-sdk/issues/629
+    """
+    installed = root.nodes("authorizations") if root.has("authorizations") else []
+    return installed[0].optional("team_id") if installed else root.text("team_id")
 
 
 def _event(body: Json) -> tuple[Node, Node, bool]:

@@ -188,6 +188,11 @@ class Control:
         """
         self.slack.workspace.set_channel_id(channel, new_id)
 
+    def host(self, channel: str, team: str) -> None:
+        """Let a channel be one that another workspace shares with this one."""
+        workspace = self.slack.workspace
+        workspace.put_channel(replace(workspace.channel(channel), host=team))
+
     def scopes(self, scopes: Sequence[str]) -> None:
         """Replace the scopes that were granted to the bot."""
         self.slack.workspace.bot_scopes = tuple(scopes)

@@ -110,11 +110,17 @@ def slash_command(
 
 
 def event(slack: FakeSlack, body: JsonObject) -> Envelope:
-    """Wrap an event in `event_callback`, with the bot's authorization."""
+    """Wrap an event in `event_callback`, with the bot's authorization.
+
+    In a channel that another workspace shares, `team_id` is that workspace, and only
+    the authorization names the one where the app is installed (java-slack-sdk#629).
+    """
     workspace = slack.workspace
+    channel = workspace.channels.get(str(body.get("channel")))
+    host = channel.host if channel else ""
     payload: JsonObject = {
         "token": LEGACY_TOKEN,
-        "team_id": workspace.team_id,
+        "team_id": host or workspace.team_id,
         "api_app_id": workspace.app.id,
         "event": body,
         "type": "event_callback",
@@ -129,7 +135,7 @@ def event(slack: FakeSlack, body: JsonObject) -> Envelope:
                 "is_enterprise_install": False,
             }
         ],
-        "is_ext_shared_channel": False,
+        "is_ext_shared_channel": bool(host),
         "event_context": secrets.token_hex(12),
     }
     return Envelope(EnvelopeKind.EVENT, payload)

@@ -35,7 +35,10 @@ class User:
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """A place for messages; a direct message is a channel with a peer."""
+    """A place for messages; a direct message is a channel with a peer.
+
+    `host` is the other workspace that shared it with this one, "" for its own.
+    """
 
     id: str
     name: str
@@ -43,6 +46,7 @@ class Channel:
     is_private: bool = False
     is_archived: bool = False
     peer: str | None = None
+    host: str = ""
 
     @property
     def is_im(self) -> bool:

@@ -167,7 +167,11 @@ class Eraser(TenantService):
         return False
 
     async def _asked_by(self, user: str) -> list[str]:
-        """Return the approvals that a person asked for, erased ones as well."""
+        """Return the approvals that a person asked for, erased ones as well.
+
+        Of one that a newer version wrote, this version cannot say who asked for it: it
+        is returned, too, and told as kept.
+        """
         # From the log, which has every approval that was opened.
         named, found = dict[str, None](), list[str]()
         async for event in tenant_log.entries(self._store, self._tenant):
@@ -176,12 +180,12 @@ class Eraser(TenantService):
                 found.append(event.approval)
             elif event.approval:
                 named[event.approval] = None
-        ids = [*named]
+        ids, newer = [*named], set[str]()
         for start in range(0, len(ids), _PAGE):
             page = ids[start : start + _PAGE]
-            for loaded in await self._store.approvals.load_each(page):
+            for loaded in await self._store.approvals.load_each(page, newer=newer):
                 approval = loaded.approval
                 is_ours = approval.tenant == self._tenant
                 if is_ours and approval.requester and approval.requester.user == user:
                     found.append(approval.id)
-        return found
+        return [*found, *sorted(newer)]

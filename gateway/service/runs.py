@@ -164,14 +164,19 @@ class RunService(PolicyService):
         A new message in its thread starts a new run.
 
         Raises:
+            NewerRecord: when a newer version wrote a call of it, which would not end.
             StoreUnavailable: when it is not known to be dropped.
             ThreadUnavailable: while somebody runs the thread.
         """
         keys = self._keys_of(run.agent)
         place = (keys, run.tenant, run.agent, run.thread)
+        run_ref = RunRef(agent=run.agent, thread=run.thread)
+        approvals = self._store.approvals
         # Under the lease: a worker that is just retrying the run would write its
         # failure, or an approval, after the drop.
         async with self._store.threads.lease(*place):
+            ids = await approvals.unfinished_of_run(keys, run.tenant, run_ref)
+            await approvals.load_each(ids, skips_newer=False)
             event = await self._event(run, EventName.RUN_DROPPED, by, gesture)
             is_dropped = await self._store.stalled.change(
                 keys,
@@ -184,7 +189,6 @@ class RunService(PolicyService):
             )
             # Only if this call dropped it: the record may be a new one.
             if is_dropped:
-                run_ref = RunRef(agent=run.agent, thread=run.thread)
                 await self._agents.supersede_run(run_ref)
                 await self._store.threads.end_run(*place)
         return is_dropped

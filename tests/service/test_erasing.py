@@ -23,6 +23,7 @@ from twokey.gateway.service.audit_bundling import AuditBundler
 from twokey.gateway.service.audit_checking import verify_logs
 from twokey.gateway.service.audit_writing import public_keys
 from twokey.gateway.service.erasing import WHY_KEPT, Eraser, Erasure
+from twokey.gateway.store import codec
 from twokey.gateway.store.api_keys import ApiKeyStore
 from twokey.gateway.store.audit_index import AuditIndex
 from twokey.gateway.store.keys import KEEP_MS, Keys
@@ -163,6 +164,19 @@ async def test_what_an_agent_may_still_ask_for_is_kept(
 
     assert found.kept == {click.approval: WHY_KEPT["running"]}
     assert await harness.reviews.read(click.approval)
+
+
+async def test_what_a_newer_version_wrote_is_told_as_kept_of_a_person(
+    harness: ServiceHarness,
+) -> None:
+    click = await rejected(harness)
+    head = keys_of(harness).head(click.approval)
+    newer = codec.FORMAT + codec.ENCRYPTED * harness.store.conn.encrypts + 1
+    await harness.store.conn.command("HSET", head, "format", f"{newer}")
+
+    found = await erase(harness, DAN.user)
+
+    assert found.kept == {click.approval: WHY_KEPT["newer"]}
 
 
 async def test_a_person_is_erased_from_what_they_asked_for(

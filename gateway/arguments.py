@@ -64,6 +64,17 @@ def check_tool_names(name: str, tools: object) -> None:
     require(is_texts(tools), name, tools, "give a list of names of tools")
 
 
+def check_item_ids(item_ids: object) -> None:
+    """Check which calls a program names.
+
+    Raises:
+        SettingsError: when they are no ids; a part of one would be another's.
+    """
+    needed = "give a list of ids of calls, or None for all"
+    is_usable = item_ids is None or is_texts(item_ids)
+    require(is_usable, "item_ids", item_ids, needed)
+
+
 def check_ungated(ungated: object) -> None:
     """Check the exceptions of each agent.
 

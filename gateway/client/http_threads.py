@@ -8,6 +8,7 @@ from typing import Literal
 
 from pydantic import ValidationError
 
+from twokey.gateway.arguments import check_item_ids
 from twokey.gateway.client.http_connection import HttpConnection
 from twokey.gateway.clock import now_s
 from twokey.gateway.protocol import http_api, thread_api
@@ -109,7 +110,12 @@ class HttpThreads:
     async def withdraw(
         self, run: RunRef, item_ids: Collection[str] | None = None
     ) -> tuple[str, ...]:
-        """End calls of a run that still wait; return which were ended."""
+        """End calls of a run that still wait; return which were ended.
+
+        Raises:
+            SettingsError: when ``item_ids`` are none; and as `HttpConnection.ask`.
+        """
+        check_item_ids(item_ids)
         ids = None if item_ids is None else tuple(item_ids)
         question = Withdrawal(run=run, item_ids=ids)
         return await self._connection.ask(http_api.WITHDRAW, question)

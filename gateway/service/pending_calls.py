@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from twokey.gateway.approvals.evidence import redacted
 from twokey.gateway.approvals.record import Approval, Item, approval_of
 from twokey.gateway.approvals.timing import end_of, is_late
+from twokey.gateway.arguments import check_item_ids
 from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.protocol.remote_runs import PendingCall
 from twokey.gateway.protocol.states import ItemState
@@ -55,7 +56,11 @@ class PendingCalls(TenantService):
 
         Returns:
             The ids of those that were ended now.
+
+        Raises:
+            SettingsError: when ``item_ids`` are none.
         """
+        check_item_ids(item_ids)
         chosen = await self.end(run_ref, item_ids)
         if not chosen:
             return ()

@@ -158,6 +158,13 @@ async def test_what_are_no_seconds_is_refused(given: Any) -> None:
             await tk.answers([], thread_id="t", timeout_s=given)
 
 
+@pytest.mark.parametrize("given", ["ap_7.1", 5, [5], b"ap_7.1"])
+async def test_what_are_no_ids_of_calls_is_refused(given: Any) -> None:
+    async with Twokey.remote(URL, api_key=KEY) as tk:
+        with pytest.raises(SettingsError, match="give a list of ids of calls"):
+            await tk.withdraw(thread_id="t", item_ids=given)
+
+
 async def test_what_is_left_of_a_deadline_may_be_nothing() -> None:
     with pytest.raises(TimeoutError, match="within -1 s"):
         async with wait_at_most(-1, "t"):

@@ -17,7 +17,7 @@ from tests.resume.resume_stack import POLICY
 from tests.resume.test_embed import Open, asked, decide, opened, refund
 from twokey.gateway.approvals.decisions import Edit, Reject, Respond
 from twokey.gateway.embed import Twokey
-from twokey.gateway.errors import GraphError, ThreadUnavailable
+from twokey.gateway.errors import GraphError, SettingsError, ThreadUnavailable
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.protocol.remote_runs import PendingCall
 from twokey.gateway.resume import thread_runs
@@ -123,6 +123,9 @@ async def test_a_withdrawn_call_ends_and_the_agent_is_told(opened: Open) -> None
     async with opened() as tk:
         run = asyncio.create_task(tk.run(sample_tools.graph, refund(), **PLACE))
         item = await asked(tk)
+        with pytest.raises(SettingsError, match="give a list of ids of calls"):
+            # As a text it would name each call whose id is a part of it.
+            await tk.withdraw(**PLACE, item_ids=f"{item.id}0")
         ended = await tk.withdraw(**PLACE, item_ids=["ap_other.0", item.id])
         final = await run
         again = await tk.withdraw(**PLACE)

@@ -38,7 +38,13 @@ _NEEDED = {
 }
 """What each setting has to be, and why."""
 
-_SETTINGS = (*_NEEDED, "min-replicas-to-write")
+_SETTINGS = (*_NEEDED, "min-replicas-to-write", "io-threads")
+_THREADS_ANSWER_EARLY = (8, 2)
+"""The release of Redis from which on its threads answer before the AOF is written.
+
+Measured with 8.2.3 and 8.6.3, by the order of their system calls and by kill -9; not
+so with 8.0.6, nor with Valkey 9.1.2.
+"""
 
 
 @dataclass(frozen=True)
@@ -72,10 +78,10 @@ class EngineFacts:
         return int(waits) if waits.isdecimal() else 0
 
     @property
-    def major(self) -> int | None:
-        """Return the first number of the version."""
-        found = re.match(r"\d+", self.version)
-        return int(found[0]) if found else None
+    def release(self) -> tuple[int, int]:
+        """Return the first two numbers of the version; zeros when it has none."""
+        found = re.match(r"(\d+)(?:\.(\d+))?", self.version)
+        return (int(found[1]), int(found[2] or 0)) if found else (0, 0)
 
     @property
     def name(self) -> str:
@@ -96,7 +102,7 @@ def _problems(facts: EngineFacts) -> list[str]:
     problems: list[str] = []
     oldest = OLDEST.get(facts.software)
     # Unknown software is refused: nobody has measured what it loses.
-    if oldest is None or facts.major is None or facts.major < oldest:
+    if oldest is None or facts.release[0] < oldest:
         problems.append(f"The server is {facts.name}; {_USE}.")
     if facts.role != "master":
         why = "The server is a replica; set TWOKEY_REDIS_URL to its master."
@@ -109,6 +115,7 @@ def _problems(facts: EngineFacts) -> list[str]:
         )
     else:
         problems += _setting_problems(facts.settings)
+        problems += _thread_problems(facts, facts.settings)
         problems += _replica_problems(facts)
     if abs(facts.clock_offset_s) >= MAX_CLOCK_OFFSET_S:
         problems.append(
@@ -124,6 +131,19 @@ def _setting_problems(settings: Mapping[str, str]) -> list[str]:
         for name, (value, why) in _NEEDED.items()
         if settings.get(name) != value
     ]
+
+
+def _thread_problems(facts: EngineFacts, settings: Mapping[str, str]) -> list[str]:
+    threads = settings.get("io-threads", "1")
+    is_safe = facts.software != "redis" or facts.release < _THREADS_ANSWER_EARLY
+    if is_safe or threads == "1":
+        return []
+    why = (
+        "Redis 8.2 and newer then answer before the AOF is written, and a crash loses "
+        "acknowledged decisions"
+    )
+    remedy = "set it to 1 in the configuration of the server, and restart it"
+    return [f"io-threads is {threads!r}: {why}; {remedy}."]
 
 
 def _replica_problems(facts: EngineFacts) -> list[str]:
@@ -184,7 +204,7 @@ def _refuse_without_scripts(every: list[EngineFacts]) -> None:
     # Not for development either. Its answers to the other questions mean nothing: it
     # is asked in words that it does not know.
     for facts in every:
-        is_old = facts.major is not None and facts.major < _RUNS_SCRIPTS
+        is_old = 0 < facts.release[0] < _RUNS_SCRIPTS
         if facts.software == "redis" and is_old:
             why = "which cannot run the scripts of Twokey"
             raise UnsafeStore(f"The server is {facts.name}, {why}; {_USE}.")

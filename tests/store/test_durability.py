@@ -90,6 +90,34 @@ def test_every_danger_comes_with_what_to_do(facts: EngineFacts, remedy: str) -> 
     assert remedy in problems[0]
 
 
+@pytest.mark.parametrize(
+    ("software", "version", "threads", "is_good"),
+    [
+        ("redis", "8.2.3", "4", False),
+        ("redis", "8.10.0", "2", False),
+        ("redis", "8.6.3", "1", True),
+        ("redis", "8.0.6", "4", True),
+        ("redis", "7.0.15", "4", True),
+        ("valkey", "9.1.2", "4", True),
+    ],
+)
+def test_a_server_whose_threads_answer_before_it_writes_is_refused(
+    software: str, version: str, threads: str, *, is_good: bool
+) -> None:
+    facts = with_setting("io-threads", threads)
+
+    problems = durability_problems(replace(facts, software=software, version=version))
+
+    said = f"io-threads is {threads!r}" in " ".join(problems)
+    assert said is not is_good
+
+
+async def test_the_threads_of_a_server_are_asked_for(conn: Connection) -> None:
+    [facts] = await read_facts(conn)
+
+    assert (facts.settings or {})["io-threads"] == "1"
+
+
 def test_a_failover_without_a_replica_to_confirm_is_refused() -> None:
     watched = replace(SAFE, has_sentinels=True, place="10.0.0.1:6379")
 

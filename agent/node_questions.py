@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from twokey.agent import interrupts, node_turns, tool_messages
 from twokey.agent.bridge import Awaiting, Blocking, Shell, drive
+from twokey.gateway.arguments import is_a
 from twokey.gateway.client.choice import agent_name, current_gateway, given_gateway
 from twokey.gateway.protocol.port import Gateway
 from twokey.gateway.protocol.questions import ASK_USER, QuestionSet
@@ -90,6 +91,12 @@ async def aask_questions(
 
 
 def _turn(questions: Asked, agent: str, key: str, says: str) -> Turn:
+    # A text is a sequence of texts: people would be asked each of its letters.
+    if not is_a(questions, Sequence) or is_a(questions, (str, bytes)):
+        raise ValueError(
+            f"questions={questions!r} is no list of questions; write ['Which one?'], "
+            "also for a single one."
+        )
     rows = [
         {"question": one} if isinstance(one, str) else dict(one) for one in questions
     ]

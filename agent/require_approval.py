@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar, cast
 
@@ -38,6 +38,7 @@ from twokey.agent.execution import (
 from twokey.agent.grants import grant_scope
 from twokey.agent.held_call import HeldCall
 from twokey.agent.rechecks import Recheck
+from twokey.gateway.arguments import is_a, require
 from twokey.gateway.client.choice import agent_name, current_gateway, given_gateway
 from twokey.gateway.errors import StateUnknown, TwokeyError
 from twokey.gateway.protocol import run_context, strict_json
@@ -112,6 +113,17 @@ class _Step:
     gateway: Gateway
     recheck: Recheck | None
 
+    def __post_init__(self) -> None:
+        """Check what pydantic would refuse in words of its own, or late."""
+        require(is_a(self.tool, str) and self.tool, "tool", self.tool, "give a name")
+        texts = {"key": self.given_key, "says": self.says, "task": self.task}
+        for name, text in texts.items():
+            require(is_a(text, str), name, text, "give a text")
+        is_schema = self.schema is None or is_a(self.schema, Mapping)
+        require(is_schema, "schema", self.schema, "give a JSON Schema as a mapping")
+        is_recheck = self.recheck is None or callable(self.recheck)
+        require(is_recheck, "recheck", self.recheck, "give a function")
+
     @property
     def key(self) -> str:
         """Return the name of the call."""
@@ -158,6 +170,7 @@ def require_approval(  # noqa: PLR0913 - what a node may say of a step, by name
     Raises:
         BadJson: when the arguments are not strict JSON.
         BadStep: when ``run`` does not take these arguments; nobody was asked.
+        SettingsError: when another argument is of a wrong type; nobody was asked.
         NotAllowed: when no gateway is connected, or the graph keeps no thread.
         ThreadUnavailable: when the gateway does not answer. Nothing ran, or an answer
             is kept: run the thread again later.

@@ -12,7 +12,14 @@ import pytest
 from langchain_core.tools import tool
 
 from twokey import Twokey
-from twokey.agent import ApprovalMiddleware, connected, gated_subagents, guarded
+from twokey.agent import (
+    ApprovalMiddleware,
+    aask_questions,
+    arequire_approval,
+    connected,
+    gated_subagents,
+    guarded,
+)
 from twokey.gateway.errors import GraphError, SettingsError
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.resume.langgraph_local import check_config
@@ -156,6 +163,31 @@ async def test_what_are_no_seconds_is_refused(given: Any) -> None:
     async with Twokey.remote(URL, api_key=KEY) as tk:
         with pytest.raises(SettingsError, match="give seconds as a number"):
             await tk.answers([], thread_id="t", timeout_s=given)
+
+
+async def _pay(**_: Any) -> None:
+    """Pay."""
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        *(("tool", 5), ("tool", ""), ("tool", None), ("key", 5), ("says", b"x")),
+        *(("task", None), ("schema", 5), ("schema", "{}"), ("recheck", 5)),
+    ],
+)
+async def test_what_a_step_cannot_use_is_refused(name: str, given: Any) -> None:
+    gateway = Twokey.remote(URL, api_key=KEY).gateway
+    step: dict[str, Any] = {"tool": "pay", "args": {}, "run": _pay, name: given}
+
+    with pytest.raises(SettingsError, match=f"{name}="):
+        await arequire_approval(**step, gateway=gateway)
+
+
+@pytest.mark.parametrize("given", ["Which?", b"Which?", 5, None, {"question": "x"}])
+async def test_one_text_is_no_list_of_questions(given: Any) -> None:
+    with pytest.raises(ValueError, match="is no list of questions"):
+        await aask_questions(given, gateway=Twokey.remote(URL, api_key=KEY).gateway)
 
 
 @pytest.mark.parametrize("given", ["ap_7.1", 5, [5], b"ap_7.1"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import aiohttp
 import pytest
 
 from tests.bot.bot_stack import CHANNEL, POLICY, Stack, has_button, says
@@ -18,7 +19,9 @@ from tests.bot.test_redacted_messages import (
 )
 from tests.conftest import eventually
 from twokey.bot.delivery import redacting
+from twokey.bot.delivery.moved_channels import MovedChannels
 from twokey.bot.ids import Action, Input
+from twokey.bot.web import Slack, SlackRefused
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.wire import Verdict
@@ -159,6 +162,16 @@ async def test_nothing_new_is_posted_there(stack: Stack) -> None:
 
         assert await stack.card(verdict, channel="C0GENERAL")
         assert await stack.cards(verdict, NEW) == []
+
+
+async def test_what_nobody_knows_of_stays_not_found(stack: Stack) -> None:
+    async with aiohttp.ClientSession() as session:
+        token, url = stack.sandbox.bot_token, stack.sandbox.api_url
+        slack = Slack(token, api_url=url, session=session)
+        at = {"channel": "C0NOWHERE", "ts": "1.0", "text": "x"}
+
+        with pytest.raises(SlackRefused, match="channel_not_found"):
+            await MovedChannels().call(slack, "chat.update", at)
 
 
 async def test_where_a_channel_is_now_counts_only_as_a_bot_noted_it(

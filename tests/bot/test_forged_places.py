@@ -10,6 +10,7 @@ from tests.bot.bot_stack import CHANNEL, TEAM, Stack, has_button
 from tests.bot.test_publisher import nothing_is_left
 from tests.conftest import eventually
 from tests.service.harness import ANA
+from twokey.bot.delivery.own_places import OwnPlaces
 from twokey.bot.ids import Action
 from twokey.gateway.approvals.decisions import Approve, Click, Decided
 from twokey.gateway.approvals.record import Approval
@@ -150,3 +151,22 @@ async def test_a_seal_of_before_another_secret_counts(store: Store) -> None:
     assert place is not None
     assert forgotten is not None
     assert (place.is_sealed, forgotten.is_sealed) == (True, False)
+
+
+async def test_an_outage_whose_place_nobody_registered_is_told_anew(
+    stack: Stack,
+) -> None:
+    outage, at = f"run_s0_{'0' * 32}.{'0' * 8}", (CHANNEL, "1.2")
+    card = stack.keys.card(outage)
+    await stack.store.conn.command("HSET", card, "at", " ".join(at))
+    await stack.store.conn.command("PEXPIRE", card, 60_000)
+    posted, copies = stack.store.posted_messages, stack.store.copies
+    own = OwnPlaces(stack.store.cards, copies, posted, stack.keys, "default")
+    place = await stack.store.cards.place(stack.keys, outage)
+    assert place
+
+    assert await own.of(outage, place) is None
+
+    assert await stack.store.cards.place(stack.keys, outage) is None
+    assert await stack.store.cards.outdated(stack.keys, "default", 9) == []
+    assert seen(stack.store) == 1

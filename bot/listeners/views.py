@@ -114,7 +114,8 @@ async def open_modal(ctx: ListenerContext, clicked: Clicked, view: Block) -> str
 def _not_shown(error: SlackError, late: LiteralString) -> Template:
     """Return why somebody does not see a window, and what to do about it."""
     if isinstance(error, RateLimited):
-        return template(_TOO_MANY, n=math.ceil(error.retry_after_s))
+        # Two at least, so that the sentence needs no other form for one.
+        return template(_TOO_MANY, n=max(2, math.ceil(error.retry_after_s)))
     if not isinstance(error, SlackRefused) or error.error in _PASSING:
         return template(late)
     if error.error == "push_limit_reached":

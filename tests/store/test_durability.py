@@ -98,7 +98,8 @@ def test_every_danger_comes_with_what_to_do(facts: EngineFacts, remedy: str) -> 
         ("redis", "8.6.3", "1", True),
         ("redis", "8.0.6", "4", True),
         ("redis", "7.0.15", "4", True),
-        ("valkey", "9.1.2", "4", True),
+        ("valkey", "9.1.2", "4", False),
+        ("valkey", "9.1.2", "1", True),
     ],
 )
 def test_a_server_whose_threads_answer_before_it_writes_is_refused(

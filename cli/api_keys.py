@@ -213,9 +213,11 @@ def _life(text: str) -> timedelta:
 
 def _checked(name: str, others: list[str]) -> str:
     for one in (name, *others):
-        if not (one.strip() and one.isprintable() and len(one) <= _MOST_NAME):
+        is_name = one.strip() == one != "" and one.isprintable()
+        if not (is_name and len(one) <= _MOST_NAME):
             raise SettingsError(
-                f"{one!r} is no name; write 1 to {_MOST_NAME} printable characters."
+                f"{one!r} is no name; write 1 to {_MOST_NAME} printable characters, "
+                "without blanks around them."
             )
     return name
 

@@ -10,7 +10,6 @@ import re
 from collections.abc import Mapping
 from datetime import timedelta
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -48,7 +47,15 @@ from twokey.gateway.metrics_settings import MetricsSettings
 from twokey.gateway.retention import RetentionSettings
 from twokey.gateway.retrying import RetrySettings
 from twokey.gateway.secret_file import folder_secrets, parse_secrets
-from twokey.gateway.setting_forms import ChannelName, CommandName, TeamId, TenantName
+from twokey.gateway.setting_forms import (
+    AgentName,
+    ChannelName,
+    CommandName,
+    GraphRef,
+    TeamId,
+    TenantName,
+    TriageRef,
+)
 from twokey.gateway.text_file import read_text
 from twokey.gateway.validation_errors import dotted, sentence
 from twokey.gateway.webhook_settings import WebhookSettings
@@ -65,13 +72,6 @@ MAX_WORKERS = 256
 # The only hosts to which a token may travel without TLS: nothing leaves the machine.
 _LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 _STORE = re.compile(r"unix|rediss?(\+sentinel|\+cluster)?")
-_NAMED = re.compile(r"[^:\s][^:]*:[A-Za-z_][A-Za-z0-9_]*")
-
-
-def _named(what: str, text: str) -> str:
-    if _NAMED.fullmatch(text) is None:
-        raise ValueError(f"{text!r} names no {what}; write 'folder/file.py:name'.")
-    return text
 
 
 def _redis_url(url: SecretStr) -> SecretStr:
@@ -100,9 +100,6 @@ def _policy(value: JsonValue) -> JsonValue:
     if not isinstance(value, dict | str):
         raise ValueError("write the name of a policy file, or the policy itself.")  # noqa: TRY004 - pydantic turns only ValueError into a problem
     return value
-
-
-GraphRef = Annotated[str, AfterValidator(partial(_named, "graph"))]
 
 
 class _Model(BaseModel):
@@ -180,9 +177,9 @@ class _AsWritten(_Model):
 class SettingsFile(_AsWritten):
     """The shape of ``twokey.yml``; ``graphs`` is the shape of ``langgraph.json``."""
 
-    agents: dict[str, AgentSettings] = Field(default_factory=dict)
-    graphs: dict[str, GraphRef] = Field(default_factory=dict)
-    triage: Annotated[str, AfterValidator(partial(_named, "triage"))] | None = None
+    agents: dict[AgentName, AgentSettings] = Field(default_factory=dict)
+    graphs: dict[AgentName, GraphRef] = Field(default_factory=dict)
+    triage: TriageRef | None = None
     policy: Annotated[JsonValue, AfterValidator(_policy)] = "policy.yml"
     data_dir: Path = Path(".twokey")
     checkpoints: Annotated[SecretStr, AfterValidator(checked_place)] | None = None

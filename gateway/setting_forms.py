@@ -1,13 +1,42 @@
-"""Texts of settings that have a form: channels, commands, workspaces, tenants.
+"""Texts of settings that have a form: agents, graphs, channels, workspaces, tenants.
 
-The description of each is what an error says after "write".
+The description of a pattern is what an error says after "write".
 """
 
 from __future__ import annotations
 
+import re
+from functools import partial
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
+
+_REF = re.compile(r"[^:\s][^:]*:[A-Za-z_][A-Za-z0-9_]*")
+
+
+def _agent_name(name: str) -> str:
+    if name.strip() != name or not name.isprintable() or not name:
+        raise ValueError(
+            f"{name!r} is no name of an agent; write one such as 'support', without "
+            "blanks around it or characters that nobody sees."
+        )
+    return name
+
+
+def _named(what: str, text: str) -> str:
+    if _REF.fullmatch(text) is None:
+        raise ValueError(f"{text!r} names no {what}; write 'folder/file.py:name'.")
+    return text
+
+
+AgentName = Annotated[str, AfterValidator(_agent_name)]
+"""The name of an agent, as its code says it; see `gateway.client.choice.agent_name`."""
+
+GraphRef = Annotated[str, AfterValidator(partial(_named, "graph"))]
+"""Where a graph is, as ``file.py:name``."""
+
+TriageRef = Annotated[str, AfterValidator(partial(_named, "triage"))]
+"""Where a triage is, likewise."""
 
 ChannelName = Annotated[
     str,

@@ -140,6 +140,8 @@ def test_the_environment_stands_over_the_file(file: Path) -> None:
         ("slack: {api_url: 'ftp://127.0.0.1'}", "would carry tokens in the clear"),
         ("slack: {api_url: 'https://'}", "would carry tokens in the clear"),
         ("agents: {a: {graph: nowhere}}", "'nowhere' names no graph"),
+        ("agents: {' a': {graph: 'a.py:g'}}", "' a' is no name of an agent"),
+        ('agents: {"a\\u200b": {graph: "a.py:g"}}', "is no name of an agent"),
         ("agents: {a: {}}", "'agents.a.graph' is missing"),
         ("agents: [a]", "'agents': a mapping is needed here"),
         ("policy: 3", "write the name of a policy file, or the policy itself"),

@@ -89,6 +89,7 @@ def test_a_key_is_revoked_by_its_id_or_its_text(tell: Tell) -> None:
         (("create", "x", "--agent", "a", "--expires", "999d"), "longer than"),
         (("create", " ", "--agent", "a"), "is no name"),
         (("create", "x", "--agent", "a\x1b"), "is no name"),
+        (("create", "x", "--agent", " a"), "without blanks around them"),
         (("create", "x", "--agent", "a", "--scope", "approve"), "scope"),
     ],
 )

@@ -35,6 +35,7 @@ from twokey.bot.listener_context import (
     to_mrkdwn,
 )
 from twokey.bot.listeners.guarded import (
+    BROKEN,
     NOT_CONFIRMED,
     NOT_RECORDED,
     UNCONFIRMED,
@@ -57,11 +58,22 @@ TRYING_AGAIN = label(
     "you will be told."
 )
 CONFIRMED = label("What you clicked is recorded and confirmed now.")
-_NOT_CONFIRMED = label(
-    "The answer took too long, so it is not confirmed that anything was done. Please "
-    "try again in a moment."
-)
-"""What a command is answered with, which no card shows."""
+_OF_COMMANDS: Mapping[UserText, UserText] = {
+    NOT_CONFIRMED: label(
+        "The answer took too long, so it is not confirmed that anything was done. "
+        "Please send the command again in a moment."
+    ),
+    UNCONFIRMED: label(
+        "This is recorded, but no replica of the store has confirmed it, so it may yet "
+        "be lost. Please send the command again in a moment."
+    ),
+    BROKEN: label(
+        "Something went wrong on our side, so it is not confirmed that anything was "
+        "done. Please send the command again in a moment. The bot's operator finds "
+        "the cause in its log."
+    ),
+}
+"""What a command is answered with in place of sentences that name a card."""
 _TITLE = label("Not done")
 _ANY = re.compile("")
 
@@ -251,8 +263,7 @@ class Router:
             try:
                 reply = await guarded(lambda: handle(self._ctx, asked), delivery)
             except UserFacingError as error:
-                is_late = error.message == NOT_CONFIRMED
-                said = _NOT_CONFIRMED if is_late else error.message
+                said = _OF_COMMANDS.get(error.message, error.message)
                 reply = {"text": to_mrkdwn(said)}
             return _answer({"response_type": "ephemeral", **reply})
 
@@ -266,7 +277,7 @@ class Router:
                 await guarded(lambda: handle(self._ctx, body), delivery)
             except UserFacingError as error:
                 # Slack repeats an event that is answered with an error, up to three
-                # times. Only these two may go better then; any other refusal would come
+                # times. Only these may go better then; any other refusal would come
                 # again.
                 if error.message in {NOT_RECORDED, NOT_CONFIRMED, UNCONFIRMED}:
                     return Answer(HTTPStatus.SERVICE_UNAVAILABLE)

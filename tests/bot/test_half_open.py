@@ -73,7 +73,7 @@ async def test_a_command_is_answered_whose_store_answers_no_more(
     async with stack.running():
         await stack.actor("U0ANA").command(COMMAND, FREEZE, CHANNEL)
 
-        said = await stack.told("U0ANA", "try again")
+        said = await stack.told("U0ANA", "send the command again")
         wire.open()
     assert "it is not confirmed that anything was done" in said
 

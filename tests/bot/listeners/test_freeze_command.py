@@ -14,8 +14,10 @@ from tests.streams import audit_entries
 from twokey.bot.ids import COMMAND
 from twokey.gateway.approvals.decisions import AccountKind, Click, Reject, Reviewer
 from twokey.gateway.approvals.events import EventName
+from twokey.gateway.errors import NotConfirmed, Unanswered
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.protocol.wire import VerdictKind
+from twokey.gateway.service.reviewer_freezes import ReviewerFreezes
 from twokey.gateway.store.freezes import FreezeScope, ScopeKind
 from twokey.sandbox.json_types import JsonObject
 
@@ -142,6 +144,30 @@ async def test_what_cannot_be_read_changes_nothing(stack: Stack, words: str) -> 
         await ask(stack, words, "Write `/approvals freeze tool NAME REASON`")
 
         assert await stack.reviews.freezes.frozen() == ()
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (NotConfirmed(), "no replica of the store has confirmed it"),
+        (Unanswered("timeout", "ask again."), "not confirmed that anything was done"),
+        (RuntimeError("a bug"), "Something went wrong on our side"),
+    ],
+    ids=["no replica", "no answer", "a bug"],
+)
+async def test_a_command_that_goes_wrong_sends_nobody_to_a_card(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch, error: Exception, words: str
+) -> None:
+    async def fail(*_: object) -> bool:
+        raise error
+
+    monkeypatch.setattr(ReviewerFreezes, "freeze", fail)
+    async with stack.running():
+        await stack.actor("U0ANA").command(COMMAND, "freeze everything why", CHANNEL)
+
+        said = await stack.told("U0ANA", words)
+        assert "card" not in said
+        assert "send the command again" in said
 
 
 async def test_what_is_too_long_changes_nothing(stack: Stack) -> None:

@@ -104,7 +104,7 @@ class Limits:
 
     def refused(self, method: str, channel: str, retry_after_s: float) -> None:
         """Stand still after a 429; the bucket then starts again with few tokens."""
-        logger.warning("slack.asks_to_wait method=%s for_s=%.0f", method, retry_after_s)
+        logger.warning("slack.rate_limited method=%s for_s=%.0f", method, retry_after_s)
         now = self._clock()
         key = self._key(method, channel)
         until = now + max(0.0, retry_after_s)

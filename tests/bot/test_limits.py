@@ -71,11 +71,11 @@ def test_after_a_429_only_its_method_and_channel_stand_still() -> None:
     assert limits.take(POST, "C1") > 0
 
 
-def test_that_slack_asks_to_wait_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_rate_limit_of_slack_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     """What waits for it is not late by our own count, so nothing else says so."""
     Limits(lambda: 0.0).refused(POST, "C1", 1800)
 
-    assert "slack.asks_to_wait method=chat.postMessage for_s=1800" in caplog.text
+    assert "slack.rate_limited method=chat.postMessage for_s=1800" in caplog.text
 
 
 def test_a_second_429_never_shortens_the_wait() -> None:

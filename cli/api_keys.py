@@ -20,6 +20,7 @@ from twokey.gateway.api.serving import api_key_seals, api_key_store
 from twokey.gateway.config import Settings
 from twokey.gateway.errors import SettingsError
 from twokey.gateway.protocol.http_api import Scope
+from twokey.gateway.setting_forms import is_name
 from twokey.gateway.store.api_keys import ApiKeyStore
 from twokey.gateway.trust.api_keys import ApiKey, NewKey, new_api_key
 
@@ -213,8 +214,7 @@ def _life(text: str) -> timedelta:
 
 def _checked(name: str, others: list[str]) -> str:
     for one in (name, *others):
-        is_name = one.strip() == one != "" and one.isprintable()
-        if not (is_name and len(one) <= _MOST_NAME):
+        if not (is_name(one) and len(one) <= _MOST_NAME):
             raise SettingsError(
                 f"{one!r} is no name; write 1 to {_MOST_NAME} printable characters, "
                 "without blanks around them."

@@ -14,8 +14,13 @@ from pydantic import AfterValidator, Field
 _REF = re.compile(r"[^:\s][^:]*:[A-Za-z_][A-Za-z0-9_]*")
 
 
+def is_name(text: str) -> bool:
+    """Return whether an agent or a tool can have this name in code, policy and keys."""
+    return text.strip() == text != "" and text.isprintable()
+
+
 def _agent_name(name: str) -> str:
-    if name.strip() != name or not name.isprintable() or not name:
+    if not is_name(name):
         raise ValueError(
             f"{name!r} is no name of an agent; write one such as 'support', without "
             "blanks around it or characters that nobody sees."

@@ -12,6 +12,7 @@ from twokey.gateway.client.http_gateway import HttpGateway
 from twokey.gateway.errors import NotAllowed, SettingsError
 from twokey.gateway.protocol import port
 from twokey.gateway.protocol.port import Gateway
+from twokey.gateway.setting_forms import is_name
 
 URL_VARIABLE = "TWOKEY_GATEWAY"
 KEY_VARIABLE = "TWOKEY_API_KEY"
@@ -21,11 +22,11 @@ def agent_name(name: str) -> str:
     """Return the name of an agent.
 
     Raises:
-        SettingsError: when it is empty, or has characters that nobody sees: no policy
-            and no API key could name it.
+        SettingsError: when it is empty, or has blanks around it or characters that
+            nobody sees: no policy and no API key could name it.
     """
     require(
-        is_a(name, str) and name.strip() == name != "" and name.isprintable(),
+        is_a(name, str) and is_name(name),
         "agent",
         name,
         "an agent needs a name, by which policy and cards know it, such as 'support', "

@@ -18,6 +18,7 @@ from twokey.gateway.durations import parse_duration
 from twokey.gateway.policy import formats, hours
 from twokey.gateway.policy.expressions import compiled
 from twokey.gateway.protocol.verbs import Verb
+from twokey.gateway.setting_forms import is_name
 from twokey.gateway.validation_errors import shortened
 
 _USER = re.compile(r"[UW][A-Z0-9]{2,20}", re.ASCII)
@@ -234,7 +235,7 @@ def _exact(text: str) -> str:
             f"{text!r} names nothing: names of tools and agents are written out; what "
             "holds for all others is in 'defaults'."
         )
-    if not text or text != text.strip() or not text.isprintable():
+    if not is_name(text):
         raise ValueError(
             f"{text!r} cannot be a name; write it as the agent's code does, without "
             "spaces around it."

@@ -45,8 +45,8 @@ help:
 # What an older Python would say instead is that a package has no such version.
 NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
 
-# Packages that have no wheel yet for a Python that has just come out are compiled, and
-# what a compiler that is missing says is long.
+# pip compiles a package that has no wheel for a new Python yet. Without a compiler its
+# error is long and does not say what to do.
 TOO_NEW := import sys; sys.exit(sys.version_info < (3, 15))
 OR_SAY = || { $(BIN)/python -c '$(TOO_NEW)' && echo "Some packages may have no wheel for" \
 	"this Python yet. Take Python 3.14 or older: make clean; make" \

@@ -230,7 +230,8 @@ def request_decision(
     only the JSON Schema of our model, which it does not validate them by.
 
     A middleware before ours may handle a call twice in one run of its task, as one that
-    retries does. LangGraph would take the second question for another one.
+    retries does. The second time gets the same answer: LangGraph would take the same
+    question for another one.
     """
     expected = expected_answer(verdict)
     if not is_again and (known := _given_here(expected)) is not None:
@@ -255,7 +256,7 @@ def request_decision(
 _given: ContextVar[tuple[object, Expected[Answer], Answer] | None] = ContextVar(
     "twokey_given", default=None
 )
-"""The last answer to this run of a task, and the question."""
+"""The last answer that was given here: the run of a task, the question, the answer."""
 
 
 def _given_here(expected: Expected[Answer]) -> Answer | None:

@@ -24,7 +24,7 @@ _MOST_KNOWN = 1000
 
 
 class SharedNamespace(GraphError, GraphBubbleUp):
-    """Two agents share a state; not for a model, so no tool node catches it."""
+    """Two agents share a state. No tool node catches it: a model cannot change it."""
 
 
 class _Visit(NamedTuple):
@@ -66,7 +66,7 @@ def check() -> None:
     configurable: Mapping[str, Any] = config.get("configurable", {})
     own, _, _ = str(configurable.get("checkpoint_ns", "")).rpartition("|")
     # LangGraph writes the first part of the namespace there before it removes the ids
-    # of tasks. Of an agent in a tool the gate around that knows more.
+    # of tasks. For an agent inside a tool, the gate around the tool knows the rest.
     path = str(config.get("metadata", {}).get("checkpoint_ns", ""))
     if (task := nesting.enclosing_task()).startswith(f"{path}|"):
         path = task

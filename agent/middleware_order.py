@@ -27,9 +27,10 @@ def warn_about_later(handler: Callable[..., Any]) -> None:
 
 
 def warn_about_retries(handler: Callable[..., Any]) -> None:
-    """Warn when a failed tool was to be tried again under its one grant.
+    """Warn of `ToolRetryMiddleware` that is listed after the approval middleware.
 
-    What was told is then that it may not, in place of the tool's own error.
+    A grant is for one run: a further try is refused, and the model reads that in place
+    of the tool's own error.
     """
     if middleware_behind([handler], ToolRetryMiddleware) is not None:
         warnings.warn(

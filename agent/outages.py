@@ -1,10 +1,9 @@
-"""Let what a thread waits for pass by other middlewares.
+"""Raise outages past other middleware, so that the thread waits and is tried again.
 
-LangChain's `ToolRetryMiddleware` makes a tool message of any exception when it has
-tried for a while. A call that people approved would then be lost to an outage of a
-minute. What LangGraph itself raises to pause goes past such a middleware, and past a
-tool node; so an outage does, too. LangGraph then cuts off no other call
-of the step either.
+LangChain's `ToolRetryMiddleware` turns any exception into a tool message after some
+tries: an outage of a minute would lose a call that people approved. What LangGraph
+raises to pause (`GraphBubbleUp`) is caught by no such middleware and no tool node, so
+an outage gets that base class, too. LangGraph then cuts off no other call of the step.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ from twokey.gateway.errors import (
 
 @contextmanager
 def passing() -> Generator[None]:
-    """Raise an outage of this block so that only who runs the thread catches it."""
+    """Give an outage of this block the base class that only LangGraph catches."""
     try:
         yield
     except (ThreadUnavailable, StoreUnavailable, StateUnknown, KeyRefused) as error:
-        # The same error: its text, its facts and its class are asked for further out.
+        # The same object: callers further out look at its text, facts and class.
         kind: Any = type(error)
         cast("Any", error).__class__ = _passing(kind)
         raise

@@ -61,8 +61,8 @@ async def shown_before(
 ) -> str:
     """Return which approval a message showed while its channel had another id.
 
-    Looked for are the ids that this channel is known to have had, and the channels of
-    the policy.
+    The old id is looked for among the ids of channels that are known to have moved, and
+    the channels of the policy and the settings.
 
     Args:
         ctx: what the listener works with.

@@ -33,8 +33,8 @@ PING_S = 5.0
 CONNECT_S = 10.0
 """How long a connection may take to open."""
 
-
 _IN_A_ROW = 4
+"""How many connections may open one right after the other."""
 
 
 class _Session(Protocol):
@@ -87,7 +87,7 @@ class _Dialer:
         await self._session.close()
 
     async def ws_connect(self, url: str, **options: object) -> object:
-        """Open a connection to an address; more than some in a row wait."""
+        """Open a connection to an address; where many open in a row, wait first."""
         self._client.wss_uri = None  # so that the SDK asks Slack for another one
         # Where ten are open, Slack ends another one as soon as it is open. Some in a
         # row are no such case: the SDK opens one for each `disconnect`.

@@ -212,7 +212,7 @@ async def _store(settings: Settings) -> str:
 
 
 async def _waiting(settings: Settings, policy: Policy) -> str:
-    """Look for waiting calls that nobody can approve, as the policy is or at all."""
+    """Look for waiting calls that nobody can approve by this policy or this version."""
     # Every part is needed here; what a newer version wrote is counted.
     left_out = AwayParts(())
     async with open_configured(settings) as store:

@@ -1,7 +1,7 @@
 """SIGHUP before a command handles it: only the end of the terminal ends the process.
 
-A supervisor sends it, so that a service reads its files again, as soon as the process
-is there; a service that is still starting reads them anyway.
+A supervisor sends it to have a service read its files again, and may do so as soon as
+the process is there. A service that still starts has yet to read them.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ def _check_tenant(tenant: object) -> None:
         TypeAdapter[str](TenantName).validate_python(tenant, strict=True)
     except ValidationError:
         form = get_args(TenantName)[1].description
-        require(False, "tenant", tenant, f"give {form}")  # noqa: FBT003 - see above
+        require(False, "tenant", tenant, f"give {form}")  # noqa: FBT003 - it was just found to be wrong
 
 
 def _check_secrets(secrets: object) -> None:

@@ -60,7 +60,7 @@ PERMANENT = frozenset(
         "audit_tree", "retry", "frozen", "frozen_sealed", "undrawn", "fences",
         "agents", "queues", "queue_groups", "stalled", "stalled_waiting",
         "stalled_parked", "restore_counters", "standing", "shards", "split",
-        "sealed_by", "freeze_changes", "api_keys", "messages_due",
+        "sealed_by", "freeze_changes", "api_keys", "messages_due", "moved_channels",
     }
 )  # fmt: skip
 """Last part of the keys that live as long as the store: indexes, streams, freezes."""
@@ -191,7 +191,7 @@ class Keys:
 
     def moved_channels(self, tenant: str) -> str:
         """Hash: the ids that channels have now, by the ones that they had before."""
-        return f"{self._base}:moved:{_hashed(tenant)}"
+        return f"{self._base}:{_hashed(tenant)}:moved_channels"
 
     def outdated(self, tenant: str) -> str:
         """Sorted set: approvals whose card is missing or old, by when they are gone."""

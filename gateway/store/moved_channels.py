@@ -7,14 +7,9 @@ noted again when somebody uses a card there.
 
 from __future__ import annotations
 
-from datetime import timedelta
-
 from twokey.gateway.store.connection import fields
 from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.sealing import Sealed, Sealing
-
-KEPT = timedelta(days=90)
-"""How long it is known since a channel was noted last."""
 
 
 class MovedChannelStore:
@@ -35,10 +30,8 @@ class MovedChannelStore:
         """
         name = keys.moved_channels(tenant)
         sealed = self._sealing.sealed(Sealed.MESSAGE, (name, was), now.encode())
-        kept_ms = int(KEPT.total_seconds() * 1000)
-        await self._conn.transaction(
-            ["HSET", name, was, sealed], ["PEXPIRE", name, kept_ms]
-        )
+        # For as long as the store: how long messages are kept is a setting.
+        await self._conn.command("HSET", name, was, sealed)
 
     async def known(self, keys: Keys, tenant: str) -> dict[str, str]:
         """Return the id that each channel has now, by the one that it had before."""

@@ -174,6 +174,16 @@ async def test_what_nobody_knows_of_stays_not_found(stack: Stack) -> None:
             await MovedChannels().call(slack, "chat.update", at)
 
 
+async def test_where_a_channel_is_now_is_known_however_long_messages_are_kept(
+    stack: Stack,
+) -> None:
+    store, keys = stack.store.moved_channels, stack.keys
+    await store.note(keys, "default", CHANNEL, NEW)
+
+    name = keys.moved_channels("default")
+    assert await stack.store.conn.command("PTTL", name) == -1
+
+
 async def test_where_a_channel_is_now_counts_only_as_a_bot_noted_it(
     stack: Stack,
 ) -> None:

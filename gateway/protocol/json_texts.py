@@ -8,6 +8,7 @@ another text than the one that its schema writes.
 from __future__ import annotations
 
 import json
+from decimal import Decimal, InvalidOperation
 from typing import cast
 
 from pydantic import JsonValue
@@ -18,6 +19,7 @@ from twokey.gateway.protocol.strict_json import JsonObject
 
 _MAX_REFERENCES = 20
 _JSON = "application/json"
+_OFFERED = ("anyOf", "oneOf", "allOf")
 
 
 def compacted(
@@ -26,7 +28,7 @@ def compacted(
     """Return edited arguments whose texts that are declared as JSON have no blanks.
 
     A text stays that was not changed, that had blanks before, that is no strict JSON,
-    or that may be another text as well.
+    that has a number of more digits than are kept, or that may be another text as well.
 
     Args:
         schema: JSON Schema of the arguments; None declares nothing.
@@ -73,7 +75,7 @@ def _alternatives(schema: JsonObject, nodes: list[JsonValue]) -> list[JsonObject
         found.append(node)
         name = str(node.get("$ref", "")).removeprefix("#/$defs/")
         waiting.append(cast("JsonObject", schema.get("$defs") or {}).get(name))
-        for offered in ("anyOf", "oneOf", "allOf"):
+        for offered in _OFFERED:
             waiting += cast("list[JsonValue]", node.get(offered) or [])
     return found
 
@@ -85,8 +87,16 @@ def _members(found: list[JsonObject], key: str) -> list[JsonValue]:
 
 
 def _is_json(found: list[JsonObject]) -> bool:
-    texts = [one for one in found if one.get("type") == "string"]
+    texts = [one for one in found if _takes_texts(one)]
     return bool(texts) and all(one.get("contentMediaType") == _JSON for one in texts)
+
+
+def _takes_texts(one: JsonObject) -> bool:
+    kinds = one.get("type")
+    if isinstance(kinds, str | list):
+        return "string" in kinds
+    # Without a type it is whatever it refers to or offers, else anything.
+    return not any(name in one for name in ("$ref", *_OFFERED))
 
 
 def _compact_text(text: str) -> str:
@@ -94,4 +104,17 @@ def _compact_text(text: str) -> str:
         value = strict_json.parse(text)
     except BadJson:
         return text
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    compact = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    # Only blanks may go: a tool that reads the text itself reads each digit.
+    return compact if _exact(compact) == _exact(text) else text
+
+
+def _exact(text: str) -> object:
+    return json.loads(text, parse_float=_digits)
+
+
+def _digits(number: str) -> Decimal | str:
+    try:
+        return Decimal(number)
+    except InvalidOperation:  # an exponent of twenty digits
+        return number

@@ -75,6 +75,10 @@ LEFT: list[tuple[Any, Any, Any]] = [
     (Json[dict[str, int]], '{"a":1}', '{"a": 1'),
     (str, "x", '{"a": 1}'),
     (Json[list[int]] | str, "x", "[ 1 ]"),
+    (Json[list[int]] | Any, "x", "[ 1 ]"),
+    (Json[list[float]], "[0.1]", "[ 0.1234567890123456789 ]"),
+    (Json[list[float]], "[0.1]", "[ 1e-400 ]"),
+    (Json[list[float]], "[0.1]", f"[ 1e-{'9' * 20} ]"),
 ]
 
 

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import secrets
+
 from twokey.gateway.approvals.security import SecurityEvent, SecurityKind
+from twokey.gateway.errors import StoreUnavailable
 from twokey.gateway.store.store import Store
+
+_MOST_UNSURE = 1000
 
 
 async def report_lookup(store: Store, tenant: str, user: str) -> None:
@@ -22,10 +28,22 @@ class StoreNonces:
         self._security = store.security
         self._keys = store.keys_of_tenant(tenant)
         self._tenant = tenant
+        self._unsure = dict[str, bytes]()
 
     async def is_first(self, digest: str) -> bool:
-        """Return whether this is new; raises `StoreUnavailable`."""
-        is_new = await self._cards.is_first(self._keys, digest)
+        """Return whether this is new; raises `StoreUnavailable`.
+
+        One for which this was raised, or cancelled, is still new when it comes again:
+        nothing was done of it, and the store may remember it all the same.
+        """
+        mine = self._unsure.pop(digest, None) or secrets.token_bytes(8)
+        try:
+            is_new = await self._cards.is_first(self._keys, digest, mine)
+        except (StoreUnavailable, asyncio.CancelledError):
+            self._unsure[digest] = mine
+            if len(self._unsure) > _MOST_UNSURE:
+                del self._unsure[next(iter(self._unsure))]
+            raise
         if not is_new:
             replayed = SecurityEvent(
                 kind=SecurityKind.REQUEST_REPLAYED,

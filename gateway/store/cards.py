@@ -341,12 +341,17 @@ class CardStore(AttachedStore):
         body = text(await self._conn.command("GET", keys.view(view_id)))
         return ViewBinding.model_validate_json(body) if body else None
 
-    async def is_first(self, keys: Keys, request_digest: str) -> bool:
-        """Return whether a signed request is new; it is remembered from now on."""
+    async def is_first(
+        self, keys: Keys, request_digest: str, mine: bytes = b""
+    ) -> bool:
+        """Return whether a signed request is new; it is remembered from now on.
+
+        ``mine`` names an attempt whose answer nobody got, when it is made again.
+        """
         # NX: of two deliveries of one request at the same moment exactly one is the
         # first. Not confirmed by itself: what the request decides comes behind it in
         # the same shard, and a replica that has that has this.
-        mine = secrets.token_bytes(8)
+        mine = mine or secrets.token_bytes(8)
         held = await self._conn.command(
             "SET", keys.nonce(request_digest), mine, "NX", "GET", "PX", NONCE_MS
         )

@@ -7,10 +7,12 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.bot.bot_stack import CHANNEL, Stack
+from tests.conftest import eventually
 from tests.store_secrets import SECRETS
 from tests.tcp_proxy import Proxy
 from twokey.bot import ingress, user_cache
 from twokey.bot.ids import COMMAND, Action
+from twokey.bot.ingress import Answer, Delivery, handle_once
 from twokey.bot.store_nonces import StoreNonces
 from twokey.gateway.config import SlackMode
 from twokey.gateway.protocol.states import ItemState
@@ -18,6 +20,7 @@ from twokey.gateway.store.store import Store
 from twokey.sandbox import delivery
 from twokey.sandbox.server import Sandbox
 
+DIGEST = "sha256:" + "5" * 64
 FREEZE = "freeze tool process_refund wrong"
 
 
@@ -116,3 +119,33 @@ async def test_a_command_is_answered_while_slack_answers_nothing(
         await stack.actor("U0ANA").command(COMMAND, text, CHANNEL)
 
         await stack.told("U0ANA", "Slack did not say who you are")
+
+
+async def test_an_envelope_that_the_store_remembers_too_late_is_handled_when_it_is_back(
+    store: Store, wire: Proxy
+) -> None:
+    """Nothing was done of it, and Slack sends one that nobody acknowledged again."""
+    over = Store(wire.url, secrets=SECRETS, lease_ms=2000)
+    nonces, handled = StoreNonces(over, "default"), list[bool]()
+    await nonces.is_first("sha256:" + "6" * 64)  # opens the connection
+
+    async def handle(delivery: Delivery) -> Answer:
+        handled.append(delivery.is_recorded)
+        return Answer(200 if delivery.is_recorded else 503)
+
+    async def comes() -> Answer | None:
+        return await handle_once(Delivery("{}", {}, DIGEST), nonces, handle)
+
+    async def is_remembered() -> bool:
+        name = store.keys_of_tenant("default").nonce(DIGEST)
+        return bool(await store.conn.command("EXISTS", name))
+
+    wire.close()
+    await comes()
+    wire.open()
+    await eventually(is_remembered)
+
+    assert await comes()
+    assert handled == [False, True]
+    assert await comes() is None
+    await over.close()

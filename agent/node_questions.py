@@ -67,6 +67,7 @@ def ask_questions(
 
     Raises:
         ValueError: when these are no questions; nobody was asked.
+        SettingsError: when the agent has no usable name; nobody was asked.
         NotAllowed: when no gateway is connected, or the graph keeps no thread.
         ThreadUnavailable: when the gateway does not answer: run the thread again later.
     """

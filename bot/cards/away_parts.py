@@ -10,9 +10,9 @@ from twokey.bot.text_types import Label, label
 _AGENTS_CHARS = 300
 
 NEWER = label(
-    "⚠️ Incomplete: calls wait that a newer version of Twokey wrote than the one that "
-    "runs now. Nothing of them is lost: they are listed, and can be decided, as soon "
-    "as the newer version runs again."
+    "⚠️ Incomplete: calls wait that a newer version of Twokey wrote, and this version "
+    "cannot show them. Nothing of them is lost: they can be decided as soon as the "
+    "newer version runs again. Please tell the gateway's operator."
 )
 """What a list says where it leaves out what a newer version wrote."""
 

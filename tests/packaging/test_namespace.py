@@ -51,7 +51,15 @@ def test_the_agents_side_loads_no_server_no_redis_and_no_slack() -> None:
     gateway = {
         name.split(".")[2] for name in loaded if name.startswith("twokey.gateway.")
     }
-    small = {"clock", "context_values", "reference_clock", "uncancelled"}
+    small = {
+        "arguments",
+        "clock",
+        "context_values",
+        "reference_clock",
+        "setting_forms",
+        "uncancelled",
+        "validation_errors",
+    }
     assert gateway - small <= {"client", "errors", "failures", "gates", "protocol"}
     assert not {
         name for name in loaded if name.startswith(("twokey.bot", "twokey.cli"))

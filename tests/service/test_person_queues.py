@@ -76,9 +76,9 @@ async def test_ten_thousand_approvals_of_others_hide_none_of_mine(
     read = list[str]()
     load_each = harness.store.approvals.load_each
 
-    async def counted(ids: list[str]) -> object:
+    async def counted(ids: list[str], *, newer: set[str] | None = None) -> object:
         read.extend(ids)
-        return await load_each(ids)
+        return await load_each(ids, newer=newer)
 
     monkeypatch.setattr(harness.store.approvals, "load_each", counted)
 

@@ -27,8 +27,9 @@ def compacted(
 ) -> JsonObject:
     """Return edited arguments whose texts that are declared as JSON have no blanks.
 
-    A text stays that was not changed, that had blanks before, that is no strict JSON,
-    that has a number of more digits than are kept, or that may be another text as well.
+    A text stays that was not changed, that was spelled otherwise before, that is no
+    strict JSON, that has a number of more digits than are kept, or that may be another
+    text as well.
 
     Args:
         schema: JSON Schema of the arguments; None declares nothing.
@@ -48,7 +49,7 @@ def _compacted(
     found = _alternatives(schema, nodes)
     if isinstance(after, str):
         had_blanks = isinstance(before, str) and _compact_text(before) != before
-        return _compact_text(after) if _is_json(found) and not had_blanks else after
+        return _without_blanks(after) if _is_json(found) and not had_blanks else after
     if isinstance(after, dict):
         was = before if isinstance(before, dict) else {}
         return {
@@ -99,14 +100,19 @@ def _takes_texts(one: JsonObject) -> bool:
     return not any(name in one for name in ("$ref", *_OFFERED))
 
 
+def _without_blanks(text: str) -> str:
+    compact = _compact_text(text)
+    # Only blanks may go: a tool that reads the text itself reads each digit.
+    is_same = compact == text or _exact(compact) == _exact(text)
+    return compact if is_same else text
+
+
 def _compact_text(text: str) -> str:
     try:
         value = strict_json.parse(text)
     except BadJson:
         return text
-    compact = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    # Only blanks may go: a tool that reads the text itself reads each digit.
-    return compact if _exact(compact) == _exact(text) else text
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def _exact(text: str) -> object:

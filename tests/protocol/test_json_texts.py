@@ -91,11 +91,13 @@ def test_what_is_no_json_or_may_be_another_text_stays(
     assert compacted(schema_of(noting(kind)), {"value": before}, args) == args
 
 
-def test_a_text_that_had_blanks_keeps_those_that_people_write() -> None:
+def test_a_text_that_was_spelled_otherwise_keeps_the_blanks_that_people_write() -> None:
     schema: Any = {
         "properties": {"x": {"type": "string", "contentMediaType": "application/json"}}
     }
 
+    digits = f"[0.{'1' * 30}]"
+    assert compacted(schema, {"x": digits}, {"x": "[ 2 ]"}) == {"x": "[ 2 ]"}
     for after in ('{"a": 1}', '{"a": 2}'):
         assert compacted(schema, {"x": '{"a": 1}'}, {"x": after}) == {"x": after}
     assert compacted(None, {"x": "[1]"}, {"x": "[ 2 ]"}) == {"x": "[ 2 ]"}

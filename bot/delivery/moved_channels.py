@@ -1,9 +1,9 @@
 """Change messages in a channel that Slack gave another id meanwhile.
 
 Slack knows the old id no more, and messages keep their ts. The new id is known once
-somebody used a card there (`twokey.bot.moved_cards`). Nothing new is posted there: such
-a channel is shared with another organization now, and whether cards belong there is the
-operator's to decide.
+somebody used a card there (`twokey.bot.moved_cards`). Only what belongs to a thread is
+still posted there, and no new card: such a channel is shared with another organization
+now, and whether cards belong there is the operator's to decide.
 """
 
 from __future__ import annotations

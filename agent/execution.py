@@ -26,6 +26,7 @@ from twokey.agent.heartbeats import heartbeats, stands
 from twokey.agent.held_call import HeldCall, authorized_args
 from twokey.agent.interrupts import drop_findings, request_reconciliation
 from twokey.agent.nested_edits import collect_edits
+from twokey.agent.outages import OUTAGES
 from twokey.agent.tool_escapes import contained
 from twokey.agent.unrecorded import report
 from twokey.gateway.clock import now_s
@@ -323,7 +324,11 @@ async def _run_once(
             await _finish(held, claimed, gateway, shell, HANDED_OFF)
             raise
         except Exception as error:
-            if isinstance(error, GraphBubbleUp) or is_invalid_resume(error):
+            # An outage of an agent inside it passes by tool nodes as a pause does. But
+            # the tool has begun, and would not expect to be run again.
+            is_outage = isinstance(error, OUTAGES)
+            is_pause = isinstance(error, GraphBubbleUp) and not is_outage
+            if is_pause or is_invalid_resume(error):
                 # The tool pauses, or its own interrupt refused an answer: no failure.
                 await _release(held, claimed, gateway, shell, has_begun=True)
                 raise

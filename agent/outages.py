@@ -22,13 +22,16 @@ from twokey.gateway.errors import (
     ThreadUnavailable,
 )
 
+OUTAGES = (ThreadUnavailable, StoreUnavailable, StateUnknown, KeyRefused)
+"""What a thread waits for."""
+
 
 @contextmanager
 def passing() -> Generator[None]:
     """Give an outage of this block the base class that only LangGraph catches."""
     try:
         yield
-    except (ThreadUnavailable, StoreUnavailable, StateUnknown, KeyRefused) as error:
+    except OUTAGES as error:
         # The same object: callers further out look at its text, facts and class.
         kind: Any = type(error)
         cast("Any", error).__class__ = _passing(kind)

@@ -66,11 +66,11 @@ def lose_with_the_master(
         until(lambda: nodes.master() is not old, "another master is there")
         until(lambda: b"good_slaves:0" not in _info(nodes.master()), "it may write")
 
-    async def seen(keys: Keys, digest: str) -> bool:
+    async def seen(keys: Keys, digest: str, mine: bytes) -> bool:
         patch.setattr(stack.store.cards, "is_first", real)
         for one in replicas:
             one.pause()
-        found = await real(keys, digest)
+        found = await real(keys, digest, mine)
         await asyncio.to_thread(fail_over)
         return found
 

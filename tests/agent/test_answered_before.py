@@ -20,6 +20,12 @@ from twokey.agent.scripted_model import calling
 from twokey.gateway.errors import StoreUnavailable, ThreadUnavailable
 
 
+@tool
+async def mail(to: str) -> str:
+    """Mail somebody."""
+    return f"mailed {to}"
+
+
 async def test_a_call_cut_off_by_another_is_asked_about_and_not_stuck(
     memory: InMemorySaver,
 ) -> None:
@@ -32,11 +38,6 @@ async def test_a_call_cut_off_by_another_is_asked_about_and_not_stuck(
         begun.set()
         await asyncio.Event().wait()
         return f"paid {amount}"
-
-    @tool
-    async def mail(to: str) -> str:
-        """Mail somebody."""
-        return f"mailed {to}"
 
     def only_one_claim_is_heard() -> None:
         if gateway.calls["claim"] > 1:
@@ -78,11 +79,6 @@ async def test_an_outage_of_one_call_cuts_off_no_other(memory: InMemorySaver) ->
         await is_away.wait()
         paid.append(amount)
         return f"paid {amount}"
-
-    @tool
-    async def mail(to: str) -> str:
-        """Mail somebody."""
-        return f"mailed {to}"
 
     def only_one_claim_is_heard() -> None:
         if gateway.calls["claim"] > 1:

@@ -15,7 +15,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 
 from tests.conftest import eventually
-from tests.resume.resume_stack import AT_ONCE, RULES
+from tests.resume.paying import RUNS, pay, paying_program
 from tests.resume.test_own_graphs import approve, items_of
 from twokey.agent import ApprovalMiddleware, guarded
 from twokey.agent.scripted_model import ScriptedModel, calling, scripted
@@ -24,24 +24,14 @@ from twokey.gateway.errors import GraphError
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.store.store import Store
 
-RUNS: list[str] = []
 GO: dict[str, Any] = {"messages": [("user", "go")]}
 make = cast("Callable[..., Any]", create_agent)
 
 
 @pytest.fixture
 async def tk(store: Store, tmp_path: Path) -> AsyncGenerator[Twokey]:
-    RUNS.clear()
-    at = {"url": store.conn.url, "data_dir": tmp_path, "retries": AT_ONCE}
-    async with Twokey(policy=RULES, **cast("dict[str, Any]", at)) as one:
+    async with paying_program(store, tmp_path) as one:
         yield one
-
-
-@tool
-def pay(order: str) -> str:
-    """Pay."""
-    RUNS.append(order)
-    return f"paid {order}"
 
 
 def obeying(messages: list[Any]) -> AIMessage:

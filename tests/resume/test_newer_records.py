@@ -115,12 +115,7 @@ async def test_a_newer_record_keeps_no_other_thread_from_being_recovered(
 async def test_a_run_whose_calls_a_newer_version_wrote_is_not_said_to_be_dropped(
     stack: Stack,
 ) -> None:
-    async with stack.working():
-        await stack.ask(REFUND)
-        [item] = await stack.asked()
-        await stack.idle()
-    head = stack.keys.head(item.id.rpartition(".")[0])
-    await stack.store.conn.command("HSET", head, "format", NEWER)
+    await newer(stack, "t1")
     at = ThreadRef(stack.keys, "default", "shop", "t1")
     job = Job(kind=JobKind.RESUME, tenant="default", agent="shop", thread="t1")
     await Retries(stack.store).failed(at, ConnectionError(), left=job)

@@ -14,7 +14,7 @@ from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 
 from tests.conftest import eventually
-from tests.resume.resume_stack import AT_ONCE, RULES
+from tests.resume.paying import RUNS, pay, paying_program
 from tests.resume.test_own_graphs import approve, asked, items_of
 from twokey.agent import ApprovalMiddleware, guarded
 from twokey.agent.scripted_model import calling, scripted
@@ -23,22 +23,12 @@ from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.store.store import Store
 
 TRIES = 3
-RUNS: list[str] = []
 
 
 @pytest.fixture
 async def tk(store: Store, tmp_path: Path) -> AsyncGenerator[Twokey]:
-    RUNS.clear()
-    at = {"url": store.conn.url, "data_dir": tmp_path, "retries": AT_ONCE}
-    async with Twokey(policy=RULES, **cast("dict[str, Any]", at)) as one:
+    async with paying_program(store, tmp_path) as one:
         yield one
-
-
-@tool
-def pay(order: str) -> str:
-    """Pay."""
-    RUNS.append(order)
-    return f"paid {order}"
 
 
 class Bank:

@@ -1,0 +1,33 @@
+"""A tool that pays and notes it, in a program with its own gateway."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, cast
+
+from langchain_core.tools import tool
+
+from tests.resume.resume_stack import AT_ONCE, RULES
+from twokey.gateway.embed import Twokey
+from twokey.gateway.store.store import Store
+
+RUNS: list[str] = []
+"""The orders that were paid."""
+
+
+@asynccontextmanager
+async def paying_program(store: Store, folder: Path) -> AsyncGenerator[Twokey]:
+    """Give the gateway of a program that has paid nothing yet."""
+    RUNS.clear()
+    at = {"url": store.conn.url, "data_dir": folder, "retries": AT_ONCE}
+    async with Twokey(policy=RULES, **cast("dict[str, Any]", at)) as one:
+        yield one
+
+
+@tool
+def pay(order: str) -> str:
+    """Pay."""
+    RUNS.append(order)
+    return f"paid {order}"

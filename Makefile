@@ -23,7 +23,7 @@ timed = @began=$$(date +%s); $(1); ended=$$?; \
 	echo "make $@ took $$(($$(date +%s) - began)) s"; exit $$ended
 
 .PHONY: help install demo demo-apart test test-fast test-store coverage check format lock dist \
-	bench bench-compare bench-keep bench-peers chaos fuzz mutants screenshots clean
+	bench chaos fuzz mutants screenshots clean
 
 help:
 	@echo "make demo         start everything locally and print a link to the page (PORT=)"
@@ -33,8 +33,6 @@ help:
 	@echo "make check        format, lint, types, import contracts, sizes, spelling, workflows"
 	@echo "make coverage     see that tests take every branch of the core"
 	@echo "make bench        measure every figure beside its target, into bench/results.md"
-	@echo "make bench-compare  fail where a ratio is 15 % worse than in bench/baseline.json"
-	@echo "make bench-keep   make the last run of make bench that baseline"
 	@echo "make chaos        kill, pause and cut off processes for ten minutes (MINUTES=, SEED=)"
 	@echo "make fuzz         send each operation of the API many requests (EACH=190)"
 	@echo "make mutants      break the core in every listed way; a test must notice each"
@@ -59,7 +57,7 @@ $(VENV)/.run: pyproject.toml requirements/run.txt
 		"3.11; name another one: make $(or $(MAKECMDGOALS),demo) PYTHON=python3.12"; exit 1; }
 	@if test -e $(VENV) && ! $(BIN)/python -c '$(NEW_ENOUGH)' 2>/dev/null; then \
 		echo "$(VENV) has no Python 3.11 or newer; remove it first: make clean"; exit 1; fi
-	@echo "Installing Twokey into $(VENV) (once, about a minute) ..."
+	@echo "Installing Keyturn into $(VENV) (once, about a minute) ..."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 ifeq ($(LOCK),)
 	@$(PIP) --upgrade --upgrade-strategy eager --editable '.[all]' $(OR_SAY)
@@ -82,10 +80,10 @@ endif
 install: $(VENV)/.dev
 
 demo: $(VENV)/.run
-	@$(BIN)/twokey demo $(if $(PORT),--port $(PORT))
+	@$(BIN)/keyturn demo $(if $(PORT),--port $(PORT))
 
 demo-apart: $(VENV)/.run
-	@$(BIN)/twokey demo --script apart
+	@$(BIN)/keyturn demo --script apart
 
 test: $(VENV)/.dev
 	$(call timed,$(BIN)/python -m pytest $(PARALLEL) $(TESTS))
@@ -93,7 +91,7 @@ test: $(VENV)/.dev
 test-fast: $(VENV)/.dev
 	$(call timed,$(BIN)/python -m pytest $(PARALLEL) --fast $(TESTS))
 
-# What speaks to the store, on the server that TWOKEY_TEST_REDIS names. It is emptied.
+# What speaks to the store, on the server that KEYTURN_TEST_REDIS names. It is emptied.
 test-store: $(VENV)/.dev
 	$(call timed,$(BIN)/python -m pytest tests/store tests/service tests/races)
 
@@ -109,7 +107,7 @@ check: $(VENV)/.dev
 	@$(BIN)/lint-imports
 	@$(BIN)/loq check
 	@$(BIN)/codespell
-	@$(BIN)/interrogate --quiet agent bot cli gateway receipts sandbox src
+	@$(BIN)/interrogate --quiet agent bot cli gateway receipts sandbox src testing
 	@$(BIN)/mypy
 	@$(BIN)/pyright
 	@$(BIN)/zizmor --offline --quiet --no-progress .github
@@ -137,24 +135,8 @@ dist:
 	@mkdir -p build && $(BIN)/cyclonedx-py requirements --pyproject pyproject.toml \
 		--output-reproducible -o build/sbom.cdx.json requirements/run.txt
 
-# Without the other products their figure says that it could not be measured.
 bench: $(VENV)/.dev
-	-@$(MAKE) --no-print-directory bench-peers
-	@$(BIN)/python -m bench --results bench $(FIGURES)
-
-bench-peers: $(VENV)/peers/.done
-$(VENV)/peers/.done: bench/peers/requirements.txt
-	@echo "Installing other products into $(VENV)/peers (once, about a minute) ..."
-	@$(PYTHON) -m venv $(VENV)/peers
-	@$(VENV)/peers/bin/python -m pip install --quiet --disable-pip-version-check \
-		--requirement bench/peers/requirements.txt
-	@touch $@
-
-bench-compare: $(VENV)/.dev
-	@$(BIN)/python -m bench --short --compare $(FIGURES)
-
-bench-keep:
-	@cp bench/results.json bench/baseline.json
+	@$(BIN)/python -m bench --results bench/results.md $(FIGURES)
 
 chaos: $(VENV)/.dev
 	@$(BIN)/python -m tests.chaos --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED))

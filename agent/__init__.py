@@ -1,28 +1,28 @@
 """Middleware, guard and client that run in the agent's own process."""
 
-from twokey.agent.deep_agents import gated_subagents
-from twokey.agent.edited_view import edited_view
-from twokey.agent.grants import (
+from keyturn.agent.deep_agents import gated_subagents
+from keyturn.agent.edited_view import edited_view
+from keyturn.agent.grants import (
     Grant,
     current_receipt,
     grant,
     guarded,
     receipt_meta,
 )
-from twokey.agent.human_in_the_loop import HumanInTheLoopMiddleware
-from twokey.agent.messages import EditMessage, edit_messages
-from twokey.agent.middleware import ApprovalMiddleware
-from twokey.agent.model_answers import is_cut_off
-from twokey.agent.node_questions import Answers, aask_questions, ask_questions
-from twokey.agent.question_tool import ask_user
-from twokey.agent.require_approval import (
+from keyturn.agent.human_in_the_loop import HumanInTheLoopMiddleware
+from keyturn.agent.messages import EditMessage, edit_messages
+from keyturn.agent.middleware import ApprovalMiddleware
+from keyturn.agent.model_answers import is_cut_off
+from keyturn.agent.node_questions import Answers, aask_questions, ask_questions
+from keyturn.agent.question_tool import ask_user
+from keyturn.agent.require_approval import (
     Approved,
     NotApproved,
     Unsure,
     arequire_approval,
     require_approval,
 )
-from twokey.gateway.protocol.port import Gateway, connected
+from keyturn.gateway.protocol.port import Gateway, connected
 
 __all__ = [
     "Answers",

@@ -7,27 +7,175 @@ names by which they are read, although a model may have another alias for each.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from functools import cached_property, lru_cache
 from typing import Any, cast
 
 from langchain_core.tools import BaseTool
-from pydantic import BaseModel, TypeAdapter, create_model
+from pydantic import AliasChoices, BaseModel, RootModel, TypeAdapter, create_model
 from pydantic import v1 as pydantic_v1
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import PydanticSerializationError
 
-from twokey.agent.injected_arguments import (
-    MadeOf,
-    injected_into,
-    without_injected,
-)
-from twokey.agent.serialized_values import PLAIN, differ, normalized, read_names
-from twokey.gateway.errors import BadJson
-from twokey.gateway.protocol import strict_json
-from twokey.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.errors import BadJson
+from keyturn.gateway.protocol import digest, strict_json
+from keyturn.gateway.protocol.strict_json import JsonObject
+
+# Make of a serialized model what the same model parses to the same values.
+#
+# Pydantic serializes some values in a way that it does not parse: a secret as stars, a
+# field of a nested model under a name that is only for output. The order of a set
+# differs between processes, and would change the hash.
+
+PLAIN = frozenset({str, int, float, bool, type(None)})
+"""Types whose values are serialized as what they are."""
+
+
+@lru_cache(maxsize=2048)
+def read_names(model: type[BaseModel]) -> dict[str, str]:
+    """Return the name by which a model parses each of its fields."""
+    config = model.model_config
+    by_name = config.get("populate_by_name") or config.get("validate_by_name")
+    names: dict[str, str] = {}
+    for name, field in model.model_fields.items():
+        alias = field.validation_alias
+        if isinstance(alias, AliasChoices):
+            # Any alias that the tool parses will do: the first string is taken.
+            texts = [one for one in alias.choices if isinstance(one, str)]
+            alias = texts[0] if texts else None
+        names[name] = alias if isinstance(alias, str) and not by_name else name
+    return names
+
+
+def differ(one: Any, other: Any) -> bool:  # noqa: ANN401 - a value of any class
+    """Return whether two values are known to differ, compared member by member.
+
+    By member, as a union may parse one document as either of two similar classes.
+    """
+    left, right = _members(one), _members(other)
+    if left is not None and right is not None:
+        return left.keys() != right.keys() or any(
+            differ(left[name], right[name]) for name in left
+        )
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        ours, theirs = cast("list[Any]", one), cast("list[Any]", other)
+        pairs = zip(ours, theirs, strict=False)
+        return len(ours) != len(theirs) or any(differ(*pair) for pair in pairs)
+    kind: Any = type(cast("object", one))
+    # Instances without an `__eq__` are equal only to themselves, so only their classes
+    # are compared.
+    if kind.__eq__ is object.__eq__:
+        return kind is not type(cast("object", other))
+    try:
+        return bool(cast("Any", one) != other)
+    except Exception:  # noqa: BLE001 - arrays and the like; their documents are equal
+        return False
+
+
+def normalized(value: object, shown: dict[str, Any]) -> dict[str, Any]:
+    """Return the serialized members of a value, each as it is parsed.
+
+    Their names are those of the serialization.
+    """
+    members = _members(value)
+    if members is None:
+        return shown
+    return {
+        key: _normalized(members[key], one) if key in members else one
+        for key, one in shown.items()
+    }
+
+
+def _normalized(value: object, shown: object) -> object:
+    if type(value) in PLAIN:
+        return shown
+    while isinstance(value, RootModel):
+        value = cast("Any", value).root
+    reveal = getattr(value, "get_secret_value", None)
+    if callable(reveal) and isinstance(shown, str):
+        secret = reveal()
+        return secret.decode() if isinstance(secret, bytes) else secret
+    match shown:
+        case dict():
+            return _as_read(value, normalized(value, cast("dict[str, Any]", shown)))
+        case list():
+            return _normalized_elements(value, cast("list[object]", shown))
+        case str():
+            return _normalized_text(value, shown)
+        case _:
+            return shown
+
+
+def _as_read(value: object, shown: dict[str, Any]) -> dict[str, Any]:
+    """Return a serialized model under the names by which it is parsed."""
+    if not isinstance(value, BaseModel):
+        return shown
+    fields = type(value).model_fields
+    names = {
+        fields[name].serialization_alias or name: read
+        for name, read in read_names(type(value)).items()
+    }
+    return {names.get(key, key): one for key, one in shown.items()}
+
+
+def _normalized_text(value: object, shown: str) -> str:
+    """Return the text of a `Json` whose value holds what has to be normalized."""
+    if _members(value) is None and not _is_sequence(value):
+        return shown
+    try:
+        read: object = json.loads(shown)
+    except ValueError:  # what a serializer of the tool made of it
+        return shown
+    changed = _normalized(value, read)
+    if changed == read:
+        return shown
+    return json.dumps(changed, ensure_ascii=False, separators=(",", ":"))
+
+
+def _is_sequence(value: object) -> bool:
+    return isinstance(value, list | tuple | set | frozenset | deque)
+
+
+def _members(value: object) -> dict[str, object] | None:
+    """Return the members of a value by their serialized names."""
+    if isinstance(value, BaseModel):
+        own = {
+            field.serialization_alias or name: getattr(value, name, None)
+            for name, field in type(value).model_fields.items()
+        }
+        return {**(value.model_extra or {}), **own}
+    if isinstance(value, pydantic_v1.BaseModel):
+        fields = type(value).__fields__
+        named = {name: field.alias for name, field in fields.items()}
+        return {named.get(name, name): one for name, one in value.__dict__.items()}
+    if isinstance(value, Mapping):
+        rows = cast("Mapping[object, Any]", value)
+        return {str(key): one for key, one in rows.items()}
+    if dataclasses.is_dataclass(value):
+        names = [field.name for field in dataclasses.fields(value)]
+        return {name: getattr(value, name) for name in names}
+    return None
+
+
+def _normalized_elements(value: object, shown: list[object]) -> list[object]:
+    # A serializer of the tool may have made a list of anything; its parts then belong
+    # to no value here.
+    if not _is_sequence(value):
+        return shown
+    elements = list(cast("list[object]", value))
+    # Likewise one that leaves elements out: which ones is not known.
+    if len(elements) != len(shown):
+        return shown
+    rows = [_normalized(one, row) for one, row in zip(elements, shown, strict=True)]
+    if isinstance(value, set | frozenset):
+        rows.sort(key=lambda one: digest.canonical(cast("Any", one)))
+    return rows
+
 
 _NONE: frozenset[str] = frozenset()
 
@@ -36,7 +184,7 @@ class ArgumentModel(ABC):
     """Parser and serializer of one tool's arguments."""
 
     def __init__(self, injected: frozenset[str]) -> None:
-        self._injected = injected
+        self.injected = injected
         # Field name to the name it is parsed by; serialized name to field name.
         self._read_as: dict[str, str] = {}
         self._fields: dict[str, str] = {}
@@ -62,6 +210,11 @@ class ArgumentModel(ABC):
     def json_schema(self) -> dict[str, Any]:
         """Return the JSON Schema of what `write` returns."""
 
+    def field_names(self, document: JsonObject) -> frozenset[str]:
+        """Return the names of the fields that a document gives, under its own names."""
+        fields = {read: name for name, read in self._read_as.items()}
+        return frozenset(fields.get(name, name) for name in document)
+
     def write_one(self, instance: object, name: str) -> dict[str, Any]:
         """Return what `write` makes of one argument; raises the same."""
         return self.write(instance, without=self.names - {name})
@@ -73,9 +226,9 @@ class ArgumentModel(ABC):
 
     def _not_written(self, without: AbstractSet[str]) -> set[str]:
         if not without:
-            return set(self._injected)
+            return set(self.injected)
         fields = {name for name, read in self._read_as.items() if read in without}
-        return {*self._injected, *fields}
+        return {*self.injected, *fields}
 
     def first_difference(
         self, one: object, other: object, *, ignoring: frozenset[str]
@@ -116,35 +269,6 @@ def argument_model(tool: BaseTool) -> ArgumentModel:
     Raises:
         TypeError: when the tool has no pydantic model.
     """
-    made_of = MadeOf.of(tool)
-    return _model_of(tool) if made_of is None else _known_model(made_of)[0]
-
-
-def read_by(
-    tool: BaseTool, args: dict[str, Any]
-) -> tuple[ArgumentModel, dict[str, Any]]:
-    """Return what reads the arguments of a tool, and those that its caller may give.
-
-    They are ``args`` itself where its caller may give all of them.
-
-    Raises:
-        TypeError: when the tool has no pydantic model.
-    """
-    made_of = MadeOf.of(tool)
-    if made_of is None:
-        return _model_of(tool), without_injected(tool, args)
-    model, injected = _known_model(made_of)
-    if injected.isdisjoint(args):
-        return model, args
-    return model, {name: one for name, one in args.items() if name not in injected}
-
-
-@lru_cache(maxsize=512)
-def _known_model(made_of: MadeOf) -> tuple[ArgumentModel, frozenset[str]]:
-    return _model_of(made_of.tool), injected_into(made_of)
-
-
-def _model_of(tool: BaseTool) -> ArgumentModel:
     schema: object = tool.args_schema
     if not isinstance(schema, type):
         raise TypeError(f"The tool {tool.name!r} has no model of its arguments.")
@@ -155,6 +279,16 @@ def _model_of(tool: BaseTool) -> ArgumentModel:
     )
     given = without_injected(tool, dict.fromkeys(names))
     return _cached_model(schema, frozenset(names).difference(given))
+
+
+def passed_names(
+    tool: BaseTool, document: JsonObject
+) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the names under which a function gets a document, and injected ones."""
+    if not isinstance(tool.args_schema, type):
+        return frozenset(document), _NONE
+    model = argument_model(tool)
+    return model.field_names(document), model.injected
 
 
 @lru_cache(maxsize=512)
@@ -273,6 +407,10 @@ class _SerializedSchema(GenerateJsonSchema):
         made: Any = {**schema, "computed_fields": []}
         return super().dataclass_args_schema(made)
 
+    def decimal_schema(self, schema: Any) -> Any:  # noqa: ANN401, ARG002 - pydantic's own signature
+        # Pydantic's pattern has look-ahead, so no form could check it.
+        return {"type": "string", "format": "decimal"}
+
     def json_schema(self, schema: Any) -> Any:  # noqa: ANN401, ARG002 - pydantic's own signature
         return {"type": "string", "contentMediaType": "application/json"}
 
@@ -323,7 +461,7 @@ class _ModelV1(ArgumentModel):
     def json_schema(self) -> dict[str, Any]:
         schema: dict[str, Any] = json.loads(self._model.schema_json(by_alias=True))
         # Taken out by hand: pydantic 1 has no schema without some of the fields.
-        hidden = {self._model.__fields__[name].alias for name in self._injected}
+        hidden = {self._model.__fields__[name].alias for name in self.injected}
         properties = {
             key: value
             for key, value in schema.get("properties", {}).items()
@@ -333,3 +471,9 @@ class _ModelV1(ArgumentModel):
         schema["properties"] = self._renamed(properties)
         schema["required"] = list(self._renamed(dict.fromkeys(needed)))
         return schema
+
+
+def without_injected(tool: BaseTool, args: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arguments without those that LangChain injects."""
+    found: dict[str, Any] = tool._filter_injected_args(dict(args))  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - LangChain's own notion of injected
+    return found

@@ -23,23 +23,30 @@ from typing import Any, TypeVar
 
 from langgraph.errors import GraphBubbleUp, ParentCommand, is_invalid_resume
 
-from twokey.agent import tool_messages
-from twokey.agent.bridge import Shell, ask_with_retries
-from twokey.agent.execution import HANDED_OFF
-from twokey.agent.grants import Grant
-from twokey.agent.tool_escapes import contained
-from twokey.gateway.context_values import Inside
-from twokey.gateway.errors import LeaseLost, NotAllowed, ThreadUnavailable, TwokeyError
-from twokey.gateway.protocol import digest
-from twokey.gateway.protocol.call_progress import (
+from keyturn.agent import tool_messages
+from keyturn.agent.bridge import Shell, ask_with_retries
+from keyturn.agent.execution import HANDED_OFF
+from keyturn.agent.grants import Grant
+from keyturn.agent.tool_escapes import contained
+from keyturn.gateway.context_values import Inside
+from keyturn.gateway.errors import (
+    KeyturnError,
+    LeaseLost,
+    NotAllowed,
+    ThreadUnavailable,
+)
+from keyturn.gateway.failures import any_failure
+from keyturn.gateway.protocol import digest
+from keyturn.gateway.protocol.port import Gateway
+from keyturn.gateway.protocol.records import Result
+from keyturn.gateway.protocol.wire import (
     CallBegun,
     CallEnd,
     CallProgress,
     ProgressVerb,
+    TurnRef,
+    Verdict,
 )
-from twokey.gateway.protocol.port import Gateway
-from twokey.gateway.protocol.records import Result
-from twokey.gateway.protocol.wire import TurnRef, Verdict
 
 MAX_PAYLOAD_CHARS = 64 * 1024
 """Largest output that the gateway keeps; there are many such calls. It is needed only
@@ -94,6 +101,23 @@ async def run_auto_approved(
     begun = await call.begin()
     if not begun.may_run:
         return RanEarlier(begun.result)
+
+    def stored(result: R) -> Result | None:
+        # None is not reported.
+        return None if not begun.keeps_result and went_well(result) else store(result)
+
+    attempt = _run_begun(call, run, stored, is_replayed=is_replayed)
+    return await shell.outliving_lease(attempt)
+
+
+async def _run_begun(
+    call: _Call,
+    run: Callable[[], Awaitable[R]],
+    store: Callable[[R], Result | None],
+    *,
+    is_replayed: bool,
+) -> R:
+    """Run a call that was begun, and report its end."""
     try:
         with Inside(_running, call), contained():
             result = await run()
@@ -101,19 +125,17 @@ async def run_auto_approved(
         # Not a pause: the tool is done and hands off to the parent graph.
         await call.end(HANDED_OFF)
         raise
-    except Exception as error:
-        # Not `BaseException`: a cancelled call stays begun, since how far it came is
-        # unknown.
+    except any_failure() as error:
+        # Not a cancellation: such a call stays begun, since how far it came is unknown.
         if isinstance(error, GraphBubbleUp) or is_invalid_resume(error):
             await call.release()
         else:
-            failure = Result(ok=False, summary=tool_messages.failure_text(error))
             # Reported, but not as over: a retry of the node may run the call again.
-            await call.end(failure, is_over=False)
+            await call.end(tool_messages.failed_result(error), is_over=False)
         raise
-    if not begun.keeps_result and went_well(result):
-        return result
     done = store(result)
+    if done is None:
+        return result
     if len(done.payload) > MAX_PAYLOAD_CHARS:
         done = done.with_(payload="")
     await call.end(done, is_over=bool(done.payload) or not is_replayed)
@@ -156,7 +178,7 @@ class _Call:
             return await self._progress("begin")
         except (LeaseLost, NotAllowed):
             raise
-        except TwokeyError as error:
+        except KeyturnError as error:
             raise ThreadUnavailable(
                 f"The gateway did not answer for a call of {self.verdict.tool!r}, so "
                 "nothing ran; resume the thread again when it is back."
@@ -201,8 +223,8 @@ class _Call:
     async def _report(self, report: Coroutine[Any, Any, object]) -> None:
         try:
             await report
-        except TwokeyError:
+        except KeyturnError:
             logger.warning("call.report_failed tool=%s", self.verdict.tool)
 
 
-_running: ContextVar[_Call | None] = ContextVar("twokey_auto_approved", default=None)
+_running: ContextVar[_Call | None] = ContextVar("keyturn_auto_approved", default=None)

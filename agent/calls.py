@@ -2,34 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import asyncio
+import warnings
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, TypeVar, cast
+from functools import lru_cache, partial
+from typing import Any, cast
 
+from langchain.agents.middleware import ContextEditingMiddleware, ToolRetryMiddleware
 from langchain.agents.middleware.types import ToolCallRequest
 from langchain_core.messages import AnyMessage, ToolCall, ToolMessage
+from langchain_core.tools import BaseTool
 from langgraph.prebuilt import ToolRuntime
+from langgraph.types import Command
+from pydantic.errors import PydanticInvalidForJsonSchema
 
-from twokey.agent import (
+from keyturn.agent import (
     auto_approved,
+    bridge,
+    canonical,
     interrupts,
     messages,
     model_answers,
     nesting,
-    not_run,
+    prepared_calls,
     question_tool,
     rechecks,
     result_codec,
-    reviewer_notes,
-    tool_invocation,
     tool_messages,
     turns,
 )
-from twokey.agent.bridge import Shell, ask_while_held
-from twokey.agent.execution import (
+from keyturn.agent.argument_models import ArgumentModel, argument_model
+from keyturn.agent.bridge import Shell, ask_while_held
+from keyturn.agent.execution import (
     Closed,
     CutOff,
+    HeldCall,
     NotRun,
     Ran,
     RanBefore,
@@ -37,41 +45,131 @@ from twokey.agent.execution import (
     Work,
     execute,
 )
-from twokey.agent.grants import grant_scope, recheck_of
-from twokey.agent.held_call import HeldCall
-from twokey.agent.messages import ITEM_KEY
-from twokey.agent.nested_edits import collect_edits, report_edits
-from twokey.agent.prepared_calls import PreparedCall, Toolbox
-from twokey.agent.result_codec import ToolResult
-from twokey.agent.result_sanitizer import restore_result
-from twokey.agent.tool_invocation import Handler
-from twokey.agent.tool_schemas import schema_of
-from twokey.agent.unanswered_turns import UnansweredTurns
-from twokey.agent.verdict_cache import VerdictCache
-from twokey.gateway.errors import (
+from keyturn.agent.grants import grant_scope, recheck_of, share_guarded
+from keyturn.agent.messages import ITEM_KEY
+from keyturn.agent.nesting import collect_edits, report_edits
+from keyturn.agent.prepared_calls import PreparedCall, Toolbox
+from keyturn.agent.result_codec import (
+    ToolResult,
+    clean_result,
+    explained,
+    restore_result,
+)
+from keyturn.gateway.clock import now_s
+from keyturn.gateway.errors import (
     FINAL_ERRORS,
+    BadJson,
     KeyRefused,
+    KeyturnError,
     LeaseLost,
     NotAllowed,
+    NotStarted,
     StateUnknown,
     StoreUnavailable,
-    TwokeyError,
 )
-from twokey.gateway.protocol import run_context, strict_json
-from twokey.gateway.protocol.business_state import BusinessState
-from twokey.gateway.protocol.port import Gateway
-from twokey.gateway.protocol.records import EditRecord, RunRef
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.wire import (
+from keyturn.gateway.gates.reachable import middleware_behind
+from keyturn.gateway.protocol import run_context, strict_json
+from keyturn.gateway.protocol.business_state import BusinessState
+from keyturn.gateway.protocol.port import Gateway
+from keyturn.gateway.protocol.records import EditRecord, FailureKind, Reading, RunRef
+from keyturn.gateway.protocol.schema_validation import checkable
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.wire import (
+    Answer,
     AnswerKind,
     CallHint,
     ProposedCall,
+    ReconcileAnswer,
     TurnRef,
     Verdict,
     VerdictKind,
 )
 
-T = TypeVar("T")
+# End what a turn may have opened although its submission got no answer.
+#
+# The gateway may have kept a turn whose answer was lost. Its calls do not run, and the
+# model is told so; but people would be asked about them, and could approve what nobody
+# makes, until the time of their card is over. So the turn is ended as soon as the
+# gateway answers, beside the run. A process that dies meanwhile leaves the card.
+
+FIRST_PAUSE_S = 0.5
+LONGEST_PAUSE_S = 5.0
+END_FOR_S = 3600.0
+"""How long the gateway is asked to end a turn."""
+
+
+class UnansweredTurns:
+    """Turns of one agent whose submission got no answer, by where they stand."""
+
+    def __init__(self) -> None:
+        self._ending: dict[tuple[RunRef, str], set[TurnRef]] = {}
+
+    def moved_on(self, ref: TurnRef) -> None:
+        """Leave what came before this turn: the gateway, which has it, has ended that.
+
+        To end it again would end what waits inside the tools of this turn, too.
+        """
+        self._ending.pop(_place(ref), None)
+
+    def end(self, ref: TurnRef, gateway: Gateway, shell: Shell) -> None:
+        """Begin to end a turn."""
+        self._ending.setdefault(_place(ref), set()).add(ref)
+        shell.begin(self._ended(ref, gateway))
+
+    async def _ended(self, ref: TurnRef, gateway: Gateway) -> None:
+        pause, ends = FIRST_PAUSE_S, now_s() + END_FOR_S
+        while now_s() < ends:
+            # First: what was sent without an answer may still be on its way.
+            await asyncio.sleep(pause)
+            if ref not in self._ending.get(_place(ref), ()):
+                return
+            try:
+                async with asyncio.timeout(bridge.PORT_TIMEOUT_S):
+                    await gateway.supersede(ref)
+                break
+            except FINAL_ERRORS:
+                break
+            except (KeyturnError, OSError):
+                pause = min(pause * 2, LONGEST_PAUSE_S)
+        waiting = self._ending.get(_place(ref), set())
+        waiting.discard(ref)
+        if not waiting:
+            self._ending.pop(_place(ref), None)
+
+
+def _place(ref: TurnRef) -> tuple[RunRef, str]:
+    return ref.run_ref, ref.ns
+
+
+CACHE_AGE_S = 5.0
+"""How long a verdict counts in this process before the gateway is asked again."""
+
+
+class VerdictCache:
+    """The verdicts that the gateway gave this process just now.
+
+    A process that writes checkpoints can rewrite the agent's state, but not these.
+    """
+
+    def __init__(self) -> None:
+        self._turns: dict[str, tuple[float, dict[str, Verdict]]] = {}
+
+    def put(self, ref: TurnRef, verdicts: Mapping[str, Verdict]) -> None:
+        """Keep the verdicts on a turn, and forget those that are too old."""
+        # A new dict: threads that read the other one go on with it.
+        fresh = {one: row for one, row in self._turns.items() if _is_fresh(row[0])}
+        self._turns = {**fresh, ref.model_dump_json(): (now_s(), dict(verdicts))}
+
+    def get(self, ref: TurnRef) -> dict[str, Verdict] | None:
+        """Return the verdicts on a turn; None when the gateway has to be asked."""
+        at_s, known = self._turns.get(ref.model_dump_json(), (0.0, None))
+        # The policy may have changed since.
+        return known if _is_fresh(at_s) else None
+
+
+def _is_fresh(at_s: float) -> bool:
+    # Not the wall clock: set back, it would keep an old verdict valid.
+    return now_s() - at_s < CACHE_AGE_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +197,7 @@ class Caller:
     ) -> turns.TurnRecord:
         """Have the gateway evaluate the calls of a message; deny all on failure.
 
-        Twokey runs a thread again when the store is back. Who runs one by other means
+        Keyturn runs a thread again when the store is back. Who runs one by other means
         is not asked to: its model is told, and can say so.
 
         Args:
@@ -112,7 +210,7 @@ class Caller:
             is_repeated: whether the gateway had this turn before.
 
         Raises:
-            StoreUnavailable: in a thread that Twokey runs; nothing ran.
+            StoreUnavailable: in a thread that Keyturn runs; nothing ran.
             LeaseLost: another process runs the thread now.
         """
         draft = turns.TurnDraft(calls, hints, ready, history)
@@ -134,7 +232,7 @@ class Caller:
             return draft.deny_all(ref.message_id, str(error))
         except LeaseLost:
             raise  # No denial: another process owns the thread, and goes on with it.
-        except TwokeyError as error:
+        except KeyturnError as error:
             # Inside a tool, the error would be that of the tool.
             is_retried = run_context.current_run() is not None and not is_nested
             if is_retried and isinstance(error, StoreUnavailable):
@@ -167,8 +265,7 @@ class Caller:
 
     def _schemas(self, calls: Sequence[ToolCall]) -> dict[str, JsonObject | None]:
         """Return each tool's schema of arguments: the one given for it, or its own."""
-        names = {call["name"] for call in calls}
-        own = {name: schema_of(self.tools.get(name)) for name in names}
+        own = {one["name"]: schema_of(self.tools.get(one["name"])) for one in calls}
         return {**own, **self.schemas}
 
     async def call(self, request: ToolCallRequest, run: Handler) -> ToolResult:
@@ -180,13 +277,13 @@ class Caller:
         message = turns.requesting_message(state, request.tool_call["id"] or "")
         # No message requests this call: a middleware or a jump made it up.
         if message is None or message.id is None:
-            return not_run.not_requested(request)
+            return not_requested(request)
         ref = turns.turn_ref(self.agent, message.id)
         if ref is None:
-            return not_run.result(request, turns.NO_THREAD)
+            return _refused_result(request, turns.NO_THREAD)
         verdict, args = turns.kept_verdict(state, message, request.tool_call)
         if verdict.kind is VerdictKind.DENY:
-            return not_run.denied(request, verdict)
+            return denied(request, verdict)
         return await self._run_or_hold(request, run, ref, verdict, args)
 
     async def _run_or_hold(
@@ -202,14 +299,14 @@ class Caller:
         runtime = cast("ToolRuntime[Any, Any]", cast("Any", request).runtime)
         self.tools.learn(runtime.tools)
         if verdict.kind is VerdictKind.RUN and verdict.item_id:
-            exact = tool_invocation.with_args(request, args)
+            exact = with_args(request, args)
             # No need to confirm the verdict: the claim asks the gateway.
             return await self._execute(exact, run, HeldCall(ref, verdict, args))
         if verdict.kind is VerdictKind.HOLD:
-            exact = tool_invocation.with_args(request, args)
-            problem = tool_invocation.late_tool_problem(state, request, args)
+            exact = with_args(request, args)
+            problem = late_tool_problem(state, request, args)
             if problem:
-                return not_run.result(
+                return _refused_result(
                     request, problem, verdict.item_id, is_counted=True
                 )
             return await self._wait_and_run(exact, run, ref, verdict)
@@ -217,7 +314,7 @@ class Caller:
         if confirmed.runs_unclaimed:
             call = HeldCall(ref, confirmed, args)
             return await self._run_auto_approved(request, run, call)
-        return not_run.denied(request, confirmed)
+        return denied(request, confirmed)
 
     async def _confirm(
         self, ref: TurnRef, state: Mapping[str, Any], verdict: Verdict
@@ -256,7 +353,7 @@ class Caller:
             grant_scope(auto_approved.grant_for(ref, call.verdict)),
         ):
             end = await auto_approved.run_auto_approved(
-                lambda: tool_invocation.invoke(request, run, call.args),
+                lambda: invoke_or_refuse(request, run, call.args),
                 lambda result: result_codec.serialize(result, inside),
                 ref=ref,
                 verdict=call.verdict,
@@ -267,20 +364,18 @@ class Caller:
         if not isinstance(end, auto_approved.RanEarlier):
             result = end
         elif end.result is None:
-            return not_run.result(request, tool_messages.CUT_OFF)
+            return _refused_result(request, tool_messages.CUT_OFF)
         else:
             history = request.state["messages"]
             result, inside = restore_result(request.tool_call, end.result, history)
-        return self._present(
-            request, result, ref.run_ref, item_id="", own=None, inside=inside
-        )
+        return _present(request, result, item_id="", own=None, inside=inside)
 
     async def _wait_and_run(
         self, request: ToolCallRequest, run: Handler, ref: TurnRef, verdict: Verdict
     ) -> ToolResult:
         item_id = verdict.item_id
         if not interrupts.is_alone(request):
-            return not_run.result(
+            return _refused_result(
                 request, tool_messages.NOT_ALONE, item_id, is_counted=True
             )
         args = strict_json.accept_object(request.tool_call["args"])
@@ -289,16 +384,17 @@ class Caller:
             message = tool_messages.decision_message(
                 request.tool_call, answer, item_id=item_id
             )
-            return not_run.to_model(request, message)
+            return to_model(request, message)
         held = HeldCall(
             ref,
             verdict,
             args,
             ask_again=lambda: interrupts.request_decision(verdict, args, is_again=True),
             recheck=recheck_of(self.tools.get(verdict.tool)),
+            reading=partial(reading, request),
         )
         ran = await self._execute(request, run, held)
-        return reviewer_notes.with_reasons(request, ran, answer)
+        return with_reasons(request, ran, answer)
 
     async def _execute(
         self, request: ToolCallRequest, run: Handler, held: HeldCall
@@ -306,9 +402,9 @@ class Caller:
         try:
             gateway = self.gateway()
         except NotAllowed as error:
-            return not_run.result(request, str(error), held.verdict.item_id)
+            return _refused_result(request, str(error), held.verdict.item_id)
         work = Work(
-            partial(tool_invocation.invoke, request, run),
+            partial(invoke, request, run),
             result_codec.serialize,
             partial(tool_messages.message_for, request.tool_call),
         )
@@ -316,15 +412,15 @@ class Caller:
         call, item_id = request.tool_call, held.verdict.item_id
         if isinstance(end, Closed):
             message = tool_messages.decision_message(call, end.answer, item_id=item_id)
-            return not_run.to_model(request, message)
+            return to_model(request, message)
         if isinstance(end, CutOff):
             message = tool_messages.message_for(
                 call, tool_messages.CUT_OFF, item_id=item_id
             )
             # Marked: people may reconcile it, and a late report may contradict them.
-            return not_run.to_model(request, messages.mark_reconciled(message))
+            return to_model(request, messages.mark_reconciled(message))
         if isinstance(end, NotRun):
-            return not_run.result(request, end.reason, item_id, is_counted=True)
+            return _refused_result(request, end.reason, item_id, is_counted=True)
         return self._final_result(request, held, end)
 
     def _final_result(
@@ -338,63 +434,278 @@ class Caller:
             call, item_id = request.tool_call, held.verdict.item_id
             message = tool_messages.finding_message(call, end.finding, item_id=item_id)
             if end.edit is None:
-                return not_run.to_model(request, message)
+                return to_model(request, message)
             # If it took effect, then with the edited arguments.
-            run_ref, own = held.ref.run_ref, end.edit
-            return self._present(
-                request, message, run_ref, item_id=item_id, own=own, inside=[]
-            )
+            return _present(request, message, item_id=item_id, own=end.edit, inside=[])
         if isinstance(end, Ran):
-            result, inside = end.result, end.inside
+            result, inside = explained(end.result, end.failure), end.inside
         else:
             history = request.state["messages"]
             result, inside = restore_result(request.tool_call, end.result, history)
-        presented = self._present(
+        presented = _present(
             request,
             result,
-            held.ref.run_ref,
             item_id=held.verdict.item_id,
             own=end.edit,
             inside=inside,
         )
-        return reviewer_notes.with_reconciliation_note(
-            request, presented, end.reconciled
+        return with_reconciliation_note(request, presented, end.reconciled)
+
+
+Handler = Callable[[ToolCallRequest], Awaitable[ToolResult]]
+
+
+def with_args(request: ToolCallRequest, args: JsonObject) -> ToolCallRequest:
+    """Return the request with these arguments."""
+    call = {**request.tool_call, "args": args}
+    return request.override(tool_call=cast("Any", call))
+
+
+async def invoke(
+    request: ToolCallRequest, run: Handler, args: JsonObject
+) -> ToolResult:
+    """Invoke the tool with exactly these arguments.
+
+    The tool is passed on guarded: when a middleware that is listed after ours changes
+    the arguments, the tool does not run.
+
+    Raises:
+        NotStarted: the tool does not take these arguments, and did not run.
+        NotAllowed: something inside the tool was refused.
+    """
+    try:
+        # Checked again right before the run: a new version of the program may parse the
+        # same arguments differently than when people decided.
+        tool = prepared_calls.runnable(request.tool_call["name"], request.tool, args)
+        call = cast("Any", {**request.tool_call, "args": args})
+        exact = request.override(tool_call=call, tool=share_guarded(tool))
+        result = await run(exact)
+        if not result_codec.went_well(result):
+            warn_about_retries(run)
+        return clean_result(result, request.state["messages"])
+    except NotAllowed:
+        warn_about_retries(run)
+        raise
+
+
+async def invoke_or_refuse(
+    request: ToolCallRequest, run: Handler, args: JsonObject
+) -> ToolResult:
+    """Invoke an auto-approved tool; return a refusal as its message.
+
+    Not raised: the tool node would end the run, and the model could not correct its
+    call.
+    """
+    try:
+        return await invoke(request, run, args)
+    except NotAllowed as error:
+        failed = tool_messages.failed_result(error)
+        message = tool_messages.message_for(request.tool_call, failed.summary)
+        return explained(message, failed.failure)
+
+
+def reading(request: ToolCallRequest, args: JsonObject) -> Reading | None:
+    """Return how the tool reads arguments that it would not get exactly; else None."""
+    return prepared_calls.reading(request.tool, args) if request.tool else None
+
+
+def late_tool_problem(
+    state: Mapping[str, Any], request: ToolCallRequest, args: JsonObject
+) -> str:
+    """Return why a call whose tool was unknown at submission must not be asked about.
+
+    Its arguments were submitted uncanonicalized; "" when they are canonical anyway.
+    """
+    if not turns.is_unchecked(state, request.tool_call):
+        return ""
+    try:
+        prepared_calls.runnable(request.tool_call["name"], request.tool, args)
+    except NotStarted as error:
+        return tool_messages.failure_text(FailureKind.NOT_STARTED, str(error))
+    return ""
+
+
+def _present(
+    request: ToolCallRequest,
+    result: ToolResult,
+    *,
+    item_id: str,
+    own: EditRecord | None,
+    inside: list[EditRecord],
+) -> ToolResult:
+    """Return a result with its item id, edit messages and edit records."""
+    if not (item_id or own or inside):
+        return result
+    own = own and canonical.edit_as_spelled(own, request.tool_call["args"])
+    known = messages.known_edits(request.state)
+    fresh = [record for record in inside if record not in known]
+    # Such a result ends the run, so no model reads it; a user does, as it is.
+    is_silent = request.tool is not None and request.tool.return_direct
+
+    def annotate(message: ToolMessage) -> ToolMessage:
+        # A handoff tool also returns the messages of other calls.
+        if message.tool_call_id != request.tool_call["id"]:
+            return message
+        marked = message
+        if item_id:
+            kwargs = {**message.additional_kwargs, ITEM_KEY: item_id}
+            marked = message.model_copy(update={"additional_kwargs": kwargs})
+        return messages.with_records(marked, own, fresh, is_silent=is_silent)
+
+    presented = result_codec.each_message(result, annotate)
+    records = [*([own] if own is not None else []), *fresh]
+    if not records:
+        return presented
+    report_edits(records)
+    return result_codec.with_state(
+        presented, {"keyturn_edits": messages.dump_records(records)}
+    )
+
+
+# Describe a tool's canonical arguments as JSON Schema, for edit forms and checks.
+#
+# A reviewer's edit is checked against this by a gateway that has no pydantic, so it
+# describes what the canonical document looks like: the names that the tool reads, every
+# default filled in. What it cannot say is checked again before the tool runs.
+
+
+def schema_of(tool: BaseTool | None) -> JsonObject | None:
+    """Return the JSON Schema of a tool's canonical arguments; None: it has none."""
+    if tool is None or tool.args_schema is None:
+        return None
+    given = tool.args_schema
+    try:
+        if isinstance(given, dict):
+            return checkable(strict_json.accept_object(given))
+        described = strict_json.accept(tool.description)
+        return {**_schema(argument_model(tool)), "description": described}
+    except (BadJson, PydanticInvalidForJsonSchema):
+        return None
+
+
+# It is declared with every turn, and making it takes longer than submitting the turn.
+@lru_cache(maxsize=512)
+def _schema(model: ArgumentModel) -> JsonObject:
+    return checkable(strict_json.accept_object(model.json_schema()))
+
+
+def with_reasons(
+    request: ToolCallRequest, result: ToolResult, answer: Answer
+) -> ToolResult:
+    """Return the result with the reviewers' reasons for approving its call, if any.
+
+    The result of a ``return_direct`` tool is shown to the user and stays as it is.
+    """
+    return _with_note(request, result, answer.why_approved)
+
+
+def with_reconciliation_note(
+    request: ToolCallRequest, result: ToolResult, reconciled: ReconcileAnswer | None
+) -> ToolResult:
+    """Return the result with the note of the people who reconciled its call.
+
+    It is also marked, because the attempt that was in doubt may still report an end.
+    """
+    if reconciled is None:
+        return result
+    note = tool_messages.reconciliation_note(reconciled)
+    return _with_note(request, result, note, messages.mark_reconciled)
+
+
+def _with_note(
+    request: ToolCallRequest,
+    result: ToolResult,
+    note: str,
+    mark: Callable[[ToolMessage], ToolMessage] = lambda message: message,
+) -> ToolResult:
+    is_silent = request.tool is not None and request.tool.return_direct
+
+    def change(message: ToolMessage) -> ToolMessage:
+        # A handoff tool also returns the messages of other calls.
+        if message.tool_call_id != request.tool_call["id"]:
+            return message
+        marked = mark(message)
+        return messages.with_note(marked, note) if note and not is_silent else marked
+
+    return result_codec.each_message(result, change)
+
+
+def denied(request: ToolCallRequest, verdict: Verdict) -> ToolResult:
+    """Return the tool message of a call that its verdict denies."""
+    reason = verdict.reason if verdict.kind is VerdictKind.DENY else ""
+    text = tool_messages.denial_text(reason or turns.NO_VERDICT)
+    return _refused_result(request, text, is_counted=text in turns.UNCLEARED)
+
+
+def not_requested(request: ToolCallRequest) -> ToolResult:
+    """Return the tool message of a call that no message requests by its id."""
+    text = turns.NO_VERDICT if request.tool_call["id"] else turns.NO_ID
+    return _refused_result(request, text, is_counted=True)
+
+
+def _refused_result(
+    request: ToolCallRequest, text: str, item_id: str = "", *, is_counted: bool = False
+) -> ToolResult:
+    """Return the message of a call that did not run; the breaker may count it."""
+    message = tool_messages.message_for(request.tool_call, text, item_id=item_id)
+    if is_counted:
+        message = turns.mark_uncleared(message)
+    return to_model(request, message)
+
+
+def to_model(request: ToolCallRequest, message: ToolMessage) -> ToolResult:
+    """Return the message of a call that did not run, so that the model reads it."""
+    if _ends_unread(request):
+        return Command(goto="model", update={"messages": [message]})
+    return message
+
+
+def _ends_unread(request: ToolCallRequest) -> bool:
+    """Return whether the agent would end before its model reads this call's message.
+
+    It ends after a turn of only ``return_direct`` tools, and after one that also holds
+    a structured answer: LangChain answers that call, of no tool, by itself.
+    """
+    runtime = cast("ToolRuntime[Any, Any]", cast("Any", request).runtime)
+    by_name = {tool.name: tool for tool in runtime.tools}
+    asking = turns.requesting_message(request.state, request.tool_call["id"] or "")
+    siblings = [] if asking is None else asking.tool_calls
+    others = {call["id"] for call in siblings if call["name"] not in by_name}
+    if others:
+        return any(
+            isinstance(one, ToolMessage) and one.tool_call_id in others
+            for one in request.state["messages"]
+        )
+    is_direct = request.tool is not None and request.tool.return_direct
+    return is_direct and all(by_name[call["name"]].return_direct for call in siblings)
+
+
+def warn_about_later(handler: Callable[..., Any]) -> None:
+    """Warn when clearing of old results is listed after the approval middleware.
+
+    It would clear the notice of an edit after it was put in front of the model.
+    """
+    if middleware_behind([handler], ContextEditingMiddleware) is not None:
+        warnings.warn(
+            "ContextEditingMiddleware is listed after ApprovalMiddleware and can "
+            "clear what the model has to know about edits. List ApprovalMiddleware "
+            "last.",
+            UserWarning,
+            stacklevel=2,
         )
 
-    def _present(
-        self,
-        request: ToolCallRequest,
-        result: ToolResult,
-        run_ref: RunRef,
-        *,
-        item_id: str,
-        own: EditRecord | None,
-        inside: list[EditRecord],
-    ) -> ToolResult:
-        """Return a result with its item id, edit messages and edit records."""
-        if not (item_id or own or inside):
-            return result
-        known = messages.known_edits(request.state)
-        fresh = [record for record in inside if record not in known]
-        # Such a result ends the run, so no model reads it; a user does, as it is.
-        is_silent = request.tool is not None and request.tool.return_direct
 
-        def annotate(message: ToolMessage) -> ToolMessage:
-            # A handoff tool also returns the messages of other calls.
-            if message.tool_call_id != request.tool_call["id"]:
-                return message
-            marked = message
-            if item_id:
-                kwargs = {**message.additional_kwargs, ITEM_KEY: item_id}
-                marked = message.model_copy(update={"additional_kwargs": kwargs})
-            return messages.with_records(marked, own, fresh, is_silent=is_silent)
+def warn_about_retries(handler: Callable[..., Any]) -> None:
+    """Warn of `ToolRetryMiddleware` that is listed after the approval middleware.
 
-        presented = result_codec.each_message(result, annotate)
-        records = [*([own] if own is not None else []), *fresh]
-        if not records:
-            return presented
-        self.cache.put_edits(run_ref, records)
-        report_edits(records)
-        return result_codec.with_state(
-            presented, {"twokey_edits": messages.dump_records(records)}
+    A grant is for one run: a further try is refused, and the model reads that in place
+    of the tool's own error.
+    """
+    if middleware_behind([handler], ToolRetryMiddleware) is not None:
+        warnings.warn(
+            "ToolRetryMiddleware is listed after ApprovalMiddleware, where it tries "
+            "nothing again and hides a tool's own error: each call was cleared for "
+            "one run. List ApprovalMiddleware last.",
+            UserWarning,
+            stacklevel=2,
         )

@@ -14,18 +14,111 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from inspect import Signature
 from typing import Any, cast
 
-from langchain_core.tools import BaseTool
+from langchain_core.tools import BaseTool, StructuredTool
+from langchain_core.tools.base import (
+    _get_runnable_config_param,  # pyright: ignore[reportPrivateUsage] - LangChain's own notion of it
+)
 from pydantic import JsonValue, ValidationError
 from pydantic import v1 as pydantic_v1
 
-from twokey.agent.argument_models import ArgumentModel, read_by
-from twokey.agent.injected_arguments import overwritten, without_injected
-from twokey.gateway.errors import BadJson, InexactNumber
-from twokey.gateway.protocol import digest, strict_json
-from twokey.gateway.protocol.schema_validation import checkable, problems
-from twokey.gateway.protocol.strict_json import JsonObject
+from keyturn.agent.argument_models import (
+    ArgumentModel,
+    argument_model,
+    passed_names,
+    without_injected,
+)
+from keyturn.gateway.errors import BadJson, InexactNumber
+from keyturn.gateway.failures import any_failure
+from keyturn.gateway.protocol import digest, strict_json
+from keyturn.gateway.protocol.parameters import signature_of
+from keyturn.gateway.protocol.records import EditRecord
+from keyturn.gateway.protocol.schema_validation import checkable, problems
+from keyturn.gateway.protocol.strict_json import JsonObject
+
+# Bind the arguments of a call to the functions of its tool, before people are asked.
+#
+# A schema and a function can disagree: the function lacks an argument, takes it by
+# position alone, or needs one that the schema does not declare. Python notices when the
+# approved call is made. LangChain also passes values of its own, under names that an
+# MCP server may declare as arguments, and drops the caller's value without a word.
+
+
+@dataclass(frozen=True, slots=True)
+class _Takes:
+    """How a function is called.
+
+    Attributes:
+        signature: what Python binds the arguments to.
+        parameters: the names that LangChain sees, also behind a decorator.
+        set_by_langchain: those of them that LangChain sets itself.
+        first: what is passed by position: a method gets its tool.
+    """
+
+    signature: Signature
+    parameters: frozenset[str]
+    set_by_langchain: frozenset[str]
+    first: tuple[None, ...]
+
+    def problem(self, names: AbstractSet[str], injected: AbstractSet[str]) -> str:
+        """Return why the function cannot be called with these names, or ""."""
+        taken = names & (self.set_by_langchain | injected)
+        if taken:
+            return (
+                f"LangChain passes a value of its own as {min(taken)!r}, so the tool "
+                "would not get this argument; it needs another name"
+            )
+        given = names | self.set_by_langchain | (injected & self.parameters)
+        try:
+            self.signature.bind(*self.first, **dict.fromkeys(given))
+        except TypeError as error:
+            return f"the function of the tool cannot be called with them ({error})"
+        return ""
+
+
+def binding_problem(
+    tool: BaseTool, names: AbstractSet[str], injected: AbstractSet[str]
+) -> str:
+    """Return why a tool cannot be called with arguments of these names, or "".
+
+    Args:
+        tool: the tool.
+        names: of the arguments, as its function gets them.
+        injected: the names in its schema that the runtime gives.
+    """
+    kind: Any = type(tool)
+    if kind._to_args_and_kwargs is not _PASSED_BY_NAME:  # noqa: SLF001 - LangChain's own
+        return ""  # such a class passes its arguments in another way, as `Tool` does
+    injected |= cast("frozenset[str]", cast("Any", tool)._injected_args_keys)  # noqa: SLF001 - LangChain's own notion of injected
+    functions: list[Any] = []
+    if isinstance(tool, StructuredTool):
+        functions = [one for one in (tool.func, tool.coroutine) if one]
+    calls = [_takes(kind._run, (None,)), _takes(kind._arun, (None,))]  # noqa: SLF001 - as LangChain runs it
+    calls += [_takes(function, ()) for function in functions]
+    found = (one.problem(names, injected) for one in calls if one)
+    return next(filter(None, found), "")
+
+
+_PASSED_BY_NAME = cast("Any", BaseTool)._to_args_and_kwargs  # noqa: SLF001 - LangChain's own
+
+
+def _takes(function: Callable[..., Any], first: tuple[None, ...]) -> _Takes | None:
+    try:
+        seen = signature_of(function).parameters
+        # Python binds to the outermost function, whatever a decorator shows.
+        outer = signature_of(function, is_outermost=not first)
+    except (TypeError, ValueError):
+        return None  # some built-in functions do not tell; the call itself will
+    config = _get_runnable_config_param(function)
+    names = {"run_manager" if first else "callbacks"} & seen.keys()
+    if config is not None:
+        names |= {config}
+    return _Takes(outer, frozenset(seen), frozenset(names), first)
+
 
 _MAX_ERRORS = 3
 _MAX_VALUE_CHARS = 80
@@ -64,32 +157,11 @@ def canonical_args(tool: BaseTool, args: JsonObject) -> JsonObject:
     Raises:
         ArgumentMismatch: when they do not fit the tool, or have no canonical document.
     """
-    return read_plain(tool, args, copied=_plain)
-
-
-def read_plain(
-    tool: BaseTool,
-    args: JsonObject,
-    *,
-    copied: Callable[[object], JsonObject] | None = None,
-) -> JsonObject:
-    """Return the same of arguments that `plain` returned; it may be these themselves.
-
-    Args:
-        tool: the tool that is called.
-        args: its arguments.
-        copied: returns them as `plain` does, where they are any strict JSON.
-
-    Raises:
-        ArgumentMismatch: as `canonical_args` does.
-    """
-    document = _document(tool, args, copied)
-    taken = overwritten(tool) & document.keys()
-    if taken:
-        raise SchemaFault(
-            f"LangChain passes a value of its own as {min(taken)!r}, so the tool would "
-            "not get this argument; it needs another name"
-        )
+    document = function_args(tool, args)
+    problem = binding_problem(tool, *passed_names(tool, document))
+    if problem:
+        # Without a schema the model knows the arguments from the function alone.
+        raise (ArgumentMismatch if tool.args_schema is None else SchemaFault)(problem)
     return document
 
 
@@ -99,18 +171,10 @@ def function_args(tool: BaseTool, args: JsonObject) -> JsonObject:
     Raises:
         ArgumentMismatch: as `canonical_args` does.
     """
-    return _document(tool, args, _plain)
-
-
-def _document(
-    tool: BaseTool, args: JsonObject, copied: Callable[[object], JsonObject] | None
-) -> JsonObject:
     schema = tool.args_schema
     if isinstance(schema, type):
-        model, shown = read_by(tool, args)
-        return _canonical(model, copied(shown) if copied else shown)
-    shown = caller_args(tool, args)
-    given = copied(shown) if copied else shown
+        return _canonical(argument_model(tool), _plain(without_injected(tool, args)))
+    given = _plain(caller_args(tool, args))
     if isinstance(schema, dict):
         _check_json_schema(cast("JsonObject", schema), given)
     return given
@@ -127,52 +191,16 @@ def plain(args: object) -> JsonObject:
     return cast("JsonObject", digest.parsed(cast("JsonObject", args)))
 
 
-def same(one: JsonValue, other: JsonValue) -> bool:
-    """Return whether two values have the same canonical bytes."""
-    if _is_alike(one, other, 0):
-        return True
-    try:
-        return digest.canonical(one) == digest.canonical(other)
-    except BadJson:
-        return False
-
-
-def _is_alike(one: object, other: object, depth: int) -> bool:
-    """Return whether two values are plain, and alike member by member.
-
-    False says nothing: 1.0 and 1 have the same canonical bytes.
-    """
-    kind = type(one)
-    if kind is not type(other) or depth > strict_json.MAX_DEPTH:
-        return False
-    if kind is str:
-        # What is not ASCII may hold half of a surrogate pair, which has no bytes.
-        return one == other and cast("str", one).isascii()
-    if kind is dict:
-        left, right = (
-            cast("dict[object, object]", one),
-            cast("dict[object, object]", other),
-        )
-        return len(left) == len(right) and all(
-            type(key) is str
-            and key.isascii()
-            and key in right
-            and _is_alike(value, right[key], depth + 1)
-            for key, value in left.items()
-        )
-    if kind is list:
-        ours, theirs = cast("list[object]", one), cast("list[object]", other)
-        return len(ours) == len(theirs) and all(
-            _is_alike(each, theirs[place], depth + 1) for place, each in enumerate(ours)
-        )
-    if one is None or kind is bool:
-        return one is other
-    return strict_json.is_exact(one) and one == other
+def edit_as_spelled(record: EditRecord, args: JsonObject) -> EditRecord:
+    """Return a record with the order and number types of the call's own arguments."""
+    edited = digest.in_spelling_of(args, record.edited_args)
+    original = digest.in_spelling_of(args, record.original_args)
+    return record.with_(original_args=original, edited_args=edited)
 
 
 def _canonical(model: ArgumentModel, given: JsonObject) -> JsonObject:
     first, written = _read(model, given)
-    if written is given or same(written, given):
+    if digest.same(written, given):
         return written  # the document itself was given, and is read as itself
     second, again = _read_again(model, written)
     # Pydantic does not validate defaults: ``amount: Decimal = 0`` is an int here. The
@@ -181,10 +209,10 @@ def _canonical(model: ArgumentModel, given: JsonObject) -> JsonObject:
     defaults = {name: value for name, value in again.items() if name in filled}
     document = {**written, **defaults}
     # With parsed defaults it is another document, and must be stable too.
-    if not same(document, written):
+    if not digest.same(document, written):
         second, again = _read_again(model, document)
     # Compared with a second reading, not with what was given: a model may write "07".
-    if not same(document, again):
+    if not digest.same(document, again):
         place = _first_difference(document, again)
         raise SchemaFault(
             f"the tool's schema reads its own output differently at {place}, so nobody "
@@ -219,18 +247,15 @@ def _read(model: ArgumentModel, given: JsonObject) -> tuple[object, JsonObject]:
         raise ArgumentMismatch(
             _error_text(cast("list[Any]", error.errors()))
         ) from error
-    except Exception as error:
+    except any_failure() as error:
         # A validator may be any code; arguments that it fails on do not run.
         raise ArgumentMismatch(
             f"the tool's schema could not read them ({type(error).__name__})"
         ) from error
     defaulted = model.defaulted(instance)
     try:
-        shown = model.write(instance)
-        if not defaulted and _is_alike(shown, given, 0):
-            return instance, given  # which is plain: nothing is left to be done
-        written = _plain(shown)
-    except Exception:  # noqa: BLE001 - of a serializer, which may be any code
+        written = _plain(model.write(instance))
+    except any_failure():  # of a serializer, which may be any code
         written = _without_unwritable(model, instance, defaulted)
     if defaulted:
         # A default such as ``limit: int = None`` does not fit its own type. Parsing
@@ -250,7 +275,7 @@ def _without_unwritable(
     for name in sorted(model.names, key=lambda one: one in defaulted):
         try:
             _plain(model.write_one(instance, name))
-        except Exception as error:
+        except any_failure() as error:
             if name in defaulted:
                 bad.add(name)
             elif isinstance(error, ArgumentMismatch):
@@ -272,7 +297,7 @@ def _without_bad_defaults(
         # Only defaults: a value that the model (LLM) wrote is never dropped.
         bad = {str(row["loc"][0]) for row in error.errors() if row["loc"]} & defaulted
         return {key: value for key, value in written.items() if key not in bad}
-    except Exception:  # noqa: BLE001 - foreign validators; the next reading says it
+    except any_failure():  # foreign validators; the next reading says it
         return written
     return written
 
@@ -302,7 +327,9 @@ def _value_text(value: object) -> str:
 def _check_json_schema(schema: JsonObject, given: JsonObject) -> None:
     try:
         found = problems(checkable(schema), given)
-    except Exception:  # noqa: BLE001 - a schema may be any JSON, on which the library fails as it may
+    except (
+        any_failure()
+    ):  # a schema may be any JSON, on which the library fails as it may
         # The schema is unusable, so the arguments stay unchecked. The gateway does not
         # allow edits of calls of such a tool.
         return
@@ -320,8 +347,8 @@ def _plain(args: object) -> JsonObject:
     except InexactNumber as error:
         # Made of a text, as there is none in what was given: no spelling of it helps.
         raise SchemaFault(
-            f"the tool makes of {error.pointer!r} a number beyond 2^53-1, which JSON "
-            "does not keep exact; declared as `Decimal` or `str` it can be any number"
+            f"in what the tool makes of {error.pointer!r}, {error.problem}; declared "
+            "as `Decimal` or `str` it can be any number"
         ) from error
     except BadJson as error:
         raise ArgumentMismatch(

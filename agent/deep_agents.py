@@ -16,12 +16,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from typing import Any, cast
 
-from twokey.agent.middleware import ApprovalMiddleware
-from twokey.gateway.arguments import is_a, require
-from twokey.gateway.client.choice import given_gateway
-from twokey.gateway.errors import GraphError
-from twokey.gateway.gates.reachable import reachable
-from twokey.gateway.protocol.port import Gateway
+from keyturn.agent.middleware import ApprovalMiddleware
+from keyturn.gateway.arguments import is_a, require
+from keyturn.gateway.client.http_gateway import given_gateway
+from keyturn.gateway.errors import GraphError
+from keyturn.gateway.gates.reachable import reachable
+from keyturn.gateway.protocol.port import Gateway
 
 _GENERAL_PURPOSE = "general-purpose"
 

@@ -2,7 +2,7 @@
 
 People's edits are known from three places: this agent's own state, the results in its
 messages, and one bounded look back over the run when an agent begins. Only the
-gateway's record decides; what this process heard from it is remembered.
+gateway's record decides.
 """
 
 from __future__ import annotations
@@ -14,20 +14,19 @@ from typing import Any, TypeVar, cast
 
 from langchain.agents.middleware.types import ToolCallRequest
 
-from twokey.agent import messages, nested_edits, nesting, turns
-from twokey.agent.bridge import ask_with_retries
-from twokey.agent.calls import Caller
-from twokey.gateway.errors import (
+from keyturn.agent import messages, nesting, turns
+from keyturn.agent.bridge import ask_with_retries
+from keyturn.agent.calls import Caller
+from keyturn.gateway.errors import (
     BadJson,
     KeyRefused,
+    KeyturnError,
     NotAllowed,
     ThreadUnavailable,
-    TwokeyError,
 )
-from twokey.gateway.protocol import edits
-from twokey.gateway.protocol.port import Gateway
-from twokey.gateway.protocol.records import EditRecord
-from twokey.gateway.protocol.wire import EditsKnown
+from keyturn.gateway.protocol import edits
+from keyturn.gateway.protocol.port import Gateway
+from keyturn.gateway.protocol.records import EditRecord
 
 T = TypeVar("T")
 
@@ -43,13 +42,12 @@ class ThreadEdits:
 async def confirm_edits(caller: Caller, state: Mapping[str, Any]) -> ThreadEdits:
     """Return the edits in an agent's state that the gateway confirms or cannot deny.
 
-    State knows them from this agent's own record and from the results in its
-    messages, which may be of other agents of the run. It is not believed: what
-    this process did not hear from the gateway itself is asked about, once. An edit
-    counts in the run it was made in: a copy of it in the state of another thread,
-    or of another agent whose thread has the same name, is left out, and so is one
-    that nobody made. One of which the gateway has no record is kept apart: records
-    end, and a store may lose them.
+    State knows them from this agent's own record and from the results in its messages,
+    which may be of other agents of the run. It is not believed: the gateway is asked
+    about each of them. An edit counts in the run it was made in: a copy of it in the
+    state of another thread, or of another agent whose thread has the same name, is left
+    out, and so is one that nobody made. One of which the gateway has no record is kept
+    apart: records end, and a store may lose them.
 
     Raises:
         ThreadUnavailable: when the gateway cannot say. The model must neither miss
@@ -63,21 +61,15 @@ async def confirm_edits(caller: Caller, state: Mapping[str, Any]) -> ThreadEdits
     ref = turns.turn_ref(caller.agent, "") if named else None
     if ref is None:
         return ThreadEdits()
-    asked = {
-        each: record.item_id
+    asked = {each: f"{one.item_id} {one.seal}" for each, one in named.items()}
+    known = await ask_gateway(caller, lambda gateway: gateway.edits_known(ref, asked))
+    made = [
+        record.with_(outcome=known.made[each])
         for each, record in named.items()
-        if not caller.cache.has_edit(ref.run_ref, each)
-    }
-    known = EditsKnown()
-    if asked:
-        known = await ask_gateway(
-            caller, lambda gateway: gateway.edits_known(ref, asked)
-        )
-    caller.cache.put_edits(ref.run_ref, (named[each] for each in known.made))
-    # Only edits that were asked about can be refuted; cached ones were confirmed.
-    refuted = asked.keys() - known.made
+        if each in known.made
+    ]
     return ThreadEdits(
-        made=tuple(one for each, one in named.items() if each not in refuted),
+        made=tuple(made),
         unknown=tuple(one for each, one in named.items() if each in known.unknown),
     )
 
@@ -102,7 +94,6 @@ async def missed_edits(caller: Caller, state: Mapping[str, Any]) -> list[EditRec
     # those of the whole run.
     run_ref, within = ref.run_ref, nesting.conversation_of(ref.ns)
     found = await ask_gateway(caller, lambda gateway: gateway.history(run_ref, within))
-    caller.cache.put_edits(run_ref, found)
     known = _named_edits(state)
     return [record for record in found if record not in known]
 
@@ -114,13 +105,13 @@ async def report_edits(caller: Caller, request: ToolCallRequest) -> None:
         ThreadUnavailable: when the gateway cannot say; see `confirm_edits`.
     """
     state = cast("Mapping[str, Any]", request.state)
-    nested_edits.report_edits((await confirm_edits(caller, state)).made)
+    nesting.report_edits((await confirm_edits(caller, state)).made)
     message = turns.requesting_message(state, request.tool_call["id"] or "")
     has_siblings = message is not None and len(message.tool_calls) > 1
     if has_siblings and request.tool is not None and request.tool.return_direct:
         # Siblings that ran before a pause stand in no state yet, and where all calls
         # return directly, no model call follows that would see them there.
-        nested_edits.report_edits(await missed_edits(caller, state))
+        nesting.report_edits(await missed_edits(caller, state))
 
 
 async def ask_gateway(
@@ -137,7 +128,7 @@ async def ask_gateway(
         return await ask_with_retries(caller.shell, lambda: question(gateway))
     except KeyRefused:
         raise
-    except TwokeyError as error:
+    except KeyturnError as error:
         raise ThreadUnavailable(
             f"{error} The model was not asked, as the gateway did not confirm what "
             "happened in this thread; resume the thread once it does."

@@ -1,32 +1,39 @@
-"""Copy a conversation for display, with edited calls as they were executed.
+"""Copy a conversation for display, with edited calls as they were changed.
 
 The model's own message is never rewritten, so a page that renders it would show the
-requested arguments beside the result of the edited ones. This copy shows the latter.
+original arguments beside the result of the edited ones. This copy shows the latter.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
 
-from twokey.agent.messages import records_on, without_edit_texts
-from twokey.gateway.protocol.records import EditRecord
-from twokey.gateway.protocol.strict_json import JsonObject
+from keyturn.agent.messages import records_on, without_edit_texts
+from keyturn.gateway.protocol import digest
+from keyturn.gateway.protocol.records import EditOutcome, EditRecord
+from keyturn.gateway.protocol.strict_json import JsonObject
 
-EDITS_KEY = "twokey_edits"
+EDITS_KEY = "keyturn_edits"
 """Where a shown model message carries the records of its edited calls, by call id."""
+
+_IDS = ("id", "call_id", "tool_call_id", "toolUseId")
+_ARGS = ("args", "arguments", "input", "partial_json")
+_UNNAMED = ("function_call", "functionCall", "partial_json")
+"""What streams and Gemini also write of a call, without its id."""
 
 
 def edited_view(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
-    """Return messages for people: edited calls with their executed arguments.
+    """Return messages for people: edited calls with their edited arguments.
 
-    Each changed model message carries the records under
-    ``additional_kwargs["twokey_edits"]``, by call id, so that a page can say who
-    changed what. Edit texts for the model are left out of the results. Do not give
-    these messages back to an agent.
+    An edited call that did not run keeps its original arguments. Each changed model
+    message carries the records under ``additional_kwargs["keyturn_edits"]``, by call
+    id, so that a page can say who changed what. Edit texts for the model are left out
+    of the results. Do not give these messages back to an agent.
 
     Args:
         messages: of a thread, oldest first; they are not changed.
@@ -57,52 +64,62 @@ def _asking(view: Sequence[AnyMessage], before: int, call_id: str) -> int | None
 
 
 def _edited(message: AIMessage, call_id: str, record: EditRecord) -> AIMessage:
-    args = record.executed
-    calls = [
-        {**call, "args": args} if call["id"] == call_id else call
-        for call in message.tool_calls
-    ]
     kwargs = dict(message.additional_kwargs)
-    known = cast("Mapping[str, object]", kwargs.get(EDITS_KEY) or {})
-    kwargs[EDITS_KEY] = {**known, call_id: record.model_dump(mode="json")}
-    if isinstance(kwargs.get("tool_calls"), list):
-        raw = cast("list[dict[str, Any]]", kwargs["tool_calls"])
-        kwargs["tool_calls"] = [_edited_raw(one, call_id, args) for one in raw]
-    update: dict[str, object] = {"tool_calls": calls, "additional_kwargs": kwargs}
-    if isinstance(message.content, list):
-        update["content"] = [
-            _edited_block(block, call_id, args)
-            for block in cast("list[object]", message.content)
-        ]
+    known = cast("Mapping[str, object]", kwargs.pop(EDITS_KEY, None) or {})
+    update: dict[str, Any] = {}
+    if record.outcome is not EditOutcome.NOT_RUN:
+        original = next(c["args"] for c in message.tool_calls if c["id"] == call_id)
+        edited = _EditedCall(
+            call_id, digest.in_spelling_of(original, record.edited_args)
+        )
+        fields = ("content", "tool_calls", "tool_call_chunks", "response_metadata")
+        found = {
+            name: getattr(message, name) for name in fields if hasattr(message, name)
+        }
+        update = edited.shown({**found, "additional_kwargs": kwargs})
+        kwargs = update["additional_kwargs"]
+    dumped = record.model_dump(mode="json")
+    update["additional_kwargs"] = kwargs | {EDITS_KEY: {**known, call_id: dumped}}
     return message.model_copy(update=update)
 
 
-def _edited_raw(call: dict[str, Any], call_id: str, args: JsonObject) -> dict[str, Any]:
-    """Return a call as OpenAI's chat API has it, with other arguments."""
-    if call.get("id") != call_id:
-        return call
-    return {**call, "function": {**call["function"], "arguments": _text(args)}}
+@dataclass(frozen=True, slots=True)
+class _EditedCall:
+    """Replaces the arguments of one call, however a provider spells it.
 
-
-def _edited_block(block: object, call_id: str, args: JsonObject) -> object:
-    """Return a content block, with other arguments when it is this call.
-
-    Anthropic and Bedrock say ``tool_use`` and ``input``, LangChain ``tool_call`` and
-    ``args``, OpenAI's responses ``function_call`` with JSON text in ``arguments``.
+    Anthropic and Bedrock write ``input`` and, from a stream, ``partial_json``,
+    LangChain ``args``, OpenAI JSON text in ``arguments``, inside ``function`` or next
+    to ``call_id``. A spelling without an id may be of any call, so it is dropped.
     """
-    if not isinstance(block, dict):
-        return block
-    members = cast("dict[str, Any]", block)
-    match members.get("type"):
-        case "tool_use" if members.get("id") == call_id:
-            return {**members, "input": args}
-        case "tool_call" if members.get("id") == call_id:
-            return {**members, "args": args}
-        case "function_call" if members.get("call_id") == call_id:
-            return {**members, "arguments": _text(args)}
-        case _:
-            return members
+
+    call_id: str
+    args: JsonObject
+
+    def shown(self, value: Any, *, is_own: bool = False) -> Any:  # noqa: ANN401 - a message holds any data
+        """Return data of a message with the edited arguments."""
+        if isinstance(value, list):
+            return [self.shown(one) for one in cast("list[object]", value)]
+        if not isinstance(value, dict):
+            return value
+        members = cast("dict[str, Any]", value)
+        ids = [members[name] for name in _IDS if members.get(name)]
+        is_own = self.call_id in ids or (is_own and not ids)
+        return {
+            name: self._member(name, each, is_own=is_own)
+            for name, each in members.items()
+            if is_own or ids or name not in _UNNAMED or _has_id(each)
+        }
+
+    def _member(self, name: str, value: Any, *, is_own: bool) -> Any:  # noqa: ANN401 - likewise
+        if name not in _ARGS:
+            return self.shown(value, is_own=is_own)
+        if not is_own:
+            return value  # the arguments of another call
+        is_text = isinstance(value, str)
+        return json.dumps(self.args, ensure_ascii=False) if is_text else self.args
 
 
-def _text(args: JsonObject) -> str:
-    return json.dumps(args, ensure_ascii=False)
+def _has_id(value: object) -> bool:
+    if not isinstance(value, dict):
+        return False
+    return any(cast("dict[str, Any]", value).get(name) for name in _IDS)

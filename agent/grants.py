@@ -18,15 +18,14 @@ from uuid import UUID
 from langchain_core.tools import BaseTool
 from langchain_core.tools import tool as make_tool
 
-from twokey.agent.canonical import caller_args
-from twokey.agent.rechecks import Recheck
-from twokey.agent.tool_escapes import contained_method
-from twokey.agent.tool_signatures import known_methods
-from twokey.gateway.arguments import require
-from twokey.gateway.errors import BadJson, NotAllowed, NotStarted
-from twokey.gateway.gates.gate import GuardedTool
-from twokey.gateway.protocol import strict_json, wire
-from twokey.gateway.protocol.receipts import META_KEY
+from keyturn.agent.canonical import caller_args
+from keyturn.agent.rechecks import Recheck
+from keyturn.agent.tool_escapes import contained_method
+from keyturn.gateway.arguments import require
+from keyturn.gateway.errors import BadJson, NotAllowed, NotStarted
+from keyturn.gateway.gates.gate import GuardedTool
+from keyturn.gateway.protocol import strict_json, wire
+from keyturn.gateway.protocol.receipts import META_KEY
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +68,9 @@ _INSTANCE_STATE = (
 )
 """Where an instance of a pydantic model keeps what it holds."""
 
-_RECHECK = "_twokey_recheck"
+_RECHECK = "_keyturn_recheck"
 
-_current: ContextVar[_GrantUse | None] = ContextVar("twokey_grant", default=None)
+_current: ContextVar[_GrantUse | None] = ContextVar("keyturn_grant", default=None)
 
 
 class grant_scope:  # noqa: N801 - used as a function, in `with`
@@ -114,7 +113,7 @@ def current_receipt() -> str:
     """Return the receipt of the call that runs now, to pass on with it.
 
     A tool that has its effect in another process hands it to that process, which
-    verifies it with `twokey.receipts` and refuses the call without one. It is "" where
+    verifies it with `keyturn.receipts` and refuses the call without one. It is "" where
     no gate let this call run, where the policy let it run without a record (tier
     ``auto``), and where the gateway has no keys.
     """
@@ -169,8 +168,8 @@ def guarded(
             back to them when it is another right before the run. It has ten seconds;
             where it fails, the call does not run.
 
-    The returned tool raises `twokey.gateway.errors.NotAllowed` when it is run without a
-    grant, with a grant for another tool or other arguments, or twice under one.
+    The returned tool raises `keyturn.gateway.errors.NotAllowed` when it is run without
+    a grant, with a grant for another tool or other arguments, or twice under one.
     """
     needed = "give a tool, or a function to make one of"
     require(isinstance(tool, BaseTool) or callable(tool), "tool", tool, needed)
@@ -267,8 +266,8 @@ def _has_args(given: Grant, args: object) -> bool:
 
 @lru_cache(maxsize=256)
 def _guarded_class(plain: type[BaseTool]) -> type[BaseTool]:
-    methods: dict[str, Any] = {name: getattr(plain, name) for name in ("_run", "_arun")}
-    methods |= known_methods(plain)
-    contained = {name: contained_method(one) for name, one in methods.items()}
+    contained = {
+        name: contained_method(getattr(plain, name)) for name in ("_run", "_arun")
+    }
     made = type(f"Guarded{plain.__name__}", (_Guarded, plain), contained)
     return cast("type[BaseTool]", made)

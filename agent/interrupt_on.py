@@ -25,14 +25,14 @@ from langgraph.config import get_config
 from langgraph.prebuilt import ToolRuntime
 from langgraph.runtime import Runtime
 
-from twokey.agent.turns import printable
-from twokey.gateway.arguments import is_a
-from twokey.gateway.errors import BadJson
-from twokey.gateway.failures import log_failure
-from twokey.gateway.protocol import strict_json
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.verbs import Verb
-from twokey.gateway.protocol.wire import CallHint
+from keyturn.agent.turns import printable
+from keyturn.gateway.arguments import is_a
+from keyturn.gateway.errors import BadJson
+from keyturn.gateway.failures import any_failure, log_failure
+from keyturn.gateway.protocol import strict_json
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.verbs import Verb
+from keyturn.gateway.protocol.wire import CallHint
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +43,10 @@ InterruptOn = Mapping[str, bool | InterruptOnConfig]
 When = Callable[[ToolCallRequest], object]
 Describe = Callable[[ToolCall, AgentState[Any], Runtime[Any]], object]
 
+OPTION = ("interrupt_on", "interruptOn")
+"""LangChain's option, in both spellings."""
+_PREFIX = ("description_prefix", "descriptionPrefix")
+OPTIONS = (*OPTION, *_PREFIX)
 _RUN_HINT = CallHint(hold=False)
 _CAMEL_CASE_KEYS = {
     "allowedDecisions": "allowed_decisions",
@@ -76,7 +80,8 @@ class InterruptConfig:
     """The tools that ``interrupt_on`` gates; all others it lets run.
 
     Args:
-        interrupt_on: LangChain's mapping of tool names.
+        interrupt_on: LangChain's mapping of tool names, or its options as one document:
+            ``{"interruptOn": {...}, "descriptionPrefix": "..."}``.
         description_prefix: what a reviewer reads about a tool without description.
 
     Raises:
@@ -91,10 +96,13 @@ class InterruptConfig:
     def __init__(
         self, interrupt_on: InterruptOn, description_prefix: str = DESCRIPTION_PREFIX
     ) -> None:
-        prefix = "" if description_prefix == DESCRIPTION_PREFIX else description_prefix
+        tools, given_prefix = _unwrapped(interrupt_on)
+        prefix = given_prefix or description_prefix
+        if prefix == DESCRIPTION_PREFIX:
+            prefix = ""
         self._tools: dict[str, ToolConfig] = {}
         self.configs: dict[str, InterruptOnConfig] = {}
-        for tool, config in _unwrapped(interrupt_on).items():
+        for tool, config in tools.items():
             _check_name(tool)
             if config is False:
                 continue
@@ -106,6 +114,11 @@ class InterruptConfig:
     def names(self) -> tuple[str, ...]:
         """Return the tools that may need a person, sorted."""
         return tuple(sorted(self._tools))
+
+    @property
+    def tools(self) -> Mapping[str, ToolConfig]:
+        """Return the config of each gated tool, as it is read."""
+        return self._tools
 
     @property
     def schemas(self) -> dict[str, JsonObject]:
@@ -130,19 +143,41 @@ class InterruptConfig:
         )
 
 
-def _unwrapped(interrupt_on: InterruptOn) -> InterruptOn:
-    """Return the tools of ``{"interruptOn": {...}}``, as JavaScript's options are."""
+def _unwrapped(interrupt_on: InterruptOn) -> tuple[InterruptOn, str]:
+    """Return the tools of LangChain's options in one document, and their prefix.
+
+    Any other mapping is one of tools. A tool may have the name of an option.
+    """
     if not is_a(interrupt_on, Mapping):
         raise ValueError(
             f"`interrupt_on` must be a mapping of names of tools, such as "
             f"{{'send_email': True}}, got {interrupt_on!r}."
         )
-    inner: object = interrupt_on.get("interruptOn")
-    if len(interrupt_on) != 1 or not isinstance(inner, Mapping):
-        return interrupt_on
-    tools = cast("InterruptOn", inner)
-    is_config = not {"allowed_decisions", "allowedDecisions"}.isdisjoint(tools)
-    return interrupt_on if is_config else tools
+    given = cast("Mapping[str, object]", interrupt_on)
+    tools = [given[name] for name in OPTION if name in given]
+    prefixes = [given[name] for name in _PREFIX if name in given]
+    is_document = bool(tools) and set(given) <= {*OPTION, *_PREFIX}
+    if not is_document or any(_is_config(one) for one in tools):
+        return interrupt_on, ""
+    if len(tools) > 1 or len(prefixes) > 1:
+        raise ValueError(
+            "These options are given in two spellings: "
+            f"{', '.join(sorted(given))}. Keep one of each."
+        )
+    if not isinstance(tools[0], Mapping) or not all(is_a(p, str) for p in prefixes):
+        raise ValueError(
+            "`interruptOn` must be a mapping of names of tools and `descriptionPrefix` "
+            f"a text, got {interrupt_on!r}."
+        )
+    return cast("InterruptOn", tools[0]), "".join(map(str, prefixes))
+
+
+def _is_config(value: object) -> bool:
+    """Return whether a value is what a tool is given, and not a mapping of tools."""
+    if not isinstance(value, Mapping):
+        return isinstance(value, bool)
+    names = cast("Mapping[str, object]", value)
+    return not {"allowed_decisions", "allowedDecisions"}.isdisjoint(names)
 
 
 def _check_name(tool: object) -> None:
@@ -217,7 +252,7 @@ def _schema(tool: str, schema: object) -> JsonObject | None:
 def _is_held(when: When, call: ToolCall, context: HintContext) -> bool:
     try:
         answer = when(_request(call, context))
-    except Exception as error:  # noqa: BLE001 - foreign code; then a person is asked
+    except any_failure() as error:  # foreign code; then a person is asked
         log_failure(logger, error, "interrupt_on.when_failed tool=%s", call["name"])
         return True
     if inspect.iscoroutine(answer):
@@ -258,7 +293,7 @@ def _description(
     try:
         text = description(copy.deepcopy(call), context.state, context.runtime)
         return printable(str(text))
-    except Exception as error:  # noqa: BLE001 - foreign code; the card does without
+    except any_failure() as error:  # foreign code; the card does without
         event = "interrupt_on.description_failed tool=%s"
         log_failure(logger, error, event, call["name"])
         return ""

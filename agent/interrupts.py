@@ -3,42 +3,30 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Generator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import (
-    Any,
-    Final,
-    Generic,
-    Self,
-    TypeAlias,
-    TypeVar,
-    cast,
-    get_args,
-)
+from functools import cache
+from typing import Any, Final, Generic, TypeVar, cast, get_args
 
 from langchain.agents.middleware.types import ToolCallRequest
 from langgraph.config import get_config
 from langgraph.types import interrupt
 from pydantic import (
-    ConfigDict,
+    BaseModel,
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
     TypeAdapter,
     ValidationError,
-    ValidationInfo,
-    model_validator,
 )
 from pydantic_core import CoreSchema, core_schema
 
-from twokey.agent import turns
-from twokey.gateway.errors import BadJson
-from twokey.gateway.protocol import edits, strict_json
-from twokey.gateway.protocol.answer_schema import answer_schema
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.verbs import Verb
-from twokey.gateway.protocol.wire import (
+from keyturn.agent import turns
+from keyturn.gateway.errors import BadJson
+from keyturn.gateway.protocol import edits, strict_json
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.verbs import Verb
+from keyturn.gateway.protocol.wire import (
     APPROVAL_INTERRUPT,
     RECONCILE_INTERRUPT,
     Answer,
@@ -67,10 +55,6 @@ _FINDINGS: Final[tuple[str, ...]] = get_args(FindingWord)
 class Expected(Generic[_A]):
     """What an answer to one interrupt has to be.
 
-    No model for each interrupt: making one takes pydantic milliseconds and about a
-    hundred kilobytes, and a process asks about many calls. The one model of all of them
-    reads this in its validators.
-
     Attributes:
         model: of all answers of this kind.
         item_id: the call that was asked about.
@@ -86,13 +70,25 @@ class Expected(Generic[_A]):
     kinds: tuple[str, ...]
     args_schema: JsonObject | None = None
 
+    def __get_pydantic_core_schema__(
+        self, _source: object, _handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        """Let LangGraph validate answers by this object, as by a type."""
+        return core_schema.no_info_plain_validator_function(self._checked)
+
+    def __get_pydantic_json_schema__(
+        self, _schema: CoreSchema, _handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        """Return the JSON Schema that a client sees."""
+        return self.json_schema()
+
     def parse(self, answer: object) -> _A:
         """Return a valid answer.
 
         Raises:
             ValidationError: when it is none.
         """
-        return self.model.model_validate(answer, context=self)
+        return cast("_A", TypeAdapter[Any](cast("Any", self)).validate_python(answer))
 
     def accepts(self, answer: object) -> bool:
         """Return whether an answer is valid."""
@@ -102,102 +98,33 @@ class Expected(Generic[_A]):
             return False
         return True
 
-    def check(self, answer: Answer | ReconcileAnswer) -> None:
-        """Raise ValueError unless this is what was asked for."""
-        if answer.item_id != self.item_id or answer.action_hash != self.action_hash:
+    def _checked(self, answer: object) -> Answer | ReconcileAnswer:
+        # An answer that is an object already may be that to another interrupt.
+        members: object = dict(answer) if isinstance(answer, BaseModel) else answer
+        try:
+            found = self.model.model_validate(members)
+        except ValidationError as error:
+            rows = error.errors()
+            said = (f"{'.'.join(map(str, row['loc']))}: {row['msg']}" for row in rows)
+            raise ValueError("; ".join(said)) from error
+        if found.item_id != self.item_id or found.action_hash != self.action_hash:
             raise ValueError("this answers another call, or this one before an edit")
-        if answer.type not in self.kinds:
+        if found.type not in self.kinds:
             raise ValueError(f"`type` is one of {', '.join(self.kinds)}")
+        if isinstance(found, Answer):
+            _check(found, self.args_schema)
+        return found
 
     def json_schema(self) -> dict[str, Any]:
         """Return the JSON Schema that a client sees."""
-        kind = Answer if issubclass(self.model, Answer) else ReconcileAnswer
         schema = answer_schema(
-            kind, types=self.kinds, item_id=self.item_id, action_hash=self.action_hash
+            self.model,
+            types=self.kinds,
+            item_id=self.item_id,
+            action_hash=self.action_hash,
         )
         # A copy: whoever gets it may change it.
         return copy.deepcopy(schema)
-
-    @contextmanager
-    def form(self) -> Generator[type[Any]]:
-        """Give what LangGraph validates an answer by and shows as its JSON Schema.
-
-        It is the same type each time and stands for this while the block runs.
-        """
-        token = _asked.set(self)
-        try:
-            yield _Form
-        finally:
-            _asked.reset(token)
-
-
-_asked: ContextVar[Expected[Any]] = ContextVar("twokey_asked")
-
-
-def _parsed_now(answer: object) -> object:
-    return _asked.get().parse(answer)
-
-
-class _Form:
-    """The answer to the interrupt that is asked or answered right now.
-
-    LangGraph makes a `TypeAdapter` of the type that it is given, at each run of a task
-    up to the interrupt, also when the answer is there. One of this type takes a seventh
-    of the time, since the type has what pydantic would make.
-    """
-
-    @classmethod
-    def __get_pydantic_core_schema__(
-        cls, _source: object, _handler: GetCoreSchemaHandler
-    ) -> CoreSchema:
-        """Validate as `Expected.parse` does; what it raises goes on as it is."""
-        return core_schema.no_info_plain_validator_function(_parsed_now)
-
-    @classmethod
-    def __get_pydantic_json_schema__(
-        cls, _schema: CoreSchema, _handler: GetJsonSchemaHandler
-    ) -> dict[str, Any]:
-        """Return the JSON Schema that a client sees."""
-        return _asked.get().json_schema()
-
-
-def _keep_what_pydantic_makes() -> None:
-    made = TypeAdapter(_Form)
-    for name in ("core_schema", "validator", "serializer"):
-        setattr(_Form, f"__pydantic_{name}__", getattr(made, name))
-
-
-_keep_what_pydantic_makes()
-
-_Context: TypeAlias = "ValidationInfo[Expected[Any] | None]"
-
-
-# Without docstrings: pydantic would show them to clients. An answer that is an object
-# already is checked like any other, since it may be that to another interrupt.
-class _ApprovalAnswer(Answer):
-    model_config = ConfigDict(title="ApprovalAnswer", revalidate_instances="always")
-
-    @model_validator(mode="after")
-    def _fits(self, info: _Context) -> Self:
-        expected = _expected(info)
-        expected.check(self)
-        _check(self, expected.args_schema)
-        return self
-
-
-class _ReconcileAnswer(ReconcileAnswer):
-    model_config = ConfigDict(title="ReconcileAnswer", revalidate_instances="always")
-
-    @model_validator(mode="after")
-    def _fits(self, info: _Context) -> Self:
-        _expected(info).check(self)
-        return self
-
-
-def _expected(info: _Context) -> Expected[Any]:
-    if info.context is None:
-        raise ValueError("nothing was asked")
-    return info.context
 
 
 def is_alone(request: ToolCallRequest) -> bool:
@@ -249,21 +176,30 @@ def request_decision(
     # With the form, LangGraph would refuse the saved answers of the tool.
     schema = expected.json_schema() if is_again else None
     answer = _latest(_interrupt(question, expected, schema), expected)
-    _given.set((_scratchpad(), expected, answer))
+    _keep_given(expected, answer)
     return answer
 
 
-_given: ContextVar[tuple[object, Expected[Answer], Answer] | None] = ContextVar(
-    "twokey_given", default=None
-)
-"""The last answer that was given here: the run of a task, the question, the answer."""
+_MOST_GIVEN = 1_000
+_given: OrderedDict[int, tuple[object, Expected[Answer], Answer]] = OrderedDict()
+"""The last answer to each run of a task, by its scratchpad: that, the question, the
+answer. LangGraph makes a scratchpad for each run. Not a context variable: LangSmith
+runs each handling of a call in a context of its own."""
+
+
+def _keep_given(expected: Expected[Answer], answer: Answer) -> None:
+    run = _scratchpad()
+    _given[id(run)] = (run, expected, answer)
+    if len(_given) > _MOST_GIVEN:
+        _given.popitem(last=False)
 
 
 def _given_here(expected: Expected[Answer]) -> Answer | None:
     """Return the answer that this run of the task was given already, if it was."""
-    run, asked, answer = _given.get() or (None, None, None)
-    # LangGraph makes a scratchpad for each run of a task.
-    return answer if asked == expected and run is _scratchpad() else None
+    here = _scratchpad()
+    run, asked, answer = _given.get(id(here), (None, None, None))
+    is_here = run is not None and run is here
+    return answer if is_here and asked == expected else None
 
 
 def request_reconciliation(verdict: Verdict) -> ReconcileAnswer:
@@ -296,7 +232,7 @@ def expected_answer(verdict: Verdict) -> Expected[Answer]:
     """Return what answers to this interrupt have to be."""
     kinds = (*(_DECISIONS[verb] for verb in verdict.allow), *_ENDINGS)
     return Expected(
-        _ApprovalAnswer,
+        Answer,
         verdict.item_id,
         verdict.action_hash,
         tuple(kind.value for kind in kinds),
@@ -305,7 +241,7 @@ def expected_answer(verdict: Verdict) -> Expected[Answer]:
 
 
 def _expected_finding(verdict: Verdict) -> Expected[ReconcileAnswer]:
-    return Expected(_ReconcileAnswer, verdict.item_id, verdict.action_hash, _FINDINGS)
+    return Expected(ReconcileAnswer, verdict.item_id, verdict.action_hash, _FINDINGS)
 
 
 def _interrupt(
@@ -316,11 +252,11 @@ def _interrupt(
     """Pause; with a ``schema`` LangGraph does not validate the answer, see above."""
     errors: list[str] = []
     while True:
-        with expected.form() as form:
-            answer: object = interrupt(
-                {**question, "errors": list(errors)},
-                response_schema=form if schema is None else schema,
-            )
+        answer: object = interrupt(
+            {**question, "errors": list(errors)},
+            # As a type, of which LangGraph makes a `TypeAdapter`.
+            response_schema=cast("Any", expected) if schema is None else schema,
+        )
         try:
             return expected.parse(answer)
         except ValidationError as error:
@@ -375,3 +311,62 @@ def _check(answer: Answer, schema: JsonObject | None) -> None:
     errors = edits.argument_errors(schema, args)
     if errors:
         raise ValueError("; ".join(f"{at}: {why}" for at, why in errors.items()))
+
+
+# JSON Schema of the answers to one question of an agent, made without a model of it.
+#
+# A pydantic model for each question, with its schema, takes milliseconds to make. What
+# differs between two questions are three members, so one schema of all answers is kept.
+
+_TITLES = {Answer: "ApprovalAnswer", ReconcileAnswer: "ReconcileAnswer"}
+
+Kind = type[Answer] | type[ReconcileAnswer]
+
+
+def answer_schema(
+    kind: Kind, *, types: Sequence[str], item_id: str, action_hash: str
+) -> JsonObject:
+    """Return the schema of the answers to one question.
+
+    Args:
+        kind: of answers.
+        types: what they may be, as in their ``type``.
+        item_id: the call that is asked about.
+        action_hash: that of its request.
+    """
+    every = _of_every_question(kind)
+    asked: JsonObject = {
+        # As plain texts: a checkpoint would keep members of an enumeration as such.
+        "type": {
+            "enum": [str(one) for one in types],
+            "title": "Type",
+            "type": "string",
+        },
+        "item_id": {"const": item_id, "title": "Item Id", "type": "string"},
+        "action_hash": {"const": action_hash, "title": "Action Hash", "type": "string"},
+    }
+    properties = cast("JsonObject", every["properties"])
+    return {**every, "properties": {**properties, **asked}}
+
+
+@cache
+def _of_every_question(kind: Kind) -> JsonObject:
+    schema: dict[str, Any] = kind.model_json_schema()
+    # In place of each reference: pydantic takes no schema with references to its own
+    # definitions from a class.
+    named: dict[str, Any] = schema.pop("$defs", {})
+    del schema["description"]
+    schema["title"] = _TITLES[kind]
+    return cast("JsonObject", _inlined(schema, named))
+
+
+def _inlined(schema: object, named: Mapping[str, Any]) -> object:
+    if isinstance(schema, list):
+        return [_inlined(one, named) for one in cast("list[object]", schema)]
+    if not isinstance(schema, dict):
+        return schema
+    members = cast("dict[str, object]", schema)
+    name = str(members.get("$ref", "")).removeprefix("#/$defs/")
+    if name in named:
+        return _inlined(named[name], named)
+    return {key: _inlined(value, named) for key, value in members.items()}

@@ -13,14 +13,14 @@ from typing import Any
 
 from langchain_core.messages import AnyMessage, ToolMessage
 
-from twokey.agent import tool_messages, turns
-from twokey.agent.calls import Caller
-from twokey.agent.edit_verification import ask_gateway
-from twokey.agent.messages import ITEM_KEY, RECONCILED_KEY, prepend
-from twokey.gateway.protocol import edits
-from twokey.gateway.protocol.wire import LateReport
+from keyturn.agent import tool_messages, turns
+from keyturn.agent.calls import Caller
+from keyturn.agent.edit_verification import ask_gateway
+from keyturn.agent.messages import ITEM_KEY, RECONCILED_KEY, prepend
+from keyturn.gateway.protocol import edits
+from keyturn.gateway.protocol.wire import LateReport
 
-MARK = "[twokey:late]"
+MARK = "[keyturn:late]"
 """Opens every late report; the same text in a tool's own output is defused."""
 
 MAX_ASKED = 64

@@ -20,18 +20,19 @@ from langchain_core.messages import (
 )
 from pydantic import ValidationError
 
-from twokey.gateway.protocol import edits
-from twokey.gateway.protocol.records import EditRecord
+from keyturn.gateway.protocol import edits
+from keyturn.gateway.protocol.records import EditOutcome, EditRecord
+from keyturn.gateway.protocol.strict_json import JsonObject
 
-EDIT_KEY = "twokey_edit"
+EDIT_KEY = "keyturn_edit"
 """Where a message carries the record of the edit it is about."""
-INSIDE_KEY = "twokey_edits_inside"
+INSIDE_KEY = "keyturn_edits_inside"
 """Where a result carries the records of edits made by an agent inside the tool."""
-ITEM_KEY = "twokey_item"
+ITEM_KEY = "keyturn_item"
 """Where the answer to a held call carries the id of its item."""
-ANSWER_KEY = "twokey_answer"
+ANSWER_KEY = "keyturn_answer"
 """Where the message of a call that did not run carries people's answer, as data."""
-RECONCILED_KEY = "twokey_reconciled"
+RECONCILED_KEY = "keyturn_reconciled"
 """Marks a result that people reconciled, or may still reconcile."""
 OUR_KEYS = (EDIT_KEY, INSIDE_KEY, ITEM_KEY, ANSWER_KEY, RECONCILED_KEY)
 
@@ -44,7 +45,7 @@ _M = TypeVar("_M", bound=BaseMessage)
 
 
 class EditMessage(HumanMessage):
-    """One edit as a message: its text, and the record in `additional_kwargs`.
+    """One edit as a message: its text, its four facts, and the record beside them.
 
     State keeps plain records and not this class, so that a reader without it loses
     nothing; `edit_messages` makes it for a page or a history of one's own. It does
@@ -52,12 +53,21 @@ class EditMessage(HumanMessage):
     provider takes a human message.
     """
 
+    tool_name: str
+    tool_call_id: str
+    original_args: JsonObject
+    edited_args: JsonObject
+
     @classmethod
     def of(cls, record: EditRecord) -> EditMessage:
         """Make the message of a record."""
         return cls(
             content=edit_text(record),
-            id=f"twokey-edit-{record.item_id}",
+            tool_name=record.tool,
+            tool_call_id=record.tool_call_id,
+            original_args=record.original_args,
+            edited_args=record.edited_args,
+            id=f"keyturn-edit-{record.item_id}",
             additional_kwargs={EDIT_KEY: record.model_dump(mode="json")},
         )
 
@@ -71,7 +81,7 @@ def edit_messages(state: Mapping[str, Any]) -> list[EditMessage]:
     """Return every edit that an agent's state or result names, oldest first.
 
     Args:
-        state: what ``graph.ainvoke(...)`` or `Twokey.run` returned, or
+        state: what ``graph.ainvoke(...)`` or `Keyturn.run` returned, or
             ``get_state(...).values``. The latter also knows of edits whose messages
             were cleared or summarised.
     """
@@ -88,7 +98,7 @@ def known_edits(state: Mapping[str, Any]) -> list[EditRecord]:
     Not verified: state can be rewritten. `edit_verification.confirm_edits` asks the
     gateway.
     """
-    return _records(cast("Sequence[object]", state.get("twokey_edits") or ()))
+    return _records(cast("Sequence[object]", state.get("keyturn_edits") or ()))
 
 
 def carried_edits(state: Mapping[str, Any]) -> list[EditRecord]:
@@ -310,7 +320,9 @@ def _without(text: str, records: Iterable[EditRecord]) -> str:
     # A cheap check first: most texts hold no edit text.
     if edits.EDIT_MARK not in text:
         return text
-    for record in records:
+    # With each outcome: what is known of it may have changed since it was told.
+    told = [one.with_(outcome=each) for one in records for each in EditOutcome]
+    for record in told:
         # The plain text last: the others contain it, and would lose only that part.
         for known in (
             detached_edit_text(record),

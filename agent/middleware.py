@@ -12,8 +12,9 @@ steps of their own, each with a checkpoint of its own (docs/decisions/0012).
 
 from __future__ import annotations
 
-import inspect
 import logging
+import threading
+from collections import OrderedDict
 from collections.abc import (
     Awaitable,
     Callable,
@@ -21,8 +22,8 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from types import CoroutineType
-from typing import Any, TypeVar, cast
+from dataclasses import replace
+from typing import Any, NamedTuple, cast
 
 from langchain.agents.middleware import AgentMiddleware, InterruptOnConfig
 from langchain.agents.middleware.types import (
@@ -32,63 +33,65 @@ from langchain.agents.middleware.types import (
     ModelResponse,
     ToolCallRequest,
 )
-from langchain_core.messages import ToolCall, ToolMessage
+from langchain_core.messages import (
+    AIMessage,
+    AnyMessage,
+    SystemMessage,
+    ToolCall,
+    ToolMessage,
+)
+from langchain_core.messages.ai import add_usage
 from langchain_core.tools import BaseTool
+from langgraph.config import get_config
+from langgraph.errors import GraphBubbleUp
 from langgraph.runtime import Runtime
 from langgraph.types import Command
-from langsmith.utils import tracing_is_enabled  # pyright: ignore[reportUnknownVariableType] - its types are partial
 
-from twokey.agent import (
+from keyturn.agent import (
     auto_approved,
+    calls,
     edit_verification,
-    kept_namespaces,
+    execution,
     late_reports,
     messages,
-    middleware_order,
     model_answers,
-    nested_edits,
-    outages,
+    nesting,
     overrides,
-    paused_turns,
     prepared_calls,
     question_tool,
     repair,
-    storable_answers,
-    system_prompt,
     tool_starts,
     turns,
 )
-from twokey.agent.bridge import AWAITING, BLOCKING, Shell, drive
-from twokey.agent.calls import Caller
-from twokey.agent.grants import share_guarded
-from twokey.agent.interrupt_on import (
+from keyturn.agent.bridge import AWAITING, BLOCKING, Shell, drive
+from keyturn.agent.calls import Caller, Handler, VerdictCache
+from keyturn.agent.grants import share_guarded
+from keyturn.agent.interrupt_on import (
     DESCRIPTION_PREFIX,
     HintContext,
     InterruptConfig,
     InterruptOn,
 )
-from twokey.agent.prepared_calls import PreparedCall, Toolbox
-from twokey.agent.result_codec import ToolResult
-from twokey.agent.tool_invocation import Handler
-from twokey.agent.turns import TwokeyState
-from twokey.agent.verdict_cache import VerdictCache
-from twokey.gateway.client.choice import agent_name, current_gateway, given_gateway
-from twokey.gateway.context_values import Inside
-from twokey.gateway.errors import TwokeyError
-from twokey.gateway.gates.gate import Gate
-from twokey.gateway.protocol.port import Gateway
-from twokey.gateway.protocol.wire import AgentNote, CallHint
+from keyturn.agent.prepared_calls import PreparedCall, Toolbox
+from keyturn.agent.question_tool import GUIDANCE
+from keyturn.agent.result_codec import ToolResult
+from keyturn.agent.turns import KeyturnState, printable
+from keyturn.gateway.client.http_gateway import (
+    agent_name,
+    current_gateway,
+    given_gateway,
+)
+from keyturn.gateway.context_values import Inside
+from keyturn.gateway.errors import GraphError, KeyturnError
+from keyturn.gateway.gates.gate import Gate
+from keyturn.gateway.protocol import strict_json
+from keyturn.gateway.protocol.port import Gateway
+from keyturn.gateway.protocol.questions import ASK_USER
+from keyturn.gateway.protocol.wire import AgentNote, CallHint
 
 logger = logging.getLogger(__name__)
 
 Update = dict[str, Any]
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def _with_known_signature(function: F) -> F:
-    """Return a function whose signature LangSmith does not work out at each call."""
-    cast("Any", function).__signature__ = inspect.signature(function)
-    return function
 
 
 class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
@@ -103,10 +106,10 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
         agent: the agent's name, as policy and cards know it; not empty.
         gateway: the gateway to ask, or the URL of one in another process; by default
             the one `connected` in the context of each run, else that of the
-            environment, ``TWOKEY_GATEWAY``. Without any, nothing runs.
+            environment, ``KEYTURN_GATEWAY``. Without any, nothing runs.
         api_key: for a gateway at a URL; by default that of the environment,
-            ``TWOKEY_API_KEY``.
-        receipt_keys: public keys of a gateway at a URL, as `twokey keys list` prints
+            ``KEYTURN_API_KEY``.
+        receipt_keys: public keys of a gateway at a URL, as `keyturn keys list` prints
             them; with any, a claim counts only with a receipt that one of them signed.
         system_note: whether the system prompt lists the tools that need a person.
         interrupt_on: LangChain's mapping of the tools that need a person; the others
@@ -119,7 +122,7 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
         SettingsError: when the URL or the key cannot be used.
     """
 
-    state_schema = TwokeyState
+    state_schema = KeyturnState
 
     def __init__(
         self,
@@ -145,11 +148,6 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
         self._cache = VerdictCache()
         self._callers: dict[Shell, Caller] = {}
         self._is_order_checked = False
-        if not tracing_is_enabled():
-            # Around a coroutine function LangChain puts LangSmith's wrapper, which
-            # makes a task and two visits to a thread of each call, traced or not.
-            self.awrap_model_call = self._model_call_hook  # type: ignore[method-assign]  # as said above
-            self.awrap_tool_call = self._tool_call_hook  # type: ignore[method-assign]  # as said above
 
     @property
     def name(self) -> str:
@@ -224,10 +222,11 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
     ) -> ModelResponse[Any] | ExtendedModelResponse[Any]:
         """Ask the model, knowing of edits; submit all calls of its answer at once."""
         self._check_order(handler)
-        prepared = drive(self._model_request(BLOCKING, request))
-        with tool_starts.checked(self.agent):
-            answer = paused_turns.answer_of(prepared, handler)
-        return drive(self._submit_answer(BLOCKING, request, answer))
+
+        async def ask(changed: Request) -> Response:
+            return handler(changed)
+
+        return drive(self._ask_model(BLOCKING, request, ask))
 
     async def awrap_model_call(
         self,
@@ -236,63 +235,56 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
     ) -> ModelResponse[Any] | ExtendedModelResponse[Any]:
         """Ask the model, knowing of edits; submit all calls of its answer at once."""
         self._check_order(handler)
-        prepared = await self._model_request(AWAITING, request)
-        with tool_starts.checked(self.agent):
-            answer = await paused_turns.aanswer_of(prepared, handler)
-        return await self._submit_answer(AWAITING, request, answer)
-
-    @_with_known_signature
-    def _model_call_hook(
-        self,
-        request: ModelRequest[Any],
-        handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]],
-    ) -> CoroutineType[Any, Any, ModelResponse[Any] | ExtendedModelResponse[Any]]:
-        return type(self).awrap_model_call(self, request, handler)  # type: ignore[return-value]  # a coroutine function returns one
-
-    @_with_known_signature
-    def _tool_call_hook(
-        self,
-        request: ToolCallRequest,
-        handler: Callable[[ToolCallRequest], Awaitable[ToolMessage | Command[Any]]],
-    ) -> CoroutineType[Any, Any, ToolMessage | Command[Any]]:
-        return type(self).awrap_tool_call(self, request, handler)  # type: ignore[return-value]  # a coroutine function returns one
+        return await self._ask_model(AWAITING, request, handler)
 
     def _tool_scope(self, request: ToolCallRequest) -> tuple[Inside[Any], Inside[Any]]:
         """Pass overrides and the check of tool starts to everything inside a tool."""
         inherited = overrides.inherit(request.state.get(overrides.STATE))
         return inherited, tool_starts.checked(self.agent)
 
-    def _caller(self, shell: Shell) -> Caller:
+    def _caller(self, shell: Shell, state: object = None) -> Caller:
         known = self._callers.get(shell)
         if known is None:
             schemas = self._interrupts.schemas if self._interrupts else {}
             known = self._callers[shell] = Caller(
                 self.agent, self.gateway, shell, self._cache, self._tools, schemas
             )
-        return known
+        given = overrides.schemas(cast("Mapping[str, Any]", state or {}))
+        return replace(known, schemas={**known.schemas, **given}) if given else known
 
     async def _before_agent(
         self, shell: Shell, state: AgentState[Any], runtime: Runtime[Any]
     ) -> Update | None:
-        kept_namespaces.check()
+        check()
         # With this mark an outer call that is cut off is entered again, not given up.
         await auto_approved.note_nested_agent()
         changes = overrides.update(cast("Mapping[str, Any]", state), runtime.context)
         caller = self._caller(shell)
         missed = await edit_verification.missed_edits(caller, state)
-        edits = {"twokey_edits": messages.dump_records(missed)} if missed else {}
+        edits = {"keyturn_edits": messages.dump_records(missed)} if missed else {}
         repaired = await repair.repair_history(caller, state)
         return repair.merge_update(repaired, {**changes, **edits})
 
     async def _call(
         self, shell: Shell, request: ToolCallRequest, run: Handler
     ) -> ToolResult:
-        caller = self._caller(shell)
-        if nested_edits.is_nested():
+        caller = self._caller(shell, request.state)
+        if nesting.is_nested():
             # Before the call, which must not be undone where the gateway cannot say.
             await edit_verification.report_edits(caller, request)
-        with outages.passing():
+        with execution.passing():
             return await caller.call(request, run)
+
+    async def _ask_model(
+        self,
+        shell: Shell,
+        request: Request,
+        ask: Callable[[Request], Awaitable[Response]],
+    ) -> Response | ExtendedModelResponse[Any]:
+        prepared = await self._model_request(shell, request)
+        with tool_starts.checked(self.agent):
+            answer = await answer_of(prepared, ask)
+        return await self._submit_answer(shell, request, answer)
 
     async def _submit_answer(
         self, shell: Shell, request: ModelRequest[Any], answer: ModelResponse[Any]
@@ -300,30 +292,32 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
         """Return an answer of the model with the verdicts on its calls, to be kept."""
         answer = model_answers.with_ids(answer)
         answer = model_answers.with_unreadable_calls(answer, self._tools)
-        turn = model_answers.open_turn(request.state, answer)
-        if turn is None:
+        # An answer with a structured response calls a tool that is answered already.
+        found = turns.pending_calls(cast("list[AnyMessage]", answer.result))
+        if found is None:
             return answer
-        calls, message_id = turn.calls, turn.message_id
+        message, calls = found
+        message_id, state = str(message.id), model_answers.after(request.state, answer)
         ref = turns.turn_ref(self.agent, message_id)
         if ref is None:
             note = turns.TurnDraft(calls).deny_all(message_id, turns.NO_THREAD)
         else:
-            ready = model_answers.prepare_answer(turn.message, calls, self._tools)
+            ready = model_answers.prepare_answer(message, calls, self._tools)
             if len(ready) < len(calls) or any(one.refusal for one in ready.values()):
                 # Submitted as it was: so the model reads what is wrong with it.
-                answer = storable_answers.storable(answer)
-            seen = HintContext(turn.state, request.runtime, self._tools)
-            note = await self._caller(shell).submit(
+                answer = storable(answer)
+            seen = HintContext(state, request.runtime, self._tools)
+            note = await self._caller(shell, state).submit(
                 ref,
                 calls,
-                str(turn.message.text),
+                str(message.text),
                 self._hints(calls, ready, seen),
                 ready=ready,
-                history=turn.history,
+                history=state["messages"],
             )
         kept: Command[Any] = Command(
             # State is written with every checkpoint, and read with the same defaults.
-            update={"twokey_turn": note.model_dump(mode="json", exclude_defaults=True)}
+            update={"keyturn_turn": note.model_dump(mode="json", exclude_defaults=True)}
         )
         return ExtendedModelResponse(model_response=answer, command=kept)
 
@@ -352,7 +346,7 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
         caller = self._caller(shell)
         await repair.end_dropped_calls(caller, cast("Mapping[str, Any]", request.state))
         found = await edit_verification.confirm_edits(caller, request.state)
-        nested_edits.report_edits(found.made)
+        nesting.report_edits(found.made)
         late = await late_reports.fetch_reports(caller, request.messages)
         # Edits first: restating defuses every mark, also that of a late report.
         stated = messages.restate_edits(request.messages, found.made, found.unknown)
@@ -364,7 +358,7 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
         note = await self._agent_note(shell) if self.system_note else None
         if note is not None:
             can_ask = question_tool.can_ask(tools)
-            system = system_prompt.with_note(system, note, can_ask=can_ask)
+            system = with_note(system, note, can_ask=can_ask)
         return request.override(
             messages=late_reports.with_reports(stated, late),
             tools=tools,
@@ -376,12 +370,10 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
             try:
                 gateway = self.gateway()
                 note = await shell.ask(lambda: gateway.note(self.agent))
-                gated = (
-                    *note.gated_tools,
-                    *(self._interrupts.names if self._interrupts else ()),
-                )
-                self._note = note.with_(gated_tools=tuple(sorted(set(gated))))
-            except TwokeyError:
+                names = self._interrupts.names if self._interrupts else ()
+                gated = sorted({*note.gated_tools, *names})
+                self._note = note.with_(gated_tools=tuple(gated))
+            except KeyturnError:
                 # Without a note this time; the next model call asks again.
                 logger.info("gateway.note_unavailable agent=%s", self.agent)
         return self._note
@@ -391,10 +383,243 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
         # closure of the handler that it is given.
         if not self._is_order_checked:
             self._is_order_checked = True
-            middleware_order.warn_about_later(handler)
+            calls.warn_about_later(handler)
 
 
 def _as_hook(result: ToolResult) -> ToolMessage | Command[Any]:
     # LangGraph's tool node accepts lists, and LangChain passes them on; only the
     # annotation of the hook lacks them.
     return cast("ToolMessage | Command[Any]", result)
+
+
+# Describe in the system prompt which tools need approval and what that means.
+#
+# The note holds tool names of the policy and of the agent's code. No person and no
+# model writes any of it, so it cannot inject instructions. It is the same in every
+# model call of an agent, so that a provider's prompt cache stays valid.
+
+_INSTRUCTIONS = (
+    "Such a call waits until a person has decided. If its result says that the person "
+    "said no, that nobody decided in time, or that it did not run, then it did not "
+    "run: do not make the same call again, tell the user. If its result says that a "
+    "reviewer changed the arguments, the changed ones are what happened: say so."
+)
+
+
+def with_note(
+    system: SystemMessage | None, note: AgentNote, *, can_ask: bool = False
+) -> SystemMessage | None:
+    """Return the system message with the note appended, and how to ask people."""
+    if can_ask:
+        # The policy may name the tool, to say who answers; it needs no approval.
+        gated = tuple(name for name in note.gated_tools if name != ASK_USER)
+        note = note.with_(gated_tools=gated)
+    text = "\n\n".join(filter(None, [note_text(note), GUIDANCE if can_ask else ""]))
+    if not text:
+        return system
+    if system is None:
+        return SystemMessage(text)
+    if isinstance(system.content, str):
+        return system.model_copy(update={"content": f"{system.content}\n\n{text}"})
+    blocks = cast("list[str | dict[str, Any]]", system.content)
+    added = [*blocks, {"type": "text", "text": text}]
+    return system.model_copy(update={"content": added})
+
+
+def note_text(note: AgentNote) -> str:
+    """Return the note as text; "" when no tool needs a person."""
+    if note.gated_tools:
+        names = ", ".join(note.gated_tools)
+        others = " Other tools may need it too." if note.other_tools_are_gated else ""
+        return f"Calls of these tools need a person's approval: {names}.{others} " + (
+            _INSTRUCTIONS
+        )
+    if note.other_tools_are_gated:
+        return f"Calls of tools may need a person's approval. {_INSTRUCTIONS}"
+    return ""
+
+
+# Make an answer of the model one that a checkpoint can hold.
+#
+# LangGraph's format ends at whole numbers of 64 bits and at some depth, and takes no
+# half of a surrogate pair in a key. A call with any of these is refused and goes back
+# to the model; the run would end with an error before the model reads why.
+
+_DEEPEST = strict_json.MAX_DEPTH + 8
+"""Deeper than what is refused, with what stands around the arguments of a call."""
+
+
+def storable(answer: ModelResponse[Any]) -> ModelResponse[Any]:
+    """Return the answer with nothing in its calls that a checkpoint cannot hold.
+
+    A number that is too large becomes a text with all its digits.
+    """
+    result = [
+        message.model_copy(
+            update={
+                "content": _storable(message.content, 0),
+                "tool_calls": _storable(message.tool_calls, 0),
+            }
+        )
+        if isinstance(message, AIMessage)
+        else message
+        for message in answer.result
+    ]
+    return replace(answer, result=result)
+
+
+def _storable(value: object, depth: int) -> object:
+    if isinstance(value, dict | list) and depth > _DEEPEST:
+        return "…"
+    if isinstance(value, dict):
+        members = cast("Mapping[str, object]", value)
+        return {
+            printable(name): _storable(one, depth + 1) for name, one in members.items()
+        }
+    if isinstance(value, list):
+        return [_storable(one, depth + 1) for one in cast("list[object]", value)]
+    is_large = isinstance(value, int) and not -(2**63) <= value < 2**64
+    return str(value) if is_large else value
+
+
+# Let a model go on whose provider paused its turn.
+#
+# Anthropic ends an answer with ``pause_turn`` when the tools that run on its servers
+# take long: the model has not finished, and goes on when it is sent its own answer.
+# LangChain takes an answer without calls for the last one of the run.
+
+_MOST_PAUSES = 25
+"""How often one turn may pause; a pause follows several calls of the provider's tools,
+so a turn with more of them is taken for one that does not come to an end."""
+
+Request = ModelRequest[Any]
+Response = ModelResponse[Any]
+
+
+async def answer_of(
+    request: Request, handler: Callable[[Request], Awaitable[Response]]
+) -> Response:
+    """Return the answer of a model, with all parts of a turn that paused."""
+    answer = await handler(request)
+    for _ in range(_MOST_PAUSES):
+        if not _is_paused(answer):
+            break
+        answer = _joined(answer, await handler(_after(request, answer)))
+    return answer
+
+
+def _is_paused(answer: Response) -> bool:
+    last = answer.result[-1] if answer.result else None
+    # One that calls a tool of the agent goes on once that has run.
+    return (
+        isinstance(last, AIMessage)
+        and last.response_metadata.get("stop_reason") == "pause_turn"
+        and not last.tool_calls
+        and not last.invalid_tool_calls
+    )
+
+
+def _after(request: Request, answer: Response) -> Request:
+    result = cast("list[AnyMessage]", answer.result)
+    return request.override(messages=[*request.messages, *result])
+
+
+def _joined(answer: Response, rest: Response) -> Response:
+    """Return one answer of both, in one message as if there had been no pause."""
+    paused = cast("AIMessage", answer.result[-1])
+    first, *more = rest.result
+    if isinstance(first, AIMessage):
+        used = first.usage_metadata
+        if paused.usage_metadata is not None:
+            used = add_usage(paused.usage_metadata, used)
+        content = [*_blocks(paused), *_blocks(first)]
+        update = {"content": content, "usage_metadata": used}
+        first = first.model_copy(update=update)
+    return ModelResponse(
+        result=[*answer.result[:-1], first, *more],
+        structured_response=rest.structured_response,
+    )
+
+
+def _blocks(message: AIMessage) -> list[Any]:
+    content = message.content
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}] if content else []
+    return [*content]
+
+
+# Refuse agents that work side by side on the same kept state.
+#
+# LangGraph keeps the state of a subgraph that is compiled with ``checkpointer=True``
+# under the name of its node, without the id of the task: so it has it again in the next
+# step. Two of them that one step runs side by side, in a node or in two tools, share
+# that place. Once one of them pauses for people, it goes on with what the other one
+# left there: it repeats the call of the other one, and its own is lost.
+
+_MOST_KNOWN = 1000
+
+
+class SharedNamespace(GraphError, GraphBubbleUp):
+    """Two agents share a state. No tool node catches it: a model cannot change it."""
+
+
+class _Visit(NamedTuple):
+    """Where in a thread an agent began to work.
+
+    Attributes:
+        path: of its task, with the ids of tasks.
+        steps: the checkpoint of each graph around it, by namespace.
+    """
+
+    path: tuple[str, ...]
+    steps: Mapping[str, str]
+
+    def is_beside(self, other: _Visit) -> bool:
+        """Return whether one step of a graph began both, in tasks of their own."""
+        shared = 0
+        for mine, theirs in zip(self.path, other.path, strict=False):
+            if mine != theirs:
+                break
+            shared += 1
+        if self.path == other.path:
+            return False
+        around = "|".join(self.path[:shared])
+        step = self.steps.get(around)
+        return step is not None and step == other.steps.get(around)
+
+
+_visits: OrderedDict[tuple[str, str], _Visit] = OrderedDict()
+_lock = threading.Lock()
+
+
+def check() -> None:
+    """Check that the agent that begins here shares its kept state with no other.
+
+    Raises:
+        SharedNamespace: when it would; this agent has done nothing yet.
+    """
+    config = cast("Mapping[str, Any]", get_config())
+    configurable: Mapping[str, Any] = config.get("configurable", {})
+    own, _, _ = str(configurable.get("checkpoint_ns", "")).rpartition("|")
+    # LangGraph writes the first part of the namespace there before it removes the ids
+    # of tasks. For an agent inside a tool, the gate around the tool knows the rest.
+    path = str(config.get("metadata", {}).get("checkpoint_ns", ""))
+    if (task := nesting.enclosing_task()).startswith(f"{path}|"):
+        path = task
+    if not own or ":" in own or not path:
+        return
+    visit = _Visit(tuple(path.split("|")), configurable.get("checkpoint_map", {}))
+    key = (str(configurable.get("thread_id", "")), own)
+    with _lock:
+        if (other := _visits.get(key)) is not None and visit.is_beside(other):
+            raise SharedNamespace(
+                f"Two agents work side by side on one state, that of {own!r}: they are "
+                "compiled with checkpointer=True, and LangGraph would mix up their "
+                "calls. The second one did not begin. Compile them without it, call "
+                "one at a time (ToolCallLimitMiddleware), or put each in a graph of "
+                "its own with another name of its node."
+            )
+        _visits[key] = visit
+        _visits.move_to_end(key)
+        if len(_visits) > _MOST_KNOWN:
+            _visits.popitem(last=False)

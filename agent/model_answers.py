@@ -5,22 +5,21 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, cast
 
 from langchain.agents.middleware.types import AgentState, ModelResponse
-from langchain_core.messages import AIMessage, AnyMessage, ToolCall
+from langchain_core.messages import AIMessage, ToolCall
 
-from twokey.agent import turns
-from twokey.agent.canonical import plain
-from twokey.agent.prepared_calls import (
+from keyturn.agent.canonical import plain
+from keyturn.agent.prepared_calls import (
     NO_KEPT,
     CanonicalArgs,
     PreparedCall,
     Toolbox,
     prepare_calls,
 )
-from twokey.gateway.errors import BadJson
+from keyturn.gateway.errors import BadJson
 
 CUT_OFF = (
     "Your answer reached its token limit within or after this call, so its arguments "
@@ -34,7 +33,7 @@ UNREADABLE = (
     "The arguments of this call are no JSON object, so it did not run and nobody was "
     "asked. If it is still needed, make it again with arguments that are one."
 )
-UNREADABLE_KEY = "twokey_unreadable"
+UNREADABLE_KEY = "keyturn_unreadable"
 """Has, in a message of the model, what to say of calls whose arguments are gone."""
 
 _LIMITS = frozenset(
@@ -49,43 +48,11 @@ _ALWAYS_SAY_WHY = frozenset({"openai", "anthropic"})
 """Providers whose answers say why they ended, unless their stream broke off."""
 
 
-@dataclass(frozen=True, slots=True)
-class OpenTurn:
-    """An AI message with calls that nothing answers.
-
-    Attributes:
-        message: it; it has an id.
-        calls: those without an answer.
-        state: the agent's state, with what the model answered among its messages.
-    """
-
-    message: AIMessage
-    calls: Sequence[ToolCall]
-    state: AgentState[Any]
-
-    @property
-    def message_id(self) -> str:
-        """Return the id under which the turn is submitted and kept."""
-        return str(self.message.id)
-
-    @property
-    def history(self) -> Sequence[AnyMessage]:
-        """Return all messages of the agent, the answer included."""
-        return self.state["messages"]
-
-
-def open_turn(state: AgentState[Any], answer: ModelResponse[Any]) -> OpenTurn | None:
-    """Return the turn that an answer opens; None when it calls nothing.
-
-    An answer with a structured response calls a tool that is answered already.
-    """
-    result = cast("list[AnyMessage]", answer.result)
-    found = turns.pending_calls(result)
-    if found is None:
-        return None
+def after(state: AgentState[Any], answer: ModelResponse[Any]) -> AgentState[Any]:
+    """Return an agent's state with what the model answered among its messages."""
     members = cast("Mapping[str, Any]", state)
-    after = {**members, "messages": [*members["messages"], *result]}
-    return OpenTurn(*found, state=cast("AgentState[Any]", after))
+    messages = [*members["messages"], *answer.result]
+    return cast("AgentState[Any]", {**members, "messages": messages})
 
 
 def with_ids(answer: ModelResponse[Any]) -> ModelResponse[Any]:

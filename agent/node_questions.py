@@ -12,14 +12,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from twokey.agent import interrupts, node_turns, tool_messages
-from twokey.agent.bridge import Awaiting, Blocking, Shell, drive
-from twokey.gateway.arguments import is_a
-from twokey.gateway.client.choice import agent_name, current_gateway, given_gateway
-from twokey.gateway.protocol.port import Gateway
-from twokey.gateway.protocol.questions import ASK_USER, QuestionSet
-from twokey.gateway.protocol.records import Person
-from twokey.gateway.protocol.wire import ProposedCall, Turn, VerdictKind
+from keyturn.agent import interrupts, node_turns, tool_messages
+from keyturn.agent.bridge import Awaiting, Blocking, Shell, drive
+from keyturn.gateway.arguments import is_a
+from keyturn.gateway.client.http_gateway import (
+    agent_name,
+    current_gateway,
+    given_gateway,
+)
+from keyturn.gateway.protocol.port import Gateway
+from keyturn.gateway.protocol.questions import ASK_USER, QuestionSet
+from keyturn.gateway.protocol.records import Person
+from keyturn.gateway.protocol.wire import AnswerKind, ProposedCall, Turn, VerdictKind
 
 Asked = Sequence[str | Mapping[str, Any]]
 """Questions as the tool `ask_user` takes them; a bare text asks for free words."""
@@ -33,8 +37,7 @@ class Answers:
         status: ``answered``; ``cancelled`` when nobody answered: they chose not to, or
             did not in time; ``error`` when nobody could be asked.
         answers: one text per question, in order; choices of one question are joined by
-            ", ". The defaults of the questions when nobody answered in time, else
-            nothing when nobody answered.
+            ", ". Empty when nobody answered.
         text: questions and answers as "Q: …" and "A: …", or why there are none.
         by: who answered, or chose not to.
     """
@@ -116,7 +119,7 @@ async def _ask(turn: Turn, gateway: Gateway, shell: Shell) -> Answers:
     answer = interrupts.request_decision(verdict, turn.calls[0].args)
     return Answers(
         tool_messages.question_status(answer),
-        answer.answers or (),
+        (answer.type is AnswerKind.RESPOND and answer.answers) or (),
         tool_messages.ended_text(answer),
         answer.by,
     )

@@ -1,39 +1,60 @@
 """Read a run's overrides of the policy for its tools, from context or configuration.
 
     overrides = {"tools": {"pay": {"hold": True, "allow": ["approve", "reject"]}}}
-    agent.invoke(given, {"configurable": {"thread_id": "7", "twokey": overrides}})
+    agent.invoke(given, {"configurable": {"thread_id": "7", "keyturn": overrides}})
 
-or ``agent.invoke(given, config, context={"twokey": overrides})``. An override holds
+or ``agent.invoke(given, config, context={"keyturn": overrides})``. An override holds
 until the thread gets new input: it is read when a run starts and kept in state, because
 a thread that a decision resumes runs without the caller's context. It can raise a tier
 and narrow decisions; like every hint, it loosens only what the policy marks
 overridable. ``{"task": "nightly refunds"}`` names what the run is part of: where the
 policy says ``batch: {by: task, …}``, calls of one task share a card.
+
+LangChain's own options for a run, ``{"interruptOn": {...}}`` in the context, are read
+as overrides that hold tools and never loosen anything.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 from langgraph.config import get_config
-from pydantic import Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 
-from twokey.gateway.context_values import Inside
-from twokey.gateway.protocol.records import Record
-from twokey.gateway.protocol.verbs import Verb
-from twokey.gateway.protocol.wire import MAX_TASK, CallHint
+from keyturn.agent.interrupt_on import (
+    OPTION,
+    OPTIONS,
+    InterruptConfig,
+    InterruptOn,
+    ToolConfig,
+)
+from keyturn.agent.turns import printable
+from keyturn.gateway.context_values import Inside
+from keyturn.gateway.errors import BadJson
+from keyturn.gateway.protocol import strict_json
+from keyturn.gateway.protocol.records import Record
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.verbs import Verb
+from keyturn.gateway.protocol.wire import MAX_TASK, CallHint
 
 logger = logging.getLogger(__name__)
 
-KEY = "twokey"
-STATE = "twokey_overrides"
+KEY = "keyturn"
+STATE = "keyturn_overrides"
 CORRUPT_OVERRIDES = CallHint(
     hold=True,
     description="The overrides of this run are corrupt, so every call is held.",
 )
+
+
+def _strict(schema: JsonObject) -> JsonObject:
+    try:
+        return strict_json.accept_object(schema)
+    except BadJson as error:
+        raise ValueError(str(error)) from error
 
 
 class ToolOverride(Record):
@@ -41,6 +62,8 @@ class ToolOverride(Record):
 
     hold: bool | None = Field(default=None, strict=True)
     allow: tuple[Verb, ...] | None = Field(default=None, min_length=1)
+    description: str = ""
+    args_schema: Annotated[JsonObject, AfterValidator(_strict)] | None = None
 
 
 class Overrides(Record):
@@ -50,7 +73,7 @@ class Overrides(Record):
     task: str = Field(default="", max_length=MAX_TASK)
 
 
-_outer: ContextVar[tuple[Any, ...]] = ContextVar("twokey_overrides", default=())
+_outer: ContextVar[tuple[Any, ...]] = ContextVar("keyturn_overrides", default=())
 
 
 def inherit(rows: object) -> Inside[tuple[Any, ...]]:
@@ -59,23 +82,49 @@ def inherit(rows: object) -> Inside[tuple[Any, ...]]:
 
 
 def read_overrides(context: object) -> list[Any]:
-    """Return what this run was given under `KEY`: in its context, its configuration.
+    """Return the overrides of this run, in its context and its configuration.
 
-    A context may be a mapping or an object with an attribute of that name. An agent
-    inside a tool is given what the agent outside was, as well.
+    A context may be a mapping or an object with attributes. An agent inside a tool is
+    given what the agent outside was, as well.
+
+    Raises:
+        ValueError: when LangChain's ``interrupt_on`` there cannot be read.
     """
-    if isinstance(context, Mapping):
-        in_context = cast("Mapping[str, Any]", context).get(KEY)
-    else:
-        in_context = getattr(context, KEY, None)
-    configurable: Mapping[str, Any] = get_config().get("configurable", {})
-    found = (in_context, configurable.get(KEY))
     rows = list(_outer.get())
-    for value in found:
-        row = None if value is None else _plain(value)
-        if row is not None and row not in rows:
-            rows.append(row)
+    for given in (context, get_config().get("configurable", {})):
+        for row in _rows_in(given):
+            if row not in rows:
+                rows.append(row)
     return rows
+
+
+def _rows_in(given: object) -> Iterator[Any]:
+    found = {name: _member(given, name) for name in (KEY, *OPTIONS)}
+    own = found.pop(KEY)
+    if own is not None:
+        yield _plain(own)
+    options = {name: value for name, value in found.items() if value is not None}
+    if not options.keys().isdisjoint(OPTION):
+        tools = InterruptConfig(cast("InterruptOn", options)).tools
+        held = {name: _held(config) for name, config in tools.items()}
+        yield Overrides(tools=held).model_dump(mode="json")
+
+
+def _member(given: object, name: str) -> object:
+    if isinstance(given, Mapping):
+        return cast("Mapping[str, object]", given).get(name)
+    return getattr(given, name, None)
+
+
+def _held(config: ToolConfig) -> ToolOverride:
+    # State holds no functions: without its `when` a tool is held for every call.
+    text = config.description
+    return ToolOverride(
+        hold=True,
+        allow=config.allow,
+        description=text if isinstance(text, str) else "",
+        args_schema=config.args_schema,
+    )
 
 
 def update(state: Mapping[str, Any], context: object) -> dict[str, Any]:
@@ -83,6 +132,19 @@ def update(state: Mapping[str, Any], context: object) -> dict[str, Any]:
     rows = read_overrides(context)
     # Also an empty list is written: what an earlier run was given ended with its input.
     return {} if rows == (state.get(STATE) or []) else {STATE: rows}
+
+
+def schemas(state: Mapping[str, Any]) -> dict[str, JsonObject]:
+    """Return the JSON Schemas of arguments that a run gives, by tool."""
+    found: dict[str, JsonObject] = {}
+    try:
+        for row in state.get(STATE) or ():
+            for name, tool in Overrides.model_validate(row).tools.items():
+                if tool.args_schema is not None:
+                    found[name] = tool.args_schema
+    except (TypeError, ValidationError):
+        return {}  # `hint` holds every call then
+    return found
 
 
 def hint(tool: str, rows: object) -> CallHint | None:
@@ -107,7 +169,8 @@ def _of_run(one: Overrides, tool: str) -> CallHint | None:
     found = one.tools.get(tool)
     if found is None:
         return CallHint(task=one.task) if one.task else None
-    return CallHint(hold=found.hold, allow=found.allow, task=one.task)
+    text = printable(found.description)
+    return CallHint(hold=found.hold, allow=found.allow, description=text, task=one.task)
 
 
 def merge_hints(*hints: CallHint | None) -> CallHint | None:

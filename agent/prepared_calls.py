@@ -15,14 +15,18 @@ from typing import Any, cast
 from langchain_core.messages import ToolCall
 from langchain_core.tools import BaseTool
 
-from twokey.agent import canonical
-from twokey.agent.question_tool import is_question
-from twokey.gateway.errors import BadJson, NotStarted
-from twokey.gateway.protocol import digest, wire
-from twokey.gateway.protocol.records import Record
-from twokey.gateway.protocol.strict_json import JsonObject
+from keyturn.agent import canonical
+from keyturn.agent.question_tool import is_question
+from keyturn.gateway.errors import BadJson, NotStarted
+from keyturn.gateway.protocol import digest, wire
+from keyturn.gateway.protocol.records import MAX_PROBLEM, Reading, Record
+from keyturn.gateway.protocol.strict_json import JsonObject
 
 _MAX_NAMES = 40
+_ADDED = (
+    "(For the developer: a middleware that adds tools has to be listed before "
+    "ApprovalMiddleware, which knows no others.)"
+)
 
 
 class Toolbox(dict[str, BaseTool]):
@@ -92,7 +96,7 @@ class PreparedCall:
     @property
     def to_keep(self) -> CanonicalArgs | None:
         """Return what has to be kept until the call runs; None: the message has it."""
-        if self.args is self.original or canonical.same(self.args, self.original):
+        if self.args is self.original or digest.same(self.args, self.original):
             return None
         return CanonicalArgs(
             original_hash=wire.args_hash(self.original), args=self.args
@@ -107,7 +111,7 @@ class PreparedCall:
         if self.args is self.original:
             return None
         is_other = any(
-            name not in self.args or not canonical.same(self.args[name], value)
+            name not in self.args or not digest.same(self.args[name], value)
             for name, value in self.original.items()
         )
         return self.original if is_other else None
@@ -170,10 +174,10 @@ def _prepared(
     try:
         if kept is not None and kept.original_hash == wire.args_hash(original):
             args = canonical.plain(kept.args)
-            if canonical.same(canonical.read_plain(tool, args), args):
+            if digest.same(canonical.canonical_args(tool, args), args):
                 return PreparedCall(args, original, is_checked=True)
         return PreparedCall(
-            canonical.read_plain(tool, original), original, is_checked=True
+            canonical.canonical_args(tool, original), original, is_checked=True
         )
     except (canonical.ArgumentMismatch, BadJson) as error:
         return PreparedCall(
@@ -185,27 +189,34 @@ def runnable(name: str, tool: BaseTool | None, args: JsonObject) -> BaseTool:
     """Return the tool when it would get exactly these arguments.
 
     Raises:
-        NotStarted: a sentence for the model and for the card: it does not run.
+        NotStarted: with a reason for people and the model: it does not run.
     """
     if tool is None:
         raise NotStarted(
-            f"There is no tool {name!r} here, so this call did not run. Tell the user."
+            f"There is no tool {name!r} here, so this call did not run. {_ADDED}"
         )
+    found = reading(tool, args)
+    if found is None:
+        return tool
+    if found.args is None:
+        raise NotStarted(
+            f"The arguments that were cleared do not fit the tool {name!r}, so it did "
+            f"not run: {found.problem}."
+        )
+    shown = digest.canonical(found.args).decode("utf-8")
+    raise NotStarted(
+        f"The tool {name!r} would not run with exactly the arguments that were "
+        f"cleared, so it did not run. It would read them as {shown}."
+    )
+
+
+def reading(tool: BaseTool, args: JsonObject) -> Reading | None:
+    """Return how a tool reads arguments that it would not get exactly; else None."""
     try:
         made = canonical.canonical_args(tool, args)
     except canonical.ArgumentMismatch as error:
-        raise NotStarted(
-            f"The arguments that were cleared do not fit the tool {name!r}, so it did "
-            f"not run: {error}. Do not make the same call again; tell the user."
-        ) from error
-    if not canonical.same(made, args):
-        shown = digest.canonical(made).decode("utf-8")
-        raise NotStarted(
-            f"The tool {name!r} would not run with exactly the arguments that were "
-            f"cleared, so it did not run. It would read them as {shown}. Ask "
-            "with these arguments, or tell the user."
-        )
-    return tool
+        return Reading(problem=str(error)[:MAX_PROBLEM])
+    return None if digest.same(made, args) else Reading(args=made)
 
 
 def unknown_tool_message(name: str, names: Sequence[str]) -> str:
@@ -213,7 +224,8 @@ def unknown_tool_message(name: str, names: Sequence[str]) -> str:
     listed = ", ".join(names[:_MAX_NAMES]) + (", …" if len(names) > _MAX_NAMES else "")
     return (
         f"There is no tool {name!r}, so nothing ran and nobody was asked. The tools "
-        f"are: {listed}. Call one of them by its exact name, or answer without a tool."
+        f"are: {listed}. Call one of them by its exact name, or answer without a tool. "
+        f"{_ADDED}"
     )
 
 

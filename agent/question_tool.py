@@ -16,10 +16,10 @@ from typing import Any, NoReturn
 from langchain_core.tools import BaseTool
 from langchain_core.tools.base import ArgsSchema
 
-from twokey.agent import turns
-from twokey.gateway.errors import NotAllowed
-from twokey.gateway.gates.gate import GuardedTool
-from twokey.gateway.protocol.questions import ASK_USER, NOT_OUTERMOST, QuestionSet
+from keyturn.agent import turns
+from keyturn.gateway.errors import NotAllowed
+from keyturn.gateway.gates.gate import GuardedTool
+from keyturn.gateway.protocol.questions import ASK_USER, NOT_OUTERMOST, QuestionSet
 
 GUIDANCE = (
     f"With {ASK_USER} you can ask people. Ask rarely: only for what you cannot find "

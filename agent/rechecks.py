@@ -13,12 +13,12 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from twokey.agent.bridge import PORT_TIMEOUT_S, Shell
-from twokey.gateway.errors import BadJson, StateUnknown, StoreUnavailable
-from twokey.gateway.failures import log_failure
-from twokey.gateway.protocol import digest, strict_json
-from twokey.gateway.protocol.business_state import MAX_BYTES, BusinessState
-from twokey.gateway.protocol.strict_json import JsonObject
+from keyturn.agent.bridge import PORT_TIMEOUT_S, Shell
+from keyturn.gateway.errors import BadJson, StateUnknown, StoreUnavailable
+from keyturn.gateway.failures import any_failure, log_failure
+from keyturn.gateway.protocol import digest, strict_json
+from keyturn.gateway.protocol.business_state import MAX_BYTES, BusinessState
+from keyturn.gateway.protocol.strict_json import JsonObject
 
 Recheck = Callable[..., Any]
 """A synchronous or asynchronous function: arguments as keywords in, JSON out."""
@@ -50,7 +50,7 @@ async def read(
     async def called() -> BusinessState:
         try:
             return _validated(await _value(recheck, args))
-        except Exception as error:
+        except any_failure() as error:
             # Any exception of the application's function: the state is unknown.
             log_failure(logger, error, "recheck.failed tool=%s", tool)
             raise StateUnknown(

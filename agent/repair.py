@@ -25,23 +25,29 @@ from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.types import Command
 from pydantic import ValidationError
 
-from twokey.agent import messages, result_codec, tool_messages, turns
-from twokey.agent.bridge import ask_with_retries
-from twokey.agent.calls import Caller
-from twokey.agent.messages import ITEM_KEY
-from twokey.agent.result_sanitizer import restore_result
-from twokey.agent.turns import TurnRecord
-from twokey.gateway.errors import FINAL_ERRORS, TwokeyError
-from twokey.gateway.failures import log_failure
-from twokey.gateway.protocol import run_context
-from twokey.gateway.protocol.port import Gateway
-from twokey.gateway.protocol.records import EditRecord
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.wire import AnswerKind, CallOutcome, Verdict, VerdictKind
+from keyturn.agent import (
+    canonical,
+    messages,
+    result_codec,
+    tool_messages,
+    turns,
+)
+from keyturn.agent.bridge import ask_with_retries
+from keyturn.agent.calls import Caller
+from keyturn.agent.messages import ITEM_KEY
+from keyturn.agent.result_codec import restore_result
+from keyturn.agent.turns import TurnRecord
+from keyturn.gateway.errors import FINAL_ERRORS, KeyturnError
+from keyturn.gateway.failures import log_failure
+from keyturn.gateway.protocol import run_context
+from keyturn.gateway.protocol.port import Gateway
+from keyturn.gateway.protocol.records import EditRecord
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.wire import AnswerKind, CallOutcome, Verdict, VerdictKind
 
 logger = logging.getLogger(__name__)
 
-_EDITS = "twokey_edits"
+_EDITS = "keyturn_edits"
 _OPEN = {ItemState.EXECUTING, ItemState.IN_DOUBT}
 _RAN = {ItemState.EXECUTED, ItemState.FAILED}
 
@@ -87,8 +93,6 @@ async def repair_history(
             rebuilt.extend(repair.answers[call["id"] or ""] for call in lost)
     if not is_broken:
         return None
-    if ref := turns.turn_ref(caller.agent, ""):
-        caller.cache.put_edits(ref.run_ref, repair.records)
     return _update(state, rebuilt, repair)
 
 
@@ -96,7 +100,7 @@ async def end_dropped_calls(caller: Caller, state: Mapping[str, Any]) -> None:
     """End what waits of calls that the graph went on without, before its model reads.
 
     Another middleware can answer a call, and so can a program, by ``update_state``. The
-    cards of a thread that Twokey runs end with its run; of a graph that its program
+    cards of a thread that Keyturn runs end with its run; of a graph that its program
     runs itself, nobody else would end them.
     """
     note = _turn_record(state)
@@ -130,7 +134,7 @@ def merge_update(
 
 def _turn_record(state: Mapping[str, Any]) -> TurnRecord | None:
     try:
-        return TurnRecord.model_validate(state.get("twokey_turn"))
+        return TurnRecord.model_validate(state.get("keyturn_turn"))
     except ValidationError:
         return None
 
@@ -187,7 +191,7 @@ async def _outcomes(caller: Caller, message: AIMessage) -> dict[str, CallOutcome
         found = await ask_with_retries(caller.shell, partial(gateway.outcomes, ref))
     # Not raised: without a repair no provider accepts the history, and the conversation
     # would end. The messages then say that the end is unknown.
-    except TwokeyError as error:
+    except KeyturnError as error:
         log_failure(logger, error, "repair.outcomes_unknown message=%s", message.id)
         if gateway is not None and not isinstance(error, FINAL_ERRORS):
             # Else people could go on deciding about calls that nobody waits for.
@@ -239,8 +243,9 @@ def _from_result(repair: _Repair, call: ToolCall, outcome: CallOutcome) -> ToolM
         update={"additional_kwargs": kwargs, "tool_call_id": call["id"] or ""}
     )
     repair.updates.extend(result_codec.other_updates(result))
-    repair.records.extend([outcome.edit, *inside] if outcome.edit else inside)
-    message = messages.with_records(marked, outcome.edit, inside)
+    own = outcome.edit and canonical.edit_as_spelled(outcome.edit, call["args"])
+    repair.records.extend([own, *inside] if own else inside)
+    message = messages.with_records(marked, own, inside)
     if outcome.reconciled is None:
         return message
     note = tool_messages.reconciliation_note(outcome.reconciled)

@@ -15,37 +15,50 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar, cast
 
-from twokey.agent import (
+from langchain_core.tools import BaseTool, StructuredTool
+
+from keyturn.agent import (
     auto_approved,
+    canonical,
     interrupts,
     node_turns,
     rechecks,
-    signatures,
-    step_arguments,
     tool_messages,
     turns,
 )
-from twokey.agent.bridge import Awaiting, Blocking, Shell, drive
-from twokey.agent.execution import (
+from keyturn.agent.argument_models import argument_model
+from keyturn.agent.bridge import Awaiting, Blocking, Shell, drive
+from keyturn.agent.execution import (
     Closed,
     CutOff,
+    HeldCall,
     NotRun,
     Ran,
     Reconciled,
     Work,
     execute,
 )
-from twokey.agent.grants import grant_scope
-from twokey.agent.held_call import HeldCall
-from twokey.agent.rechecks import Recheck
-from twokey.gateway.arguments import is_a, require
-from twokey.gateway.client.choice import agent_name, current_gateway, given_gateway
-from twokey.gateway.errors import StateUnknown, TwokeyError
-from twokey.gateway.protocol import run_context, strict_json
-from twokey.gateway.protocol.port import Gateway
-from twokey.gateway.protocol.records import EditRecord, Result
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.wire import (
+from keyturn.agent.grants import grant_scope
+from keyturn.agent.rechecks import Recheck
+from keyturn.gateway.arguments import is_a, require
+from keyturn.gateway.client.http_gateway import (
+    agent_name,
+    current_gateway,
+    given_gateway,
+)
+from keyturn.gateway.errors import BadStep, KeyturnError, StateUnknown
+from keyturn.gateway.protocol import digest, run_context, strict_json
+from keyturn.gateway.protocol.parameters import signature_of
+from keyturn.gateway.protocol.port import Gateway
+from keyturn.gateway.protocol.records import (
+    MAX_PROBLEM,
+    EditRecord,
+    FailureKind,
+    Reading,
+    Result,
+)
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.wire import (
     AnswerKind,
     CallHint,
     ProposedCall,
@@ -55,6 +68,147 @@ from twokey.gateway.protocol.wire import (
     Verdict,
     VerdictKind,
 )
+
+# Check before submission that a function accepts an action's arguments as keywords.
+#
+# A step is approved by people and then called with keyword arguments. A mistake in the
+# signature has to show before anybody is asked, not after the approval.
+
+
+def check(run: Callable[..., Any], args: JsonObject, tool: str) -> None:
+    """Refuse a function that cannot be called with a step's arguments.
+
+    Raises:
+        BadStep: names the function, the argument and what to change.
+    """
+    problem = binding_problem(run, args)
+    if problem:
+        raise BadStep(
+            f"The step {tool!r} was not put to anybody: {problem}. `run` is called "
+            "with one keyword argument for each member of `args`; give both the same "
+            "names, or take them all: run=lambda **args: ..."
+        )
+
+
+def check_synchronous(run: Callable[..., Any], tool: str) -> None:
+    """Refuse a coroutine function where nothing would await it.
+
+    Raises:
+        BadStep: says what to use instead.
+    """
+    # An object with an asynchronous `__call__` is not a coroutine function itself.
+    called = getattr(run, "__call__", run)  # noqa: B004 - its kind is asked, not whether there is one
+    if inspect.iscoroutinefunction(run) or inspect.iscoroutinefunction(called):
+        raise BadStep(
+            f"The step {tool!r} was not put to anybody: {_name(run)} is a coroutine "
+            "function, which `require_approval` does not await. Use "
+            "`await arequire_approval(...)` in an async node."
+        )
+
+
+def binding_problem(run: Callable[..., Any], args: JsonObject) -> str:
+    """Return why a function cannot be called with these keywords; "" when it can."""
+    if not callable(run):
+        return f"{run!r} is not a function"
+    try:
+        signature = signature_of(run)
+    except (TypeError, ValueError):
+        return ""  # some built-in functions do not tell; the call itself will
+    try:
+        signature.bind(**args)
+    except TypeError as error:
+        return f"{_name(run)} does not take these arguments ({error})"
+    return ""
+
+
+def _name(run: Callable[..., Any]) -> str:
+    return str(getattr(run, "__qualname__", type(run).__qualname__))
+
+
+# Canonicalize the arguments of a gated action in a plain LangGraph node.
+#
+# A step of a plain node has no tool, but its function may have annotations. They are
+# read like the schema of a tool: what people are shown is what the function gets.
+
+
+def declared(run: Callable[..., Any], tool: str) -> BaseTool | None:
+    """Return a tool with the schema of a function; None when it annotates nothing."""
+    try:
+        parameters = inspect.signature(run).parameters.values()
+        is_open = any(one.kind is one.VAR_KEYWORD for one in parameters)
+        annotated = [one for one in parameters if one.annotation is not one.empty]
+        # A function with **kwargs accepts any argument: there is no schema to apply.
+        if is_open or not annotated:
+            return None
+        return StructuredTool.from_function(func=run, name=tool, description=tool)
+    except Exception:  # noqa: BLE001 - annotations may be anything; then nothing is read
+        return None
+
+
+def canonical_step(
+    run: Callable[..., Any], args: dict[str, Any], tool: str
+) -> JsonObject:
+    """Return the arguments of a step as its function reads them.
+
+    They are canonical: a step runs alike whether people were asked or not.
+
+    Defaults are not filled in: a node runs again after a pause, and a generated default
+    would differ each time and change the call's hash.
+
+    Raises:
+        BadJson: when they are not strict JSON.
+        BadStep: when the function's annotations do not take them; nobody was asked.
+    """
+    try:
+        read = _read(run, canonical.plain(args), tool)
+        return cast("JsonObject", digest.in_spelling_of(args, read))
+    except canonical.ArgumentMismatch as error:
+        raise BadStep(
+            f"The step {tool!r} was not put to anybody: {error}. Give arguments that "
+            "fit the annotations of `run`."
+        ) from error
+
+
+def step_reading(
+    run: Callable[..., Any], args: JsonObject, tool: str
+) -> Reading | None:
+    """Return how a function reads arguments that it would not get exactly."""
+    problem, made = binding_problem(run, args), args
+    try:
+        made = made if problem else _read(run, args, tool)
+    except canonical.ArgumentMismatch as error:
+        problem = f"the arguments do not fit ({error})"
+    if problem:
+        return Reading(problem=problem[:MAX_PROBLEM])
+    return None if digest.same(made, args) else Reading(args=made)
+
+
+def step_problem(run: Callable[..., Any], args: JsonObject, tool: str) -> str:
+    """Return why a function would not get exactly these arguments; "" when it would."""
+    found = step_reading(run, args, tool)
+    if found is None or found.args is None:
+        return found.problem if found else ""
+    text = digest.canonical(found.args).decode("utf-8")
+    return f"the function would read the arguments as {text}"
+
+
+def _read(run: Callable[..., Any], args: JsonObject, tool: str) -> JsonObject:
+    reader = declared(run, tool)
+    if reader is None:
+        return args
+    made = canonical.function_args(reader, args)
+    return {name: value for name, value in made.items() if name in args}
+
+
+def values(run: Callable[..., Any], args: JsonObject, tool: str) -> dict[str, Any]:
+    """Return canonical arguments as the values that the function declares."""
+    reader = declared(run, tool)
+    if reader is None:
+        return dict(args)
+    read = argument_model(reader).read(args)
+    # Only what was given: the function fills in its own defaults.
+    return {name: getattr(read, name) for name in args}
+
 
 R = TypeVar("R")
 
@@ -176,13 +330,13 @@ def require_approval(  # noqa: PLR0913 - what a node may say of a step, by name
             is kept: run the thread again later.
         StateUnknown: when ``recheck`` fails before the approved step runs; likewise.
     """
-    signatures.check_synchronous(run, tool)
-    signatures.check(run, args, tool)
+    check_synchronous(run, tool)
+    check(run, args, tool)
 
     async def work(given: JsonObject) -> R:
-        return run(**step_arguments.values(run, given, tool))
+        return run(**values(run, given, tool))
 
-    plain = step_arguments.canonical_step(run, args, tool)
+    plain = canonical_step(run, args, tool)
     found = given_gateway(gateway, api_key) or current_gateway()
     step = _Step(
         run, tool, plain, agent_name(agent), key, says, task, schema, found, recheck
@@ -205,14 +359,14 @@ async def arequire_approval(  # noqa: PLR0913 - what `require_approval` takes
     recheck: Recheck | None = None,
 ) -> Outcome[R]:
     """Ask for one step of a node, wait, and run it once; see `require_approval`."""
-    signatures.check(run, args, tool)
+    check(run, args, tool)
 
     async def work(given: JsonObject) -> R:
         # A synchronous function is accepted too.
-        returned = cast("Any", run(**step_arguments.values(run, given, tool)))
+        returned = cast("Any", run(**values(run, given, tool)))
         return cast("R", await returned if inspect.isawaitable(returned) else returned)
 
-    plain = step_arguments.canonical_step(run, args, tool)
+    plain = canonical_step(run, args, tool)
     found = given_gateway(gateway, api_key) or current_gateway()
     step = _Step(
         run, tool, plain, agent_name(agent), key, says, task, schema, found, recheck
@@ -234,12 +388,17 @@ async def _require(step: _Step, work: _Work[R], shell: Shell) -> Outcome[R]:
     if answer.type not in {AnswerKind.APPROVE, AnswerKind.EDIT}:
         said = answer.message if answer.by else ""
         return NotApproved(str(answer.type), tool_messages.ended_text(answer), said)
+
+    def reading(args: JsonObject) -> Reading | None:
+        return step_reading(step.run, args, step.tool)
+
     held = replace(
         call,
         ask_again=lambda: interrupts.request_decision(
             verdict, step.args, is_again=True
         ),
         recheck=step.recheck,
+        reading=reading,
     )
     return await _execute_step(held, step, work, shell, why=answer.why_approved)
 
@@ -269,16 +428,14 @@ async def _execute_step(
     held: HeldCall, step: _Step, work: _Work[R], shell: Shell, *, why: str = ""
 ) -> Outcome[R]:
     async def run_step(args: JsonObject) -> Approved[R] | NotApproved | Unsure:
-        problem = signatures.binding_problem(step.run, args) or step_arguments.problem(
-            step.run, args, step.tool
-        )
+        problem = step_problem(step.run, args, step.tool)
         if problem:
             return NotApproved("misfit", f"This did not run: {problem}.")
         return Approved(await work(args), args)
 
     end = await execute(held, step.gateway, shell, Work(run_step, _to_result, Unsure))
     if isinstance(end, Ran):
-        return _with_edit(end.result, end.edit, why)
+        return _with_edit(_explained(end.result, end.failure), end.edit, why)
     if isinstance(end, Closed):
         return NotApproved(str(end.answer.type), tool_messages.ended_text(end.answer))
     if isinstance(end, NotRun):
@@ -317,7 +474,10 @@ def _to_result(
     if isinstance(outcome, Unsure | NotApproved):
         kind = "unsure" if isinstance(outcome, Unsure) else "not_run"
         payload = json.dumps({"v": 1, kind: outcome.message})
-        return Result(ok=False, summary=outcome.message[:500], payload=payload)
+        # `Unsure` gets its kind from the error.
+        failure = FailureKind.NOT_STARTED if kind == "not_run" else None
+        summary = outcome.message[:500]
+        return Result(ok=False, summary=summary, payload=payload, failure=failure)
     try:
         row = {"v": 1, "result": outcome.result, "args": outcome.args}
         payload = json.dumps(row, allow_nan=False)
@@ -334,11 +494,11 @@ def _from_result(result: Result) -> Approved[Any] | NotApproved | Unsure:
     try:
         row = strict_json.parse_object(result.payload)
         if not result.ok and "unsure" in row:
-            return Unsure(str(row["unsure"]))
+            return _explained(Unsure(str(row["unsure"])), result.failure)
         if not result.ok:
             return NotApproved("misfit", str(row["not_run"]))
         return Approved(row["result"], cast("JsonObject", row["args"]))
-    except (TwokeyError, KeyError):
+    except (KeyturnError, KeyError):
         return Unsure(tool_messages.lost_result_text(result))
 
 
@@ -348,6 +508,13 @@ def _with_edit(
     if not isinstance(outcome, Approved):
         return outcome
     return Approved(outcome.result, outcome.args, edit, reasons)
+
+
+def _explained(outcome: Outcome[R], failure: FailureKind | None) -> Outcome[R]:
+    """Return an outcome with advice, where ``run`` returned nothing."""
+    if failure is None or not isinstance(outcome, Unsure):
+        return outcome
+    return Unsure(tool_messages.failure_text(failure, outcome.message))
 
 
 def _with_note(outcome: Outcome[R], reconciled: ReconcileAnswer | None) -> Outcome[R]:

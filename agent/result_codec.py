@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from langchain_core.messages import (
+    AnyMessage,
     BaseMessage,
     ToolMessage,
     message_to_dict,
@@ -20,7 +21,9 @@ from langchain_core.messages import (
 from langgraph.types import Command, Send
 from pydantic import JsonValue, ValidationError
 
-from twokey.gateway.protocol.records import EditRecord, Result
+from keyturn.agent import messages, result_codec, tool_messages, turns
+from keyturn.gateway.protocol import edits
+from keyturn.gateway.protocol.records import EditRecord, FailureKind, Result
 
 ToolResult = ToolMessage | Command[Any] | list[ToolMessage | Command[Any]]
 """What running a tool comes to; a list when the tool itself returned one."""
@@ -240,3 +243,62 @@ _DECODERS: dict[str, Callable[[Any], object]] = {
     "tuple": lambda inner: tuple(_decode(entry) for entry in inner),
     "dict": lambda inner: {str(key): _decode(member) for key, member in inner},
 }
+
+
+def clean_result(result: ToolResult, history: Sequence[AnyMessage]) -> ToolResult:
+    """Return a tool's result without forged marks and updates of our state.
+
+    A handoff tool returns the messages of the history. Those that equal one of the
+    history are left alone: the marks in them are ours.
+    """
+
+    def change(message: ToolMessage) -> ToolMessage:
+        cleaned = messages.without_lookalikes(message)
+        # Most hold none, and nothing is looked for in a long history.
+        return message if cleaned is message or is_known(message) else cleaned
+
+    def is_known(message: ToolMessage) -> bool:
+        # The whole message must be equal: with a copied id alone a tool could keep a
+        # forged mark.
+        return message == next(
+            (
+                earlier
+                for earlier in reversed(history)
+                if isinstance(earlier, ToolMessage)
+                and earlier.tool_call_id == message.tool_call_id
+            ),
+            None,
+        )
+
+    theirs = result_codec.without_updates(result, turns.OUR_STATE)
+    return result_codec.each_message(theirs, change)
+
+
+def explained(result: ToolResult, failure: FailureKind | None) -> ToolResult:
+    """Return a result for the model: with advice, where the tool returned nothing."""
+    if failure is None:
+        return result
+
+    def explain(message: ToolMessage) -> ToolMessage:
+        text = tool_messages.failure_text(failure, str(message.text))
+        update = {"content": edits.defuse(text)}
+        told = message.model_copy(update=update)
+        is_error = failure is FailureKind.RAISED
+        return told if is_error else turns.mark_uncleared(told)
+
+    return result_codec.each_message(result, explain)
+
+
+def restore_result(
+    call: Any,  # noqa: ANN401 - a ToolCall; its TypedDict comes in two spellings
+    result: Result,
+    history: Sequence[AnyMessage],
+) -> tuple[ToolResult, list[EditRecord]]:
+    """Return a stored result for the model, or say that it is lost."""
+    found = result_codec.deserialize(result.payload)
+    if found is not None:
+        cleaned = clean_result(found[0], history)
+        return explained(cleaned, result.failure), found[1]
+    text = result.summary if result.failure else tool_messages.lost_result_text(result)
+    message = tool_messages.message_for(call, text, is_error=not result.ok)
+    return explained(message, result.failure), []

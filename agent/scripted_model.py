@@ -45,7 +45,7 @@ class ScriptedModel(BaseChatModel):
     @property
     @override
     def _llm_type(self) -> str:
-        return "twokey-scripted"
+        return "keyturn-scripted"
 
     @override
     def bind_tools(

@@ -11,21 +11,22 @@ from typing import Literal
 
 from langchain_core.messages import ToolCall, ToolMessage
 
-from twokey.agent.messages import ANSWER_KEY, ITEM_KEY, mark_reconciled, with_data
-from twokey.gateway.errors import NotAllowed, NotStarted
-from twokey.gateway.protocol import edits
-from twokey.gateway.protocol.records import Person, Result
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.wire import Answer, AnswerKind, LateReport, ReconcileAnswer
+from keyturn.agent.messages import ANSWER_KEY, ITEM_KEY, mark_reconciled, with_data
+from keyturn.gateway.errors import NotAllowed, NotStarted
+from keyturn.gateway.protocol import edits
+from keyturn.gateway.protocol.records import FailureKind, Person, Result
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.wire import (
+    Answer,
+    AnswerKind,
+    LateReport,
+    ReconcileAnswer,
+)
 
 NOT_AGAIN = "Do not make the same call again."
 UNKNOWN_EFFECT = (
     "Whether it took effect is unknown. Do not repeat it; tell the user that it has "
     "to be checked."
-)
-INNER_REFUSED = (
-    "Whether the tool that was approved had an effect before that is unknown. Do not "
-    "repeat it; tell the user that it has to be checked."
 )
 RESULT_LOST = (
     "This call ran and took effect, but its output was lost. Do not repeat it; tell "
@@ -91,8 +92,10 @@ def decision_message(call: ToolCall, answer: Answer, *, item_id: str) -> ToolMes
     is_error = answer.type is not AnswerKind.RESPOND
     message = message_for(call, ended_text(answer), item_id=item_id, is_error=is_error)
     data = answer.model_dump(mode="json", include={"type", "message", "by"})
-    if answer.answers is not None:
-        data |= {"status": question_status(answer), "answers": [*answer.answers]}
+    if answer.asks_people:
+        data |= {"status": question_status(answer)}
+    if answer.type is AnswerKind.RESPOND and answer.answers is not None:
+        data |= {"answers": [*answer.answers]}
     return with_data(message, {ANSWER_KEY: data})
 
 
@@ -119,7 +122,7 @@ def denial_text(reason: str) -> str:
 
 def ended_text(answer: Answer) -> str:
     """Return the message about a wait that ended and a call that did not run."""
-    if answer.answers is not None:
+    if answer.asks_people:
         return _question_text(answer)
     who = _name(answer.by)
     ran = "did not run"
@@ -206,18 +209,26 @@ def late_report_text(report: LateReport) -> str:
     )
 
 
-def failure_text(error: BaseException) -> str:
-    """Return the message about an exception of the tool itself, or of its guard."""
+def failed_result(error: BaseException) -> Result:
+    """Return the result of a tool that raised, in the words that people read.
+
+    A tool inside which another one was refused may have had an effect before, so only
+    `NotStarted` proves that nothing ran.
+    """
     if isinstance(error, NotStarted):
-        return str(error)
-    # A tool that called another one, which was refused, may have had its own effect
-    # before: the model must not take the refusal for both.
-    if isinstance(error, NotAllowed):
-        return f"{error} {INNER_REFUSED}"
-    return (
-        f"The tool failed with {type(error).__name__}: {_quoted(str(error)[:500])}. "
-        f"{UNKNOWN_EFFECT}"
-    )
+        kind, text = FailureKind.NOT_STARTED, str(error)
+    else:
+        is_refused = isinstance(error, NotAllowed)
+        kind = FailureKind.REFUSED if is_refused else FailureKind.RAISED
+        text = f"{type(error).__name__}: {error}"
+    return Result(ok=False, summary=_storable(text[:500]), failure=kind)
+
+
+def failure_text(kind: FailureKind, said: str) -> str:
+    """Return the message about a failure: its reason, then the advice to the model."""
+    if kind is FailureKind.NOT_STARTED:
+        return f"{said} {NOT_AGAIN} Tell the user."
+    return f"The tool failed: {_quoted(said)}. {UNKNOWN_EFFECT}"
 
 
 def cut_off_text(state: ItemState) -> str:
@@ -232,6 +243,9 @@ def _name(by: Person | None) -> str:
 
 
 def _quoted(text: str) -> str:
+    return json.dumps(_storable(text), ensure_ascii=False)
+
+
+def _storable(text: str) -> str:
     # A file name in an error may hold a lone surrogate, which cannot be stored.
-    storable = text.encode("utf-8", "replace").decode("utf-8")
-    return json.dumps(storable, ensure_ascii=False)
+    return text.encode("utf-8", "replace").decode("utf-8")

@@ -32,10 +32,10 @@ from uuid import UUID
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.tracers.context import register_configure_hook
 
-from twokey.agent import grants
-from twokey.gateway.context_values import Inside
-from twokey.gateway.errors import UngatedTool
-from twokey.gateway.protocol.run_context import excepted
+from keyturn.agent import grants
+from keyturn.gateway.context_values import Inside
+from keyturn.gateway.errors import UngatedTool
+from keyturn.gateway.protocol.run_context import excepted
 
 logger = logging.getLogger(__name__)
 
@@ -94,7 +94,7 @@ class StartCheck(BaseCallbackHandler):
         raise UngatedTool(self._agent, tool)
 
 
-_check: ContextVar[StartCheck | None] = ContextVar("twokey_tool_starts", default=None)
+_check: ContextVar[StartCheck | None] = ContextVar("keyturn_tool_starts", default=None)
 register_configure_hook(_check, inheritable=True)
 
 

@@ -8,21 +8,27 @@ from types import MappingProxyType
 from typing import Annotated, Any, NotRequired, cast
 
 from langchain.agents.middleware.types import AgentState, PrivateStateAttr
-from langchain_core.messages import AIMessage, AnyMessage, ToolCall, ToolMessage
+from langchain_core.messages import (
+    AIMessage,
+    AnyMessage,
+    HumanMessage,
+    ToolCall,
+    ToolMessage,
+)
 from langgraph.config import get_config
 from pydantic import Field, ValidationError
 
-from twokey.agent import circuit_breaker, nesting, rechecks
-from twokey.agent.canonical import plain
-from twokey.agent.messages import add_edits
-from twokey.agent.prepared_calls import NO_CALLS, CanonicalArgs, PreparedCall
-from twokey.gateway.errors import BadJson
-from twokey.gateway.protocol import run_context, strict_json, wire
-from twokey.gateway.protocol.business_state import BusinessState
-from twokey.gateway.protocol.records import Record
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.protocol.wire import (
+from keyturn.agent import nesting, rechecks
+from keyturn.agent.canonical import plain
+from keyturn.agent.messages import add_edits
+from keyturn.agent.prepared_calls import NO_CALLS, CanonicalArgs, PreparedCall
+from keyturn.gateway.errors import BadJson
+from keyturn.gateway.protocol import digest, run_context, strict_json, wire
+from keyturn.gateway.protocol.business_state import BusinessState
+from keyturn.gateway.protocol.records import Record
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.wire import (
     CallHint,
     ProposedCall,
     Turn,
@@ -30,6 +36,50 @@ from twokey.gateway.protocol.wire import (
     Verdict,
     VerdictKind,
 )
+
+# Circuit breaker: submit no more calls of a tool after three in a row fail checks.
+#
+# A call can be submitted, shown to people and then refused before it runs: another
+# middleware changed it, the gateway does not know it, or its tool would read it
+# otherwise. A tool can also run and be refused each tool that it starts. A model that
+# repeats such a call would open one card after another.
+
+UNCLEARED_KEY = "keyturn_uncleared"
+"""Marks the tool message of a call in which something was refused."""
+
+MAX_CONSECUTIVE = 3
+"""How many refused calls of one tool in a row trip the breaker."""
+
+TRIPPED = (
+    f"{MAX_CONSECUTIVE} calls of this tool in a row were refused, so this one was not "
+    "submitted, nobody was asked, and it did not run. Do not call this tool again. "
+    "Tell the user that somebody has to look at this agent's middleware and at the "
+    "approval gateway."
+)
+
+
+def mark_uncleared(message: ToolMessage) -> ToolMessage:
+    """Return the message of a refused call, marked so that it is counted."""
+    kwargs = {**message.additional_kwargs, UNCLEARED_KEY: True}
+    return message.model_copy(update={"additional_kwargs": kwargs})
+
+
+def is_tripped(tool: str, messages: Sequence[AnyMessage]) -> bool:
+    """Return whether calls of this tool are no longer submitted.
+
+    A message of the user, and a call of the tool with another end, reset the count.
+    """
+    count = 0
+    for message in reversed(messages):
+        # The user may have fixed the cause.
+        if isinstance(message, HumanMessage):
+            break
+        if isinstance(message, ToolMessage) and message.name == tool:
+            if UNCLEARED_KEY not in message.additional_kwargs:
+                break
+            count += 1
+    return count >= MAX_CONSECUTIVE
+
 
 UNREACHABLE = (
     "The approval gateway could not be reached, so this call did not run. Tell the "
@@ -49,10 +99,10 @@ DUPLICATE_ID = (
 )
 NO_ID = "This call carries no id, so it was not cleared and did not run."
 
-UNCLEARED = frozenset({NO_VERDICT, circuit_breaker.TRIPPED})
+UNCLEARED = frozenset({NO_VERDICT, TRIPPED})
 """Reasons for which the same call would be refused again (see `circuit_breaker`)."""
 
-OUR_STATE = "twokey_"
+OUR_STATE = "keyturn_"
 """How the names of everything begin that we keep in an agent's state."""
 
 _PROPOSED = ProposedCall(tool="", args={}, tool_call_id="")
@@ -60,19 +110,19 @@ _PROPOSED = ProposedCall(tool="", args={}, tool_call_id="")
 NO_HINTS: Mapping[str, CallHint] = MappingProxyType({})
 
 
-class TwokeyState(AgentState[Any]):
+class KeyturnState(AgentState[Any]):
     """What the middleware keeps in an agent's checkpointed state, as plain JSON.
 
-    ``twokey_turn`` is a dumped `TurnRecord` of the latest turn with calls.
-    ``twokey_edits`` are dumped `EditRecord`s: what the model must not forget.
-    ``twokey_overrides`` are dumped `Overrides`: the per-run overrides of tools.
+    ``keyturn_turn`` is a dumped `TurnRecord` of the latest turn with calls.
+    ``keyturn_edits`` are dumped `EditRecord`s: what the model must not forget.
+    ``keyturn_overrides`` are dumped `Overrides`: the per-run overrides of tools.
     """
 
-    twokey_turn: NotRequired[Annotated[dict[str, Any], PrivateStateAttr]]
-    twokey_edits: NotRequired[
+    keyturn_turn: NotRequired[Annotated[dict[str, Any], PrivateStateAttr]]
+    keyturn_edits: NotRequired[
         Annotated[list[dict[str, Any]], PrivateStateAttr, add_edits]
     ]
-    twokey_overrides: NotRequired[Annotated[list[Any], PrivateStateAttr]]
+    keyturn_overrides: NotRequired[Annotated[list[Any], PrivateStateAttr]]
 
 
 class TurnRecord(Record):
@@ -181,9 +231,9 @@ class TurnDraft:
         if not call_id or is_duplicate:
             # Verdicts are found by id, so one could run under that of the other.
             refusal = DUPLICATE_ID if call_id else NO_ID
-        elif circuit_breaker.is_tripped(call["name"], self._history):
+        elif is_tripped(call["name"], self._history):
             # Before it is proposed, since each proposal may become one more card.
-            refusal = refusal or circuit_breaker.TRIPPED
+            refusal = refusal or TRIPPED
         if refusal:
             self.refuse(call, refusal)
             return
@@ -308,7 +358,7 @@ def kept_verdict(
 
     if [each["id"] for each in message.tool_calls].count(call["id"]) != 1:
         return refused(DUPLICATE_ID)
-    note = cast("dict[str, Any]", state.get("twokey_turn") or {})
+    note = cast("dict[str, Any]", state.get("keyturn_turn") or {})
     try:
         # Only this one is parsed: each resume of a sibling runs this again.
         verdict = Verdict.model_validate(note["verdicts"][call["id"]])
@@ -321,7 +371,7 @@ def kept_verdict(
     args = _submitted_args(state, call)
     if args is None or not is_about(verdict, call["name"], call["id"] or "", args):
         return refused()
-    return verdict, args
+    return verdict, digest.in_spelling_of(call["args"], args)
 
 
 def _submitted_args(state: Mapping[str, Any], call: ToolCall) -> JsonObject | None:
@@ -346,14 +396,14 @@ def submitted_canonical(state: Mapping[str, Any]) -> dict[str, CanonicalArgs]:
 
     One that cannot be read stands for arguments that nobody wrote.
     """
-    note = cast("dict[str, Any]", state.get("twokey_turn") or {})
+    note = cast("dict[str, Any]", state.get("keyturn_turn") or {})
     rows = cast("dict[str, Any]", note.get("args") or {})
     return {call_id: _canonical_args(row) for call_id, row in rows.items()}
 
 
 def is_unchecked(state: Mapping[str, Any], call: ToolCall) -> bool:
     """Return whether a call was submitted before its tool was known."""
-    note = cast("dict[str, Any]", state.get("twokey_turn") or {})
+    note = cast("dict[str, Any]", state.get("keyturn_turn") or {})
     return call["id"] in cast("list[str]", note.get("unchecked") or [])
 
 
@@ -370,7 +420,7 @@ def submitted_hints(state: Mapping[str, Any]) -> dict[str, CallHint]:
 
     One that cannot be read holds its call: it may have.
     """
-    note = cast("dict[str, Any]", state.get("twokey_turn") or {})
+    note = cast("dict[str, Any]", state.get("keyturn_turn") or {})
     hints = cast("dict[str, Any]", note.get("hints") or {})
     return {call_id: _hint(row) for call_id, row in hints.items()}
 

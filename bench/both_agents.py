@@ -1,6 +1,6 @@
-"""Run one agent behind Twokey and behind LangChain's own middleware, side by side.
+"""Run one agent behind Keyturn and behind LangChain's own middleware, side by side.
 
-Both keep their threads in one SQLite file. Twokey has a durable Valkey, one reviewer
+Both keep their threads in one SQLite file. Keyturn has a durable Valkey, one reviewer
 who may decide everything, and a worker that waits for jobs throughout; LangChain's
 middleware is resumed in this process, which writes no record and no claim.
 """
@@ -16,19 +16,19 @@ from typing import Protocol, TypeVar
 from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain_core.runnables import RunnableConfig
 
+from bench import SECRETS
 from bench.payments_stub import Graph, PaymentsStub, Reply, agent
-from bench.store_secrets import SECRETS
-from twokey.agent import ApprovalMiddleware, guarded
-from twokey.gateway.approvals.decisions import AccountKind, Reviewer
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.records import Person, RunRef
-from twokey.gateway.resume.checkpoints import open_checkpoints
-from twokey.gateway.resume.graphs import attached
-from twokey.gateway.resume.langgraph_local import LangGraphLocal
-from twokey.gateway.resume.worker import ThreadChange
-from twokey.gateway.running import running
-from twokey.gateway.store.open_store import open_store
-from twokey.gateway.store.store import Store
+from keyturn.agent import ApprovalMiddleware, guarded
+from keyturn.gateway.approvals.decisions import AccountKind, Reviewer
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.records import Person, RunRef
+from keyturn.gateway.resume.checkpoints import open_checkpoints
+from keyturn.gateway.resume.graphs import attached
+from keyturn.gateway.resume.langgraph_local import LangGraphLocal
+from keyturn.gateway.resume.worker import ThreadChange
+from keyturn.gateway.running import running
+from keyturn.gateway.store.open_store import open_store
+from keyturn.gateway.store.store import Store
 
 AGENT = "support"
 RULES = """
@@ -44,7 +44,7 @@ ANA = Reviewer(team="T0", user="U0ANA", name="Ana", account=AccountKind.MEMBER)
 
 
 class Ours(Protocol):
-    """What is done with Twokey; it is told what the worker did."""
+    """What is done with Keyturn; it is told what the worker did."""
 
     def on_change(self, change: ThreadChange) -> None:
         """Learn that a job was done with."""
@@ -63,7 +63,7 @@ async def both_agents(
     Args:
         stub: whose tool both agents have.
         reply: what the model of both answers.
-        make: returns what is done with Twokey, given its store.
+        make: returns what is done with Keyturn, given its store.
 
     Yields:
         What was made, the store, and LangChain's graph.

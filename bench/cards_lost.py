@@ -13,25 +13,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from bench import SECRETS, progress
 from bench.clicks import CHANNEL, POLICY, bot_config
-from bench.progress import progress
 from bench.stats import Figure, Measured, NotMeasured, plain
-from bench.store_secrets import SECRETS
-from twokey.bot.app import SlackBot
-from twokey.gateway.approvals.events import Event, EventName
-from twokey.gateway.approvals.record import approval_of
-from twokey.gateway.protocol.wire import ProposedCall, Turn, TurnRef
-from twokey.gateway.service.agents import AgentService
-from twokey.gateway.service.reviews import ReviewService
-from twokey.gateway.service.sweep import Sweeper
-from twokey.gateway.store.connection import Argument
-from twokey.gateway.store.keys import Keys
-from twokey.gateway.store.open_store import open_store
-from twokey.gateway.store.outbox import announcement
-from twokey.gateway.store.readers import backlog
-from twokey.gateway.store.store import Store
-from twokey.sandbox.json_types import JsonObject
-from twokey.sandbox.server import Sandbox
+from keyturn.bot.app import SlackBot
+from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.gateway.approvals.record import approval_of
+from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef
+from keyturn.gateway.service.agents import AgentService
+from keyturn.gateway.service.reviews import ReviewService
+from keyturn.gateway.service.sweep import Sweeper
+from keyturn.gateway.store.connection import Argument
+from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.open_store import open_store
+from keyturn.gateway.store.outbox import announcement
+from keyturn.gateway.store.readers import backlog
+from keyturn.gateway.store.store import Store
+from keyturn.sandbox.json_types import JsonObject
+from keyturn.sandbox.server import Sandbox
 
 EVENTS = 1_000_000
 CARDS = 10
@@ -103,7 +102,7 @@ async def _fill(store: Store, keys: Keys, events: int) -> None:
     """Announce what other agents' calls did, and sweep as the product does."""
     event = Event(
         name=EventName.ITEM_EXECUTED, tenant="default", channel=CHANNEL,
-        approval=f"ap_{keys.shard}_{0:032x}", agent="other", thread="t",
+        approval=f"ap_{keys.tenant}_{0:032x}", agent="other", thread="t",
     )  # fmt: skip
     put, _ = announcement(store.conn, keys, event, event, 1)
     sweeper = Sweeper(store)

@@ -8,33 +8,34 @@ from __future__ import annotations
 
 import json
 import time
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import quote_plus
 
 from bench.load import Request
 from bench.stats import NotMeasured
-from twokey.bot.cards.approval import card
-from twokey.bot.cards.frame import Frame
-from twokey.bot.cards.mentions import mentions_for
-from twokey.bot.config import BotConfig
-from twokey.bot.delivery.decision_digest import policy_decision_digest
-from twokey.bot.ids import Action
-from twokey.gateway.approvals.record import Approval, approval_of
-from twokey.gateway.config import SlackMode
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.records import Person
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.wire import ProposedCall, Turn, TurnRef
-from twokey.gateway.service.agents import AgentService
-from twokey.gateway.store.store import Store
-from twokey.gateway.store.threads import ThreadFacts
-from twokey.sandbox import messages, payloads
-from twokey.sandbox.json_types import JsonObject, as_objects
-from twokey.sandbox.payloads import Interaction
-from twokey.sandbox.records import Message
-from twokey.sandbox.server import Sandbox
-from twokey.sandbox.signed_http import FORM, SIGNATURE, TIMESTAMP, sign
+from keyturn.bot.cards.approval import card
+from keyturn.bot.cards.frame import Frame
+from keyturn.bot.cards.mentions import mentions_for
+from keyturn.bot.config import BotConfig
+from keyturn.bot.delivery.card_publisher import policy_decision_digest
+from keyturn.bot.ids import Action
+from keyturn.gateway.approvals.record import Approval, approval_of
+from keyturn.gateway.config import SlackMode
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.records import Person
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef
+from keyturn.gateway.service.agents import AgentService
+from keyturn.gateway.store.store import Store
+from keyturn.gateway.store.threads import ThreadFacts
+from keyturn.sandbox import messages, payloads
+from keyturn.sandbox.json_types import JsonObject, as_objects
+from keyturn.sandbox.payloads import Interaction
+from keyturn.sandbox.records import Message
+from keyturn.sandbox.server import Sandbox
+from keyturn.sandbox.signed_http import FORM, SIGNATURE, TIMESTAMP, sign
 
 POLICY = load_policy(
     """
@@ -101,8 +102,10 @@ async def post_cards(store: Store, sandbox: Sandbox, count: int) -> list[Posted]
     await store.conn.command("FLUSHALL")
     agents = AgentService(store, lambda: POLICY)
     posted: list[Posted] = []
+    # Each time other threads: a record of the same ones would be an older copy.
+    run = uuid.uuid4().hex[:8]
     for number in range(count):
-        approval = await _opened(store, agents, f"thread-{number}")
+        approval = await _opened(store, agents, f"thread-{run}-{number}")
         posted.append(await _post_card(store, sandbox, approval))
     # The cards are posted already: nothing is left to publish when the bot starts.
     await store.conn.command("DEL", store.keys_of_tenant(_TENANT).outbox)

@@ -4,7 +4,7 @@ Two ways to the same tool, taken in turns on one durable Valkey and one SQLite
 checkpointer, each approval in a thread of its own. People decide in this process.
 
 - in process: the worker of this process resumes the agent, see `decision_to_tool`.
-- over HTTP: the agent has nothing but the URL of `twokey gateway`, a process of its
+- over HTTP: the agent has nothing but the URL of `keyturn gateway`, a process of its
   own, and an API key. Its wait for the answer and its claim are requests.
 
 Decisions are signed and claims have receipts, on both ways.
@@ -24,30 +24,30 @@ from typing import Any
 import yaml
 from langchain_core.messages import HumanMessage
 
+from bench import SECRETS
 from bench.both_agents import DAN, POLICY, RULES, both_agents
 from bench.decision_to_tool import (
+    Keyturn,
     Plan,
     Subject,
-    Twokey,
     approve,
     asked_in,
     in_turns,
 )
 from bench.payments_stub import Graph, PaymentsStub, agent, refund_once
 from bench.stats import Figure, ratio
-from bench.store_secrets import SECRETS
-from twokey import Twokey as Product
-from twokey.agent import ApprovalMiddleware, guarded
-from twokey.cli.apart_processes import Apart, kept_port
-from twokey.gateway.garbage_collection import spare_what_is_there
-from twokey.gateway.protocol.records import RunRef
-from twokey.gateway.remote.program import RemoteTwokey
-from twokey.gateway.resume.checkpoints import open_checkpoints
-from twokey.gateway.resume.graphs import attached
-from twokey.gateway.service.reviews import ReviewService
-from twokey.gateway.store.store import Store
-from twokey.gateway.trust.key_folder import Role
-from twokey.gateway.trust.keyring import FOLDER, Keyring
+from keyturn import Keyturn as Product
+from keyturn.agent import ApprovalMiddleware, guarded
+from keyturn.cli.apart_processes import Apart, kept_port
+from keyturn.gateway.garbage_collection import spare_what_is_there
+from keyturn.gateway.protocol.records import RunRef
+from keyturn.gateway.remote.program import RemoteKeyturn
+from keyturn.gateway.resume.checkpoints import open_checkpoints
+from keyturn.gateway.resume.graphs import attached
+from keyturn.gateway.service.reviews import ReviewService
+from keyturn.gateway.store.store import Store
+from keyturn.gateway.trust.key_folder import Role
+from keyturn.gateway.trust.keyring import FOLDER, Keyring
 
 TITLE = "Decision to tool start over HTTP"
 AGENT = "elsewhere"
@@ -85,7 +85,7 @@ class OverHttp:
 
     name = "over HTTP"
 
-    def __init__(self, store: Store, program: RemoteTwokey, graph: Graph) -> None:
+    def __init__(self, store: Store, program: RemoteKeyturn, graph: Graph) -> None:
         self._store = store
         self._program = program
         self._graph = graph
@@ -124,11 +124,11 @@ async def subjects(stub: PaymentsStub) -> AsyncGenerator[list[Subject]]:
     with TemporaryDirectory(prefix="tk-bench-http-") as named:
         folder = Path(named)
 
-        def ours(store: Store) -> Twokey:
+        def ours(store: Store) -> Keyturn:
             # The gateway reads the public key of what decides here in this folder.
             store.keyring = Keyring(folder / FOLDER, makes=[Role.BOT, Role.GATEWAY])
             store.keyring.make_missing(datetime.now(UTC))  # noqa: TID251 - a new key
-            return Twokey(store)
+            return Keyturn(store)
 
         async with (
             both_agents(stub, refund_once, ours) as (here, store, _),
@@ -143,7 +143,7 @@ async def subjects(stub: PaymentsStub) -> AsyncGenerator[list[Subject]]:
 
 @asynccontextmanager
 async def _gateway(folder: Path, store_url: str) -> AsyncGenerator[tuple[str, str]]:
-    """Run `twokey gateway`; give its URL and an API key."""
+    """Run `keyturn gateway`; give its URL and an API key."""
     with kept_port() as port:
         async with _gateway_at(folder, store_url, port) as found:
             yield found
@@ -158,11 +158,11 @@ async def _gateway_at(
         "data_dir": str(folder),
         "api": {"listen": f"127.0.0.1:{port}"},
     }
-    (folder / "twokey.yml").write_text(yaml.safe_dump(document), encoding="utf-8")
+    (folder / "keyturn.yml").write_text(yaml.safe_dump(document), encoding="utf-8")
     env = {
-        **{name: one for name, one in os.environ.items() if "TWOKEY" not in name},
-        "TWOKEY_REDIS_URL": store_url,
-        "TWOKEY_SECRET": SECRETS[0].hex(),
+        **{name: one for name, one in os.environ.items() if "KEYTURN" not in name},
+        "KEYTURN_REDIS_URL": store_url,
+        "KEYTURN_SECRET": SECRETS[0].hex(),
     }
     apart = Apart(folder, env, port, agent=AGENT)
     try:

@@ -1,18 +1,13 @@
 """Measure the latency from a reviewer's decision to the first line of the tool.
 
-Four ways to the same tool of the same agent, taken in turns on one durable Valkey and
+Two ways to the same tool of the same agent, taken in turns on one durable Valkey and
 one SQLite checkpointer, each approval in a thread of its own:
 
-- Twokey: an approval as its button gives it, computed before while it waited: one
-  script that also queues the job and hands it with the thread's lease to a worker of
-  the process, the resume, a claim, the tool.
-- a bare resume: LangChain's own middleware, and `Command(resume=...)` called where the
-  decision is made, in the same process. This is the lower bound: it has no record of
-  the decision, no second process and no claim.
-- a poller: the same bare agent, resumed by a loop that reads a status key twice a
-  second.
-- a bare resume with a durable write before it and one before the tool: what has to
-  come first where a decision and a claim are to be kept, and nothing else.
+- Keyturn: one script that records the decision and queues a job, the resume, a claim,
+  the tool.
+- A bare resume with two durable writes: LangChain's own middleware, resumed where the
+  decision is made, with a write before the resume and one before the tool. Nothing that
+  keeps a decision and a claim can be faster.
 """
 
 from __future__ import annotations
@@ -38,33 +33,22 @@ from bench.both_agents import (
     run_of,
     ungated,
 )
-from bench.disk import durable_writes_ms
 from bench.payments_stub import Graph, PaymentsStub, refund_once
-from bench.stats import MEDIAN, P95, Figure, Measured, plain, ratio
+from bench.stats import P95, Figure, Measured, ratio
+from keyturn.gateway.approvals.decisions import Approve, Decided, Gesture
+from keyturn.gateway.garbage_collection import spare_what_is_there
+from keyturn.gateway.protocol.records import RunRef
+from keyturn.gateway.resume.graphs import attached
+from keyturn.gateway.resume.worker import ThreadChange
+from keyturn.gateway.service.reviews import ReviewService
+from keyturn.gateway.store.store import Store
 from tests.approvals.builders import click_on
-from twokey.gateway.approvals.decisions import Approve, Decided
-from twokey.gateway.garbage_collection import spare_what_is_there
-from twokey.gateway.protocol.records import RunRef
-from twokey.gateway.resume.graphs import attached
-from twokey.gateway.resume.worker import ThreadChange
-from twokey.gateway.service.precomputing import GESTURE
-from twokey.gateway.service.reviews import ReviewService
-from twokey.gateway.store.store import Store
 
 TITLE = "Decision to tool start"
-POLL_S = 0.5
-ALONE_MS = 6.0
-"""What one decision has to reach while nothing else happens."""
-
-WRITES = 2
-"""How many durable writes come before the tool: decision and claim."""
-
 _REQUEST = "sha256:" + "a" * 64
 """Digest of Slack's request, which a click always has."""
 
 _TIMEOUT_S = 30.0
-_GOLDEN_RATIO = 0.6180339887
-"""Its multiples are spread evenly between two polls, for any number of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,48 +64,30 @@ QUICK = Plan(rounds=2, approvals=4)
 
 
 async def measure(*, is_quick: bool = False) -> Figure:
-    """Run all of them in turns and compare them."""
-    # As 'twokey run' and 'twokey gateway' do; all are in this process.
+    """Run both in turns and compare them."""
+    # As 'keyturn run' and 'keyturn gateway' do; all are in this process.
     spare_what_is_there()
     return await measured(QUICK if is_quick else FULL)
 
 
 async def measured(plan: Plan) -> Figure:
-    """Run all of them as often as the plan says."""
+    """Run both as often as the plan says."""
     async with subjects() as (stub, found):
-        twokey, bare, poller, writing = await in_turns(found, stub, plan)
+        keyturn, writing = await in_turns(found, stub, plan)
     return Figure(
         TITLE,
         f"{plan.rounds} rounds of {plan.approvals} approvals each; Valkey with "
         "appendfsync always, SQLite checkpoints.",
-        (twokey, bare, poller, writing),
+        (keyturn, writing),
         (
-            plain(
-                "decision to tool p50, alone",
-                twokey,
-                at_most=ALONE_MS,
-                limit=_floor(bare, writing),
+            ratio(
+                "decision to tool: Keyturn / bare resume with 2 writes, p50",
+                keyturn,
+                writing,
+                at_most=2.2,
             ),
-            # Without a target of its own: nearly all that Twokey takes is the resume,
-            # which comes after the poll as well, and the target above is for that.
-            ratio("0.5 s poller / Twokey, p50", poller, twokey),
-            ratio("0.5 s poller / Twokey, p95", poller, twokey, share=P95),
-            ratio("Twokey / bare resume, p50", twokey, bare),
-            ratio("Twokey / bare resume, p95", twokey, bare, share=P95),
-            ratio(f"Twokey / {writing.name}, p50", twokey, writing),
+            ratio("the same, p95", keyturn, writing, share=P95),
         ),
-    )
-
-
-def _floor(bare: Measured, writing: Measured) -> str:
-    """Return in words what no work of ours can go below."""
-    disk_ms = durable_writes_ms(WRITES)
-    floor_ms = bare.at(MEDIAN) + disk_ms
-    return (
-        f"a bare resume in this run ({bare.at(MEDIAN):.1f} ms) and {WRITES} durable "
-        f"writes one after the other (decision, the claim: {disk_ms:.1f} ms)"
-        f" take {floor_ms:.1f} ms; a program that does just that, with the store in "
-        f"another process, takes {writing.at(MEDIAN):.1f} ms"
     )
 
 
@@ -143,10 +109,10 @@ class Subject(Protocol):
         ...
 
 
-class Twokey:
+class Keyturn:
     """The whole product but Slack: decide, job and lease, worker, resume, claim."""
 
-    name = "Twokey"
+    name = "Keyturn"
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -182,28 +148,25 @@ async def asked_in(store: Store, run: RunRef) -> list[str]:
 async def approve(store: Store, reviews: ReviewService, run: RunRef) -> float:
     """Approve the one call of a run as its button does; return when that began."""
     [asked] = await asked_in(store, run)
-    # The publisher of the same process reads each record to draw its card, and
-    # precomputes its approval while nobody clicks.
     loaded = await reviews.read_as_of_now(asked)
     assert loaded is not None, asked
-    reviews.as_shown.precompute(asked)
     click = click_on(loaded.approval).with_(request_digest=_REQUEST)
-    pressed = ANA.with_(gesture=GESTURE)
+    pressed = ANA.with_(gesture=Gesture.BUTTON)
     began = time.perf_counter()
-    if not await reviews.as_shown.approve(click, pressed):
-        outcome = await reviews.decide(click, Approve(), pressed)
-        assert isinstance(outcome, Decided), outcome
+    outcome = await reviews.decide(click, Approve(), pressed)
+    assert isinstance(outcome, Decided), outcome
     return began
 
 
-class Bare:
-    """LangChain's own middleware, resumed in the call that decides."""
+class Writing:
+    """LangChain's own middleware, with a durable write before its resume."""
 
-    name = "bare resume"
+    name = "bare resume with 2 durable writes"
 
-    def __init__(self, graph: Graph) -> None:
-        # What is used of a graph; its own types are partial.
+    def __init__(self, graph: Graph, store: Store) -> None:
+        # LangGraph's own types of a graph are partial.
         self._graph = cast("Any", graph)
+        self._conn = store.conn
         self._asked: dict[str, str] = {}
 
     async def propose(self, order: str) -> None:
@@ -216,32 +179,9 @@ class Bare:
     async def decide(self, order: str) -> float:
         """See `Subject.decide`."""
         began = time.perf_counter()
+        await self._conn.command("SET", _status(order), "approve", "PX", 60_000)
         answer: Command[Any] = Command(resume={self._asked[order]: {"type": "approve"}})
         await self._graph.ainvoke(answer, config_of(order))
-        return began
-
-    async def wait_until_idle(self, order: str) -> None:
-        """See `Subject.wait_until_idle`; deciding has already run it to its end."""
-
-
-class Writing:
-    """The bare agent, with a durable write before its resume and before its tool."""
-
-    name = "bare resume with 2 durable writes"
-
-    def __init__(self, bare: Bare, store: Store) -> None:
-        self._bare = bare
-        self._conn = store.conn
-
-    async def propose(self, order: str) -> None:
-        """See `Subject.propose`."""
-        await self._bare.propose(order)
-
-    async def decide(self, order: str) -> float:
-        """See `Subject.decide`."""
-        began = time.perf_counter()
-        await self._conn.command("SET", _status(order), "approve", "PX", 60_000)
-        await self._bare.decide(order)
         return began
 
     async def wait_until_idle(self, order: str) -> None:
@@ -263,56 +203,14 @@ class _WritingStub(PaymentsStub):
         return await self._inner.refund(order, amount)
 
 
-class Poller:
-    """The bare agent, resumed by a loop that reads a status key now and then."""
-
-    name = "0.5 s poller"
-
-    def __init__(self, bare: Bare, store: Store) -> None:
-        self._bare = bare
-        self._conn = store.conn
-        self._decided = 0
-
-    async def propose(self, order: str) -> None:
-        """See `Subject.propose`."""
-        await self._bare.propose(order)
-
-    async def decide(self, order: str) -> float:
-        """See `Subject.decide`; decisions fall evenly between two polls."""
-        polling = asyncio.create_task(self._poll(order))
-        self._decided += 1
-        await asyncio.sleep(POLL_S * (self._decided * _GOLDEN_RATIO % 1))
-        began = time.perf_counter()
-        await self._conn.command("SET", _status(order), "approve", "PX", 60_000)
-        await polling
-        return began
-
-    async def wait_until_idle(self, order: str) -> None:
-        """See `Subject.wait_until_idle`; the poller has already run it to its end."""
-
-    async def _poll(self, order: str) -> None:
-        while await self._conn.command("GET", _status(order)) is None:  # noqa: ASYNC110 - polling is what it stands for
-            await asyncio.sleep(POLL_S)
-        await self._bare.decide(order)
-
-
 @asynccontextmanager
 async def subjects() -> AsyncGenerator[tuple[PaymentsStub, list[Subject]]]:
     """Start everything, with a worker that waits for jobs throughout."""
     stub = PaymentsStub()
-    async with both_agents(stub, refund_once, Twokey) as (twokey, store, graph):
-        bare = Bare(graph)
+    async with both_agents(stub, refund_once, Keyturn) as (keyturn, store, graph):
         writing = ungated(_WritingStub(stub, store), refund_once)
         saver = cast("Any", graph).checkpointer
-        yield (
-            stub,
-            [
-                twokey,
-                bare,
-                Poller(bare, store),
-                Writing(Bare(attached(writing, saver)), store),
-            ],
-        )
+        yield stub, [keyturn, Writing(attached(writing, saver), store)]
 
 
 async def in_turns(

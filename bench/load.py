@@ -11,25 +11,20 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
-import os
 import re
 import selectors
 import socket
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from urllib.parse import urlsplit
 
-from bench.processors import worked_s
 from bench.stats import NotMeasured
 
 ANSWER_S = 10.0
 """How long one answer may take; a slower one fails the measurement."""
-
-LOAD = "load generator"
-"""Its own name among those whose processor time is reported."""
 
 _LENGTH = re.compile(rb"\r\ncontent-length: *([0-9]+)", re.IGNORECASE)
 _CHUNK = 1 << 16
@@ -51,24 +46,16 @@ class Report:
         taken_ms: of each request, in the order of the answers.
         seconds: from the first request to the last answer.
         statuses: how often each HTTP status was answered, by its number as text.
-        processor_s: how long each of the watched, and the generator, worked meanwhile.
     """
 
     taken_ms: list[float]
     seconds: float
     statuses: dict[str, int]
-    processor_s: dict[str, float] = field(default_factory=dict[str, float])
 
     @property
     def per_second(self) -> float:
         """Return the throughput."""
         return len(self.taken_ms) / self.seconds
-
-    @property
-    def processor_ms(self) -> dict[str, float]:
-        """Return the processor time of one request, by who worked."""
-        count = len(self.taken_ms)
-        return {name: 1000 * one / count for name, one in self.processor_s.items()}
 
 
 async def fire(
@@ -76,7 +63,6 @@ async def fire(
     requests: Sequence[Request],
     *,
     connections: int,
-    watched: Mapping[str, Sequence[int]] | None = None,
 ) -> Report:
     """Send every request once, from a process of its own.
 
@@ -84,7 +70,6 @@ async def fire(
         url: to which.
         requests: what.
         connections: over how many, each of which waits for its answer.
-        watched: by a name, ids of processes whose processor time is reported.
 
     Raises:
         NotMeasured: when the server closed a connection or was too slow.
@@ -100,7 +85,6 @@ async def fire(
         "url": url,
         "connections": connections,
         "requests": [asdict(one) for one in requests],
-        "watched": dict(watched or {}),
     }
     output, _ = await process.communicate(json.dumps(plan).encode())
     if process.returncode:
@@ -112,10 +96,9 @@ def main() -> None:
     """Send the requests that stdin describes; print the report."""
     plan = json.load(sys.stdin)
     requests = [Request(**one) for one in plan["requests"]]
-    watched = {**plan["watched"], LOAD: [os.getpid()]}
     gc.freeze()
     try:
-        report = _fired(plan["url"], requests, plan["connections"], watched)
+        report = _fired(plan["url"], requests, plan["connections"])
     except TimeoutError:
         sys.exit(f"{plan['url']} did not answer within {ANSWER_S:.0f} s.")
     except (OSError, EOFError) as error:
@@ -127,7 +110,6 @@ def _fired(
     url: str,
     requests: list[Request],
     connections: int,
-    watched: Mapping[str, Sequence[int]],
 ) -> Report:
     place = urlsplit(url)
     address = place.hostname or "", place.port or 80
@@ -136,14 +118,12 @@ def _fired(
         _Client(socket.create_connection(address, ANSWER_S))
         for _ in range(min(connections, len(requests)))
     ]
-    before = {name: worked_s(ids) for name, ids in watched.items()}
     started = time.perf_counter()
     taken_ms, statuses = _answered(clients, waiting)
     seconds = time.perf_counter() - started
-    worked = {name: worked_s(ids) - before[name] for name, ids in watched.items()}
     for client in clients:
         client.socket.close()
-    return Report(taken_ms, seconds, dict(statuses), worked)
+    return Report(taken_ms, seconds, dict(statuses))
 
 
 def _answered(

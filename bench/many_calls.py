@@ -36,23 +36,23 @@ from bench.both_agents import (
 )
 from bench.payments_stub import Graph, PaymentsStub, Reply
 from bench.stats import Figure, Measured, NotMeasured, plain, ratio
-from tests.approvals.builders import click_on
-from twokey.agent.scripted_model import calling
-from twokey.gateway.approvals.decisions import (
+from keyturn.agent.scripted_model import calling
+from keyturn.gateway.approvals.decisions import (
     Approve,
-    BatchDecided,
     Decided,
     Decision,
+    GestureDecided,
 )
-from twokey.gateway.approvals.record import Approval
-from twokey.gateway.garbage_collection import spare_what_is_there
-from twokey.gateway.resume.worker import ThreadChange
-from twokey.gateway.service.reviews import ReviewService
-from twokey.gateway.store.store import Store
-from twokey.gateway.store.turn_opening import Listed
+from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.garbage_collection import spare_what_is_there
+from keyturn.gateway.resume.worker import ThreadChange
+from keyturn.gateway.service.reviews import ReviewService
+from keyturn.gateway.store.run_list import Listed
+from keyturn.gateway.store.store import Store
+from tests.approvals.builders import click_on
 
 TITLE = "Many calls of one turn"
-ONE_BY_ONE_S, AT_ONCE_S = 3.0, 0.5
+ONE_BY_ONE_S, AT_ONCE_S = 6.0, 0.6
 """What must be reached with 56 calls."""
 
 _TIMEOUT_S = 120.0
@@ -88,7 +88,7 @@ async def measured(plan: Plan) -> Figure:
             ("LangChain, one by one", bare.one_by_one),
             ("LangChain, at once", bare.at_once),
         )
-        # As `twokey gateway` does; LangChain's runs take the same process.
+        # As `keyturn gateway` does; LangChain's runs take the same process.
         spare_what_is_there()
         # The first turn pays for what is made once a process.
         for name, settle in ways[1::2]:
@@ -119,8 +119,8 @@ async def measured(plan: Plan) -> Figure:
                 at_most=AT_ONCE_S,
                 limit=f"LangChain, which records nothing: {bare_at_once.at(0.5):.2f} s",
             ),
-            ratio("one by one: Twokey / LangChain", singly, bare_singly),
-            ratio("one batch: Twokey / LangChain", at_once, bare_at_once),
+            ratio("one by one: Keyturn / LangChain", singly, bare_singly),
+            ratio("one batch: Keyturn / LangChain", at_once, bare_at_once),
         ),
     )
 
@@ -163,8 +163,8 @@ class Ours:
         partition: dict[int, Decision | None] = {
             item.index: Approve() for item in approval.items
         }
-        outcome = await self._reviews.decide_batch(click, partition, ANA)
-        if not isinstance(outcome, BatchDecided):
+        outcome = await self._reviews.decide_card(approval, click, partition, ANA)
+        if not isinstance(outcome, GestureDecided):
             raise NotMeasured(f"The batch was not decided: {outcome!r}.")
         return await self._ended(approval, began)
 

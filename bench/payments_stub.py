@@ -14,8 +14,8 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.tools import BaseTool, StructuredTool
 from langgraph.pregel import Pregel
 
-from twokey.agent import ApprovalMiddleware, guarded
-from twokey.agent.scripted_model import ScriptedModel, calling
+from keyturn.agent import ApprovalMiddleware, guarded
+from keyturn.agent.scripted_model import ScriptedModel, calling
 
 Graph = Pregel[Any, Any, Any, Any]
 

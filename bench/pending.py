@@ -18,13 +18,13 @@ from typing import cast
 
 from bench.clicks import POLICY
 from bench.stats import NotMeasured
-from twokey.gateway.protocol.records import Person
-from twokey.gateway.protocol.wire import ProposedCall, Turn, TurnRef
-from twokey.gateway.service.agents import AgentService
-from twokey.gateway.store.connection import Argument, Connection, Reply, number
-from twokey.gateway.store.store import Store
-from twokey.gateway.store.threads import ThreadFacts
-from twokey.sandbox.json_types import JsonObject
+from keyturn.gateway.protocol.records import Person
+from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef
+from keyturn.gateway.service.agents import AgentService
+from keyturn.gateway.store.connection import Argument, Connection, Reply, number
+from keyturn.gateway.store.store import Store
+from keyturn.gateway.store.threads import ThreadFacts
+from keyturn.sandbox.json_types import JsonObject
 
 ARGS_BYTES = 674
 TENANT, AGENT = "default", "support"
@@ -52,7 +52,7 @@ _SCHEMA: JsonObject = {
 }
 _OWN_HEX = re.compile(rb"(?::|_)([0-9a-f]{8}|[0-9a-f]{32}|[0-9a-f]{64})$")
 _OF_DAY = re.compile(rb":ids:[0-9]+:[0-9a-f]$")
-_OF_ONE = re.compile(rb"^tk:\{s\d+\}:(a|b|p|turn|run|open|tm|short):")
+_OF_ONE = re.compile(rb"^tk:\{[^}]+\}:(a|b|p|turn|run|open|tm|short):")
 
 Command = tuple[bytes, ...]
 

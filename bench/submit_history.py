@@ -8,11 +8,11 @@ from tempfile import TemporaryDirectory
 
 from bench.pending import AGENT, TENANT, agents_of, open_one
 from bench.stats import Figure, Measured, NotMeasured, ratio
-from twokey.gateway.protocol.records import RunRef
-from twokey.gateway.store.connection import Argument, number
-from twokey.gateway.store.keys import LISTED_BYTES
-from twokey.gateway.store.open_store import open_store
-from twokey.gateway.store.store import Store
+from keyturn.gateway.protocol.records import RunRef
+from keyturn.gateway.store.connection import Argument, number
+from keyturn.gateway.store.keys import LISTED_BYTES
+from keyturn.gateway.store.open_store import open_store
+from keyturn.gateway.store.store import Store
 
 TITLE = "Submit in a long thread"
 

@@ -1,1 +1,1 @@
-"""The Slack app of Twokey: cards, modals and event listeners."""
+"""The Slack app of Keyturn: cards, modals and event listeners."""

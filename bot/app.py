@@ -6,51 +6,53 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from functools import partial
-from http import HTTPStatus
 from typing import Self
 
-import aiohttp
-
-from twokey.bot.bolt import bolt_app, quiet_slack_loggers
-from twokey.bot.bot_token import BotToken
-from twokey.bot.clicks_first import ClicksFirst
-from twokey.bot.config import BotConfig
-from twokey.bot.delivery.publisher import Publisher
-from twokey.bot.delivery.publishers import publishers_of
-from twokey.bot.dispatch import Dispatch
-from twokey.bot.giver_checks import check_givers
-from twokey.bot.home_updates import HomeUpdates
-from twokey.bot.identity import Identity, ask_until_answered, identify
-from twokey.bot.ids import key_id
-from twokey.bot.ingress import Answer, Delivery, Ingress, nothing_at_once
-from twokey.bot.listener_context import ListenerContext
-from twokey.bot.listeners import LISTENERS
-from twokey.bot.listeners.home_tab import follow
-from twokey.bot.listeners.router import Bolt, Router
-from twokey.bot.listening import HTTP_PORT, serve, serve_privately
-from twokey.bot.prometheus import MetricsEndpoint
-from twokey.bot.reviewers import Reviewers
-from twokey.bot.sockets import Sockets
-from twokey.bot.store_nonces import StoreNonces, report_lookup
-from twokey.bot.tasks import Tasks
-from twokey.bot.user_cache import UserCache
-from twokey.bot.web import Slack, SlackRefused
-from twokey.bot.worker import WHOLE, PublisherHealth, Worker
-from twokey.gateway.clock import now_s
-from twokey.gateway.config import SlackMode
-from twokey.gateway.errors import SettingsError, StoreUnavailable
-from twokey.gateway.service.process_check import (
+from keyturn.bot.config import BotConfig
+from keyturn.bot.delivery.publisher import Publisher
+from keyturn.bot.delivery.publishers import publisher_of
+from keyturn.bot.dispatch import bolt_app, dispatch, quiet_slack_loggers
+from keyturn.bot.identity import BotToken, Identity, ask_until_answered, identify
+from keyturn.bot.ids import key_id
+from keyturn.bot.ingress import (
+    EVENTS_PATH,
+    HTTP_PORT,
+    Handle,
+    Ingress,
+    StoreNonces,
+    serve,
+)
+from keyturn.bot.limits import HomeUpdates
+from keyturn.bot.listener_context import ListenerContext
+from keyturn.bot.listeners import LISTENERS
+from keyturn.bot.listeners.home_tab import follow
+from keyturn.bot.listeners.router import Bolt, Router
+from keyturn.bot.listeners.standing import check_givers
+from keyturn.bot.prometheus import MetricsEndpoint
+from keyturn.bot.reviewers import Reviewers
+from keyturn.bot.sockets import Sockets
+from keyturn.bot.tasks import Tasks
+from keyturn.bot.user_cache import UserCache
+from keyturn.bot.web import Slack, SlackRefused
+from keyturn.gateway.approvals.security import SecurityEvent, SecurityKind
+from keyturn.gateway.client.outgoing import outgoing
+from keyturn.gateway.clock import now_s
+from keyturn.gateway.config import SlackMode
+from keyturn.gateway.errors import SettingsError, StoreUnavailable
+from keyturn.gateway.service.process_check import (
     NO_WRITES,
     Registration,
     process_name,
     process_problems,
     registered,
 )
-from twokey.gateway.service.reviews import ReviewService
-from twokey.gateway.store.processes import ProcessInfo
-from twokey.gateway.store.unavailable import refuses
-from twokey.gateway.store.usable import until_usable
+from keyturn.gateway.service.reviews import ReviewService
+from keyturn.gateway.store.processes import ProcessInfo
+from keyturn.gateway.store.store import Store
+from keyturn.gateway.store.unavailable import refuses
+from keyturn.gateway.store.usable import until_usable
 
 logger = logging.getLogger(__name__)
 
@@ -66,12 +68,12 @@ class SlackBot:
     Args:
         config: what it was set up with.
         service: what decides.
-        worker: which part of the bot this process is.
         clock: seconds, never going backwards, also of a machine that was suspended.
 
     Attributes:
         url: the request URL for Slack in HTTP mode; health endpoints are beside it.
             Empty when nothing listens.
+        health_url: where `metrics.listen` serves health and metrics; empty: nowhere.
         team_id: the workspace that is served.
     """
 
@@ -80,22 +82,18 @@ class SlackBot:
         config: BotConfig,
         service: ReviewService,
         *,
-        worker: Worker = WHOLE,
         clock: Callable[[], float] = now_s,
     ) -> None:
         self._config = config
         self._service = service
-        self._worker = worker
-        self._peer = None if worker.publishes else PublisherHealth(worker.health)
         self._clock = clock
         self._token: BotToken | None = None
         self._open = AsyncExitStack()
         self._tasks = Tasks()
-        self._clicks_first = ClicksFirst(clock)
         self._sockets: Sockets | None = None
-        self._publishers: list[Publisher] = []
+        self._publisher: Publisher | None = None
         self._registration: Registration | None = None
-        self.url = ""
+        self.url = self.health_url = ""
         self.team_id = ""
 
     async def __aenter__(self) -> Self:
@@ -119,7 +117,7 @@ class SlackBot:
 
     async def _start(self, opening: AsyncExitStack) -> None:
         config, store = self._config, self._service.store
-        session = await opening.enter_async_context(aiohttp.ClientSession())
+        session = await opening.enter_async_context(outgoing())
         slack = Slack(config.bot_token, api_url=config.api_url, session=session)
         # First of all: without a valid token and its workspace nothing else can be set
         # up right.
@@ -134,14 +132,13 @@ class SlackBot:
             team=me.team,
             enterprise=me.enterprise,
             clock=self._clock,
-            unknown=partial(report_lookup, store, config.tenant),
+            unknown=partial(_report_lookup, store, config.tenant),
         )
         self._registration = await opening.enter_async_context(
             registered(store, _process_info(config))
         )
         home = HomeUpdates(self._clock)
-        if self._worker.publishes:
-            await self._publish(opening, slack, me, reviewers, home)
+        self._publish(opening, slack, me, users, home)
         # Pushed before ingress and sockets, so it runs after they are closed: no
         # request can start another task then, and private replies still get out.
         opening.push_async_callback(self._tasks.drain, timeout_s=_DRAIN_S)
@@ -156,23 +153,10 @@ class SlackBot:
             bot_user=me.user,
             home=home,
         )
-        if self._worker.publishes:
-            for work in (follow(ctx), check_givers(ctx)):
-                opening.push_async_callback(_cancel, asyncio.create_task(work))
-        if self._worker.answers:
-            await self._answer(opening, ctx, bolt_app(config, me, session))
-            for part in self._service.readings_ahead:
-                ahead = asyncio.create_task(part.run(self._clicks_first.quiet))
-                opening.push_async_callback(_cancel, ahead)
-        else:
-            ingress = await self._ingress()
-            await serve_privately(opening, ingress, self._worker.health)
-        logger.info(
-            "bot.started mode=%s team=%s part=%s",
-            config.mode,
-            me.team,
-            self._worker.part,
-        )
+        for work in (follow(ctx), check_givers(ctx)):
+            opening.push_async_callback(_cancel, asyncio.create_task(work))
+        await self._answer(opening, ctx, bolt_app(config, me, session))
+        logger.info("bot.started mode=%s team=%s", config.mode, me.team)
 
     async def _answer(
         self, opening: AsyncExitStack, ctx: ListenerContext, app: Bolt
@@ -181,74 +165,80 @@ class SlackBot:
         config, router = self._config, Router(app, ctx)
         for register in LISTENERS:
             register(router)
-        ingress = await self._ingress(Dispatch(router, app, self._clicks_first))
+        ingress = await self._ingress(partial(dispatch, app))
         if config.mode is SlackMode.HTTP or config.port is not None:
             await self._listen(opening, ingress)
+        await self._show_health(opening, ingress)
         if config.mode is SlackMode.SOCKET:
             await self._connect(opening, ctx.slack, ingress)
 
-    async def _publish(
+    def _publish(
         self,
         opening: AsyncExitStack,
         slack: Slack,
         me: Identity,
-        reviewers: Reviewers,
+        users: UserCache,
         home: HomeUpdates,
     ) -> None:
-        self._publishers = publishers_of(
+        self._publisher = publisher_of(
             self._service,
             self._config,
             slack,
             me,
-            reviewers,
+            users,
             home,
-            self._tasks,
-            answers=self._worker.answers,
             clock=self._clock,
-            first=self._clicks_first,
         )
         stop = asyncio.Event()
-        running = [
-            asyncio.create_task(one.run(stop), name="publisher")
-            for one in self._publishers
-        ]
+        running = asyncio.create_task(self._publisher.run(stop), name="publisher")
 
         async def finish() -> None:
             stop.set()
-            # `wait` and not `wait_for`: it neither cancels the publishers nor raises,
-            # and they have time to finish their calls.
-            await asyncio.wait(running, timeout=_DRAIN_S)
-            for task in running:
-                await _cancel(task)
+            # `wait` and not `wait_for`: it neither cancels the publisher nor raises,
+            # and there is time to finish its calls.
+            await asyncio.wait([running], timeout=_DRAIN_S)
+            await _cancel(running)
 
         opening.push_async_callback(finish)
 
-    async def _ingress(self, dispatch: Dispatch | None = None) -> Ingress:
+    async def _ingress(self, handle: Handle) -> Ingress:
         config = self._config
-        is_answering = config.mode is SlackMode.HTTP and self._worker.answers
+        is_http = config.mode is SlackMode.HTTP
         metrics = MetricsEndpoint(self._service, clock=self._clock)
-        if self._peer is None:
-            await until_usable(metrics.begin, self._service.store.conn.url)
+        await until_usable(metrics.begin, self._service.store.conn.url)
         return Ingress(
-            signing_secret=config.signing_secret if is_answering else "",
+            signing_secret=config.signing_secret if is_http else "",
             nonces=StoreNonces(self._service.store, config.tenant),
-            handle=dispatch or _nobody,
-            at_once=dispatch.at_once if dispatch else nothing_at_once,
+            handle=handle,
             clock=self._service.store.conn.clock.now_s,
             ready=self._problems,
             facts=self._beside,
-            metrics=self._peer.metrics if self._peer else metrics.text,
+            metrics=metrics.text,
         )
+
+    async def _show_health(self, opening: AsyncExitStack, ingress: Ingress) -> None:
+        """Serve health and metrics on an address of their own, where one is named."""
+        address = self._config.metrics.address
+        if address is None:
+            return
+        alone = replace(ingress, signing_secret="")
+        try:
+            url = await serve(opening, alone, **address._asdict())
+        except SettingsError as error:
+            raise SettingsError(
+                f"The bot cannot listen on {self._config.metrics.listen!r}; set "
+                "'metrics.listen' to a free address of this machine."
+            ) from error
+        self.health_url = url.removesuffix(EVENTS_PATH)
 
     async def _listen(self, opening: AsyncExitStack, ingress: Ingress) -> None:
         config = self._config
         try:
             self.url = await serve(
                 opening,
-                ingress,
+                replace(ingress, shows_health=config.metrics.address is None),
                 host=config.host,
                 port=HTTP_PORT if config.port is None else config.port,
-                listener=self._worker.listener,
             )
         except SettingsError as refused:
             if config.mode is SlackMode.HTTP:
@@ -268,7 +258,6 @@ class SlackBot:
             self._config.app_token,
             nonces=ingress.nonces,
             handle=ingress.handle,
-            at_once=ingress.at_once,
         )
         opening.push_async_callback(sockets.close)
         try:
@@ -301,38 +290,11 @@ class SlackBot:
         }
         return {name: value for name, value in found.items() if value}
 
-    async def _late(self) -> list[str]:
-        """Return what is not published in time, and which shards do not answer.
-
-        Raises:
-            StoreUnavailable: none of them answers.
-        """
-        parts = self._publishers
-        found = await asyncio.gather(
-            *(one.problem() for one in parts), return_exceptions=True
-        )
-        away = list[str]()
-        last: StoreUnavailable | None = None
-        for part, problem in zip(parts, found, strict=True):
-            if isinstance(problem, StoreUnavailable):
-                away.append(part.shard)
-                last = problem
-            elif isinstance(problem, BaseException):
-                raise problem
-        if last is not None and len(away) == len(parts):
-            raise last
-        said = [one for one in found if isinstance(one, str) and one]
-        if away:
-            some = f"{', '.join(away)} of {len(parts)} shards"
-            said.append(f"{some} of the store do not answer.")
-        return said
-
     async def _problems(self) -> list[str]:
         problems: list[str] = []
         try:
-            problems += await self._late()
-            if self._peer is not None:
-                problems += await self._peer.problems()
+            if self._publisher and (late := await self._publisher.problem()):
+                problems.append(late)
         except StoreUnavailable as error:
             away = "The store does not answer."
             problems.append(NO_WRITES if refuses(error) else away)
@@ -346,9 +308,12 @@ class SlackBot:
         return list(dict.fromkeys(problems))
 
 
-async def _nobody(_delivery: Delivery) -> Answer:
-    """Answer where Slack is answered by other processes."""
-    return Answer(HTTPStatus.NOT_FOUND)
+async def _report_lookup(store: Store, tenant: str, user: str) -> None:
+    """Report that Slack did not say who somebody is, so that they decide nothing."""
+    failed = SecurityEvent(
+        kind=SecurityKind.LOOKUP_FAILED, tenant=tenant, about="person", name=user
+    )
+    await store.security.report(store.keys_of_tenant(tenant), failed)
 
 
 async def _cancel(task: asyncio.Task[None]) -> None:

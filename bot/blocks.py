@@ -1,21 +1,21 @@
-"""Build the blocks and views the bot sends, as plain dicts.
+"""Build the blocks, inputs and views the bot sends, as plain dicts.
 
-Every text has one of the types of `twokey.bot.text_types`, so a type checker refuses a
+Every text has one of the types of `keyturn.bot.text_types`, so a type checker refuses a
 plain `str`, and untrusted text in markup. Plain text is cut to Slack's limits with a
-visible mark; markup is never cut, since that could split a mention. The results are
-sent as they are; `ensure_valid_message` and `ensure_valid_view` check Slack's rules for
-the whole message.
+visible mark; markup is never cut, since that could split a mention. A value that does
+not fit its input raises an error, and the caller offers another way to edit it. The
+results are sent as they are; `ensure_valid_message` and `ensure_valid_view` check
+Slack's rules for the whole message.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias, cast
 
-from twokey.bot.ids import View
-from twokey.bot.objects import Block, any_text, block_object, plain_text
-from twokey.bot.text import EMPTY, fit
-from twokey.bot.text_types import Label, Plain, Template, label, template, untrusted
-from twokey.sandbox.blockkit import (
+from keyturn.bot.ids import View
+from keyturn.bot.text import EMPTY, excerpt, fit
+from keyturn.bot.text_types import Label, Plain, Template, label, template, untrusted
+from keyturn.sandbox.blockkit import (
     JSON,
     Problem,
     limits,
@@ -23,11 +23,66 @@ from twokey.sandbox.blockkit import (
     validate_message,
     validate_modal,
 )
-from twokey.sandbox.blockkit.payload_rules import text_length
+from keyturn.sandbox.blockkit.payload_rules import text_length
+
+Block: TypeAlias = dict[str, JSON]
+"""A block, an element, a composition object or a view."""
+
+
+def block_object(kind: str, /, **parts: JSON) -> Block:
+    """Make an object of a type from the parts that are not None."""
+    given = {key: part for key, part in parts.items() if part is not None}
+    return {"type": kind, **given}
+
+
+def plain_text(text: Plain, limit: int, *, lines: bool = False) -> Block:
+    """Make a plain_text object of at most `limit` characters, emoji codes off.
+
+    Without `lines` a newline is shown as a mark: labels are one line.
+    """
+    shown = excerpt(text.text, limit).text if lines else fit(text.text, limit)
+    # `emoji` false: ":white_check_mark:" in a text of strangers stays letters. Slack
+    # refuses an empty text.
+    return {"type": "plain_text", "text": shown or EMPTY, "emoji": False}
+
+
+def any_text(text: Template | Plain, limit: int) -> Block:
+    """Make a text object: markup for a template, else plain text of `limit` or less.
+
+    Markup is never cut, since that could tear a reference apart.
+    """
+    if isinstance(text, Template):
+        # `verbatim`: Slack makes no links and mentions out of bare words.
+        return {"type": "mrkdwn", "text": text.text, "verbatim": True}
+    return plain_text(text, limit, lines=True)
+
+
+def confirm(title: Plain, text: Template | Plain, *, yes: Plain) -> Block:
+    """Make the question a button asks before it acts."""
+    return {
+        "title": plain_text(title, limits.CONFIRM_TITLE),
+        "text": any_text(text, limits.CONFIRM_TEXT),
+        "confirm": plain_text(yes, limits.CONFIRM_BUTTON),
+        "deny": plain_text(Label("Back"), limits.CONFIRM_BUTTON),
+    }
+
+
+def option(text: Plain, value: str) -> Block:
+    """Make one choice; `value` comes back when it is chosen."""
+    return {"text": plain_text(text, limits.OPTION), "value": value}
+
 
 TEXT_BUDGET = 9_000
 """How many characters the blocks of one of our messages have at most. It is below
 `limits.TEXT_IN_ALL_BLOCKS`, because Slack may count in another way."""
+
+AS_WRITTEN: dict[str, object] = {
+    "parse": "none",
+    "link_names": False,
+    "attachments": [],
+}
+"""What every message is sent with. Else Slack would turn untrusted plain text into
+mentions and links, and leave the table of a card below the card that has none now."""
 
 _SHOWN_PROBLEMS = 5
 
@@ -103,11 +158,9 @@ def first_rows(rows: Sequence[Sequence[Block]], most: int) -> list[Block]:
     return blocks
 
 
-def header(text: Plain, *, block_id: str | None = None) -> Block:
+def header(text: Plain) -> Block:
     """Make a large headline."""
-    return block_object(
-        "header", text=plain_text(text, limits.HEADER), block_id=block_id
-    )
+    return block_object("header", text=plain_text(text, limits.HEADER))
 
 
 def section(
@@ -128,15 +181,15 @@ def section(
     )
 
 
-def context(*parts: Template | Plain, block_id: str | None = None) -> Block:
+def context(*parts: Template | Plain) -> Block:
     """Make a line of small print from one to ten parts."""
     elements: list[JSON] = [any_text(part, limits.TEXT) for part in parts]
-    return block_object("context", elements=elements, block_id=block_id)
+    return block_object("context", elements=elements)
 
 
-def divider(*, block_id: str | None = None) -> Block:
+def divider() -> Block:
     """Make a thin line."""
-    return block_object("divider", block_id=block_id)
+    return block_object("divider")
 
 
 def warning(text: Template | Plain) -> Block:
@@ -182,7 +235,7 @@ def overflow(action_id: str, options: Sequence[Block]) -> Block:
 def box(text: str) -> Block:
     """Show text of strangers in fixed width, whole and uninterpreted.
 
-    Nothing is cut here: take `twokey.bot.text.excerpt` first where a text may be long.
+    Nothing is cut here: take `keyturn.bot.text.excerpt` first where a text may be long.
     """
     # Revealed here whatever the caller did; doing it twice changes nothing.
     part: Block = {"type": "text", "text": untrusted(text).text or EMPTY}
@@ -199,9 +252,9 @@ def link(url: str, text: Label) -> Block:
     return block_object("link", url=url, text=text.text)
 
 
-def rich_text(*parts: Block, block_id: str) -> Block:
+def rich_text(*parts: Block) -> Block:
     """Make one block of boxes and lines, from top to bottom."""
-    return block_object("rich_text", block_id=block_id, elements=[*parts])
+    return block_object("rich_text", elements=[*parts])
 
 
 def text_run(text: Label) -> Block:
@@ -217,38 +270,6 @@ def bold(text: Label) -> Block:
 def mention(user_id: str) -> Block:
     """Mention a person by id inside rich text."""
     return block_object("user", user_id=user_id)
-
-
-def bar_chart(
-    title: Label,
-    categories: Sequence[Label],
-    series: Sequence[tuple[Label, Sequence[int]]],
-    *,
-    block_id: str,
-) -> Block:
-    """Make bars of each series in each category; only messages take two of them.
-
-    Slack calls a name that occurs twice an error, so names are words of ours: text of
-    strangers could be cut to the same.
-    """
-    names = [one.text for one in categories]
-    drawn: list[JSON] = [
-        {
-            "name": name.text,
-            "data": [
-                {"label": at, "value": value}
-                for at, value in zip(names, values, strict=True)
-            ],
-        }
-        for name, values in series
-    ]
-    axis: Block = {"categories": [*names]}
-    return block_object(
-        "data_visualization",
-        title=title.text,
-        chart={"type": "bar", "series": drawn, "axis_config": axis},
-        block_id=block_id,
-    )
 
 
 def modal(
@@ -280,3 +301,180 @@ def notice(title: Plain, text: Template | Plain) -> Block:
 def home(blocks: Sequence[Block], *, callback_id: str) -> Block:
     """Make an App Home tab."""
     return block_object("home", blocks=[*blocks], callback_id=callback_id)
+
+
+def input_block(
+    label: Plain,
+    element: Block,
+    *,
+    block_id: str,
+    hint: Plain | None = None,
+    optional: bool = False,
+) -> Block:
+    """Make an input with its label; errors are shown under it by `block_id`."""
+    return block_object(
+        "input",
+        label=plain_text(label, limits.INPUT_LABEL),
+        element=element,
+        block_id=block_id,
+        hint=plain_text(hint, limits.INPUT_HINT) if hint else None,
+        optional=optional,
+    )
+
+
+def text_input(
+    action_id: str,
+    *,
+    initial: str | None = None,
+    multiline: bool = False,
+    max_length: int = limits.TYPED,
+    placeholder: Plain | None = None,
+    focus: bool = False,
+) -> Block:
+    """Make a box for text of one or several lines.
+
+    Raises:
+        ValueError: `initial` is longer than the box may be.
+    """
+    if initial is not None and len(initial) > max_length:
+        raise ValueError(
+            f"Input {action_id!r} holds {max_length} characters, its value has "
+            f"{len(initial)}; split the value, or do not offer to edit it."
+        )
+    return block_object(
+        "plain_text_input",
+        action_id=str(action_id),
+        initial_value=initial or None,
+        multiline=multiline,
+        max_length=max_length,
+        placeholder=_placeholder(placeholder),
+        focus_on_load=focus or None,
+    )
+
+
+def number_input(action_id: str, *, decimal: bool, initial: str | None = None) -> Block:
+    """Make a box for a number; numbers are decimal strings, as Slack returns them."""
+    return block_object(
+        "number_input",
+        action_id=str(action_id),
+        is_decimal_allowed=decimal,
+        initial_value=initial,
+    )
+
+
+def date_input(action_id: str, *, initial: str | None = None) -> Block:
+    """Make a calendar; dates are ``YYYY-MM-DD``, as Slack returns them."""
+    return block_object("datepicker", action_id=str(action_id), initial_date=initial)
+
+
+def time_input(action_id: str, *, initial: str | None = None) -> Block:
+    """Make a clock; times are ``HH:mm``, as Slack returns them."""
+    return block_object("timepicker", action_id=str(action_id), initial_time=initial)
+
+
+def moment_input(action_id: str, *, initial: int | None = None) -> Block:
+    """Make a calendar with a clock; a moment is in Unix seconds.
+
+    Slack shows it in the time zone of the person who looks at it.
+    """
+    return block_object(
+        "datetimepicker", action_id=str(action_id), initial_date_time=initial
+    )
+
+
+def select(
+    action_id: str,
+    options: Sequence[Block],
+    *,
+    initial: str | None = None,
+    placeholder: Plain | None = None,
+) -> Block:
+    """Make a menu of up to 100 options, of which one is chosen."""
+    offered = _distinct(options)
+    return block_object(
+        "static_select",
+        action_id=str(action_id),
+        options=[*offered],
+        initial_option=_one(offered, initial),
+        placeholder=_placeholder(placeholder),
+    )
+
+
+def multi_select(
+    action_id: str,
+    options: Sequence[Block],
+    *,
+    initial: Sequence[str] = (),
+) -> Block:
+    """Make a menu of up to 100 options, of which several are chosen."""
+    offered = _distinct(options)
+    return block_object(
+        "multi_static_select",
+        action_id=str(action_id),
+        options=[*offered],
+        initial_options=[_one(offered, value) for value in initial] or None,
+    )
+
+
+def checkboxes(
+    action_id: str, options: Sequence[Block], *, are_ticked: bool = False
+) -> Block:
+    """Make up to ten boxes, any of which can be ticked."""
+    offered = _distinct(options)
+    return block_object(
+        "checkboxes",
+        action_id=str(action_id),
+        options=[*offered],
+        initial_options=[*offered] if are_ticked else None,
+    )
+
+
+def radio_buttons(
+    action_id: str, options: Sequence[Block], *, initial: str | None = None
+) -> Block:
+    """Make up to ten buttons, of which one is chosen."""
+    offered = _distinct(options)
+    return block_object(
+        "radio_buttons",
+        action_id=str(action_id),
+        options=[*offered],
+        initial_option=_one(offered, initial),
+    )
+
+
+def _distinct(options: Sequence[Block]) -> list[Block]:
+    """Number the options when two of them look alike, such as after a cut."""
+    shown = [str(offered["text"]) for offered in options]
+    # Two options that look alike could be mistaken for each other, and a reviewer would
+    # choose a value they did not mean.
+    if len(set(shown)) == len(shown):
+        return [*options]
+    return [_numbered(place, offered) for place, offered in enumerate(options, 1)]
+
+
+def _numbered(place: int, offered: Block) -> Block:
+    number = f"{place}. "
+    text = cast("Block", offered["text"])  # option() put a plain_text object there
+    cut = fit(str(text["text"]), limits.OPTION - len(number))
+    return {**offered, "text": {**text, "text": number + cut}}
+
+
+def _one(options: Sequence[Block], value: str | None) -> Block | None:
+    """Find the option with a value.
+
+    Raises:
+        ValueError: none has it.
+    """
+    if value is None:
+        return None
+    for offered in options:
+        if offered["value"] == value:
+            return offered
+    raise ValueError(
+        f"The chosen value is not among the {len(options)} options; "
+        "pass the value of one of them, or none."
+    )
+
+
+def _placeholder(text: Plain | None) -> Block | None:
+    return plain_text(text, limits.PLACEHOLDER) if text else None

@@ -7,15 +7,15 @@ import hmac
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from twokey.bot.ids import COMMAND
-from twokey.gateway.config import SlackMode
-from twokey.gateway.errors import SettingsError
-from twokey.gateway.metrics_settings import MetricsSettings
-from twokey.gateway.retention import MESSAGES_KEPT
+from keyturn.bot.ids import COMMAND
+from keyturn.gateway.config import SlackMode
+from keyturn.gateway.errors import SettingsError
+from keyturn.gateway.metrics_settings import MetricsSettings
+from keyturn.gateway.retention import MESSAGES_KEPT
 
 SLACK_API = "https://slack.com/api/"
 
-_SEAL_KEY_TAG = b"twokey/v1/seal-key"
+_SEAL_KEY_TAG = b"keyturn/v1/seal-key"
 _LEAST_KEY_BYTES = 16
 
 

@@ -1,4 +1,8 @@
-"""Check at start who the bot is (``auth.test``), and explain what is wrong."""
+"""Check at start who the bot is (``auth.test``), and later whether its token works.
+
+Every response of Slack's Web API shows it. A bot without recent calls asks
+``auth.test`` at most once in `CHECKED_S`, so health checks do not use up the limit.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,13 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
-from twokey.bot.config import BotConfig
-from twokey.bot.manifest import DIRECT_MESSAGES, SCOPES
-from twokey.bot.web import (
+from keyturn.bot.config import BotConfig
+from keyturn.bot.manifest import OPTIONAL, SCOPES
+from keyturn.bot.web import (
     WORKSPACE_ERRORS,
     RateLimited,
     Slack,
@@ -20,7 +25,7 @@ from twokey.bot.web import (
     SlackRefused,
     text_at,
 )
-from twokey.gateway.errors import SettingsError
+from keyturn.gateway.errors import SettingsError
 
 START_WITHIN_S = 120.0
 """How long a bot that starts asks a Slack that does not answer."""
@@ -56,11 +61,11 @@ async def identify(slack: Slack, config: BotConfig) -> Identity:
         ) from error
     # No header is no reason to refuse the start: a scope that is missing shows in the
     # first call that needs it (`missing_scope`).
-    missing = sorted(set(SCOPES) - granted) if granted else []
-    if DIRECT_MESSAGES in missing:
-        # An app that was installed before there were direct messages works on.
-        logger.warning("bot.no_direct_messages scope=%s", DIRECT_MESSAGES)
-        missing.remove(DIRECT_MESSAGES)
+    missing: list[str] = sorted(set(SCOPES) - granted) if granted else []
+    # An app that was installed before these were asked for works on.
+    for scope in OPTIONAL.keys() & missing:
+        logger.warning("%s scope=%s", OPTIONAL[scope], scope)
+        missing.remove(scope)
     if missing:
         raise SettingsError(
             f"The bot token lacks the scopes {', '.join(missing)}; add them on "
@@ -93,7 +98,7 @@ def check_one_workspace(reply: SlackBody) -> None:
     """
     if reply.get("is_enterprise_install") is True:
         raise SettingsError(
-            "The app is installed for a whole organization; Twokey serves one "
+            "The app is installed for a whole organization; Keyturn serves one "
             "workspace. Install it in the workspace where people review, and use the "
             "Bot User OAuth Token of that installation as SLACK_BOT_TOKEN."
         )
@@ -135,5 +140,56 @@ def _silent(error: SlackError, config: BotConfig) -> SettingsError:
         )
     return SettingsError(
         f"Slack does not answer at {config.api_url!r} ({error}); check the "
-        "network, the proxy, and 'slack.api_url' (TWOKEY_SLACK_API_URL)."
+        "network, the proxy, and 'slack.api_url' (KEYTURN_SLACK_API_URL)."
     )
+
+
+CHECKED_S = 60.0
+REJECTED_S = 10.0
+"""How soon a token that was rejected is tried again."""
+
+
+class BotToken:
+    """Whether the bot's token works, as Slack said last.
+
+    Args:
+        slack: calls with the token, and remembers what Slack said of it.
+        clock: seconds, never going backwards.
+    """
+
+    def __init__(self, slack: Slack, *, clock: Callable[[], float]) -> None:
+        self._slack = slack
+        self._clock = clock
+        # As if checked: `identify` has just called auth.test when the bot starts.
+        self._checked_at = clock()
+
+    async def problem(self) -> str:
+        """Return why the bot cannot work with its token, as a sentence, or ""."""
+        wait_s = REJECTED_S if self._slack.token_error else CHECKED_S
+        if self._clock() - self._checked_at >= wait_s:
+            await self._check()
+        error = self._slack.token_error
+        if not error:
+            return ""
+        return (
+            f"Slack does not accept SLACK_BOT_TOKEN any more ({error!r}); install the "
+            "app again, set the new token and start the bot again."
+        )
+
+    async def lost(self, event: str) -> None:
+        """Take note of an event that says the token is gone, and ask Slack.
+
+        The event may be late, or about a token that was replaced since.
+        """
+        # Before Slack is asked, so that the health check shows it also while Slack is
+        # away.
+        self._slack.token_error = event
+        await self._check()
+        if self._slack.token_error:
+            logger.error("bot.token_lost event=%s", event)
+
+    async def _check(self) -> None:
+        self._checked_at = self._clock()
+        # What Slack said of the token is kept by the call itself.
+        with suppress(SlackError):
+            await self._slack.test()

@@ -11,7 +11,7 @@ the card is old.
 
 from __future__ import annotations
 
-import binascii
+import base64
 import hashlib
 import hmac
 import re
@@ -20,9 +20,9 @@ from enum import StrEnum
 
 from pydantic import JsonValue
 
-from twokey.gateway.approvals.record import Approval
-from twokey.gateway.protocol import digest
-from twokey.gateway.trust.keyed_hash import keyed_hash
+from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.protocol import digest
+from keyturn.gateway.trust.keyed_hash import keyed_hash
 
 
 class Action(StrEnum):
@@ -125,7 +125,7 @@ VALUE = "value"
 COMMAND = "/approvals"
 """The slash command, unless the settings name another one."""
 
-CARD_EVENT = "twokey_card"
+CARD_EVENT = "keyturn_card"
 """``event_type`` of a card's message metadata; its payload holds ids only."""
 
 PAGE = "page"
@@ -150,14 +150,12 @@ call was decided meanwhile would else be about fewer calls than its reviewer saw
 # 128 bits: a forger has one try a click, and each is logged. The value stays short,
 # since every card carries some twenty of them.
 MAC_BYTES = 16
-_KEY_ID_TAG, _KEY_ID_DIGITS = b"twokey/v1/seal-key-id", 12
-_SEAL_TAG = "twokey/v1/seal"
-_OUTAGE_TAG = "twokey/v1/seal/outage"
+_KEY_ID_TAG, _KEY_ID_DIGITS = b"keyturn/v1/seal-key-id", 12
+_SEAL_TAG = "keyturn/v1/seal"
+_OUTAGE_TAG = "keyturn/v1/seal/outage"
 _NO_VERSION = 0
 _WHOLE = "all"
 _MAX_SEAL = 255
-# `base64` does this in Python, a call for each step: each button and click has a MAC.
-_URL_SAFE, _PLAIN = bytes.maketrans(b"+/", b"-_"), bytes.maketrans(b"-_", b"+/")
 _MAC = re.compile(r"[A-Za-z0-9_-]{21}[AQgw]", re.ASCII)
 
 
@@ -296,15 +294,6 @@ def key_id(key: bytes) -> str:
     return hmac.new(key, _KEY_ID_TAG, hashlib.sha256).hexdigest()[:_KEY_ID_DIGITS]
 
 
-def block_id(approval: Approval, name: str) -> str:
-    """Return a block's id: its approval, version and revision, and its place.
-
-    A revision changes with every change of the record, so ids are new on each update,
-    as Slack asks of `chat.update` and `views.update`.
-    """
-    return f"{approval.id}:{approval.version}.{approval.rev}:{name}"
-
-
 def _outage_mac(outage: str, *, key: bytes, team: str, purpose: str) -> bytes:
     return _mac_of([_OUTAGE_TAG, team, outage, str(purpose)], key)
 
@@ -347,9 +336,8 @@ def _decoded(text: str) -> bytes:
     # one MAC.
     if not _MAC.fullmatch(text):
         raise BadSeal(f"{text[:80]!r} is not a MAC in a seal.")
-    return binascii.a2b_base64(text.encode("ascii").translate(_PLAIN) + b"==")
+    return base64.urlsafe_b64decode(f"{text}==")
 
 
 def _encoded(mac: bytes) -> str:
-    text = binascii.b2a_base64(mac, newline=False)
-    return text.translate(_URL_SAFE).rstrip(b"=").decode("ascii")
+    return base64.urlsafe_b64encode(mac).rstrip(b"=").decode("ascii")

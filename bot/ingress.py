@@ -3,8 +3,7 @@
 Bolt checks signatures too, but answers 500 to a malformed one, runs a replayed request
 again, logs the body of a forged one, and has no defence against slow clients (measured
 with slack-bolt 1.30 and aiohttp 3.14). So everything is checked here first, over the
-raw bytes and before anything is parsed; for what goes on to Bolt (`dispatch`), its own
-check then runs as a second one.
+raw bytes and before Bolt parses anything.
 Source of the scheme:
 https://docs.slack.dev/authentication/verifying-requests-from-slack
 """
@@ -12,25 +11,29 @@ https://docs.slack.dev/authentication/verifying-requests-from-slack
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
 import hmac
-import json
 import logging
 import re
+import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from typing import Protocol
 
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
+from slack_bolt.adapter.aiohttp import to_aiohttp_response
+from slack_bolt.response import BoltResponse
 
-from twokey.bot.acknowledgement import Acknowledgement
-from twokey.gateway.errors import StoreUnavailable
-from twokey.gateway.guarded_server import GuardedServer, Limits
-from twokey.gateway.trust.keyed_hash import keyed_hash
+from keyturn.gateway.approvals.security import SecurityEvent, SecurityKind
+from keyturn.gateway.errors import SettingsError, StoreUnavailable
+from keyturn.gateway.guarded_server import GuardedServer, Limits
+from keyturn.gateway.store.store import Store
+from keyturn.gateway.trust.keyed_hash import keyed_hash
 
 logger = logging.getLogger(__name__)
 
@@ -51,25 +54,14 @@ _SSL_CHECK = re.compile(rb"(.*&)?ssl_check=1(&.*)?", re.DOTALL)
 Headers = Mapping[str, str]
 
 
-@dataclass(slots=True)
-class Progress:
-    """What is known of a delivery since somebody looked at it.
-
-    Attributes:
-        document: the text of an interaction's JSON, once it was decoded.
-        payload: what it says, once it was read.
-        until_s: until when it has to be answered, by the clock of the loop; 0: nobody
-            has begun.
-    """
-
-    document: bytes | None = None
-    payload: object = None
-    until_s: float = 0.0
+def deadline() -> float:
+    """Return until when a delivery of now is answered, by the clock of the loop."""
+    return asyncio.get_running_loop().time() + ANSWER_WITHIN_S
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """What Slack sent: a request that it signed just now, or an envelope of a socket.
+    """A request that Slack signed just now, or an envelope of a socket.
 
     Attributes:
         body: exactly as it was signed, as text; of an envelope the payload.
@@ -78,38 +70,14 @@ class Delivery:
             names this one delivery.
         is_recorded: False when the store could not say whether it is a replay; then
             nothing may be decided by it.
-        progress: shared by all who try to answer it.
+        until_s: until when it has to be answered, by the clock of the loop.
     """
 
     body: str | dict[str, object]
     headers: Headers
     digest: str
     is_recorded: bool = True
-    progress: Progress = field(default_factory=Progress, repr=False, compare=False)
-
-    @property
-    def until_s(self) -> float:
-        """Return until when it has to be answered, by the clock of the loop.
-
-        The same for each who tries: Slack waits three seconds for all of them.
-        """
-        if not self.progress.until_s:
-            now_s = asyncio.get_running_loop().time()
-            self.progress.until_s = now_s + ANSWER_WITHIN_S
-        return self.progress.until_s
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What Slack gets back."""
-
-    status: int = HTTPStatus.OK
-    body: str = ""
-    content_type: str = "text/plain"
-
-
-ACKNOWLEDGED = Answer()
-"""What nearly every click is answered with."""
+    until_s: float = field(default_factory=deadline, compare=False)
 
 
 class Nonces(Protocol):
@@ -124,16 +92,7 @@ class Nonces(Protocol):
         ...
 
 
-Handle = Callable[[Delivery], Awaitable[Answer]]
-
-AtOnce = Callable[[Delivery], Awaitable[Answer | None]]
-"""Handles a delivery in one step with remembering it; None: nothing was done."""
-
-
-async def nothing_at_once(_delivery: Delivery) -> Answer | None:
-    """Leave each delivery to be remembered first."""
-    return None
-
+Handle = Callable[[Delivery], Awaitable[BoltResponse]]
 
 Readiness = Callable[[], Awaitable[list[str]]]
 MetricsText = Callable[[], Awaitable[bytes]]
@@ -178,10 +137,11 @@ class Ingress:
         signing_secret: empty closes the endpoint (Socket Mode).
         nonces: where requests are remembered.
         handle: gets what Slack signed, at most once each.
-        at_once: gets it before it is remembered.
         ready: returns what keeps the bot from working; empty when it works.
         facts: returns what else an operator should see there.
         metrics: returns what Prometheus reads.
+        shows_health: ``/readyz`` and ``/metrics`` are answered here, and not on an
+            address of their own.
         clock: Unix seconds; what Slack's timestamps are compared with. The store's, by
             which requests are remembered: by another one, an old request could be
             inside the window again when it is forgotten.
@@ -193,7 +153,7 @@ class Ingress:
     ready: Readiness
     facts: Facts
     metrics: MetricsText
-    at_once: AtOnce = nothing_at_once
+    shows_health: bool = True
     clock: Callable[[], float] = time.time  # noqa: TID251 - the bot passes the store's
 
     def server(self) -> web.Server:
@@ -209,9 +169,9 @@ class Ingress:
         match (request.method, request.path):
             case ("GET", "/healthz"):
                 return web.Response(text="ok\n")
-            case ("GET", "/readyz"):
+            case ("GET", "/readyz") if self.shows_health:
                 return await self._readiness()
-            case ("GET", "/metrics"):
+            case ("GET", "/metrics") if self.shows_health:
                 return await self._metrics_text()
             # In Socket Mode there is no secret. An empty one would accept whatever is
             # signed with the empty key, so the path does not exist then.
@@ -248,12 +208,7 @@ class Ingress:
                 return web.Response()  # Slack tries the certificate; nothing runs
             logger.warning("ingress.refused why=%s%s", problem, self._age_of(headers))
             return web.Response(status=HTTPStatus.UNAUTHORIZED, text="Not signed.\n")
-        answer = await self._once(headers, body)
-        if answer is ACKNOWLEDGED:
-            return Acknowledgement(self.clock())
-        return web.Response(
-            status=answer.status, text=answer.body, content_type=answer.content_type
-        )
+        return await to_aiohttp_response(await self._once(headers, body))
 
     def _age_of(self, headers: Headers) -> str:
         # Of all requests at once it says that the store's clock is not Slack's.
@@ -262,37 +217,30 @@ class Ingress:
             return ""
         return f" age_s={self.clock() - int(timestamp):.0f} by=the_clock_of_the_store"
 
-    async def _once(self, headers: Headers, body: bytes) -> Answer:
+    async def _once(self, headers: Headers, body: bytes) -> BoltResponse:
         digest = request_digest(
             headers["X-Slack-Request-Timestamp"], headers["X-Slack-Signature"]
         )
         try:
             delivery = Delivery(body.decode("utf-8"), headers, digest)
-            answer = await handle_once(
-                delivery, self.nonces, self.handle, at_once=self.at_once
-            )
-        except (UnicodeDecodeError, json.JSONDecodeError):
+        except UnicodeDecodeError:
             logger.warning("ingress.refused why=malformed request=%s", digest)
-            return Answer(HTTPStatus.BAD_REQUEST, "This request cannot be read.\n")
+            return BoltResponse(
+                status=HTTPStatus.BAD_REQUEST, body="This request cannot be read.\n"
+            )
+        response = await handle_once(delivery, self.nonces, self.handle)
         # A replay is acknowledged, or Slack would send it again; only an event that
         # Slack marks as a retry gets another chance.
-        if answer is None:
-            return _again_later() if RETRY_NUM in headers else ACKNOWLEDGED
-        return answer
+        if response is None:
+            is_event = RETRY_NUM in headers
+            return _again_later() if is_event else BoltResponse(status=HTTPStatus.OK)
+        return response
 
 
 async def handle_once(
-    delivery: Delivery,
-    nonces: Nonces,
-    handle: Handle,
-    *,
-    at_once: AtOnce = nothing_at_once,
-) -> Answer | None:
+    delivery: Delivery, nonces: Nonces, handle: Handle
+) -> BoltResponse | None:
     """Hand over a delivery, unless it was handed over before; None for a replay."""
-    # Whatever that does remembers the delivery in the step in which it does it.
-    answer = await at_once(delivery)
-    if answer is not None:
-        return answer
     try:
         # Remembered before it is handled (SET NX in the store): of two copies that
         # arrive at the same moment, also at two bots, only one runs.
@@ -305,20 +253,20 @@ async def handle_once(
     except (StoreUnavailable, TimeoutError):
         # A warning without a traceback: the store's own log has the cause.
         logger.warning("ingress.unrecorded why=store_unavailable")
-        # Passed on all the same, so that the person gets an answer; `router._guarded`
+        # Passed on all the same, so that the person gets an answer; `listeners.guarded`
         # lets it decide nothing.
         delivery = replace(delivery, is_recorded=False)
-    answer = await handle(delivery)
-    is_kept = answer.status != HTTPStatus.SERVICE_UNAVAILABLE
+    response = await handle(delivery)
+    is_kept = response.status != HTTPStatus.SERVICE_UNAVAILABLE
     if delivery.is_recorded and not is_kept:
         # Slack sends it again: the same envelope, or by HTTP at once, and within the
         # same second that is signed alike.
         with suppress(StoreUnavailable):
             await nonces.forget(delivery.digest)
-    return answer
+    return response
 
 
-def _again_later() -> Answer:
+def _again_later() -> BoltResponse:
     """Ask Slack to repeat an event once more.
 
     Slack repeats a request at once when its connection broke, and within the same
@@ -326,11 +274,107 @@ def _again_later() -> Answer:
     crashed, so this is no acknowledgement. The next repetition comes a minute later
     with its own signature, and is handled once.
     """
-    return Answer(
-        HTTPStatus.SERVICE_UNAVAILABLE, "This came before; try again later.\n"
+    return BoltResponse(
+        status=HTTPStatus.SERVICE_UNAVAILABLE,
+        body="This came before; try again later.\n",
     )
 
 
 def _is_ssl_check(headers: Headers, body: bytes) -> bool:
     is_signed = "X-Slack-Signature" in headers or "X-Slack-Request-Timestamp" in headers
     return not is_signed and len(body) < 1000 and bool(_SSL_CHECK.fullmatch(body))  # noqa: PLR2004 - Slack's own is 40 bytes
+
+
+HTTP_PORT = 3000
+"""Where Slack reaches the bot by HTTP, unless the settings name another port."""
+
+_DRAIN_S = 10.0
+
+
+async def serve(
+    opening: AsyncExitStack,
+    ingress: Ingress,
+    *,
+    host: str,
+    port: int,
+) -> str:
+    """Serve until the stack is closed; return the URL for Slack.
+
+    Args:
+        opening: closes the server.
+        ingress: what answers.
+        host: interface to listen on.
+        port: 0 takes any free one.
+
+    Raises:
+        SettingsError: the address cannot be used; says what to do.
+    """
+    runner = web.ServerRunner(ingress.server(), shutdown_timeout=_DRAIN_S)
+    await runner.setup()
+    opening.push_async_callback(runner.cleanup)
+    try:
+        await web.TCPSite(runner, host, port).start()
+    except OSError as error:
+        raise _cannot_listen(host, port, error) from error
+    return url_of(*runner.addresses[0][:2])
+
+
+def url_of(host: str, port: int) -> str:
+    """Return the URL at which Slack reaches an address."""
+    # IPv6 needs brackets in a URL (RFC 3986, section 3.2.2).
+    shown = f"[{host}]" if ":" in host else host
+    return f"http://{shown}:{port}{EVENTS_PATH}"
+
+
+def _cannot_listen(host: str, port: int, error: OSError) -> SettingsError:
+    if error.errno == errno.EADDRINUSE:
+        return SettingsError(
+            f"Port {port} on {host} is in use; stop what listens there, "
+            "or set 'slack.port' (KEYTURN_SLACK_PORT) to another one."
+        )
+    return SettingsError(
+        f"The bot cannot listen on {host}:{port} ({error.strerror}); set 'slack.host' "
+        "and 'slack.port' to an address of this machine."
+    )
+
+
+_MOST_UNSURE = 1000
+
+
+class StoreNonces:
+    """Remember requests in the store, for all bots of a tenant; report replays."""
+
+    def __init__(self, store: Store, tenant: str) -> None:
+        self._cards = store.cards
+        self._security = store.security
+        self._keys = store.keys_of_tenant(tenant)
+        self._tenant = tenant
+        self._unsure = dict[str, bytes]()
+
+    async def is_first(self, digest: str) -> bool:
+        """Return whether this is new; raises `StoreUnavailable`.
+
+        One for which this was raised, or cancelled, is still new when it comes again:
+        nothing was done of it, and the store may remember it all the same.
+        """
+        mine = self._unsure.pop(digest, None) or secrets.token_bytes(8)
+        try:
+            is_new = await self._cards.is_first(self._keys, digest, mine)
+        except (StoreUnavailable, asyncio.CancelledError):
+            self._unsure[digest] = mine
+            if len(self._unsure) > _MOST_UNSURE:
+                del self._unsure[next(iter(self._unsure))]
+            raise
+        if not is_new:
+            replayed = SecurityEvent(
+                kind=SecurityKind.REQUEST_REPLAYED,
+                tenant=self._tenant,
+                about="request",
+                evidence=digest,
+            )
+            await self._security.report(self._keys, replayed)
+        return is_new
+
+    async def forget(self, digest: str) -> None:
+        """Let a request be new again; raises `StoreUnavailable`."""
+        await self._cards.forget(self._keys, digest)

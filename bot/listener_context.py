@@ -11,31 +11,26 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import LiteralString
 
-from twokey.bot.blocks import notice
-from twokey.bot.bot_token import BotToken
-from twokey.bot.cards.away_parts import NEWER, incomplete
-from twokey.bot.cards.frame import Frame
-from twokey.bot.config import BotConfig
-from twokey.bot.home_updates import HomeUpdates
-from twokey.bot.interactions import Clicked
-from twokey.bot.objects import Block
-from twokey.bot.payload import BlockAction
-from twokey.bot.reviewers import Reviewers
-from twokey.bot.tasks import Tasks
-from twokey.bot.text import escape_mrkdwn
-from twokey.bot.text_types import Label, Template, label
-from twokey.bot.web import Slack, SlackError
-from twokey.gateway.approvals.decisions import AccountKind, Reviewer
-from twokey.gateway.approvals.membership import click_again
-from twokey.gateway.approvals.record import Approval, Item
-from twokey.gateway.errors import StoreUnavailable
-from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.service.away_parts import AwayParts
-from twokey.gateway.service.reviews import ReviewService
-from twokey.gateway.service.voters import Voters
-from twokey.gateway.store.freezes import FreezeScope
-from twokey.gateway.store.keys import KeptText, Keys
-from twokey.gateway.store.response_urls import kept_url
+from keyturn.bot.blocks import Block, notice
+from keyturn.bot.cards.frame import Frame
+from keyturn.bot.config import BotConfig
+from keyturn.bot.identity import BotToken
+from keyturn.bot.limits import HomeUpdates
+from keyturn.bot.payload import BlockAction, Clicked
+from keyturn.bot.reviewers import Reviewers
+from keyturn.bot.tasks import Tasks
+from keyturn.bot.text import escape_mrkdwn
+from keyturn.bot.text_types import Label, Template, label
+from keyturn.bot.web import Slack, SlackError
+from keyturn.gateway.approvals.decisions import AccountKind, Reviewer
+from keyturn.gateway.approvals.membership import click_again
+from keyturn.gateway.approvals.record import Approval, Item
+from keyturn.gateway.errors import StoreUnavailable
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.service.reviews import ReviewService
+from keyturn.gateway.service.voters import Voters
+from keyturn.gateway.store.freezes import FreezeScope
+from keyturn.gateway.store.keys import Keys
 
 logger = logging.getLogger(__name__)
 
@@ -97,34 +92,16 @@ class ListenerContext:
 
     @property
     def keys(self) -> Keys:
-        """Return the keys of the tenant's own shard: of what is of no approval."""
+        """Return the keys of the tenant."""
         return self.service.store.keys_of_tenant(self.config.tenant)
 
-    async def now_ms(self, approval: str = "") -> int:
-        """Return the time by the clock of an approval's shard, or the tenant's own.
+    async def now_ms(self) -> int:
+        """Return the time by the store's clock.
 
         Raises:
             StoreUnavailable: it does not answer.
         """
-        store = self.service.store
-        keys = store.keys_of_approval(approval) or self.keys
-        return await store.conn.now_ms(keys.outbox)
-
-    def away_parts(self) -> AwayParts:
-        """Return what notes which shards a list leaves out, none so far."""
-        return AwayParts(self.service.store.parts_of(self.config.tenant))
-
-    def incomplete(self, away: AwayParts) -> Label | None:
-        """Return what a list says of what it leaves out; None for nothing."""
-        if not away.shards:
-            return NEWER if away.newer else None
-        store, tenant = self.service.store, self.config.tenant
-        agents = [
-            agent
-            for agent in self.config.agents
-            if store.keys_of_agent(tenant, agent).shard in away.shards
-        ]
-        return incomplete(away.shards, away.parts, agents)
+        return await self.service.store.conn.now_ms(self.keys.outbox)
 
     def frame(self, approval: Approval, now_ms: int) -> Frame:
         """Return what the cards and modals of an approval are made with."""
@@ -164,17 +141,6 @@ class ListenerContext:
         return await self._resolved(
             user, self.team, frozenset(groups), fresh=False, is_glance=is_glance
         )
-
-    def reviewer_alone(self, click: Clicked, item: Item) -> Reviewer | None:
-        """Return who decides on an item by themselves; None: Slack has to be asked.
-
-        Nobody was asked whose queues they were handed.
-        """
-        if _takes_several(item):
-            return None
-        user, home = click.who
-        groups = self.service.usergroups(item)
-        return self.reviewers.known(user, groups, home, click.gesture)
 
     async def resolve_freezer(
         self, user: str, user_team: str, scope: FreezeScope
@@ -256,19 +222,6 @@ class ListenerContext:
         """
         if click.action.response_url and click.action.message_ts:
             self.tasks.later(self._keep_response_url(click.action), name="url")
-
-    def kept_with(self, click: Clicked) -> list[KeptText]:
-        """Return what `keep_response_url` keeps, for the step that decides."""
-        action = click.action
-        if not (action.response_url and action.message_ts):
-            return []
-        place = action.channel, action.message_ts
-        return [kept_url(self.keys, *place, action.response_url)]
-
-    async def remember(self, digest: str) -> None:
-        """Remember a request, so that it is handled once; if the store can."""
-        with suppress(StoreUnavailable):
-            await self.service.store.cards.is_first(self.keys, digest)
 
     async def send(self, method: str, *, to: str, **arguments: object) -> None:
         """Post a message that may get lost: one that is not sent is logged.

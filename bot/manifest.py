@@ -1,31 +1,27 @@
 """Generate the Slack app manifest, and check an existing one.
 
-``manifest.yml`` at the root is `render()` as YAML, and a test holds it to that. Slack's
-own schema lets much through that its server or our bot would refuse (a typo in a scope,
-neither Socket Mode nor a request URL), so the cross-checks here go further.
+``manifest.yml`` at the root is `render()` as YAML, and a test holds it to that.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from importlib.resources import files
-from typing import cast
 from urllib.parse import quote, urlsplit
 
 import yaml
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import ValidationError
 from pydantic import JsonValue
 
-from twokey.bot import ids
-from twokey.gateway.errors import SettingsError
-from twokey.gateway.protocol.strict_json import JsonObject, parse_object
+from keyturn.bot import ids
+from keyturn.gateway.errors import SettingsError
+from keyturn.gateway.protocol.strict_json import JsonObject
 
 SCOPES = (
     "app_mentions:read",
+    "channels:history",
     "chat:write",
     "commands",
+    "groups:history",
     "im:history",
     "im:write",
     "users:read",
@@ -36,6 +32,16 @@ SCOPES = (
 DIRECT_MESSAGES = "im:write"
 """The scope that only ``notify: dm`` needs; without it people are mentioned instead."""
 
+OPTIONAL = {
+    DIRECT_MESSAGES: "bot.no_direct_messages",
+    "channels:history": "bot.cannot_look_for_cards",
+    "groups:history": "bot.cannot_look_for_cards",
+}
+"""Scopes that an app of before may lack, with what the log records of it then.
+
+By its history a card is found whose posting was cut off; else it is posted again.
+"""
+
 EVENTS = (
     "app_home_opened",
     "app_mention",
@@ -45,20 +51,30 @@ EVENTS = (
 )
 """The events that a listener of ours handles."""
 
-COMMANDS = (ids.COMMAND,)
-"""The slash commands that a listener of ours handles."""
-
 EVENTS_PATH = "/slack/events"
 """Where the bot takes everything from Slack in HTTP mode."""
 
 _HEADER = """\
-# The Slack app of Twokey in Socket Mode: no public address is needed.
+# The Slack app of Keyturn in Socket Mode: no public address is needed.
 # Paste it at https://api.slack.com/apps → Create New App → From a manifest.
-# `twokey manifest --link` prints a link that does so; `--http URL` prints the form
+# `keyturn manifest --link` prints a link that does so; `--http URL` prints the form
 # for an app that Slack reaches by HTTPS.
 """
 _NEW_APP = "https://api.slack.com/apps?new_app=1&manifest_json="
-_SCHEMA = parse_object((files("twokey.bot") / "manifest_schema.json").read_bytes())
+_ANY_HOST = "https://bot.example.com"
+_FREE = frozenset(
+    {
+        "always_online",
+        "background_color",
+        "description",
+        "display_information",
+        "display_name",
+        "request_url",
+        "url",
+        "usage_hint",
+    }
+)
+"""Keys that `check_manifest` does not compare as they are."""
 
 
 def render(request_url: str = "", *, command: str = ids.COMMAND) -> JsonObject:
@@ -84,7 +100,7 @@ def render(request_url: str = "", *, command: str = ids.COMMAND) -> JsonObject:
     }
     return {
         "display_information": {
-            "name": "Twokey",
+            "name": "Keyturn",
             "description": "An agent turns one key, a person turns the other.",
             "background_color": "#1d1c1d",
         },
@@ -94,7 +110,7 @@ def render(request_url: str = "", *, command: str = ids.COMMAND) -> JsonObject:
                 "messages_tab_enabled": True,
                 "messages_tab_read_only_enabled": False,
             },
-            "bot_user": {"display_name": "Twokey", "always_online": True},
+            "bot_user": {"display_name": "Keyturn", "always_online": True},
             "slash_commands": [slash_command | ({"url": url} if url else {})],
         },
         "oauth_config": {"scopes": {"bot": list(SCOPES)}},
@@ -163,108 +179,76 @@ def install_link(manifest: JsonObject) -> str:
     return _NEW_APP + quote(json.dumps(manifest, separators=(",", ":")), safe="")
 
 
-def check_manifest(
-    manifest: JsonValue,
-    *,
-    commands: Sequence[str] = COMMANDS,
-) -> list[str]:
-    """Return what Slack or our bot would refuse, a sentence each; none when all fits.
+def check_manifest(given: JsonValue, *, command: str = ids.COMMAND) -> list[str]:
+    """Return where a manifest is not what the bot needs, a sentence each.
 
-    Args:
-        manifest: the parsed document.
-        commands: slash commands that have a listener.
+    It is compared with `render`, for Socket Mode or for HTTP as it says itself. Names
+    and descriptions of the app are free, and Slack's page names what Slack refuses.
     """
-    problems = [_broken(error) for error in _schema_errors(manifest)]
-    # The checks below expect the shape that the schema proves.
-    if not isinstance(manifest, dict) or problems:
-        return problems
-    asked = _texts(manifest, "oauth_config", "scopes", "bot")
-    subscribed = _texts(manifest, "settings", "event_subscriptions", "bot_events")
-    listed = [_text(command, "command") for command in _commands(manifest)]
-    return [
-        *_compared("scope", asked, SCOPES, "no call of ours needs it"),
-        *_compared("event", subscribed, EVENTS, "no listener handles it"),
-        *_compared("command", listed, commands, "no listener handles it"),
-        *_doubled(asked, listed),
-        *_delivery_problems(manifest),
-        *_other_problems(manifest, subscribed),
-    ]
+    is_socket = _at(given, "settings", "socket_mode_enabled") is not False
+    needed = render("" if is_socket else _ANY_HOST, command=command)
+    return [*_differences(given, needed), *_addresses(given, needed)]
 
 
-def _schema_errors(manifest: JsonValue) -> Iterator[ValidationError]:
-    validator = Draft202012Validator(_SCHEMA)
-    yield from cast(
-        "Iterator[ValidationError]",
-        validator.iter_errors(manifest),  # pyright: ignore[reportUnknownMemberType] - jsonschema ships partial types
-    )
-
-
-def _broken(error: ValidationError) -> str:
-    place = error.json_path.removeprefix("$").removeprefix(".") or "The manifest"
-    return f"{place}: {error.message[:200]}."
+def _differences(
+    given: JsonValue, needed: JsonValue, place: tuple[str, ...] = ()
+) -> Iterator[str]:
+    name = ".".join(place) or "The manifest"
+    match needed:
+        case dict():
+            if not isinstance(given, dict):
+                yield f"{name} is missing, or is not an object."
+                return
+            for key, value in needed.items():
+                if key not in _FREE:
+                    yield from _differences(given.get(key), value, (*place, key))
+        case list():
+            yield from _compared(place[-1], given, needed)
+        # A switch that is off may be left out.
+        case _ if (given or False) != (needed or False):
+            yield f"{name} is {json.dumps(given)}; the bot needs {json.dumps(needed)}."
+        case _:
+            return
 
 
 def _compared(
-    kind: str, given: Sequence[str], known: Sequence[str], why: str
+    kind: str, given: JsonValue, needed: Sequence[JsonValue]
 ) -> Iterator[str]:
-    for name in known:
-        if name not in given:
-            yield f"The {kind} {name!r} is missing; the bot needs it."
-    for name in given:
-        if name not in known:
-            yield f"The {kind} {name!r} is too much: {why}; remove it."
+    """Compare scopes, events or commands, which have no order."""
+    what = {"bot": "scope", "bot_events": "event"}.get(kind, "command")
+    listed = given if isinstance(given, list) else []
+    found = {_name(one): one for one in listed}
+    wanted = {_name(one): one for one in needed}
+    for name, one in wanted.items():
+        if name not in found:
+            yield f"The {what} {name!r} is missing; the bot needs it."
+        elif isinstance(one, dict):
+            yield from _differences(found[name], one, (name,))
+    for name in [one for one in found if one not in wanted]:
+        yield f"The {what} {name!r} is too much: the bot does not use it; remove it."
+    if len(found) < len(listed):
+        yield f"A {what} is listed twice; remove one."
 
 
-def _doubled(*lists: Sequence[str]) -> Iterator[str]:
-    for names in lists:
-        for name in sorted({name for name in names if names.count(name) > 1}):
-            yield f"{name!r} is listed twice; remove one."
+def _name(one: JsonValue) -> str:
+    return str(one.get("command") if isinstance(one, dict) else one)
 
 
-def _delivery_problems(manifest: JsonObject) -> Iterator[str]:
-    """Socket Mode or a request URL, everywhere the same, and never both."""
-    is_socket = _at(manifest, "settings", "socket_mode_enabled") is True
-    urls = {
-        "settings.event_subscriptions.request_url": _at(
-            manifest, "settings", "event_subscriptions", "request_url"
-        ),
-        "settings.interactivity.request_url": _at(
-            manifest, "settings", "interactivity", "request_url"
-        ),
-        **{
-            f"features.slash_commands[{index}].url": _at(command, "url")
-            for index, command in enumerate(_commands(manifest))
-        },
-    }
-    for place, url in urls.items():
-        if is_socket and url is not None:
-            yield f"{place} is set and so is Socket Mode; Slack takes one of them."
-        elif not is_socket and url is None:
-            yield f"{place} is missing; set it, or switch Socket Mode on."
-        elif isinstance(url, str) and urlsplit(url).scheme != "https":
-            yield f"{place} is {url!r}; Slack delivers to https:// only."
-
-
-def _other_problems(manifest: JsonObject, subscribed: Sequence[str]) -> Iterator[str]:
-    if _at(manifest, "settings", "interactivity", "is_enabled") is not True:
-        yield "settings.interactivity.is_enabled is off, so no button would work."
-    for command in _commands(manifest):
-        if _at(command, "should_escape") is not True:
-            name = _text(command, "command")
-            yield f"{name} needs should_escape: true, so that names come as ids."
-    is_home = _at(manifest, "features", "app_home", "home_tab_enabled") is True
-    if "app_home_opened" in subscribed and not is_home:
-        yield "features.app_home.home_tab_enabled is off, so the Home tab stays empty."
-    takes = _at(manifest, "features", "app_home", "messages_tab_enabled") is True
-    is_closed = _at(manifest, "features", "app_home", "messages_tab_read_only_enabled")
-    if "message.im" in subscribed and (not takes or is_closed is True):
-        yield (
-            "features.app_home.messages_tab_enabled has to be true and "
-            "messages_tab_read_only_enabled false, or nobody can write to the bot."
-        )
-    needs_redirect = _at(manifest, "settings", "token_rotation_enabled") is True
-    if needs_redirect and not _at(manifest, "oauth_config", "redirect_urls"):
-        yield "Token rotation is on, so oauth_config.redirect_urls has to name an URL."
+def _addresses(given: JsonValue, needed: JsonValue) -> Iterator[str]:
+    """Compare where Slack delivers to: nowhere in Socket Mode, else by HTTPS."""
+    places = [
+        (("settings", "event_subscriptions", "request_url"), given, needed),
+        (("settings", "interactivity", "request_url"), given, needed),
+        *((("url",), one, _commands(needed)[0]) for one in _commands(given)),
+    ]
+    for path, one, other in places:
+        name, url = ".".join(path), _at(one, *path)
+        if url is not None and _at(other, *path) is None:
+            yield f"{name} is set and so is Socket Mode; Slack takes one of them."
+        elif url is None and _at(other, *path) is not None:
+            yield f"{name} is missing; set it, or switch Socket Mode on."
+        elif url is not None and not str(url).startswith("https://"):
+            yield f"{name} is {url!r}; Slack delivers to https:// only."
 
 
 def _at(node: JsonValue, *path: str) -> JsonValue:
@@ -273,20 +257,6 @@ def _at(node: JsonValue, *path: str) -> JsonValue:
     return node
 
 
-def _text(node: JsonValue, *path: str) -> str:
-    found = _at(node, *path)
-    return found if isinstance(found, str) else ""
-
-
-def _texts(node: JsonValue, *path: str) -> list[str]:
-    found = _at(node, *path)
-    return (
-        [text for text in found if isinstance(text, str)]
-        if isinstance(found, list)
-        else []
-    )
-
-
-def _commands(manifest: JsonObject) -> list[JsonValue]:
-    found = _at(manifest, "features", "slash_commands")
+def _commands(node: JsonValue) -> list[JsonValue]:
+    found = _at(node, "features", "slash_commands")
     return found if isinstance(found, list) else []

@@ -12,16 +12,19 @@ the view's ``app_installed_team_id`` or the user's own team stands in.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import cast
 
-from twokey.gateway.errors import TwokeyError
+from keyturn.gateway.approvals.decisions import Gesture
+from keyturn.gateway.errors import KeyturnError
 
 Json = Mapping[str, object]
 
 
-class BadPayload(TwokeyError):
+class BadPayload(KeyturnError):
     """A payload from Slack does not have the expected shape.
 
     Attributes:
@@ -192,16 +195,13 @@ def home_opened(body: Json) -> HomeOpened:
 class Node:
     """One object of a payload, and where it stands."""
 
-    __slots__ = ("_key", "_members", "_outer")
+    __slots__ = ("_members", "_place")
 
-    def __init__(self, value: object, outer: Node | None = None, key: str = "") -> None:
-        # By the very type first: asking an abstract class takes longer than the rest.
-        if type(value) is not dict and not isinstance(value, Mapping):
-            place = outer.at(key) if outer else key
+    def __init__(self, value: object, place: str = "") -> None:
+        if not isinstance(value, Mapping):
             raise BadPayload(place or "payload", "is missing or not an object")
         self._members = cast("Mapping[object, object]", value)
-        # Not its place as a text: nearly nobody asks for that.
-        self._outer, self._key = outer, key
+        self._place = place
 
     def text(self, key: str) -> str:
         """Return a string that must be present and not empty."""
@@ -227,12 +227,12 @@ class Node:
 
     def child(self, key: str) -> Node:
         """Return an object that has to be there."""
-        return Node(self._members.get(key), self, key)
+        return Node(self._members.get(key), self.at(key))
 
     def maybe(self, key: str) -> Node:
         """Return an object, an empty one when it is absent or null."""
         value = self._members.get(key)
-        return Node({} if value is None else value, self, key)
+        return Node({} if value is None else value, self.at(key))
 
     def nodes(self, key: str) -> list[Node]:
         """Return the objects of an array that has to be there."""
@@ -241,12 +241,12 @@ class Node:
         if isinstance(value, str) or not isinstance(value, Sequence):
             raise BadPayload(self.at(key), "is missing or not an array")
         elements = cast("Sequence[object]", value)
-        return [Node(node, self, f"{key}.{i}") for i, node in enumerate(elements)]
+        return [Node(node, self.at(f"{key}.{i}")) for i, node in enumerate(elements)]
 
     def children(self) -> list[tuple[str, Node]]:
         """Return every member, each of which has to be an object."""
         return [
-            (str(key), Node(node, self, str(key)))
+            (str(key), Node(node, self.at(str(key))))
             for key, node in self._members.items()
         ]
 
@@ -256,8 +256,7 @@ class Node:
 
     def at(self, key: str) -> str:
         """Return the dotted path of a member."""
-        place = self._outer.at(self._key) if self._outer else self._key
-        return f"{place}.{key}" if place else key
+        return f"{self._place}.{key}" if self._place else key
 
 
 def root_of(payload: Json, kind: str) -> Node:
@@ -290,3 +289,45 @@ def _values(node: Node) -> Mapping[str, Mapping[str, Json]]:
         block: {action: state.as_json() for action, state in inputs.children()}
         for block, inputs in node.children()
     }
+
+
+@dataclass(frozen=True, slots=True)
+class Clicked:
+    """A click on a button, and the digest of the signed request it came in.
+
+    ``token`` names this delivery of it: the same when the click is tried again.
+    """
+
+    action: BlockAction
+    digest: str
+    token: str = field(default_factory=partial(secrets.token_hex, 8), compare=False)
+
+    @property
+    def who(self) -> tuple[str, str]:
+        """Return user id and home team of the person who clicked."""
+        return self.action.user, self.action.user_team
+
+    @property
+    def gesture(self) -> Gesture:
+        """Return where the button was, for the audit log."""
+        if self.action.is_home:
+            return Gesture.APP_HOME
+        return Gesture.MODAL if self.action.view_id else Gesture.BUTTON
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """A submitted modal, and the digest of the signed request it came in."""
+
+    view: ViewSubmission
+    digest: str
+
+    @property
+    def who(self) -> tuple[str, str]:
+        """Return user id and home team of the person who submitted."""
+        return self.view.user, self.view.user_team
+
+    @property
+    def gesture(self) -> Gesture:
+        """Return what a submitted form is called in the audit log."""
+        return Gesture.MODAL

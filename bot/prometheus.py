@@ -20,11 +20,11 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from twokey.gateway.metrics.counts import Counts, Outcome
-from twokey.gateway.metrics.duration_histogram import EXPORTED_S, DurationHistogram
-from twokey.gateway.metrics.fold import Metrics
-from twokey.gateway.service.reviews import ReviewService
-from twokey.gateway.store.readers import Backlog
+from keyturn.gateway.metrics.counts import Counts, Outcome
+from keyturn.gateway.metrics.duration_histogram import EXPORTED_S, DurationHistogram
+from keyturn.gateway.metrics.fold import Metrics
+from keyturn.gateway.service.reviews import ReviewService
+from keyturn.gateway.store.readers import Backlog
 
 _KEPT_S = 5.0
 """A second request within this time gets the same text: anybody may ask."""
@@ -133,32 +133,32 @@ class _Collected(Collector):
 
 def _counted(metrics: Metrics) -> Iterator[Metric]:
     calls = _counter(
-        "twokey_calls", "Calls of agents, by how they got their answer.", "outcome"
+        "keyturn_calls", "Calls of agents, by how they got their answer.", "outcome"
     )
     failed = _counter(
-        "twokey_calls_failed",
+        "keyturn_calls_failed",
         "Calls that ran and failed, by whether people were asked about them.",
         "asked",
     )
     too_soon = _counter(
-        "twokey_approvals_too_soon",
+        "keyturn_approvals_too_soon",
         "Approvals that came too soon and were asked for once more.",
     )
     checks = _counter(
-        "twokey_spot_checks",
+        "keyturn_spot_checks",
         "Spot checks that were asked, and what people answered.",
         "answer",
     )
     seeded = _counter(
-        "twokey_seeded_defects",
+        "keyturn_seeded_defects",
         "Seeded defects that were shown, and how they ended.",
         "answer",
     )
     unused = _counter(
-        "twokey_calls_unused", "Calls that the policy let run and that did not."
+        "keyturn_calls_unused", "Calls that the policy let run and that did not."
     )
     waits = HistogramMetricFamily(
-        "twokey_wait_seconds",
+        "keyturn_wait_seconds",
         "How long calls waited until a person decided them.",
         labels=["tool", "tier"],
     )
@@ -180,7 +180,7 @@ def _counted(metrics: Metrics) -> Iterator[Metric]:
             seconds = counts.waits.total_ms / 1000
             waits.add_metric(cell, _buckets(counts.waits), seconds)
     runs = CounterMetricFamily(
-        "twokey_runs", "Finished runs, by whether they asked people.", labels=["asked"]
+        "keyturn_runs", "Finished runs, by whether they asked people.", labels=["asked"]
     )
     total = metrics.total
     runs.add_metric(["no"], total.unasked_runs)
@@ -192,8 +192,8 @@ def _counted(metrics: Metrics) -> Iterator[Metric]:
 
 def _security(metrics: Metrics) -> CounterMetricFamily:
     found = CounterMetricFamily(
-        "twokey_security_events",
-        "What was not as Twokey wrote it, or did not go on as it should.",
+        "keyturn_security_events",
+        "What was not as Keyturn wrote it, or did not go on as it should.",
         labels=["kind"],
     )
     for kind, count in sorted(metrics.security.items()):
@@ -218,12 +218,12 @@ def _buckets(waits: DurationHistogram) -> list[tuple[str, float]]:
 
 def _now(waiting: Waiting, stalled: tuple[int, int]) -> Iterator[Metric]:
     calls = GaugeMetricFamily(
-        "twokey_waiting_calls",
+        "keyturn_waiting_calls",
         "Calls that wait for people now.",
         labels=["tool", "tier"],
     )
     oldest = GaugeMetricFamily(
-        "twokey_waiting_oldest_seconds",
+        "keyturn_waiting_oldest_seconds",
         "How long the call waits that waits longest.",
         labels=["tool", "tier"],
     )
@@ -231,7 +231,7 @@ def _now(waiting: Waiting, stalled: tuple[int, int]) -> Iterator[Metric]:
         calls.add_metric(cell, count)
         oldest.add_metric(cell, waiting.oldest_ms[cell] / 1000)
     runs = GaugeMetricFamily(
-        "twokey_stalled_runs", "Runs that failed and have not ended.", labels=["state"]
+        "keyturn_stalled_runs", "Runs that failed and have not ended.", labels=["state"]
     )
     for state, count in zip(("waiting", "parked"), stalled, strict=True):
         runs.add_metric([state], count)
@@ -240,12 +240,12 @@ def _now(waiting: Waiting, stalled: tuple[int, int]) -> Iterator[Metric]:
 
 def _outbox(outbox: Backlog) -> Iterator[Metric]:
     events = GaugeMetricFamily(
-        "twokey_outbox_events",
+        "keyturn_outbox_events",
         "Events in the outbox; it grows while a reader is away.",
     )
     events.add_metric([], outbox.events)
     held_up = GaugeMetricFamily(
-        "twokey_outbox_held_up",
+        "keyturn_outbox_held_up",
         "1 while a reader that is away keeps too many events in the outbox.",
     )
     held_up.add_metric([], int(bool(outbox.problem)))

@@ -9,27 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from twokey.bot.user_cache import Account, Kept, NoAnswer, Snapshot, UserCache
-from twokey.gateway.approvals.decisions import AccountKind, Gesture, Reviewer
-from twokey.gateway.approvals.record import Approval
-
-_MOST_MADE = 1_000
-
-
-@dataclass(frozen=True, slots=True)
-class _Made:
-    """Somebody as a reviewer, by the answers of Slack that they were made from."""
-
-    answers: Kept
-    reviewer: Reviewer
-
-    @property
-    def oldest_at(self) -> float:
-        """Return when the oldest of the answers was requested."""
-        account, members = self.answers
-        return min((account.asked_at, *[one.asked_at for one in members.values()]))
+from keyturn.bot.user_cache import Account, NoAnswer, Snapshot, UserCache
+from keyturn.gateway.approvals.decisions import AccountKind, Reviewer
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +32,6 @@ class Reviewers:
     clock: Callable[[], float]
     enterprise: str = ""
     unknown: Callable[[str], Awaitable[None]] | None = None
-    _made: dict[tuple[str, str], _Made] = field(
-        default_factory=dict[tuple[str, str], "_Made"], repr=False, compare=False
-    )
 
     async def resolve(
         self,
@@ -69,7 +49,7 @@ class Reviewers:
             user_team: home of their account, from the payload.
             groups: the user groups to look up; no others are.
             fresh: for decisions of several people, where an answer a minute old is too
-                old; see `twokey.bot.user_cache`. A person found in none of the groups
+                old; see `keyturn.bot.user_cache`. A person found in none of the groups
                 is always looked up again freshly, so nobody is refused because they got
                 their role within that minute.
             is_glance: nothing is refused by it, so nobody is looked up again.
@@ -84,22 +64,9 @@ class Reviewers:
             return await self._found(user, wanted, user_team, fresh=True)
         return found
 
-    async def warm(self, approval: Approval) -> None:
-        """Cache the people who may decide an approval before the first click."""
-        roles = [role for item in approval.items for role in item.requirement.roles]
-        users = {user for role in roles for user in role.users}
-        groups = {group for role in roles for group in role.usergroups}
-        await asyncio.gather(
-            *(self.users.account(user) for user in sorted(users)),
-            *(self.users.group(group) for group in sorted(groups)),
-        )
-
     async def _found(
         self, user: str, groups: list[str], user_team: str, *, fresh: bool
     ) -> Reviewer:
-        # No tasks of their own for answers that are there: most clicks find them.
-        if not fresh and (known := self.known(user, groups, user_team)) is not None:
-            return known
         account, members = await asyncio.gather(
             self.users.account(user, fresh=fresh),
             self._lookup_groups(groups, fresh=fresh),
@@ -109,29 +76,6 @@ class Reviewers:
         ):
             await self.unknown(user)
         return self._reviewer(user, user_team, account, members)
-
-    def known(
-        self,
-        user: str,
-        groups: Iterable[str],
-        user_team: str,
-        gesture: Gesture = Gesture.API,
-    ) -> Reviewer | None:
-        """Return who somebody is, where Slack need not be asked; None: it has to be."""
-        kept = self.users.kept(user, groups)
-        if kept is None:
-            return None
-        made = self._made.get((user, user_team))
-        # By the very answers: one that Slack gives later makes somebody else of them.
-        if made is None or made.answers != kept:
-            if len(self._made) >= _MOST_MADE:
-                self._made.clear()
-            made = _Made(kept, self._reviewer(user, user_team, *kept))
-            self._made[user, user_team] = made
-        age_s = self.clock() - made.oldest_at
-        return made.reviewer.with_(
-            membership_age_ms=int(1000 * max(0.0, age_s)), gesture=gesture
-        )
 
     def _reviewer(
         self,

@@ -4,34 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 import logging
 from collections import deque
 from http import HTTPStatus
 from typing import Protocol, cast
 
 import aiohttp
+from slack_bolt.adapter.socket_mode.async_internals import send_async_response
+from slack_bolt.response import BoltResponse
 from slack_sdk.socket_mode.aiohttp import SocketModeClient
 from slack_sdk.socket_mode.async_client import AsyncBaseSocketModeClient
 from slack_sdk.socket_mode.request import SocketModeRequest
-from slack_sdk.socket_mode.response import SocketModeResponse
 
-from twokey.bot.ingress import (
-    Answer,
-    AtOnce,
-    Delivery,
-    Handle,
-    Nonces,
-    handle_once,
-    nothing_at_once,
-)
-from twokey.bot.web import Slack, SlackNoResponse
+from keyturn.bot.ingress import Delivery, Handle, Nonces, handle_once
+from keyturn.bot.web import Slack, SlackNoResponse
+from keyturn.gateway.client.outgoing import outgoing
+from keyturn.gateway.failures import any_failure, log_failure
+
+logger = logging.getLogger(__name__)
 
 PING_S = 5.0
 """An abrupt loss is noticed after this long; the SDK's own default is 10 s."""
 
 CONNECT_S = 10.0
 """How long a connection may take to open."""
+
+_DRAIN_S = 10.0
+"""How long the envelopes that are being answered may take at the end."""
 
 _IN_A_ROW = 4
 """How many connections may open one right after the other."""
@@ -74,7 +73,8 @@ class _Dialer:
 
     def __init__(self, client: _Socket) -> None:
         self._client = client
-        self._session = client.aiohttp_client_session
+        self._unused = client.aiohttp_client_session
+        self._session = cast("_Session", outgoing())
         self._opened_at = deque[float](maxlen=_IN_A_ROW)
 
     @property
@@ -84,6 +84,7 @@ class _Dialer:
 
     async def close(self) -> None:
         """Open no more."""
+        await self._unused.close()
         await self._session.close()
 
     async def ws_connect(self, url: str, **options: object) -> object:
@@ -112,7 +113,6 @@ class Sockets:
         app_token: ``xapp-…``.
         nonces: where envelopes are remembered.
         handle: gets each envelope, at most once each.
-        at_once: gets it before it is remembered.
     """
 
     def __init__(
@@ -122,14 +122,13 @@ class Sockets:
         *,
         nonces: Nonces,
         handle: Handle,
-        at_once: AtOnce = nothing_at_once,
     ) -> None:
         self._slack = slack
         self._app_token = app_token
         self._nonces = nonces
         self._handle = handle
-        self._at_once = at_once
         self._clients: list[_Socket] = []
+        self._answering: set[asyncio.Task[None]] = set()
 
     async def open(self, count: int) -> None:
         """Open connections until there are so many.
@@ -162,7 +161,9 @@ class Sockets:
         )
 
     async def close(self) -> None:
-        """Close all connections."""
+        """Close all connections, once the envelopes that came are answered."""
+        if self._answering:
+            await asyncio.wait(self._answering, timeout=_DRAIN_S)
         for client in self._clients:
             await client.close()
         self._clients.clear()
@@ -174,27 +175,28 @@ class Sockets:
     async def _receive(
         self, client: AsyncBaseSocketModeClient, received: SocketModeRequest
     ) -> None:
+        # The SDK keeps no reference to the task that waits for this.
+        task = asyncio.create_task(self._answer(client, received))
+        self._answering.add(task)
+        task.add_done_callback(self._answering.discard)
+        await task
+
+    async def _answer(
+        self, client: AsyncBaseSocketModeClient, received: SocketModeRequest
+    ) -> None:
         request = cast("_Request", received)
         envelope_id = request.envelope_id
         name = f"envelope:{envelope_id}".encode()
         digest = f"sha256:{hashlib.sha256(name).hexdigest()}"
         delivery = Delivery(request.payload, {}, digest)
-        answer = await handle_once(
-            delivery, self._nonces, self._handle, at_once=self._at_once
-        )
+        try:
+            response = await handle_once(delivery, self._nonces, self._handle)
+        except any_failure() as error:
+            # The client would receive nothing more after a panic of a library. Without
+            # an acknowledgement Slack sends the envelope again.
+            log_failure(logger, error, "bot.envelope_failed")
+            return
         # A replay was handled and acknowledged before, and the acknowledgement was
-        # lost.
-        if answer is None:
-            answer = Answer()
-        # Any other status is no acknowledgement: Slack may send the envelope again.
-        if answer.status == HTTPStatus.OK:
-            await _send(client, envelope_id, answer)
-
-
-async def _send(
-    client: AsyncBaseSocketModeClient, envelope_id: str, answer: Answer
-) -> None:
-    payload = json.loads(answer.body) if answer.body.startswith("{") else None
-    await client.send_socket_mode_response(
-        SocketModeResponse(envelope_id=envelope_id, payload=payload)
-    )
+        # lost. Any other status than 200 is none: Slack may send the envelope again.
+        response = response or BoltResponse(status=HTTPStatus.OK)
+        await send_async_response(client, received, response, 0)

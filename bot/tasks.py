@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Coroutine
 
-from twokey.gateway.failures import log_failure
+from keyturn.gateway.failures import any_failure, log_failure
 
 logger = logging.getLogger(__name__)
 
@@ -44,5 +44,5 @@ class Tasks:
     async def _logged(self, work: Coroutine[object, object, None], name: str) -> None:
         try:
             await work
-        except Exception as error:  # noqa: BLE001 - nobody awaits it
+        except any_failure() as error:  # nobody awaits it
             log_failure(logger, error, "task.failed name=%s", name)

@@ -11,13 +11,13 @@ before warning a reader.
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-from twokey.gateway.approvals.emoji import JOINER, SEQUENCE, STYLE
-from twokey.gateway.approvals.invisible_characters import is_hidden, mark
+from keyturn.gateway.approvals.emoji import JOINER, SEQUENCE, STYLE
+from keyturn.gateway.approvals.invisible_characters import is_hidden, mark
 
 ELLIPSIS = "…"
 EMPTY = "⟦empty⟧"
@@ -32,13 +32,12 @@ _HANGUL_PARTS = frozenset(map(chr, (*range(0x1160, 0x1200), *range(0xD7B0, 0xD7F
 _SMALLEST_EXCERPT = 80
 _STRETCH = 256  # characters that are looked at together, from the end
 _LONGEST_STRETCH = 4 * _STRETCH
+_ENDS = ("\n", " \t", ",;&|")  # of a line, a word, a value in a list: best first
 _TAIL = 4  # one part in four of a cut excerpt is its end
 
 # A run of blank lines or spaces pushes what follows out of sight.
 _RUN = re.compile(r"(?P<lines>\n(?:[ \t]*\n){3,})|[ \t]{81,}")
-_LONGEST_WITHOUT_RUN = 80  # characters, where none of them is a line break
 _PRINTABLE = re.compile(r"[ -~\n\t]*")
-_BREAKS = re.compile(r"[\n\t]")
 _ONE_LINE = str.maketrans({"\n": mark("\n"), "\t": mark("\t")})
 _MRKDWN = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
 
@@ -71,7 +70,7 @@ def reveal(text: str) -> str:
     blank lines or spaces. Newline and tab stay. Doing it twice changes nothing more.
     """
     if _is_usual(text):
-        return _RUN.sub(_run, text) if _may_have_runs(text) else text
+        return _RUN.sub(_run, text)
     return "".join(piece.shown for piece in pieces(text))
 
 
@@ -96,19 +95,12 @@ def _stands_alone(character: str) -> bool:
     return not (is_hidden(character) or _may_join(character))
 
 
-def _may_have_runs(text: str) -> bool:
-    return len(text) > _LONGEST_WITHOUT_RUN or "\n" in text
-
-
-def _has_runs(text: str) -> bool:
-    return _may_have_runs(text) and _RUN.search(text) is not None
-
-
 def excerpt(text: str, limit: int) -> Excerpt:
     """Reveal a text and, when it is longer than `limit`, show its head and its tail.
 
     The gap names how many characters are missing; the result has at most `limit`
-    characters, gap included. Letters are not torn from their accents.
+    characters, gap included. The gap is between lines, words or other values where
+    one of these ends near it. Letters are not torn from their accents.
 
     Raises:
         ValueError: `limit` is too small to hold head, gap and tail.
@@ -121,8 +113,6 @@ def excerpt(text: str, limit: int) -> Excerpt:
     total = len(text)
     if total <= limit and _is_usual(text) and len(usual := reveal(text)) <= limit:
         return Excerpt(usual, total, total, complete=True)
-    if total > limit and _is_usual(text) and not _has_runs(text):
-        return _cut(text, limit)
     # Stops at the limit: a text of a megabyte is not walked to its end, which once held
     # up every other card for seconds.
     whole = _taken(pieces(text), limit)
@@ -131,18 +121,26 @@ def excerpt(text: str, limit: int) -> Excerpt:
         return Excerpt(text, total, total, complete=True)
     room = limit - len(_gap(total))
     head = _taken(whole, room - room // _TAIL)
+    head = head[: _end([piece.shown for piece in whole], len(head))]
     # From the end, for the same reason.
-    tail = _taken(pieces_backwards(text), room // _TAIL)[::-1]
+    last = _taken(pieces_backwards(text), room // _TAIL + _LONGEST_LETTER)
+    tail = _taken(last, room // _TAIL)
+    tail = tail[: _end([piece.shown for piece in last], len(tail))][::-1]
     shown = sum(piece.length for piece in (*head, *tail))
     parts = (*(p.shown for p in head), _gap(total - shown), *(p.shown for p in tail))
     return Excerpt("".join(parts), shown, total, complete=False)
 
 
+def on_one_line(text: str) -> str:
+    """Return a revealed text with a mark for each line break and tab."""
+    return text.translate(_ONE_LINE)
+
+
 def fit(text: str, limit: int) -> str:
     """Reveal a text on one line of at most `limit` characters, with `…` where cut.
 
-    For labels, where Slack counts strictly. An empty text becomes `⟦empty⟧`, since
-    Slack refuses an empty one.
+    It is cut behind a word, unless that word is very long. For labels, where Slack
+    counts strictly. An empty text becomes `⟦empty⟧`, since Slack refuses an empty one.
 
     Raises:
         ValueError: `limit` leaves no room for `⟦empty⟧`.
@@ -150,12 +148,9 @@ def fit(text: str, limit: int) -> str:
     if limit < len(EMPTY):
         raise ValueError(f"A label needs {len(EMPTY)} characters or more, not {limit}.")
     if len(text) <= limit and _is_usual(text):
-        usual = reveal(text)
-        usual = usual.translate(_ONE_LINE) if _BREAKS.search(usual) else usual
+        usual = reveal(text).translate(_ONE_LINE)
         if len(usual) <= limit:
             return usual or EMPTY
-    elif _is_usual(text) and not (_has_runs(text) or _BREAKS.search(text, 0, limit)):
-        return text[: limit - len(ELLIPSIS)] + ELLIPSIS
     kept: list[_Piece] = []
     size = 0
     for length, shown in pieces(text):
@@ -165,17 +160,23 @@ def fit(text: str, limit: int) -> str:
             # Once more from the start: the last pieces that fitted may have to make
             # place for the ellipsis.
             head = _taken(kept, limit - len(ELLIPSIS))
+            head = head[: _end([piece.shown for piece in kept], len(head))]
             return "".join(piece.shown for piece in head) + ELLIPSIS
     return "".join(piece.shown for piece in kept) or EMPTY
 
 
-def _cut(text: str, limit: int) -> Excerpt:
-    """Return the head and the tail of a text in which each character stands alone."""
-    total = len(text)
-    room = limit - len(_gap(total))
-    tail = room // _TAIL
-    parts = (text[: room - tail], _gap(total - room), text[total - tail :])
-    return Excerpt("".join(parts), room, total, complete=False)
+def _end(shown: Sequence[str], most: int) -> int:
+    """Return after how many of the first `most` pieces a text is cut.
+
+    It is where a line ends, else a word, else a value in a list, and everything where
+    none of these is in the second half.
+    """
+    for ends in _ENDS:
+        for place in range(min(most, len(shown) - 1), most // 2, -1):
+            # A line break is part of the gap; a blank or a comma is shown.
+            if shown[place] in ends or (ends != "\n" and shown[place - 1] in ends):
+                return place
+    return most
 
 
 def first_word(text: str) -> tuple[str, str]:
@@ -253,6 +254,9 @@ def _run(run: re.Match[str]) -> str:
 
 def _letters(text: str) -> Iterator[_Piece]:
     """Yield each letter and each emoji as a whole; a hidden character stands alone."""
+    if _is_usual(text):
+        yield from (_Piece(1, character) for character in text)
+        return
     start = 0
     for emoji in SEQUENCE.finditer(text):
         yield from _plain_letters(text[start : emoji.start()])

@@ -13,12 +13,13 @@ from functools import lru_cache
 from string import Formatter
 from typing import Final, LiteralString, TypeAlias, final
 
-from twokey.bot.text import reveal
+from keyturn.bot.text import reveal
 
 _REFERENCE: Final = re.compile(
     r"<@[UW][A-Z0-9]{1,30}>"
     r"|<!subteam\^S[A-Z0-9]{1,30}>"
     r"|<#[CGD][A-Z0-9]{1,30}>"
+    r"|#[\w.-]{1,80}…?"
     r"|<!date\^[0-9]{1,11}\^[a-z_{} ]{1,60}\|[0-9A-Z :-]{1,40}>"
     r"|`[A-Za-z0-9][A-Za-z0-9_.:/-]{0,127}`"
     r"|/[a-z0-9_-]{1,31}"
@@ -157,8 +158,8 @@ def usergroup(usergroup_id: str) -> Ref:
 
 
 def channel(channel_id: str) -> Ref:
-    """Name a channel by id (`C…`, `G…`, `D…`)."""
-    return Ref(f"<#{channel_id}>")
+    """Name a channel by id (`C…`, `G…`, `D…`), or by its name as it is (`#name`)."""
+    return Ref(channel_id if channel_id.startswith("#") else f"<#{channel_id}>")
 
 
 def moment(at: datetime) -> Ref:

@@ -15,13 +15,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Generic, TypeVar, cast
 
-from twokey.bot.limits import GROUP_USERS, USER, Limits
-from twokey.bot.web import (
+from keyturn.bot.limits import GROUP_USERS, USER, Limits
+from keyturn.bot.web import (
     RateLimited,
     Slack,
     SlackBody,
@@ -29,7 +29,7 @@ from twokey.bot.web import (
     SlackNoResponse,
     SlackRefused,
 )
-from twokey.gateway.approvals.decisions import AccountKind
+from keyturn.gateway.approvals.decisions import AccountKind
 
 logger = logging.getLogger(__name__)
 
@@ -73,10 +73,6 @@ class NoAnswer:
     """No usable answer; try again in ``retry_in_s`` seconds, 0 for at once."""
 
     retry_in_s: int = 0
-
-
-Kept = tuple[Snapshot[Account], dict[str, Snapshot[frozenset[str]]]]
-"""A user's account, and the members of groups."""
 
 
 class UserCache:
@@ -128,22 +124,6 @@ class UserCache:
         """Return the ids of a group's members; otherwise as `account`."""
         return await self._groups.get(group, self.fresh_group_s if fresh else KEPT_S)
 
-    def kept(self, user: str, groups: Iterable[str]) -> Kept | None:
-        """Return what is known of a user and these groups; None: Slack would be asked.
-
-        Which is what `account` and `group` would return, without waiting.
-        """
-        account = self._accounts.kept(user, KEPT_S)
-        if account is None:
-            return None
-        found: dict[str, Snapshot[frozenset[str]]] = {}
-        for group in groups:
-            members = self._groups.kept(group, KEPT_S)
-            if members is None:
-                return None
-            found[group] = members
-        return account, found
-
     async def _ask_account(self, user: str) -> Account:
         return await look_up_account(
             self._slack, user, team=self._team, enterprise=self._enterprise
@@ -155,7 +135,7 @@ class UserCache:
         except SlackRefused as error:
             if error.error in _NO_SUCH_GROUP:
                 # A deleted group has no members. It is logged as an error because the
-                # policy names it; `twokey doctor` shows it, too.
+                # policy names it; `keyturn doctor` shows it, too.
                 logger.error("user_group.unknown group=%s", group)  # noqa: TRY400 - the name says it all
                 return frozenset()
             raise
@@ -201,7 +181,8 @@ async def look_up_account(
 
 def _account_of(user: SlackBody, *, team: str, enterprise: str) -> Account:
     profile = _member(user, "profile")
-    names = (profile.get("display_name"), user.get("real_name"), user.get("name"))
+    # The full name first: a display name, as "ana", may be that of several people.
+    names = (user.get("real_name"), profile.get("display_name"), user.get("name"))
     name = next((str(each) for each in names if each), "")
     above = _member(user, "enterprise_user")
     is_colleague = user.get("team_id") == team or bool(
@@ -245,13 +226,6 @@ class _Snapshots(Generic[T]):
         since = self._clock() - within_s
         recent = {key for key, one in self._newest.items() if one.asked_at >= since}
         return len(recent | self._asking.keys())
-
-    def kept(self, key: str, max_age_s: float) -> Snapshot[T] | None:
-        """Return an answer no older than this, if there is one."""
-        newest = self._newest.get(key)
-        if newest is None or newest.asked_at < self._clock() - max_age_s:
-            return None
-        return newest
 
     async def get(self, key: str, max_age_s: float) -> Snapshot[T] | NoAnswer:
         """Return an answer no older than this, or when to try again."""

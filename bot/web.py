@@ -13,7 +13,8 @@ import aiohttp
 from slack_sdk.web.async_client import AsyncWebClient
 from slack_sdk.web.internal_utils import get_user_agent
 
-from twokey.gateway.errors import TwokeyError
+from keyturn.bot.text_types import link_url
+from keyturn.gateway.errors import KeyturnError
 
 SlackBody = Mapping[str, object]
 
@@ -102,7 +103,7 @@ class _Response(NamedTuple):
     headers: Mapping[str, str]
 
 
-class SlackError(TwokeyError):
+class SlackError(KeyturnError):
     """A call to Slack did not succeed; see the children for what to do.
 
     Attributes:
@@ -176,6 +177,7 @@ class Slack:
             "User-Agent": get_user_agent(),
         }
         self.token_error = ""
+        self.workspace_url = ""
 
     async def call(self, method: str, **arguments: object) -> SlackBody:
         """Call a method that takes JSON.
@@ -201,7 +203,13 @@ class Slack:
         response = await self._response("auth.test", json={})
         scopes = response.headers.get("x-oauth-scopes", "").split(",")
         found = frozenset(scope.strip() for scope in scopes if scope.strip())
+        self.workspace_url = text_at(response.body, "url")
         return response.body, found
+
+    def message_url(self, channel: str, ts: str) -> str:
+        """Return a message's address in the workspace that `test` named, else ""."""
+        url = f"{self.workspace_url}archives/{channel}/p{ts.replace('.', '')}"
+        return url if link_url(url) else ""
 
     async def open_socket(self, app_token: str) -> str:
         """Return an address for one Socket Mode connection; raises as `call` does."""
@@ -282,8 +290,6 @@ class Slack:
             json=body,
             params=params,
             headers=self._headers | kind | headers,
-            # As the SDK found it in the environment.
-            proxy=self.client.proxy,
         ) as response:
             return _Response(
                 _object(await response.read()), response.status, response.headers

@@ -1,1 +1,1 @@
-"""The commands of ``twokey``, one file per group; they may import every package."""
+"""The commands of ``keyturn``, one file per group; they may import every package."""

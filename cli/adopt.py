@@ -6,17 +6,17 @@ import asyncio
 
 import typer
 
-from twokey.cli import console
-from twokey.cli.command_context import CommandContext, command_context
-from twokey.cli.examples import examples
-from twokey.cli.store_access import open_configured, require_store
-from twokey.gateway.resume.checkpoints import open_checkpoints
-from twokey.gateway.running import gateway_process
-from twokey.gateway.service.process_check import kept_by
-from twokey.gateway.store.processes import AgentCheckpoints
+from keyturn.cli import console
+from keyturn.cli.command_context import CommandContext, command_context
+from keyturn.cli.global_options import examples
+from keyturn.cli.store_access import open_configured, require_store
+from keyturn.gateway.resume.checkpoints import open_checkpoints
+from keyturn.gateway.running import gateway_process
+from keyturn.gateway.service.process_check import kept_by
+from keyturn.gateway.store.processes import AgentCheckpoints
 
 EXAMPLES = examples(
-    ("twokey adopt", "the earlier checkpoints are lost; go on with these"),
+    ("keyturn adopt", "the earlier checkpoints are lost; go on with these"),
 )
 
 

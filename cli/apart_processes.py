@@ -1,7 +1,7 @@
 """Processes of a house whose parts are apart: gateway, bot, and the agent's own.
 
 The agent's process is given the gateway's URL and an API key, and a folder of its own.
-It is not told where the store is, and has no secret of Twokey.
+It is not told where the store is, and has no secret of Keyturn.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from typing import Any
 import aiohttp
 import yaml
 
-from twokey.gateway.config import Settings
-from twokey.gateway.errors import TwokeyError
-from twokey.gateway.protocol.http_api import NOTE
+from keyturn.gateway.config import Settings
+from keyturn.gateway.errors import KeyturnError
+from keyturn.gateway.protocol.http_api import NOTE
 
 READY_S = 120.0
 STOP_S = 20.0
 AGENT = "support"
-_OURS = ("TWOKEY_", "SLACK_")
+_OURS = ("KEYTURN_", "SLACK_")
 _LOOK_S = 0.1
 
 
-class ProcessFailed(TwokeyError):
+class ProcessFailed(KeyturnError):
     """A process did not become ready, or ended in another way than asked."""
 
 
@@ -128,9 +128,9 @@ class Apart:
         kept = {k: v for k, v in self.env.items() if not k.startswith(_OURS)}
         env = {
             **kept,
-            "TWOKEY_GATEWAY": self.url,
-            "TWOKEY_API_KEY": self.key,
-            "TWOKEY_DEMO_LEDGER": str(home / "effects.jsonl"),
+            "KEYTURN_GATEWAY": self.url,
+            "KEYTURN_API_KEY": self.key,
+            "KEYTURN_DEMO_LEDGER": str(home / "effects.jsonl"),
             "AGENT_THREADS": str(home / "threads.sqlite"),
         }
         with (home / "agent.log").open("ab") as log:
@@ -142,8 +142,8 @@ class Apart:
             )
 
     def _command(self, *words: str) -> tuple[str, ...]:
-        config = str(self.folder / "twokey.yml")
-        return (sys.executable, "-m", "twokey", "--config", config, *words)
+        config = str(self.folder / "keyturn.yml")
+        return (sys.executable, "-m", "keyturn", "--config", config, *words)
 
     def said(self, name: str) -> str:
         """Return the last lines that a process wrote."""
@@ -168,7 +168,7 @@ def without_agents(
     document["api"] = {"listen": f"127.0.0.1:{port}"}
     if policy is not None:
         document["policy"] = str(policy)
-    path = folder / "twokey.yml"
+    path = folder / "keyturn.yml"
     path.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
     return path
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
@@ -11,18 +10,19 @@ from typing import Annotated, Literal, TypeVar
 import typer
 from pydantic import JsonValue
 
-from twokey.cli import console
-from twokey.cli.command_context import CommandContext, caller, command_context
-from twokey.cli.console import AsJson, By
-from twokey.cli.examples import examples
-from twokey.cli.store_access import open_configured, require_store
-from twokey.gateway.api.serving import api_key_seals, api_key_store
-from twokey.gateway.config import Settings
-from twokey.gateway.errors import SettingsError
-from twokey.gateway.protocol.http_api import Scope
-from twokey.gateway.setting_forms import is_name
-from twokey.gateway.store.api_keys import ApiKeyStore
-from twokey.gateway.trust.api_keys import ApiKey, NewKey, new_api_key
+from keyturn.cli import console
+from keyturn.cli.command_context import CommandContext, caller, command_context
+from keyturn.cli.console import AsJson, By
+from keyturn.cli.global_options import examples
+from keyturn.cli.policy_inputs import ensure_spelled
+from keyturn.cli.store_access import use_store
+from keyturn.gateway.api.serving import api_key_seals, api_key_store
+from keyturn.gateway.config import Settings
+from keyturn.gateway.errors import SettingsError
+from keyturn.gateway.protocol.http_api import Scope
+from keyturn.gateway.setting_forms import is_name
+from keyturn.gateway.store.api_keys import ApiKeyStore
+from keyturn.gateway.trust.api_keys import ApiKey, NewKey, new_api_key
 
 T = TypeVar("T")
 
@@ -43,7 +43,7 @@ _MOST_NAME = 80
 
 @group.command(
     epilog=examples(
-        ("twokey api-keys create billing-prod --agent billing", "for one agent"),
+        ("keyturn api-keys create billing-prod --agent billing", "for one agent"),
         ("… --agent billing --agent support --expires 30d", "two agents, 30 days"),
         ("… --tool look_up_order --scope submit --scope execute", "only that tool"),
         ("… --agent billing --json", "the key for a machine"),
@@ -77,11 +77,12 @@ def create(
 ) -> None:
     """Make a key and print it, once: only a keyed hash of it is kept.
 
-    Give it to the agent's process as a secret (TWOKEY_API_KEY). To replace a key, make
+    Give it to the agent's process as a secret (KEYTURN_API_KEY). To replace a key, make
     the new one, change the process over, then revoke the old one.
     """
     lives = _life(expires)
     names = _checked(name, [*agent, *(tool or ())])
+    ensure_spelled(command_context(ctx), tools=tool or (), agents=agent)
     who = by or caller()
 
     async def made(keys: ApiKeyStore, settings: Settings) -> NewKey:
@@ -100,6 +101,7 @@ def create(
         await keys.add(new.kept, who)
         return new
 
+    # A key may be made before the first start.
     new = _ask(command_context(ctx), made, makes=True)
     if json:
         console.as_json({**_row(new.kept), "key": new.text})
@@ -112,8 +114,8 @@ def create(
 @group.command(
     "list",
     epilog=examples(
-        ("twokey api-keys list", "every key, what it may do, and until when"),
-        ("twokey api-keys list --json", "the same for a machine"),
+        ("keyturn api-keys list", "every key, what it may do, and until when"),
+        ("keyturn api-keys list --json", "the same for a machine"),
     ),
 )
 def listed(ctx: typer.Context, *, json: AsJson = False) -> None:
@@ -133,28 +135,28 @@ def listed(ctx: typer.Context, *, json: AsJson = False) -> None:
         (console.note if key.revoked_at else console.good)(_line(key))
         if key.seals != seals and not key.revoked_at:
             console.note(
-                "  Made with the TWOKEY_SECRET before this one, and ends with it: make "
-                "another, then revoke this one."
+                "  Made with the KEYTURN_SECRET before this one, and ends with it: "
+                "make another, then revoke this one."
             )
     for one in refused:
         console.bad(
             f"{console.printable(one)}: not made by this gateway, or with a secret "
             "that it does not know any more; it is refused. "
-            "'twokey api-keys revoke' removes it."
+            "'keyturn api-keys revoke' removes it."
         )
     if not found and not refused:
-        console.note("There is no API key; 'twokey api-keys create' makes one.")
+        console.note("There is no API key; 'keyturn api-keys create' makes one.")
 
 
 @group.command(
     epilog=examples(
-        ("twokey api-keys revoke 3f9a0c77d1e2b845", "it ends within a second"),
+        ("keyturn api-keys revoke 3f9a0c77d1e2b845", "it ends within a second"),
     )
 )
 def revoke(
     ctx: typer.Context,
     key: Annotated[
-        str, typer.Argument(metavar="ID", help="From 'twokey api-keys list'.")
+        str, typer.Argument(metavar="ID", help="From 'keyturn api-keys list'.")
     ],
     *,
     by: By = "",
@@ -175,7 +177,7 @@ def revoke(
     if found is None:
         raise SettingsError(
             f"There is no API key {given!r} that has not ended; "
-            "'twokey api-keys list' shows those there are."
+            "'keyturn api-keys list' shows those there are."
         )
     if found == "removed":
         console.good(f"{console.printable(given)} was removed; it was refused anyway.")
@@ -190,16 +192,12 @@ def _ask(
     makes: bool = False,
 ) -> T:
     settings = command.settings()
-    # A key may be made before the first start, and nothing can be ended before it.
-    if not makes:
-        require_store(settings)
-
-    async def asked() -> T:
-        # As for a freeze: a key can be revoked also in a store that is not durable.
-        async with open_configured(settings, insecure_dev=True) as store:
-            return await ask(api_key_store(settings, store), settings)
-
-    return asyncio.run(asked())
+    # As for a freeze: a key can be revoked also in a store that is not durable.
+    return use_store(
+        command,
+        lambda store, _: ask(api_key_store(settings, store), settings),
+        makes=makes,
+    )
 
 
 def _life(text: str) -> timedelta:

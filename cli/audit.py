@@ -2,30 +2,232 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, TypeVar
 
 import typer
 from pydantic import JsonValue
 
-from twokey.cli import audit_report, console
-from twokey.cli.command_context import CommandContext, command_context
-from twokey.cli.console import AsJson
-from twokey.cli.examples import examples
-from twokey.cli.policy_inputs import parse_time
-from twokey.cli.store_access import open_configured, require_store, use_store
-from twokey.gateway.errors import SettingsError
-from twokey.gateway.protocol.public_keys import parse_public_key
-from twokey.gateway.service.audit_bundling import AuditBundler
-from twokey.gateway.service.audit_checking import forget_trees, verify_logs
-from twokey.gateway.service.exporting import Exporter
-from twokey.gateway.store.store import Store
-from twokey.gateway.trust.audit_bundle import verify_bundle
-from twokey.gateway.trust.keyring import Keyring
+from keyturn.cli import console
+from keyturn.cli.command_context import CommandContext, command_context
+from keyturn.cli.console import AsJson
+from keyturn.cli.global_options import examples
+from keyturn.cli.policy_inputs import parse_time
+from keyturn.cli.store_access import use_store
+from keyturn.gateway.approvals.audit_leaf import SEAL, Hidden
+from keyturn.gateway.approvals.audit_story import Part, Story
+from keyturn.gateway.errors import SettingsError
+from keyturn.gateway.protocol.public_keys import parse_public_key
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.service.audit_bundling import AuditBundler, Proven
+from keyturn.gateway.service.audit_checking import forget_tree, verify_log_of
+from keyturn.gateway.service.exporting import Exporter
+from keyturn.gateway.store.audit_verifying import Verified
+from keyturn.gateway.store.store import Store
+from keyturn.gateway.trust.audit_bundle import BundleLog, BundleReport, verify_bundle
+
+_SHOWN_EVERY = 10_000
+
+
+class Progress:
+    """Prints on a terminal how far a long log is done."""
+
+    def __init__(self, word: str) -> None:
+        self._word = word
+
+    def __call__(self, done: int, of: int = 0) -> None:
+        """Show how many entries are done, now and then."""
+        if done and done % _SHOWN_EVERY == 0 and sys.stderr.isatty():
+            whole = f" of {of:,}" if of else ""
+            typer.echo(f"\r{self._word} {done:,}{whole} entries", nl=False, err=True)
+
+
+def tell_log(one: Verified, *, is_json: bool) -> bool:
+    """Print what was found of a log; return whether it is not what was signed."""
+    if is_json:
+        console.as_json({"verified": not one.problems, **_log_row(one)})
+    else:
+        _tell_log(one)
+    return bool(one.problems)
+
+
+def _tell_log(one: Verified) -> None:
+    if not one.origin and not one.problems:
+        console.note(
+            f"{one.tenant}: there is no tree yet; a gateway that runs has one."
+        )
+        return
+    wrong = one.first_bad
+    if wrong is not None:
+        console.bad(
+            f"{one.tenant}: not verified. The first bad entry is {wrong.index}: "
+            f"{console.printable(wrong.text)}."
+        )
+        return
+    console.good(
+        f"{one.tenant}: {one.size} entries are as they were signed, by "
+        f"{one.checkpoints} checkpoints of {one.origin}."
+    )
+    if one.kept_from:
+        console.note(
+            f"Of the first {one.kept_from}, whose time is over, the hashes are kept."
+        )
+    if one.unsigned:
+        console.note(f"{one.unsigned} newer ones wait for the next checkpoint.")
+    for state, count in sorted(one.not_ours.items()):
+        console.note(f"{count} are {state}: not known to be written by Keyturn.")
+
+
+def _log_row(one: Verified) -> JsonObject:
+    wrong = one.first_bad
+    return {
+        "tenant": one.tenant,
+        "origin": one.origin,
+        "entries": one.size,
+        "checkpoints": one.checkpoints,
+        "kept_from": one.kept_from,
+        "unsigned": one.unsigned,
+        "not_ours": dict[str, JsonValue](one.not_ours),
+        "first_bad": wrong.index if wrong else None,
+        "problems": [
+            {"index": each.index, "problem": each.text} for each in one.problems
+        ],
+    }
+
+
+def tell_proofs(found: Sequence[Proven], *, tenant: str, is_json: bool) -> int:
+    """Print entries with their proofs; return how many there are."""
+    ours = [one for one in found if one.event is None or one.event.tenant == tenant]
+    if is_json and ours:
+        console.as_json([_proof_row(one) for one in ours])
+        return len(ours)
+    for one in ours:
+        # The entry and its proof are what a tool reads; the rest are remarks for it.
+        typer.echo(f"# entry {one.index}: {_what(one)}")
+        typer.echo(ascii_text(one.leaf.text.decode()))
+        for name, hidden in _shown(one):
+            shown = console.printable(hidden.value)
+            typer.echo(f"#   {name} (salt {hidden.salt}): {shown}")
+        typer.echo(one.proof or "# no checkpoint covers it yet\n")
+    return len(ours)
+
+
+def ascii_text(text: str) -> str:
+    """Return JSON without a letter that steers a terminal; it parses to the same."""
+    return "".join(
+        letter if letter.isascii() and letter.isprintable() else _escaped(letter)
+        for letter in text
+    )
+
+
+def _escaped(letter: str) -> str:
+    units = letter.encode("utf-16-be")
+    return "".join(
+        f"\\u{units[at] << 8 | units[at + 1]:04x}" for at in range(0, len(units), 2)
+    )
+
+
+def _shown(one: Proven) -> list[tuple[str, Hidden]]:
+    return [row for row in one.leaf.openings.items() if row[0] != SEAL]
+
+
+def _what(one: Proven) -> str:
+    return one.event.name if one.event else "not written by Keyturn"
+
+
+def _proof_row(one: Proven) -> JsonObject:
+    return {
+        "index": one.index,
+        "entry": one.leaf.text.decode(),
+        "open": {
+            name: {"salt": hidden.salt, "value": hidden.value}
+            for name, hidden in _shown(one)
+        },
+        "proof": one.proof or None,
+    }
+
+
+def tell_bundle(report: BundleReport, *, has_stories: bool, is_json: bool) -> None:
+    """Print what was found of a bundle."""
+    stories = report.stories.by_approval
+    if is_json:
+        console.as_json(_bundle_row(report, stories, has_stories=has_stories))
+        return
+    if not report.is_verified:
+        where = ":"
+        if report.bad_index is not None:
+            where = f". The first bad entry is {report.bad_index}:"
+        problem = console.printable(report.problem)
+        console.bad(f"The bundle is not verified{where} {problem}.")
+        return
+    sample = report.header.get("sample")
+    if (log := report.log) is not None:
+        kind = "a part of the" if sample else "all"
+        console.good(
+            f"{log.entries} entries are as they were signed: {kind} entries "
+            f"{log.start} to {log.end - 1} of {log.checkpoint.size} of {log.origin}."
+        )
+    console.good(
+        f"It tells of {len(stories)} approvals, with the arguments of {report.calls} "
+        "calls."
+    )
+    if sample:
+        console.note(
+            "It is a sample: that an approval has no other entry is the word of who "
+            "signed the bundle, and not proven by the log."
+        )
+    if has_stories:
+        for story in stories.values():
+            _tell_story(story)
+
+
+def _tell_story(story: Story) -> None:
+    what = "ran" if story.has_run else "nothing of it ran"
+    typer.echo(f"\n{story.approval}: {what}")
+    for step in story.steps:
+        event = step.event
+        if step.part is Part.OTHER:
+            continue
+        parts = [f"{console.utc(event.at_ms)}  {step.part:<8} {event.name}"]
+        parts += [event.tool] if event.tool else []
+        parts += [f"by {event.actor}"] if event.actor else []
+        parts += [f"because {event.reason!r}"] if event.reason else []
+        typer.echo("  " + console.printable(" ".join(parts)))
+        for call in step.calls:
+            named = "  ".join(call.get(name, "") for name in ("tool", "tier", "hash"))
+            typer.echo(console.printable(f"    {named}"))
+
+
+def _bundle_row(
+    report: BundleReport, stories: Mapping[str, Story], *, has_stories: bool
+) -> JsonObject:
+    found: JsonObject = {
+        "verified": report.is_verified,
+        "problem": report.problem,
+        "first_bad": report.bad_index,
+        "log": _bundle_log(report.log) if report.log else None,
+        "sample": report.header.get("sample"),
+        "approvals": len(stories),
+        "calls": report.calls,
+    }
+    if has_stories:
+        found["stories"] = [story.row for story in stories.values()]
+    return found
+
+
+def _bundle_log(log: BundleLog) -> JsonObject:
+    return {
+        "origin": log.origin,
+        "entries": log.entries,
+        "start": log.start,
+        "end": log.end,
+        "size": log.checkpoint.size,
+        "root": log.checkpoint.root.hex(),
+    }
+
 
 T = TypeVar("T")
 
@@ -56,11 +258,14 @@ Arguments = Annotated[
 
 @group.command(
     epilog=examples(
-        ("twokey audit export > audit.jsonl", "everything, one JSON object a line"),
+        ("keyturn audit export > audit.jsonl", "everything, one JSON object a line"),
         ("… --since 2026-07-01T00:00Z", "from that time on"),
-        ("… bundle.jsonl", "with proofs, for 'twokey audit verify bundle.jsonl'"),
+        ("… bundle.jsonl", "with proofs, for 'keyturn audit verify bundle.jsonl'"),
         ("… --sample 25 sample.jsonl", "of 25 approvals that are chosen at random"),
-        ("twokey policy replay new.yml --audit audit.jsonl", "evaluate it by a policy"),
+        (
+            "keyturn policy replay new.yml --audit audit.jsonl",
+            "evaluate it by a policy",
+        ),
     )
 )
 def export(
@@ -106,16 +311,16 @@ def export(
                 until_ms=times[1],
                 sample=sample,
                 has_arguments=arguments,
-                progress=audit_report.Progress("exported"),
+                progress=Progress("exported"),
             )
             return {
                 "file": str(file),
                 "entries": done.entries,
                 "approvals": done.approvals,
-                "logs": list(done.origins),
+                "log": done.origin,
             }
 
-        counts = _use(command, written)
+        counts = use_store(command, written, has_keyring=True)
     if json:
         console.as_json(counts)
         return
@@ -124,19 +329,19 @@ def export(
         f"{str(file)!r}."
     )
     console.note(
-        f"Verify it anywhere: twokey audit verify {file} --key PUBLIC, with the audit "
-        "keys of 'twokey keys list'."
+        f"Verify it anywhere: keyturn audit verify {file} --key PUBLIC, with the audit "
+        "keys of 'keyturn keys list'."
     )
 
 
 @group.command(
     epilog=examples(
-        ("twokey audit verify", "the log of this store, tree, files and signatures"),
+        ("keyturn audit verify", "the log of this store, tree, files and signatures"),
         (
             "… --checkpoint kept.txt",
             "and that it goes on from a checkpoint kept before",
         ),
-        ("… bundle.jsonl --key KEY", "a file of 'twokey audit export', anywhere"),
+        ("… bundle.jsonl --key KEY", "a file of 'keyturn audit export', anywhere"),
         ("… bundle.jsonl --key KEY --stories", "and what it tells of each approval"),
     )
 )
@@ -182,23 +387,26 @@ def verify(
         console.read_text(one, "the checkpoint") for one in (checkpoint or [])
     )
 
-    async def verified(store: Store, tenant: str) -> int:
-        found = await verify_logs(
+    async def is_bad(store: Store, tenant: str) -> bool:
+        found = await verify_log_of(
             store,
             tenant,
             checkpoints=notes,
-            progress=audit_report.Progress("verified"),
+            progress=Progress("verified"),
         )
-        return audit_report.tell_logs(found, is_json=json)
+        return tell_log(found, is_json=json)
 
-    if _use(command_context(ctx), verified):
+    if use_store(command_context(ctx), is_bad, has_keyring=True):
         raise typer.Exit(NOT_VERIFIED)
 
 
 @group.command(
     epilog=examples(
-        ("twokey audit prove ap_s0_…", "each entry of the approval, with its proof"),
-        ("… --out proof.jsonl", "as a bundle, for 'twokey audit verify proof.jsonl'"),
+        (
+            "keyturn audit prove ap_default_…",
+            "each entry of the approval, with its proof",
+        ),
+        ("… --out proof.jsonl", "as a bundle, for 'keyturn audit verify proof.jsonl'"),
     )
 )
 def prove(
@@ -221,9 +429,9 @@ def prove(
 
         async def proven(store: Store, tenant: str) -> int:
             found = await AuditBundler(store, tenant=tenant).prove(approval)
-            return audit_report.tell_proofs(found, tenant=tenant, is_json=json)
+            return tell_proofs(found, tenant=tenant, is_json=json)
 
-        count = _use(command, proven)
+        count = use_store(command, proven, has_keyring=True)
     else:
         with console.new_file(out) as opened:
 
@@ -232,10 +440,10 @@ def prove(
                 done = await bundler.export(opened.write, approvals=[approval])
                 return done.entries
 
-            count = _use(command, written)
+            count = use_store(command, written, has_keyring=True)
     if not count:
         raise SettingsError(
-            f"The audit log has no entry about {approval!r}; 'twokey audit export' "
+            f"The audit log has no entry about {approval!r}; 'keyturn audit export' "
             "prints which there are."
         )
     if out is not None:
@@ -243,7 +451,7 @@ def prove(
 
 
 @group.command(
-    epilog=examples(("twokey audit restart", "after the files of a tree were lost"))
+    epilog=examples(("keyturn audit restart", "after the files of a tree were lost"))
 )
 def restart(ctx: typer.Context) -> None:
     """Let gateways begin another tree, where the old one is lost.
@@ -252,7 +460,7 @@ def restart(ctx: typer.Context) -> None:
     somebody kept. Entries that are still kept are leaves of the new tree. Without this,
     a gateway whose folder lacks the tree writes none, and no entry leaves the store.
     """
-    if _use(command_context(ctx), forget_trees):
+    if use_store(command_context(ctx), forget_tree, has_keyring=True):
         console.good("Gateways begin another tree where they find none.")
     else:
         console.note("The store knows no tree; gateways begin one where there is none.")
@@ -281,7 +489,7 @@ def _verify_file(
     if not keys:
         raise SettingsError(
             "Name the public key of the audit log by --key: a bundle cannot vouch for "
-            "the keys it was signed with. 'twokey keys list' prints it where the "
+            "the keys it was signed with. 'keyturn keys list' prints it where the "
             "gateway runs."
         )
     trusted = [parse_public_key(one) for one in keys]
@@ -292,26 +500,11 @@ def _verify_file(
             f"The bundle {str(file)!r} cannot be read: {error.strerror}."
         ) from error
     with opened as lines:
-        progress = audit_report.Progress("verified")
+        progress = Progress("verified")
         report = verify_bundle(lines, trusted, progress=progress)
-    audit_report.tell_bundle(report, has_stories=has_stories, is_json=is_json)
+    tell_bundle(report, has_stories=has_stories, is_json=is_json)
     if not report.is_verified:
         raise typer.Exit(NOT_VERIFIED)
-
-
-def _use(command: CommandContext, ask: Callable[[Store, str], Awaitable[T]]) -> T:
-    """Open the store with the keys of the settings; see `use_store`."""
-    settings = command.settings()
-    require_store(settings)
-
-    async def asked() -> T:
-        keyring = Keyring.of(settings)
-        async with open_configured(
-            settings, insecure_dev=True, keyring=keyring
-        ) as store:
-            return await ask(store, settings.tenant)
-
-    return asyncio.run(asked())
 
 
 def _ms(text: str, option: str) -> int | None:

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import getpass
-from contextlib import suppress
 from pathlib import Path
 
 import typer
 
-from twokey.cli.console import read_text
-from twokey.cli.global_options import GlobalOptions
-from twokey.gateway.config import DEFAULT_FILE, Settings
-from twokey.gateway.errors import SettingsError
-from twokey.gateway.policy.load import LoadedPolicy, load_with_lines
-from twokey.gateway.policy.rules import Policy
+from keyturn.cli.console import read_text
+from keyturn.cli.global_options import GlobalOptions
+from keyturn.gateway.config import DEFAULT_FILE, Settings
+from keyturn.gateway.policy.load import LoadedPolicy, load_with_lines
+from keyturn.gateway.policy.rules import Policy
 
 
 class CommandContext(GlobalOptions):
-    """One run of ``twokey``: its options, and the files that they name."""
+    """One run of ``keyturn``: its options, and the files that they name."""
 
     def settings(self) -> Settings:
         """Read the settings.
@@ -45,19 +43,9 @@ class CommandContext(GlobalOptions):
         """Load a policy like `policy`, with the document that knows its lines."""
         if file is not None:
             name = "<stdin>" if str(file) == "-" else str(file)
-            is_split = False
-            # The settings may be those of another place, or have mistakes of their own.
-            with suppress(SettingsError):
-                is_split = self.settings().split_by_agent
-            text = read_text(file, "the policy")
-            return load_with_lines(text, name, is_split=is_split)
+            return load_with_lines(read_text(file, "the policy"), name)
         source = self.settings().policy
-        return load_with_lines(
-            source.read(),
-            str(source.path),
-            under=source.under,
-            is_split=source.is_split,
-        )
+        return load_with_lines(source.read(), str(source.path), under=source.under)
 
 
 def command_context(ctx: typer.Context) -> CommandContext:

@@ -14,9 +14,9 @@ from typing import Annotated, BinaryIO
 import typer
 from pydantic import JsonValue
 
-from twokey.gateway import text_file
-from twokey.gateway.documents import BadDocument, as_text
-from twokey.gateway.errors import SettingsError
+from keyturn.gateway import text_file
+from keyturn.gateway.documents import BadDocument, as_text
+from keyturn.gateway.errors import SettingsError
 
 NO_LIMIT = -1
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]

@@ -12,19 +12,23 @@ from typing import Annotated
 
 import typer
 
-from twokey.cli import console, demo_apart
-from twokey.cli.command_context import CommandContext, command_context
-from twokey.cli.demo_batch import batch
-from twokey.cli.demo_context import DemoContext
-from twokey.cli.demo_digest import announce_digest, digest
-from twokey.cli.demo_direct import direct
-from twokey.cli.demo_policy import policy_for
-from twokey.cli.demo_question import question
-from twokey.cli.demo_queue import queue
-from twokey.cli.demo_scripts import SINGLE_CARDS
-from twokey.cli.demo_shared_card import shared
-from twokey.cli.demo_similar import similar
-from twokey.cli.demo_stack import (
+from keyturn.cli import console, demo_apart
+from keyturn.cli.command_context import CommandContext, command_context
+from keyturn.cli.demo_context import DemoContext
+from keyturn.cli.demo_scripts import (
+    SINGLE_CARDS,
+    announce_digest,
+    batch,
+    digest,
+    direct,
+    policy_for,
+    question,
+    queue,
+    shared,
+    similar,
+    tamper,
+)
+from keyturn.cli.demo_stack import (
     CHANNEL,
     FIRST_REQUEST,
     KEPT,
@@ -33,22 +37,32 @@ from twokey.cli.demo_stack import (
     DemoStack,
     open_demo_stack,
 )
-from twokey.cli.demo_tamper import tamper
-from twokey.cli.examples import examples
-from twokey.cli.hanging_threads import serve
-from twokey.cli.one_sandbox import only_user
-from twokey.cli.sample_settings import sample_settings
-from twokey.cli.stop_signals import until_stopped
-from twokey.gateway.config import DEFAULT_FILE, Settings, SlackMode
-from twokey.gateway.errors import SettingsError, TwokeyError
+from keyturn.cli.global_options import examples
+from keyturn.cli.hanging_threads import serve
+from keyturn.cli.sandbox import only_user
+from keyturn.cli.stop_signals import until_stopped
+from keyturn.gateway.config import DEFAULT_FILE, Settings, SlackMode
+from keyturn.gateway.errors import KeyturnError, SettingsError
+
+_INSTALLED = Path(__file__).parent / "sample"
+
+
+def sample_settings() -> Path:
+    """Return the settings file of the sample agent.
+
+    A wheel holds it inside the package, a clone at its top.
+    """
+    folder = _INSTALLED if _INSTALLED.exists() else Path(__file__).resolve().parents[1]
+    return folder / DEFAULT_FILE
+
 
 PORT = 8765
-FOLDER = Path(".twokey/demo")
-LEDGER = "TWOKEY_DEMO_LEDGER"
-OUTAGE = "TWOKEY_DEMO_OUTAGE"
+FOLDER = Path(".keyturn/demo")
+LEDGER = "KEYTURN_DEMO_LEDGER"
+OUTAGE = "KEYTURN_DEMO_OUTAGE"
 SAMPLE = "support"
 _NOT_YOURS = (
-    "This is Twokey's own sample agent; 'twokey run --sandbox' shows your own agents."
+    "This is Keyturn's own sample agent; 'keyturn run --sandbox' shows your own agents."
 )
 
 SCRIPTS = SINGLE_CARDS | {
@@ -57,21 +71,21 @@ SCRIPTS = SINGLE_CARDS | {
 }
 
 EXAMPLES = examples(
-    ("twokey demo", "a page with a card that waits for you"),
-    ("twokey demo --digest", "the page, with the week's numbers in the channel"),
-    ("twokey demo --script edit --json", "the same without a browser"),
-    ("twokey demo --script escalate", "a refund that takes two people"),
-    ("twokey demo --script batch", "56 refunds of one turn, decided as one"),
-    ("twokey demo --script queue", "20 threads, reviewed in one modal"),
-    ("twokey demo --script shared", "20 threads on one card, approved by one click"),
-    ("twokey demo --script digest", "the numbers of a week, in a channel"),
-    ("twokey demo --script question", "the agent asks before it acts"),
-    ("twokey demo --script inquiry", "a reviewer asks the requester first"),
-    ("twokey demo --script direct", "the second person decides in a direct message"),
-    ("twokey demo --script similar", "one form lets more of the same run"),
-    ("twokey demo --script apart", "gateway, bot and agent in three processes"),
-    ("twokey demo --script outage", "the model is away after the approval"),
-    ("twokey demo --script tamper", "an approval is forged in the store, and noticed"),
+    ("keyturn demo", "a page with a card that waits for you"),
+    ("keyturn demo --digest", "the page, with the week's numbers in the channel"),
+    ("keyturn demo --script edit --json", "the same without a browser"),
+    ("keyturn demo --script escalate", "a refund that takes two people"),
+    ("keyturn demo --script batch", "56 refunds of one turn, decided as one"),
+    ("keyturn demo --script queue", "20 threads, reviewed in one modal"),
+    ("keyturn demo --script shared", "20 threads on one card, approved by one click"),
+    ("keyturn demo --script digest", "the numbers of a week, in a channel"),
+    ("keyturn demo --script question", "the agent asks before it acts"),
+    ("keyturn demo --script inquiry", "a reviewer asks the requester first"),
+    ("keyturn demo --script direct", "the second person decides in a direct message"),
+    ("keyturn demo --script similar", "one form lets more of the same run"),
+    ("keyturn demo --script apart", "gateway, bot and agent in three processes"),
+    ("keyturn demo --script outage", "the model is away after the approval"),
+    ("keyturn demo --script tamper", "an approval is forged in the store, and noticed"),
 )
 
 
@@ -127,7 +141,7 @@ def demo(
 
 
 def _settings(command: CommandContext) -> Path:
-    """Return the settings of the sample agent: named, of this folder, or Twokey's own.
+    """Return the settings of the sample agent: named, of this folder, or Keyturn's own.
 
     Raises:
         SettingsError: when those that were named have no such agent, for which alone
@@ -143,7 +157,7 @@ def _settings(command: CommandContext) -> Path:
         return sample_settings()
     raise SettingsError(
         f"{str(found)!r} has no agent {SAMPLE!r}, which the demo is about. Run the "
-        "demo without --config; 'twokey run --sandbox' shows your own agents."
+        "demo without --config; 'keyturn run --sandbox' shows your own agents."
     )
 
 
@@ -178,8 +192,8 @@ async def _show(
         typer.echo("A refund of order 78420 takes two people, one of them senior:")
         typer.echo("approve it as Ana, then switch to Chloé, who was sent it directly.")
         typer.echo("Ctrl+C stops everything; what waits will wait for you.")
-        await until_stopped(demo.stack.twokey.reload, demo.stack.twokey.store)
-    typer.echo("\nStopped. Run `make demo` or `twokey demo` again to continue.")
+        await until_stopped(demo.stack.keyturn.reload, demo.stack.keyturn.store)
+    typer.echo("\nStopped. Run `make demo` or `keyturn demo` again to continue.")
 
 
 async def _ask_first(demo: DemoStack) -> None:
@@ -204,7 +218,7 @@ async def _play(
         shown = json.dumps(row, ensure_ascii=False)
         typer.echo(shown if as_json else _readable(event, fields))
 
-    with tempfile.TemporaryDirectory(prefix="twokey-") as temporary:
+    with tempfile.TemporaryDirectory(prefix="keyturn-") as temporary:
         folder = Path(temporary)
         ledger = folder / "effects.jsonl"
         # Overwritten, unlike for the page: a script counts the effects of its own run.
@@ -214,7 +228,7 @@ async def _play(
         env = dict(command.env)
         policy = policy_for(config, name, folder)
         if policy is not None:
-            env["TWOKEY_POLICY"] = str(policy)
+            env["KEYTURN_POLICY"] = str(policy)
         say("script.started", script=name)
         try:
             if name == demo_apart.NAME:
@@ -226,7 +240,7 @@ async def _play(
             ) as demo:
                 await SCRIPTS[name](DemoContext(demo, say, ledger, outage))
         # A script that waits in vain fails as one that finds a fault: with one line.
-        except (TwokeyError, TimeoutError) as error:
+        except (KeyturnError, TimeoutError) as error:
             say("script.ended", script=name, ok=False, why=str(error))
             return 1
         say("script.ended", script=name, ok=True)

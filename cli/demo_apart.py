@@ -11,17 +11,17 @@ from typing import Any, cast
 
 from typing_extensions import override
 
-from twokey.cli.apart_processes import READY_S, Apart, ProcessFailed, open_apart
-from twokey.cli.demo_context import DemoContext, Say, StoryFailed
-from twokey.cli.demo_scripts import approve, edit
-from twokey.cli.demo_stack import CHANNEL, REQUESTER, DemoStack, environment
-from twokey.cli.store_access import open_configured
-from twokey.gateway.approvals.record import Approval
-from twokey.gateway.config import SlackMode
-from twokey.gateway.policy_file import PolicyFile
-from twokey.gateway.service.reviews import ReviewService
-from twokey.sandbox.json_types import JsonObject
-from twokey.sandbox.server import Sandbox
+from keyturn.cli.apart_processes import READY_S, Apart, ProcessFailed, open_apart
+from keyturn.cli.demo_context import DemoContext, Say, StoryFailed
+from keyturn.cli.demo_scripts import approve, edit
+from keyturn.cli.demo_stack import CHANNEL, REQUESTER, DemoStack, environment
+from keyturn.cli.store_access import open_configured
+from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.config import SlackMode
+from keyturn.gateway.policy_file import PolicyFile
+from keyturn.gateway.service.reviews import ReviewService
+from keyturn.sandbox.json_types import JsonObject
+from keyturn.sandbox.server import Sandbox
 
 NAME = "apart"
 _TEXT = "refund order 78291"
@@ -104,7 +104,7 @@ async def play_apart(
     """Approve one refund and edit another, both of agents in their own processes.
 
     Raises:
-        TwokeyError: when something is otherwise than in one process.
+        KeyturnError: when something is otherwise than in one process.
     """
     async with open_scene(config, folder, env, mode, say) as scene:
         for name in ("gateway", "bot"):

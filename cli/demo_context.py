@@ -9,27 +9,29 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from twokey.bot.blocks import Message
-from twokey.bot.cards.reminders import escalation, reminder
-from twokey.bot.cards.reply_texts import agent_answer
-from twokey.bot.cards.run_state import RUN_TEXTS
-from twokey.bot.ids import CARD_EVENT, Action, chosen
-from twokey.cli.demo_stack import (
+from keyturn.bot.blocks import Message
+from keyturn.bot.cards.reminders import escalation, reminder
+from keyturn.bot.cards.reply_texts import agent_answer
+from keyturn.bot.cards.run_state import RUN_TEXTS
+from keyturn.bot.ids import CARD_EVENT, Action, View, chosen
+from keyturn.cli.demo_stack import (
     CHANNEL,
     FIRST_REQUEST,
     REQUESTER,
     REVIEWER,
     DemoStack,
 )
-from twokey.gateway.approvals.events import EventName
-from twokey.gateway.approvals.record import Approval
-from twokey.gateway.errors import TwokeyError
-from twokey.gateway.protocol.states import ItemState
-from twokey.sandbox.client import Person
-from twokey.sandbox.elements import placed_elements
-from twokey.sandbox.json_types import JsonObject, as_object, as_objects
+from keyturn.gateway.approvals.events import EventName
+from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.errors import KeyturnError
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.sandbox.client import Person
+from keyturn.sandbox.elements import placed_elements
+from keyturn.sandbox.json_types import JsonObject, as_object, as_objects
 
 STEP_TIMEOUT_S = 60.0
+WAIT_S = 120.0
+"""How long twenty runs of the agent may take on a busy machine."""
 
 # The bot's own builders: a script that repeats their texts breaks with every comma.
 _ANNOUNCEMENTS: dict[EventName, Callable[[Approval], Message]] = {
@@ -40,7 +42,7 @@ _ANNOUNCEMENTS: dict[EventName, Callable[[Approval], Message]] = {
 Say = Callable[..., None]
 
 
-class StoryFailed(TwokeyError):
+class StoryFailed(KeyturnError):
     """A script ended in another way than expected."""
 
 
@@ -93,7 +95,7 @@ class DemoContext:
 
     async def approval(self, approval_id: str) -> Approval:
         """Read an approval as it is now."""
-        loaded = await self.demo.stack.twokey.reviews.read(approval_id)
+        loaded = await self.demo.stack.keyturn.reviews.read(approval_id)
         if loaded is None:
             raise StoryFailed(f"There is no approval {approval_id!r}.")
         return loaded.approval
@@ -117,12 +119,7 @@ class DemoContext:
         self, ts: str, approval: Approval, n: int, *, have: int, need: int
     ) -> None:
         """Wait until the card shows how many people have approved an item."""
-
-        def is_counted(message: JsonObject) -> bool:
-            words = f"{have} of {need} approvals"
-            return message["ts"] == ts and words in json.dumps(message["blocks"])
-
-        await self.ana.message_with(CHANNEL, is_counted, STEP_TIMEOUT_S)
+        await self.shows(ts, f"{have} of {need} approvals")
         item = approval.items[n].id
         self.say("item.voted", approval=approval.id, item=item, have=have, need=need)
 
@@ -142,12 +139,44 @@ class DemoContext:
         self, ts: str, event: EventName, approval: Approval, words: str
     ) -> None:
         """Wait until a card has these words; say that this happened."""
+        await self.shows(ts, words)
+        self.say(event.value, approval=approval.id, text=words)
+
+    async def shows(
+        self, ts: str, words: str, timeout_s: float = STEP_TIMEOUT_S
+    ) -> None:
+        """Wait until a message in the channel has these words."""
 
         def is_shown(message: JsonObject) -> bool:
-            return message["ts"] == ts and words in json.dumps(message["blocks"])
+            return message["ts"] == ts and words in json.dumps(message)
 
-        await self.ana.message_with(CHANNEL, is_shown, STEP_TIMEOUT_S)
-        self.say(event.value, approval=approval.id, text=words)
+        await self.ana.message_with(CHANNEL, is_shown, timeout_s)
+
+    async def view(self, purpose: View, words: str = "") -> None:
+        """Wait until the reviewer's modal is this one, and has these words."""
+        await self.ana.wait_for_view(
+            lambda view: view["callback_id"] == purpose and words in json.dumps(view),
+            WAIT_S,
+        )
+
+    async def refunded(self, count: int) -> None:
+        """Wait until so many refunds ran; each of another order."""
+
+        # By the effects and not by the cards, which are updated after their calls ran.
+        async def is_done() -> bool:
+            return len(self.effects()) == count
+
+        await self.until(is_done, "every refund", WAIT_S)
+        # 20 effects could be one refund twice and another one never.
+        orders = {str(effect["args"]) for effect in self.effects()}
+        expect(len(orders) == count, "A refund ran twice.")
+
+    def updates(self, ts: str) -> int:
+        """Return how often a message was updated."""
+        return sum(
+            one.method == "chat.update" and one.arguments["ts"] == ts
+            for one in self.demo.sandbox.calls
+        )
 
     async def submit(
         self, values: Mapping[str, object], approval: Approval, n: int

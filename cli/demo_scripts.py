@@ -2,15 +2,536 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+from collections import Counter
 from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
 
-from twokey.bot.ids import Action, Input
-from twokey.cli.demo_context import DemoContext, expect
-from twokey.cli.demo_stack import CHANNEL, SENIOR
-from twokey.gateway.approvals.events import EventName
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.tiers import Tier
-from twokey.sandbox.json_types import as_object
+import yaml
+
+from keyturn.bot.delivery.metrics_reports import MetricsReports
+from keyturn.bot.ids import Action, Input, View
+from keyturn.cli.demo_context import (
+    STEP_TIMEOUT_S,
+    WAIT_S,
+    DemoContext,
+    StoryFailed,
+    expect,
+)
+from keyturn.cli.demo_stack import (
+    CHANNEL,
+    QUEUED,
+    REQUESTER,
+    REVIEWER,
+    SENIOR,
+    DemoStack,
+)
+from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.approvals.standing import left_of, used_micro
+from keyturn.gateway.metrics.fold import Selection
+from keyturn.gateway.metrics_settings import MetricsSettings
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.service.audit_bundling import AuditBundler
+from keyturn.gateway.service.audit_checking import verify_log_of
+from keyturn.gateway.service.audit_writing import AuditWriter, public_keys, required
+from keyturn.gateway.service.security_events import security_events
+from keyturn.gateway.store.jobs import Job
+from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.store import Store
+from keyturn.gateway.trust.audit_bundle import verify_bundle
+from keyturn.sandbox.elements import find
+from keyturn.sandbox.json_types import JsonObject, as_object, as_objects
+
+COUNT = len(QUEUED)
+
+
+async def queue(context: DemoContext) -> None:
+    """20 customers want a refund, each in a thread of its own: one modal decides."""
+    counted = Counter[str]()
+    for request in QUEUED:
+        await context.dan.say(CHANNEL, request)
+    context.say("agent.asked", by=REQUESTER, threads=COUNT)
+    await context.ana.open_home()
+    await _home_shows(context, f"Review {COUNT} together")
+    context.say("home.shown", by=REVIEWER, waiting=COUNT)
+
+    await context.ana.act_in_home(Action.REVIEW)
+    counted += Counter(clicks=1, interactions=1)
+    await context.view(View.REVIEW)
+    expect(not await context.ana.submit(), "The choice was refused.")
+    counted += Counter(clicks=1, interactions=1)
+    await context.view(View.REVIEW_CONFIRM)
+    expect(not await context.ana.submit(), "The decision was refused.")
+    counted += Counter(clicks=1, interactions=1)
+    await context.view(View.NOTICE, f"*{COUNT} approved*")
+    context.say("reviewer.decided", by=REVIEWER, approved=COUNT)
+
+    await _home_shows(context, "Waiting for you: 0")
+
+    await context.refunded(COUNT)
+    await context.ana.wait_for(_are_cards_done, WAIT_S)
+    calls = Counter(call.method for call in context.demo.sandbox.calls)
+    context.say(
+        "queue.counted",
+        by=REVIEWER,
+        **counted,
+        approved=COUNT,
+        cards=COUNT,
+        card_updates=calls["chat.update"],
+        home_updates=calls["views.publish"],
+    )
+
+
+def _are_cards_done(state: JsonObject) -> bool:
+    """Return whether every card shows that its call ran."""
+    return json.dumps(state["channels"]).count("was approved and ran.") >= COUNT
+
+
+async def _home_shows(context: DemoContext, words: str) -> None:
+    await context.ana.wait_for(
+        lambda state: words in json.dumps(state["home"]) or None, WAIT_S
+    )
+
+
+FIRST, SIMILAR, LAST = 79001, (79002, 79003, 79004), 79005
+USES = 5
+
+
+async def similar(context: DemoContext) -> None:
+    """A reviewer allows five refunds like one; three run, then she revokes it."""
+    ts, approval = await context.ask(f"@keyturn refund order {FIRST}")
+    await context.click(ts, Action.ALLOW_SIMILAR, approval, 0)
+    await context.view(View.ALLOW_SIMILAR)
+    # First what must be refused: the form stays open for a second try.
+    refused = await context.submit({"uses": "21"}, approval, 0)
+    expect(refused, "More calls than the policy allows were accepted.")
+    bounds = {"uses": f"{USES}", "each": "30"}
+    expect(not await context.submit(bounds, approval, 0), "The bounds were refused.")
+    await context.reached(approval, {0: ItemState.EXECUTED})
+    live = await _live_card(context, f"*{USES} of {USES} left.*")
+    standing = await _standing(context)
+    context.say("standing.given", approval=standing.id, by=REVIEWER, uses=USES)
+
+    # Without waiting for the one before: uses that are counted at the same time must
+    # not be lost.
+    for order in SIMILAR:
+        await context.dan.say(CHANNEL, f"@keyturn refund order {order}")
+        context.say("agent.asked", by=REQUESTER, order=order)
+    await context.refunded(1 + len(SIMILAR))
+    left = USES - len(SIMILAR)
+    await _live_card(context, f"*{left} of {USES} left.*")
+    standing = await _standing(context)
+    expect(left_of(standing)[0] == left, "The uses were counted wrong.")
+
+    await context.ana.click(CHANNEL, str(live["ts"]), Action.REVOKE)
+    await _live_card(context, "*Revoked* by")
+    context.say("standing.revoked", approval=standing.id, by=REVIEWER)
+    ts, last = await context.ask(f"@keyturn refund order {LAST}")
+    expect(last.items[0].is_pending, "A refund ran after the revocation.")
+    await context.click(ts, Action.APPROVE, last, 0)
+    await context.reached(last, {0: ItemState.EXECUTED})
+    context.say(
+        "similar.counted",
+        by=REVIEWER,
+        covered=len(standing.uses),
+        total=used_micro(standing) / 1_000_000,
+        left=left,
+        cards=_cards(context),
+        refunds=len(context.effects()),
+    )
+
+
+def _cards(context: DemoContext) -> int:
+    """Count the cards that were posted: with metadata, and in no thread."""
+    return sum(
+        call.method == "chat.postMessage" and bool(call.arguments.get("metadata"))
+        for call in context.demo.sandbox.calls
+    )
+
+
+async def _live_card(context: DemoContext, words: str) -> JsonObject:
+    return await context.ana.message_with(
+        CHANNEL, lambda message: words in str(message["blocks"]), STEP_TIMEOUT_S
+    )
+
+
+async def _standing(context: DemoContext) -> Approval:
+    found = [
+        one async for one in context.demo.stack.keyturn.reviews.standing.in_force()
+    ]
+    expect(len(found) == 1, f"{len(found)} standing approvals are in force.")
+    return found[0].approval
+
+
+_MOST_UPDATES = 3
+
+
+async def shared(context: DemoContext) -> None:
+    """20 customers want a refund, each in a thread of its own: one card, one click."""
+    for request in QUEUED:
+        await context.dan.say(CHANNEL, request)
+    context.say("agent.asked", by=REQUESTER, threads=COUNT)
+    card = await _card(context, f"Approve all {COUNT}")
+    context.say("card.posted", calls=COUNT)
+
+    await context.ana.click(CHANNEL, str(card["ts"]), Action.APPROVE_ALL)
+    # Some run before the card is drawn, which then never reads "20 approved".
+    await context.refunded(COUNT)
+    context.say("reviewer.decided", by=REVIEWER, approved=COUNT)
+    await context.shows(str(card["ts"]), f"{COUNT} done", WAIT_S)
+    updates = context.updates(str(card["ts"]))
+    expect(updates <= _MOST_UPDATES, f"The card was updated {updates} times.")
+    context.say(
+        "card.counted",
+        by=REVIEWER,
+        interactions=1,
+        clicks=2,
+        approved=COUNT,
+        cards=1,
+        card_updates=updates,
+    )
+
+
+async def _card(context: DemoContext, words: str) -> JsonObject:
+    def is_it(message: JsonObject) -> bool:
+        blocks = as_objects(message["blocks"])
+        return bool(find(blocks, Action.APPROVE_ALL)) and words in json.dumps(blocks)
+
+    return await context.ana.message_with(CHANNEL, is_it, WAIT_S)
+
+
+_REASON = "It has left already."
+_WEEK_MS = 7 * 86_400_000
+
+
+async def digest(context: DemoContext) -> None:
+    """Ana approves one refund and rejects another; the channel gets the numbers."""
+    ts, approved = await context.ask()
+    await context.click(ts, Action.APPROVE, approved, 0)
+    await context.reached(approved, {0: ItemState.EXECUTED})
+    await context.final_message()
+    ts, rejected = await context.ask("@keyturn change the address of order 78304")
+    await context.click(ts, Action.REJECT, rejected, 0)
+    await context.submit({Input.REASON: _REASON}, rejected, 0)
+    await context.reached(rejected, {0: ItemState.REJECTED})
+    await context.final_message()
+
+    has_numbers = await announce_digest(context.demo, rejected.tenant)
+    expect(has_numbers, "Nothing to tell.")
+    shown = await context.ana.message_with(
+        CHANNEL,
+        lambda one: str(one["text"]).startswith("The week's numbers"),
+        STEP_TIMEOUT_S,
+    )
+    text = str(shown["text"])
+    blocks = as_objects(shown["blocks"])
+    chart = next((one for one in blocks if one["type"] == "data_visualization"), None)
+    context.say("digest.posted", text=text, chart=chart)
+    # Of a week that has ended it would be the same message, by the same code.
+    expect("1 of 2 decisions: 0 edited, 1 rejected" in text, "The numbers are wrong.")
+    expect(chart is not None, "There is no chart of the days.")
+    expect("Calls of each day" in text, "The text does not tell what the chart shows.")
+    expect("change_address" in json.dumps(blocks), "The table has no row of a tool.")
+
+
+async def announce_digest(demo: DemoStack, tenant: str) -> bool:
+    """Announce the numbers of the last seven days; return whether there are any."""
+    service = demo.stack.keyturn.reviews
+    settings = MetricsSettings(channel=CHANNEL)
+    reports = MetricsReports(service, settings, tenant=tenant, reader="demo")
+    now_ms = await service.store.conn.now_ms(
+        service.store.keys_of_tenant(tenant).outbox
+    )
+    week = Selection(since_ms=now_ms - _WEEK_MS, until_ms=now_ms + 1)
+    # Each start of the demo may post one.
+    return await reports.announce_digest(week, ZoneInfo("UTC"), f"demo {now_ms}")
+
+
+LAMPS, EDITED, REJECTED = 56, 54, 55
+"""How many refunds there are, and the indexes of those that are not approved as is."""
+
+
+async def batch(context: DemoContext) -> None:
+    """56 refunds of one turn: 54 are approved, 1 is edited, 1 is rejected."""
+    counted = Counter[str]()
+    ts, approval = await context.ask("@keyturn refund every recalled lamp")
+    expect(len(approval.items) == LAMPS, "The refunds are not on one card.")
+
+    await context.ana.click(CHANNEL, ts, Action.CHOOSE)
+    counted["clicks"] += 1
+    await context.view(View.CHOOSE)
+
+    await context.ana.act_in_view(Action.CHOOSE_EDIT, chosen=f"Call {EDITED + 1}")
+    await context.view(View.CHOOSE_EDIT)
+    values = {"amount": "9.95", Input.REASON: REASON}
+    expect(not await context.submit(values, approval, EDITED), "9.95 was refused.")
+    # The menu takes two clicks: it is opened, and a call is chosen.
+    counted += Counter(clicks=3, interactions=1)
+
+    await context.view(View.CHOOSE)
+    # Slack takes ten boxes in a group, so 56 calls are six groups.
+    ticked = {
+        f"calls.{start // 10}": [
+            f"{index}"
+            for index in range(start, min(start + 10, LAMPS))
+            if index != REJECTED
+        ]
+        for start in range(0, LAMPS, 10)
+    }
+    chosen = {**ticked, Input.OTHERS: "reject"}
+    expect(not await context.ana.submit(chosen), "The choice was refused.")
+    # One box, one radio button, and the submission.
+    counted += Counter(clicks=3, interactions=1)
+
+    await context.view(View.CHOOSE_CONFIRM)
+    why: dict[str, object] = {Input.REASON: "It was refunded before."}
+    expect(not await context.ana.submit(why), "The decision was refused.")
+    counted += Counter(clicks=1, interactions=1)
+
+    states = dict.fromkeys(range(LAMPS), ItemState.EXECUTED)
+    after = await context.reached(approval, states | {REJECTED: ItemState.REJECTED})
+    words = await context.final_message()
+    expect(len(context.effects()) == LAMPS - 1, "Not every approved refund ran once.")
+    expect("9.95" in words and "said no" in words, "The agent missed something.")
+    rejected = sum(item.state is ItemState.REJECTED for item in after.items)
+    await context.shows(ts, f"{LAMPS - 1} done")
+    updates = context.updates(ts)
+    context.say(
+        "batch.counted",
+        approval=approval.id,
+        by=REVIEWER,
+        **counted,
+        card_updates=updates,
+        approved=sum(item.edit is None for item in after.items) - rejected,
+        edited=sum(item.edit is not None for item in after.items),
+        rejected=rejected,
+    )
+    # A card that is updated once for each of 56 calls would meet Slack's rate limit.
+    expect(updates <= 3, f"The card was updated {updates} times.")  # noqa: PLR2004
+
+
+_LOOK_S = 0.1
+_HOUR_MS = 3_600_000
+
+
+async def tamper(context: DemoContext) -> None:
+    """Somebody writes "authorized" into the store; nothing runs, and it is told.
+
+    The attacker has full access to the store but none of Keyturn's keys.
+    """
+    _, approval = await context.ask()
+    store = context.demo.stack.keyturn.store
+    keys = store.keys_of_approval(approval.id)
+    if keys is None:
+        raise StoryFailed(f"Nobody knows where {approval.id!r} is kept.")
+    await _forge(store, keys, approval)
+    context.say("store.forged", approval=approval.id, state=ItemState.AUTHORIZED)
+    found = await _noticed(store, approval)
+    context.say(
+        EventName.SECURITY_DETECTED,
+        approval=approval.id,
+        kind=found.reason,
+        about=found.data.get("about", ""),
+    )
+    expect(not context.effects(), "A forged authorization ran.")
+    await _verify_log(context, store, keys, approval.tenant)
+    await _verify_bundle(context, store, approval.tenant)
+    expect(not context.effects(), "A forged authorization ran.")
+
+
+async def _forge(store: Store, keys: Keys, approval: Approval) -> None:
+    """Authorize a call and wake its agent, as one who knows the formats would."""
+    head, now_ms = keys.head(approval.id), await store.conn.now_ms(keys.head(""))
+    write = store.conn.command
+    await write("HSET", head, "0:s", "authorized", "0:t", now_ms)
+    await write("HSET", head, "0:l", now_ms + _HOUR_MS)
+    await write("HINCRBY", head, "rev", 1)
+    job = Job.to_resume(approval.tenant, approval.agent, approval.thread)
+    await write("XADD", keys.jobs, "*", "j", job.model_dump_json())
+
+
+async def _noticed(store: Store, approval: Approval) -> Event:
+    """Wait for the security event about an approval."""
+    async with asyncio.timeout(STEP_TIMEOUT_S):
+        while True:
+            async for event in security_events(store, approval.tenant):
+                if approval.id in {event.approval, event.data.get("approval")}:
+                    return event
+            await asyncio.sleep(_LOOK_S)
+
+
+async def _verify_log(
+    context: DemoContext, store: Store, keys: Keys, tenant: str
+) -> None:
+    """Verify the audit log as `keyturn audit verify` does, once all of it is signed."""
+    writer = AuditWriter(store, keys, tenant=tenant)
+    async with asyncio.timeout(STEP_TIMEOUT_S):
+        while True:
+            await writer.tick(is_last=True)
+            log = await verify_log_of(store, tenant)
+            # The gateway may write at this moment; then it is this one's turn later.
+            if log.size and not log.unsigned:
+                break
+            await asyncio.sleep(_LOOK_S)
+    expect(not log.problems, "The audit log does not verify.")
+    context.say("audit.verified", entries=log.size, checkpoints=log.checkpoints)
+
+
+async def _verify_bundle(context: DemoContext, store: Store, tenant: str) -> None:
+    """Export the log, verify it by public keys alone, and change one byte of it."""
+    lines = list[bytes]()
+    await AuditBundler(store, tenant=tenant).export(lines.append)
+    bundle = b"".join(lines).splitlines(keepends=True)
+    verified = partial(verify_bundle, keys=public_keys(required(store)[0]))
+    report = verified(bundle)
+    expect(report.is_verified, f"The export does not verify: {report.problem}")
+    context.say("export.verified", lines=len(bundle))
+    at = len(bundle) // 2
+    changed = bytearray(bundle[at])
+    changed[len(changed) // 2] ^= 1
+    report = verified([*bundle[:at], bytes(changed), *bundle[at + 1 :]])
+    expect(not report.is_verified, "A changed export verifies.")
+    expect(report.bad_index is not None, "The first bad entry is not named.")
+    context.say("export.refused", first_bad_index=report.bad_index, why=report.problem)
+
+
+_SHORT_EXPIRY = "2s"
+
+
+def policy_for(config: Path, script: str, folder: Path) -> Path | None:
+    """Write a copy of the policy as a script needs it.
+
+    Args:
+        config: the settings file whose key ``policy`` is taken.
+        script: its name; the result is None for one that needs no change.
+        folder: where the new policy goes.
+    """
+    change = _CHANGES.get(script)
+    if change is None:
+        return None
+    # Not by the loader of policies: the file is written back in the form that it has.
+    policy: dict[str, Any] = yaml.safe_load(config.read_text(encoding="utf-8"))[
+        "policy"
+    ]
+    change(policy)
+    path = folder / "policy.yml"
+    path.write_text(yaml.safe_dump(policy, sort_keys=False), encoding="utf-8")
+    return path
+
+
+def _expire(policy: dict[str, Any]) -> None:
+    """Let every call expire at once."""
+    policy["defaults"]["expires_in"] = _SHORT_EXPIRY
+    for tool in policy.get("tools", {}).values():
+        # A tool's own time would win over the default.
+        tool.pop("expires_in", None)
+
+
+def _escalate(policy: dict[str, Any]) -> None:
+    """Remind after two seconds, call the senior after four."""
+    rule = policy["tiers"]["escalate"]
+    # Of 100 seconds a percentage is a number of seconds.
+    rule |= {"expires_in": "100s", "remind_at": "2%", "escalate_at": "4%"}
+
+
+def _share(policy: dict[str, Any]) -> None:
+    """Let the refunds of twenty customers share one card."""
+    rule = {"by": "window", "within": "2m", "up_to": len(QUEUED)}
+    policy["tools"]["process_refund"]["batch"] = rule
+
+
+_CHANGES = {"expire": _expire, "escalate": _escalate, "shared": _share}
+
+
+DONE = ", done "
+
+
+async def direct(context: DemoContext) -> None:
+    """Chloé is sent the card and decides on it; the card in the channel shows it."""
+    ts, approval = await context.ask("@keyturn refund order 78420")
+    chloe = context.demo.sandbox.person(SENIOR)
+
+    async def copy(words: str) -> tuple[str, str]:
+        find = partial(_copies_in, ts=ts, approval=approval.id, words=words)
+        return (await chloe.wait_for(find, STEP_TIMEOUT_S))[0]
+
+    first = await copy("1299")
+    context.say("copy.posted", approval=approval.id, to=SENIOR)
+    await context.click(ts, Action.APPROVE, approval, 0)
+    await context.voted(ts, approval, 0, have=1, need=2)
+    await copy("1 of 2 approvals")
+    expect(not context.effects(), "One person was enough.")
+
+    await chloe.click(*first, Action.APPROVE)
+    context.say("reviewer.clicked", approval=approval.id, by=SENIOR, on="copy")
+    await context.reached(approval, {0: ItemState.EXECUTED})
+    # The same message: a second one would leave buttons that no longer work.
+    expect(await copy(DONE) == first, "Chloé was sent a second copy.")
+    await context.shows(ts, DONE)
+    context.say("copy.updated", approval=approval.id, to=SENIOR)
+    await context.final_message()
+    expect(len(context.effects()) == 1, "The refund did not run once.")
+
+
+def _copies_in(
+    state: JsonObject, *, ts: str, approval: str, words: str
+) -> list[tuple[str, str]]:
+    """Return channel and ts of the person's copies of a card, with these words."""
+    found = list[tuple[str, str]]()
+    for channel in as_objects(state["channels"]):
+        for message in as_objects(channel["messages"]):
+            shown = json.dumps([message["blocks"], message["metadata"]])
+            # Neither the card nor a reply in its thread, which name the approval, too.
+            is_copy = message["ts"] != ts and message["thread_ts"] is None
+            if is_copy and approval in shown and words in shown:
+                found.append((str(channel["id"]), str(message["ts"])))
+    return found
+
+
+STREET, PLACE, COUNTRY = "12 Mill Lane", "CB1 2AB Cambridge", "GB"
+
+
+async def question(context: DemoContext) -> None:
+    """The agent asks four things at once, and then for approval of what it makes."""
+    ts, asked = await context.ask("@keyturn move order 78304")
+    expect(asked.is_question, "The agent did not ask.")
+    await context.click(ts, Action.ANSWER, asked, 0, by=REQUESTER)
+    form = await context.dan.wait_for_view(timeout_s=STEP_TIMEOUT_S)
+    expect(len(asked.items[0].questions) == 4, "Not all was asked at once.")  # noqa: PLR2004 - street, town, country, how to tell
+    expect("Which country" in str(form), "The form does not show the questions.")
+
+    values: dict[str, object] = {"question.0": STREET, "question.1": PLACE}
+    # The box "Other" without its text: Slack lets it pass, so the bot has to refuse it.
+    errors = await context.dan.submit({**values, "question.2": "other"})
+    expect(errors, "An empty Other was accepted.")
+    values |= {"question.2": "2", "question.3": ["0", "1"]}
+    expect(not await context.dan.submit(values), "The answers were refused.")
+    after = await context.reached(asked, {0: ItemState.ANSWERED})
+    decision = after.items[0].decision
+    expect(decision, "The answers are not kept.")
+    answers = decision.answers if decision else ()
+    context.say(
+        "question.answered", approval=asked.id, by=REQUESTER, answers=[*answers]
+    )
+    expect(
+        answers == (STREET, PLACE, COUNTRY, "E-mail, Text message"),
+        f"The answers are {answers}.",
+    )
+
+    ts, approval = await context.card_after(ts)
+    args = approval.items[0].args
+    expect(args["street"] == STREET and args["country"] == COUNTRY, "Not as answered.")
+    await context.click(ts, Action.APPROVE, approval, 0)
+    await context.reached(approval, {0: ItemState.EXECUTED})
+    words = await context.final_message()
+    expect(STREET in words and "Cambridge" in words, "The agent does not say where.")
+
 
 REASON = "Only half of it was damaged."
 ANSWER = "Please ask for a photo of the damage first."
@@ -72,7 +593,7 @@ async def inquiry(context: DemoContext) -> None:
     await context.click(ts, Action.ASK_REQUESTER, approval, 0)
     await context.submit({Input.QUESTION: QUESTION}, approval, 0)
     await context.card_shows(ts, EventName.APPROVAL_ASKED, approval, QUESTION)
-    await context.dan.say(CHANNEL, f"@twokey {REPLY}", ts)
+    await context.dan.say(CHANNEL, f"@keyturn {REPLY}", ts)
     await context.card_shows(ts, EventName.APPROVAL_REPLIED, approval, REPLY)
     now = await context.approval(approval.id)
     expect(now.items == approval.items, "A question changed the call.")
@@ -97,7 +618,7 @@ async def expire(context: DemoContext) -> None:
 async def multi(context: DemoContext) -> None:
     """Three calls in one turn: one is approved, one edited, one rejected."""
     ts, approval = await context.ask(
-        "@twokey refund order 78291 and do everything else"
+        "@keyturn refund order 78291 and do everything else"
     )
     expect(len(approval.items) == 3, "The card does not hold three calls.")  # noqa: PLR2004 - refund, address, e-mail
     # By name, so that the script does not depend on the order in which a model calls.
@@ -121,7 +642,7 @@ async def multi(context: DemoContext) -> None:
 
 async def escalate(context: DemoContext) -> None:
     """A refund over 1,000 takes two people; the second one is called, a senior."""
-    ts, approval = await context.ask("@twokey refund order 78420")
+    ts, approval = await context.ask("@keyturn refund order 78420")
     expect(approval.items[0].tier is Tier.ESCALATE, "1,299 does not take two people.")
     await context.called(ts, approval, EventName.APPROVAL_REMINDED)
     await context.click(ts, Action.APPROVE, approval, 0)

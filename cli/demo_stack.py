@@ -9,14 +9,15 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
-from twokey.cli.one_sandbox import only_user
-from twokey.cli.stack import Stack, open_stack
-from twokey.gateway.config import Settings, SlackMode
-from twokey.gateway.errors import SettingsError
-from twokey.gateway.key_settings import KeySettings
-from twokey.sandbox.records import Suggestion
-from twokey.sandbox.server import Sandbox
-from twokey.sandbox.workspace import Workspace
+from keyturn.cli.sandbox import only_user
+from keyturn.cli.stack import Stack, open_stack
+from keyturn.gateway.config import Settings, SlackMode
+from keyturn.gateway.errors import SettingsError
+from keyturn.gateway.key_settings import KeySettings
+from keyturn.gateway.secret_file import make_private
+from keyturn.sandbox.records import Suggestion
+from keyturn.sandbox.server import Sandbox
+from keyturn.sandbox.workspace import Workspace
 
 KEPT = "sandbox.json"
 """The file in the data folder in which the sandbox is kept."""
@@ -25,9 +26,9 @@ CHANNEL = "C0APPROVALS"
 REQUESTER = "U0DAN"
 REVIEWER = "U0ANA"
 SENIOR = "U0CHLOE"
-FIRST_REQUEST = "@twokey refund order 78291"
+FIRST_REQUEST = "@keyturn refund order 78291"
 
-QUEUED = tuple(f"@twokey refund order {79001 + n}" for n in range(20))
+QUEUED = tuple(f"@keyturn refund order {79001 + n}" for n in range(20))
 """Requests of as many customers, each in a thread of its own."""
 
 # By Dan: nobody may approve their own request, and the page is shown as Ana.
@@ -36,12 +37,12 @@ SUGGESTIONS = tuple(
     for label, text in (
         ("refund order 78291", FIRST_REQUEST),
         ("do several things at once", f"{FIRST_REQUEST} and do everything else"),
-        ("refund order 78420 (two people)", "@twokey refund order 78420"),
-        ("change an address", "@twokey change the address of order 78304"),
-        ("send an e-mail", "@twokey mail the customer of order 78377"),
-        ("look up an order (needs nobody)", "@twokey look up order 78377"),
-        ("refund 56 recalled lamps at once", "@twokey refund every recalled lamp"),
-        ("move an order (the agent asks)", "@twokey move order 78304"),
+        ("refund order 78420 (two people)", "@keyturn refund order 78420"),
+        ("change an address", "@keyturn change the address of order 78304"),
+        ("send an e-mail", "@keyturn mail the customer of order 78377"),
+        ("look up an order (needs nobody)", "@keyturn look up order 78377"),
+        ("refund 56 recalled lamps at once", "@keyturn refund every recalled lamp"),
+        ("move an order (the agent asks)", "@keyturn move order 78304"),
         ("fill the queue (20 refunds)", "\n".join(QUEUED)),
     )
 )
@@ -82,7 +83,7 @@ async def open_demo_stack(
     Raises:
         SettingsError: when the page's port is taken, ``data_dir`` cannot be made, what
             the sandbox kept there cannot be read, or another process keeps it there.
-        TwokeyError: as `open_stack`.
+        KeyturnError: as `open_stack`.
     """
     state_path = _made(data_dir) / KEPT if is_kept else None
     sandbox = Sandbox(port=port, suggestions=suggestions, state_path=state_path)
@@ -106,7 +107,11 @@ async def open_demo_stack(
         # Before the stack starts: the bot looks up the policy's people at its first
         # card.
         seed(sandbox.workspace)
-        settings = Settings.load(config, environment(sandbox, data_dir, mode, env))
+        pointed = environment(sandbox, data_dir, mode, env)
+        own_port = Settings.load(config, env or {}).slack.port
+        if own_port is not None:
+            pointed["KEYTURN_SLACK_PORT"] = str(own_port)
+        settings = Settings.load(config, pointed)
         settings = _isolated(settings, data_dir)
         stack = await opening.enter_async_context(open_stack(settings))
         if mode is SlackMode.HTTP:
@@ -124,7 +129,7 @@ def _isolated(settings: Settings, data_dir: Path) -> Settings:
 
 def _made(folder: Path) -> Path:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private(folder)
     except OSError as error:
         raise SettingsError(
             f"The folder {str(folder)!r} cannot be made ({error.strerror}). Start this "
@@ -141,10 +146,10 @@ def environment(
         # First, so that nothing in the caller's environment can point the demo at a
         # real workspace.
         **(env or {}),
-        "TWOKEY_DATA_DIR": str(data_dir.absolute()),
-        "TWOKEY_SLACK_MODE": mode.value,
-        "TWOKEY_SLACK_API_URL": sandbox.api_url,
-        "TWOKEY_SLACK_PORT": "0",
+        "KEYTURN_DATA_DIR": str(data_dir.absolute()),
+        "KEYTURN_SLACK_MODE": mode.value,
+        "KEYTURN_SLACK_API_URL": sandbox.api_url,
+        "KEYTURN_SLACK_PORT": "0",
         "SLACK_BOT_TOKEN": sandbox.bot_token,
         "SLACK_APP_TOKEN": sandbox.app_token,
         "SLACK_SIGNING_SECRET": sandbox.signing_secret,

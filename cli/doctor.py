@@ -3,24 +3,65 @@
 from __future__ import annotations
 
 import asyncio
+import platform
 import re
-from typing import Annotated
+import secrets
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Sequence
+from importlib.metadata import PackageNotFoundError, requires, version
+from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 import typer
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import BaseCheckpointSaver, empty_checkpoint
 from pydantic import JsonValue
 
-from twokey.cli import console
-from twokey.cli.check import Check, State
-from twokey.cli.checks import run_checks
-from twokey.cli.command_context import CommandContext, command_context
-from twokey.cli.examples import examples
-from twokey.gateway.errors import SettingsError
+from keyturn.bot.identity import check_one_workspace
+from keyturn.bot.manifest import DIRECT_MESSAGES, SCOPES
+from keyturn.bot.web import Slack, SlackBody, SlackError, SlackRefused, text_at
+from keyturn.cli import console
+from keyturn.cli.command_context import CommandContext, command_context
+from keyturn.cli.global_options import examples
+from keyturn.cli.keys import check_keys
+from keyturn.cli.reviewer_checks import Check, State, check_people, unknown_names
+from keyturn.cli.store_access import nothing_is_here, open_configured
+from keyturn.gateway import failures
+from keyturn.gateway.approvals.requirement import Notify
+from keyturn.gateway.approvals.security import SecurityKind
+from keyturn.gateway.client.outgoing import outgoing
+from keyturn.gateway.config import AgentSettings, Settings, SlackMode
+from keyturn.gateway.errors import (
+    AuditUnreadable,
+    KeyturnError,
+    SettingsError,
+)
+from keyturn.gateway.failures import any_failure
+from keyturn.gateway.policy.evaluate import listed_tier
+from keyturn.gateway.policy.rules import Policy
+from keyturn.gateway.resume.checkpoints import open_checkpoints
+from keyturn.gateway.resume.graphs import check_name, described, load_graph
+from keyturn.gateway.running import load_triage
+from keyturn.gateway.service.audit_writing import public_keys, required
+from keyturn.gateway.service.process_check import process_problems
+from keyturn.gateway.service.reevaluation import dead_ends
+from keyturn.gateway.service.security_events import security_events
+from keyturn.gateway.store.audit_note import is_overdue
+from keyturn.gateway.store.audit_tree import TreeFiles
+from keyturn.gateway.store.connection import number
+from keyturn.gateway.store.durability import ensure_durable
+from keyturn.gateway.store.permissions import ensure_writable
+from keyturn.gateway.store.readers import backlog
+from keyturn.gateway.store.store import Store
+from keyturn.gateway.store.webhooks import receiver_state
+from keyturn.gateway.trust.keyring import Keyring
+from keyturn.gateway.webhooks.posting import trust
 
 EXAMPLES = examples(
-    ("twokey doctor", "check everything; nothing is posted"),
-    ("twokey doctor --post", "also post a test message to each channel"),
-    ("twokey doctor --requester U0DAN", "who could approve what this person asks?"),
-    ("twokey --config prod.yml doctor --json", "for a machine; exit code 1 if bad"),
+    ("keyturn doctor", "check everything; nothing is posted"),
+    ("keyturn doctor --post", "also post a test message to each channel"),
+    ("keyturn doctor --requester U0DAN", "who could approve what this person asks?"),
+    ("keyturn --config prod.yml doctor --json", "for a machine; exit code 1 if bad"),
 )
 _USER = re.compile(r"[UW][A-Z0-9]{2,30}", re.ASCII)
 _PRINT = {
@@ -80,3 +121,523 @@ async def _examined(
         if is_printed:
             _PRINT[check.state](f"{check.name}: {check.text}")
     return checks
+
+
+OVERDUE = (
+    "Entries of the audit log have waited for their checkpoint for more than ten "
+    "minutes. Nothing is lost: they stay in the store. See 'audit.not_written' in the "
+    "log of the gateways: the folder is full, read-only, gone or of another user."
+)
+
+
+async def check_audit(settings: Settings) -> str:
+    """Return where the audit log is, and how much of it is signed.
+
+    Raises:
+        AuditUnreadable: when segments or the tree are not what was signed, or nobody
+            signs what is new.
+    """
+    async with open_configured(settings, keyring=Keyring.of(settings)) as store:
+        keys = store.keys_of_tenant(settings.tenant)
+        if await is_overdue(store.conn, keys) and await _gateways(store, settings):
+            raise AuditUnreadable(OVERDUE)
+        log = store.audit(keys)
+        left = number(await store.conn.command("XLEN", keys.audit))
+        # Without a gap, or it raises.
+        sealed = len(await log.segments(await log.sealed()))
+        signed = await asyncio.to_thread(_signed, store, settings.tenant)
+    tree = f"; {signed:,} entries are signed" if signed else "; none is signed yet"
+    if settings.audit_folder is None and not sealed:
+        return (
+            f"all {left:,} entries are in the store's memory; 'audit_folder' in "
+            f"keyturn.yml moves them into sealed files{tree}"
+        )
+    return f"{sealed} sealed segments, and {left:,} entries in the store{tree}"
+
+
+def _signed(store: Store, tenant: str) -> int:
+    keyring, folder = required(store)
+    files = TreeFiles(folder, tenant)
+    name = files.name()
+    # Another gateway may have it, in a folder of its own.
+    return files.checked(name, public_keys(keyring))[0].size if name else 0
+
+
+async def _gateways(store: Store, settings: Settings) -> bool:
+    """Return whether a gateway runs: without one, entries wait for its start."""
+    found = await store.processes.read(store.keys_of_tenant(settings.tenant))
+    return any(one.role == "gateway" for one, _ in found.alive.values())
+
+
+# Of the package's own metadata, such as 'aiohttp<4,>=3.12; extra == "server"'. Other
+# extras are not needed to run, so their packages may be missing.
+_REQUIREMENT = re.compile(
+    r"(?P<name>[\w.-]+)[^;]*>=(?P<oldest>[\d.]+)[^;]*; extra == .(?:server|slack).",
+    re.ASCII,
+)
+
+
+async def check_packages() -> str:
+    """Return how many packages are there.
+
+    Raises:
+        SettingsError: names those that are missing or too old.
+    """
+    needed = {
+        match["name"]: match["oldest"]
+        for match in map(_REQUIREMENT.match, requires("keyturn") or [])
+        if match
+    }
+    problems = [
+        problem
+        for name, oldest in needed.items()
+        if (problem := _package_problem(name, oldest))
+    ]
+    if problems:
+        raise SettingsError(
+            f"{'; '.join(problems)}; run: pip install -U 'keyturn[all]'"
+        )
+    return f"{len(needed)} packages are there and new enough"
+
+
+def _package_problem(name: str, oldest: str) -> str:
+    try:
+        found = version(name)
+    except PackageNotFoundError:
+        return f"{name} is not installed"
+    # As tuples of numbers: as texts "10.0" would be older than "9.0".
+    is_old = _numbers(found) < _numbers(oldest)
+    return f"{name} is {found}, {oldest} is needed" if is_old else ""
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    # Three numbers: of 1.2.0rc1 the suffix does not count.
+    return tuple(int(part) for part in re.findall(r"\d+", text)[:3])
+
+
+_AT_ONCE = 4
+
+
+async def check_checkpoints(place: str) -> str:
+    """Write and read threads side by side, as runs do; return the kind of database.
+
+    Raises:
+        SettingsError: it cannot be used.
+    """
+    async with open_checkpoints(place) as saver:
+        await asyncio.gather(*(_write_and_read(saver) for _ in range(_AT_ONCE)))
+        is_pooled = getattr(saver, "supports_pipeline", True) is False
+        return type(saver).__name__ + (" behind a pooler" if is_pooled else "")
+
+
+async def _write_and_read(saver: BaseCheckpointSaver[Any]) -> None:
+    config: RunnableConfig = {
+        "configurable": {
+            "thread_id": f"keyturn-doctor-{secrets.token_hex(8)}",
+            "checkpoint_ns": "",
+        }
+    }
+    try:
+        kept = await saver.aput(config, empty_checkpoint(), {}, {})
+        await saver.aput_writes(kept, [("channel", "value")], "task")
+        found = await saver.aget_tuple(config)
+        await saver.adelete_thread(config["configurable"]["thread_id"])
+    except Exception as error:
+        raise SettingsError(
+            f"the database opens, and a run cannot use it ({type(error).__name__}); "
+            "check the rights of its user, and any pooler in front of it."
+        ) from error
+    if found is None or not found.pending_writes:
+        raise SettingsError("the database does not return what was written to it.")
+
+
+async def check_webhooks(settings: Settings) -> str:
+    """Return how many targets there are, of which none fails.
+
+    Raises:
+        SettingsError: names those that fail, or a file of certificates that cannot be
+            used, with which no gateway starts.
+        StoreUnavailable: when the store does not answer.
+    """
+    failing: list[str] = []
+    trust(settings.webhooks.certificates)
+    async with open_configured(settings) as store:
+        for name in settings.webhooks.targets:
+            one = await receiver_state(store, settings.tenant, name)
+            if one.failing_ms is not None:
+                failing.append(f"{name} (last with {one.error!r})")
+    if failing:
+        raise SettingsError(
+            f"messages do not arrive: {'; '.join(failing)}. 'keyturn webhooks test "
+            "NAME' tries one."
+        )
+    return f"targets: {len(settings.webhooks.targets)}; no message has failed"
+
+
+_PERIOD_MS = 7 * 86_400_000
+
+
+async def check_security(settings: Settings) -> str:
+    """Return that nothing was found of which people are told.
+
+    Raises:
+        SettingsError: names what was found.
+        StoreUnavailable: when the store does not answer.
+    """
+    found: Counter[str] = Counter()
+    async with open_configured(settings) as store:
+        keys = store.keys_of_tenant(settings.tenant)
+        since_ms = max(0, await store.conn.now_ms(keys.audit) - _PERIOD_MS)
+        events = security_events(store, settings.tenant, since_ms=since_ms)
+        async for event in events:
+            found[event.reason] += 1
+    told = {one.value for one in SecurityKind if one.is_announced} & found.keys()
+    if told:
+        named = ", ".join(f"{kind} ({found[kind]})" for kind in sorted(told))
+        raise SettingsError(
+            f"in the last week the store held what Keyturn did not write: {named}; "
+            "see 'keyturn security', and find out who can write to the store."
+        )
+    return "nothing was forged or replayed in the last week"
+
+
+_MAX_NAMED = 3
+"""How many calls a sentence names."""
+
+# What a mistake in the set-up leads to; of anything else Slack's own page says more.
+_SLACK_ERROR_HELP = {
+    "account_inactive": "the app was removed from the workspace: install it again.",
+    "channel_not_found": "there is no such channel, or it is private: invite the bot.",
+    "invalid_auth": "copy the token again; it may be of another app or revoked.",
+    "is_archived": "unarchive the channel, or name another one in the policy.",
+    "missing_scope": "install the app again with the manifest: keyturn manifest --link",
+    "not_allowed_token_type": "this is another kind of token: copy the right one.",
+    "not_authed": "copy the token again.",
+    "not_in_channel": "type /invite @Keyturn in the channel.",
+    "token_revoked": "install the app again and copy the new token.",
+}
+
+
+async def run_checks(
+    command: CommandContext, *, post: bool, requester: str = ""
+) -> AsyncGenerator[Check]:
+    """Check one thing after the other; what depends on a bad one is left out.
+
+    Args:
+        command: where the settings are.
+        post: also post a test message to every channel that the policy names.
+        requester: Slack user id of somebody whose requests are looked at.
+    """
+    yield Check("python", State.GOOD, platform.python_version())
+    yield await _run_check("packages", check_packages())
+    try:
+        settings = command.settings()
+    except KeyturnError as error:
+        yield Check("settings", State.BAD, str(error))
+        return
+    yield Check("settings", State.GOOD, _summary(command, settings))
+    # A bad policy does not end the checks: the store and Slack do not depend on it, and
+    # one run should find as much as it can.
+    policy: Policy | None = None
+    try:
+        policy = command.policy()
+    except KeyturnError as error:
+        yield Check("policy", State.BAD, str(error))
+    else:
+        yield Check("policy", State.GOOD, policy.digest)
+    async for check in _each("store", _kept_checks(command, settings, policy)):
+        yield check
+    async for check in _each("agents", _agent_checks(settings, policy)):
+        yield check
+    if settings.triage or (policy and policy.asks_triage):
+        yield await _run_check("triage", _triage(settings, policy))
+    channels = policy.channels if policy else ()
+    tried = channels if post else ()
+    slack = _slack_checks(settings, policy, tried, requester)
+    async for check in _each("Slack", slack):
+        yield check
+    if channels and not post:
+        text = f"not tried: {', '.join(channels)}; 'keyturn doctor --post' tries them."
+        yield Check("channels", State.SKIPPED, text)
+
+
+async def _kept_checks(
+    command: CommandContext, settings: Settings, policy: Policy | None
+) -> AsyncGenerator[Check]:
+    """Check what is kept; makes what the first start would make, where it is not."""
+    if nothing_is_here(command, settings):
+        text = f"not looked for: nothing of Keyturn is in {str(settings.folder)!r}"
+        yield Check("store", State.SKIPPED, text)
+        return
+    yield await _run_check("secret", _secret(settings))
+    yield await _run_check("keys", _keys(settings))
+    yield _encryption(settings)
+    async for check in _store_checks(settings, policy):
+        yield check
+    place = settings.checkpoints.get_secret_value()
+    yield await _run_check("checkpoints", check_checkpoints(place))
+
+
+async def _store_checks(
+    settings: Settings, policy: Policy | None
+) -> AsyncGenerator[Check]:
+    store = await _run_check("store", _store(settings))
+    yield store
+    # What depends on a bad check is left out: it would only repeat the same cause.
+    if store.state is not State.GOOD:
+        return
+    if policy:
+        yield await _run_check("waiting", _waiting(settings, policy))
+    yield await _run_check("processes", _processes(settings))
+    yield await _run_check("outbox", _outbox(settings))
+    yield await _run_check("audit", check_audit(settings))
+    yield await _run_check("security", check_security(settings))
+    if settings.webhooks.targets:
+        yield await _run_check("webhooks", check_webhooks(settings))
+
+
+async def _agent_checks(
+    settings: Settings, policy: Policy | None
+) -> AsyncGenerator[Check]:
+    graphs: dict[str, object] = {}
+    for name, agent in settings.agents.items():
+        work = _graph(settings, agent, policy, graphs, name)
+        yield await _run_check(f"agent {name}", work)
+    # Of a graph that cannot be loaded the tools are not known.
+    if policy and len(graphs) == len(settings.agents):
+        unknown = unknown_names(policy, graphs)
+        if unknown:
+            yield Check("policy", State.SKIPPED, unknown)
+
+
+async def _run_check(name: str, work: Awaitable[str]) -> Check:
+    try:
+        return Check(name, State.GOOD, await work)
+    except SlackError as error:
+        return Check(name, State.BAD, _slack_error_text(error))
+    except KeyturnError as error:
+        return Check(name, State.BAD, str(error))
+    except any_failure() as error:
+        return _crashed(name, error)
+
+
+async def _each(name: str, checks: AsyncGenerator[Check]) -> AsyncGenerator[Check]:
+    """Return the checks of one part; a crash of one of them ends no other part."""
+    try:
+        async for check in checks:
+            yield check
+    except any_failure() as error:
+        yield _crashed(name, error)
+
+
+def _crashed(name: str, error: BaseException) -> Check:
+    why = failures.described(error)
+    text = f"this check crashed, so nothing is known of it; please report it: {why}"
+    return Check(name, State.BAD, text)
+
+
+def _summary(command: CommandContext, settings: Settings) -> str:
+    file = command.settings_file
+    where = repr(str(settings.folder / file.name))
+    if not file.exists():
+        where = f"there is no {file.name!r} in {str(settings.folder)!r}"
+    agents = ", ".join(settings.agents) or "none yet"
+    slack = f"Slack by {settings.slack.mode}"
+    return f"{where}; tenant {settings.tenant}; agents: {agents}; {slack}"
+
+
+async def _secret(settings: Settings) -> str:
+    # It makes the key's file where there is none, as the first start would: that the
+    # folder can be written is then known, too.
+    settings.secret_keys()
+    return (
+        "KEYTURN_SECRET" if settings.secret else str(settings.data_dir / "secret.key")
+    )
+
+
+def _encryption(settings: Settings) -> Check:
+    """Say whether texts are encrypted; either way is a choice, and no mistake."""
+    if settings.encrypt_store:
+        return Check("encryption", State.GOOD, "texts are encrypted in the store")
+    return Check(
+        "encryption",
+        State.SKIPPED,
+        "off: who can read the store reads arguments and words of people; see "
+        "'encrypt_store' (docs/encryption.md)",
+    )
+
+
+async def _keys(settings: Settings) -> str:
+    return check_keys(Keyring.of(settings))
+
+
+async def _store(settings: Settings) -> str:
+    url = settings.store_url
+    # The host alone: a URL may hold a password.
+    place = (urlsplit(url).hostname or urlsplit(url).path) if url else settings.data_dir
+    async with open_configured(settings) as store:
+        facts = await ensure_durable(store.conn)
+        await ensure_writable(store.conn, store.keys_of_tenant(settings.tenant))
+        disk = "its disk and a replica" if store.conn.confirmed_by else "its disk"
+    return f"{facts.name} at {place}; what it acknowledges is on {disk}"
+
+
+async def _waiting(settings: Settings, policy: Policy) -> str:
+    """Look for waiting calls that nobody can approve by this policy."""
+    async with open_configured(settings) as store:
+        found = await dead_ends(store, policy, tenant=settings.tenant)
+    if not found:
+        return "every call that waits can be approved by somebody"
+    named = ", ".join(item.id for item in found[:_MAX_NAMED])
+    more = len(found) - _MAX_NAMED
+    others = f" and {more} more" if more > 0 else ""
+    raise SettingsError(
+        f"{len(found)} waiting calls can be approved by nobody, since the policy "
+        f"changed: {named}{others}. They can be rejected from their cards; or put "
+        "the people of before back beside the new ones."
+    )
+
+
+async def _processes(settings: Settings) -> str:
+    async with open_configured(settings) as store:
+        keys = store.keys_of_tenant(settings.tenant)
+        problems = await process_problems(store, keys)
+        running = (await store.processes.read(keys)).alive.values()
+    if problems:
+        raise SettingsError(" ".join(problems))
+    listed = ", ".join(sorted(f"{one.role} {one.where}" for one, _ in running))
+    return listed or "none runs on this store now"
+
+
+async def _outbox(settings: Settings) -> str:
+    async with open_configured(settings) as store:
+        found = await backlog(store.conn, store.keys_of_tenant(settings.tenant))
+    if found.problem:
+        raise SettingsError(found.problem)
+    return f"{found.events:,} events are kept for its readers"
+
+
+async def _graph(
+    settings: Settings,
+    agent: AgentSettings,
+    policy: Policy | None,
+    loaded: dict[str, object],
+    name: str,
+) -> str:
+    graph = await load_graph(agent.graph, settings.folder, agent.ungated)
+    loaded[name] = graph
+    check_name(graph, name)
+
+    def is_free(gate: str, tool: str) -> bool:
+        return policy is not None and (
+            listed_tier(policy, agent=gate, tool=tool).is_auto_approved
+        )
+
+    tools = described(graph, agent.ungated, is_free)
+    return f"{agent.graph} is a graph of {len(graph.nodes)} nodes; {tools}"
+
+
+async def _triage(settings: Settings, policy: Policy | None) -> str:
+    if await load_triage(settings) is None:
+        raise SettingsError(
+            "the policy puts calls to triage and there is none, so no opinion counts; "
+            "set 'triage' in the settings, or remove it from the policy."
+        )
+    is_asked = policy is not None and policy.asks_triage
+    return f"{settings.triage}{'' if is_asked else '; the policy never asks it'}"
+
+
+async def _slack_checks(
+    settings: Settings, policy: Policy | None, channels: Sequence[str], requester: str
+) -> AsyncGenerator[Check]:
+    problems = settings.slack_problems()
+    for problem in problems:
+        yield Check("Slack secrets", State.BAD, problem)
+    token = settings.slack_secrets.bot_token
+    if token is None:
+        return
+    async with outgoing() as session:
+        slack = Slack(
+            token.get_secret_value(), api_url=settings.slack.api_url, session=session
+        )
+        try:
+            # First and alone: with a bad token every other call would fail for the same
+            # reason.
+            who, granted = await slack.test()
+            check_one_workspace(who)
+        except SlackError as error:
+            yield Check("Slack bot token", State.BAD, _slack_error_text(error))
+            return
+        except SettingsError as error:
+            yield Check("Slack bot token", State.BAD, str(error))
+            return
+        text = f"{text_at(who, 'user')} in {text_at(who, 'team')}"
+        yield Check("Slack bot token", State.GOOD, f"{text} ({text_at(who, 'url')})")
+        yield _scopes(granted, policy)
+        app_token = settings.slack_secrets.app_token
+        if settings.slack.mode is SlackMode.SOCKET and app_token is not None:
+            work = _app_token(slack, app_token.get_secret_value())
+            yield await _run_check("Slack app token", work)
+        if policy is not None:
+            async for check in _people(slack, policy, who, requester):
+                yield check
+        for channel in channels:
+            yield await _run_check(f"channel {channel}", _channel(slack, channel))
+
+
+async def _people(
+    slack: Slack, policy: Policy, who: SlackBody, requester: str
+) -> AsyncGenerator[Check]:
+    team, enterprise = text_at(who, "team_id"), text_at(who, "enterprise_id")
+    try:
+        async for one in check_people(
+            slack, policy, team=team, enterprise=enterprise, requester=requester
+        ):
+            yield one
+    except SlackError as error:
+        yield Check("people", State.BAD, _slack_error_text(error))
+
+
+def _scopes(granted: frozenset[str], policy: Policy | None) -> Check:
+    is_direct = policy is None or Notify.DM in policy.notifying
+    needed = [one for one in SCOPES if is_direct or one != DIRECT_MESSAGES]
+    missing = [one for one in needed if one not in granted]
+    # Slack's header may be missing; that is not the same as no scope.
+    if not granted:
+        state, text = State.SKIPPED, "Slack did not say which are granted."
+    elif missing:
+        state = State.BAD
+        text = (
+            f"the app lacks {', '.join(missing)}; add them on its page "
+            "'OAuth & Permissions' and install it again."
+        )
+    else:
+        more = ", ".join(sorted(granted - set(SCOPES)))
+        state = State.GOOD
+        text = f"all are granted; not needed: {more}" if more else "all are granted"
+    return Check("Slack scopes", state, text)
+
+
+async def _app_token(slack: Slack, token: str) -> str:
+    await slack.open_socket(token)
+    return "Socket Mode opens"
+
+
+async def _channel(slack: Slack, channel: str) -> str:
+    # A real message, since Slack cannot be asked whether it would take one.
+    text = "Keyturn can post its approval cards here."
+    await slack.call("chat.postMessage", channel=channel, text=text)
+    return "a test message was posted"
+
+
+def _slack_error_text(error: SlackError) -> str:
+    if not isinstance(error, SlackRefused):
+        return (
+            f"{error} Check the network, a proxy, 'slack.api_url', and the clock of "
+            "this machine."
+        )
+    default = "see https://docs.slack.dev/reference/methods for what it means."
+    return (
+        f"Slack refuses {error.method} with {error.error!r}: "
+        f"{_SLACK_ERROR_HELP.get(error.error, default)}"
+    )

@@ -6,19 +6,19 @@ from typing import Annotated
 
 import typer
 
-from twokey.cli import console
-from twokey.cli.command_context import caller, command_context
-from twokey.cli.console import AsJson, By
-from twokey.cli.examples import examples
-from twokey.cli.store_access import use_store
-from twokey.gateway.errors import SettingsError, ThreadUnavailable
-from twokey.gateway.service.erasing import Eraser, Erasure
-from twokey.gateway.store.store import Store
+from keyturn.cli import console
+from keyturn.cli.command_context import caller, command_context
+from keyturn.cli.console import AsJson, By
+from keyturn.cli.global_options import examples
+from keyturn.cli.store_access import use_store
+from keyturn.gateway.errors import SettingsError, ThreadUnavailable
+from keyturn.gateway.service.erasing import Eraser, Erasure
+from keyturn.gateway.store.store import Store
 
 EXAMPLES = examples(
-    ("twokey erase U0DAN", "what would be erased of what a person asked for"),
-    ("twokey erase U0DAN --yes", "erase it"),
-    ("twokey erase ap_s0_0123… --yes", "erase one approval, by its whole id"),
+    ("keyturn erase U0DAN", "what would be erased of what a person asked for"),
+    ("keyturn erase U0DAN --yes", "erase it"),
+    ("keyturn erase ap_default_0123… --yes", "erase one approval, by its whole id"),
 )
 
 

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from enum import StrEnum
 from typing import Annotated, TypeVar
 
 import typer
 
-from twokey.cli import console
-from twokey.cli.command_context import CommandContext, caller, command_context
-from twokey.cli.console import AsJson, By
-from twokey.cli.examples import examples
-from twokey.cli.store_access import use_store
-from twokey.gateway.approvals.decisions import Gesture
-from twokey.gateway.errors import SettingsError, TwokeyError
-from twokey.gateway.service.freezing import FreezeService
-from twokey.gateway.service.reviewer_freezes import unknown_name
-from twokey.gateway.store.freezes import Freeze, FreezeScope, ScopeKind
+from keyturn.cli import console
+from keyturn.cli.command_context import CommandContext, caller, command_context
+from keyturn.cli.console import AsJson, By
+from keyturn.cli.global_options import examples
+from keyturn.cli.store_access import use_store
+from keyturn.gateway.approvals.decisions import Gesture
+from keyturn.gateway.errors import KeyturnError, SettingsError
+from keyturn.gateway.policy.rules import Policy
+from keyturn.gateway.service.freezing import FreezeService, misspelled, unknown_name
+from keyturn.gateway.store.freezes import Freeze, FreezeScope, ScopeKind
 
 T = TypeVar("T")
 
@@ -42,15 +42,15 @@ Name = Annotated[
 ]
 EXAMPLES = examples(
     (
-        'twokey freeze tool process_refund --reason "…"',
+        'keyturn freeze tool process_refund --reason "…"',
         "no refund starts, approved or not",
     ),
-    ("twokey freeze agent support", "no call of this agent starts"),
-    ("twokey freeze everything", "no call of any agent starts"),
-    ("twokey unfreeze tool process_refund", "refunds run again"),
-    ("twokey unfreeze agent support", "also ends its pause after rejections"),
-    ("twokey frozen", "what is frozen, by whom and why"),
-    ("twokey frozen --json", "the same for a machine"),
+    ("keyturn freeze agent support", "no call of this agent starts"),
+    ("keyturn freeze everything", "no call of any agent starts"),
+    ("keyturn unfreeze tool process_refund", "refunds run again"),
+    ("keyturn unfreeze agent support", "also ends its pause after rejections"),
+    ("keyturn frozen", "what is frozen, by whom and why"),
+    ("keyturn frozen --json", "the same for a machine"),
 )
 
 
@@ -61,9 +61,18 @@ def freeze(
     *,
     reason: Annotated[str, typer.Option(help="Why; agents and people read it.")] = "",
     by: By = "",
+    unlisted: Annotated[
+        bool,
+        typer.Option(
+            "--unlisted", help="Freeze it although the policy does not name it."
+        ),
+    ] = False,
 ) -> None:
     """Freeze an agent, a tool or everything, approved calls as well."""
     scope = _scope(kind, name)
+    meant = "" if unlisted else _unknown(command_context(ctx), scope, misspelled)
+    if meant:
+        raise SettingsError(f"{meant} To freeze it all the same, add --unlisted.")
     is_new = _ask(
         ctx,
         lambda service: service.freeze(
@@ -72,7 +81,7 @@ def freeze(
     )
     if is_new:
         console.good(f"{_named(scope)} is frozen: even approved calls do not start.")
-        if unknown := _unknown(command_context(ctx), scope):
+        if unknown := _unknown(command_context(ctx), scope, unknown_name):
             console.note(unknown)
     else:
         console.note(f"{_named(scope)} is frozen already; nothing changed.")
@@ -96,6 +105,8 @@ def unfreeze(
     )
     if is_lifted:
         console.good(f"{_named(scope)} may run again.")
+    elif meant := _unknown(command_context(ctx), scope, misspelled):
+        raise SettingsError(meant)
     else:
         console.note(f"{_named(scope)} was not frozen; nothing changed.")
 
@@ -132,7 +143,7 @@ def _named(scope: FreezeScope) -> str:
 def _scope(what: Stopped, name: str) -> FreezeScope:
     if what not in {Stopped.EVERYTHING, Stopped.TENANT}:
         if not name:
-            raise SettingsError(f"Which {what}? Write 'twokey freeze {what} NAME'.")
+            raise SettingsError(f"Which {what}? Write 'keyturn freeze {what} NAME'.")
         return FreezeScope(kind=ScopeKind(what), name=name)
     # Not ignored: who named something meant to stop that, and would stop everything.
     if name:
@@ -144,14 +155,18 @@ def _scope(what: Stopped, name: str) -> FreezeScope:
     return FreezeScope(kind=ScopeKind.TENANT)
 
 
-def _unknown(command: CommandContext, scope: FreezeScope) -> str:
-    """Return what to check where nothing here names what was frozen, or ""."""
+def _unknown(
+    command: CommandContext,
+    scope: FreezeScope,
+    said: Callable[[Policy, Collection[str], FreezeScope], str],
+) -> str:
+    """Return what is said of a name that the policy does not have, or ""."""
     try:
         policy, agents = command.policy(), command.settings().agents
-    except TwokeyError:
+    except KeyturnError:
         # Whatever is wrong with the policy, it is frozen.
         return ""
-    return unknown_name(policy, agents, scope)
+    return said(policy, agents, scope)
 
 
 def _ask(ctx: typer.Context, ask: Callable[[FreezeService], Awaitable[T]]) -> T:

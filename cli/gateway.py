@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import typer
 
-from twokey.cli import console, start_options
-from twokey.cli.command_context import CommandContext, command_context
-from twokey.cli.hanging_threads import serve
-from twokey.cli.serving_others import serving_others
-from twokey.cli.start_options import InsecureDev, configure_logs
-from twokey.cli.stop_signals import until_stopped
-from twokey.gateway.embed import Twokey
-from twokey.gateway.garbage_collection import spare_what_is_there
-from twokey.gateway.trust.key_folder import Role
-from twokey.gateway.trust.keyring import Keyring
+from keyturn.cli import console, start_options
+from keyturn.cli.command_context import CommandContext, command_context
+from keyturn.cli.hanging_threads import serve
+from keyturn.cli.start_options import InsecureDev, configure_logs
+from keyturn.cli.stop_signals import until_stopped
+from keyturn.gateway.api.serving import serving_api
+from keyturn.gateway.embed import Keyturn
+from keyturn.gateway.garbage_collection import spare_what_is_there
+from keyturn.gateway.trust.key_folder import Role
+from keyturn.gateway.trust.keyring import Keyring
 
 EXAMPLES = start_options.EXAMPLES
 
@@ -28,8 +28,14 @@ async def _gateway(command: CommandContext, *, insecure_dev: bool) -> None:
     configure_logs(command, settings, insecure_dev=insecure_dev)
     keyring = Keyring.of(settings, Role.GATEWAY, Role.AUDIT)
     async with (
-        Twokey(settings, insecure_dev=insecure_dev, keyring=keyring) as twokey,
-        serving_others(settings, twokey) as url,
+        Keyturn(settings, insecure_dev=insecure_dev, keyring=keyring) as keyturn,
+        serving_api(
+            settings,
+            keyturn.store,
+            keyturn.service,
+            keyturn.reviews,
+            keyturn.registration,
+        ) as url,
     ):
         names = ", ".join(settings.agents) or "nobody"
         spare_what_is_there()
@@ -39,4 +45,4 @@ async def _gateway(command: CommandContext, *, insecure_dev: bool) -> None:
             if url:
                 console.good(f"Agents in other processes reach it at {url}.")
 
-        await until_stopped(twokey.reload, twokey.store, ready=say)
+        await until_stopped(keyturn.reload, keyturn.store, ready=say)

@@ -1,4 +1,7 @@
-"""Options that stand before a command, and the environment it runs in."""
+"""Global options, the environment of a command, and examples for its help page.
+
+Every help page waits for this module, so it imports nothing that takes long.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,15 @@ from pathlib import Path
 
 @dataclass
 class GlobalOptions:
-    """What each command is given. Imports nothing: all of them wait for it."""
+    """What each command is given."""
 
     env: Mapping[str, str]
     config: Path | None = None
     debug: bool = False
+
+
+def examples(*lines: tuple[str, str]) -> str:
+    """Return the end of a help page: what to type, and what it does."""
+    width = max(len(words) for words, _ in lines)
+    rows = [f"  {words:<{width}}  {what}" for words, what in lines]
+    return "\n".join(["\b", "Examples:", *rows])

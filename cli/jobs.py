@@ -8,17 +8,17 @@ from typing import Annotated, TypeVar
 import typer
 from pydantic import JsonValue
 
-from twokey.cli import console
-from twokey.cli.command_context import caller, command_context
-from twokey.cli.console import AsJson, By
-from twokey.cli.examples import examples
-from twokey.cli.store_access import use_store
-from twokey.gateway.approvals.decisions import Gesture
-from twokey.gateway.errors import SettingsError
-from twokey.gateway.policy.rules import Policy
-from twokey.gateway.service.runs import RunService
-from twokey.gateway.store.jobs import DeadLetter
-from twokey.gateway.store.stalled import RunState, StalledRun
+from keyturn.cli import console
+from keyturn.cli.command_context import caller, command_context
+from keyturn.cli.console import AsJson, By
+from keyturn.cli.global_options import examples
+from keyturn.cli.store_access import use_store
+from keyturn.gateway.approvals.decisions import Gesture
+from keyturn.gateway.errors import SettingsError
+from keyturn.gateway.policy.rules import Policy
+from keyturn.gateway.service.runs import RunService
+from keyturn.gateway.store.jobs import DeadLetter
+from keyturn.gateway.store.stalled import RunState, StalledRun
 
 T = TypeVar("T")
 
@@ -32,15 +32,16 @@ asked for it, and those who may decide its calls, can also try it again in Slack
 group = typer.Typer(help=ABOUT, no_args_is_help=True, rich_markup_mode=None)
 
 RunId = Annotated[
-    str, typer.Argument(metavar="ID", help="From 'twokey jobs list', or its beginning.")
+    str,
+    typer.Argument(metavar="ID", help="From 'keyturn jobs list', or its beginning."),
 ]
 
 
 @group.command(
     "list",
     epilog=examples(
-        ("twokey jobs list", "what waits, what is parked, since when and why"),
-        ("twokey jobs list --json", "the same for a machine"),
+        ("keyturn jobs list", "what waits, what is parked, since when and why"),
+        ("keyturn jobs list --json", "the same for a machine"),
     ),
 )
 def listed(ctx: typer.Context, *, json: AsJson = False) -> None:
@@ -60,7 +61,7 @@ def listed(ctx: typer.Context, *, json: AsJson = False) -> None:
 
 
 @group.command(
-    epilog=examples(("twokey jobs show run_s0_5f2a", "all that is kept of it"))
+    epilog=examples(("keyturn jobs show run_default_5f2a", "all that is kept of it"))
 )
 def show(ctx: typer.Context, run: RunId, *, json: AsJson = False) -> None:
     """Show one run: its error, its times, and what is left to do."""
@@ -76,14 +77,14 @@ def show(ctx: typer.Context, run: RunId, *, json: AsJson = False) -> None:
 
 @group.command(
     epilog=examples(
-        ("twokey jobs retry run_s0_5f2a", "once its cause is fixed"),
-        ("twokey jobs retry --all", "everything that waits or is parked"),
+        ("keyturn jobs retry run_default_5f2a", "once its cause is fixed"),
+        ("keyturn jobs retry --all", "everything that waits or is parked"),
     )
 )
 def retry(
     ctx: typer.Context,
     run: Annotated[
-        str, typer.Argument(metavar="[ID]", help="From 'twokey jobs list'.")
+        str, typer.Argument(metavar="[ID]", help="From 'keyturn jobs list'.")
     ] = "",
     *,
     everything: Annotated[bool, typer.Option("--all", help="Each of them.")] = False,
@@ -95,7 +96,7 @@ def retry(
     """
     # Exactly one of the two: a forgotten id must not mean all of them.
     if bool(run) == everything:
-        raise SettingsError("Name one run, or write 'twokey jobs retry --all'.")
+        raise SettingsError("Name one run, or write 'keyturn jobs retry --all'.")
     tried = _ask(ctx, lambda one: _retry(one, run, by or caller()))
     for each in tried:
         console.good(f"{each} is queued; a gateway that serves its agent tries it now.")
@@ -105,7 +106,7 @@ def retry(
 
 @group.command(
     epilog=examples(
-        ("twokey jobs drop run_s0_5f2a", "this run is not continued"),
+        ("keyturn jobs drop run_default_5f2a", "this run is not continued"),
     )
 )
 def drop(ctx: typer.Context, run: RunId, *, by: By = "") -> None:
@@ -140,7 +141,7 @@ async def _one(service: RunService, name: str) -> StalledRun | DeadLetter:
             f"{name!r} stands for {len(meant)} runs; write more of the one you mean."
         )
     raise SettingsError(
-        f"No run {name!r} waits or is parked; 'twokey jobs list' shows those that do."
+        f"No run {name!r} waits or is parked; 'keyturn jobs list' shows those that do."
     )
 
 
@@ -152,7 +153,7 @@ async def _retry(service: RunService, name: str, by: str) -> list[str]:
         if isinstance(one, DeadLetter):
             raise SettingsError(
                 f"dead_{one.id} is corrupt, so it cannot be tried; "
-                "'twokey jobs drop' removes it."
+                "'keyturn jobs drop' removes it."
             )
         # False: it changed since it was read, so somebody else tries it already.
         if await service.retry(one, by, Gesture.CLI):

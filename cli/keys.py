@@ -8,19 +8,19 @@ from typing import Annotated
 import typer
 from pydantic import JsonValue
 
-from twokey.cli import console
-from twokey.cli.command_context import CommandContext, command_context
-from twokey.cli.console import AsJson
-from twokey.cli.examples import examples
-from twokey.cli.store_access import is_there, use_store
-from twokey.gateway.errors import SettingsError
-from twokey.gateway.protocol.public_keys import PublicKey
-from twokey.gateway.service.signed_by import calls_under
-from twokey.gateway.store.store import Store
-from twokey.gateway.trust.key_folder import Key, KeyFolder, KeyState, Role
-from twokey.gateway.trust.keyring import Keyring
+from keyturn.cli import console
+from keyturn.cli.command_context import CommandContext, command_context
+from keyturn.cli.console import AsJson
+from keyturn.cli.global_options import examples
+from keyturn.cli.store_access import is_there, use_store
+from keyturn.gateway.errors import SettingsError
+from keyturn.gateway.protocol.public_keys import PublicKey
+from keyturn.gateway.service.signed_by import calls_under
+from keyturn.gateway.store.store import Store
+from keyturn.gateway.trust.key_folder import Key, KeyFolder, KeyState, Role
+from keyturn.gateway.trust.keyring import Keyring
 
-ABOUT = """Make, rotate, retire and list the keys that Twokey signs with.
+ABOUT = """Make, rotate, retire and list the keys that Keyturn signs with.
 
 \b
 Three roles sign, each with keys of its own (Ed25519, one file for each key):
@@ -28,10 +28,10 @@ Three roles sign, each with keys of its own (Ed25519, one file for each key):
   gateway  a receipt for each call that may run, after it verified the decisions
   audit    the state of the audit log, so that nobody can change it later
 
-'twokey run' makes all three at its first start, 'twokey bot' and 'twokey gateway' make
-their own. On one machine they find each other's public keys in the same folder. On
-several, copy each public key (a line of 'twokey keys list') to where it is verified:
-the bot's into the gateway's twokey.yml ('keys: {bot: [...]}'), and the gateway's to
+'keyturn run' makes all three at its first start, 'keyturn bot' and 'keyturn gateway'
+make their own. On one machine they find each other's public keys in the same folder. On
+several, copy each public key (a line of 'keyturn keys list') to where it is verified:
+the bot's into the gateway's keyturn.yml ('keys: {bot: [...]}'), and the gateway's to
 those who run the tools. A secret key never leaves its machine.
 
 To replace a key without a gap: rotate, copy the new public key to everybody who
@@ -51,8 +51,8 @@ _MARKS = {
 
 @group.command(
     epilog=examples(
-        ("twokey keys create bot", "where the bot runs, before its first start"),
-        ("twokey keys create gateway", "where the gateway runs"),
+        ("keyturn keys create bot", "where the bot runs, before its first start"),
+        ("keyturn keys create gateway", "where the gateway runs"),
     )
 )
 def create(ctx: typer.Context, role: RoleName) -> None:
@@ -64,7 +64,7 @@ def create(ctx: typer.Context, role: RoleName) -> None:
 
 @group.command(
     epilog=examples(
-        ("twokey keys rotate gateway", "a new key signs; the old one still verifies"),
+        ("keyturn keys rotate gateway", "a new key signs; the old one still verifies"),
     )
 )
 def rotate(ctx: typer.Context, role: RoleName) -> None:
@@ -79,15 +79,15 @@ def rotate(ctx: typer.Context, role: RoleName) -> None:
 
 @group.command(
     epilog=examples(
-        ("twokey keys retire bot 1f0c2a9b", "what this key signed counts no more"),
-        ("twokey keys retire bot 1f0c2a9b --force", "also while calls wait for it"),
+        ("keyturn keys retire bot 1f0c2a9b", "what this key signed counts no more"),
+        ("keyturn keys retire bot 1f0c2a9b --force", "also while calls wait for it"),
     )
 )
 def retire(
     ctx: typer.Context,
     role: RoleName,
     key: Annotated[
-        str, typer.Argument(metavar="KEY", help="Its id, from 'twokey keys list'.")
+        str, typer.Argument(metavar="KEY", help="Its id, from 'keyturn keys list'.")
     ],
     *,
     force: Annotated[
@@ -131,8 +131,8 @@ def _refuse_while_needed(command: CommandContext, role: Role, key: PublicKey) ->
 @group.command(
     "list",
     epilog=examples(
-        ("twokey keys list", "every key, with the public key to hand to others"),
-        ("twokey keys list --json", "the same for a machine"),
+        ("keyturn keys list", "every key, with the public key to hand to others"),
+        ("keyturn keys list --json", "the same for a machine"),
     ),
 )
 def listed(ctx: typer.Context, *, json: AsJson = False) -> None:
@@ -160,7 +160,7 @@ def listed(ctx: typer.Context, *, json: AsJson = False) -> None:
             typer.echo(f"{role:<8} of another process, by 'keys: {{{role}: [...]}}'")
             typer.echo(f"         {public.text}")
         if not (found[role] or known[role]):
-            console.note(f"{role:<8} no key; 'twokey keys create {role}' makes one.")
+            console.note(f"{role:<8} no key; 'keyturn keys create {role}' makes one.")
 
 
 def _folder(ctx: typer.Context, role: Role) -> KeyFolder:
@@ -172,7 +172,7 @@ def _hand_over(role: Role, public: PublicKey) -> None:
     typer.echo(public.text)
     if role is Role.BOT:
         console.note(
-            "For a gateway on another machine, in its twokey.yml: "
+            "For a gateway on another machine, in its keyturn.yml: "
             "keys: {bot: [<this line>]}"
         )
     elif role is Role.GATEWAY:
@@ -194,18 +194,20 @@ def _row(role: Role, key: Key) -> dict[str, JsonValue]:
 
 
 def check_keys(keyring: Keyring) -> str:
-    """Return which keys there are, for ``twokey doctor``.
+    """Return which keys there are, for ``keyturn doctor``.
 
     Raises:
         SettingsError: when a key cannot be read, or no approved call could run.
     """
     found = {role: keyring.verifying(role) for role in Role}
     if not any(found.values()):
-        return "none yet; 'twokey run', 'twokey bot' and 'twokey gateway' make theirs"
+        return (
+            "none yet; 'keyturn run', 'keyturn bot' and 'keyturn gateway' make theirs"
+        )
     if not found[Role.BOT]:
         raise SettingsError(
             "No public key of the bot is known here, so no call that people approve "
-            "could run. 'twokey keys list' prints it where the bot runs; write it "
+            "could run. 'keyturn keys list' prints it where the bot runs; write it "
             "here: keys: {bot: [<that line>]}"
         )
     return ", ".join(f"{role} {len(keys)}" for role, keys in found.items() if keys)

@@ -1,6 +1,6 @@
-"""Entry point of the command ``twokey``: errors are printed as one sentence.
+"""Entry point of the command ``keyturn``: errors are printed as one sentence.
 
-A new command is a file in `twokey.cli` and one entry in `COMMANDS`. The file has a
+A new command is a file in `keyturn.cli` and one entry in `COMMANDS`. The file has a
 function of each name and their ``EXAMPLES``, or a ``group`` of commands.
 This module imports nothing that takes long: the help page is printed without it.
 """
@@ -20,10 +20,9 @@ from typing import Annotated
 
 import typer
 
-from twokey.cli import version
-from twokey.cli.examples import examples
-from twokey.cli.global_options import GlobalOptions
-from twokey.gateway.errors import SettingsError, TwokeyError
+from keyturn.cli import version
+from keyturn.cli.global_options import GlobalOptions, examples
+from keyturn.gateway.errors import KeyturnError, SettingsError
 
 USAGE = 2
 """Exit code of a mistake that the person can mend: settings, policy, files, words."""
@@ -32,11 +31,11 @@ UNEXPECTED = 70
 """Exit code of a mistake of ours (EX_SOFTWARE of sysexits.h)."""
 
 EXAMPLES = examples(
-    ("twokey demo", "see it all on this machine"),
-    ("twokey manifest --link", "make the Slack app"),
-    ("twokey doctor", "what is missing, and what to do about it"),
-    ("twokey policy check", "is the policy usable?"),
-    ("twokey run", "gateway, agents and bot"),
+    ("keyturn demo", "see it all on this machine"),
+    ("keyturn manifest --link", "make the Slack app"),
+    ("keyturn doctor", "what is missing, and what to do about it"),
+    ("keyturn policy check", "is the policy usable?"),
+    ("keyturn run", "gateway, agents and bot"),
 )
 
 COMMANDS = {
@@ -61,7 +60,7 @@ COMMANDS = {
     "outbox": {"outbox": "See who reads the outbox, and drop a reader that is gone."},
     "repair": {"repair": "Repair what lost or restored data left behind."},
     "manifest": {"manifest": "Print the manifest of the Slack app, or check one."},
-    "keys": {"keys": "Make, rotate, retire and list the keys that Twokey signs with."},
+    "keys": {"keys": "Make, rotate, retire and list the keys that Keyturn signs with."},
     "audit": {"audit": "Read, prove, export and verify the audit log."},
     "erase": {"erase": "Erase approvals; the audit log still verifies."},
     "security": {
@@ -72,16 +71,20 @@ COMMANDS = {
     "api_keys": {
         "api-keys": "Make, list and revoke API keys for agents in other processes."
     },
-    "webhooks": {"webhooks": "List, test and repair webhooks, and show their secrets."},
+    "webhooks": {"webhooks": "List and test webhooks, and show their secrets."},
     "adopt": {"adopt": "Replace lost checkpoints by those of the settings."},
-    "version": {"version": "Print the version of Twokey and of Python."},
+    "version": {"version": "Print the version of Keyturn and of Python."},
 }
-"""Modules of `twokey.cli`, in the order of the help page, and the commands of each with
-the first line of their help. Kept here so that the help page loads none of them; a test
-compares the texts with the modules."""
+"""Modules of `keyturn.cli`, in the order of the help page, and the commands of each
+with the first line of their help. Kept here so that the help page loads none of them;
+a test compares the texts with the modules."""
 
-_WITH_SLACK = {"demo", "run", "bot", "doctor"}
-"""Modules that need the extra ``slack``; the others need ``server`` at most."""
+_WITH_SLACK = {"demo": "all", "run": "all", "bot": "slack", "doctor": "slack"}
+"""Modules that need Slack's packages, with the extra that has all of theirs.
+
+The demo and a first ``run`` start the embedded store as well. The other modules need
+the extra ``server`` at most.
+"""
 
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _SLACK_PACKAGE = "slack_bolt"
@@ -97,7 +100,7 @@ def run(
     """Run one command and return its exit code.
 
     Args:
-        words: of the command line, without ``twokey``; None takes the process's.
+        words: of the command line, without ``keyturn``; None takes the process's.
         env: the environment; None takes the process's.
         loaded: called once the command's modules are imported, before it runs.
     """
@@ -109,11 +112,11 @@ def run(
     try:
         commands = _commands(given)
         loaded()
-        commands(given, prog_name="twokey", obj=options)
+        commands(given, prog_name="keyturn", obj=options)
     except SystemExit as ended:
         # `sys.exit` takes any object; a string means failure.
         return ended.code if isinstance(ended.code, int) else int(bool(ended.code))
-    except TwokeyError as error:
+    except KeyturnError as error:
         if options.debug:
             raise
         word = typer.style("Error:", fg=typer.colors.RED)
@@ -132,8 +135,8 @@ def run(
             )
             return USAGE
         typer.echo(
-            f"Twokey met something it did not expect ({type(error).__name__}: "
-            f"{error}). 'twokey --debug …' shows where; please report it.",
+            f"Keyturn met something it did not expect ({type(error).__name__}: "
+            f"{error}). 'keyturn --debug …' shows where; please report it.",
             err=True,
         )
         return UNEXPECTED
@@ -160,13 +163,13 @@ def _commands(words: Sequence[str]) -> typer.Typer:
             _list(app, module, texts)
             continue
         try:
-            add(app, module, import_module(f"twokey.cli.{module}"))
+            add(app, module, import_module(f"keyturn.cli.{module}"))
         except ModuleNotFoundError as error:
             # A missing module of this package is a bug, which the advice to install an
             # extra would hide.
-            if str(error.name).partition(".")[0] == "twokey":
+            if str(error.name).partition(".")[0] == "keyturn":
                 raise
-            extra = "slack" if module in _WITH_SLACK else "server"
+            extra = _WITH_SLACK.get(module, "server")
             for name in texts:
                 _add_missing(app, name, str(error.name), extra)
     return app
@@ -177,7 +180,7 @@ def _list(app: typer.Typer, module: str, texts: Mapping[str, str]) -> None:
     is_missing = module in _WITH_SLACK and find_spec(_SLACK_PACKAGE) is None
     for name, text in texts.items():
         if is_missing:
-            _add_missing(app, name, _SLACK_PACKAGE, "slack")
+            _add_missing(app, name, _SLACK_PACKAGE, _WITH_SLACK[module])
         else:
             app.command(name, help=text, short_help=text)(_run_unnamed)
 
@@ -204,11 +207,11 @@ def _run_unnamed() -> None:
 
 def _add_missing(app: typer.Typer, name: str, package: str, extra: str) -> None:
     """Add a command that only says what has to be installed for it."""
-    advice = f"pip install 'twokey[{extra}]'"
+    advice = f"pip install 'keyturn[{extra}]'"
 
     def missing() -> None:
         raise SettingsError(
-            f"'twokey {name}' needs the package {package!r}; run: {advice}"
+            f"'keyturn {name}' needs the package {package!r}; run: {advice}"
         )
 
     takes_all = {"allow_extra_args": True, "ignore_unknown_options": True}
@@ -226,7 +229,7 @@ def _options(
     ctx: typer.Context,
     config: Annotated[
         Path | None,
-        typer.Option("--config", "-c", metavar="FILE", help="Default: twokey.yml."),
+        typer.Option("--config", "-c", metavar="FILE", help="Default: keyturn.yml."),
     ] = None,
     *,
     debug: Annotated[

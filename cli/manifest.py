@@ -6,22 +6,23 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from pydantic import JsonValue
+from pydantic import JsonValue, ValidationError
 
-from twokey.bot import manifest as slack_app
-from twokey.cli import console
-from twokey.cli.command_context import CommandContext, command_context
-from twokey.cli.examples import examples
-from twokey.gateway.config import DEFAULT_FILE, SlackSettings
-from twokey.gateway.documents import BadDocument, parse_yaml
-from twokey.gateway.errors import SettingsError
-from twokey.gateway.protocol.strict_json import JsonObject
+from keyturn.bot import manifest as slack_app
+from keyturn.bot.ids import COMMAND
+from keyturn.cli import console
+from keyturn.cli.command_context import CommandContext, command_context
+from keyturn.cli.global_options import examples
+from keyturn.gateway.config import DEFAULT_FILE, SlackSettings
+from keyturn.gateway.documents import BadDocument, parse_yaml
+from keyturn.gateway.errors import SettingsError
+from keyturn.gateway.protocol.strict_json import JsonObject
 
 EXAMPLES = examples(
-    ("twokey manifest --link", "open Slack's page for a new app with it"),
-    ("twokey manifest > manifest.yml", "Socket Mode: no public address needed"),
-    ("twokey manifest --http https://bot.example.com", "Slack calls this address"),
-    ("twokey manifest --check manifest.yml", "is this file what the bot needs?"),
+    ("keyturn manifest --link", "open Slack's page for a new app with it"),
+    ("keyturn manifest > manifest.yml", "Socket Mode: no public address needed"),
+    ("keyturn manifest --http https://bot.example.com", "Slack calls this address"),
+    ("keyturn manifest --check manifest.yml", "is this file what the bot needs?"),
 )
 
 
@@ -47,24 +48,28 @@ def manifest(
         raise SettingsError(f"{str(file)!r} is read by --check only; add --check.")
     command = _command(command_context(ctx))
     data = slack_app.render(http, command=command)
-    shown = _parsed(file) if file else data
-    problems = slack_app.check_manifest(shown, commands=[command])
-    # Also for the manifest that we print: Slack would refuse a bad command of the
-    # settings only on its own page.
-    if problems:
-        name = str(file) if file else "This manifest"
-        lines = "".join(f"\n    {problem}" for problem in problems)
-        raise SettingsError(f"{name} does not fit:{lines}")
-    if check:
-        console.good(f"{file or 'The manifest'} is what Slack takes and the bot needs.")
-    else:
+    if not check:
         typer.echo(_shown(data, as_json=json, as_link=link), nl=False)
+        return
+    problems = slack_app.check_manifest(
+        _parsed(file) if file else data, command=command
+    )
+    if problems:
+        lines = "".join(f"\n    {problem}" for problem in problems)
+        raise SettingsError(f"{file} does not fit:{lines}")
+    console.good(f"{file or 'The manifest'} is what the bot needs.")
 
 
 def _command(given: CommandContext) -> str:
     """Return the command that the settings name; before there are any, the usual."""
     if given.config is None and not DEFAULT_FILE.exists():
-        return given.env.get("TWOKEY_SLACK_COMMAND") or SlackSettings().command
+        named = given.env.get("KEYTURN_SLACK_COMMAND")
+        try:
+            return SlackSettings(command=named).command if named else COMMAND
+        except ValidationError as error:
+            raise SettingsError(
+                f"KEYTURN_SLACK_COMMAND is {named!r}; use a name such as {COMMAND!r}."
+            ) from error
     return given.settings().slack.command
 
 

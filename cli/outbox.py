@@ -6,20 +6,20 @@ from typing import Annotated
 
 import typer
 
-from twokey.cli import console
-from twokey.cli.command_context import command_context
-from twokey.cli.console import AsJson
-from twokey.cli.examples import examples
-from twokey.cli.store_access import use_store
-from twokey.gateway.errors import SettingsError
-from twokey.gateway.store.readers import (
+from keyturn.cli import console
+from keyturn.cli.command_context import command_context
+from keyturn.cli.console import AsJson
+from keyturn.cli.global_options import examples
+from keyturn.cli.store_access import use_store
+from keyturn.gateway.errors import SettingsError
+from keyturn.gateway.store.readers import (
     Backlog,
     ReaderState,
+    backlog,
     drop_reader,
-    longest_backlog,
     reader_states,
 )
-from twokey.gateway.store.store import Store
+from keyturn.gateway.store.store import Store
 
 ABOUT = """See who reads the outbox, and drop a reader that is gone.
 
@@ -36,8 +36,8 @@ group = typer.Typer(help=ABOUT, no_args_is_help=True, rich_markup_mode=None)
 @group.command(
     "list",
     epilog=examples(
-        ("twokey outbox list", "who reads, how far behind, and since when away"),
-        ("twokey outbox list --json", "the same for a machine"),
+        ("keyturn outbox list", "who reads, how far behind, and since when away"),
+        ("keyturn outbox list --json", "the same for a machine"),
     ),
 )
 def listed(ctx: typer.Context, *, json: AsJson = False) -> None:
@@ -62,13 +62,13 @@ def listed(ctx: typer.Context, *, json: AsJson = False) -> None:
 
 @group.command(
     epilog=examples(
-        ("twokey outbox drop slack:old-tenant", "events are kept for it no longer"),
+        ("keyturn outbox drop slack:old-tenant", "events are kept for it no longer"),
     ),
 )
 def drop(
     ctx: typer.Context,
     reader: Annotated[
-        str, typer.Argument(metavar="READER", help="From 'twokey outbox list'.")
+        str, typer.Argument(metavar="READER", help="From 'keyturn outbox list'.")
     ],
 ) -> None:
     """Keep events no longer for a reader that is gone for good.
@@ -82,21 +82,15 @@ def drop(
 
 
 async def _everything(store: Store, tenant: str) -> tuple[Backlog, list[ReaderState]]:
-    parts = store.parts_of(tenant)
-    return await longest_backlog(store.conn, parts), await _readers(store, tenant)
-
-
-async def _readers(store: Store, tenant: str) -> list[ReaderState]:
-    """Return the readers of a tenant, each with what it is in all its shards."""
-    found: dict[str, ReaderState] = {}
-    for keys in store.parts_of(tenant):
-        for one in await reader_states(store.conn, keys):
-            found[one.name] = one.with_(found.get(one.name))
-    return [found[name] for name in sorted(found)]
+    keys = store.keys_of_tenant(tenant)
+    found = await reader_states(store.conn, keys)
+    by_name = sorted(found, key=lambda one: one.name)
+    return await backlog(store.conn, keys), by_name
 
 
 async def _drop(store: Store, tenant: str, reader: str) -> None:
-    found = {one.name: one for one in await _readers(store, tenant)}
+    keys = store.keys_of_tenant(tenant)
+    found = {one.name: one for one in await reader_states(store.conn, keys)}
     if reader not in found:
         names = ", ".join(found) or "none"
         raise SettingsError(f"There is no reader {reader!r}; there are: {names}.")
@@ -105,8 +99,7 @@ async def _drop(store: Store, tenant: str, reader: str) -> None:
         raise SettingsError(
             f"A process read as {reader!r} {idle_ms // 1000} s ago; stop it first."
         )
-    for keys in store.parts_of(tenant):
-        await drop_reader(store.conn, keys, reader)
+    await drop_reader(store.conn, keys, reader)
 
 
 def _since(one: ReaderState) -> str:

@@ -2,47 +2,272 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from pydantic import JsonValue, ValidationError
 
-from twokey.cli import console
-from twokey.cli.command_context import command_context
-from twokey.cli.console import AsJson
-from twokey.cli.examples import examples
-from twokey.cli.policy_inputs import CallFile, facts_of, parse_time
-from twokey.cli.policy_output import (
-    explanation_rows,
-    replay_lines,
-    suggestion_document,
-    suggestion_lines,
-)
-from twokey.cli.policy_reach import reach_notes
-from twokey.cli.policy_warnings import too_few_people, uncalled, unused_requirements
-from twokey.gateway.errors import BadJson, SettingsError
-from twokey.gateway.policy.evaluate import evaluate
-from twokey.gateway.policy.load import BadPolicy
-from twokey.gateway.policy.replay import Replayed, read_rows, replay
-from twokey.gateway.policy.suggesting import LEAST, suggest
-from twokey.gateway.policy.untyped import untyped_arguments
-from twokey.gateway.protocol.strict_json import JsonObject, parse_object
-from twokey.gateway.validation_errors import sentence
+from keyturn.cli import console
+from keyturn.cli.command_context import command_context
+from keyturn.cli.console import AsJson, printable
+from keyturn.cli.global_options import examples
+from keyturn.cli.policy_inputs import CallFile, facts_of, parse_time
+from keyturn.gateway.approvals.quorum import clauses, tally
+from keyturn.gateway.approvals.requirement import Notify, Requirement, Role
+from keyturn.gateway.errors import BadJson, SettingsError
+from keyturn.gateway.policy import on_call
+from keyturn.gateway.policy.effective_rules import EffectiveRules
+from keyturn.gateway.policy.eligibility import reachable_requirements
+from keyturn.gateway.policy.evaluate import Evaluation, evaluate
+from keyturn.gateway.policy.hours import zone
+from keyturn.gateway.policy.load import BadPolicy
+from keyturn.gateway.policy.on_call import asked_from
+from keyturn.gateway.policy.raise_rules import FiredRule
+from keyturn.gateway.policy.replay import Replayed, read_rows, replay
+from keyturn.gateway.policy.requirement_checks import unused
+from keyturn.gateway.policy.rules import Policy, TriageRule
+from keyturn.gateway.policy.suggesting import LEAST, Suggestion, suggest
+from keyturn.gateway.policy.untyped import untyped_arguments
+from keyturn.gateway.protocol.strict_json import JsonObject, parse_object
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.validation_errors import did_you_mean, sentence
+
+_COLOURS = {
+    Tier.AUTO: typer.colors.GREEN,
+    Tier.NOTIFY: typer.colors.GREEN,
+    Tier.APPROVE: typer.colors.YELLOW,
+    Tier.ESCALATE: typer.colors.MAGENTA,
+    Tier.DENY: typer.colors.RED,
+}
+
+
+def explanation_rows(
+    policy: Policy, evaluation: Evaluation, when: datetime | None
+) -> Iterator[tuple[str, str]]:
+    """Yield label and text of everything that an evaluation says.
+
+    Args:
+        policy: that evaluated it.
+        evaluation: of the call.
+        when: the time at which it is evaluated; None leaves absolute times out.
+    """
+    yield "tier", _tier(evaluation.tier)
+    for reason in evaluation.reasons:
+        yield "because", reason
+    if evaluation.effect_class is not None:
+        yield "effect", evaluation.effect_class
+    for rule in evaluation.fired:
+        yield "rule", _rule(rule)
+    if evaluation.triage is not None:
+        yield "triage", _triage(evaluation.triage)
+    if evaluation.tier.needs_people:
+        yield from _of_people(evaluation, when)
+        yield from _reach_rows(policy, evaluation, when or datetime.now(UTC))
+    if evaluation.tier.needs_people or evaluation.tier is Tier.NOTIFY:
+        yield from _shown(evaluation)
+
+
+def _of_people(
+    evaluation: Evaluation, when: datetime | None
+) -> Iterator[tuple[str, str]]:
+    yield "who", _who(evaluation.requirement)
+    yield "may", ", ".join(evaluation.allow)
+    yield "within", f"{_time(evaluation.ttl_ms, when)}, then it expires"
+    if evaluation.remind_at_ms:
+        yield "reminds", f"after {_time(evaluation.remind_at_ms, when)}"
+    if evaluation.escalate_at_ms:
+        after = _time(evaluation.escalate_at_ms, when)
+        yield "escalates", f"to {evaluation.escalate_to} after {after}"
+
+
+def _shown(evaluation: Evaluation) -> Iterator[tuple[str, str]]:
+    yield "where", evaluation.channel
+    if evaluation.description:
+        yield "card", printable(evaluation.description)
+    if evaluation.redact:
+        yield "hidden", ", ".join(evaluation.redact)
+
+
+def replay_lines(found: Sequence[Replayed]) -> Iterator[str]:
+    """Yield the lines that say what would have changed."""
+    changed = [one for one in found if one.is_changed]
+    for one in changed:
+        at = datetime.fromtimestamp(one.at_ms / 1000, UTC)
+        who = f"{printable(one.agent) or '-'}  {printable(one.tool)}"
+        what = f"{at:%Y-%m-%d %H:%M} UTC  {who}"
+        yield f"{what}  {_tier(one.was)} → {_tier(one.now)}"
+        for reason in one.reasons:
+            yield f"    {reason}"
+        if one.lacking:
+            more = " and ".join(
+                f"{n} more from {role}" for role, n in one.lacking.items()
+            )
+            yield f"    The approvals given then would not be enough: {more}."
+    raised = sum(one.is_raised for one in changed)
+    yield (
+        f"{len(found)} calls: {raised} would need more, {len(changed) - raised} would "
+        f"need less, {len(found) - len(changed)} stay as they were."
+    )
+    # Arguments are kept for a while only, and an export may leave them out.
+    bare = sum(not one.is_complete for one in found)
+    if bare:
+        yield (
+            f"{bare} of them have no arguments in the export, so for these only the "
+            "listed tier was compared."
+        )
+
+
+def _rule(rule: FiredRule) -> str:
+    # Values are arguments of the call: untrusted, also in a terminal.
+    seen = ", ".join(f"{name} = {printable(text)}" for name, text in rule.values)
+    return f"{rule.when}{f'   ({seen})' if seen else ''}"
+
+
+def _triage(rule: TriageRule) -> str:
+    most = "refuse it" if rule.may_deny else "raise it"
+    return f"a model may {most}, within {rule.timeout.total_seconds():.0f} s"
+
+
+def _tier(tier: Tier) -> str:
+    return typer.style(tier.value, fg=_COLOURS[tier])
+
+
+def _time(span_ms: int, when: datetime | None) -> str:
+    if when is None:
+        return _span(span_ms)
+    moment = when + timedelta(milliseconds=span_ms)
+    return f"{_span(span_ms)} (at {moment:%Y-%m-%d %H:%M:%S} UTC)"
+
+
+def _span(span_ms: int) -> str:
+    """Return a time as a policy writes it, such as ``1h 30m``; parts of a second go."""
+    left, parts = span_ms // 1000, list[str]()
+    for unit, seconds in (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1)):
+        count, left = divmod(left, seconds)
+        if count:
+            parts.append(f"{count}{unit}")
+    return " ".join(parts) or "0s"
+
+
+def _who(requirement: Requirement) -> str:
+    # A role that lists nobody is no answer to who can be asked.
+    held = [role for role in requirement.roles if role.users or role.usergroups]
+    if not held:
+        return "nobody: no reviewers are set, so it can only expire"
+    count = tally(requirement, (), "")
+    people = "one person" if count.need == 1 else f"{count.need} people"
+    parts = [f"{number} {names}" for names, number in count.lacking.items()]
+    # Every vote is bound to a role, so the roles are the whole sentence.
+    if sum(count.lacking.values()) == count.need > 1:
+        people = f"{people}, {' and '.join(parts)}, out"
+        parts = []
+    # Fewer people than votes: one person may hold two of the roles.
+    elif sum(count.lacking.values()) > count.need:
+        people = f"{' and '.join(parts)}, who may be the same people, out"
+        parts = []
+    names = " or ".join(
+        f"{role.name} ({', '.join((*role.usergroups, *role.users))})" for role in held
+    )
+    most = [f"at least {part}" for part in parts]
+    maker = [] if requirement.editor_may_vote else ["nobody approves their own change"]
+    return ", ".join([f"{people} of {names}", *most, *maker])
+
+
+def suggestion_lines(found: Suggestion) -> list[str]:
+    """Return what was seen, what is not known, and what to write into the policy."""
+    more = ", with this rule first under 'raise':" if found.rule else "."
+    rule = [f"    - {found.rule}"] if found.rule else []
+    less = found.at_most_percent
+    return [
+        f"{printable(found.tool)}: {found.sentence}.",
+        f"    Without review, people would have made {found.calls} decisions fewer.",
+        f"    With 95 % confidence, less than {less} % of such calls need a person.",
+        f"    In the policy: 'tier: notify'{more}",
+        *rule,
+    ]
+
+
+def suggestion_document(found: Suggestion) -> JsonObject:
+    """Return a suggestion for a program."""
+    more: JsonObject = {"at_most_percent": found.at_most_percent, "raise": found.rule}
+    return {**found.model_dump(mode="json"), **more}
+
+
+def too_few_people(policy: Policy) -> list[str]:
+    """Return a sentence for every tool that fewer people can approve than have to."""
+    # Tools that are listed come first. Each sentence once: the same tool may be listed
+    # for several agents.
+    found = [
+        f"{_named(one.tool)} {lacks}"
+        for one in sorted(reachable_requirements(policy), key=lambda one: not one.tool)
+        if (lacks := _lacks(one.requirement, one.tier))
+    ]
+    return list(dict.fromkeys(found))
+
+
+def uncalled(policy: Policy) -> list[str]:
+    """Return a sentence for every 'escalate_to' of people who may not vote."""
+    # One sentence a tier, since its people are written once, whatever the number of
+    # tools. A dict for its order.
+    found: dict[Tier, dict[str, None]] = {}
+    for one in reachable_requirements(policy):
+        rules = EffectiveRules(policy, one.agent, one.tool)
+        name, _ = rules.escalation(one.tier, one.requirement)
+        if rules.waiting(one.tier).escalate_to and not name:
+            tool = repr(one.tool) if one.tool else "tools that are not listed"
+            found.setdefault(one.tier, {})[tool] = None
+    return [
+        f"'tiers.{tier}.escalate_to' calls nobody for {', '.join(tools)}: none of "
+        f"{policy.tiers.waiting(tier).escalate_to!r} is listed for the requirement; "
+        "add them there, or name a channel."
+        for tier, tools in found.items()
+    ]
+
+
+def unused_requirements(policy: Policy) -> list[str]:
+    """Return a sentence for every requirement that nothing needs."""
+    return [
+        f"The requirement {name!r} is not used: no 'needs' names it."
+        for name in unused(policy)
+    ]
+
+
+def _named(tool: str) -> str:
+    return repr(tool) if tool else "A tool that is not listed"
+
+
+def _lacks(requirement: Requirement, tier: Tier) -> str:
+    """Say which people a requirement lacks; the sizes of user groups are unknown."""
+    for names, count in clauses(requirement).items():
+        roles = [role for role in requirement.roles if role.name in names]
+        people = {user for role in roles for user in role.users}
+        # How many are in a user group only Slack knows; `keyturn doctor` asks it.
+        if any(role.usergroups for role in roles) or len(people) >= count:
+            continue
+        if not people:
+            return "needs an approval, and no reviewer is set."
+        return (
+            f"needs {count} people at {tier}, and {len(people)} can be asked, so at "
+            "that tier it can only be rejected or expire."
+        )
+    return ""
+
 
 group = typer.Typer(help=__doc__, no_args_is_help=True, rich_markup_mode=None)
 
 PolicyFile = Annotated[
     Path | None,
-    typer.Argument(metavar="[FILE]", help="Default: the policy of twokey.yml."),
+    typer.Argument(metavar="[FILE]", help="Default: the policy of keyturn.yml."),
 ]
 
 
 @group.command(
     epilog=examples(
-        ("twokey policy check", "the policy that twokey.yml names"),
-        ("twokey policy check policy.yml", "this one; every mistake has its line"),
+        ("keyturn policy check", "the policy that keyturn.yml names"),
+        ("keyturn policy check policy.yml", "this one; every mistake has its line"),
     )
 )
 def check(ctx: typer.Context, file: PolicyFile = None, *, json: AsJson = False) -> None:
@@ -71,7 +296,7 @@ def check(ctx: typer.Context, file: PolicyFile = None, *, json: AsJson = False) 
     # Notes and no errors: such a policy can be used, and what they name may be meant.
     untyped = [str(one) for one in untyped_arguments(policy, document)]
     notes = [*too_few_people(policy), *uncalled(policy), *unused_requirements(policy)]
-    notes += [*reach_notes(policy), *untyped]
+    notes += [*_reach_notes(policy), *untyped]
     if json:
         found: JsonObject = {"ok": True, "policy_digest": policy.digest}
         found["tools"] = [*policy.tools]
@@ -90,10 +315,10 @@ def check(ctx: typer.Context, file: PolicyFile = None, *, json: AsJson = False) 
 
 @group.command(
     epilog=examples(
-        ("twokey policy explain --call call.json", "what would happen to this call"),
+        ("keyturn policy explain --call call.json", "what would happen to this call"),
         ("… --at 2026-07-04T02:30Z", "at that time"),
         ("… --windows refunds_24h=147", "with this total, the call included"),
-        ("… | twokey policy explain --call -", "the same from a pipe"),
+        ("… | keyturn policy explain --call -", "the same from a pipe"),
     )
 )
 def explain(
@@ -127,6 +352,12 @@ def explain(
     """Say what a policy asks of one call, which rules fired, and why."""
     policy = command_context(ctx).policy(file)
     proposed = _call(call)
+    for kind, name, known in (
+        ("tool", proposed.tool, policy.tool_names),
+        ("agent", proposed.agent, policy.agents),
+    ):
+        if meant := did_you_mean(name, known):
+            raise SettingsError(f"The policy names no {kind} {name!r}; {meant}")
     when = parse_time(at) if at else datetime.now(UTC)
     facts = facts_of(policy, proposed, when, windows=windows or (), recent=recent or ())
     evaluation = evaluate(
@@ -152,7 +383,7 @@ def explain(
 @group.command(
     name="replay",
     epilog=examples(
-        ("twokey policy replay new.yml --audit export.jsonl", "what would change"),
+        ("keyturn policy replay new.yml --audit export.jsonl", "what would change"),
         ("… --json", "the same for a program"),
     ),
 )
@@ -180,7 +411,7 @@ def replay_command(
 @group.command(
     name="suggest",
     epilog=examples(
-        ("twokey policy suggest --audit export.jsonl", "where to ask people less"),
+        ("keyturn policy suggest --audit export.jsonl", "where to ask people less"),
         ("… --least 50", "only of 50 calls or more"),
     ),
 )
@@ -229,3 +460,84 @@ def _call(path: Path) -> CallFile:
     except ValidationError as error:
         problem = sentence(error.errors()[0], CallFile)
         raise SettingsError(f"{str(path)!r}: {problem}") from error
+
+
+_HOW = {
+    Notify.MENTION: "a mention of",
+    Notify.DM: "a direct message to",
+}
+
+
+def _reach_rows(
+    policy: Policy, evaluation: Evaluation, now: datetime
+) -> Iterator[tuple[str, str]]:
+    """Yield who learns of a call at this moment, a row for each role.
+
+    Those of ``escalate_to`` are asked later, and have a row of their own.
+    """
+    later = {role.name for role in evaluation.escalate_roles}
+    # Where the requirement has no other roles, those are asked from the beginning.
+    roles = [role for role in evaluation.requirement.roles if role.name not in later]
+    for role in roles or evaluation.requirement.roles:
+        if role.users or role.usergroups:
+            yield "reaches", f"{role.name}: {_how(policy, role, evaluation, now)}"
+
+
+def _how(policy: Policy, role: Role, evaluation: Evaluation, now: datetime) -> str:
+    if role.notify is Notify.NONE:
+        return "nobody; they find the card in the channel and on the Home tab"
+    # None for people whom a requirement lists by their ids: they have no role.
+    rule = policy.roles.get(role.name)
+    whom = ", ".join((*role.usergroups, *role.users))
+    turn = _turn(policy, rule.on_call if rule else None, now)
+    said = f"{_HOW[role.notify]} {turn or whom}"
+    expires = now + timedelta(milliseconds=evaluation.ttl_ms)
+    if rule is None or rule.quiet is None:
+        return said
+    begin = asked_from(rule.quiet, evaluation.tier, now=now, expires=expires)
+    if begin is None:
+        return said
+    # A call that is not urgent by the role's own setting: it would wait for nobody, and
+    # the author of the policy should see that.
+    if begin >= expires:
+        return f"nobody: it expires before {_local(begin, rule.quiet.zone)}"
+    return f"{said}, from {_local(begin, rule.quiet.zone)}"
+
+
+def _turn(policy: Policy, name: str | None, now: datetime) -> str:
+    """Return who is on call and until when; "" for nobody."""
+    rule = policy.on_call.get(name or "")
+    turn = on_call.turn_at(rule, now) if rule else None
+    if rule is None or turn is None:
+        return ""
+    until = _local(rule.begin(turn + 1), rule.zone)
+    return f"{on_call.on_call(rule, now)}, on call until {until}"
+
+
+def _local(moment: datetime, name: str) -> str:
+    return f"{moment.astimezone(zone(name)):%Y-%m-%d %H:%M} {name}"
+
+
+def _reach_notes(policy: Policy, now: datetime | None = None) -> list[str]:
+    """Return a sentence for each role that is not simply mentioned."""
+    now = now or datetime.now(UTC)
+    found: list[str] = []
+    for name, rule in policy.roles.items():
+        parts: list[str] = []
+        if rule.notify is Notify.DM:
+            parts.append("gets direct messages")
+        if rule.on_call is not None:
+            turn = _turn(policy, rule.on_call, now)
+            parts.append(f"is asked through {turn}" if turn else "has no turn yet")
+        if rule.quiet is not None:
+            quiet = rule.quiet
+            parts.append(f"is not asked at {quiet.hours} {quiet.zone}")
+        if parts:
+            found.append(f"The role {name!r} {', '.join(parts)}.")
+    used = {rule.on_call for rule in policy.roles.values()}
+    found += [
+        f"The rotation {name!r} is not used: no role has it as 'on_call'."
+        for name in policy.on_call
+        if name not in used
+    ]
+    return found

@@ -8,14 +8,15 @@ from datetime import UTC, datetime
 
 from pydantic import Field
 
-from twokey.gateway.errors import SettingsError
-from twokey.gateway.policy.name_check import RECENT
-from twokey.gateway.policy.raise_rules import Facts
-from twokey.gateway.policy.rules import Policy
-from twokey.gateway.policy.windows import micro, window_uses
-from twokey.gateway.protocol.records import Record
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.validation_errors import near
+from keyturn.cli.command_context import CommandContext
+from keyturn.gateway.errors import KeyturnError, SettingsError
+from keyturn.gateway.policy.name_check import RECENT
+from keyturn.gateway.policy.raise_rules import Facts
+from keyturn.gateway.policy.rules import Policy
+from keyturn.gateway.policy.windows import micro, window_uses
+from keyturn.gateway.protocol.records import Record
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.validation_errors import did_you_mean, near
 
 # Checked before `int`, which reads digits of every script, underscores and spaces.
 _COUNT = re.compile(r"[0-9]{1,9}", re.ASCII)
@@ -47,6 +48,28 @@ def parse_time(text: str, option: str = "--at") -> datetime:
     except OverflowError as error:
         text = f"{option} {text!r} is outside the years 1 to 9999 in UTC."
         raise SettingsError(text) from error
+
+
+def ensure_spelled(
+    command: CommandContext, *, tools: Iterable[str] = (), agents: Iterable[str] = ()
+) -> None:
+    """Refuse misspelled names of tools and agents; others may exist elsewhere.
+
+    Without a policy that can be read, nothing is known of names.
+
+    Raises:
+        SettingsError: names what was probably meant.
+    """
+    try:
+        policy, listed = command.policy(), command.settings().agents
+    except KeyturnError:
+        return
+    named = [("tool", name, policy.tool_names) for name in tools]
+    known = frozenset({*policy.agents, *listed})
+    named += [("agent", name, known) for name in agents]
+    for kind, name, names in named:
+        if meant := did_you_mean(name, names):
+            raise SettingsError(f"There is no {kind} {name!r}; {meant}")
 
 
 class CallFile(Record):

@@ -12,27 +12,30 @@ from typing import Annotated
 import typer
 from pydantic import JsonValue
 
-from twokey.cli import console
-from twokey.cli.command_context import CommandContext, command_context
-from twokey.cli.examples import examples
-from twokey.cli.store_access import (
+from keyturn.cli import console
+from keyturn.cli.command_context import CommandContext, command_context
+from keyturn.cli.global_options import examples
+from keyturn.cli.store_access import (
     may_be_there,
-    open_configured,
+    open_to_end_calls,
     require_store,
 )
-from twokey.gateway.resume.checkpoints import open_checkpoints
-from twokey.gateway.resume.recovery import Mismatch
-from twokey.gateway.resume.repair import RepairReport, repair_losses
-from twokey.gateway.resume.restore_detection import Consistency
-from twokey.gateway.resume.runners import Runners
-from twokey.gateway.running import load_runners
-from twokey.gateway.service.recovering import Found
+from keyturn.gateway.resume.checkpoints import open_checkpoints
+from keyturn.gateway.resume.recovery import (
+    Consistency,
+    Found,
+    Mismatch,
+    RepairReport,
+    repair_losses,
+)
+from keyturn.gateway.resume.runner import Runners
+from keyturn.gateway.running import load_runners
 
 EXAMPLES = examples(
-    ("twokey repair --dry-run", "list the mismatches and how each would be repaired"),
-    ("twokey repair", "repair them; stop every gateway and bot first"),
-    ("twokey repair --restored", "both sides are an older copy from one moment"),
-    ("twokey repair --dry-run --json", "the same for a machine"),
+    ("keyturn repair --dry-run", "list the mismatches and how each would be repaired"),
+    ("keyturn repair", "repair them; stop every gateway and bot first"),
+    ("keyturn repair --restored", "both sides are an older copy from one moment"),
+    ("keyturn repair --dry-run --json", "the same for a machine"),
 )
 _CONSISTENCY = {
     Consistency.SAME: "The store and the checkpoints seem to be equally old.",
@@ -85,7 +88,7 @@ async def _repair(
     async with (
         # A store that is not durable is repaired as well: refusing would leave what
         # waits in it without an end.
-        open_configured(settings, insecure_dev=True) as store,
+        open_to_end_calls(settings, insecure_dev=True) as store,
         open_checkpoints(place) as saver,
     ):
         runners = Runners(await load_runners(settings, saver), saver)
@@ -111,16 +114,11 @@ def _print(done: RepairReport, *, is_dry: bool) -> None:
             "settings; the program that runs them goes on with them when it runs "
             "them again."
         )
-    if not done.report.is_whole:
-        console.note(
-            "The checkpointer does not list its threads, so threads whose records are "
-            "lost were not found; each goes on with its next message."
-        )
     count = len(done.doubted) + len(done.report.mismatches)
     if not count:
         console.good("Nothing has to be repaired.")
     elif is_dry:
-        console.note(f"{count} to repair. Nothing was changed; run 'twokey repair'.")
+        console.note(f"{count} to repair. Nothing was changed; run 'keyturn repair'.")
     else:
         console.good(
             f"{count} repaired. Start the gateway: it tells agents and people."
@@ -185,5 +183,4 @@ def _document(done: RepairReport, *, is_dry: bool) -> JsonValue:
             for mismatch in done.report.mismatches
         ],
         "unserved": done.report.unserved,
-        "is_whole": done.report.is_whole,
     }

@@ -2,23 +2,101 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import cast
 
-from twokey.bot.user_cache import look_up_account
-from twokey.bot.web import Slack, SlackError
-from twokey.cli.check import Check, State
-from twokey.gateway.approvals.decisions import AccountKind, Reviewer
-from twokey.gateway.approvals.membership import holds
-from twokey.gateway.approvals.quorum import Tally, roles_of, tally
-from twokey.gateway.approvals.requirement import Requirement, Role, Vote
-from twokey.gateway.policy.eligibility import (
+from keyturn.bot.user_cache import look_up_account
+from keyturn.bot.web import Slack, SlackError
+from keyturn.gateway.approvals.decisions import AccountKind, Reviewer
+from keyturn.gateway.approvals.membership import holds
+from keyturn.gateway.approvals.quorum import Tally, roles_of, tally
+from keyturn.gateway.approvals.requirement import Requirement, Role, Vote
+from keyturn.gateway.gates.reachable import reachable
+from keyturn.gateway.policy.eligibility import (
     ReachableRequirement,
     merged,
     reachable_requirements,
 )
-from twokey.gateway.policy.rules import Policy
+from keyturn.gateway.policy.rules import Policy
+
+
+class State(StrEnum):
+    """How one check ended."""
+
+    GOOD = "good"
+    BAD = "bad"
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was looked at; ``text`` is what was found and what to do."""
+
+    name: str
+    state: State
+    text: str
+
+
+_SHOWN = 10
+
+
+def unknown_names(policy: Policy, graphs: Mapping[str, object]) -> str:
+    """Return what the policy says of tools and agents that are not there; "" for none.
+
+    A misspelt name is no mistake of the policy's form: its rule applies to no call, and
+    the tool that was meant gets the default tier, also where the rule would deny it.
+    It may as well be the name of a tool of an agent in another process, so this is for
+    people to judge.
+
+    Args:
+        policy: whose ``tools`` and ``agents`` are looked at.
+        graphs: every graph of the settings, by the name of its agent.
+    """
+    seen = {name: reachable(graph) for name, graph in graphs.items()}
+    # A function of a graph can start tools that nobody can list.
+    if not seen or any(one.unseen for one in seen.values()):
+        return ""
+    tools = {tool.name for one in seen.values() for tool in one.tools}
+    agents = {*seen} | {tool.gate for one in seen.values() for tool in one.tools}
+    listed = {*policy.tools}
+    for name in (agent for agent in policy.agents if agent in agents):
+        listed |= {*policy.agents[name].tools}
+    parts = [
+        _missing("tool", sorted(listed - tools), sorted(tools - listed)),
+        _missing(
+            "agent",
+            sorted({*policy.agents} - agents),
+            sorted(agents - {*policy.agents}),
+        ),
+    ]
+    return " ".join(part for part in parts if part)
+
+
+def _missing(kind: str, names: list[str], unlisted: list[str]) -> str:
+    """Return a sentence about names without a tool or agent.
+
+    Args:
+        kind: what they should be.
+        names: those of the policy that are not there.
+        unlisted: those that are there and not in the policy: one may be meant.
+    """
+    if not names:
+        return ""
+    parts: list[str] = []
+    for name in names[:_SHOWN]:
+        close = difflib.get_close_matches(name, [one for one in unlisted if one], n=1)
+        parts.append(f"{name!r} (did you mean {close[0]!r}?)" if close else repr(name))
+    rest = len(names) - _SHOWN
+    more = f" and {rest} more" if rest > 0 else ""
+    return (
+        f"the policy names {kind}s that no graph of the settings has: "
+        f"{', '.join(parts)}{more}. What it says of them applies to none of these "
+        "graphs; that is right only for agents in other processes."
+    )
+
 
 MAX_LOOKUPS = 90
 """People who are looked up; Slack answers ``users.info`` 100 times a minute."""

@@ -7,17 +7,17 @@ from typing import Annotated
 
 import typer
 
-from twokey.cli import console, start_options
-from twokey.cli.command_context import CommandContext, command_context
-from twokey.cli.demo_stack import REQUESTER, open_demo_stack
-from twokey.cli.hanging_threads import serve
-from twokey.cli.seed import holders, seed
-from twokey.cli.stack import ensure_configured, open_stack
-from twokey.cli.start_options import InsecureDev, configure_logs
-from twokey.cli.stop_signals import until_stopped
-from twokey.gateway.config import DEFAULT_FILE
-from twokey.gateway.garbage_collection import spare_what_is_there
-from twokey.gateway.logs import write_logs
+from keyturn.cli import console, start_options
+from keyturn.cli.command_context import CommandContext, command_context
+from keyturn.cli.demo_stack import REQUESTER, open_demo_stack
+from keyturn.cli.hanging_threads import serve
+from keyturn.cli.seed import holders, seed
+from keyturn.cli.stack import ensure_configured, open_stack
+from keyturn.cli.start_options import InsecureDev, configure_logs
+from keyturn.cli.stop_signals import until_stopped
+from keyturn.gateway.config import DEFAULT_FILE
+from keyturn.gateway.garbage_collection import spare_what_is_there
+from keyturn.gateway.logs import write_logs
 
 PAGE_PORT = 8765
 
@@ -61,19 +61,19 @@ async def _run(command: CommandContext, *, insecure_dev: bool) -> None:
     ensure_configured(settings)
     configure_logs(command, settings, insecure_dev=insecure_dev)
     async with open_stack(settings, insecure_dev=insecure_dev) as stack:
-        twokey, team = stack.twokey, stack.bot.team_id
-        agents = ", ".join(settings.agents) or "none in twokey.yml"
+        keyturn, team = stack.keyturn, stack.bot.team_id
+        agents = ", ".join(settings.agents) or "none in keyturn.yml"
         spare_what_is_there()
 
         # Printed only once signals are handled: a script may wait for these lines and
         # then stop the process at once.
         def say() -> None:
-            console.good(f"Twokey runs in workspace {team}.")
+            console.good(f"Keyturn runs in workspace {team}.")
             console.good(f"Agents: {agents}. Ctrl+C stops it; approvals stay.")
             if stack.api_url:
                 console.good(f"Agents in other processes reach it at {stack.api_url}.")
 
-        await until_stopped(twokey.reload, twokey.store, ready=say)
+        await until_stopped(keyturn.reload, keyturn.store, ready=say)
 
 
 async def _run_in_sandbox(command: CommandContext, port: int) -> None:
@@ -92,17 +92,17 @@ async def _run_in_sandbox(command: CommandContext, port: int) -> None:
     ) as demo:
         spare_what_is_there()
         url = f"{demo.sandbox.url}/?user={REQUESTER}"
-        agents = ", ".join(settings.agents) or "none in twokey.yml"
+        agents = ", ".join(settings.agents) or "none in keyturn.yml"
         console.good(f"A local Slack: {typer.style(url, bold=True)}")
-        console.good(f"Agents: {agents}. You are Dan; ask with '@twokey ...'.")
+        console.good(f"Agents: {agents}. You are Dan; ask with '@keyturn ...'.")
         for line in holders(policy, demo.sandbox.workspace):
             console.note(line)
         console.note("Switch to one of them to decide.")
-        # Another command would otherwise open the store of `twokey run`, and make, for
+        # Another command would otherwise open the store of `keyturn run`, and make, for
         # example, an API key that this gateway refuses.
         console.note(
             "Commands beside it, in another terminal: "
-            f"TWOKEY_DATA_DIR={settings.data_dir / 'sandbox'} twokey …"
+            f"KEYTURN_DATA_DIR={settings.data_dir / 'sandbox'} keyturn …"
         )
         console.note("Ctrl+C stops everything.")
-        await until_stopped(demo.stack.twokey.reload, demo.stack.twokey.store)
+        await until_stopped(demo.stack.keyturn.reload, demo.stack.keyturn.store)

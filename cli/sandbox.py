@@ -3,24 +3,60 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import nullcontext
+from collections.abc import Generator
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from twokey.cli import console
-from twokey.cli.examples import examples
-from twokey.cli.one_sandbox import only_user
-from twokey.gateway.errors import SettingsError
-from twokey.sandbox.serve import serve
+from keyturn.cli import console
+from keyturn.cli.global_options import examples
+from keyturn.gateway.errors import SettingsError
+from keyturn.gateway.store.folder_lock import FolderLock
+from keyturn.sandbox.serve import serve
+
+# Lock what a sandbox keeps, so that one process at a time uses it.
+#
+# Two sandboxes on one file would each write their own messages over those of the other;
+# with the store of one folder between them, a bot would draw its cards in one sandbox,
+# and people would click in the other.
+
+
+@contextmanager
+def only_user(kept: Path) -> Generator[FolderLock]:
+    """Hold the lock on a file in which a sandbox is kept.
+
+    Its holder writes the address of its page into the lock.
+
+    Raises:
+        SettingsError: when another process holds it, or it cannot be written.
+    """
+    path = kept.with_name(f"{kept.name}.lock")
+    try:
+        opened = FolderLock(path)
+    except OSError as error:
+        raise SettingsError(
+            f"{str(path)!r} cannot be written ({error.strerror}). Start this where "
+            "this user can write."
+        ) from error
+    with opened as lock:
+        if not lock.take():
+            page = lock.read()
+            shown = f", at {page}" if page else ""
+            raise SettingsError(
+                f"Another process runs with {str(kept)!r} already{shown}. Use that "
+                "one, stop it first, or start this in another folder."
+            )
+        yield lock
+
 
 PORT = 8766
 
 EXAMPLES = examples(
-    ("twokey sandbox", "a Slack workspace with a web page, on this machine"),
-    ("twokey sandbox --request-url http://127.0.0.1:3000/slack/events", "over HTTP"),
+    ("keyturn sandbox", "a Slack workspace with a web page, on this machine"),
+    ("keyturn sandbox --request-url http://127.0.0.1:3000/slack/events", "over HTTP"),
 )
 
 
@@ -42,7 +78,7 @@ def sandbox(
     """Run a local Slack workspace that refuses what Slack refuses.
 
     It prints where its page is, and the settings of a bot: paste them into another
-    terminal, and start 'twokey bot' or your own there.
+    terminal, and start 'keyturn bot' or your own there.
     """
     how = partial(serve, request_url=request_url, state_path=keep, announce=typer.echo)
     try:

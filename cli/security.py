@@ -1,4 +1,4 @@
-"""List security events: what the store holds that Twokey did not write."""
+"""List security events: what the store holds that Keyturn did not write."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from typing import Annotated
 
 import typer
 
-from twokey.cli import console
-from twokey.cli.command_context import command_context
-from twokey.cli.examples import examples
-from twokey.cli.policy_inputs import parse_time
-from twokey.cli.store_access import use_store
-from twokey.gateway.approvals.events import Event
-from twokey.gateway.service.security_events import security_events
-from twokey.gateway.store.store import Store
+from keyturn.cli import console
+from keyturn.cli.command_context import command_context
+from keyturn.cli.global_options import examples
+from keyturn.cli.policy_inputs import parse_time
+from keyturn.cli.store_access import use_store
+from keyturn.gateway.approvals.events import Event
+from keyturn.gateway.service.security_events import security_events
+from keyturn.gateway.store.store import Store
 
 EXAMPLES = examples(
-    ("twokey security", "everything that is in the audit log"),
-    ("twokey security --since 2026-07-01T00:00Z", "from that time on"),
-    ("twokey security --json", "for a machine; exit code 1 if there is any"),
+    ("keyturn security", "everything that is in the audit log"),
+    ("keyturn security --since 2026-07-01T00:00Z", "from that time on"),
+    ("keyturn security --json", "for a machine; exit code 1 if there is any"),
 )
 
 

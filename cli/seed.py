@@ -7,22 +7,21 @@ from typing import cast
 
 from pydantic import JsonValue
 
-from twokey.gateway.policy.fields import is_user_id, is_usergroup_id
-from twokey.gateway.policy.rules import Policy
-from twokey.sandbox.records import Channel, User, UserGroup
-from twokey.sandbox.samples import ANA, BEN, CHLOE, TEAM
-from twokey.sandbox.workspace import Workspace
+from keyturn.gateway.policy.fields import is_user_id, is_usergroup_id
+from keyturn.gateway.policy.rules import Policy
+from keyturn.sandbox.records import Channel, User, UserGroup
+from keyturn.sandbox.samples import ANA, BEN, CHLOE, TEAM
+from keyturn.sandbox.workspace import Workspace
 
 
 def seed(workspace: Workspace, policy: Policy) -> None:
     """Let every role of a policy be held by somebody of a sample workspace.
 
-    What the sandbox lacks is added under the policy's own ids: channels with everybody
-    in them, people, and user groups. Groups of the first role have Ana and Ben, those
-    of all later ones have Chloé: who decides first and who comes later differ.
+    What the sandbox lacks is added under the policy's own ids: people, user groups,
+    and channels. Everybody is in the policy's channels. Groups of the first role have
+    Ana and Ben, those of all later ones have Chloé: who decides first and who comes
+    later differ.
     """
-    for name in policy.channels:
-        _add_channel(workspace, name)
     later = [rule.usergroups for rule in list(policy.roles.values())[1:]]
     of_chloe = {group for groups in later for group in groups}
     # Ids stand in many keys of a policy. Another text in capitals that has their form
@@ -35,6 +34,8 @@ def seed(workspace: Workspace, policy: Policy) -> None:
             people = (CHLOE.id,) if text in of_chloe else (ANA.id, BEN.id)
             handle = _handle(workspace, policy, text)
             workspace.put_group(UserGroup(text, handle, text, people))
+    for name in policy.channels:
+        _open_channel(workspace, name)
 
 
 def holders(policy: Policy, workspace: Workspace) -> list[str]:
@@ -59,17 +60,22 @@ def _handle(workspace: Workspace, policy: Policy, group: str) -> str:
     return group.lower()
 
 
-def _add_channel(workspace: Workspace, name: str) -> None:
+def _open_channel(workspace: Workspace, name: str) -> None:
+    """Add a channel unless it exists, and let everybody join it."""
     handle = name.removeprefix("#")
-    known = {channel.name for channel in workspace.channels.values()}
-    if name in workspace.channels or (name.startswith("#") and handle in known):
-        return
-    # A policy may name a channel by its id; then the sandbox has it under this very id.
-    number = f"C0{len(workspace.channels):04}NEW" if name.startswith("#") else name
-    everybody = frozenset(
-        user.id for user in workspace.users.values() if not user.deleted
-    )
-    workspace.put_channel(Channel(number, handle.lower(), everybody))
+    known = {
+        one.id
+        for one in workspace.channels.values()
+        if name in {one.id, f"#{one.name}"}
+    }
+    people = {user.id for user in workspace.users.values() if not user.deleted}
+    if not known:
+        # A policy may name a channel by its id; then the sandbox has it under this id.
+        number = f"C0{len(workspace.channels):04}NEW" if name.startswith("#") else name
+        workspace.put_channel(Channel(number, handle.lower(), frozenset(people)))
+    for channel in known:
+        for user in people - workspace.channels[channel].members:
+            workspace.join(channel, user)
 
 
 def _person(user_id: str) -> User:

@@ -8,20 +8,20 @@ from dataclasses import dataclass
 
 from pydantic import SecretStr
 
-from twokey.bot.app import SlackBot
-from twokey.bot.config import BotConfig
-from twokey.cli.serving_others import serving_others
-from twokey.gateway.config import Settings
-from twokey.gateway.embed import Twokey
-from twokey.gateway.errors import SettingsError
+from keyturn.bot.app import SlackBot
+from keyturn.bot.config import BotConfig
+from keyturn.gateway.api.serving import serving_api
+from keyturn.gateway.config import Settings
+from keyturn.gateway.embed import Keyturn
+from keyturn.gateway.errors import SettingsError
 
 _NO_AGENTS = (
-    "'agents' in twokey.yml names no graph; leave it so if your own programs run their "
-    "agents, else name one: README.md shows how."
+    "'agents' in keyturn.yml names no graph; leave it so if your own programs run "
+    "their agents, else name one: README.md shows how."
 )
 _NEXT = (
-    "Then 'twokey doctor' checks each of them. 'twokey run --sandbox' needs no Slack "
-    "account, and 'twokey demo' needs nothing at all."
+    "Then 'keyturn doctor' checks each of them. 'keyturn run --sandbox' needs no Slack "
+    "account, and 'keyturn demo' needs nothing at all."
 )
 
 
@@ -29,7 +29,7 @@ _NEXT = (
 class Stack:
     """A running gateway, the bot that speaks for it, and the URL of its HTTP API."""
 
-    twokey: Twokey
+    keyturn: Keyturn
     bot: SlackBot
     api_url: str = ""
 
@@ -41,18 +41,24 @@ async def open_stack(
     """Start everything of one process, and stop it without losing anything.
 
     Raises:
-        TwokeyError: one sentence about the first thing that is not as it should be.
+        KeyturnError: one sentence about the first thing that is not as it should be.
     """
     # Before anything starts: a missing secret is reported before any agent runs.
     config = bot_config(settings)
     async with (
         # The bot stops first: cards and private replies still go out while the gateway
         # is there.
-        Twokey(settings, insecure_dev=insecure_dev) as twokey,
-        SlackBot(config, twokey.reviews) as bot,
-        serving_others(settings, twokey) as url,
+        Keyturn(settings, insecure_dev=insecure_dev) as keyturn,
+        SlackBot(config, keyturn.reviews) as bot,
+        serving_api(
+            settings,
+            keyturn.store,
+            keyturn.service,
+            keyturn.reviews,
+            keyturn.registration,
+        ) as url,
     ):
-        yield Stack(twokey, bot, url)
+        yield Stack(keyturn, bot, url)
 
 
 def ensure_configured(settings: Settings) -> None:
@@ -71,7 +77,7 @@ def ensure_configured(settings: Settings) -> None:
     if not settings.agents:
         problems.append(_NO_AGENTS)
     listed = "\n".join(f"  {n}. {one}" for n, one in enumerate(problems, 1))
-    raise SettingsError(f"Twokey is not set up yet:\n{listed}\n{_NEXT}")
+    raise SettingsError(f"Keyturn is not set up yet:\n{listed}\n{_NEXT}")
 
 
 def bot_config(settings: Settings) -> BotConfig:

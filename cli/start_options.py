@@ -7,17 +7,16 @@ from urllib.parse import urlsplit
 
 import typer
 
-from twokey.cli.command_context import CommandContext
-from twokey.cli.examples import examples
-from twokey.gateway.config import Settings
-from twokey.gateway.logs import write_logs
+from keyturn.cli.command_context import CommandContext
+from keyturn.cli.global_options import examples
+from keyturn.gateway.config import Settings
+from keyturn.gateway.logs import write_logs
 
 EXAMPLES = examples(
-    ("twokey run", "gateway, agents and bot in one process"),
-    ("twokey run --sandbox", "the same beside a local Slack with a web page"),
-    ("twokey gateway", "only the agents' side; start as many as you like"),
-    ("twokey bot", "only the Slack side; two or more share the clicks"),
-    ("twokey bot --workers 4", "the same in five processes of this machine"),
+    ("keyturn run", "gateway, agents and bot in one process"),
+    ("keyturn run --sandbox", "the same beside a local Slack with a web page"),
+    ("keyturn gateway", "only the agents' side; start as many as you like"),
+    ("keyturn bot", "only the Slack side; two or more share the clicks"),
 )
 
 InsecureDev = Annotated[

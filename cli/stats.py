@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from enum import StrEnum
 from pathlib import Path
@@ -13,27 +13,80 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 import typer
 
-from twokey.cli import console, stats_table
-from twokey.cli.command_context import CommandContext, command_context
-from twokey.cli.console import AsJson
-from twokey.cli.examples import examples
-from twokey.cli.policy_inputs import parse_time
-from twokey.cli.store_access import use_store
-from twokey.gateway.errors import SettingsError
-from twokey.gateway.metrics.export_reader import events_of
-from twokey.gateway.metrics.fold import Metrics, Selection
-from twokey.gateway.metrics.report import as_json
-from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.service.statistics import StatisticsService
-from twokey.gateway.validation_errors import near
+from keyturn.cli import console
+from keyturn.cli.command_context import CommandContext, command_context
+from keyturn.cli.console import AsJson, printable
+from keyturn.cli.global_options import examples
+from keyturn.cli.policy_inputs import ensure_spelled, parse_time
+from keyturn.cli.store_access import use_store
+from keyturn.gateway.errors import SettingsError
+from keyturn.gateway.metrics.counts import Counts
+from keyturn.gateway.metrics.export_reader import events_of
+from keyturn.gateway.metrics.fold import OTHERS, Metrics, Selection
+from keyturn.gateway.metrics.report import as_json, by_calls, by_tier
+from keyturn.gateway.metrics.wording import HEADINGS, cells, facts
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.service.statistics import StatisticsService
+from keyturn.gateway.validation_errors import near
+
+_NAME = 20
+# With the name 78 columns: a wider table is wrapped by a terminal of 80.
+_WIDTHS = (7, 7, 9, 11, 8, 8, 8)
+_SHOWN = 20
+"""Most tools in the table; --json has all of them."""
+
+
+def _summary(metrics: Metrics) -> Iterator[str]:
+    """Yield the lines on everything that is selected."""
+    for name, rate, said in facts(metrics):
+        yield f"{name:<14} {rate:>5}  {said}"
+
+
+def _table(metrics: Metrics, by: str) -> Iterator[str]:
+    """Yield a table by ``tool``, ``tier``, ``day`` or ``hour``."""
+    rows = [*_rows(metrics, by)]
+    more = max(0, len(rows) - _SHOWN) if by == "tool" else 0
+    yield _line(by.capitalize(), HEADINGS)
+    for name, counts in rows[:_SHOWN] if more else rows:
+        yield _line(name, cells(counts))
+    if more:
+        yield f"… and {more} more; --json lists them all"
+    if by == "hour":
+        yield "p50, p90 and p99 are of the calls that began to wait in this hour."
+
+
+def _rows(metrics: Metrics, by: str) -> Iterable[tuple[str, Counts]]:
+    match by:
+        case "tool":
+            return by_calls(metrics)
+        case "tier":
+            return by_tier(metrics)
+        case "day":
+            return [(_day(day), row) for day, row in sorted(metrics.days.items())]
+        case _:
+            hours = sorted(metrics.hours.items())
+            return [(f"{at:02}:00 to {at + 1:02}:00", row) for at, row in hours]
+
+
+def _line(name: str, row: Sequence[str]) -> str:
+    # A tool is named by an agent: nothing of it may steer a terminal.
+    shown = printable(name)
+    shown = shown if len(shown) <= _NAME else f"{shown[: _NAME - 1]}…"
+    padded = (f"{cell:>{width}}" for cell, width in zip(row, _WIDTHS, strict=True))
+    return f"{shown:<{_NAME}}{''.join(padded)}"
+
+
+def _day(day: str) -> str:
+    return day if day == OTHERS else f"{date.fromisoformat(day):%a} {day}"
+
 
 _AGO = re.compile(r"(?P<count>[1-9][0-9]{0,3})(?P<unit>[hd])", re.ASCII)
 _LAST_MS = 253_402_000_000_000
 """Near the end of the year 9999."""
 
 EXAMPLES = examples(
-    ("twokey stats", "the last 30 days, by tool and tier"),
-    ("twokey stats --since 7d --by hour", "when do people answer slowly?"),
+    ("keyturn stats", "the last 30 days, by tool and tier"),
+    ("keyturn stats --since 7d --by hour", "when do people answer slowly?"),
     ("… --since 2026-07-01 --until 2026-08-01", "July"),
     ("… --tool process_refund --zone Europe/London", "one tool, London's days"),
     ("… --audit audit.jsonl --json", "of an export, for a machine"),
@@ -101,14 +154,15 @@ def stats(  # noqa: PLR0913 - the options of one command
         return
     typer.echo(_period(selected, where))
     if metrics.total.is_empty:
+        ensure_spelled(command_context(ctx), tools=[tool], agents=[agent])
         console.note("No agent asked for such a call in this time.")
         return
     typer.echo()
-    for line in stats_table.summary(metrics):
+    for line in _summary(metrics):
         typer.echo(line)
     for one in by or (Table.TOOL, Table.TIER):
         typer.echo()
-        for line in stats_table.table(metrics, one):
+        for line in _table(metrics, one):
             typer.echo(line)
 
 
@@ -131,7 +185,7 @@ def _metrics(
     except OSError as error:
         raise SettingsError(
             f"{str(audit)!r} cannot be read ({error.strerror}); write one by "
-            "'twokey audit export > audit.jsonl'."
+            "'keyturn audit export > audit.jsonl'."
         ) from error
     except UnicodeDecodeError as error:
         raise SettingsError(f"{str(audit)!r} is not UTF-8 text.") from error

@@ -12,11 +12,11 @@ import signal
 from collections.abc import Callable, Collection
 from contextlib import suppress
 
-from twokey.cli.console import printable
-from twokey.cli.hang_ups import has_terminal
-from twokey.cli.hanging_threads import leave_threads
-from twokey.gateway.resume.worker import GRACE_S
-from twokey.gateway.store.store import Store
+from keyturn.cli.console import printable
+from keyturn.cli.hang_ups import has_terminal
+from keyturn.cli.hanging_threads import leave_threads
+from keyturn.gateway.resume.worker import GRACE_S
+from keyturn.gateway.store.store import Store
 
 _POLL_S = 1.0
 _NAMED = 3
@@ -28,7 +28,6 @@ async def until_stopped(
     store: Store | None = None,
     *,
     ready: Callable[[], object] = lambda: None,
-    is_quiet: bool = False,
 ) -> None:
     """Return at the first SIGINT or SIGTERM, so that everything can close in order.
 
@@ -40,7 +39,6 @@ async def until_stopped(
         store: stops the process when it is not expected to come back.
         ready: called once signals are waited for. A program that was started in the
             background ignores SIGINT until then.
-        is_quiet: another process says that it stops.
 
     Raises:
         StoreUnavailable: when the embedded server died again and again.
@@ -54,11 +52,10 @@ async def until_stopped(
 
     def interrupted(_number: int, _frame: object) -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        if not is_quiet:
-            said = _stopping(store.threads.at_work if store else ())
-            with suppress(OSError):
-                # Not `print`, which may be what was interrupted.
-                os.write(2, said.encode())
+        said = _stopping(store.threads.at_work if store else ())
+        with suppress(OSError):
+            # Not `print`, which may be what was interrupted.
+            os.write(2, said.encode())
 
     # Besides that of the loop, which is told all the same: it also runs while a tool
     # holds up the loop.

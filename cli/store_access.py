@@ -8,12 +8,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from twokey.cli.command_context import CommandContext
-from twokey.gateway.config import Settings
-from twokey.gateway.errors import SettingsError
-from twokey.gateway.store.open_store import ENGINE_FOLDER, open_store
-from twokey.gateway.store.store import Store
-from twokey.gateway.trust.keyring import Keyring
+from keyturn.cli.command_context import CommandContext
+from keyturn.gateway.config import Settings
+from keyturn.gateway.errors import SettingsError
+from keyturn.gateway.store.open_store import ENGINE_FOLDER, open_store
+from keyturn.gateway.store.store import Store
+from keyturn.gateway.trust.keyring import Keyring
 
 T = TypeVar("T")
 
@@ -31,9 +31,7 @@ async def open_configured(
         settings.store_url,
         settings.data_dir,
         secrets=settings.secret_keys(),
-        shards=settings.shards,
         tenant=settings.tenant,
-        split_by_agent=settings.split_by_agent,
         insecure_dev=insecure_dev,
         waits=waits,
         keyring=keyring,
@@ -43,20 +41,65 @@ async def open_configured(
         yield store
 
 
-def use_store(command: CommandContext, ask: Callable[[Store, str], Awaitable[T]]) -> T:
+@asynccontextmanager
+async def open_to_end_calls(
+    settings: Settings,
+    *,
+    insecure_dev: bool = False,
+    waits: bool = False,
+    keyring: Keyring | None = None,
+) -> AsyncGenerator[Store]:
+    """Open the store for a process that may end what people approved.
+
+    It writes each end to the ledger beside the checkpoints, so that no gateway runs the
+    call again, or covers another one, by an older record.
+
+    Raises:
+        StoreUnavailable: the store does not answer, or the ledger cannot be written.
+    """
+    place = settings.checkpoints.get_secret_value()
+    # Here: it imports LangGraph, for which no other command waits.
+    from keyturn.gateway.resume.ledger import ledger_of  # noqa: PLC0415
+
+    async with (
+        open_configured(
+            settings, insecure_dev=insecure_dev, waits=waits, keyring=keyring
+        ) as store,
+        ledger_of(store, place, settings.data_dir),
+    ):
+        yield store
+
+
+def use_store(
+    command: CommandContext,
+    ask: Callable[[Store, str], Awaitable[T]],
+    *,
+    makes: bool = False,
+    has_keyring: bool = False,
+) -> T:
     """Open the store, let ``ask`` use it for the tenant of the settings, close it.
 
     A store that could lose what it acknowledges will do: it is no reason to let an
     agent go on, or to keep anybody from looking.
 
+    Args:
+        command: names the settings.
+        ask: uses the store.
+        makes: make an embedded store where there is none yet.
+        has_keyring: open the store with the signing keys of the settings.
+
     Raises:
         SettingsError: when there is no store yet, see `require_store`.
     """
     settings = command.settings()
-    require_store(settings)
+    if not makes:
+        require_store(settings)
 
     async def asked() -> T:
-        async with open_configured(settings, insecure_dev=True) as store:
+        keyring = Keyring.of(settings) if has_keyring else None
+        async with open_configured(
+            settings, insecure_dev=True, keyring=keyring
+        ) as store:
             return await ask(store, settings.tenant)
 
     return asyncio.run(asked())
@@ -68,7 +111,7 @@ def is_there(settings: Settings) -> bool:
 
 
 def nothing_is_here(command: CommandContext, settings: Settings) -> bool:
-    """Return True in a folder where nothing names or holds anything of Twokey."""
+    """Return True in a folder where nothing names or holds anything of Keyturn."""
     found = (command.settings_file, settings.policy.path, settings.data_dir)
     return not settings.store_url and not any(map(may_be_there, found))
 
@@ -86,10 +129,10 @@ def require_store(settings: Settings) -> None:
         return
     raise SettingsError(
         f"Nothing was looked at or changed: there is no store in "
-        f"{str(settings.data_dir)!r}. The first 'twokey run' makes one. If Twokey runs "
-        "elsewhere, start in the folder of its twokey.yml or name that file "
-        "(--config), and give this command the TWOKEY_DATA_DIR, or the "
-        "TWOKEY_REDIS_URL and TWOKEY_SECRET, that Twokey runs with."
+        f"{str(settings.data_dir)!r}. The first 'keyturn run' makes one. If Keyturn "
+        "runs elsewhere, start in the folder of its keyturn.yml or name that file "
+        "(--config), and give this command the KEYTURN_DATA_DIR, or the "
+        "KEYTURN_REDIS_URL and KEYTURN_SECRET, that Keyturn runs with."
     )
 
 

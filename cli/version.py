@@ -11,5 +11,5 @@ EXAMPLES = None
 
 
 def version() -> None:
-    """Print the version of Twokey and of Python."""
-    typer.echo(f"twokey {version_of('twokey')} (Python {platform.python_version()})")
+    """Print the version of Keyturn and of Python."""
+    typer.echo(f"keyturn {version_of('keyturn')} (Python {platform.python_version()})")

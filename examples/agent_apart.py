@@ -1,6 +1,6 @@
 """The support agent in a process of its own, which has a URL and an API key.
 
-    TWOKEY_GATEWAY=https://gateway.example.com TWOKEY_API_KEY=tk_… \
+    KEYTURN_GATEWAY=https://gateway.example.com KEYTURN_API_KEY=tk_… \
         python -m examples.agent_apart order-78291 "refund order 78291"
 
 It keeps its thread in ``agent_apart.sqlite`` of the folder that it runs in (or where
@@ -17,8 +17,8 @@ import sys
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
 from examples.support_agent import graph
-from twokey import Twokey
-from twokey.gateway.protocol.records import Person
+from keyturn import Keyturn
+from keyturn.gateway.protocol.records import Person
 
 DAN = Person(team="T0SANDBOX", user="U0DAN", name="Dan Díaz")
 
@@ -26,7 +26,10 @@ DAN = Person(team="T0SANDBOX", user="U0DAN", name="Dan Díaz")
 async def answer(thread: str, text: str) -> str:
     """Run the agent's thread to its end, and return what it says."""
     place = os.environ.get("AGENT_THREADS", "agent_apart.sqlite")
-    async with AsyncSqliteSaver.from_conn_string(place) as saver, Twokey.remote() as tk:
+    async with (
+        AsyncSqliteSaver.from_conn_string(place) as saver,
+        Keyturn.remote() as tk,
+    ):
         final = await tk.run(
             graph.copy(update={"checkpointer": saver}),
             {"messages": [("user", text)]},

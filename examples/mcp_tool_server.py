@@ -1,12 +1,12 @@
 """A tool server that runs nothing without a receipt, whatever its agent says.
 
-    PAYMENTS_KEYS='twokey/gateway+…' python examples/mcp_tool_server.py
+    PAYMENTS_KEYS='keyturn/gateway+…' python examples/mcp_tool_server.py
 
 It speaks the Model Context Protocol (one JSON-RPC 2.0 message a line, on stdin and
 stdout) with the standard library, so that every step of it can be read here. The agent
-sends the receipt of an approved call in ``_meta`` (`twokey.agent.receipt_meta`). This
-process has the gateway's public key (a line of ``twokey keys list``) and a file of used
-receipts; it asks nobody.
+sends the receipt of an approved call in ``_meta`` (`keyturn.agent.receipt_meta`). This
+process has the gateway's public key (a line of ``keyturn keys list``) and a file of
+used receipts; it asks nobody.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 from typing import Any, cast
 
-from twokey.receipts import META_KEY, NotVerified, SqliteLedger, Verifier
+from keyturn.receipts import META_KEY, NotVerified, SqliteLedger, Verifier
 
 PROTOCOL = "2025-06-18"
 METHOD_UNKNOWN, PARAMS_WRONG, NOT_JSON = -32601, -32602, -32700

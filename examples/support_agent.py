@@ -1,13 +1,13 @@
 """Support agent of a small shop whose refunds need a person's approval.
 
-The graph has no checkpointer: `twokey run` (or `Twokey(...)`) attaches one. Without a
+The graph has no checkpointer: `keyturn run` (or `Keyturn(...)`) attaches one. Without a
 model of your own a scripted one plays the agent, and it really reads its messages, so
 that its last words depend on what people decided. Settings, all optional:
 
-- ``TWOKEY_DEMO_MODEL``: a real chat model for `init_chat_model`, such as
+- ``KEYTURN_DEMO_MODEL``: a real chat model for `init_chat_model`, such as
   ``anthropic:claude-sonnet-4-5``.
-- ``TWOKEY_DEMO_LEDGER``: a file that gets one JSON line for every effect of a tool.
-- ``TWOKEY_DEMO_OUTAGE``: a file; while it is there, the scripted model cannot be
+- ``KEYTURN_DEMO_LEDGER``: a file that gets one JSON line for every effect of a tool.
+- ``KEYTURN_DEMO_OUTAGE``: a file; while it is there, the scripted model cannot be
   reached, as a provider's model in an outage.
 """
 
@@ -33,8 +33,8 @@ from langchain_core.messages import (
 from langchain_core.tools import BaseTool, tool
 from pydantic import Field
 
-from twokey.agent import ApprovalMiddleware, ask_user, grant, guarded
-from twokey.agent.scripted_model import ScriptedModel
+from keyturn.agent import ApprovalMiddleware, ask_user, grant, guarded
+from keyturn.agent.scripted_model import ScriptedModel
 
 ORDERS = {
     "78291": {"customer_id": "C-1207", "item": "standing desk", "amount": 899.00},
@@ -64,7 +64,7 @@ SYSTEM_PROMPT = (
 
 def record_effect(name: str, **args: object) -> None:
     """Append one line to the ledger: the effect, and the key it happened under."""
-    ledger = os.environ.get("TWOKEY_DEMO_LEDGER")
+    ledger = os.environ.get("KEYTURN_DEMO_LEDGER")
     if not ledger:
         return
     row = {"tool": name, "args": args, "idempotency_key": grant().idempotency_key}
@@ -150,7 +150,7 @@ def play(messages: list[BaseMessage]) -> AIMessage:
     It is deterministic, and it has nothing but the messages to go by: a refund's
     amount comes from the order that was looked up, the last words from the results.
     """
-    outage = os.environ.get("TWOKEY_DEMO_OUTAGE")
+    outage = os.environ.get("KEYTURN_DEMO_OUTAGE")
     if outage and Path(outage).exists():
         raise ConnectionError("The model's provider cannot be reached.")
     return next_message(messages)
@@ -374,7 +374,7 @@ def _json_after(text: str, label: str) -> Any:  # noqa: ANN401 - JSON
 
 
 def _model() -> BaseChatModel:
-    name = os.environ.get("TWOKEY_DEMO_MODEL")
+    name = os.environ.get("KEYTURN_DEMO_MODEL")
     return init_chat_model(name) if name else ScriptedModel(reply=play)
 
 

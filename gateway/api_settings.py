@@ -132,6 +132,7 @@ class ApiSettings(_Model):
         behind_proxy: a proxy in front ends TLS, so plain HTTP from other machines is
             accepted.
         requests_per_minute: how many requests one API key may send to one process.
+        megabytes_per_day: how much one API key may have one process store in a day.
         connections: how many connections one process keeps at once.
         people: who may decide over HTTP; None: people decide in Slack alone.
     """
@@ -141,6 +142,7 @@ class ApiSettings(_Model):
     private_key: Path | None = None
     behind_proxy: bool = False
     requests_per_minute: int = Field(default=6000, ge=1, le=1_000_000)
+    megabytes_per_day: int = Field(default=1024, ge=1, le=10_000_000)
     connections: int = Field(default=1000, ge=10, le=100_000)
     people: PeopleSettings | None = None
 

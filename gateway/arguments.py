@@ -6,8 +6,8 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from typing import cast
 
-from twokey.gateway.errors import SettingsError
-from twokey.gateway.validation_errors import shortened
+from keyturn.gateway.errors import SettingsError
+from keyturn.gateway.validation_errors import shortened
 
 
 def is_a(given: object, kinds: type | tuple[type, ...]) -> bool:

@@ -1,17 +1,18 @@
-"""Load process settings from ``twokey.yml`` and environment variables.
+"""Load process settings from ``keyturn.yml`` and environment variables.
 
 Secrets come from the environment only, and no error shows one. What may be set, and by
-which variable, is `SettingsFile` and `twokey.gateway.environment.VARIABLES`.
+which variable, is `SettingsFile` and `keyturn.gateway.config.VARIABLES`.
 """
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Mapping
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -24,30 +25,23 @@ from pydantic import (
     ValidationError,
 )
 
-from twokey.gateway.api_settings import ApiSettings
-from twokey.gateway.checkpoint_place import checked_place, is_postgres
-from twokey.gateway.documents import (
+from keyturn.gateway.api_settings import ApiSettings
+from keyturn.gateway.checkpoint_place import checked_place, is_postgres
+from keyturn.gateway.documents import (
     BadDocument,
     Document,
     Problem,
     parse_yaml,
     read_model,
 )
-from twokey.gateway.environment import (
-    SECRETS,
-    VARIABLES,
-    not_set,
-    refuse_misspelled,
-    secrets_in,
-)
-from twokey.gateway.errors import SettingsError
-from twokey.gateway.key_settings import KeySettings
-from twokey.gateway.logs import LogSettings
-from twokey.gateway.metrics_settings import MetricsSettings
-from twokey.gateway.retention import RetentionSettings
-from twokey.gateway.retrying import RetrySettings
-from twokey.gateway.secret_file import folder_secrets, parse_secrets
-from twokey.gateway.setting_forms import (
+from keyturn.gateway.errors import SettingsError
+from keyturn.gateway.key_settings import KeySettings
+from keyturn.gateway.logs import LogSettings
+from keyturn.gateway.metrics_settings import MetricsSettings
+from keyturn.gateway.retention import RetentionSettings
+from keyturn.gateway.retrying import RetrySettings
+from keyturn.gateway.secret_file import folder_secrets, parse_secrets
+from keyturn.gateway.setting_forms import (
     AgentName,
     ChannelName,
     CommandName,
@@ -56,18 +50,129 @@ from twokey.gateway.setting_forms import (
     TenantName,
     TriageRef,
 )
-from twokey.gateway.text_file import read_text
-from twokey.gateway.validation_errors import dotted, sentence
-from twokey.gateway.webhook_settings import WebhookSettings
+from keyturn.gateway.text_file import read_text
+from keyturn.gateway.validation_errors import dotted, sentence
+from keyturn.gateway.webhook_settings import WebhookSettings
 
-DEFAULT_FILE = Path("twokey.yml")
+VARIABLES: Final[Mapping[str, tuple[str, ...]]] = {
+    "KEYTURN_TENANT": ("tenant",),
+    "KEYTURN_DATA_DIR": ("data_dir",),
+    "KEYTURN_AUDIT_FOLDER": ("audit_folder",),
+    "KEYTURN_REDIS_URL": ("redis_url",),
+    "KEYTURN_ENCRYPT_STORE": ("encrypt_store",),
+    "KEYTURN_CHECKPOINTS": ("checkpoints",),
+    "KEYTURN_POLICY": ("policy",),
+    "KEYTURN_WORKERS": ("workers",),
+    "KEYTURN_SLACK_MODE": ("slack", "mode"),
+    "KEYTURN_SLACK_HOST": ("slack", "host"),
+    "KEYTURN_SLACK_PORT": ("slack", "port"),
+    "KEYTURN_SLACK_COMMAND": ("slack", "command"),
+    "KEYTURN_SLACK_API_URL": ("slack", "api_url"),
+    "KEYTURN_SLACK_FALLBACK_CHANNEL": ("slack", "fallback_channel"),
+    "KEYTURN_SLACK_TEAM": ("slack", "team"),
+    "KEYTURN_API_LISTEN": ("api", "listen"),
+    "KEYTURN_LOG_LEVEL": ("log", "level"),
+    "KEYTURN_LOG_FORMAT": ("log", "format"),
+}
+"""Environment variable to the setting it overrides; an empty variable is not set."""
+
+SECRETS: Final[Mapping[str, str]] = {
+    "KEYTURN_SECRET": "secret",
+    "SLACK_BOT_TOKEN": "bot_token",
+    "SLACK_APP_TOKEN": "app_token",
+    "SLACK_SIGNING_SECRET": "signing_secret",
+}
+"""Environment variable to the name of the secret; none of them may be in a file."""
+
+OF_AGENTS: Final = ("KEYTURN_GATEWAY", "KEYTURN_API_KEY", "KEYTURN_WEBHOOK_SECRET")
+"""What an agent in another process reads (`keyturn.gateway.client.http_gateway`, and
+`keyturn.gateway.remote.program`)."""
+
+_WHERE: Final[Mapping[str, str]] = {
+    "SLACK_BOT_TOKEN": (
+        "copy the Bot User OAuth Token (xoxb-…) from your app's page "
+        "'OAuth & Permissions'"
+    ),
+    "SLACK_APP_TOKEN": (
+        "create an app-level token (xapp-…) with connections:write on your app's page "
+        "'Basic Information'"
+    ),
+    "SLACK_SIGNING_SECRET": "copy it from your app's page 'Basic Information'",
+}
+
+_NO_TOKEN = re.compile(r"[^!-~]")
+"""What is in no token of Slack, and comes from copying: blanks and line breaks."""
+
+
+def refuse_misspelled(env: Mapping[str, str]) -> None:
+    """Refuse ``KEYTURN_REDIS_ULR``: silence would start another store.
+
+    Raises:
+        BadDocument: names the variable that was probably meant.
+    """
+    known = [*VARIABLES, *SECRETS, *OF_AGENTS]
+    for name in sorted(env):
+        if not name.startswith(("KEYTURN_", "SLACK_")) or name in known:
+            continue
+        # One or two letters of a long name, or one of our names without its last word.
+        # Other programs have variables of these prefixes, which are none of our
+        # business: tools of Slack, and Kubernetes, which names services so
+        # (KEYTURN_REDIS_PORT).
+        least = 0.86 if name.startswith("KEYTURN_") else 0.9
+        close = difflib.get_close_matches(name, known, n=1, cutoff=least)
+        if close:
+            text = f"This variable is not known; did you mean {close[0]!r}?"
+            raise BadDocument([Problem(name, text)])
+
+
+def not_set(name: str) -> str:
+    """Say that a secret is not set, and where it is to be found."""
+    return f"{name} is not set; {_WHERE[name]}."
+
+
+def secrets_in(env: Mapping[str, str]) -> dict[str, SecretStr]:
+    """Return the secrets that an environment holds, by their names.
+
+    Raises:
+        SettingsError: when one of them cannot be what its variable is for.
+    """
+    found = {
+        secret: SecretStr(env[name])
+        for name, secret in SECRETS.items()
+        if env.get(name)
+    }
+    # At the start and not at the first click: a key that cannot be used seals nothing.
+    if "secret" in found:
+        parse_secrets(found["secret"].get_secret_value())
+    for name in _WHERE:
+        # With a blank in the signing secret the bot would start, and refuse each click.
+        if strange := _NO_TOKEN.search(env.get(name, "")):
+            raise SettingsError(
+                f"{name} has a blank, a line break or another character that is in no "
+                f"token, at place {strange.start() + 1}; remove it, or {_WHERE[name]}."
+            )
+    for name, prefix in (("SLACK_BOT_TOKEN", "xoxb-"), ("SLACK_APP_TOKEN", "xapp-")):
+        # https://docs.slack.dev/authentication/using-token-rotation
+        if env.get(name, "").startswith("xoxe.xoxb-"):
+            raise SettingsError(
+                f"{name} is of an app with token rotation, so it ends after 12 hours, "
+                "and Keyturn does not renew it. Make an app from the manifest of "
+                "'keyturn manifest', which leaves token rotation off."
+            )
+        if env.get(name) and not env[name].startswith(prefix):
+            raise SettingsError(
+                f"{name} does not begin with {prefix!r}, so it is another kind of "
+                f"token; {_WHERE[name]}."
+            )
+    return found
+
+
+DEFAULT_FILE = Path("keyturn.yml")
 
 _NO_POLICY = (
     "Write one there (docs/policy.md begins with a small one), or name yours with "
-    "'policy' in twokey.yml. If that file is elsewhere, start there or name it (-c)."
+    "'policy' in keyturn.yml. If that file is elsewhere, start there or name it (-c)."
 )
-# Each gateway sweeps every shard, with some commands twice a second.
-MAX_SHARDS = 64
 MAX_WORKERS = 256
 # The only hosts to which a token may travel without TLS: nothing leaves the machine.
 _LOOPBACK = {"127.0.0.1", "::1", "localhost"}
@@ -107,14 +212,10 @@ class _Model(BaseModel):
 
 
 class PolicySource(_Model):
-    """Where the policy stands: a file of its own, or a key of ``twokey.yml``.
-
-    ``is_split`` says that it is for a tenant that is split by agent.
-    """
+    """Where the policy stands: a file of its own, or a key of ``keyturn.yml``."""
 
     path: Path
     under: str = ""
-    is_split: bool = False
 
     def read(self) -> str:
         """Return the text of the file, as it is now.
@@ -160,8 +261,6 @@ class _AsWritten(_Model):
 
     tenant: TenantName = "default"
     redis_url: Annotated[SecretStr, AfterValidator(_redis_url)] | None = None
-    shards: int = Field(default=1, ge=1, le=MAX_SHARDS)
-    split_by_agent: bool = False
     encrypt_store: bool = False
     workers: int = Field(default=8, ge=1, le=MAX_WORKERS)
     retention: RetentionSettings = RetentionSettings()
@@ -175,13 +274,13 @@ class _AsWritten(_Model):
 
 
 class SettingsFile(_AsWritten):
-    """The shape of ``twokey.yml``; ``graphs`` is the shape of ``langgraph.json``."""
+    """The shape of ``keyturn.yml``; ``graphs`` is the shape of ``langgraph.json``."""
 
     agents: dict[AgentName, AgentSettings] = Field(default_factory=dict)
     graphs: dict[AgentName, GraphRef] = Field(default_factory=dict)
     triage: TriageRef | None = None
     policy: Annotated[JsonValue, AfterValidator(_policy)] = "policy.yml"
-    data_dir: Path = Path(".twokey")
+    data_dir: Path = Path(".keyturn")
     checkpoints: Annotated[SecretStr, AfterValidator(checked_place)] | None = None
     audit_folder: Path | None = None
 
@@ -202,14 +301,10 @@ class Settings(_AsWritten):
         tenant: whose approvals these are.
         agents: name to its graph, as an absolute ``file.py:name`` or ``module:name``.
         triage: what the policy puts calls to, named like a graph; None for nothing.
-        policy: where the policy stands; loaded by `twokey.gateway.policy.load`.
+        policy: where the policy stands; loaded by `keyturn.gateway.policy.load`.
         data_dir: where the embedded store, checkpoints and the secret file live.
         redis_url: the store; None is the embedded one in ``data_dir``.
         checkpoints: path of a SQLite file, or a ``postgresql://`` URL.
-        shards: how many shards of the store tenants are spread over; fixed for a data
-            set.
-        split_by_agent: whether the agents of the tenant are spread over the shards;
-            fixed for a tenant.
         encrypt_store: whether texts are encrypted in the store.
         workers: how many threads of agents are resumed at the same time.
         retention: how long the audit log is kept.
@@ -221,7 +316,7 @@ class Settings(_AsWritten):
         keys: where the signing keys are, and others' public keys.
         api: how agents in other processes reach the gateway.
         webhooks: which of them are told that their threads have decisions.
-        log: what ``twokey run`` and its parts write to stderr, and how.
+        log: what ``keyturn run`` and its parts write to stderr, and how.
         slack_secrets: tokens and the signing secret.
         secret: keys from the environment that seal buttons, the one in use first.
     """
@@ -241,7 +336,7 @@ class Settings(_AsWritten):
         """Read the settings.
 
         Args:
-            path: the file; None is ``twokey.yml`` here, or none when there is none.
+            path: the file; None is ``keyturn.yml`` here, or none when there is none.
             env: the environment of the process.
 
         Raises:
@@ -385,10 +480,9 @@ def _absolute(ref: str, base: Path) -> str:
 
 
 def _policy_source(settings: SettingsFile, source: Path) -> PolicySource:
-    policy, is_split = settings.policy, settings.split_by_agent
-    if isinstance(policy, str):
-        return PolicySource(path=source.parent / policy, is_split=is_split)
-    return PolicySource(path=source, under="policy", is_split=is_split)
+    if isinstance(settings.policy, str):
+        return PolicySource(path=source.parent / settings.policy)
+    return PolicySource(path=source, under="policy")
 
 
 def _checkpoints(given: SecretStr | None, base: Path, data_dir: Path) -> SecretStr:

@@ -18,8 +18,8 @@ import yaml
 from pydantic import BaseModel, JsonValue, ValidationError
 from yaml.composer import ComposerError
 
-from twokey.gateway.errors import TwokeyError
-from twokey.gateway.validation_errors import Path, sentence, shortened
+from keyturn.gateway.errors import KeyturnError
+from keyturn.gateway.validation_errors import Path, sentence, shortened
 
 MAX_DEPTH = 64
 """How deep a document may be nested."""
@@ -47,7 +47,7 @@ class Problem(NamedTuple):
         return f"{self.location}: {self.text}"
 
 
-class BadDocument(TwokeyError):
+class BadDocument(KeyturnError):
     """A YAML document cannot be used.
 
     Attributes:

@@ -1,12 +1,10 @@
-"""Exceptions of Twokey: one class for each way a caller can react."""
+"""Exceptions of Keyturn: one class for each way a caller can react."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 
-
-class TwokeyError(Exception):
-    """The base of every error that Twokey raises on purpose.
+class KeyturnError(Exception):
+    """The base of every error that Keyturn raises on purpose.
 
     Its text is one calm sentence: what happened, the value, the next step. It is
     safe to print to an operator; it never holds a secret or a tool's arguments.
@@ -20,20 +18,20 @@ class TwokeyError(Exception):
         """
         return _remade, (self.plain_class(), self.args, vars(self))
 
-    def plain_class(self) -> type[TwokeyError]:
+    def plain_class(self) -> type[KeyturnError]:
         """Return the class by which another process knows this error."""
         return type(self)
 
 
 def _remade(
-    kind: type[TwokeyError], args: tuple[object, ...], facts: dict[str, object]
-) -> TwokeyError:
+    kind: type[KeyturnError], args: tuple[object, ...], facts: dict[str, object]
+) -> KeyturnError:
     error = kind.__new__(kind, *args)
     error.__dict__.update(facts)
     return error
 
 
-class BadJson(TwokeyError):
+class BadJson(KeyturnError):
     """A document is not strict JSON.
 
     Attributes:
@@ -52,11 +50,11 @@ class InexactNumber(BadJson):
     """A document has a number that some readers of JSON round."""
 
 
-class SettingsError(TwokeyError):
+class SettingsError(KeyturnError):
     """A setting is missing or wrong; nothing was started."""
 
 
-class PolicyError(TwokeyError):
+class PolicyError(KeyturnError):
     """A policy cannot be loaded or evaluated; nothing runs under it.
 
     Attributes:
@@ -68,7 +66,7 @@ class PolicyError(TwokeyError):
         super().__init__(f"{location}: {problem}" if location else problem)
 
 
-class StoreUnavailable(TwokeyError):
+class StoreUnavailable(KeyturnError):
     """The store did not answer, or refused to promise that it kept the write."""
 
 
@@ -80,7 +78,7 @@ class BotKeyUnknown(StoreUnavailable):
     """A decision is signed with a key that this process has not been told of yet."""
 
 
-class CorruptRecord(TwokeyError):
+class CorruptRecord(KeyturnError):
     """A stored record cannot be parsed, or its parts do not belong together.
 
     Attributes:
@@ -110,24 +108,15 @@ class ForgedRecord(CorruptRecord):
         why: str,
         *,
         is_replayed: bool = False,
-        is_unsealed: bool = False,
     ) -> None:
         self.why, self.is_replayed = why, is_replayed
-        unsealed = (
-            f"The record of {approval!r} has no seal, so nothing of it was decided or "
-            "run. A version of Twokey that sealed no records wrote it (see 'Upgrading' "
-            "in docs/operations.md), or somebody else who writes to the store; the "
-            "agent can ask again."
-        )
         older = (
             f"The record of {approval!r} is older than what is known of it, so nothing "
             "of it was decided or run. Either an older copy of the store was put back, "
             "or an agent proposed again what had ended long ago: make the call again "
             "as a new one, in a new message."
         )
-        super().__init__(
-            approval, older if is_replayed else unsealed if is_unsealed else ""
-        )
+        super().__init__(approval, older if is_replayed else "")
 
 
 class NotConfirmed(StoreUnavailable):
@@ -161,47 +150,30 @@ class KeptInPart(Unanswered):
         StoreUnavailable.__init__(
             self,
             f"The store stopped in the middle of this ({why}), so a part of it may be "
-            "kept; see that its user may run everything (twokey doctor), and who else "
+            "kept; see that its user may run everything (keyturn doctor), and who else "
             "writes to it.",
         )
 
 
-class FreezeIncomplete(StoreUnavailable):
-    """A freeze, or its end, is in some shards of a tenant that is split, not in all.
+class AlreadySpent(KeyturnError):
+    """An attempt to run a call is spent, so nothing more was written.
 
     Attributes:
-        missing: the shards that did not answer.
+        approval, item: of the call, or of the standing approval that covered it.
+        number: the newest attempt that is spent.
+        at_ms: when, by the store's clock.
     """
 
-    def __init__(
-        self, what: str, missing: Sequence[str], parts: int, *, is_set: bool
-    ) -> None:
-        self.missing = tuple(missing)
-        done = "is frozen" if is_set else "is unfrozen"
-        so_far = (
-            "so calls of the agents there may still start"
-            if is_set
-            else "so calls of the agents there do not start yet"
-        )
+    def __init__(self, approval: str, item: int, number: int, at_ms: int) -> None:
+        self.approval, self.item = approval, item
+        self.number, self.at_ms = number, at_ms
         super().__init__(
-            f"{what} {done} in {parts - len(missing)} of {parts} shards, and "
-            f"{', '.join(missing)} did not answer, {so_far}. The gateways go on trying "
-            "until every shard has it; say it again to see whether it has."
+            f"Attempt {number} of call {item} of {approval!r} was begun or has ended "
+            "already, so it was not started again."
         )
 
 
-class NewerRecord(StoreUnavailable):
-    """A newer version wrote this record: it is left as if it could not be had."""
-
-    def __init__(self, record: str, *, format: int, known: int) -> None:  # noqa: A002 - as it is called everywhere
-        super().__init__(
-            f"The record of {record!r} was written by a newer version of Twokey "
-            f"(format {format}; this version reads up to {known}), so it was left as "
-            "it is. Run that version again: nothing of it is lost."
-        )
-
-
-class NotVerified(TwokeyError):
+class NotVerified(KeyturnError):
     """A signed text does not prove what it claims; nothing of it may be used.
 
     Attributes:
@@ -215,8 +187,8 @@ class NotVerified(TwokeyError):
         super().__init__(f"This signed text was refused ({reason}): {problem}.")
 
 
-class UnsafeStore(TwokeyError):
-    """The store would lose acknowledged decisions, so Twokey will not use it.
+class UnsafeStore(KeyturnError):
+    """The store would lose acknowledged decisions, so Keyturn will not use it.
 
     Attributes:
         can_pass: it may end by itself, because a failover is under way.
@@ -227,15 +199,26 @@ class UnsafeStore(TwokeyError):
         super().__init__(problem)
 
 
-class IllegalTransition(TwokeyError):
+class IllegalTransition(KeyturnError):
     """A state was asked to follow another that the lifecycle table does not allow."""
 
     def __init__(self, state: str, transition: str) -> None:
         super().__init__(f"An item that is {state!r} cannot {transition!r}.")
 
 
-class NotAllowed(TwokeyError):
+class NotAllowed(KeyturnError):
     """The gateway refuses this: the tool must not run."""
+
+
+class RefReused(NotAllowed):
+    """A turn was submitted under the name of another turn, with other calls."""
+
+    def __init__(self, message_id: str, call: str) -> None:
+        super().__init__(
+            f"The message {message_id!r} was submitted before, and call {call!r} with "
+            "these arguments was not in it. The call was not evaluated and does not "
+            "run; submit each message of the model under its own message_id."
+        )
 
 
 class KeyRefused(NotAllowed):
@@ -271,23 +254,23 @@ class TooManySpeakers(NotAllowed):
         )
 
 
-class GraphError(TwokeyError):
+class GraphError(KeyturnError):
     """An agent's graph cannot be imported or is not a compiled graph."""
 
 
-class BadStep(TwokeyError):
+class BadStep(KeyturnError):
     """A step of a graph is written in a way that cannot run; nobody was asked."""
 
 
-class StateUnknown(TwokeyError):
+class StateUnknown(KeyturnError):
     """The business state that a call depends on cannot be read, so it did not run."""
 
 
-class ClockWrong(TwokeyError):
+class ClockWrong(KeyturnError):
     """A call did not run, since the clock of this machine is not the gateway's."""
 
 
-class ThreadUnavailable(TwokeyError):
+class ThreadUnavailable(KeyturnError):
     """A thread cannot be resumed now; its job stays and is tried again."""
 
 

@@ -2,23 +2,49 @@
 
 The text of a foreign error, and so its traceback, may quote the arguments of a tool or
 what somebody wrote. Neither reaches the log of a system in use. A log that a developer
-reads shows them (`twokey.gateway.logs.write_logs`): each record carries its error in a
+reads shows them (`keyturn.gateway.logs.write_logs`): each record carries its error in a
 `Failure`, which no other handler can read by printing or serialising the record.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import sys
 import traceback
 from pathlib import Path
 from typing import cast
 
-from twokey.gateway.errors import TwokeyError
+from keyturn.gateway.errors import KeyturnError
 
 FAILURE = "failure"
 """Name of the attribute of a log record that holds its `Failure`."""
 
 _PLACES = 8
+_EXITS = (SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError)
+
+
+class _NoMatch(BaseException):
+    """Is never raised: an ``except`` clause with it catches nothing."""
+
+
+def any_failure() -> type[BaseException]:
+    """Return what an ``except`` clause has to name to catch all but an exit.
+
+    A library in Rust panics with an error that is no `Exception`
+    (``pyo3_runtime.PanicException``, a class that cannot be imported). A loop that
+    catches `Exception` ends of it in silence. Write ``except any_failure() as error:``
+    where one failure must not end the others; the clause looks at the error in flight.
+    """
+    return _NoMatch if _is_exit(sys.exception()) else BaseException
+
+
+def _is_exit(error: BaseException | None) -> bool:
+    if isinstance(error, BaseExceptionGroup):
+        return any(
+            map(_is_exit, cast("BaseExceptionGroup[BaseException]", error).exceptions)
+        )
+    return isinstance(error, _EXITS)
 
 
 class Failure:
@@ -58,7 +84,7 @@ def described(error: BaseException) -> str:
     The places run from the innermost outwards. Words stand beside our own errors only:
     they hold no argument and no secret.
     """
-    words = f" {error}" if isinstance(error, TwokeyError) else ""
+    words = f" {error}" if isinstance(error, KeyturnError) else ""
     # The innermost ones: they say where, the outer ones are always the same loop.
     frames = traceback.extract_tb(error.__traceback__)[-_PLACES:]
     places = " < ".join(

@@ -13,6 +13,8 @@ from aiohttp import StreamReader, hdrs, web
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http import RawRequestMessage
 
+from keyturn.gateway.failures import any_failure
+
 logger = logging.getLogger(__name__)
 
 _UNREAD_BYTES = 32 * 1024
@@ -157,6 +159,11 @@ class GuardedServer(web.Server):
         self._stop_clock(connection)
         try:
             return await self._answered(request)
+        except Exception:
+            raise
+        except any_failure() as panic:
+            # aiohttp would drop the connection without an answer.
+            raise RuntimeError("a library panicked") from panic
         finally:
             # None means that the client went away meanwhile; it must not be listed
             # again, since `connection_lost` ran already.
@@ -239,7 +246,7 @@ class GuardedServer(web.Server):
         writer: AbstractStreamWriter,
         task: asyncio.Task[None],
     ) -> web.BaseRequest:
-        return _Request(
+        return web.BaseRequest(
             message,
             payload,
             protocol,
@@ -254,23 +261,6 @@ class GuardedServer(web.Server):
         response = answer(status, status.phrase)
         response.force_close()
         return response
-
-
-class _Request(web.BaseRequest):
-    """Reads a body that came whole with its header in one step."""
-
-    _whole: bytes | None = None
-
-    async def read(self) -> bytes:
-        """Return the body; raises as `web.BaseRequest` does."""
-        if self._whole is None and self.content.is_eof():
-            # Nobody has begun to read it: all who read a body do it here.
-            self._whole = self.content.read_nowait()
-            if 0 < self.client_max_size < len(self._whole):
-                raise web.HTTPRequestEntityTooLarge(self.client_max_size)
-        elif self._whole is None:
-            self._whole = await super().read()
-        return self._whole
 
 
 class _Connection(web.RequestHandler):

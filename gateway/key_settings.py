@@ -8,14 +8,14 @@ from typing import Annotated, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
-# As `twokey keys list` prints them; each is read as a whole when a process starts.
+# As `keyturn keys list` prints them; each is read as a whole when a process starts.
 _PUBLIC = re.compile(r"[^\s+]+\+[0-9a-f]{8}\+[A-Za-z0-9+/]+=*", re.ASCII)
 
 
 def _public(text: str) -> str:
     if _PUBLIC.fullmatch(text.strip()) is None:
         raise ValueError(
-            f"{text[:100]!r} is no public key; copy a line of 'twokey keys list'."
+            f"{text[:100]!r} is no public key; copy a line of 'keyturn keys list'."
         )
     return text.strip()
 

@@ -1,7 +1,7 @@
 """Write structured logs to stderr, one line per event, as text or JSON.
 
 Events are named ``thing.happened`` and carry ids, states and digests, never arguments,
-texts of people or secrets. A library that embeds Twokey sets up logging by itself.
+texts of people or secrets. A library that embeds Keyturn sets up logging by itself.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from twokey.gateway.failures import FAILURE, Failure, described
+from keyturn.gateway.failures import FAILURE, Failure, described
 
 REPEATED_AFTER_S = 60.0
 """How long the same warning or error is written once."""
@@ -26,7 +26,7 @@ REPEATED_AFTER_S = 60.0
 _MOST_LINES = 500
 
 _NAMED = re.compile(r"(\w+)=(%[-+ #0]*\d*(?:\.\d+)?[a-zA-Z])")
-_REPEATED = "twokey_repeated"
+_REPEATED = "keyturn_repeated"
 """Attribute of a record: how often its line was left out before it."""
 
 
@@ -60,7 +60,7 @@ def write_logs(settings: LogSettings, *, shows_errors: bool = False) -> None:
     handler.addFilter(Repeats())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     # Other libraries are heard from WARNING on.
-    logging.getLogger("twokey").setLevel(settings.level.upper())
+    logging.getLogger("keyturn").setLevel(settings.level.upper())
 
 
 class Repeats(logging.Filter):

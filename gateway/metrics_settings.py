@@ -10,8 +10,9 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from twokey.gateway.durations import parse_duration
-from twokey.gateway.setting_forms import ChannelName
+from keyturn.gateway.api_settings import Address, address_of
+from keyturn.gateway.durations import parse_duration
+from keyturn.gateway.setting_forms import ChannelName
 
 _CLOCK = re.compile(r"(?:[01][0-9]|2[0-3]):[0-5][0-9]", re.ASCII)
 _PERCENT = re.compile(r"(?P<count>[1-9][0-9]?)%", re.ASCII)
@@ -95,12 +96,25 @@ class AlertSettings(_Model):
     decisions: int = Field(default=20, ge=1)
 
 
-class MetricsSettings(_Model):
-    """Which metrics are posted, and where.
+def _listen(text: str) -> str:
+    address_of(text)
+    return text
 
-    ``channel`` empty is the channel of the policy's defaults.
+
+class MetricsSettings(_Model):
+    """Which metrics are posted, and where; where they are served.
+
+    ``listen`` is ``host:port`` of a server for ``/metrics`` and ``/readyz`` alone; None
+    serves them where Slack reaches the bot. ``channel`` empty is the channel of the
+    policy's defaults.
     """
 
+    listen: Annotated[str, AfterValidator(_listen)] | None = None
     channel: ChannelName = ""
     digest: DigestSettings | None = None
     alert: AlertSettings = AlertSettings()
+
+    @property
+    def address(self) -> Address | None:
+        """Return where they are served alone; None: nowhere."""
+        return None if self.listen is None else address_of(self.listen)

@@ -19,17 +19,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from twokey.gateway.approvals.events import Event, EventName
-from twokey.gateway.approvals.standing import POLICY_CHANGED
-from twokey.gateway.config import PolicySource, Settings
-from twokey.gateway.errors import PolicyError, SettingsError
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.policy.rules import Policy
-from twokey.gateway.policy.split_checks import split_problems
-from twokey.gateway.resume.periodic import repeat
-from twokey.gateway.service.reevaluation import dead_ends
-from twokey.gateway.service.standing_ends import end_those
-from twokey.gateway.store.store import Store
+from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.gateway.approvals.standing import POLICY_CHANGED
+from keyturn.gateway.config import PolicySource, Settings
+from keyturn.gateway.errors import PolicyError, SettingsError
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.policy.rules import Policy
+from keyturn.gateway.resume.transient_retry import repeat
+from keyturn.gateway.service.reevaluation import dead_ends
+from keyturn.gateway.service.standing import end_those
+from keyturn.gateway.store.store import Store
 
 logger = logging.getLogger(__name__)
 
@@ -63,9 +62,7 @@ class _Reading(NamedTuple):
     def load(self, source: PolicySource) -> Policy:
         if self.problem:
             raise SettingsError(self.problem)
-        return load_policy(
-            self.text, str(source.path), under=source.under, is_split=source.is_split
-        )
+        return load_policy(self.text, str(source.path), under=source.under)
 
 
 class PolicyFile:
@@ -128,11 +125,9 @@ class PolicyFile:
 
 
 def policy_of(
-    settings: Settings | None, policy: Policy | Path | None, *, is_split: bool = False
+    settings: Settings | None, policy: Policy | Path | None
 ) -> Callable[[], Policy]:
     """Return what gives the policy in force: of the settings, a file, or as given.
-
-    ``is_split`` says that a policy that is given is for a tenant that is split.
 
     Raises:
         SettingsError: when there is not exactly one of the two, or no such file.
@@ -142,14 +137,12 @@ def policy_of(
         return PolicyFile(settings.policy)
     if settings is not None or policy is None:
         raise SettingsError(
-            "Twokey needs either settings or a policy: Twokey(settings), or "
-            "Twokey(policy=Path('policy.yml'))."
+            "Keyturn needs either settings or a policy: Keyturn(settings), or "
+            "Keyturn(policy=Path('policy.yml'))."
         )
     if isinstance(policy, Policy):
-        if is_split and (problem := next(split_problems(policy), None)):
-            raise PolicyError(problem[1])
         return lambda: policy
-    return PolicyFile(PolicySource(path=policy, is_split=is_split))
+    return PolicyFile(PolicySource(path=policy))
 
 
 @asynccontextmanager

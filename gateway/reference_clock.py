@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from twokey.gateway import clock
+from keyturn.gateway import clock
 
 MOST_OFFSET_S = 5.0
 """How far two clocks may be apart; people read times on cards."""

@@ -7,45 +7,54 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
+from collections.abc import (
+    AsyncGenerator,
+    Callable,
+    Collection,
+    Iterable,
+    Mapping,
+)
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
-from twokey.gateway.config import Settings
-from twokey.gateway.errors import GraphError, SettingsError
-from twokey.gateway.policy.rules import Policy
-from twokey.gateway.resume.graph_audit import check_name
-from twokey.gateway.resume.graphs import attached, load_graph
-from twokey.gateway.resume.identity import identity_of
-from twokey.gateway.resume.imports import made_by, named
-from twokey.gateway.resume.langgraph_local import LangGraphLocal
-from twokey.gateway.resume.orphans import OrphanFinder
-from twokey.gateway.resume.periodic import (
+from keyturn.gateway.clock import now_s
+from keyturn.gateway.config import Settings
+from keyturn.gateway.errors import GraphError, SettingsError
+from keyturn.gateway.policy.rules import Policy
+from keyturn.gateway.resume.checkpoints import identity_of
+from keyturn.gateway.resume.graphs import (
+    attached,
+    check_name,
+    load_graph,
+    made_by,
+    named,
+)
+from keyturn.gateway.resume.langgraph_local import LangGraphLocal
+from keyturn.gateway.resume.recovery import TICK_S, RecoveryLoop
+from keyturn.gateway.resume.retries import Retries
+from keyturn.gateway.resume.runner import Runner, Runners
+from keyturn.gateway.resume.transient_retry import (
     AUDIT_S,
     FORGET_S,
-    ORPHANS_S,
-    SPREAD_S,
+    MEND_S,
     SWEEP_S,
     repeat,
 )
-from twokey.gateway.resume.recovery_loop import TICK_S, RecoveryLoop
-from twokey.gateway.resume.retries import Retries
-from twokey.gateway.resume.runner import Runner
-from twokey.gateway.resume.runners import Runners
-from twokey.gateway.resume.worker import GRACE_S, ThreadChange, Worker, ignore
-from twokey.gateway.service.agents import AgentService
-from twokey.gateway.service.audit_writing import AuditWriter, end_audit
-from twokey.gateway.service.process_check import process_name
-from twokey.gateway.service.resealing import reseal
-from twokey.gateway.service.split_freezes import SplitFreezes
-from twokey.gateway.service.sweep import Sweeper
-from twokey.gateway.store.processes import ProcessInfo
-from twokey.gateway.store.readers import forget_consumers
-from twokey.gateway.store.store import Store
-from twokey.gateway.triage.asking import Triage, require_triage
+from keyturn.gateway.resume.worker import GRACE_S, ThreadChange, Worker, ignore
+from keyturn.gateway.service.agents import AgentService
+from keyturn.gateway.service.audit_writing import AuditWriter, end_audit
+from keyturn.gateway.service.freezing import FreezeService
+from keyturn.gateway.service.process_check import process_name
+from keyturn.gateway.service.sweep import Sweeper
+from keyturn.gateway.store.ledger import Ledger
+from keyturn.gateway.store.processes import ProcessInfo
+from keyturn.gateway.store.readers import forget_consumers
+from keyturn.gateway.store.store import Store
+from keyturn.gateway.store.usable import until_usable
+from keyturn.gateway.triage.asking import Triage, require_triage
 
 logger = logging.getLogger(__name__)
 
@@ -154,39 +163,49 @@ async def running(
     # Before the first job: a store that was put back to an older copy must not run a
     # call that has run since.
     await recovery.begin()
-    await reseal(store, tenant)
-    orphans = OrphanFinder(store, known, consumer=consumer, tenant=tenant)
-    sweeper, stop = Sweeper(store), asyncio.Event()
+    keys = store.keys_of_tenant(tenant)
+    writers = [AuditWriter(store, keys, tenant=tenant)] if store.keeps_tree else []
+    freezes = FreezeService(store, tenant=tenant)
+    await until_usable(partial(_compare_freezes, writers, freezes), store.conn.url)
+    sweeper, stop = Sweeper(store, tenant=tenant), asyncio.Event()
     tasks = [
         asyncio.create_task(worker.run(stop, grace_s=grace_s)),
-        asyncio.create_task(repeat(orphans.look, stop, every_s=ORPHANS_S)),
         asyncio.create_task(repeat(recovery.tick, stop, every_s=TICK_S)),
+        asyncio.create_task(repeat(freezes.mend, stop, every_s=MEND_S)),
+        asyncio.create_task(repeat(sweeper.sweep, stop, every_s=SWEEP_S)),
+        asyncio.create_task(
+            repeat(partial(retried.forget_old, keys), stop, every_s=FORGET_S)
+        ),
+        asyncio.create_task(
+            repeat(partial(forget_consumers, store.conn, keys), stop, every_s=FORGET_S)
+        ),
     ]
-    if store.is_split(tenant):
-        freezes = SplitFreezes(store, tenant=tenant)
-        tasks.append(
-            asyncio.create_task(repeat(freezes.spread, stop, every_s=SPREAD_S))
-        )
-    writers: list[AuditWriter] = []
-    # One loop for each shard: a node that is away must not stop the clock of others.
-    for keys in store.every_shard():
-        if store.keeps_tree:
-            writers.append(AuditWriter(store, keys, tenant=tenant))
-            tasks.append(
-                asyncio.create_task(repeat(writers[-1].tick, stop, every_s=AUDIT_S))
-            )
-        work: list[tuple[Callable[[], Awaitable[object]], float]] = [
-            (partial(sweeper.sweep_shard, keys), SWEEP_S),
-            (partial(retried.forget_old, keys), FORGET_S),
-            (partial(forget_consumers, store.conn, keys), FORGET_S),
-        ]
-        tasks += [
-            asyncio.create_task(repeat(do, stop, every_s=every_s))
-            for do, every_s in work
-        ]
+    if store.conn.ledger is not None:
+        forget = partial(forget_attempts, store, store.conn.ledger)
+        tasks.append(asyncio.create_task(repeat(forget, stop, every_s=FORGET_S)))
+    tasks += [
+        asyncio.create_task(repeat(writer.tick, stop, every_s=AUDIT_S))
+        for writer in writers
+    ]
     try:
         yield gateway
     finally:
         stop.set()
         await asyncio.gather(*tasks)
         await end_audit(writers)
+
+
+async def _compare_freezes(
+    writers: Iterable[AuditWriter], freezes: FreezeService
+) -> None:
+    # Also with the entries that the process before left in the stream.
+    for writer in writers:
+        await writer.tick()
+    await freezes.mend()
+
+
+async def forget_attempts(store: Store, ledger: Ledger) -> None:
+    """Delete from the ledger what no record can use any more."""
+    # The earlier one of two clocks: a store whose clock is far ahead, or is not ours,
+    # would have the gateway forget what was spent.
+    await ledger.forget(min(await store.conn.now_ms(""), round(now_s() * 1000)))

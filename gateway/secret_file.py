@@ -11,7 +11,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from twokey.gateway.errors import SettingsError
+from keyturn.gateway.errors import SettingsError
 
 SIZE = 32
 _CANNOT_SYNC = {errno.EINVAL, errno.ENOTSUP}
@@ -66,7 +66,7 @@ def parse_secrets(text: str) -> tuple[bytes, ...]:
 def _parsed(text: str) -> bytes:
     if _HEX.fullmatch(text) is None:
         raise SettingsError(
-            f"TWOKEY_SECRET has {len(text)} characters and has to be 64 hex digits; "
+            f"KEYTURN_SECRET has {len(text)} characters and has to be 64 hex digits; "
             "make one with: openssl rand -hex 32 (older ones may follow, after commas)"
         )
     return bytes.fromhex(text)
@@ -103,7 +103,7 @@ def load_or_create_secret(path: Path) -> bytes:
     Raises:
         SettingsError: when it is not a file of 32 bytes that only its owner can use.
     """
-    hint = "Set 'data_dir' to a folder this user can write, or set TWOKEY_SECRET."
+    hint = "Set 'data_dir' to a folder this user can write, or set KEYTURN_SECRET."
     with _usable(path, hint):
         if not path.exists():
             make_private(path.parent)
@@ -160,7 +160,7 @@ def _load(path: Path) -> bytes:
     if len(data) != SIZE:
         raise SettingsError(
             f"The secret {str(path)!r} is not {SIZE} bytes long, so it was not written "
-            "by Twokey; restore it from a backup. If it is lost, see 'A secret that "
+            "by Keyturn; restore it from a backup. If it is lost, see 'A secret that "
             "was lost' in docs/operations.md."
         )
     return data

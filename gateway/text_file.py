@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from twokey.gateway.documents import MAX_TEXT, BadDocument, as_text
-from twokey.gateway.errors import SettingsError
+from keyturn.gateway.documents import MAX_TEXT, BadDocument, as_text
+from keyturn.gateway.errors import SettingsError
 
 MAX_BYTES = 4 * MAX_TEXT
 """Longest file of settings or policy."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from enum import StrEnum
 from types import NoneType, UnionType
 from typing import Annotated, Union, get_args, get_origin
@@ -20,6 +20,8 @@ ProblemAt = tuple[Path, str]
 
 _MOST_NAMES = 40
 _MOST_TRIED = 2_000
+_MISSPELLED = 0.85
+"""How much a misspelled name has in common with the name that was meant."""
 _LONGEST_NAME = 80
 
 _NEEDED = {
@@ -89,6 +91,16 @@ def near(word: str, known: Iterable[str]) -> str:
     listed = ", ".join(names[:_MOST_NAMES])
     more = ", …" if len(names) > _MOST_NAMES else "."
     return f"use one of {listed}{more}" if names else "there is none yet, so add it."
+
+
+def did_you_mean(word: str, known: Collection[str]) -> str:
+    """Return the question for a name that is a misspelling of a known one; else ""."""
+    if word in known:
+        return ""
+    tried = sorted(known)[:_MOST_TRIED]
+    # Stricter than `near`: the names of two tools may be much alike.
+    close = difflib.get_close_matches(word[:_LONGEST_NAME], tried, 1, _MISSPELLED)
+    return f"did you mean {close[0]!r}?" if close else ""
 
 
 def dotted(path: Path) -> str:

@@ -7,7 +7,7 @@ import time
 from contextlib import closing
 from pathlib import Path
 
-from twokey.gateway.errors import NotVerified
+from keyturn.gateway.errors import NotVerified
 
 _WAIT_S = 5.0
 """How long a use waits for another process that writes."""

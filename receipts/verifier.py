@@ -7,12 +7,12 @@ import functools
 import inspect
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from typing import ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar, cast
 
-from twokey.gateway.errors import BadJson, NotVerified, SettingsError
-from twokey.gateway.protocol.public_keys import PublicKey, parse_public_key
-from twokey.gateway.protocol.receipts import Ledger, Receipt, verify_receipt
-from twokey.gateway.protocol.strict_json import JsonObject, accept_object
+from keyturn.gateway.errors import BadJson, NotVerified, SettingsError
+from keyturn.gateway.protocol.public_keys import PublicKey, parse_public_key
+from keyturn.gateway.protocol.receipts import Ledger, Receipt, verify_receipt
+from keyturn.gateway.protocol.strict_json import JsonObject, accept_object
 
 _Params = ParamSpec("_Params")
 _Result = TypeVar("_Result")
@@ -26,7 +26,7 @@ class Verifier:
 
     Args:
         audience: the name under which the gateway knows who runs the tools.
-        keys: public keys of the gateway, as `twokey keys list` prints them: the one in
+        keys: public keys of the gateway, as `keyturn keys list` prints them: the one in
             use, and older ones while calls still wait under them.
         ledger: remembers which receipts were used.
         needs_people: refuse receipts of calls that the policy alone let run.
@@ -50,7 +50,7 @@ class Verifier:
         if not self._keys:
             raise SettingsError(
                 "A verifier needs a public key of the gateway; copy the lines that "
-                "`twokey keys list` prints."
+                "`keyturn keys list` prints."
             )
         self._ledger = ledger
         self._needs_people = needs_people
@@ -77,24 +77,29 @@ class Verifier:
 
         It takes the same keywords and one more, ``receipt``, which the function itself
         does not get. The tool is called by the function's name, and its arguments are
-        the keywords that were given: they have to be those of the approved call.
+        the keywords that were given: they have to be those of the approved call. The
+        function gets the copy of them that was verified.
         Functions and coroutine functions are both possible.
         """
         name = function.__name__
 
-        def check(args: tuple[object, ...], kwargs: dict[str, object]) -> None:
+        def verified(
+            args: tuple[object, ...], kwargs: dict[str, object]
+        ) -> dict[str, Any]:
             text = kwargs.pop(PARAMETER, "")
             if args:
                 raise NotVerified(
                     "call_differs", f"{name} has to be called with keywords"
                 )
             try:
+                # A copy: the caller's lists may change while the receipt is verified.
                 given = accept_object(kwargs)
             except BadJson as error:
                 raise NotVerified(
                     "call_differs", "the arguments are not strict JSON"
                 ) from error
             self.verify(text if isinstance(text, str) else "", tool=name, args=given)
+            return given
 
         called = cast("Callable[..., _Result]", function)
         if inspect.iscoroutinefunction(function):
@@ -103,15 +108,13 @@ class Verifier:
             @functools.wraps(function)
             async def guarded_coroutine(*args: object, **kwargs: object) -> object:
                 # In a thread: the ledger waits for the disk.
-                await asyncio.to_thread(check, args, kwargs)
-                return await awaited(*args, **kwargs)
+                return await awaited(**await asyncio.to_thread(verified, args, kwargs))
 
             return cast("Callable[..., _Result]", guarded_coroutine)
 
         @functools.wraps(function)
         def guarded_function(*args: object, **kwargs: object) -> _Result:
-            check(args, kwargs)
-            return called(*args, **kwargs)
+            return called(**verified(args, kwargs))
 
         return guarded_function
 

@@ -1,6 +1,6 @@
 """Error responses of the fake Web API, with Slack's error names."""
 
-from twokey.sandbox.json_types import JsonObject
+from keyturn.sandbox.json_types import JsonObject
 
 
 class ApiError(Exception):

@@ -1,8 +1,8 @@
 """Parse the arguments of Web API calls, from JSON or from a form."""
 
-from twokey.sandbox.api_errors import ApiError
-from twokey.sandbox.json_types import JsonObject
-from twokey.sandbox.validation import read_json
+from keyturn.sandbox.api_errors import ApiError
+from keyturn.sandbox.json_types import JsonObject
+from keyturn.sandbox.validation import read_json
 
 MAX_PAGE = 1000
 DEFAULT_PAGE = 100
@@ -29,14 +29,15 @@ def flag(arguments: JsonObject, name: str) -> bool:
 
 
 def message_content(arguments: JsonObject) -> JsonObject:
-    """Return `text`, `blocks`, `thread_ts` and `metadata` with their JSON decoded.
+    """Return the parts of a message with their JSON decoded.
 
     Raises:
         ApiError: `invalid_blocks_format`, `invalid_metadata_format`,
             `markdown_text_conflict`, or `invalid_arguments` for attachments, which
             the sandbox could not show.
     """
-    if read_json(arguments.get("attachments"), "invalid_attachments"):
+    attachments = read_json(arguments.get("attachments"), "invalid_attachments")
+    if attachments:
         line = "[ERROR] the sandbox shows no attachments; use blocks"
         raise ApiError("invalid_arguments", response_metadata={"messages": [line]})
     content: JsonObject = {
@@ -44,6 +45,7 @@ def message_content(arguments: JsonObject) -> JsonObject:
         "blocks": read_json(arguments.get("blocks"), "invalid_blocks_format"),
         "metadata": read_json(arguments.get("metadata"), "invalid_metadata_format"),
         "thread_ts": arguments.get("thread_ts"),
+        "attachments": attachments,
     }
     markdown = arguments.get("markdown_text")
     if markdown is not None:

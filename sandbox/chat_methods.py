@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 
-from twokey.sandbox import messages
-from twokey.sandbox.api_errors import ApiError
-from twokey.sandbox.arguments import message_content, optional, required
-from twokey.sandbox.fake_slack import FakeSlack
-from twokey.sandbox.json_types import JsonObject
-from twokey.sandbox.records import Channel, Message
+from keyturn.sandbox import messages
+from keyturn.sandbox.api_errors import ApiError
+from keyturn.sandbox.arguments import message_content, optional, required
+from keyturn.sandbox.fake_slack import FakeSlack
+from keyturn.sandbox.json_types import JsonObject
+from keyturn.sandbox.records import Channel, Message
 
 
 def post_message(slack: FakeSlack, arguments: JsonObject) -> JsonObject:
@@ -52,13 +52,13 @@ def delete(slack: FakeSlack, arguments: JsonObject) -> JsonObject:
 
 
 def get_permalink(slack: FakeSlack, arguments: JsonObject) -> JsonObject:
-    """Return a message's address; here it leads to the sandbox's page."""
+    """Return a message's address, which leads to the sandbox's page."""
     channel = messages.reachable(slack.workspace, arguments.get("channel"))
     ts = optional(arguments, "message_ts")
     if ts not in slack.workspace.messages[channel.id]:
         raise ApiError("message_not_found")
     place = f"{channel.id}/p{ts.replace('.', '')}"
-    return {"channel": channel.id, "permalink": f"{slack.base_url}/#{place}"}
+    return {"channel": channel.id, "permalink": f"{slack.base_url}/archives/{place}"}
 
 
 def _changeable(

@@ -7,9 +7,9 @@ from typing import Self, TypeVar
 
 import aiohttp
 
-from twokey.sandbox.elements import find
-from twokey.sandbox.json_types import JsonObject, as_object, as_objects
-from twokey.sandbox.state_values import choice, entered
+from keyturn.sandbox.elements import find
+from keyturn.sandbox.json_types import JsonObject, as_object, as_objects
+from keyturn.sandbox.state_values import choice, entered
 
 T = TypeVar("T")
 
@@ -209,7 +209,7 @@ class Person:
         await self.act("view_closed", view_id=view["id"], clear=clear)
 
     async def say(self, channel: str, text: str, thread_ts: str | None = None) -> str:
-        """Post a message and return its ts; `@twokey` calls the bot."""
+        """Post a message and return its ts; `@keyturn` calls the bot."""
         place = _channel(await self.state(), channel)
         answer = await self.act(
             "message", channel=place["id"], text=text, thread_ts=thread_ts

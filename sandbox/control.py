@@ -5,14 +5,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import cast
 
-from twokey.sandbox import payloads
-from twokey.sandbox.api_errors import ApiError
-from twokey.sandbox.delivery import Ack, Delivery
-from twokey.sandbox.fake_slack import FakeSlack
-from twokey.sandbox.json_types import JsonObject
-from twokey.sandbox.signed_http import Forgery, Received, SignedHttp
-from twokey.sandbox.socket_mode import Sockets
-from twokey.sandbox.tokens import TokenKind
+from keyturn.sandbox import payloads
+from keyturn.sandbox.api_errors import ApiError
+from keyturn.sandbox.delivery import Ack, Delivery
+from keyturn.sandbox.fake_slack import FakeSlack
+from keyturn.sandbox.json_types import JsonObject
+from keyturn.sandbox.signed_http import Forgery, Received, SignedHttp
+from keyturn.sandbox.socket_mode import Sockets
+from keyturn.sandbox.tokens import TokenKind
 
 
 @dataclass(slots=True)

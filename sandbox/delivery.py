@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol, TypeAlias, TypeVar
 
-from twokey.sandbox.clock import Clock
-from twokey.sandbox.faults import DeliveryFault, Faults, PlannedDeliveryFault
-from twokey.sandbox.json_types import JsonObject
+from keyturn.sandbox.clock import Clock
+from keyturn.sandbox.faults import DeliveryFault, Faults, PlannedDeliveryFault
+from keyturn.sandbox.json_types import JsonObject
 
 T = TypeVar("T")
 

@@ -4,7 +4,13 @@ import secrets
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from twokey.sandbox.json_types import JsonObject, as_object, as_objects, as_text, copied
+from keyturn.sandbox.json_types import (
+    JsonObject,
+    as_object,
+    as_objects,
+    as_text,
+    copied,
+)
 
 NESTED_BLOCKS = ("child_blocks",)
 ELEMENT_LISTS = ("elements", "actions")

@@ -4,16 +4,16 @@ import logging
 import secrets
 from dataclasses import dataclass, field
 
-from twokey.sandbox.clock import Clock
-from twokey.sandbox.faults import Faults
-from twokey.sandbox.json_types import JsonObject
-from twokey.sandbox.oauth import Installer
-from twokey.sandbox.rate_limits import RateLimits
-from twokey.sandbox.records import Notice, Suggestion
-from twokey.sandbox.response_urls import ResponseUrls
-from twokey.sandbox.tokens import TokenKind, Tokens
-from twokey.sandbox.triggers import Triggers
-from twokey.sandbox.workspace import Workspace
+from keyturn.sandbox.clock import Clock
+from keyturn.sandbox.faults import Faults
+from keyturn.sandbox.json_types import JsonObject
+from keyturn.sandbox.oauth import Installer
+from keyturn.sandbox.rate_limits import RateLimits
+from keyturn.sandbox.records import Notice, Suggestion
+from keyturn.sandbox.response_urls import ResponseUrls
+from keyturn.sandbox.tokens import TokenKind, Tokens
+from keyturn.sandbox.triggers import Triggers
+from keyturn.sandbox.workspace import Workspace
 
 logger = logging.getLogger(__name__)
 

@@ -11,15 +11,15 @@ from collections.abc import Callable, Sequence
 from datetime import date, time
 from urllib.parse import urlsplit
 
-from twokey.sandbox.api_errors import ApiError
-from twokey.sandbox.elements import (
+from keyturn.sandbox.api_errors import ApiError
+from keyturn.sandbox.elements import (
     VALUE_FIELDS,
     PlacedElement,
     initial_values,
     offers,
     placed_elements,
 )
-from twokey.sandbox.json_types import JsonObject, as_list, as_object
+from keyturn.sandbox.json_types import JsonObject, as_list, as_object
 
 REQUIRED = "Please complete this required field."
 EMAIL = re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+")

@@ -3,9 +3,9 @@
 import re
 from collections.abc import Iterator, Sequence
 
-from twokey.sandbox.json_types import JsonObject, as_object, is_list
-from twokey.sandbox.records import Channel
-from twokey.sandbox.workspace import Workspace
+from keyturn.sandbox.json_types import JsonObject, as_object, is_list
+from keyturn.sandbox.records import Channel
+from keyturn.sandbox.workspace import Workspace
 
 USER = re.compile(r"(?<!\w)@([\w.-]+)")
 CHANNEL = re.compile(r"(?<!\w)#([\w-]+)")

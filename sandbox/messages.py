@@ -2,14 +2,14 @@
 
 from dataclasses import replace
 
-from twokey.sandbox.api_errors import ApiError
-from twokey.sandbox.elements import with_ids
-from twokey.sandbox.fake_slack import FakeSlack
-from twokey.sandbox.json_types import JsonObject, as_object, as_objects
-from twokey.sandbox.mentions import notified
-from twokey.sandbox.records import Channel, Message
-from twokey.sandbox.validation import check_message
-from twokey.sandbox.workspace import Workspace
+from keyturn.sandbox.api_errors import ApiError
+from keyturn.sandbox.elements import with_ids
+from keyturn.sandbox.fake_slack import FakeSlack
+from keyturn.sandbox.json_types import JsonObject, as_object, as_objects
+from keyturn.sandbox.mentions import notified
+from keyturn.sandbox.records import Channel, Message
+from keyturn.sandbox.validation import check_message
+from keyturn.sandbox.workspace import Workspace
 
 
 def reachable(workspace: Workspace, reference: object) -> Channel:
@@ -102,15 +102,24 @@ def change(slack: FakeSlack, message: Message, content: JsonObject) -> Message:
     # What was written in Slack's composer is rich text alone, and stays so.
     if kept and _only_rich_text(message.blocks) and not _only_rich_text(kept):
         raise ApiError("block_mismatch")
+    # Slack keeps a table as an attachment, and attachments until a change names them:
+    # https://docs.slack.dev/reference/methods/chat.update
+    shown = kept or ()
+    if content.get("attachments") is None and not any(map(_is_table, shown)):
+        shown += tuple(filter(_is_table, message.blocks or ()))
     changed = replace(
         message,
         text=str(text or ""),
-        blocks=kept,
+        blocks=shown or None,
         edited=message.edited or kept is None,
         metadata=_new_metadata(message.metadata, content.get("metadata")),
     )
     slack.workspace.put_message(changed)
     return changed
+
+
+def _is_table(block: JsonObject) -> bool:
+    return block.get("type") == "table"
 
 
 def remove(slack: FakeSlack, message: Message) -> Message | None:

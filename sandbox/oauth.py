@@ -9,12 +9,12 @@ import secrets
 from dataclasses import dataclass, field
 from urllib.parse import urlencode
 
-from twokey.sandbox.api_errors import ApiError
-from twokey.sandbox.arguments import optional
-from twokey.sandbox.clock import Clock
-from twokey.sandbox.json_types import JsonObject
-from twokey.sandbox.tokens import TokenKind, Tokens
-from twokey.sandbox.workspace import Workspace
+from keyturn.sandbox.api_errors import ApiError
+from keyturn.sandbox.arguments import optional
+from keyturn.sandbox.clock import Clock
+from keyturn.sandbox.json_types import JsonObject
+from keyturn.sandbox.tokens import TokenKind, Tokens
+from keyturn.sandbox.workspace import Workspace
 
 CODE_LIFE_S = 600.0
 TOKEN_LIFE_S = 43_200

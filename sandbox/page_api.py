@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from http import HTTPStatus
@@ -12,17 +13,19 @@ from typing import TypeAlias
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
-from twokey.sandbox import views
-from twokey.sandbox.api_errors import ApiError
-from twokey.sandbox.delivery import Delivery
-from twokey.sandbox.fake_slack import FakeSlack
-from twokey.sandbox.json_types import JsonObject, as_object
-from twokey.sandbox.records import Channel, Message, User, View
-from twokey.sandbox.user_actions import UserActions
+from keyturn.sandbox import views
+from keyturn.sandbox.api_errors import ApiError
+from keyturn.sandbox.delivery import Delivery
+from keyturn.sandbox.fake_slack import FakeSlack
+from keyturn.sandbox.json_types import JsonObject, as_object
+from keyturn.sandbox.records import Channel, Message, User, View
+from keyturn.sandbox.user_actions import UserActions
 
 PAGE = Path(__file__).parent / "page"
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 KEEP_ALIVE_S = 15.0
+OF_THE_APP = ("/api/", "/link", "/response/", "/oauth/")
+COOKIE = "sandbox_token"
 SECURITY_HEADERS = {
     "Content-Security-Policy": (
         "default-src 'self'; base-uri 'none'; form-action 'none'; "
@@ -180,8 +183,10 @@ class PageApi:
 
     def _file(self, request: web.Request, name: str) -> web.StreamResponse:
         del request
-        path = (PAGE / name).resolve()
-        if not (path.is_relative_to(PAGE.resolve()) and path.is_file()):
+        # Among the files that are there: no name of a request is given to the system.
+        files = {one.relative_to(PAGE).as_posix(): one for one in PAGE.rglob("*")}
+        path = files.get(name)
+        if path is None or not path.is_file():
             raise web.HTTPNotFound(text=f"The page has no file {name!r}.\n")
         return web.FileResponse(path, headers=SECURITY_HEADERS)
 
@@ -208,18 +213,29 @@ async def read_command(request: web.Request) -> JsonObject:
     return command
 
 
-def only_for(host: str) -> Middleware:
-    """Return a middleware that keeps a loopback server to loopback names.
+def only_for(host: str, token: str) -> Middleware:
+    """Return a middleware that keeps the page from strangers.
 
-    A name that another site controls may point at 127.0.0.1 (DNS rebinding); its
-    pages must not read or act here.
+    On loopback only loopback names are served: a name that another site controls may
+    point at 127.0.0.1 (DNS rebinding). On any other interface the page needs the token,
+    once in its address and then in a cookie. The app's own endpoints have Slack's
+    tokens and secrets already.
     """
 
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
         name = request.host.rpartition(":")[0] or request.host
-        if is_loopback(host) and not is_loopback(name):
-            raise ApiError("invalid_host", host=request.host)
+        if is_loopback(host):
+            if not is_loopback(name):
+                raise ApiError("invalid_host", host=request.host)
+        elif not request.path.startswith(OF_THE_APP):
+            given = request.query.get("token") or request.cookies.get(COOKIE, "")
+            if not secrets.compare_digest(given.encode(), token.encode()):
+                raise ApiError("invalid_token")
+            if "token" in request.query:
+                entered = web.HTTPFound(request.rel_url.without_query_params("token"))
+                entered.set_cookie(COOKIE, token, httponly=True, samesite="Strict")
+                raise entered
         return await handler(request)
 
     return check

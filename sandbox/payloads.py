@@ -7,11 +7,11 @@ members, the payloads recorded in slack_sdk's and bolt's own tests.
 import secrets
 from typing import NamedTuple
 
-from twokey.sandbox import messages, views
-from twokey.sandbox.delivery import Envelope, EnvelopeKind
-from twokey.sandbox.fake_slack import FakeSlack
-from twokey.sandbox.json_types import JsonObject
-from twokey.sandbox.records import Channel, Message, User, View
+from keyturn.sandbox import messages, views
+from keyturn.sandbox.delivery import Envelope, EnvelopeKind
+from keyturn.sandbox.fake_slack import FakeSlack
+from keyturn.sandbox.json_types import JsonObject
+from keyturn.sandbox.records import Channel, Message, User, View
 
 LEGACY_TOKEN = "sandbox-verification"  # noqa: S105 - Slack's deprecated member
 

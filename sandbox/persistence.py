@@ -5,8 +5,8 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from twokey.sandbox.fake_slack import FakeSlack
-from twokey.sandbox.records import Channel, Message, User, UserGroup, View
+from keyturn.sandbox.fake_slack import FakeSlack
+from keyturn.sandbox.records import Channel, Message, User, UserGroup, View
 
 
 @dataclass(slots=True)

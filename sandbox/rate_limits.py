@@ -11,7 +11,7 @@ import math
 from collections import defaultdict, deque
 from typing import NamedTuple
 
-from twokey.sandbox.clock import Clock
+from keyturn.sandbox.clock import Clock
 
 
 class Limit(NamedTuple):

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from twokey.sandbox.json_types import JsonObject
+from keyturn.sandbox.json_types import JsonObject
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ class Suggestion:
 class AppIdentity:
     """The app that is installed in the workspace, and its bot user."""
 
-    id: str = "A0TWOKEY"
-    name: str = "Twokey"
-    bot_user: str = "U0TWOKEY"
-    bot_id: str = "B0TWOKEY"
+    id: str = "A0KEYTURN"
+    name: str = "Keyturn"
+    bot_user: str = "U0KEYTURN"
+    bot_id: str = "B0KEYTURN"

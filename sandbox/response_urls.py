@@ -3,8 +3,8 @@
 import secrets
 from dataclasses import dataclass, replace
 
-from twokey.sandbox.api_errors import ApiError
-from twokey.sandbox.clock import Clock
+from keyturn.sandbox.api_errors import ApiError
+from keyturn.sandbox.clock import Clock
 
 LIFE_S = 30 * 60.0
 POSTS = 5

@@ -1,10 +1,10 @@
 """Apply what the app posts to a ``response_url`` or answers to a command."""
 
-from twokey.sandbox import messages
-from twokey.sandbox.api_errors import ApiError
-from twokey.sandbox.fake_slack import FakeSlack
-from twokey.sandbox.json_types import JsonObject, as_object
-from twokey.sandbox.response_urls import ResponseUrl
+from keyturn.sandbox import messages
+from keyturn.sandbox.api_errors import ApiError
+from keyturn.sandbox.fake_slack import FakeSlack
+from keyturn.sandbox.json_types import JsonObject, as_object
+from keyturn.sandbox.response_urls import ResponseUrl
 
 
 def respond(slack: FakeSlack, place: ResponseUrl, body: JsonObject) -> None:

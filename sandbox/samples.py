@@ -1,7 +1,7 @@
 """Sample workspace of the demo and the tests."""
 
-from twokey.sandbox.records import AppIdentity, Channel, User, UserGroup
-from twokey.sandbox.workspace import Workspace
+from keyturn.sandbox.records import AppIdentity, Channel, User, UserGroup
+from keyturn.sandbox.workspace import Workspace
 
 TEAM = "T0SANDBOX"
 OTHER_TEAM = "T0OTHER"
@@ -36,7 +36,7 @@ STRANGER = User(
 def sample_workspace() -> Workspace:
     """Return a fresh workspace: reviewers, a requester, and people who may not."""
     app = AppIdentity()
-    bot = User(app.bot_user, "twokey", app.name, TEAM, color="1f4e5f", is_bot=True)
+    bot = User(app.bot_user, "keyturn", app.name, TEAM, color="1f4e5f", is_bot=True)
     users = (ANA, BEN, CHLOE, DAN, EVE, GUEST, GONE, STRANGER, bot)
     colleagues = frozenset({ANA.id, BEN.id, CHLOE.id, DAN.id, EVE.id})
     channels = (
@@ -54,7 +54,7 @@ def sample_workspace() -> Workspace:
     )
     workspace = Workspace(
         team_id=TEAM,
-        team_name="Twokey Sandbox",
+        team_name="Keyturn Sandbox",
         users={user.id: user for user in users},
         channels={channel.id: channel for channel in channels},
         groups={group.id: group for group in groups},

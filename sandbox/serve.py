@@ -4,8 +4,13 @@ import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from twokey.sandbox.records import Suggestion
-from twokey.sandbox.server import Sandbox
+from keyturn.sandbox.records import Suggestion
+from keyturn.sandbox.server import Sandbox
+
+EXPOSED = (
+    "# Warning: other machines can reach this sandbox. Anyone with the link below acts "
+    "as any person in it."
+)
 
 
 async def serve(
@@ -38,9 +43,11 @@ async def serve(
 
 def settings(sandbox: Sandbox) -> list[str]:
     """Return the page's address and the environment of a bot, to paste in a shell."""
+    is_exposed = sandbox.page_url != sandbox.url
     return [
-        f"# A local Slack: {sandbox.url}",
-        f"export TWOKEY_SLACK_API_URL={sandbox.api_url}",
+        *([EXPOSED] if is_exposed else []),
+        f"# A local Slack: {sandbox.page_url}",
+        f"export KEYTURN_SLACK_API_URL={sandbox.api_url}",
         f"export SLACK_BOT_TOKEN={sandbox.bot_token}",
         f"export SLACK_APP_TOKEN={sandbox.app_token}",
         f"export SLACK_SIGNING_SECRET={sandbox.signing_secret}",

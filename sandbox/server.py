@@ -1,5 +1,6 @@
 """Web server of the sandbox: Slack's Web API, the page and the control API."""
 
+import secrets
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from http import HTTPStatus
@@ -8,24 +9,32 @@ from typing import Self
 
 import aiohttp
 from aiohttp import web
+from yarl import URL
 
-from twokey.sandbox import responses
-from twokey.sandbox.api_errors import ApiError
-from twokey.sandbox.client import Person
-from twokey.sandbox.clock import Clock
-from twokey.sandbox.control import Control
-from twokey.sandbox.delivery import Delivery
-from twokey.sandbox.fake_slack import Call, FakeSlack
-from twokey.sandbox.faults import Faults
-from twokey.sandbox.page_api import PageApi, only_for, read_command, refusals_as_json
-from twokey.sandbox.persistence import AutoSaver, load, restore
-from twokey.sandbox.rate_limits import RateLimits
-from twokey.sandbox.records import Suggestion
-from twokey.sandbox.samples import sample_workspace
-from twokey.sandbox.signed_http import SentRequest, SignedHttp
-from twokey.sandbox.socket_mode import Sockets
-from twokey.sandbox.web_api import WebApi, read_arguments
-from twokey.sandbox.workspace import Workspace
+from keyturn.sandbox import responses
+from keyturn.sandbox.api_errors import ApiError
+from keyturn.sandbox.client import Person
+from keyturn.sandbox.clock import Clock
+from keyturn.sandbox.control import Control
+from keyturn.sandbox.delivery import Delivery
+from keyturn.sandbox.fake_slack import Call, FakeSlack
+from keyturn.sandbox.faults import Faults
+from keyturn.sandbox.page_api import (
+    COOKIE,
+    PageApi,
+    is_loopback,
+    only_for,
+    read_command,
+    refusals_as_json,
+)
+from keyturn.sandbox.persistence import AutoSaver, load, restore
+from keyturn.sandbox.rate_limits import RateLimits
+from keyturn.sandbox.records import Suggestion
+from keyturn.sandbox.samples import sample_workspace
+from keyturn.sandbox.signed_http import SentRequest, SignedHttp
+from keyturn.sandbox.socket_mode import Sockets
+from keyturn.sandbox.web_api import WebApi, read_arguments
+from keyturn.sandbox.workspace import Workspace
 
 SHUTDOWN_S = 1.0
 
@@ -54,6 +63,7 @@ class Sandbox:
         self._host = host
         self._name = f"[{host}]" if ":" in host else host
         self._port = port
+        self._token = "" if is_loopback(host) else secrets.token_urlsafe()
         self._open = AsyncExitStack()
         self._started: _RunningServer | None = None
 
@@ -65,14 +75,18 @@ class Sandbox:
             ValueError: `state_path` holds something else.
         """
         async with AsyncExitStack() as opening:
-            session = await opening.enter_async_context(aiohttp.ClientSession())
+            jar = aiohttp.CookieJar(unsafe=True)  # also for an address without a name
+            session = await opening.enter_async_context(
+                aiohttp.ClientSession(cookie_jar=jar)
+            )
             if self._state_path is not None:
                 restore(load(self._state_path), self.slack)
                 saver = AutoSaver(self._state_path, self.slack)
                 opening.callback(saver.close)
             started = _RunningServer(self.slack, session)
             runner = web.AppRunner(
-                started.application(self._name), shutdown_timeout=SHUTDOWN_S
+                started.application(self._host, self._token),
+                shutdown_timeout=SHUTDOWN_S,
             )
             await runner.setup()
             opening.push_async_callback(runner.cleanup)
@@ -86,6 +100,7 @@ class Sandbox:
                 raise OSError(error.errno, reason) from error
             port: int = runner.addresses[0][1]
             self.slack.base_url = f"http://{self._name}:{port}"
+            jar.update_cookies({COOKIE: self._token}, URL(self.slack.base_url))
             self._started = started
             self._open = opening.pop_all()
         return self
@@ -99,6 +114,11 @@ class Sandbox:
     def url(self) -> str:
         """The page's address, without a slash at the end."""
         return self.slack.base_url
+
+    @property
+    def page_url(self) -> str:
+        """The address to open in a browser; with a token unless on loopback."""
+        return f"{self.url}/?token={self._token}" if self._token else self.url
 
     @property
     def api_url(self) -> str:
@@ -189,12 +209,15 @@ class _RunningServer:
         self._api = WebApi(slack, self._sockets)
         self.control = Control(slack, self._delivery, self._sockets, self.http)
 
-    def application(self, host: str) -> web.Application:
+    def application(self, host: str, token: str) -> web.Application:
         """Return the web application with every route."""
-        application = web.Application(middlewares=[refusals_as_json, only_for(host)])
+        application = web.Application(
+            middlewares=[refusals_as_json, only_for(host, token)]
+        )
         application.add_routes(
             [
                 web.get("/", self._page.index),
+                web.get("/archives/{place:.+}", self._show_message),
                 web.get("/static/{path:.+}", self._page.static),
                 web.get("/sandbox/state", self._page.state),
                 web.get("/sandbox/events", self._page.events),
@@ -217,6 +240,9 @@ class _RunningServer:
 
     async def _take_control(self, request: web.Request) -> web.Response:
         return web.json_response(await self.control.run(await read_command(request)))
+
+    async def _show_message(self, request: web.Request) -> web.Response:
+        raise web.HTTPFound(f"/#{request.match_info['place']}")
 
     async def _authorize(self, request: web.Request) -> web.Response:
         query = request.query

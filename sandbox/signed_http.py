@@ -11,8 +11,8 @@ from urllib.parse import urlencode
 
 import aiohttp
 
-from twokey.sandbox.clock import Clock
-from twokey.sandbox.delivery import (
+from keyturn.sandbox.clock import Clock
+from keyturn.sandbox.delivery import (
     Ack,
     Answer,
     Envelope,
@@ -21,7 +21,7 @@ from twokey.sandbox.delivery import (
     Retry,
     within_deadline,
 )
-from twokey.sandbox.json_types import JsonObject, as_object
+from keyturn.sandbox.json_types import JsonObject, as_object
 
 FORM = "application/x-www-form-urlencoded"
 JSON = "application/json"

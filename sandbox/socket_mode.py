@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 from aiohttp import WSMsgType, web
 
-from twokey.sandbox.api_errors import ApiError
-from twokey.sandbox.clock import Clock
-from twokey.sandbox.delivery import (
+from keyturn.sandbox.api_errors import ApiError
+from keyturn.sandbox.clock import Clock
+from keyturn.sandbox.delivery import (
     Ack,
     Answer,
     Envelope,
@@ -20,12 +20,12 @@ from twokey.sandbox.delivery import (
     Retry,
     within_deadline,
 )
-from twokey.sandbox.json_types import JsonObject, as_object
+from keyturn.sandbox.json_types import JsonObject, as_object
 
 CONNECTIONS = 10
 """https://docs.slack.dev/apis/events-api/using-socket-mode#connections"""
 TICKET_LIFE_S = 30.0
-HOST = "twokey-sandbox"
+HOST = "keyturn-sandbox"
 
 
 @dataclass(eq=False, slots=True)

@@ -3,13 +3,13 @@
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime, time
 
-from twokey.sandbox.elements import (
+from keyturn.sandbox.elements import (
     VALUE_FIELDS,
     PlacedElement,
     options_of,
     placed_elements,
 )
-from twokey.sandbox.json_types import JsonObject, as_object, is_list
+from keyturn.sandbox.json_types import JsonObject, as_object, is_list
 
 OPTION_KEYS = ("selected_option", "selected_options")
 

@@ -4,7 +4,7 @@ import secrets
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from twokey.sandbox.api_errors import ApiError
+from keyturn.sandbox.api_errors import ApiError
 
 
 class TokenKind(StrEnum):
@@ -32,7 +32,7 @@ class Tokens:
 
     def issue(self, kind: TokenKind, *, expires_at: float | None = None) -> str:
         """Return a new token, `xoxb-…` for the bot or `xapp-…` for the app."""
-        prefix = "xoxb" if kind is TokenKind.BOT else "xapp-1-A0TWOKEY"
+        prefix = "xoxb" if kind is TokenKind.BOT else "xapp-1-A0KEYTURN"
         if expires_at is not None:
             prefix = f"xoxe.{prefix}"
         return self.add(f"{prefix}-{secrets.token_hex(20)}", kind, expires_at)

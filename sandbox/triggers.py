@@ -4,8 +4,8 @@ import re
 import secrets
 from dataclasses import dataclass, replace
 
-from twokey.sandbox.api_errors import ApiError
-from twokey.sandbox.clock import Clock
+from keyturn.sandbox.api_errors import ApiError
+from keyturn.sandbox.clock import Clock
 
 LIFE_S = 3.0
 FORMAT = re.compile(r"\d+\.\d+\.[0-9a-f]+")

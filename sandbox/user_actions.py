@@ -3,17 +3,17 @@
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
-from twokey.sandbox import inputs, payloads, responses, view_responses, views
-from twokey.sandbox.api_errors import ApiError
-from twokey.sandbox.delivery import Ack, Answer, Delivery, NoAck
-from twokey.sandbox.elements import VALUE_FIELDS, PlacedElement, find, offers
-from twokey.sandbox.fake_slack import FakeSlack
-from twokey.sandbox.json_types import JsonObject, as_object, as_text
-from twokey.sandbox.mentions import escaped
-from twokey.sandbox.payloads import Interaction
-from twokey.sandbox.records import Message, User, View
-from twokey.sandbox.response_urls import ResponseUrl
-from twokey.sandbox.user_messages import UserMessages, channel_of
+from keyturn.sandbox import inputs, payloads, responses, view_responses, views
+from keyturn.sandbox.api_errors import ApiError
+from keyturn.sandbox.delivery import Ack, Answer, Delivery, NoAck
+from keyturn.sandbox.elements import VALUE_FIELDS, PlacedElement, find, offers
+from keyturn.sandbox.fake_slack import FakeSlack
+from keyturn.sandbox.json_types import JsonObject, as_object, as_text
+from keyturn.sandbox.mentions import escaped
+from keyturn.sandbox.payloads import Interaction
+from keyturn.sandbox.records import Message, User, View
+from keyturn.sandbox.response_urls import ResponseUrl
+from keyturn.sandbox.user_messages import UserMessages, channel_of
 
 OK: JsonObject = {"ok": True}
 

@@ -8,14 +8,14 @@ edited or deleted in a channel sends no other event: that takes `channels:histor
 
 from dataclasses import replace
 
-from twokey.sandbox import messages, payloads
-from twokey.sandbox.api_errors import ApiError
-from twokey.sandbox.delivery import Delivery
-from twokey.sandbox.fake_slack import FakeSlack
-from twokey.sandbox.json_types import JsonObject, as_text
-from twokey.sandbox.mentions import escaped, mentions_bot, notified
-from twokey.sandbox.records import Channel, Message, User
-from twokey.sandbox.workspace import Workspace
+from keyturn.sandbox import messages, payloads
+from keyturn.sandbox.api_errors import ApiError
+from keyturn.sandbox.delivery import Delivery
+from keyturn.sandbox.fake_slack import FakeSlack
+from keyturn.sandbox.json_types import JsonObject, as_text
+from keyturn.sandbox.mentions import escaped, mentions_bot, notified
+from keyturn.sandbox.records import Channel, Message, User
+from keyturn.sandbox.workspace import Workspace
 
 
 class UserMessages:

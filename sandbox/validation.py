@@ -4,15 +4,15 @@ import json
 from collections.abc import Sequence
 from typing import cast
 
-from twokey.sandbox.api_errors import ApiError
-from twokey.sandbox.blockkit import (
+from keyturn.sandbox.api_errors import ApiError
+from keyturn.sandbox.blockkit import (
     Problem,
     ReadOnlyJSON,
     validate_home,
     validate_message,
     validate_modal,
 )
-from twokey.sandbox.json_types import JsonObject, as_object
+from keyturn.sandbox.json_types import JsonObject, as_object
 
 INVALID_BLOCKS = "invalid_blocks"
 INVALID_VIEW = "invalid_arguments"

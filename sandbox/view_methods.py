@@ -3,18 +3,18 @@
 from collections.abc import Callable
 from typing import cast
 
-from twokey.sandbox import views
-from twokey.sandbox.api_errors import ApiError
-from twokey.sandbox.arguments import optional, required
-from twokey.sandbox.blockkit import (
+from keyturn.sandbox import views
+from keyturn.sandbox.api_errors import ApiError
+from keyturn.sandbox.arguments import optional, required
+from keyturn.sandbox.blockkit import (
     ReadOnlyJSON,
     validate_home,
     validate_message,
     validate_modal,
 )
-from twokey.sandbox.fake_slack import FakeSlack
-from twokey.sandbox.json_types import JsonObject, as_object
-from twokey.sandbox.validation import INVALID_VIEW, check_view, read_json
+from keyturn.sandbox.fake_slack import FakeSlack
+from keyturn.sandbox.json_types import JsonObject, as_object
+from keyturn.sandbox.validation import INVALID_VIEW, check_view, read_json
 
 
 def open_view(slack: FakeSlack, arguments: JsonObject) -> JsonObject:

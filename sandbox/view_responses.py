@@ -2,13 +2,13 @@
 
 from dataclasses import replace
 
-from twokey.sandbox import views
-from twokey.sandbox.api_errors import ApiError
-from twokey.sandbox.elements import input_blocks
-from twokey.sandbox.fake_slack import FakeSlack
-from twokey.sandbox.json_types import JsonObject, as_object
-from twokey.sandbox.records import View
-from twokey.sandbox.validation import check_view
+from keyturn.sandbox import views
+from keyturn.sandbox.api_errors import ApiError
+from keyturn.sandbox.elements import input_blocks
+from keyturn.sandbox.fake_slack import FakeSlack
+from keyturn.sandbox.json_types import JsonObject, as_object
+from keyturn.sandbox.records import View
+from keyturn.sandbox.validation import check_view
 
 CONNECTION_ERROR = "We had some trouble connecting. Try again?"
 

@@ -3,11 +3,11 @@
 import secrets
 from dataclasses import replace
 
-from twokey.sandbox.api_errors import ApiError
-from twokey.sandbox.elements import initial_values, with_ids
-from twokey.sandbox.fake_slack import FakeSlack
-from twokey.sandbox.json_types import JsonObject
-from twokey.sandbox.records import View
+from keyturn.sandbox.api_errors import ApiError
+from keyturn.sandbox.elements import initial_values, with_ids
+from keyturn.sandbox.fake_slack import FakeSlack
+from keyturn.sandbox.json_types import JsonObject
+from keyturn.sandbox.records import View
 
 STACK = 3
 """A root view and two pushed ones: https://docs.slack.dev/surfaces/modals"""

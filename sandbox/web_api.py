@@ -8,14 +8,14 @@ from typing import TypeAlias
 
 from aiohttp import web
 
-from twokey.sandbox import chat_methods, messages, view_methods, workspace_methods
-from twokey.sandbox.api_errors import ApiError
-from twokey.sandbox.fake_slack import Call, FakeSlack
-from twokey.sandbox.faults import Fault, PlannedFault
-from twokey.sandbox.json_types import JsonObject, as_object
-from twokey.sandbox.oauth import basic_credentials
-from twokey.sandbox.socket_mode import Sockets
-from twokey.sandbox.tokens import Token, TokenKind
+from keyturn.sandbox import chat_methods, messages, view_methods, workspace_methods
+from keyturn.sandbox.api_errors import ApiError
+from keyturn.sandbox.fake_slack import Call, FakeSlack
+from keyturn.sandbox.faults import Fault, PlannedFault
+from keyturn.sandbox.json_types import JsonObject, as_object
+from keyturn.sandbox.oauth import basic_credentials
+from keyturn.sandbox.socket_mode import Sockets
+from keyturn.sandbox.tokens import Token, TokenKind
 
 Method: TypeAlias = Callable[[FakeSlack, JsonObject], JsonObject]
 

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from twokey.sandbox.api_errors import ApiError
-from twokey.sandbox.json_types import JsonObject
-from twokey.sandbox.records import (
+from keyturn.sandbox.api_errors import ApiError
+from keyturn.sandbox.json_types import JsonObject
+from keyturn.sandbox.records import (
     AppIdentity,
     Channel,
     Message,
@@ -23,8 +23,10 @@ Watcher: TypeAlias = Callable[[frozenset[str]], None]
 
 DEFAULT_BOT_SCOPES = (
     "app_mentions:read",
+    "channels:history",
     "chat:write",
     "commands",
+    "groups:history",
     "im:history",
     "im:write",
     "users:read",

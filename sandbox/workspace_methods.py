@@ -3,12 +3,12 @@
 import math
 from collections.abc import Callable, Iterable
 
-from twokey.sandbox import messages
-from twokey.sandbox.api_errors import ApiError
-from twokey.sandbox.arguments import flag, optional, page, required
-from twokey.sandbox.fake_slack import FakeSlack
-from twokey.sandbox.json_types import JsonObject
-from twokey.sandbox.records import Channel, Message, User, UserGroup
+from keyturn.sandbox import messages
+from keyturn.sandbox.api_errors import ApiError
+from keyturn.sandbox.arguments import flag, optional, page, required
+from keyturn.sandbox.fake_slack import FakeSlack
+from keyturn.sandbox.json_types import JsonObject
+from keyturn.sandbox.records import Channel, Message, User, UserGroup
 
 
 def api_test(slack: FakeSlack, arguments: JsonObject) -> JsonObject:

@@ -14,16 +14,16 @@ from pathlib import Path
 import httpx
 import pytest
 
+from keyturn.gateway.store.connection import Connection
+from keyturn.gateway.store.engine import EmbeddedEngine
+from keyturn.gateway.store.store import Store
+from keyturn.gateway.trust.key_folder import Role
+from keyturn.gateway.trust.keyring import Keyring
 from tests.lifetimes import wrong_lifetimes
 from tests.patience import WAIT_S, be_patient
 from tests.resealing import reseal_writes
 from tests.store_secrets import SECRETS
 from tests.topologies import Cluster, SentinelSet, programs
-from twokey.gateway.store.connection import Connection
-from twokey.gateway.store.engine import EmbeddedEngine
-from twokey.gateway.store.store import Store
-from twokey.gateway.trust.key_folder import Role
-from twokey.gateway.trust.keyring import Keyring
 
 pytest_plugins = ["pytester", "tests.distribution", "tests.levels"]
 
@@ -66,13 +66,13 @@ def one_ssl_context() -> Generator[None]:
 def valkey_url() -> Generator[str]:
     """Start one embedded Valkey for each process of tests, as the product does.
 
-    ``TWOKEY_TEST_REDIS`` names another server instead. Everything on it is deleted, and
-    it is made as durable as Twokey demands.
+    ``KEYTURN_TEST_REDIS`` names another server instead. Everything on it is deleted,
+    and it is made as durable as Keyturn demands.
     """
-    named = os.environ.get("TWOKEY_TEST_REDIS")
+    named = os.environ.get("KEYTURN_TEST_REDIS")
     if named:
         # The tests of one process empty the store while another's are using it.
-        assert "PYTEST_XDIST_WORKER" not in os.environ, "TWOKEY_TEST_REDIS: use -n 0"
+        assert "PYTEST_XDIST_WORKER" not in os.environ, "KEYTURN_TEST_REDIS: use -n 0"
         asyncio.run(make_durable(named))
         yield named
         return
@@ -83,7 +83,7 @@ def valkey_url() -> Generator[str]:
 
 
 async def make_durable(url: str) -> None:
-    """Give a server the settings without which Twokey refuses it."""
+    """Give a server the settings without which Keyturn refuses it."""
     conn = Connection(url)
     for name, value in DURABLE.items():
         await conn.command("CONFIG SET", name, value)

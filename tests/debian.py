@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
-LOCK = "twokey-tests-apt.lock"
+LOCK = "keyturn-tests-apt.lock"
 
 
 def find_or_install(find: Callable[[], str | None], *packages: str) -> str | None:

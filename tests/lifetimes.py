@@ -9,9 +9,8 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import cast
 
-from twokey.gateway.store import codec
-from twokey.gateway.store.connection import Connection, Reply, fields, text
-from twokey.gateway.store.keys import PERMANENT
+from keyturn.gateway.store.connection import Connection, Reply, fields, text
+from keyturn.gateway.store.keys import PERMANENT
 
 LONGEST_MS = int(timedelta(days=400).total_seconds() * 1000)
 """A lifetime beyond this is none: no test sets one."""
@@ -20,7 +19,7 @@ GONE = -2
 """What PTTL says of a key that has ended since it was listed."""
 
 OPEN = {b"pending", b"authorized", b"executing", b"in_doubt"}
-_HEAD = re.compile(r"(?P<base>tk:\{s\d+\}:)a:(?P<id>ap_s\d+_\w+)")
+_HEAD = re.compile(r"(?P<base>tk:\{[^}]+\}:)a:(?P<id>ap_[\w-]+)")
 
 
 def is_permanent(key: str) -> bool:
@@ -93,8 +92,6 @@ def _needed_by(
     found |= {f"{base}{field}" for field in card if field.startswith("at:")}
     run = stored.get("run", b"")[:16].hex() or "-"
     turn = stored.get("turn", b"").hex() or "-"
-    schemas = codec.digests(stored)
-    found |= {f"{base}schema:{one.removeprefix('sha256:')}" for one in schemas}
     found |= {f"{base}{kind}:{run}" for kind in ("run", "open", "tm")}
     # What a pending item uses counts until after its deadline, however long it is kept.
     decided = [index for index in open_ if stored[f"{index}:s"] != b"pending"]

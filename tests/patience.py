@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import pytest
 
-from twokey.bot import ingress, user_cache, web
-from twokey.sandbox import delivery, triggers
+from keyturn.bot import ingress, user_cache, web
+from keyturn.sandbox import delivery, triggers
 
 WAIT_S = 30.0
 

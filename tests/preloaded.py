@@ -21,10 +21,9 @@ for name in (
     "tests.races.standing_process",
     "tests.races.window_process",
     "tests.service.audit_writer_process",
-    "tests.store.audit_sealer",
-    "twokey.cli.demo",
-    "twokey.cli.demo_scripts",
-    "twokey.cli.main",
+    "keyturn.cli.demo",
+    "keyturn.cli.demo_scripts",
+    "keyturn.cli.main",
 ):
     import_module(name)
 

@@ -14,11 +14,10 @@ from typing import Any, NamedTuple, cast
 
 import pytest
 
-from twokey.gateway.errors import TwokeyError
-from twokey.gateway.store.connection import Argument, Connection, Reply, fields
-from twokey.gateway.store.known_records import Lasting
-from twokey.gateway.store.record_heads import sealed
-from twokey.gateway.store.record_seals import (
+from keyturn.gateway.errors import KeyturnError
+from keyturn.gateway.store.connection import Argument, Connection, Reply, fields
+from keyturn.gateway.store.known_records import Lasting
+from keyturn.gateway.store.record_seals import (
     CHECKED,
     CHECKED_SEAL,
     SEAL,
@@ -26,7 +25,7 @@ from twokey.gateway.store.record_seals import (
     Stored,
 )
 
-_RECORD = re.compile(r"(?P<base>tk:\{s\d+\}:)[ap]:(?P<id>ap_s\d+_[0-9a-f]{32})")
+_RECORD = re.compile(r"(?P<base>tk:\{[^}]+\}:)[ap]:(?P<id>ap_[\w-]+_[0-9a-f]{32})")
 _WRITES = {"HSET", "HDEL", "HINCRBY", "SET"}
 
 
@@ -41,7 +40,7 @@ class _Name(NamedTuple):
         return f"{self.base}a:{self.approval}".encode()
 
     @property
-    def pinned(self) -> bytes:
+    def document(self) -> bytes:
         return f"{self.base}p:{self.approval}".encode()
 
 
@@ -112,7 +111,7 @@ async def _sealed_ones(
 def _is_sealed(conn: Connection, name: _Name, stored: Stored) -> bool:
     try:
         RecordSeals(conn).check(name.approval, stored)
-    except TwokeyError:
+    except KeyturnError:
         return False
     return SEAL in stored.head
 
@@ -121,7 +120,7 @@ def _after(
     stored: Stored, name: _Name, commands: Iterable[Sequence[Argument]]
 ) -> Stored:
     """Return a record as it is after these commands."""
-    head, pinned = dict(stored.head), stored.pinned
+    head, document = dict(stored.head), stored.document
     for verb, key, *rest in (map(_text, one) for one in commands):
         if key == name.head and verb == b"HSET":
             head |= {
@@ -133,9 +132,9 @@ def _after(
         elif key == name.head and verb == b"HINCRBY":
             field, by = rest
             head[field.decode()] = _text(int(head.get(field.decode(), 0)) + int(by))
-        elif key == name.pinned and verb == b"SET":
-            pinned = rest[0]
-    return Stored(head, pinned)
+        elif key == name.document and verb == b"SET":
+            document = rest[0]
+    return Stored(head, document)
 
 
 def _text(one: Argument) -> bytes:
@@ -144,11 +143,11 @@ def _text(one: Argument) -> bytes:
 
 def _sealing(conn: Connection, name: _Name, stored: Stored) -> list[Argument]:
     """Return the command that seals a record; empty where there is none."""
-    if not stored.head or not stored.pinned:
+    if not stored.head or not stored.document:
         return []
     seals = RecordSeals(conn)
     words: list[Argument] = ["HSET", name.head.decode()]
-    words += [SEAL, sealed(seals, name.approval, stored).seal]
+    words += [SEAL, seals.of(name.approval, stored)]
     if CHECKED in stored.head:
         at = stored.head[CHECKED].decode()
         words += [CHECKED_SEAL, seals.of_moment(name.approval, CHECKED, at)]
@@ -156,7 +155,7 @@ def _sealing(conn: Connection, name: _Name, stored: Stored) -> list[Argument]:
 
 
 async def _stored(ask: Any, conn: Connection, name: _Name) -> Stored:
-    head, pinned = await ask(
-        conn, ["HGETALL", name.head.decode()], ["GET", name.pinned.decode()]
+    head, document = await ask(
+        conn, ["HGETALL", name.head.decode()], ["GET", name.document.decode()]
     )
-    return Stored(fields(head), cast("bytes", pinned or b""))
+    return Stored(fields(head), cast("bytes", document or b""))

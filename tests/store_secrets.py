@@ -4,5 +4,5 @@ from __future__ import annotations
 
 SECRETS = (b"the secret of all of these tests",)
 
-ENV = {"TWOKEY_SECRET": SECRETS[0].hex()}
+ENV = {"KEYTURN_SECRET": SECRETS[0].hex()}
 """The same for programs that read their settings from the environment."""

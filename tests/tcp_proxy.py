@@ -56,6 +56,10 @@ class Proxy:
             pipe.cancel()
         await asyncio.gather(*self._pipes, return_exceptions=True)
 
+    def lead_to(self, *to: str) -> None:
+        """Pass new connections on to other servers; open ones stay where they are."""
+        self._to[:] = to
+
     def close(self) -> None:
         """Let nothing through from now on."""
         self._is_open.clear()

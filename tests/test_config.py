@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from twokey.gateway.config import Settings, SlackMode
-from twokey.gateway.errors import SettingsError
-from twokey.gateway.retention import AUDIT_KEPT, RetentionSettings
+from keyturn.gateway.config import Settings, SlackMode
+from keyturn.gateway.errors import SettingsError
+from keyturn.gateway.retention import AUDIT_KEPT, RetentionSettings
 
 SECRET = "ab" * 32
 
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    return tmp_path / "twokey.yml"
+    return tmp_path / "keyturn.yml"
 
 
 def load(file: Path, text: str, **env: str) -> Settings:
@@ -28,7 +28,7 @@ def load(file: Path, text: str, **env: str) -> Settings:
 def refusal(file: Path, text: str, **env: str) -> str:
     with pytest.raises(SettingsError) as caught:
         load(file, text, **env)
-    return str(caught.value).replace(str(file), "twokey.yml")
+    return str(caught.value).replace(str(file), "keyturn.yml")
 
 
 def test_an_empty_file_means_the_defaults(file: Path) -> None:
@@ -37,10 +37,10 @@ def test_an_empty_file_means_the_defaults(file: Path) -> None:
     assert settings.tenant == "default"
     assert settings.agents == {}
     assert settings.policy.path == file.parent / "policy.yml"
-    assert settings.data_dir == file.parent / ".twokey"
+    assert settings.data_dir == file.parent / ".keyturn"
     assert settings.redis_url is None
     assert settings.checkpoints.get_secret_value() == str(
-        file.parent / ".twokey" / "checkpoints.sqlite"
+        file.parent / ".keyturn" / "checkpoints.sqlite"
     )
     assert settings.slack.mode is SlackMode.SOCKET
     assert settings.slack.api_url == "https://slack.com/api/"
@@ -53,7 +53,7 @@ def test_no_file_at_all_means_the_defaults(
 
     settings = Settings.load(None, {})
 
-    assert settings.data_dir == tmp_path / ".twokey"
+    assert settings.data_dir == tmp_path / ".keyturn"
 
 
 def test_a_file_that_was_named_has_to_be_there(tmp_path: Path) -> None:
@@ -116,10 +116,10 @@ def test_the_environment_stands_over_the_file(file: Path) -> None:
     settings = load(
         file,
         "workers: 3\nslack: {port: 1, host: 0.0.0.0}\n",
-        TWOKEY_WORKERS="5",
-        TWOKEY_SLACK_PORT="8080",
-        TWOKEY_SLACK_MODE="http",
-        TWOKEY_TENANT="",
+        KEYTURN_WORKERS="5",
+        KEYTURN_SLACK_PORT="8080",
+        KEYTURN_SLACK_MODE="http",
+        KEYTURN_TENANT="",
     )
 
     assert settings.workers == 5
@@ -132,10 +132,10 @@ def test_the_environment_stands_over_the_file(file: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("workerz: 1", "twokey.yml:1: Unknown key 'workerz'; did you mean 'workers'?"),
-        ("\nworkers: 0", "twokey.yml:2: 'workers': write 1 or more"),
+        ("workerz: 1", "keyturn.yml:1: Unknown key 'workerz'; did you mean 'workers'?"),
+        ("\nworkers: 0", "keyturn.yml:2: 'workers': write 1 or more"),
         ("slack: {mode: sokcet}", "'slack.mode' is 'sokcet'; did you mean 'socket'?"),
-        ("slack: {port: 70000}", "twokey.yml:1: 'slack.port': write 65535 or less"),
+        ("slack: {port: 70000}", "keyturn.yml:1: 'slack.port': write 65535 or less"),
         ("slack: {api_url: 'http://example.com'}", "would carry tokens in the clear"),
         ("slack: {api_url: 'ftp://127.0.0.1'}", "would carry tokens in the clear"),
         ("slack: {api_url: 'https://'}", "would carry tokens in the clear"),
@@ -148,20 +148,20 @@ def test_the_environment_stands_over_the_file(file: Path) -> None:
         ("redis_url: 'http://u:pw@h'", "this is no Redis URL"),
         ("redis_url: 'unix+sentinel://h/m'", "this is no Redis URL"),
         ("redis_url: 'redis+ring://h'", "redis+sentinel://host:26379,…/name"),
-        ("checkpoints: mysql://u:pw@h/d", "twokey.yml:1: 'checkpoints': this is no"),
+        ("checkpoints: mysql://u:pw@h/d", "keyturn.yml:1: 'checkpoints': this is no"),
         ("checkpoints: postgresql+asyncpg://u:pw@h/d", "(without '+' and a driver)"),
         ("checkpoints: sqlite:///threads.sqlite", "the path of a SQLite file"),
         ("checkpoints: ':memory:'", "would be lost with the process"),
         ("checkpoints: memory", "would be lost with the process"),
-        ("shards: 65", "twokey.yml:1: 'shards': write 64 or less"),
-        ("tenant: Über", "twokey.yml:1: 'tenant': write lower-case letters, digits"),
+        ("workers: 257", "keyturn.yml:1: 'workers': write 256 or less"),
+        ("tenant: Über", "keyturn.yml:1: 'tenant': write lower-case letters, digits"),
         ("slack: {command: ask}", "'slack.command': write a command such as /app"),
         ("slack: {team: acme}", "'slack.team': write the id of a workspace, such as"),
         ("slack: {fallback_channel: ops}", "write #name in quotes, or an id such as C"),
         ("metrics: {channel: ops}", "'metrics.channel': write #name in quotes, or an"),
         ("log: {level: INFO}", "'log.level' is 'INFO'; did you mean 'info'?"),
-        ("a: 1\na: 2", "twokey.yml:2: Key 'a' appears twice"),
-        ("- a", "twokey.yml:1: A mapping of names to values is needed here."),
+        ("a: 1\na: 2", "keyturn.yml:2: Key 'a' appears twice"),
+        ("- a", "keyturn.yml:1: A mapping of names to values is needed here."),
     ],
 )
 def test_a_mistake_in_the_file_is_named_with_its_line(
@@ -173,10 +173,10 @@ def test_a_mistake_in_the_file_is_named_with_its_line(
 @pytest.mark.parametrize(
     ("name", "value", "problem"),
     [
-        ("TWOKEY_WORKERS", "many", "TWOKEY_WORKERS: 'workers': write a whole"),
-        ("TWOKEY_SLACK_MODE", "htp", "TWOKEY_SLACK_MODE: 'slack.mode' is 'htp'; did"),
-        ("TWOKEY_REDIS_ULR", "redis://h", "did you mean 'TWOKEY_REDIS_URL'?"),
-        ("TWOKEY_REDIS", "redis://h", "did you mean 'TWOKEY_REDIS_URL'?"),
+        ("KEYTURN_WORKERS", "many", "KEYTURN_WORKERS: 'workers': write a whole"),
+        ("KEYTURN_SLACK_MODE", "htp", "KEYTURN_SLACK_MODE: 'slack.mode' is 'htp'; did"),
+        ("KEYTURN_REDIS_ULR", "redis://h", "did you mean 'KEYTURN_REDIS_URL'?"),
+        ("KEYTURN_REDIS", "redis://h", "did you mean 'KEYTURN_REDIS_URL'?"),
         ("SLACK_BOT_TOKN", "xoxb-1", "did you mean 'SLACK_BOT_TOKEN'?"),
     ],
 )
@@ -187,7 +187,7 @@ def test_a_mistake_in_the_environment_is_named_by_its_variable(
 
 
 def test_variables_of_others_are_left_alone(file: Path) -> None:
-    settings = load(file, "", TWOKEY_DEMO_MODEL="m", SLACK_CLI_HOME="x", HOME="/")
+    settings = load(file, "", KEYTURN_DEMO_MODEL="m", SLACK_CLI_HOME="x", HOME="/")
 
     assert settings == load(file, "")
 
@@ -197,7 +197,7 @@ def test_what_kubernetes_sets_for_a_service_is_left_alone(
     file: Path, service: str
 ) -> None:
     ends = ("PORT", "SERVICE_HOST", "SERVICE_PORT", "PORT_6379_TCP_ADDR")
-    env = {f"TWOKEY{service}_{end}": "10.0.0.1" for end in ends}
+    env = {f"KEYTURN{service}_{end}": "10.0.0.1" for end in ends}
 
     assert load(file, "", **env) == load(file, "")
 
@@ -214,9 +214,9 @@ def test_what_kubernetes_sets_for_a_service_is_left_alone(
             "in no token, at place 10; remove it, or create",
         ),
         ({"SLACK_SIGNING_SECRET": "hu sh"}, "at place 3; remove it, or copy it from"),
-        ({"TWOKEY_SECRET": "hush"}, "TWOKEY_SECRET has 4 characters"),
-        ({"TWOKEY_SECRET": "hush" * 16}, "openssl rand -hex 32"),
-        ({"TWOKEY_REDIS_URL": "http://u:hush@h"}, "TWOKEY_REDIS_URL: 'redis_url'"),
+        ({"KEYTURN_SECRET": "hush"}, "KEYTURN_SECRET has 4 characters"),
+        ({"KEYTURN_SECRET": "hush" * 16}, "openssl rand -hex 32"),
+        ({"KEYTURN_REDIS_URL": "http://u:hush@h"}, "KEYTURN_REDIS_URL: 'redis_url'"),
     ],
 )
 def test_a_bad_secret_is_refused_and_not_shown(
@@ -232,7 +232,7 @@ def test_a_bad_secret_is_refused_and_not_shown(
 def test_a_secret_does_not_belong_in_the_file(file: Path, key: str) -> None:
     text = refusal(file, f"slack:\n  {key}: hush")
 
-    assert f"twokey.yml:2: 'slack.{key}' is a secret" in text
+    assert f"keyturn.yml:2: 'slack.{key}' is a secret" in text
     assert f"set SLACK_{key.upper()} in the environment" in text
     assert "hush" not in text
 
@@ -244,9 +244,9 @@ def test_settings_never_print_a_secret(file: Path) -> None:
         SLACK_BOT_TOKEN="xoxb-hush",
         SLACK_APP_TOKEN="xapp-hush",
         SLACK_SIGNING_SECRET="hush",
-        TWOKEY_SECRET=SECRET,
-        TWOKEY_REDIS_URL="redis://u:hush@h",
-        TWOKEY_CHECKPOINTS="postgres://u:hush@h/db",
+        KEYTURN_SECRET=SECRET,
+        KEYTURN_REDIS_URL="redis://u:hush@h",
+        KEYTURN_CHECKPOINTS="postgres://u:hush@h/db",
     )
 
     shown = f"{settings!r} {settings} {settings.model_dump_json()}"
@@ -281,26 +281,26 @@ def test_what_slack_mode_lacks_is_said_with_where_to_find_it(
 
 
 def test_the_secret_comes_from_the_environment_or_from_its_file(file: Path) -> None:
-    given = load(file, "", TWOKEY_SECRET=SECRET).secret_keys()
+    given = load(file, "", KEYTURN_SECRET=SECRET).secret_keys()
     made = load(file, "").secret_keys()
 
     assert given == (bytes.fromhex(SECRET),)
     assert made == load(file, "").secret_keys() != given
-    assert ((file.parent / ".twokey" / "secret.key").read_bytes(),) == made
+    assert ((file.parent / ".keyturn" / "secret.key").read_bytes(),) == made
 
 
 def test_older_secrets_follow_the_one_in_use(file: Path) -> None:
     other = "f" * 64
-    given = load(file, "", TWOKEY_SECRET=f"{SECRET}, {other}").secret_keys()
+    given = load(file, "", KEYTURN_SECRET=f"{SECRET}, {other}").secret_keys()
     [old] = load(file, "").secret_keys()
-    folder = file.parent / ".twokey"
+    folder = file.parent / ".keyturn"
     (folder / "secret.key").rename(folder / "secret.old.key")
 
     new, kept = load(file, "").secret_keys()
 
     assert given == (bytes.fromhex(SECRET), bytes.fromhex(other))
     assert kept == old != new
-    assert "64 hex digits" in refusal(file, "", TWOKEY_SECRET=f"{SECRET},")
+    assert "64 hex digits" in refusal(file, "", KEYTURN_SECRET=f"{SECRET},")
     (folder / "secret.old.key").chmod(0o644)
     with pytest.raises(SettingsError, match="chmod 600"):
         load(file, "").secret_keys()

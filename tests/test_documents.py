@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twokey.gateway.documents import BadDocument, parse_yaml
+from keyturn.gateway.documents import BadDocument, parse_yaml
 
 JSON = st.recursive(
     st.none()

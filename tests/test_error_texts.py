@@ -10,11 +10,11 @@ from typing import Literal
 
 import pytest
 
-from twokey.cli.command_context import CommandContext
-from twokey.cli.start_options import configure_logs
-from twokey.gateway.config import Settings
-from twokey.gateway.failures import log_failure
-from twokey.gateway.logs import LogSettings, write_logs
+from keyturn.cli.command_context import CommandContext
+from keyturn.cli.start_options import configure_logs
+from keyturn.gateway.config import Settings
+from keyturn.gateway.failures import log_failure
+from keyturn.gateway.logs import LogSettings, write_logs
 
 SECRET = "iban DE44\x1b[31m\nevil"
 
@@ -27,7 +27,7 @@ def unchanged() -> Iterator[None]:
     yield
     root.handlers[:] = handlers
     root.setLevel(level)
-    for name in ("twokey",):
+    for name in ("keyturn",):
         logging.getLogger(name).setLevel(logging.NOTSET)
 
 
@@ -39,7 +39,7 @@ def fail() -> None:
     try:
         provider()
     except ValueError as error:
-        logger = logging.getLogger("twokey.gateway.x")
+        logger = logging.getLogger("keyturn.gateway.x")
         log_failure(logger, error, "job.failed job=%s", "7")
 
 
@@ -125,8 +125,8 @@ def test_debug_development_and_the_sandbox_show_the_words(
     insecure_dev: bool,
     is_shown: bool,
 ) -> None:
-    (tmp_path / "twokey.yml").write_text(yaml)
-    settings = Settings.load(tmp_path / "twokey.yml", {})
+    (tmp_path / "keyturn.yml").write_text(yaml)
+    settings = Settings.load(tmp_path / "keyturn.yml", {})
     session = CommandContext(env={}, debug=debug)
 
     configure_logs(session, settings, insecure_dev=insecure_dev)

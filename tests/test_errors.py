@@ -6,22 +6,22 @@ import pickle
 
 import pytest
 
-from twokey.agent import outages
-from twokey.gateway import errors
-from twokey.gateway.errors import (
+from keyturn.agent import execution
+from keyturn.gateway import errors
+from keyturn.gateway.errors import (
     BadJson,
     CorruptRecord,
     ForgedRecord,
+    KeyturnError,
     LeaseLost,
     NotConfirmed,
     ThreadUnavailable,
     ThreadUnknown,
-    TwokeyError,
     Unanswered,
 )
 
-MADE: list[TwokeyError] = [
-    TwokeyError("Nothing."),
+MADE: list[KeyturnError] = [
+    KeyturnError("Nothing."),
     BadJson("a duplicate key", "/a"),
     CorruptRecord("ap_7"),
     ForgedRecord("ap_7", "its seal", is_replayed=True),
@@ -32,16 +32,16 @@ MADE: list[TwokeyError] = [
 ]
 
 
-def sent(error: TwokeyError) -> TwokeyError:
+def sent(error: KeyturnError) -> KeyturnError:
     """Return an error as another process of the same program gets it."""
     found = pickle.loads(pickle.dumps(error))  # noqa: S301 - its own
-    assert isinstance(found, TwokeyError)
+    assert isinstance(found, KeyturnError)
     return found
 
 
 @pytest.mark.parametrize("error", MADE, ids=lambda one: type(one).__name__)
 def test_an_error_has_the_same_text_and_facts_in_another_process(
-    error: TwokeyError,
+    error: KeyturnError,
 ) -> None:
     found = sent(error)
 
@@ -54,7 +54,7 @@ def test_every_error_of_ours_can_be_sent() -> None:
     kinds = [
         one
         for one in vars(errors).values()
-        if isinstance(one, type) and issubclass(one, TwokeyError)
+        if isinstance(one, type) and issubclass(one, KeyturnError)
     ]
 
     for kind in kinds:
@@ -64,7 +64,7 @@ def test_every_error_of_ours_can_be_sent() -> None:
 
 
 def test_an_outage_that_passed_by_other_middlewares_can_be_sent() -> None:
-    with pytest.raises(ThreadUnavailable) as raised, outages.passing():
+    with pytest.raises(ThreadUnavailable) as raised, execution.passing():
         raise ThreadUnavailable("Later.")
 
     assert type(raised.value) is not ThreadUnavailable

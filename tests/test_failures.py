@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import ast
+import asyncio
 import json
 import logging
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from twokey.gateway.errors import StoreUnavailable
-from twokey.gateway.failures import FAILURE, described, log_failure
+from keyturn.gateway.errors import StoreUnavailable
+from keyturn.gateway.failures import FAILURE, any_failure, described, log_failure
+from tests.panics import Panic
 
 SECRET = "4111111111111111"
+ROOT = Path(__file__).parents[1]
+CODE = [*(ROOT / one for one in ("agent", "bot", "cli", "gateway", "receipts"))]
 
 
 def provider() -> None:
@@ -78,3 +84,51 @@ def test_the_record_of_a_failure_quotes_nobody_however_it_is_written(
     with pytest.raises(TypeError):
         json.dumps(held)
     assert SECRET in held.text()
+
+
+@pytest.mark.parametrize(
+    ("error", "is_survived"),
+    [
+        (ValueError(), True),
+        (Panic(), True),
+        (BaseExceptionGroup("", [Panic(), ValueError()]), True),
+        (asyncio.CancelledError(), False),
+        (KeyboardInterrupt(), False),
+        (SystemExit(), False),
+        (GeneratorExit(), False),
+        (BaseExceptionGroup("", [ValueError(), KeyboardInterrupt()]), False),
+    ],
+)
+def test_a_panic_is_a_failure_and_an_exit_is_none(
+    error: BaseException, *, is_survived: bool
+) -> None:
+    def survive() -> BaseException | None:
+        try:
+            raise error
+        except any_failure() as failure:
+            return failure
+
+    if is_survived:
+        assert survive() is error
+    else:
+        with pytest.raises(type(error)):
+            survive()
+
+
+def test_whoever_logs_a_failure_and_goes_on_survives_a_panic_too() -> None:
+    handlers = [
+        (path.name, handler.lineno, handler)
+        for folder in CODE
+        for path in folder.rglob("*.py")
+        for handler in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(handler, ast.ExceptHandler)
+        if any("log_failure" in ast.unparse(one) for one in handler.body)
+    ]
+    narrow = [
+        (name, line)
+        for name, line, handler in handlers
+        if handler.type and ast.unparse(handler.type) == "Exception"
+    ]
+
+    assert len(handlers) > 20
+    assert narrow == [], "catch any_failure() there"

@@ -14,7 +14,7 @@ from tests.forked import Forked
 
 SAYS = """
 import json, os, sys, time
-told = [os.getcwd(), sys.argv[1:], dict(os.environ), "twokey.cli.demo" in sys.modules]
+told = [os.getcwd(), sys.argv[1:], dict(os.environ), "keyturn.cli.demo" in sys.modules]
 print(json.dumps(told))
 print("an error", file=sys.stderr)
 if "waits" in sys.argv:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 import pytest
 from aiohttp import web
 
-from twokey.gateway import guarded_server
-from twokey.gateway.guarded_server import GuardedServer, Limits
+from keyturn.gateway import guarded_server
+from keyturn.gateway.guarded_server import GuardedServer, Limits
 
 HANGS_S = 60.0
 """How long anything may take here at most; it bounds a hang."""

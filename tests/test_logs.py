@@ -10,9 +10,9 @@ from typing import Literal
 
 import pytest
 
-from twokey.gateway.config import Settings
-from twokey.gateway.errors import SettingsError
-from twokey.gateway.logs import (
+from keyturn.gateway.config import Settings
+from keyturn.gateway.errors import SettingsError
+from keyturn.gateway.logs import (
     REPEATED_AFTER_S,
     LogSettings,
     Repeats,
@@ -30,7 +30,7 @@ def unchanged() -> Iterator[None]:
     yield
     root.handlers[:] = handlers
     root.setLevel(level)
-    for name in ("twokey",):
+    for name in ("keyturn",):
         logging.getLogger(name).setLevel(logging.NOTSET)
 
 
@@ -39,7 +39,7 @@ def test_a_line_says_when_how_important_and_what(
 ) -> None:
     write_logs(LogSettings())
 
-    logging.getLogger("twokey.gateway.x").info("item.done item=%s", 1)
+    logging.getLogger("keyturn.gateway.x").info("item.done item=%s", 1)
 
     assert LINE.fullmatch(capsys.readouterr().err)
 
@@ -47,7 +47,7 @@ def test_a_line_says_when_how_important_and_what(
 def test_json_names_the_fields_of_an_event(capsys: pytest.CaptureFixture[str]) -> None:
     write_logs(LogSettings(format="json"))
 
-    logging.getLogger("twokey.bot.x").warning(
+    logging.getLogger("keyturn.bot.x").warning(
         "click.decided user=%s index=%d", "U0É\n", 3
     )
 
@@ -56,7 +56,7 @@ def test_json_names_the_fields_of_an_event(capsys: pytest.CaptureFixture[str]) -
     assert row.pop("at").endswith("Z")
     assert row == {
         "level": "warning",
-        "logger": "twokey.bot.x",
+        "logger": "keyturn.bot.x",
         "event": "click.decided",
         "user": "U0É\n",
         "index": "3",
@@ -69,7 +69,7 @@ def test_json_writes_nothing_that_ends_a_line_or_controls_a_terminal(
     write_logs(LogSettings(format="json"))
     hostile = "a\u2028b\x85c\x9b31md\u202ee\U000e0041f\ud800É"
 
-    logging.getLogger("twokey.bot.x").warning("click.decided user=%s", hostile)
+    logging.getLogger("keyturn.bot.x").warning("click.decided user=%s", hostile)
 
     written = capsys.readouterr().err
     assert written.endswith("\n")
@@ -94,7 +94,7 @@ def test_json_keeps_what_is_written_otherwise_and_says_its_error(
 def test_a_field_cannot_begin_another_line(capsys: pytest.CaptureFixture[str]) -> None:
     write_logs(LogSettings())
 
-    logging.getLogger("twokey.bot.x").info("click.decided user=%s", "U0\n2026 é\u202e")
+    logging.getLogger("keyturn.bot.x").info("click.decided user=%s", "U0\n2026 é\u202e")
 
     assert capsys.readouterr().err.endswith("user=U0\\n2026 é\\u202e\n")
 
@@ -103,17 +103,17 @@ def test_others_are_heard_from_warnings_on(capsys: pytest.CaptureFixture[str]) -
     write_logs(LogSettings(level="debug"))
 
     logging.getLogger("aiohttp.access").info("GET /")
-    logging.getLogger("twokey.gateway.x").debug("looked at=%s", 1)
+    logging.getLogger("keyturn.gateway.x").debug("looked at=%s", 1)
 
     assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_the_environment_says_how() -> None:
-    env = {"TWOKEY_LOG_LEVEL": "error", "TWOKEY_LOG_FORMAT": "json"}
+    env = {"KEYTURN_LOG_LEVEL": "error", "KEYTURN_LOG_FORMAT": "json"}
 
     assert Settings.load(None, env).log == LogSettings(level="error", format="json")
-    with pytest.raises(SettingsError, match="TWOKEY_LOG_LEVEL"):
-        Settings.load(None, {"TWOKEY_LOG_LEVEL": "loud"})
+    with pytest.raises(SettingsError, match="KEYTURN_LOG_LEVEL"):
+        Settings.load(None, {"KEYTURN_LOG_LEVEL": "loud"})
 
 
 def test_a_warning_that_is_repeated_is_written_once_a_minute_and_counted() -> None:
@@ -122,7 +122,7 @@ def test_a_warning_that_is_repeated_is_written_once_a_minute_and_counted() -> No
 
     def line(words: str, level: int = logging.WARNING) -> logging.LogRecord:
         return logging.LogRecord(
-            "twokey.bot.x", level, "x.py", 1, "a.b why=%s", (words,), None
+            "keyturn.bot.x", level, "x.py", 1, "a.b why=%s", (words,), None
         )
 
     first = [repeats.filter(line("wrong")) for _ in range(1000)]
@@ -133,7 +133,7 @@ def test_a_warning_that_is_repeated_is_written_once_a_minute_and_counted() -> No
 
     assert (first.count(True), other, news) == (1, True, [True, True, True])
     assert repeats.filter(again)
-    assert again.__dict__["twokey_repeated"] == 999
+    assert again.__dict__["keyturn_repeated"] == 999
     for number in range(2000):
         repeats.filter(line(str(number)))
     assert repeats.filter(line("wrong"))
@@ -189,7 +189,7 @@ def test_a_flood_of_one_warning_is_one_line(capsys: pytest.CaptureFixture[str]) 
     write_logs(LogSettings())
 
     for _ in range(1000):
-        logging.getLogger("twokey.bot.ingress").warning(
+        logging.getLogger("keyturn.bot.ingress").warning(
             "ingress.refused why=%s", "unsigned"
         )
 

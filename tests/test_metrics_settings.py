@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from keyturn.gateway.config import Settings
+from keyturn.gateway.metrics_settings import DigestSettings, MetricsSettings
 from tests.levels import examples
-from twokey.gateway.config import Settings
-from twokey.gateway.metrics_settings import DigestSettings, MetricsSettings
 
 ROOT = Path(__file__).parents[1]
 ZONES = ["UTC", "Europe/London", "Pacific/Auckland", "Asia/Kathmandu"]
@@ -79,9 +79,9 @@ def test_a_mistake_is_named(written: object, problem: str) -> None:
 def test_the_settings_of_the_docs_are_read(tmp_path: Path) -> None:
     page = (ROOT / "docs/metrics.md").read_text(encoding="utf-8")
     _, _, block = page.partition("```yaml\n")
-    (tmp_path / "twokey.yml").write_text(block.partition("```")[0])
+    (tmp_path / "keyturn.yml").write_text(block.partition("```")[0])
 
-    found = Settings.load(tmp_path / "twokey.yml", {}).metrics
+    found = Settings.load(tmp_path / "keyturn.yml", {}).metrics
 
     assert found.digest == DigestSettings(zone="Europe/London")
     assert found.channel == "#agent-approvals"

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.gateway.config import PolicySource, Settings
+from keyturn.gateway.errors import PolicyError, SettingsError
+from keyturn.gateway.policy.evaluate import listed_tier
+from keyturn.gateway.policy_file import Change, PolicyFile, followed
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
 from tests.streams import audit_entries
-from twokey.gateway.approvals.events import Event, EventName
-from twokey.gateway.config import PolicySource, Settings
-from twokey.gateway.errors import PolicyError, SettingsError
-from twokey.gateway.policy.evaluate import listed_tier
-from twokey.gateway.policy_file import Change, PolicyFile, followed
-from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.store.store import Store
 
 OLD = "version: 1\ntools: {pay: {tier: approve}}\n"
 NEW = "version: 1\ntools: {pay: {tier: escalate}}\n"
@@ -155,7 +155,7 @@ def test_who_asks_for_a_reload_hears_of_an_unchanged_file_too(path: Path) -> Non
 
 
 def test_the_policy_inside_the_settings_is_followed(tmp_path: Path) -> None:
-    path = tmp_path / "twokey.yml"
+    path = tmp_path / "keyturn.yml"
     inline = "policy:\n  version: 1\n  tools: {{pay: {{tier: {}}}}}\n"
     path.write_text(inline.format("approve"), encoding="utf-8")
     policy = PolicyFile(Settings.load(path, {}).policy)
@@ -168,7 +168,7 @@ def test_the_policy_inside_the_settings_is_followed(tmp_path: Path) -> None:
 
     assert taken is Tier.DENY
     assert change is not None
-    assert "twokey.yml:1: 'policy' is missing." in change.why
+    assert "keyturn.yml:1: 'policy' is missing." in change.why
     assert tier(policy) is Tier.DENY
 
 

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from twokey.gateway.config import Settings
-from twokey.gateway.errors import SettingsError
-from twokey.gateway.retrying import RetrySettings
+from keyturn.gateway.config import Settings
+from keyturn.gateway.errors import SettingsError
+from keyturn.gateway.retrying import RetrySettings
 
 
 def load(tmp_path: Path, text: str) -> Settings:
     """Load settings."""
-    file = tmp_path / "twokey.yml"
+    file = tmp_path / "keyturn.yml"
     file.write_text(text)
     return Settings.load(file, {})
 

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.synced_names import synced_names
-from twokey.gateway.errors import SettingsError
-from twokey.gateway.secret_file import (
+from keyturn.gateway.errors import SettingsError
+from keyturn.gateway.secret_file import (
     load_or_create_secret,
     parse_secrets,
     sync_folder,
 )
+from tests.synced_names import synced_names
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ def test_a_folder_in_the_place_of_the_secret_is_refused(path: Path) -> None:
 def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
 
-    with pytest.raises(SettingsError, match="set TWOKEY_SECRET"):
+    with pytest.raises(SettingsError, match="set KEYTURN_SECRET"):
         load_or_create_secret(tmp_path / "file" / "secret.key")
 
 

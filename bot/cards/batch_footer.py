@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from twokey.bot.blocks import actions, box, context, rich_text, section
-from twokey.bot.cards import buttons
-from twokey.bot.cards.call_rows import needs_full_view
-from twokey.bot.cards.frame import Frame, is_table, rows_of
-from twokey.bot.cards.inquiries import ask_requester
-from twokey.bot.cards.noticed import is_remarkable
-from twokey.bot.cards.states import STATE_NAMES
-from twokey.bot.cards.table import calls_named, table_of
-from twokey.bot.objects import Block
-from twokey.bot.text import excerpt
-from twokey.bot.text_types import template, untrusted
-from twokey.gateway.approvals.collected import is_collected
-from twokey.gateway.approvals.record import Approval
-from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.protocol.verbs import Verb
-
-_OTHERS = 300
+from keyturn.bot.blocks import Block, actions, context
+from keyturn.bot.cards import buttons
+from keyturn.bot.cards.call_rows import whole_calls
+from keyturn.bot.cards.frame import Frame, is_table
+from keyturn.bot.cards.inquiries import ask_requester
+from keyturn.bot.cards.noticed import is_remarkable
+from keyturn.bot.cards.table import calls_named
+from keyturn.bot.text_types import label, template
+from keyturn.gateway.approvals.collected import is_collected
+from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.verbs import Verb
 
 
 def decided_alone(approval: Approval) -> frozenset[int]:
@@ -29,7 +24,7 @@ def decided_alone(approval: Approval) -> frozenset[int]:
     table these are also calls of which more is to be said than a row holds.
     """
     # Once for all calls: a table is made as a whole.
-    whole = table_of(approval).whole if is_table(approval) else None
+    whole, is_row = whole_calls(approval), is_table(approval)
     return frozenset(
         item.index
         for item in approval.items
@@ -38,11 +33,8 @@ def decided_alone(approval: Approval) -> frozenset[int]:
             Verb.APPROVE in item.requires_reason
             or Verb.APPROVE not in item.allow
             or item.tier is Tier.ESCALATE
-            or (
-                needs_full_view(approval, item.index)
-                if whole is None
-                else item.index not in whole or is_remarkable(item)
-            )
+            or item.index not in whole
+            or (is_row and is_remarkable(item))
         )
     )
 
@@ -55,15 +47,7 @@ def batch_footer(frame: Frame) -> list[Block]:
     if is_table(approval):
         return _of_table(frame)
     waiting = [item for item in approval.items if item.is_pending]
-    listed = {item.index for item in rows_of(approval)}
-    others = [item for item in approval.items if item.index not in listed]
     blocks: list[Block] = []
-    if others:
-        lines = [f"{i.index + 1}. {i.tool}: {STATE_NAMES[i.state]}" for i in others]
-        text = excerpt("\n".join(lines), _OTHERS).text
-        more = template("*{n} more calls* are not shown here:", n=len(others))
-        blocks.append(section(more, block_id=frame.block_id("others")))
-        blocks.append(rich_text(box(text), block_id=frame.block_id("others.list")))
     offered: list[Block] = []
     if len(waiting) > 1 and not frame.is_late:
         # All or none: "Approve all" that leaves one out would be read as having
@@ -71,16 +55,12 @@ def batch_footer(frame: Frame) -> list[Block]:
         if not decided_alone(approval):
             offered.append(buttons.approve_all(frame))
         else:
-            why = template(
-                "Not all of these calls can be approved with one click, so each is "
-                "decided on its own."
-            )
-            blocks.append(context(why, block_id=frame.block_id("each")))
-    rare = [buttons.view_call(frame, others[0])] if others else []
-    rare += ask_requester(frame, None)
+            why = template("These calls have to be reviewed one at a time.")
+            blocks.append(context(why))
+    rare = ask_requester(frame, None)
     offered += buttons.menu([*rare, *buttons.time_buttons(frame, is_in_full=False)])
     if offered:
-        blocks.append(actions(*offered, block_id=frame.block_id("batch")))
+        blocks.append(actions(*offered))
     return blocks
 
 
@@ -93,9 +73,8 @@ def _of_table(frame: Frame) -> list[Block]:
     if waiting and not frame.is_late:
         alone = decided_alone(approval)
         if alone:
-            text = template("Open these to decide each of them on its own:")
-            which = untrusted(calls_named(alone))
-            blocks.append(context(text, which, block_id=frame.block_id("alone")))
+            text = label(f"Open these to decide each on its own: {calls_named(alone)}.")
+            blocks.append(context(text))
         else:
             offered.append(buttons.approve_all(frame))
         if len(alone) < len(waiting):
@@ -107,4 +86,4 @@ def _of_table(frame: Frame) -> list[Block]:
     rare = ask_requester(frame, None) + buttons.time_buttons(frame, is_in_full=False)
     is_of_several = is_collected(approval)
     offered += [buttons.open_call(frame), *buttons.menu([] if is_of_several else rare)]
-    return [*blocks, actions(*offered, block_id=frame.block_id("batch"))]
+    return [*blocks, actions(*offered)]

@@ -2,26 +2,125 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import cast
 
-from twokey.bot.blocks import overflow
-from twokey.bot.cards.frame import Frame, is_table
-from twokey.bot.cards.inquiries import ask_requester
-from twokey.bot.cards.listing import call_title
-from twokey.bot.cards.noticed import in_order, noticed
-from twokey.bot.cards.totals import sums, totals_of
-from twokey.bot.cards.votes import votes_missing
-from twokey.bot.ids import Action, choice
-from twokey.bot.objects import Block, confirm, option
-from twokey.bot.text import fit
-from twokey.bot.text_types import label, untrusted
-from twokey.gateway.approvals.lifecycle import ApprovalState
-from twokey.gateway.approvals.record import Item
-from twokey.gateway.approvals.timing import is_extendable, is_pressing
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.protocol.verbs import Finding, Verb
+from keyturn.bot.blocks import (
+    Block,
+    Message,
+    actions,
+    box,
+    confirm,
+    context,
+    option,
+    overflow,
+    rich_text,
+    section,
+)
+from keyturn.bot.cards.frame import Frame, is_table
+from keyturn.bot.cards.inquiries import ask_requester
+from keyturn.bot.cards.listing import call_title
+from keyturn.bot.cards.noticed import in_order, noticed
+from keyturn.bot.cards.precedents import same_calls
+from keyturn.bot.cards.totals import sums, totals_of
+from keyturn.bot.cards.votes import votes_missing
+from keyturn.bot.ids import Action, choice
+from keyturn.bot.text import excerpt, fit
+from keyturn.bot.text_types import Plain, label, template, untrusted
+from keyturn.gateway.approvals.lifecycle import ApprovalState
+from keyturn.gateway.approvals.record import Item
+from keyturn.gateway.approvals.timing import is_extendable, is_pressing
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.verbs import Finding, Verb
+from keyturn.sandbox.blockkit import limits
+
+MAX_ROWS = 5
+"""How many waiting calls are offered at once."""
+
+BY_VERB: dict[Verb, Action] = {
+    Verb.RESPOND: Action.RESPOND_WORDS,
+    Verb.EDIT: Action.EDIT_WORDS,
+    Verb.REJECT: Action.REJECT_WORDS,
+}
+"""What words can be passed on as, in the order in which it is offered."""
+
+_SHOWN = 600
+_TOOL = 80
+_NAMES = {
+    Verb.RESPOND: label("Respond"),
+    Verb.EDIT: label("Edit"),
+    Verb.REJECT: label("Reject"),
+}
+_SPOKEN = {
+    Verb.RESPOND: "Answer the agent with your words instead of running call {n}",
+    Verb.EDIT: "Edit call {n}, with your words as the reason",
+    Verb.REJECT: "Reject call {n}, with your words as the reason",
+}
+
+
+def offer(
+    frame: Frame, allowed: Mapping[int, Collection[Verb]], words: str, *, ts: str
+) -> Message:
+    """Return the private message that asks what somebody's words are to become.
+
+    Args:
+        frame: of the card.
+        allowed: for each call, by its index, what this person may do with it.
+        words: what they wrote; it is shown, and stays on the server.
+        ts: of the message in which they wrote it.
+    """
+    blocks: list[Block] = [
+        section(
+            template(
+                "The agent has not read this. Choose what it is: your answer, the "
+                "reason of an edit, or the reason to reject. A form opens with your "
+                "words in it; nothing is recorded before you send that."
+            )
+        ),
+        rich_text(box(excerpt(words, _SHOWN).text)),
+    ]
+    for index, verbs in list(allowed.items())[:MAX_ROWS]:
+        item = frame.approval.items[index]
+        if frame.approval.is_batch:
+            nth = template(
+                "Call {n} of {of}", n=index + 1, of=len(frame.approval.items)
+            )
+            blocks.append(context(nth, untrusted(fit(item.tool, _TOOL))))
+        made = [_button(frame, item, verb) for verb in BY_VERB if verb in verbs]
+        blocks.append(actions(*made, block_id=block_id(ts, index)))
+    if len(allowed) > MAX_ROWS:
+        more = template("{n} more: use their buttons.", n=len(allowed) - MAX_ROWS)
+        blocks.append(context(more))
+    text = (
+        "Choose what your words are: an answer, the reason of an edit, or a rejection."
+    )
+    return Message(tuple(blocks), text)
+
+
+def block_id(ts: str, index: int) -> str:
+    """Return the id of the block with the buttons for one call."""
+    return f"words:{ts}:{index}"
+
+
+def ts_of(block: str) -> str:
+    """Return which message a button's words stand in; "" for another block."""
+    kind, _, rest = block.partition(":")
+    # Input from a client: whatever it says, it only names a key that also holds the
+    # user who clicked.
+    return rest.rpartition(":")[0] if kind == "words" else ""
+
+
+def _button(frame: Frame, item: Item, verb: Verb) -> Block:
+    action = BY_VERB[verb]
+    return frame.button(
+        item.index,
+        action,
+        _NAMES[verb],
+        style="danger" if verb is Verb.REJECT else None,
+        accessibility_label=label(_SPOKEN[verb].format(n=item.index + 1)),
+    )
+
 
 FINDINGS = {
     Finding.EXECUTED: "It ran",
@@ -121,26 +220,25 @@ def form_buttons(frame: Frame, item: Item) -> list[Block]:
     """Return Edit, Reject and Respond, as far as they are allowed."""
     if item.is_question:
         return question_buttons(frame, item)
-    nth = _nth(frame, item)
     offered = {
         Verb.EDIT: frame.button(
             item.index,
             Action.EDIT,
             label("Edit"),
-            accessibility_label=label(f"Edit the arguments of {nth}, then approve"),
+            accessibility_label=_spoken(frame, item, "Edit"),
         ),
         Verb.REJECT: frame.button(
             item.index,
             Action.REJECT,
             label("Reject"),
             style="danger",
-            accessibility_label=label(f"Reject {nth}; nothing will run"),
+            accessibility_label=_spoken(frame, item, "Reject"),
         ),
         Verb.RESPOND: frame.button(
             item.index,
             Action.RESPOND,
             label("Respond"),
-            accessibility_label=label(f"Answer the agent instead of running {nth}"),
+            accessibility_label=_spoken(frame, item, "Respond instead of"),
         ),
     }
     return [made for verb, made in offered.items() if verb in item.allow]
@@ -154,33 +252,34 @@ def approve_all(frame: Frame) -> Block:
     """
     waiting = [item for item in frame.approval.items if item.is_pending]
     needs_others = any(votes_missing(item) > 1 for item in waiting)
-    runs = "Each of them runs exactly as this card shows it"
-    once = ", once everybody who is needed has approved" if needs_others else ""
-    sentence = f"{runs}{once}."
+    once = " once everybody who is needed has approved" if needs_others else ""
+    # First: Slack takes a short text here, and this is what would be a mistake.
+    same = same_calls(frame.approval)
     return frame.button(
         None,
         Action.APPROVE_ALL,
-        label(f"Approve all {len(waiting)} waiting"),
+        label(f"Approve all {len(waiting)}"),
         style="primary",
         accessibility_label=label(f"Approve all {len(waiting)} waiting calls"),
         confirm=confirm(
             label(f"Approve {len(waiting)} calls?"),
-            label(" ".join([sentence, *_summed(frame, waiting)])),
+            label(" ".join([*same, *_summed(frame, waiting, once)])),
             yes=label("Approve all"),
         ),
     )
 
 
-def _summed(frame: Frame, waiting: Sequence[Item]) -> list[str]:
-    """Say what the waiting calls come to, and how many of a table are marked."""
+def _summed(frame: Frame, waiting: Sequence[Item], once: str) -> list[str]:
+    """Say that the waiting calls run, their total, and how many have a warning."""
     indexes = {item.index for item in waiting}
     total = sums(totals_of(frame.approval), indexes)
-    if not is_table(frame.approval):
-        return [f"In total: {total}."] if 0 < len(total) <= _TOTAL_OF_FEW else []
-    marked = len(noticed(frame.approval) & indexes)
+    most = _TOTAL if is_table(frame.approval) else _TOTAL_OF_FEW
+    in_total = f": {total} in total" if 0 < len(total) <= most else ""
+    marked = len(noticed(frame.approval) & indexes) if is_table(frame.approval) else 0
+    warned = f"{marked} {'has' if marked == 1 else 'have'} a warning."
     return [
-        *([f"In total: {total}."] if 0 < len(total) <= _TOTAL else []),
-        *([f"Marked ⚠️: {marked}."] if marked else []),
+        f"All {len(waiting)} run as shown{once}{in_total}.",
+        *([warned] if marked else []),
     ]
 
 
@@ -263,7 +362,7 @@ def _approve(frame: Frame, item: Item) -> Block:
         Action.APPROVE,
         label("Approve"),
         style="primary",
-        accessibility_label=label(f"Approve {_nth(frame, item)}"),
+        accessibility_label=_spoken(frame, item, "Approve"),
         confirm=_question(frame, item) if is_asked else None,
     )
 
@@ -293,13 +392,12 @@ def _question(frame: Frame, item: Item) -> Block:
 
 def view_all(frame: Frame, item: Item, *, is_shown_whole: bool = True) -> Block:
     """Return the button that opens all of a call."""
-    nth = _nth(frame, item)
     return frame.button(
         item.index,
         Action.VIEW_ALL,
         label("Full details" if is_shown_whole else "Full details to approve"),
         style=None if is_shown_whole else "primary",
-        accessibility_label=label(f"View everything about {nth}"),
+        accessibility_label=_spoken(frame, item, "Full details"),
     )
 
 
@@ -307,14 +405,13 @@ def findings(frame: Frame, item: Item) -> list[Block]:
     """Return the buttons with which people say what happened to a call in doubt."""
     again = label(if_repeated(item))
     question = confirm(label("Run it again?"), again, yes=label("Run again"))
-    nth = _nth(frame, item)
     names = FINDINGS_OF_A_FAILURE if item.has_failed else FINDINGS
     rerun = frame.button(
         item.index,
         Action.RECONCILE_RERUN,
         label(names[Finding.RERUN]),
         style="danger",
-        accessibility_label=label(f"I checked: run {nth} again"),
+        accessibility_label=_spoken(frame, item, "Run again"),
         confirm=question,
     )
     return [
@@ -322,7 +419,7 @@ def findings(frame: Frame, item: Item) -> list[Block]:
             item.index,
             Action.RECONCILE_EXECUTED,
             label(names[Finding.EXECUTED]),
-            accessibility_label=label(f"I checked: {nth} took effect"),
+            accessibility_label=_spoken(frame, item, "It took effect"),
         ),
         # The agent of a call that nobody was asked about has gone on.
         *([] if item.is_auto_approved else [rerun]),
@@ -330,13 +427,13 @@ def findings(frame: Frame, item: Item) -> list[Block]:
             item.index,
             Action.RECONCILE_SKIP,
             label(names[Finding.SKIP]),
-            accessibility_label=label(f"Close {nth} without running it again"),
+            accessibility_label=_spoken(frame, item, "Leave"),
         ),
         frame.button(
             item.index,
             Action.RECONCILE_NOTE,
             label("Add a note…"),
-            accessibility_label=label(f"Record whether {nth} took effect, with a note"),
+            accessibility_label=_spoken(frame, item, "Add a note"),
         ),
     ]
 
@@ -345,10 +442,10 @@ def if_repeated(item: Item) -> str:
     """Say what it means to run a call in doubt again."""
     if item.idempotent:
         return "The tool is declared safe to repeat with the same key."
-    return "If it did take effect the first time, it will happen twice."
+    return "If it already worked, this does it a second time."
 
 
-def _nth(frame: Frame, item: Item) -> str:
-    if not frame.approval.is_batch:
-        return "this call"
-    return f"call {item.index + 1} of {len(frame.approval.items)}"
+def _spoken(frame: Frame, item: Item, verb: str) -> Plain:
+    """Return what a screen reader says of a button: "Reject 2: Refund €23.00"."""
+    nth = f" {item.index + 1}" if frame.approval.is_batch else ""
+    return untrusted(fit(f"{verb}{nth}: {call_title(item)}", limits.BUTTON))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import LiteralString
 from urllib.parse import urlsplit
 
-from twokey.bot.blocks import (
+from keyturn.bot.blocks import (
+    Block,
     actions,
     bold,
     box,
@@ -17,38 +18,35 @@ from twokey.bot.blocks import (
     section,
     text_run,
 )
-from twokey.bot.cards import buttons
-from twokey.bot.cards.answered import MOST_TEXT as ANSWERED
-from twokey.bot.cards.answered import answered
-from twokey.bot.cards.diff import diff, state_text, state_title
-from twokey.bot.cards.frame import (
-    MAX_ROWS,
+from keyturn.bot.cards import buttons
+from keyturn.bot.cards.diff import diff, state_text, state_title
+from keyturn.bot.cards.frame import (
     MIN_EXCERPT,
     Frame,
     TextBudget,
     is_table,
     rows_of,
+    shares,
     text_budget,
 )
-from twokey.bot.cards.inquiries import MOST_TEXT as INQUIRIES
-from twokey.bot.cards.inquiries import inquiries
-from twokey.bot.cards.listing import Listing, all_text, call_title, listing_of
-from twokey.bot.cards.needs import because, is_usual, needs, why
-from twokey.bot.cards.precedents import MOST_TEXT
-from twokey.bot.cards.refs import hash_ref, when, who
-from twokey.bot.cards.sql_warnings import sql_warnings
-from twokey.bot.cards.states import (
+from keyturn.bot.cards.homoglyphs import homoglyph_warnings
+from keyturn.bot.cards.inquiries import MOST_TEXT as INQUIRIES
+from keyturn.bot.cards.inquiries import inquiries
+from keyturn.bot.cards.listing import Listing, all_text, boxes_of, call_title, fitted
+from keyturn.bot.cards.needs import because, is_usual, needs, why
+from keyturn.bot.cards.precedents import MOST_TEXT as PRECEDENTS
+from keyturn.bot.cards.refs import when, who
+from keyturn.bot.cards.sql import sql_warnings
+from keyturn.bot.cards.states import (
     MAX_ACT,
     TRIAGE_TITLE,
     is_just_waiting,
     status_sentence,
 )
-from twokey.bot.cards.table import table_of
-from twokey.bot.cards.votes import counted_votes
-from twokey.bot.homoglyphs import homoglyph_warnings
-from twokey.bot.objects import Block
-from twokey.bot.text import Excerpt, excerpt, fit, reveal
-from twokey.bot.text_types import (
+from keyturn.bot.cards.table import table_of
+from keyturn.bot.cards.votes import counted_votes
+from keyturn.bot.text import Excerpt, excerpt, fit, reveal
+from keyturn.bot.text_types import (
     Label,
     Plain,
     Template,
@@ -58,93 +56,148 @@ from twokey.bot.text_types import (
     template,
     untrusted,
 )
-from twokey.gateway.approvals.evidence import original_text
-from twokey.gateway.approvals.invisible_characters import has_hidden
-from twokey.gateway.approvals.precedents import Past
-from twokey.gateway.approvals.quorum import asks_more, tally
-from twokey.gateway.approvals.record import Approval, Item
-from twokey.gateway.protocol.records import Person, Result
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.protocol.verbs import Finding, Verb
+from keyturn.gateway.approvals.editing import reading_text
+from keyturn.gateway.approvals.evidence import original_text
+from keyturn.gateway.approvals.invisible_characters import has_hidden
+from keyturn.gateway.approvals.lifecycle import ApprovalState
+from keyturn.gateway.approvals.precedents import Past
+from keyturn.gateway.approvals.quorum import asks_more, tally
+from keyturn.gateway.approvals.record import Approval, Item
+from keyturn.gateway.approvals.repeating import doubled
+from keyturn.gateway.protocol.records import Person, Result
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.verbs import Finding, Verb
+
+_ANSWERED = 1_000
+"""Characters that all of it takes on a card, at most."""
+
+_NAME = 60
+_HEAD = 150
+"""What stands above each answer, with its name."""
+
+
+def answered(frame: Frame) -> list[Block]:
+    """Return the answers while calls wait; Full details of a call have them whole."""
+    approval = frame.approval
+    if not approval.answered or approval.state is not ApprovalState.OPEN:
+        return []
+    if approval.is_batch:
+        # A batch has no room for them.
+        sentence = template("💬 *People answered the agent before:* see Full details.")
+        return [context(sentence)]
+    share = _ANSWERED // len(approval.answered) - _HEAD
+    blocks: list[Block] = []
+    for one in approval.answered:
+        # The name in plain text: a mention would notify them of the call.
+        name = untrusted(f"By {fit(one.by.name or one.by.user, _NAME)}")
+        head = template("💬 *Answered before*, {at}", at=when(one.at_ms))
+        text = box(excerpt(one.text, share).text)
+        blocks += [context(head, name), rich_text(text)]
+    return blocks
+
 
 _MAX_MIXED = 2
+_MOST_TEXT = 2_600
+"""Characters that the calls of a card take together, at most."""
 _STATEMENT_CHARS = 700
 _STATEMENT_CHARS_IN_BATCH = 300
 _OBSERVATIONS = 2
 _LABEL_CHARS = 40
 """Characters that the label of one note takes, at most."""
-FINDINGS = {
+FINDINGS: dict[Finding, LiteralString] = {
     Finding.EXECUTED: "it took effect",
     Finding.RERUN: "run it again",
     Finding.SKIP: "leave it",
 }
 """What a person says of a call in doubt."""
 
-_REVOKED: LiteralString = "↩ *The approval was taken back* {at}:"
-_ENDED_BECAUSE: LiteralString = "↩ *It was withdrawn* {at}:"
-_RESTORED: LiteralString = "⚠️ *Restored from an older copy* {at}:"
+_REVOKED: LiteralString = "↩ *The approval was taken back* {at}."
+_HEADS: dict[ItemState, LiteralString] = {
+    ItemState.WITHDRAWN: "↩ *It was withdrawn* {at}.",
+    ItemState.LAPSED: "↩ *The approval ended* {at}.",
+}
+_RESTORED: LiteralString = "⚠️ *Restored from an older copy* {at}."
 
 
 def needs_full_view(approval: Approval, index: int) -> bool:
     """Return whether a call is too long for its card and approved in Full details."""
+    return index not in whole_calls(approval)
+
+
+def whole_calls(approval: Approval) -> frozenset[int]:
+    """Return the calls of which the card shows every character."""
     if is_table(approval):
-        return index not in table_of(approval).whole
-    item = approval.items[index]
-    has_row = any(each.index == index for each in rows_of(approval))
-    left = call_budget(approval, item)
-    shown = listing_of(item, budget=left)
+        return table_of(approval).whole
+    share = text_budget(approval)
     # The business state is part of what is approved, so a state that is cut needs the
     # full view as well.
-    is_whole = shown.is_complete and _state(item, text_budget(approval)).complete
-    return not (has_row and is_whole)
+    return frozenset(
+        index
+        for index, shown in listings(approval).items()
+        if shown.is_complete and _state(approval.items[index], share).complete
+    )
 
 
-def call_budget(approval: Approval, item: Item) -> int:
-    """Return how many characters a call's arguments may take.
+def listings(approval: Approval) -> dict[int, Listing]:
+    """Return the arguments of each call that has a row, as the card shows them.
 
-    Long notes on a call reduce the budget of its own arguments, not of other calls'.
+    Short calls are whole, and the long ones share the rest.
     """
-    share = text_budget(approval)
-    # Rare notes are not reserved for in advance, which would shorten every call on
-    # every card for what few calls have.
-    taken = len(item.observations[-_OBSERVATIONS:]) * (share.text + _LABEL_CHARS)
+    items, share = rows_of(approval), text_budget(approval)
+    room = sum(share.row - _taken(item, share) for item in items)
+    if any(one.past != Past() for one in approval.items):
+        room -= PRECEDENTS
+    if approval.answered:
+        room -= _ANSWERED
+    if approval.inquiries and not approval.is_batch:
+        room -= INQUIRIES
+    calls = [boxes_of(item) for item in items]
+    rooms = shares(min(room, _MOST_TEXT), [sum(map(len, call)) for call in calls])
+    return {
+        item.index: fitted(call, budget=max(MIN_EXCERPT, most))
+        for item, call, most in zip(items, calls, rooms, strict=True)
+    }
+
+
+def _taken(item: Item, share: TextBudget) -> int:
+    """Return how much of a call's row its title and its notes take.
+
+    Rare notes are not reserved for in advance, which would shorten every call on every
+    card for what few calls have.
+    """
+    noted = len(item.observations[-_OBSERVATIONS:])
+    if item.edit is not None:
+        noted += 1
+    if item.triage or item.result or item.late_result or item.decision:
+        noted += 1
+    if item.is_pending and state_text(item):
+        noted += 1
+    taken = share.title + noted * (share.text + 2 * _LABEL_CHARS)
+    if item.edit is not None:
+        taken += share.change + _LABEL_CHARS
     if item.original_args is not None:
         taken += share.note + _LABEL_CHARS
-    if item.late_result is not None:
-        taken += share.text + 2 * _LABEL_CHARS
     if item.revoked is not None:
-        taken += share.note + 2 * _LABEL_CHARS
+        taken += 2 * (share.note + _LABEL_CHARS)
     if _has_link(item, share):
         taken += len(item.link) + _LABEL_CHARS
-    if item.is_pending and state_text(item):
-        taken += share.text + 2 * _LABEL_CHARS
-    if any(one.past != Past() for one in approval.items):
-        taken += MOST_TEXT // min(len(approval.items), MAX_ROWS)
-    if approval.answered:
-        taken += ANSWERED // min(len(approval.items), MAX_ROWS)
-    if approval.inquiries and not approval.is_batch:
-        taken += INQUIRIES
-    return max(MIN_EXCERPT, share.call - taken)
+    return taken
 
 
-def call_row(frame: Frame, item: Item) -> list[Block]:
+def call_row(frame: Frame, item: Item, shown: Listing) -> list[Block]:
     """Return the blocks of one call, from what it is to what may be said of it."""
-    budget = call_budget(frame.approval, item)
-    shown = listing_of(item, budget=budget)
-    name = f"{item.index}"
     blocks = [
         *title(frame, item, is_in_header=not frame.approval.is_batch),
         call_box(frame, item, shown),
-        *_warning(frame, item),
-        *_why(frame, item),
+        *_notes(frame, item),
         *([] if frame.approval.is_batch else agent_statement(frame)),
         *_standing(frame, item, shown),
     ]
     is_whole = shown.is_complete and _state(item, frame.budget).complete
     offered = buttons.decisions(frame, item, is_shown_whole=is_whole)
     if offered:
-        blocks.append(actions(*offered, block_id=frame.block_id(f"{name}.actions")))
+        blocks.append(actions(*offered))
     return blocks
 
 
@@ -156,8 +209,8 @@ def agent_statement(frame: Frame) -> list[Block]:
     is_batch = frame.approval.is_batch
     limit = _STATEMENT_CHARS_IN_BATCH if is_batch else _STATEMENT_CHARS
     cut = excerpt(text, limit).text
-    named = line(bold(label("Agent says (unverified):")))
-    says = rich_text(named, box(cut), block_id=frame.block_id("says"))
+    named = line(bold(label("The agent's reason (not verified):")))
+    says = rich_text(named, box(cut))
     return [says, *words]
 
 
@@ -170,7 +223,9 @@ def title(frame: Frame, item: Item, *, is_in_header: bool = False) -> list[Block
         is_in_header: the card's header says what it does, as far as it fits there.
     """
     summary = call_title(item)
-    lines = [f"{item.index + 1}. {summary}" if frame.approval.is_batch else summary]
+    is_doubled = any(item in group for group in doubled(frame.approval))
+    number = f"{'⚠️ ' * is_doubled}{item.index + 1}"
+    lines = [f"{number}. {summary}" if frame.approval.is_batch else summary]
     if is_in_header and len(reveal(summary)) <= MAX_ACT:
         lines = []
     if item.agent_description:
@@ -178,7 +233,7 @@ def title(frame: Frame, item: Item, *, is_in_header: bool = False) -> list[Block
     if not lines:
         return []
     cut = excerpt("\n".join(lines), frame.budget.title).text
-    return [section(untrusted(cut), block_id=frame.block_id(f"{item.index}.title"))]
+    return [section(untrusted(cut))]
 
 
 def call_box(frame: Frame, item: Item, shown: Listing) -> Block:
@@ -208,8 +263,9 @@ def call_box(frame: Frame, item: Item, shown: Listing) -> Block:
         reported, text = late_report(item, item.late_result)
         parts += _quoted(f"{reported}:", text, frame)
     if item.result is not None and item.late_result is None:
-        parts += _quoted("Result (as the tool says):", item.result.summary, frame)
-    return rich_text(*parts, block_id=frame.block_id(f"{item.index}.call"))
+        title = f"{result_title(item.result)}:"
+        parts += _quoted(title, item.result.summary, frame)
+    return rich_text(*parts)
 
 
 def checked(frame: Frame, item: Item) -> list[Block]:
@@ -222,6 +278,13 @@ def checked(frame: Frame, item: Item) -> list[Block]:
         )
         parts += _quoted("Note:", one.note, frame)
     return parts
+
+
+def result_title(result: Result) -> LiteralString:
+    """Return whose words a result is: the tool's, or the agent's without a start."""
+    if result.has_started:
+        return "Result (as the tool says)"
+    return "Why it did not start (as the agent says)"
 
 
 def late_report(item: Item, late: Result) -> tuple[str, str]:
@@ -242,7 +305,7 @@ def _state(item: Item, budget: TextBudget) -> Excerpt:
 
 
 def _quoted(title: str, text: str, frame: Frame) -> list[Block]:
-    if not text:
+    if not text or frame.is_crowded:
         return []
     cut = excerpt(text, frame.budget.text).text
     return [line(bold(label(title))), box(cut)]
@@ -255,7 +318,16 @@ def _person(person: Person) -> Block:
     return mention(person.user) if ref.startswith("<@") else text_run(label("somebody"))
 
 
-def _warning(frame: Frame, item: Item) -> list[Block]:
+def _notes(frame: Frame, item: Item) -> list[Block]:
+    """Warn of what is odd in a call, and say why it needs what it needs.
+
+    One block: a card of several calls has no room for more.
+    """
+    parts = [*_warnings(frame, item), *_why(frame, item)]
+    return [context(*parts)] if parts else []
+
+
+def _warnings(frame: Frame, item: Item) -> list[Template | Plain]:
     text = all_text(item)
     mixed = homoglyph_warnings(text)
     warnings = sql_warnings(item)
@@ -263,31 +335,25 @@ def _warning(frame: Frame, item: Item) -> list[Block]:
         warnings.append(
             template("⚠️ *Hidden characters* are in this call, shown as ⟦U+…⟧.")
         )
-    if mixed:
-        warnings.append(template("⚠️ *Look-alike letters* are in it:"))
-    if not warnings:
-        return []
     most = 1 if frame.approval.is_batch else _MAX_MIXED
-    names = [untrusted(fit(each, frame.budget.note)) for each in mixed[:most]]
     return [
-        context(
-            joined(" ", warnings), *names, block_id=frame.block_id(f"{item.index}.odd")
-        )
+        *([joined(" ", warnings)] if warnings else []),
+        *(
+            untrusted(f"⚠️ Look-alike letters: {fit(each, frame.budget.note)}")
+            for each in mixed[:most]
+        ),
     ]
 
 
-def _why(frame: Frame, item: Item) -> list[Block]:
+def _why(frame: Frame, item: Item) -> list[Template | Plain]:
     """Say why a call needs what it needs; nothing where that says nothing."""
     text, raised = why(item), _raised(frame, item)
     says_more = raised is not None or not is_usual(item)
-    parts = [
-        *([because(raised or needs(item), text)] if says_more else []),
-        *([untrusted(fit(text, frame.budget.note))] if text else []),
+    return [
+        *([because(raised or needs(item), text, frame.budget.note)] * says_more),
         *_revoked(frame, item),
         *_spelling(frame, item),
     ]
-    name = frame.block_id(f"{item.index}.why")
-    return [context(*parts, block_id=name)] if parts else []
 
 
 def _raised(frame: Frame, item: Item) -> Template | None:
@@ -310,30 +376,33 @@ def _spelling(frame: Frame, item: Item) -> list[Plain]:
 
     It is about what was asked for first, whatever was edited since.
     """
-    if item.original_args is None:
+    if item.original_args is None or frame.is_crowded:
         return []
     text = original_text(item.original_args, item.requested_args, item.redact)
-    wrote = untrusted(fit(text, frame.budget.note)) if text else None
-    return [label("The model wrote:"), wrote] if wrote else []
+    wrote = fit(text, frame.budget.note)
+    return [untrusted(f"The model wrote: {wrote}")] if text else []
 
 
-def _revoked(frame: Frame, item: Item) -> list[Template | Label]:
+def _revoked(frame: Frame, item: Item) -> list[Template | Label | Plain]:
     """Say why an approval does not count any more, or why the call ended by itself."""
     revoked = item.revoked
     if revoked is None or not (item.is_pending or revoked.is_final):
         return []
-    head = _ENDED_BECAUSE if item.state is ItemState.WITHDRAWN else _REVOKED
+    head = _HEADS.get(item.state, _REVOKED)
     if revoked.is_restored and item.is_pending:
         head = _RESTORED
     sentence = template(head, at=when(revoked.at_ms))
-    return [sentence, label(fit(revoked.reason, frame.budget.note))]
+    why = label(fit(revoked.reason, frame.budget.note))
+    reading = fit(reading_text(item), frame.budget.note)
+    says = [untrusted(f"The agent says: {reading}")] if reading_text(item) else []
+    return [sentence, why, *says]
 
 
 def state(frame: Frame) -> Block:
     """Return where a card's one call stands, below its header, which has the sign."""
     item = frame.approval.items[0]
     status = status_sentence(frame.approval, item, now_ms=frame.now_ms)
-    return section(parted(status)[1], block_id=frame.block_id(f"{item.index}.state"))
+    return section(parted(status)[1])
 
 
 def _standing(frame: Frame, item: Item, shown: Listing) -> list[Block]:
@@ -346,15 +415,8 @@ def _standing(frame: Frame, item: Item, shown: Listing) -> list[Block]:
     if approval.is_batch and not waits:
         lines.append(status_sentence(approval, item, now_ms=frame.now_ms))
     if not shown.is_complete:
-        part = template(
-            "Showing {shown} of {total} characters (sha256 {hash}); the rest is in "
-            "Full details.",
-            shown=shown.shown,
-            total=shown.total,
-            hash=hash_ref(item.action_hash),
-        )
-        lines.append(part)
-    name = f"{item.index}.state" if approval.is_batch else f"{item.index}.part"
-    return (
-        [section(joined("\n", lines), block_id=frame.block_id(name))] if lines else []
-    )
+        may_approve = frame.can_decide(item) and Verb.APPROVE in item.allow
+        end: LiteralString = " and approve." if may_approve else "."
+        head: LiteralString = "Shortened. Open *Full details* to see everything"
+        lines.append(template(head + end))
+    return [section(joined("\n", lines))] if lines else []

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import LiteralString
 
-from twokey.bot.cards.refs import when
-from twokey.bot.cards.table import calls_named
-from twokey.bot.text_types import Plain, Template, template, untrusted
-from twokey.gateway.approvals.collected import is_collected
-from twokey.gateway.approvals.record import Approval
-from twokey.gateway.approvals.timing import ends
+from keyturn.bot.cards.refs import when
+from keyturn.bot.cards.table import numbers_ref
+from keyturn.bot.text_types import Template, joined, template
+from keyturn.gateway.approvals.collected import is_collected
+from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.approvals.timing import ends
 
 _NAMED = 3
 """How many ends are named with their calls; more would be a list and no line."""
@@ -27,7 +27,7 @@ def saying_when(said: LiteralString, approval: Approval) -> Template:
     return template(said, at=when(approval.expires_at_ms))
 
 
-def expires_each(approval: Approval) -> list[Template | Plain]:
+def expires_each(approval: Approval) -> list[Template]:
     """Return when the calls of a batch expire that wait; nothing when none does."""
     each = [*ends(approval).items()]
     if len(each) < 2:  # noqa: PLR2004 all together
@@ -35,11 +35,11 @@ def expires_each(approval: Approval) -> list[Template | Plain]:
     if is_collected(approval):
         # Each came a moment after the other.
         return [template("The first expires {at}.", at=when(each[0][0]))]
-    said: list[Template | Plain] = []
+    said: list[Template] = []
     for end_ms, items in each[:_NAMED]:
-        indexes = (item.index for item in items)
-        said.append(template("Expires {at}:", at=when(end_ms)))
-        said.append(untrusted(calls_named(indexes)))
+        noun: LiteralString = "calls" if len(items) > 1 else "call"
+        head = template("Expires {at}: " + noun, at=when(end_ms))
+        said.append(joined(" ", [head, numbers_ref(item.index for item in items)]))
     if len(each) > _NAMED:
         said.append(template("The others expire later."))
     return said

@@ -8,16 +8,57 @@ from __future__ import annotations
 
 import re
 
-from twokey.bot.cards.refs import utc, when
-from twokey.bot.cards.states import NOTHING_RAN, counted, state_counts, what_ran
-from twokey.bot.cards.votes import counted_votes
-from twokey.gateway.approvals.events import Event, EventName
-from twokey.gateway.approvals.lifecycle import ApprovalState
-from twokey.gateway.approvals.record import Approval, Item
-from twokey.gateway.approvals.timing import ends
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.protocol.verbs import Finding
+from keyturn.bot.blocks import Block, Message, actions, button, header, section
+from keyturn.bot.cards.frame import Frame
+from keyturn.bot.cards.refs import short_ref, utc, when
+from keyturn.bot.cards.states import NOTHING_RAN, counted, state_counts, what_ran
+from keyturn.bot.cards.votes import counted_votes
+from keyturn.bot.ids import CARD_EVENT, Action
+from keyturn.bot.text_types import label, template
+from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.gateway.approvals.lifecycle import ApprovalState
+from keyturn.gateway.approvals.record import Approval, Item
+from keyturn.gateway.approvals.timing import ends
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.verbs import Finding, Verb
+
+
+def plain_card(frame: Frame) -> Message:
+    """Return the fallback card: ids only, and each call can only be rejected."""
+    approval = frame.approval
+    text = template(
+        "This request cannot be displayed, so it cannot be approved here. Reject it, "
+        "or let it expire: {id}.",
+        id=short_ref(approval.id),
+    )
+    blocks: list[Block] = [
+        header(label("A request that cannot be displayed")),
+        section(text),
+    ]
+    # Nothing to approve with: nobody may approve what the card does not show.
+    rejected = [
+        item for item in approval.items if item.is_pending and Verb.REJECT in item.allow
+    ]
+    if rejected:
+        one, *others = rejected
+        words = label(f"Reject call {one.index + 1}")
+        value = frame.value(one.index, Action.REJECT)
+        reject = button(Action.REJECT, words, value=value, style="danger")
+        if others:
+            # Slack takes no two buttons of one action in a block, and fifty blocks.
+            reject = frame.menu(
+                rejected,
+                Action.REJECT,
+                prefix="Call ",
+                placeholder=label("Reject a call…"),
+            )
+        blocks.append(actions(reject))
+    # Without a version: it mentions nobody.
+    payload: Block = {"approval": approval.id}
+    shown: Block = {"event_type": CARD_EVENT, "event_payload": payload}
+    return Message(blocks=tuple(blocks), text=card_fallback(approval), metadata=shown)
+
 
 _NAMED = 3
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
@@ -32,11 +73,11 @@ _BY_STATE: dict[ItemState, str] = {
     _S.REJECTED: "The call of {tool} was rejected. Nothing ran.",
     _S.ANSWERED: "The call of {tool} was answered. Nothing ran.",
     _S.EXPIRED: "Nobody decided about {tool} in time. Nothing ran.",
-    _S.SUPERSEDED: "The conversation moved on from the call of {tool}. Nothing ran.",
+    _S.SUPERSEDED: "A newer message cancelled the call of {tool}. Nothing ran.",
     _S.WITHDRAWN: "The call of {tool} was withdrawn. Nothing ran.",
     _S.LAPSED: "The approval of {tool} lapsed. Nothing ran.",
 }
-_FAILED = "The call of {tool} failed. Please say whether it runs again."
+_FAILED = "The call of {tool} failed. Should it run again?"
 _BY_EVENT: dict[EventName, str] = {
     EventName.ITEM_EXPIRED: _BY_STATE[_S.EXPIRED],
     EventName.ITEM_SUPERSEDED: _BY_STATE[_S.SUPERSEDED],
@@ -105,7 +146,7 @@ _QUESTIONS: dict[ItemState, str] = {
     _S.ANSWERED: "The agent's question is answered.",
     _S.REJECTED: "The agent's question was skipped.",
     _S.EXPIRED: "Nobody answered the agent's question in time.",
-    _S.SUPERSEDED: "The conversation moved on from the agent's question.",
+    _S.SUPERSEDED: "A newer message cancelled the agent's question.",
     _S.WITHDRAWN: "The agent's question needs no answer any more.",
 }
 
@@ -134,7 +175,7 @@ def _of_question(approval: Approval, at: str) -> str:
 def _of_closed(approval: Approval, tools: str) -> str:
     if approval.is_auto_approved:
         calls = counted(len(approval.items))
-        return f"{calls} needed no review: {state_counts(approval)}."
+        return f"{calls} without review: {state_counts(approval)}."
     if approval.is_batch:
         calls = counted(len(approval.items))
         return f"{calls} ({tools}): {state_counts(approval)}."

@@ -11,16 +11,16 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import LiteralString
 
-from twokey.bot.blocks import box, context, header, rich_text, section
-from twokey.bot.cards import buttons
-from twokey.bot.cards.call_rows import FINDINGS, late_report
-from twokey.bot.cards.diff import diff
-from twokey.bot.cards.frame import Frame, is_table
-from twokey.bot.cards.listing import call_title
-from twokey.bot.cards.noticed import totals
-from twokey.bot.cards.refs import asked_by, people, short_ref, when, who
-from twokey.bot.cards.spot_check import spot_checks
-from twokey.bot.cards.states import (
+from keyturn.bot.blocks import Block, box, context, header, rich_text, section
+from keyturn.bot.cards import buttons
+from keyturn.bot.cards.call_rows import FINDINGS, late_report
+from keyturn.bot.cards.diff import diff
+from keyturn.bot.cards.frame import Frame, is_table
+from keyturn.bot.cards.listing import call_title
+from keyturn.bot.cards.noticed import totals
+from keyturn.bot.cards.refs import asked_by, people, short_ref, when, who
+from keyturn.bot.cards.spot_check import spot_checks
+from keyturn.bot.cards.states import (
     SEVERAL,
     SIGNS,
     STATE_NAMES,
@@ -30,9 +30,8 @@ from twokey.bot.cards.states import (
     is_own_edit,
     status_sentence,
 )
-from twokey.bot.objects import Block
-from twokey.bot.text import fit
-from twokey.bot.text_types import (
+from keyturn.bot.text import fit
+from keyturn.bot.text_types import (
     Plain,
     Template,
     joined,
@@ -40,11 +39,11 @@ from twokey.bot.text_types import (
     parted,
     template,
 )
-from twokey.gateway.approvals.lifecycle import UNEXECUTED
-from twokey.gateway.approvals.record import Approval, Item
-from twokey.gateway.protocol.records import Person
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.verbs import Verb
+from keyturn.gateway.approvals.lifecycle import UNEXECUTED
+from keyturn.gateway.approvals.record import Approval, Item
+from keyturn.gateway.protocol.records import Person
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.verbs import Verb
 
 _S = ItemState
 ENDED = UNEXECUTED | {_S.EXECUTED, _S.FAILED}
@@ -93,23 +92,17 @@ def _of_one(frame: Frame) -> list[Block]:
     _, status = parted(status_sentence(approval, item, now_ms=frame.now_ms))
     said, words = _remarks(item), _words(item)
     return [
-        header(
-            header_text(approval, now_ms=frame.now_ms), block_id=frame.block_id("head")
-        ),
-        section(
-            status,
-            accessory=buttons.view_all(frame, item),
-            block_id=frame.block_id("end"),
-        ),
-        *([context(*said, block_id=frame.block_id("said"))] if said else []),
-        *([_box(words, frame)] if words else []),
+        header(header_text(approval, now_ms=frame.now_ms)),
+        section(status, accessory=buttons.view_all(frame, item)),
+        *([context(*said)] if said else []),
+        *([_box(words)] if words else []),
         _foot(frame),
     ]
 
 
 def _foot(frame: Frame) -> Block:
     ids = template("{id}", id=short_ref(frame.approval.id))
-    return context(*asked_by(frame), ids, block_id=frame.block_id("foot"))
+    return context(*asked_by(frame), ids)
 
 
 def _remarks(item: Item) -> list[Template | Plain]:
@@ -120,8 +113,8 @@ def _remarks(item: Item) -> list[Template | Plain]:
     if item.revoked is not None and item.revoked.is_final:
         found.append(label(fit(item.revoked.reason, _QUOTE)))
     for one in item.observations[-1:]:
-        checked = template("Checked by {who}:", who=who(one.by))
-        found += [checked, label(FINDINGS[one.finding])]
+        said: LiteralString = "Checked by {who}: " + FINDINGS[one.finding]
+        found.append(template(said, who=who(one.by)))
     if item.late_result is not None:
         found.append(label(late_report(item, item.late_result)[0]))
     return found
@@ -138,11 +131,13 @@ def _words(item: Item) -> list[tuple[LiteralString, str]]:
         found.append((_REASONS[decision.verb], decision.text))
     found.extend(("Note:", one.note) for one in item.observations[-1:])
     if item.late_result is None and item.state is _S.FAILED and item.result is not None:
-        found.append(("Tool says:", item.result.summary))
+        has_started = item.result.has_started
+        title: LiteralString = "Tool says:" if has_started else "Not started:"
+        found.append((title, item.result.summary))
     return [(title, text) for title, text in found if text.strip()]
 
 
-def _box(words: Sequence[tuple[LiteralString, str]], frame: Frame) -> Block:
+def _box(words: Sequence[tuple[LiteralString, str]]) -> Block:
     """Return the words of strangers in a box, where none of them passes for ours.
 
     Each text stands on one line behind its title, so that it passes for no other one.
@@ -152,7 +147,7 @@ def _box(words: Sequence[tuple[LiteralString, str]], frame: Frame) -> Block:
         f"{title:<{width}} {fit(' '.join(text.split()), _QUOTE)}"
         for title, text in words
     ]
-    return rich_text(box("\n".join(lines)), block_id=frame.block_id("words"))
+    return rich_text(box("\n".join(lines)))
 
 
 def _changed(item: Item) -> str:
@@ -173,8 +168,8 @@ def _of_batch(frame: Frame) -> list[Block]:
         else buttons.view_all(frame, _by_urgency(approval.items)[0])
     )
     return [
-        header(_title(approval), block_id=frame.block_id("head")),
-        section(joined(" ", parts), accessory=view, block_id=frame.block_id("end")),
+        header(_title(approval)),
+        section(joined(" ", parts), accessory=view),
         *_rows(frame),
         *totals(frame),
         _foot(frame),
@@ -230,7 +225,7 @@ def _rows(frame: Frame) -> list[Block]:
     lines = [_line(item) for item in items[:_ROWS]]
     more = len(items) - _ROWS
     lines += [f"… and {more} more: Full details"] if more > 0 else []
-    return [rich_text(box("\n".join(lines)), block_id=frame.block_id("calls"))]
+    return [rich_text(box("\n".join(lines)))]
 
 
 def _line(item: Item) -> str:

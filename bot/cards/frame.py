@@ -1,45 +1,42 @@
 """Rendering context of one card: record, keys, time and size budget.
 
 Slack refuses a message whose blocks hold too much text, by a rule it does not publish;
-`twokey.bot.blocks.TEXT_BUDGET` stays below it. It is divided by the number of calls
-alone, so whether a call is shown whole never depends on the state of the other calls.
+`keyturn.bot.blocks.TEXT_BUDGET` stays below it. It is divided by the number of calls
+alone. A call that is no longer than its share is therefore shown whole, however long
+the others are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from twokey.bot.blocks import TEXT_BUDGET, button
-from twokey.bot.ids import Action, block_id, seal
-from twokey.bot.inputs import select
-from twokey.bot.objects import Block, option
-from twokey.bot.text_types import Plain, label
-from twokey.gateway.approvals.collected import is_collected
-from twokey.gateway.approvals.record import Approval, Item
-from twokey.gateway.approvals.timing import is_late, is_over
-from twokey.gateway.protocol.states import ItemState
+from keyturn.bot.blocks import TEXT_BUDGET, Block, button, option, select
+from keyturn.bot.ids import Action, seal
+from keyturn.bot.text_types import Plain, label
+from keyturn.gateway.approvals.collected import is_collected
+from keyturn.gateway.approvals.gestures import MAX_ITEMS
+from keyturn.gateway.approvals.record import Approval, Item
+from keyturn.gateway.approvals.timing import is_late, is_over
+from keyturn.gateway.protocol.states import ItemState
 
-MAX_ROWS = 5
-"""How many calls of a batch have rows of their own on the card."""
-
-TABLE_FROM = 7
+TABLE_FROM = MAX_ITEMS + 1
 """From how many calls of one tool on they stand in a table instead of rows."""
 
 # What surrounds the rows, and in a row the sentence, the reasons, the warnings and
 # the buttons with their questions; measured at their longest by a test.
-_HEAD_AND_TAIL = 1_840
+_HEAD_AND_TAIL = 2_200
 _HEAD_AND_TAIL_OF_BATCH = 2_345
 _ROW_TEXT = 1_005
 _ROW_TEXT_IN_BATCH = 580
 _HEAD_AND_TAIL_AUTO_APPROVED = 2_930
 _INQUIRIES = 100
 """What the line about questions to the requester takes on the card of a batch."""
+_OTHERS = 300
+"""What the list of calls without rows takes on a notification."""
 _TOTALS = 500
 """What totals take on the card of a few calls: lines, and the question of a button."""
-_OTHERS = 300
-"""What the list of calls without rows takes."""
 
 
 MIN_EXCERPT = 80
@@ -52,14 +49,14 @@ class TextBudget:
 
     Attributes:
         title: the policy's description.
-        call: the tool and its arguments.
+        row: all of a row that depends on the call.
         change: what an edit changed.
         text: each of the words of people and tools; a row has two of them at most.
         note: each of the small notes: reasons, warnings, what a button asks.
     """
 
     title: int
-    call: int
+    row: int
     change: int
     text: int
     note: int
@@ -78,6 +75,8 @@ class Frame:
         card_in: on a direct message, the channel of the card it is a copy of.
         conversation: address of the Slack message with which the agent was asked; ""
             where there is none to show.
+        is_crowded: the calls have more notes than fit, so the words of people and
+            tools are left to Full details.
     """
 
     approval: Approval
@@ -87,6 +86,7 @@ class Frame:
     sent: tuple[str, ...] = ()
     card_in: str = ""
     conversation: str = ""
+    is_crowded: bool = False
 
     @property
     def is_late(self) -> bool:
@@ -143,10 +143,6 @@ class Frame:
         ]
         return select(action, options, placeholder=placeholder)
 
-    def block_id(self, name: str) -> str:
-        """Return the id of a block on this card."""
-        return block_id(self.approval, name)
-
 
 def is_table(approval: Approval) -> bool:
     """Return whether the calls of an approval stand in a table."""
@@ -159,34 +155,43 @@ def is_table(approval: Approval) -> bool:
 
 def text_budget(approval: Approval) -> TextBudget:
     """Return the text budget of one row on the card of this approval."""
-    rows = min(len(approval.items), MAX_ROWS)
+    rows = len(rows_of(approval))
     is_batch = approval.is_batch
     fixed = _HEAD_AND_TAIL_OF_BATCH if is_batch else _HEAD_AND_TAIL
     if approval.is_auto_approved:
         fixed = _HEAD_AND_TAIL_AUTO_APPROVED
     free = TEXT_BUDGET - fixed
-    free -= _OTHERS if len(approval.items) > MAX_ROWS else 0
+    free -= _OTHERS if len(approval.items) > MAX_ITEMS else 0
     free -= _TOTALS if is_batch and any(one.totals for one in approval.items) else 0
     free -= _INQUIRIES if approval.inquiries and is_batch else 0
     free = free // rows - (_ROW_TEXT_IN_BATCH if is_batch else _ROW_TEXT)
     return TextBudget(
         title=max(MIN_EXCERPT, free * 6 // 100),
-        call=free * 45 // 100,
+        row=free,
         change=max(MIN_EXCERPT, free * 18 // 100),
         text=max(MIN_EXCERPT, free * 12 // 100),
         note=MIN_EXCERPT if is_batch else 2 * MIN_EXCERPT,
     )
 
 
-def rows_of(approval: Approval) -> tuple[Item, ...]:
-    """Return the items that have rows: those that wait for a person come first.
+def shares(room: int, lengths: Sequence[int]) -> list[int]:
+    """Divide a room: short texts get their whole length, long ones share the rest."""
+    given = [0] * len(lengths)
+    for done, place in enumerate(sorted(range(len(lengths)), key=lengths.__getitem__)):
+        fair = max(0, room) // (len(lengths) - done)
+        given[place] = min(lengths[place], fair)
+        room -= given[place]
+    return given
 
-    On a notification these are the calls in doubt.
+
+def rows_of(approval: Approval) -> tuple[Item, ...]:
+    """Return the items that have rows: all, or on a notification the first few.
+
+    There, calls in doubt come first: they wait for people.
     """
-    first = ItemState.IN_DOUBT if approval.is_auto_approved else ItemState.PENDING
-    waiting = [item for item in approval.items if item.state is first]
-    others = [item for item in approval.items if item.state is not first]
-    # What waits comes first, then all are put back in their order: rows must not move
-    # under a reviewer's finger when one of them is decided.
-    chosen = [*waiting, *others][:MAX_ROWS]
-    return tuple(sorted(chosen, key=lambda item: item.index))
+    if not approval.is_auto_approved:
+        return approval.items
+    # Put back in their order: rows must not move under a reviewer's finger when one of
+    # them is decided.
+    first = sorted(approval.items, key=lambda one: one.state is not ItemState.IN_DOUBT)
+    return tuple(sorted(first[:MAX_ITEMS], key=lambda item: item.index))

@@ -6,51 +6,123 @@ reply names people only where several take part; the card shows who decided alon
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import LiteralString
 
-from twokey.bot.blocks import Message, box, context, rich_text, section
-from twokey.bot.cards.diff import diff
-from twokey.bot.cards.fallbacks import event_fallback
-from twokey.bot.cards.frame import is_table
-from twokey.bot.cards.refs import utc, when, who
-from twokey.bot.cards.states import (
+from keyturn.bot.blocks import Block, Message, box, context, rich_text, section
+from keyturn.bot.cards.diff import diff
+from keyturn.bot.cards.fallbacks import event_fallback
+from keyturn.bot.cards.frame import is_table
+from keyturn.bot.cards.refs import utc, when, who
+from keyturn.bot.cards.states import (
     NOTHING_RAN,
     approvers,
     by_whom,
     is_own_edit,
     what_ran,
 )
-from twokey.bot.cards.votes import counted_votes, so_far, still_needed
-from twokey.bot.objects import Block
-from twokey.bot.text import excerpt
-from twokey.bot.text_types import Template, joined, label, template
-from twokey.gateway.approvals.batch_deciding import count_ranges, indexes_in
-from twokey.gateway.approvals.events import (
+from keyturn.bot.cards.table import numbers_ref
+from keyturn.bot.cards.votes import counted_votes, so_far, still_needed
+from keyturn.bot.text import excerpt
+from keyturn.bot.text_types import Template, joined, label, template
+from keyturn.gateway.approvals.events import (
     BATCH_MEMBER,
     ENDS_DIFFER,
     NEEDS_ONE,
     Event,
     EventName,
 )
-from twokey.gateway.approvals.record import Approval, Item
-from twokey.gateway.protocol.records import Person
-from twokey.gateway.protocol.verbs import Finding
+from keyturn.gateway.approvals.gestures import indexes_in
+from keyturn.gateway.approvals.record import Approval, Item
+from keyturn.gateway.protocol.records import Person
+from keyturn.gateway.protocol.verbs import Finding
+
+_ERRORS = 10
+"""How many errors one reply shows; the card and its details have the others."""
+_ERROR = 200
+_REASONS = 3
+
+_FAILED_CALL: LiteralString = "❌ These failed."
+_ASKS: LiteralString = "❌ These failed. Should they run again?"
+_DOUBT: LiteralString = (
+    "❓ We don't know whether these ran: the worker stopped. Please check."
+)
+_RESTORED_CALL: LiteralString = "❓ These may have run. Please check."
+
+
+def failures_note(events: Sequence[Event], approval: Approval) -> Message:
+    """Return one reply about the calls of these events.
+
+    Args:
+        events: failures, or calls that came into doubt, of this approval.
+        approval: the record, at the last of them or after it.
+    """
+    items = {item.id: item for item in approval.items}
+    known = [(one, items[one.item]) for one in events if one.item in items]
+    if len({item.id for _, item in known}) == 1:
+        alone = thread_note(known[-1][0], approval)
+        if alone is not None:
+            return alone
+    found: dict[LiteralString, list[int]] = {}
+    for event, item in known:
+        found.setdefault(_failure_sentence(event, item), []).append(item.index)
+    lines = [
+        joined("", [template("*Calls "), numbers_ref(indexes), template(":* " + said)])
+        for said, indexes in found.items()
+    ]
+    blocks: list[Block] = [section(joined("\n", lines))]
+    reasons = dict.fromkeys(
+        one.reason for one, _ in known if one.name is EventName.ITEM_IN_DOUBT
+    )
+    if said := [label(reason) for reason in reasons if reason][:_REASONS]:
+        blocks.append(context(*said))
+    if errors := _errors(item for _, item in known):
+        blocks.append(rich_text(box(errors)))
+    return Message(tuple(blocks), _fallback(known))
+
+
+def _failure_sentence(event: Event, item: Item) -> LiteralString:
+    if event.name is EventName.ITEM_FAILED:
+        return _FAILED_CALL
+    if item.is_restored:
+        return _RESTORED_CALL
+    return _ASKS if item.has_failed else _DOUBT
+
+
+def _errors(items: Iterable[Item]) -> str:
+    """Return what the tools say, a line for each call, and how many are not shown."""
+    each = {item.index: item.result.summary for item in items if item.result}
+    texts = [(index, " ".join(text.split())) for index, text in sorted(each.items())]
+    lines = [f"{n + 1}: {excerpt(text, _ERROR).text}" for n, text in texts if text]
+    more = len(lines) - _ERRORS
+    return "\n".join([*lines[:_ERRORS], *([f"… and {more} more"] if more > 0 else [])])
+
+
+def _fallback(known: Sequence[tuple[Event, Item]]) -> str:
+    count = len({item.id for _, item in known})
+    if known[0][0].name is EventName.ITEM_FAILED:
+        return f"{count} calls failed."
+    return f"Please check {count} calls: they failed or may have run."
+
 
 _TEXT = 1_500
 _CHANGE = 2_500
 
 _NAMED: dict[EventName, LiteralString] = {
     EventName.ITEM_EXPIRED: "⌛ Nobody decided in time. Nothing ran.",
-    EventName.ITEM_SUPERSEDED: "⏩ The conversation moved on. Nothing ran.",
+    EventName.ITEM_SUPERSEDED: "⏩ Cancelled: a newer message came. Nothing ran.",
     EventName.ITEM_WITHDRAWN: "↩ The agent withdrew this. Nothing ran.",
     EventName.ITEM_LAPSED: "⌛ The approval lapsed. Nothing ran.",
     EventName.ITEM_REOPENED: "↩ The approval was taken back.",
     EventName.ITEM_REPEATED: (
-        "🔁 Not approved yet: the same call was approved elsewhere meanwhile."
+        "🔁 Not approved: the same call was approved elsewhere. Approve it again to "
+        "run it as well."
     ),
     EventName.ITEM_EXECUTED: "✅ It ran.",
     EventName.ITEM_FAILED: "❌ It failed.",
-    EventName.ITEM_IN_DOUBT: "❓ The worker stopped while this ran. Please check.",
+    EventName.ITEM_IN_DOUBT: (
+        "❓ We don't know whether this ran: the worker stopped. Please check."
+    ),
 }
 _RESTORED: dict[EventName, LiteralString] = {
     EventName.ITEM_REOPENED: "⚠️ This was restored from an older copy.",
@@ -73,15 +145,15 @@ _BY_SOMEBODY: dict[EventName, LiteralString] = {
 _WITH_TEXT = frozenset(
     {EventName.ITEM_REJECTED, EventName.ITEM_ANSWERED, EventName.ITEM_WITHDRAWN}
 )
-_FAILED: LiteralString = "❌ It failed. Please say whether it runs again."
+_FAILED: LiteralString = "❌ It failed. Should it run again?"
 _WITH_RESULT = {
     EventName.ITEM_EXECUTED,
     EventName.ITEM_FAILED,
     EventName.ITEM_IN_DOUBT,
 }
 _REPORTED: dict[str, LiteralString] = {
-    "executed": "⚠️ After this was reconciled, its worker reported that it ran.",
-    "failed": "⚠️ After this was reconciled, its worker reported that it failed.",
+    "executed": "⚠️ After people had checked, the worker reported that it ran.",
+    "failed": "⚠️ After people had checked, the worker reported that it failed.",
 }
 _OBSERVED: dict[str, LiteralString] = {
     Finding.EXECUTED.value: "🔎 {who} says: it took effect. Others are needed too.",
@@ -132,7 +204,7 @@ def thread_note(event: Event, approval: Approval) -> Message | None:
     noted = [_cut(event.data.get("note", ""))]
     quotes = [box(text) for text in (*_quotes(event.name, item), *noted) if text]
     if quotes:
-        blocks.append(rich_text(*quotes, block_id=f"{approval.id}:{event.name}"))
+        blocks.append(rich_text(*quotes))
     return Message(blocks=tuple(blocks), text=event_fallback(event, item))
 
 
@@ -161,7 +233,7 @@ _PARTS: dict[str, LiteralString] = {
     "rejected": "{n} rejected",
     "withdrawn": "{n} withdrawn",
 }
-_LEFT_OUT: LiteralString = "{n} left out, which need another look"
+_LEFT_OUT: LiteralString = "{n} need another look"
 
 
 def _decided_together(event: Event) -> Message:
@@ -181,15 +253,13 @@ def _decided_together(event: Event) -> Message:
         if open_ := indexes & waiting:
             recorded = template(said, n=len(open_))
             parts.append(joined(", ", [recorded, template(needs)]))
-    if left_out := count_ranges(event.data.get("left_out", "")):
+    if left_out := len(indexes_in(event.data.get("left_out", ""))):
         parts.append(template(_LEFT_OUT, n=left_out))
     # Without a name, which would subscribe that person to the thread; see `_decided`.
     head = template("☑️ *Decided together:*")
     blocks: list[Block] = [section(joined(" ", [head, joined(" · ", parts)]))]
     if event.reason:
-        words = rich_text(
-            box(_cut(event.reason)), block_id=f"{event.approval}:{event.name}"
-        )
+        words = rich_text(box(_cut(event.reason)))
         blocks.append(words)
     text = f"Somebody decided on {decided} calls together."
     if decided == 1:

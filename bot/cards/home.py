@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from typing import LiteralString
 
-from twokey.bot.blocks import (
+from keyturn.bot.blocks import (
+    Block,
     actions,
     box,
     button,
     context,
     divider,
     header,
+    option,
     rich_text,
     section,
+    select,
 )
-from twokey.bot.blocks import home as home_view
-from twokey.bot.cards.frame import Frame
-from twokey.bot.cards.home_filter import filter_row, pager
-from twokey.bot.cards.listing import call_title, one_line
-from twokey.bot.cards.needs import why as why_needed
-from twokey.bot.cards.queue import (
+from keyturn.bot.blocks import home as home_view
+from keyturn.bot.cards.frame import Frame
+from keyturn.bot.cards.listing import call_title, one_line
+from keyturn.bot.cards.needs import why as why_needed
+from keyturn.bot.cards.queue import (
     ROWS,
     Group,
     HomeFilter,
@@ -33,23 +37,146 @@ from twokey.bot.cards.queue import (
     whole_line,
     why_opened,
 )
-from twokey.bot.cards.refs import short_ref, when, who
-from twokey.bot.cards.undelivered import reason
-from twokey.bot.cards.votes import approvals, counted_votes, still_needed
-from twokey.bot.ids import Action, View
-from twokey.bot.objects import Block
-from twokey.bot.text import fit
-from twokey.bot.text_types import (
+from keyturn.bot.cards.refs import places, short_ref, when, who
+from keyturn.bot.cards.undelivered import reason
+from keyturn.bot.cards.votes import approvals, counted_votes, still_needed
+from keyturn.bot.ids import Action, View
+from keyturn.bot.text import fit
+from keyturn.bot.text_types import (
     Label,
     Template,
     Untrusted,
     joined,
     label,
+    slash_command,
     template,
     untrusted,
 )
-from twokey.gateway.approvals.record import Approval, Item
-from twokey.gateway.approvals.timing import ends
+from keyturn.gateway.approvals.record import Approval, Item
+from keyturn.gateway.approvals.timing import ends
+from keyturn.sandbox.blockkit import limits
+
+_HOW: LiteralString = (
+    "When an agent wants to do something that needs a person, a card shows exactly "
+    "what would run. It runs only if somebody who may decide approves it: once, and as "
+    "shown.\n"
+    "*Approve* runs it as shown. *Edit* lets you change it first. *Reject* runs "
+    "nothing and tells the agent why. *Respond* runs nothing and gives the agent your "
+    "answer.\n"
+    "*I'm on it* tells the others that you look at it. *More time* lets it wait "
+    "longer. *Ask the requester…* asks the person for whom the agent works; the card "
+    "stays open. `{command} delegate @colleague 4h` lets somebody decide in your "
+    "place while you are away. `{command} help` names the other commands."
+)
+
+
+def manual(place: str, command: str) -> list[Block]:
+    """Return the text for a place where cards appear and the slash command."""
+    return [
+        divider(),
+        header(label("How approvals work")),
+        section(template(_HOW, command=slash_command(command))),
+        section(_where(place)),
+    ]
+
+
+def _where(channel: str) -> Template:
+    rest = template(", unless the policy names another place.")
+    return joined("", [template("Cards appear in "), places([channel]), rest])
+
+
+ALL = "*"
+"""The value of the option that leaves nothing out; no tool or agent has this name."""
+
+ON, OFF = "on", "off"
+
+FIRST = "first"
+"""The value of the button that leads to the first page."""
+
+
+def filter_row(page: Page, chosen: HomeFilter) -> list[Block]:
+    """Return the menus to filter a queue by; nothing where there is no choice."""
+    menus = [
+        *_menu(Action.FILTER_TOOL, "All tools", page.tools, chosen.tool),
+        *_menu(Action.FILTER_AGENT, "All agents", page.agents, chosen.agent),
+        *_menu(Action.FILTER_TIER, "All tiers", page.tiers, chosen.tier),
+    ]
+    if page.is_any_mine or chosen.is_mine:
+        menus.append(
+            button(
+                Action.FILTER_MINE,
+                label("Show all" if chosen.is_mine else "Only what I'm on"),
+                value=OFF if chosen.is_mine else ON,
+            )
+        )
+    if not menus:
+        return []
+    # With the choice in its id: Slack keeps what a menu shows while its id stays.
+    said = chosen.with_(after="").model_dump_json()
+    of = hashlib.sha256(said.encode()).hexdigest()[:8]
+    row: list[Block] = [actions(*menus, block_id=f"filter.{of}")]
+    if chosen.is_set:
+        fitting, waiting = page.matching_calls, page.calls
+        text = template("{n} of {all} fit the filter.", n=fitting, all=waiting)
+        row.append(context(text))
+    return row
+
+
+def pager(page: Page) -> list[Block]:
+    """Return what leads to the other pages; nothing where there is one."""
+    if page.before is None and page.next is None:
+        return []
+    text = template(
+        "Cards {first} to {last} of {count}",
+        first=page.start + 1,
+        last=min(page.start + ROWS, page.matching),
+        count=page.matching,
+    )
+    turns: list[Block] = []
+    if page.before is not None:
+        more = label("More urgent")
+        # Slack takes no empty value.
+        turns.append(button(Action.HOME_BACK, more, value=page.before or FIRST))
+    if page.next is not None:
+        turns.append(button(Action.HOME_NEXT, label("Less urgent"), value=page.next))
+    return [context(text), actions(*turns, block_id="pages")]
+
+
+def _menu(
+    action: Action, everything: str, names: Iterable[str], chosen: str
+) -> list[Block]:
+    """Return one menu, if there is a choice."""
+    # What is chosen stays an option when nothing of it waits any more, or the tab would
+    # show a filter that is not the one in force.
+    offered = sorted({*names, chosen} - {""}) if chosen else [*names]
+    # A longer name is not offered: the value of an option would not hold it.
+    offered = [one for one in offered if len(_value(one)) <= limits.OPTION_VALUE]
+    if len(offered) < (1 if chosen else 2):
+        return []
+    options = [option(label(everything), ALL)]
+    options += [
+        option(untrusted(name), _value(name))
+        for name in offered[: limits.SELECT_OPTIONS - 1]
+    ]
+    is_offered = chosen in offered[: limits.SELECT_OPTIONS - 1]
+    initial = _value(chosen) if is_offered else ALL
+    return [select(action, options, initial=initial)]
+
+
+def name_in(value: str) -> str:
+    """Return the name that an option stands for; "" for all, and for no value of ours.
+
+    Names are encoded: values of Slack hold no text of strangers.
+    """
+    try:
+        return urlsafe_b64decode(value.encode()).decode() if value != ALL else ""
+    except ValueError:
+        return ""
+
+
+def _value(name: str) -> str:
+    return urlsafe_b64encode(name.encode()).decode()
+
 
 AS_OF = "as_of"
 """``block_id`` of the line that names the time: it alone is other each time."""
@@ -83,7 +210,6 @@ def home(  # noqa: PLR0913 - facts of one tab, each by name
     until_ms: int = 0,
     is_complete: bool = True,
     looked_at: int = 0,
-    left_out: Label | None = None,
     own: Sequence[Approval] = (),
     troubles: Mapping[str, str] = _NO_TROUBLE,
     manual: Sequence[Block] = (),
@@ -99,12 +225,11 @@ def home(  # noqa: PLR0913 - facts of one tab, each by name
         until_ms: until when the tab shows changes by itself.
         is_complete: False when Slack left open what the person may decide.
         looked_at: how many were looked at, when there may be more; else 0.
-        left_out: what is said of shards of the store that do not answer.
         own: those that this person asked for or changed, and may only end.
         troubles: approval id to Slack's word for why its card is missing or old.
         manual: what stands at the end.
     """
-    at_least = " or more" if looked_at or left_out else ""
+    at_least = " or more" if looked_at else ""
     blocks = [
         header(label(f"Waiting for you: {page.calls}{at_least}")),
         section(_as_of(until_ms, now_ms), accessory=_refresh(), block_id=AS_OF),
@@ -119,15 +244,13 @@ def home(  # noqa: PLR0913 - facts of one tab, each by name
             is_alone = group.count == 1
             blocks += _row(frame, row, why=why, names_agent=is_alone)
             row += 1
-    is_known = is_complete and not (looked_at or left_out)
+    is_known = is_complete and not looked_at
     blocks += _nothing(page, is_known=is_known)
     blocks += pager(page)
     if not is_complete:
         blocks.append(section(_INCOMPLETE))
     if looked_at:
         blocks.append(section(template(_CUT, count=looked_at)))
-    if left_out:
-        blocks.append(section(left_out))
     blocks += _own(own, row, key=key, team=team, now_ms=now_ms)
     if page.groups or own:
         # Else the buttons of the last row and these look like one row.
@@ -139,13 +262,9 @@ def home(  # noqa: PLR0913 - facts of one tab, each by name
 def _as_of(until_ms: int, now_ms: int) -> Template:
     """Say of when the tab is, and until when it shows changes by itself."""
     if now_ms >= until_ms:
-        return template("As of {at}.", at=when(now_ms))
+        return template("Updated {at}; press *Refresh* for news.", at=when(now_ms))
     # A fixed end, so that two renderings of one state are the same but for the time.
-    return template(
-        "As of {at}. Changes appear here within seconds until {until}.",
-        at=when(now_ms),
-        until=when(until_ms),
-    )
+    return template("Live until {until}", until=when(until_ms))
 
 
 def _refresh() -> Block:
@@ -236,7 +355,8 @@ def _row(
 ) -> list[Block]:
     approval = frame.approval
     item = pending(approval)[0]
-    # Without the row's number: a call that comes above it must not undo a click.
+    # Without the row's number: a call that comes above it must not undo a click, and a
+    # change of the call must.
     name = "own" if is_own else "home"
     decided = None if is_own else decidable_in_row(approval)
     opened = "" if is_own else why_opened(approval)
@@ -247,8 +367,7 @@ def _row(
     return [
         rich_text(
             # In a box: the act holds words of the agent, and runs of text are ours.
-            *map(box, [*titles, *whole]),
-            block_id=frame.block_id(f"{name}.line"),
+            *map(box, [*titles, *whole])
         ),
         context(
             _facts(approval, item, why),
@@ -257,11 +376,10 @@ def _row(
             # The heading of a group names the agent of all its rows.
             *([_agent(approval)] if names_agent else []),
             template("{id}", id=short_ref(approval.id)),
-            block_id=frame.block_id(f"{name}.facts"),
         ),
         actions(
             *_buttons(frame, item, index, is_own=is_own, is_decided=bool(decided)),
-            block_id=frame.block_id(f"{name}.do"),
+            block_id=f"{name}.{approval.id}.{approval.rev}",
         ),
     ]
 
@@ -309,8 +427,8 @@ def _why_opened(item: Item, why: LiteralString) -> list[Template]:
     if not why:
         return []
     if item.is_question:
-        return [template("*Open it to answer*")]
-    return [template("*Open it to decide:* " + why)]
+        return [template("*Open to answer*")]
+    return [template("*Open to decide:* " + why)]
 
 
 def _facts(approval: Approval, item: Item, why: str) -> Template:
@@ -336,10 +454,10 @@ def _facts(approval: Approval, item: Item, why: str) -> Template:
         said = "the first expires {at}"
     facts.append(template(said, at=when(approval.expires_at_ms)))
     if approval.requester is None:
-        facts.append(template("asked by the agent"))
+        facts.append(template("requested by the agent"))
     else:
         by = who(approval.requester)
         # It is the agent that asks a question.
-        said = "asked for {who}" if item.is_question else "asked by {who}"
+        said = "asked for {who}" if item.is_question else "requested by {who}"
         facts.append(template(said, who=by))
     return joined(" · ", facts)

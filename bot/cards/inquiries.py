@@ -6,14 +6,13 @@ details of a call have everything.
 
 from __future__ import annotations
 
-from twokey.bot.blocks import Message, box, context, rich_text, section
-from twokey.bot.cards.fallbacks import card_fallback
-from twokey.bot.cards.frame import Frame
-from twokey.bot.cards.refs import when, with_author
-from twokey.bot.ids import Action
-from twokey.bot.objects import Block
-from twokey.bot.text import excerpt, fit
-from twokey.bot.text_types import (
+from keyturn.bot.blocks import Block, Message, box, context, rich_text, section
+from keyturn.bot.cards.fallbacks import card_fallback
+from keyturn.bot.cards.frame import Frame
+from keyturn.bot.cards.refs import when, with_author
+from keyturn.bot.ids import Action
+from keyturn.bot.text import excerpt, fit
+from keyturn.bot.text_types import (
     Plain,
     Ref,
     Template,
@@ -23,11 +22,11 @@ from twokey.bot.text_types import (
     untrusted,
     user,
 )
-from twokey.gateway.approvals.events import Event
-from twokey.gateway.approvals.inquiring import has_requester
-from twokey.gateway.approvals.inquiry import MAX_QUESTION, Inquiry
-from twokey.gateway.approvals.lifecycle import ApprovalState
-from twokey.gateway.approvals.record import Approval
+from keyturn.gateway.approvals.events import Event
+from keyturn.gateway.approvals.inquiring import has_requester
+from keyturn.gateway.approvals.inquiry import MAX_QUESTION, Inquiry
+from keyturn.gateway.approvals.lifecycle import ApprovalState
+from keyturn.gateway.approvals.record import Approval
 
 MOST_TEXT = 800
 """Characters that all of it takes on a card, at most."""
@@ -77,9 +76,9 @@ def inquiries(frame: Frame) -> list[Block]:
         sentence = template("💬 *The requester has not replied yet:* see Full details.")
         if newest.is_reply:
             sentence = template("💬 *The requester replied:* see Full details.")
-        return [context(sentence, block_id=frame.block_id("asked"))]
+        return [context(sentence)]
     shown = [*questions[-1:], *([newest] if newest.is_reply else [])]
-    blocks = [block for one in shown for block in _shown(frame, one)]
+    blocks = [block for one in shown for block in _shown(one)]
     notes: list[Template] = []
     if not newest.is_reply:
         notes.append(template("The requester has not replied yet."))
@@ -87,24 +86,21 @@ def inquiries(frame: Frame) -> list[Block]:
     if more:
         notes.append(template("{n} more of these are in Full details.", n=more))
     if notes:
-        blocks.append(context(*notes, block_id=frame.block_id("asked.more")))
+        blocks.append(context(*notes))
     return blocks
 
 
-def _shown(frame: Frame, one: Inquiry) -> list[Block]:
+def _shown(one: Inquiry) -> list[Block]:
     at = when(one.at_ms)
     # The name in plain text: a mention would notify them when the card is posted again.
     # Who the requester is stands at the top of the card.
     asked: list[Template | Plain] = [
-        template("💬 *Asked the requester* {at}, by", at=at),
-        _name(one),
+        template("💬 *Asked the requester* {at}", at=at),
+        untrusted(f"By {fit(one.by.name or one.by.user, _NAME)}"),
     ]
     replied = template("💬 *The requester replied* {at}:", at=at)
-    head, place = ([replied], "replied") if one.is_reply else (asked, "asked")
-    return [
-        context(*head, block_id=frame.block_id(f"{place}.by")),
-        rich_text(box(excerpt(one.text, _SHARE).text), block_id=frame.block_id(place)),
-    ]
+    head = [replied] if one.is_reply else asked
+    return [context(*head), rich_text(box(excerpt(one.text, _SHARE).text))]
 
 
 def inquiry_parts(approval: Approval, index: int) -> list[tuple[str, list[str]]]:
@@ -117,10 +113,6 @@ def inquiry_parts(approval: Approval, index: int) -> list[tuple[str, list[str]]]
         for one in approval.inquiries
         if one.is_about(index)
     ]
-
-
-def _name(one: Inquiry) -> Plain:
-    return untrusted(fit(one.by.name or one.by.user, _NAME))
 
 
 def asked_note(event: Event, approval: Approval, who: Ref) -> Message:
@@ -142,10 +134,8 @@ def asked_note(event: Event, approval: Approval, who: Ref) -> Message:
     return Message(
         (
             section(lead),
-            rich_text(
-                box(excerpt(event.reason, _QUESTION).text), block_id=f"ask:{event.seq}"
-            ),
-            context(label("Asked by"), untrusted(fit(name, _NAME)), how),
+            rich_text(box(excerpt(event.reason, _QUESTION).text)),
+            context(untrusted(f"Asked by {fit(name, _NAME)}"), how),
         ),
         "A reviewer asks the requester about a call that waits.",
     )

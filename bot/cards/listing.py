@@ -13,16 +13,62 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from twokey.bot.argument_titles import argument_titles
-from twokey.bot.cards.sql_warnings import unlimited
-from twokey.bot.homoglyphs import homoglyph_warnings
-from twokey.bot.sql import statement_kinds
-from twokey.bot.text import excerpt, fit, reveal
-from twokey.gateway.approvals.evidence import Argument, arguments, as_text, redacted
-from twokey.gateway.approvals.invisible_characters import has_hidden, mark
-from twokey.gateway.approvals.preview import Preview, PreviewKind
-from twokey.gateway.approvals.record import Item
-from twokey.gateway.protocol.strict_json import JsonObject
+from pydantic import JsonValue
+
+from keyturn.bot.cards.homoglyphs import homoglyph_warnings
+from keyturn.bot.cards.sql import statement_kinds, unlimited
+from keyturn.bot.text import excerpt, fit, reveal
+from keyturn.gateway.approvals.evidence import Argument, arguments, as_text, redacted
+from keyturn.gateway.approvals.invisible_characters import has_hidden, mark
+from keyturn.gateway.approvals.preview import Preview, PreviewKind
+from keyturn.gateway.approvals.record import Item
+from keyturn.gateway.protocol.strict_json import JsonObject
+
+UNIT = "x-unit"
+"""The keyword of a unit. JSON Schema 2020-12 keeps names with ``x-`` for extensions:
+https://json-schema.org/draft/2020-12/json-schema-core#section-6.5"""
+
+
+def title_of(name: str, schema: JsonValue) -> str:
+    """Return title and unit as they came, such as ``Refund, EUR``; "" without both.
+
+    Both are shown beside the argument's own name and never instead of it: the name is
+    what the tool gets. Only for the policy's schema: a title of an agent's, such as
+    "Amount in cents", would change how people read a call.
+
+    Args:
+        name: of the argument. A title that only spells it in another way, such as the
+            ones that pydantic makes, is left out.
+        schema: of the argument; anything that is not an object says nothing.
+    """
+    if not isinstance(schema, dict):
+        return ""
+    title, unit = _text(schema.get("title")), _text(schema.get(UNIT))
+    says_more = _letters(title) not in {"", _letters(name)}
+    return ", ".join(filter(None, [title if says_more else "", unit]))
+
+
+def argument_titles(schema: JsonObject | None) -> dict[str, str]:
+    """Return the title and unit of each declared argument, in the schema's order."""
+    declared = (schema or {}).get("properties")
+    items = declared.items() if isinstance(declared, dict) else ()
+    return {name: title_of(name, one) for name, one in items}
+
+
+def titles_of(item: Item) -> dict[str, str]:
+    """Return the titles of an item's arguments; "" for each without the policy's."""
+    titles = argument_titles(item.args_schema)
+    return titles if item.has_policy_schema else dict.fromkeys(titles, "")
+
+
+def _text(value: JsonValue) -> str:
+    # On one line and without gaps: what follows a gap would read as a value.
+    return " ".join(value.split()) if isinstance(value, str) else ""
+
+
+def _letters(text: str) -> str:
+    return "".join(filter(str.isalnum, text)).casefold()
+
 
 NO_TITLES: Mapping[str, str] = {}
 
@@ -93,21 +139,23 @@ def boxes(
     return (first, *(f"{name}\n{text}" for name, text in long))
 
 
-def listing(
-    tool: str,
-    args: JsonObject,
-    redact: Iterable[str],
-    *,
-    budget: int,
-    titles: Mapping[str, str] = NO_TITLES,
-    preview: Preview | None = None,
-) -> Listing:
-    """Return a call in at most ``budget`` characters (at least 80), whole if it fits.
+def boxes_of(item: Item) -> tuple[str, ...]:
+    """Return the whole call of an item as boxes."""
+    return boxes(
+        item.tool,
+        item.args,
+        item.redact,
+        titles=titles_of(item),
+        preview=item.preview,
+    )
+
+
+def fitted(whole: tuple[str, ...], *, budget: int) -> Listing:
+    """Return the boxes of a call in at most ``budget`` characters (at least 80).
 
     What does not fit becomes one box with the beginning and the end, the gap named in
     between; lines of long values are then indented behind a bar.
     """
-    whole = boxes(tool, args, redact, titles=titles, preview=preview)
     total = sum(map(len, whole))
     if total <= budget:
         return Listing(whole, total, total)
@@ -120,14 +168,7 @@ def listing(
 
 def listing_of(item: Item, *, budget: int) -> Listing:
     """Return the call of an item in at most ``budget`` characters."""
-    return listing(
-        item.tool,
-        item.args,
-        item.redact,
-        budget=budget,
-        titles=argument_titles(item.args_schema),
-        preview=item.preview,
-    )
+    return fitted(boxes_of(item), budget=budget)
 
 
 def preview_name(name: str, preview: Preview | None) -> str:
@@ -163,7 +204,14 @@ def preview_value(argument: Argument, preview: Preview | None) -> str:
 def all_text(item: Item) -> str:
     """Return every text of a call that is shown, as it came."""
     shown = redacted(item.args, item.redact)
-    return "\n".join([item.tool, *shown, *map(as_text, shown.values())])
+    # Without line breaks, which take a slow path of the library.
+    texts = [
+        json.dumps(one, ensure_ascii=False)
+        if isinstance(one, dict | list)
+        else as_text(one)
+        for one in shown.values()
+    ]
+    return "\n".join([item.tool, *shown, *texts])
 
 
 def is_misleading(item: Item) -> bool:
@@ -198,6 +246,9 @@ def call_title(item: Item) -> str:
     ]
     shown_values: list[str] = []
     for one in arguments(item.args, item.redact, order=main_first):
+        is_nested = isinstance(one.value, dict | list) and bool(one.value)
+        if is_nested or len(one.text) > _ACT_VALUE:
+            continue  # it is not shown, and takes long to write
         name, text = one_line(one.name), readable(one)
         if is_short(name, text) and len(text) <= _ACT_VALUE:
             shown_values.append(f"{name} {text}")
@@ -245,10 +296,10 @@ def named_values(
     return [(one_line(one.name), readable(one)) for one in shown]
 
 
-def is_short(name: str, text: str) -> bool:
+def is_short(name: str, text: str, longest: int = _SHORT_VALUE) -> bool:
     """Return whether a value stands beside its name, and needs no box of its own."""
     is_plain = not (_GAP.search(text) or _GAP.search(name))
-    return len(name) <= _SHORT_NAME and len(text) <= _SHORT_VALUE and is_plain
+    return len(name) <= _SHORT_NAME and len(text) <= longest and is_plain
 
 
 def _heading(

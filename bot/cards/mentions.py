@@ -12,13 +12,37 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, zip_longest
 
-from twokey.bot.text_types import Template, joined, template, user, usergroup
-from twokey.gateway.approvals import permission, quorum
-from twokey.gateway.approvals.record import Approval, Item
-from twokey.gateway.approvals.requirement import Asking, Notify, Role, Vote
-from twokey.gateway.protocol.records import Person
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.tiers import Tier
+from keyturn.bot.blocks import Block, context
+from keyturn.bot.cards.frame import Frame
+from keyturn.bot.cards.refs import join_list, places, when
+from keyturn.bot.cards.votes import named_role
+from keyturn.bot.text_types import Template, joined, template, user, usergroup
+from keyturn.gateway.approvals import permission, quorum
+from keyturn.gateway.approvals.record import Approval, Item
+from keyturn.gateway.approvals.requirement import Asking, Notify, Role, Vote
+from keyturn.gateway.protocol.records import Person
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.tiers import Tier
+
+
+def reached(frame: Frame) -> list[Block]:
+    """Return a line about those whom mentions do not reach; on a copy, of its card."""
+    if not any(is_for_people(item) for item in frame.approval.items):
+        return []
+    parts: list[Template] = []
+    if frame.card_in:
+        head = template("✉️ Sent to you directly. The card is in")
+        parts.append(joined(" ", [head, places([frame.card_in])]))
+    elif frame.sent:
+        people = join_list([template("{who}", who=user(one)) for one in frame.sent])
+        parts.append(joined(" ", [template("✉️ Sent directly to"), people]))
+    quiet = quiet_roles(frame.approval)
+    if quiet:
+        head = template("🌙 Quiet hours until {at}:", at=when(min(quiet.values())))
+        names = join_list([named_role(name) for name in sorted(quiet)])
+        parts.append(joined(" ", [head, names]))
+    return [context(*parts)] if parts else []
+
 
 MOST = 8
 """Mentions in one message; the policy can name hundreds of people."""

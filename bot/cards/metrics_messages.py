@@ -1,13 +1,15 @@
-"""Messages in the channel of metrics: the weekly digest, alerts."""
+"""Messages with metrics: the weekly digest, alerts, and the tables that they share."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import date, datetime, timedelta
+from typing import LiteralString
 
-from twokey.bot.blocks import (
+from keyturn.bot.blocks import (
+    Block,
     Message,
-    bar_chart,
+    block_object,
     bold,
     box,
     context,
@@ -15,17 +17,71 @@ from twokey.bot.blocks import (
     line,
     rich_text,
     section,
+    text_run,
 )
-from twokey.bot.cards.metrics import Row, facts_block, table_block, tool_rows
-from twokey.bot.cards.refs import when
-from twokey.bot.objects import Block
-from twokey.bot.text_types import label, template
-from twokey.gateway.approvals.events import Event, EventName
-from twokey.gateway.metrics.counts import Counts, Outcome
-from twokey.gateway.metrics.fold import Metrics
-from twokey.gateway.metrics.wording import Fact, facts
-from twokey.gateway.protocol.records import Record
-from twokey.sandbox.blockkit import limits
+from keyturn.bot.cards.refs import when
+from keyturn.bot.text import ELLIPSIS, fit
+from keyturn.bot.text_types import Label, label, template, untrusted
+from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.gateway.metrics.counts import Counts, Outcome
+from keyturn.gateway.metrics.fold import Metrics
+from keyturn.gateway.metrics.report import by_calls
+from keyturn.gateway.metrics.wording import HEADINGS, Fact, cells, facts
+from keyturn.gateway.protocol.records import Record
+from keyturn.sandbox.blockkit import JSON, limits
+
+_HEADINGS = ("Calls", "Auto", "Corrected", "p50", "p90")
+_SHOWN = (*_HEADINGS[:3], "Half within", "90 % within")
+"""As many columns as a message shows without scrolling, and how they are headed."""
+
+_MAX_TOOLS = 10
+_NAME = 60
+
+Row = tuple[str, ...]
+"""The name of a tool, and a cell for each of `_HEADINGS`."""
+
+
+def tool_rows(metrics: Metrics) -> list[Row]:
+    """Return the rows of a table by tool; the last may say that there are more."""
+    tools = by_calls(metrics)
+    rows = [_row(name, counts) for name, counts in tools[:_MAX_TOOLS]]
+    if more := tools[_MAX_TOOLS:]:
+        calls = str(sum(counts.evaluated for _, counts in more))
+        rest = [ELLIPSIS] * (len(_HEADINGS) - 1)
+        rows.append((f"{len(more)} more", calls, *rest))
+    return rows
+
+
+def _row(name: str, counts: Counts) -> Row:
+    shown = dict(zip(HEADINGS, cells(counts), strict=True))
+    return (name, *(shown[heading] for heading in _HEADINGS))
+
+
+def facts_block(shown: Iterable[Fact]) -> Block:
+    """Return a line for each fact."""
+    lines: list[Block] = []
+    for one in shown:
+        rate = f"{one.rate} · " if one.rate else ""
+        end = text_run(label(f"{rate}{one.said}\n"))
+        lines.append(line(bold(label(f"{one.name}  ")), end))
+    return rich_text(*lines)
+
+
+def table_block(rows: Iterable[Sequence[str]]) -> Block:
+    """Return a table of `tool_rows`; Slack takes one in a message, none in a view."""
+    # Names of tools come from agents.
+    named = [(untrusted(fit(name, _NAME)).text, *row) for name, *row in rows]
+    cells_: list[JSON] = [
+        [{"type": "raw_text", "text": cell} for cell in row]
+        for row in (("Tool", *_SHOWN), *named)
+    ]
+    right: list[JSON] = [{"align": "right"} for _ in _HEADINGS]
+    return block_object(
+        "table",
+        rows=cells_,
+        column_settings=[{"align": "left", "is_wrapped": True}, *right],
+    )
+
 
 METRICS_EVENTS = frozenset({EventName.METRICS_DIGEST, EventName.METRICS_ALERT})
 """Events that are posted in the channel of metrics."""
@@ -42,6 +98,7 @@ each week.
 
 _DAYS_TITLE = "Calls of each day"
 _BAR = 20
+_MINUTE_MS = 60_000
 
 
 class Digest(Record):
@@ -53,8 +110,7 @@ class Digest(Record):
         facts: name, rate and words of each line.
         tools: rows of a table, without its heading.
         days: date, and how many calls there were.
-        outcomes: of each day, how many of its calls had which of `OUTCOMES`; empty when
-            an older version counted them.
+        outcomes: of each day, how many of its calls had which of `OUTCOMES`.
     """
 
     since_ms: int
@@ -62,7 +118,7 @@ class Digest(Record):
     facts: tuple[tuple[str, str, str], ...]
     tools: tuple[Row, ...]
     days: tuple[tuple[str, int], ...]
-    outcomes: tuple[tuple[int, ...], ...] = ()
+    outcomes: tuple[tuple[int, ...], ...]
 
 
 def digest_of(metrics: Metrics) -> Digest:
@@ -113,14 +169,14 @@ def metrics_message(event: Event, *, has_chart: bool = True) -> Message:
         if event.name is EventName.METRICS_ALERT:
             return _alert(event)
         digest = Digest.model_validate_json(event.data[DIGEST])
-        return _digest(digest, event.seq, has_chart=has_chart)
+        return _digest(digest, has_chart=has_chart)
     # Another version may write other facts. Events behind this one must not wait.
     except (KeyError, ValueError):
-        text = "These numbers cannot be shown; 'twokey stats' has them."
+        text = "These numbers cannot be shown; 'keyturn stats' has them."
         return Message((section(label(text)),), text)
 
 
-def _digest(digest: Digest, name: str, *, has_chart: bool) -> Message:
+def _digest(digest: Digest, *, has_chart: bool) -> Message:
     shown = [Fact(*row) for row in digest.facts]
     blocks: list[Block] = [
         header(label("The week's numbers")),
@@ -131,15 +187,15 @@ def _digest(digest: Digest, name: str, *, has_chart: bool) -> Message:
                 until=when(digest.until_ms),
             )
         ),
-        facts_block(shown, f"{name}:facts"),
+        facts_block(shown),
     ]
     has_calls = any(count for _, count in digest.days)
     if has_calls:
         is_drawn = has_chart and bool(digest.outcomes)
         days = _chart if is_drawn else _bars
-        blocks.append(days(digest, f"{name}:days"))
+        blocks.append(days(digest))
     if digest.tools:
-        blocks.append(table_block(digest.tools, f"{name}:tools"))
+        blocks.append(table_block(digest.tools))
     # Screen readers read this, and not the blocks; it has words of ours alone.
     said = [
         f"{one.name}: {', '.join(filter(None, (one.rate, one.said)))}" for one in shown
@@ -149,18 +205,18 @@ def _digest(digest: Digest, name: str, *, has_chart: bool) -> Message:
     return Message(tuple(blocks), f"The week's numbers. {'. '.join(said)}.")
 
 
-def _chart(digest: Digest, block_id: str) -> Block:
+def _chart(digest: Digest) -> Block:
     days = [label(_day(day)) for day, _ in digest.days]
     columns = zip(*digest.outcomes, strict=True)
     series = [
         (label(name), column) for name, column in zip(OUTCOMES, columns, strict=True)
     ]
-    return bar_chart(label(_DAYS_TITLE), days, series, block_id=block_id)
+    return _bar_chart(label(_DAYS_TITLE), days, series)
 
 
-def _bars(digest: Digest, block_id: str) -> Block:
+def _bars(digest: Digest) -> Block:
     title = line(bold(label(_DAYS_TITLE)))
-    return rich_text(title, box(bars(digest.days)), block_id=block_id)
+    return rich_text(title, box(bars(digest.days)))
 
 
 def bars(days: Sequence[tuple[str, int]]) -> str:
@@ -174,10 +230,8 @@ def bars(days: Sequence[tuple[str, int]]) -> str:
 
 
 def _said_of_days(digest: Digest) -> Iterator[str]:
-    # An older version counted no outcomes.
-    outcomes = digest.outcomes or [()] * len(digest.days)
-    for (day, count), row in zip(digest.days, outcomes, strict=True):
-        parts = zip(row, OUTCOMES, strict=False)
+    for (day, count), row in zip(digest.days, digest.outcomes, strict=True):
+        parts = zip(row, OUTCOMES, strict=True)
         said = ", ".join(f"{part} {name.lower()}" for part, name in parts if part)
         yield f"{_day(day)}: {count}" + (f" ({said})" if said else "")
 
@@ -188,6 +242,11 @@ def _day(day: str) -> str:
 
 def _alert(event: Event) -> Message:
     known = {key: int(value) for key, value in event.data.items()}
+    # Of an alert about corrections the limit is a percentage, and is not read here.
+    limit_ms = known.get("limit_ms") or known["limit"] * _MINUTE_MS
+    is_exact = limit_ms % _MINUTE_MS == 0
+    limit = limit_ms // (_MINUTE_MS if is_exact else 1000)
+    unit: LiteralString = "minutes" if is_exact else "seconds"
     if event.reason == "corrected":
         words = template(
             "⚠️ *People correct the agents more often.* Of {decisions} decisions of the "
@@ -200,17 +259,48 @@ def _alert(event: Event) -> Message:
         text = "People correct the agents more often."
     elif event.reason == "waiting":
         words = template(
-            "⏰ *Calls wait too long.* {count} wait for longer than {limit} minutes, "
+            "⏰ *Calls wait too long.* {count} wait for longer than {limit} "
+            + unit
+            + ", "
             "the first since {since}. The Home tab lists those that you can decide.",
             count=known["count"],
-            limit=known["limit"],
+            limit=limit,
             since=when(known["since"]),
         )
         text = "Calls wait too long."
     else:
-        limit = known["limit"]
         words = template(
-            "✅ No call waits for longer than {limit} minutes any more.", limit=limit
+            "✅ No call waits for longer than {limit} " + unit + " any more.",
+            limit=limit,
         )
         text = "No call waits too long any more."
     return Message((section(words),), text)
+
+
+def _bar_chart(
+    title: Label,
+    categories: Sequence[Label],
+    series: Sequence[tuple[Label, Sequence[int]]],
+) -> Block:
+    """Make bars of each series in each category; only messages take two of them.
+
+    Slack calls a name that occurs twice an error, so names are words of ours: text of
+    strangers could be cut to the same.
+    """
+    names = [one.text for one in categories]
+    drawn: list[JSON] = [
+        {
+            "name": name.text,
+            "data": [
+                {"label": at, "value": value}
+                for at, value in zip(names, values, strict=True)
+            ],
+        }
+        for name, values in series
+    ]
+    axis: Block = {"categories": [*names]}
+    return block_object(
+        "data_visualization",
+        title=title.text,
+        chart={"type": "bar", "series": drawn, "axis_config": axis},
+    )

@@ -5,25 +5,26 @@ from __future__ import annotations
 import re
 from typing import LiteralString
 
-from twokey.bot.cards.votes import counted_votes
-from twokey.bot.text_types import Template, joined, template
-from twokey.gateway.approvals.record import Item
-from twokey.gateway.protocol.tiers import Tier
+from keyturn.bot.cards.votes import counted_votes
+from keyturn.bot.text import fit
+from keyturn.bot.text_types import Template, Untrusted, template, untrusted
+from keyturn.gateway.approvals.record import Item
+from keyturn.gateway.protocol.tiers import Tier
 
 _PEOPLE: dict[int, LiteralString] = {
-    1: "One person",
-    2: "Two people",
-    3: "Three people",
-    4: "Four people",
-    5: "Five people",
-    6: "Six people",
+    1: "one person",
+    2: "two people",
+    3: "three people",
+    4: "four people",
+    5: "five people",
+    6: "six people",
 }
 # What the gateway writes before the words of a policy, or of a problem.
 _RAISED = re.compile(r"(?:Raised to [a-z]+(?:, and needs \S+)?|Needs \S+): ")
 
 
 def needs(item: Item) -> Template:
-    """Return who has to approve a call, such as "Two people have to approve"."""
+    """Return who has to approve a call, such as "Needs two people"."""
     if item.cover is not None:
         return template("*No review needed*: a standing approval covers it")
     if item.tier.is_auto_approved:
@@ -31,12 +32,10 @@ def needs(item: Item) -> Template:
     if item.tier is Tier.DENY:
         return template("⛔ *Not allowed*")
     need = counted_votes(item).need
-    verb: LiteralString = "had to approve"
-    if item.is_pending:
-        verb = "has to approve" if need == 1 else "have to approve"
+    verb: LiteralString = "Needs " if item.is_pending else "Needed "
     if need not in _PEOPLE:
-        return template("*{n} people " + verb + "*", n=need)
-    return template("*" + _PEOPLE[need] + " " + verb + "*")
+        return template("*" + verb + "{n} people*", n=need)
+    return template("*" + verb + _PEOPLE[need] + "*")
 
 
 def is_usual(item: Item) -> bool:
@@ -52,9 +51,14 @@ def why(item: Item) -> str:
     return " · ".join(map(without_tier, item.reasons[1:]))
 
 
-def because(words: Template, reasons: str) -> Template:
-    """Return words with what leads over to their reasons, where there are any."""
-    return joined("", [words, template(", because:")]) if reasons else words
+def because(words: Template, reasons: str, most: int) -> Template | Untrusted:
+    """Return words and their reasons, cut to ``most`` characters, as one sentence.
+
+    Plain text where there are reasons: Slack sets parts of a line apart.
+    """
+    if not reasons:
+        return words
+    return untrusted(f"{words.text.replace('*', '')}: {fit(reasons, most)}")
 
 
 def without_tier(reason: str) -> str:

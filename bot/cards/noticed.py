@@ -9,30 +9,30 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from twokey.bot.blocks import context
-from twokey.bot.cards.frame import Frame, is_table
-from twokey.bot.cards.listing import all_text, needs_a_look, one_line
-from twokey.bot.cards.needs import without_tier
-from twokey.bot.cards.sql_warnings import unlimited
-from twokey.bot.cards.states import STATE_NAMES
-from twokey.bot.cards.table import calls_named
-from twokey.bot.cards.totals import (
+from keyturn.bot.blocks import Block, context
+from keyturn.bot.cards.frame import Frame, is_table
+from keyturn.bot.cards.homoglyphs import homoglyph_warnings
+from keyturn.bot.cards.listing import all_text, needs_a_look, one_line
+from keyturn.bot.cards.needs import without_tier
+from keyturn.bot.cards.sql import unlimited
+from keyturn.bot.cards.states import STATE_NAMES
+from keyturn.bot.cards.table import calls_named
+from keyturn.bot.cards.totals import (
     header_total,
     total_text,
     totals_by_tool,
     totals_of,
 )
-from twokey.bot.homoglyphs import homoglyph_warnings
-from twokey.bot.objects import Block
-from twokey.bot.text import fit, reveal
-from twokey.bot.text_types import Plain, Template, label, template, untrusted
-from twokey.gateway.approvals.invisible_characters import has_hidden
-from twokey.gateway.approvals.record import Approval, Item
-from twokey.gateway.approvals.repeating import other_calls
-from twokey.gateway.policy.formats import MOST_DIGITS
-from twokey.gateway.policy.totals import Total
-from twokey.gateway.protocol.states import ItemState
+from keyturn.bot.text import fit, reveal
+from keyturn.bot.text_types import Plain, Template, label, template, untrusted
+from keyturn.gateway.approvals.invisible_characters import has_hidden
+from keyturn.gateway.approvals.precedents import PrecedentKind
+from keyturn.gateway.approvals.record import Approval, Item
+from keyturn.gateway.approvals.repeating import doubled, other_calls
+from keyturn.gateway.policy.formats import MOST_DIGITS, Total
+from keyturn.gateway.protocol.states import ItemState
 
+_REPEATED = (PrecedentKind.DONE, PrecedentKind.WAITING)
 _REASONS = 3
 _REASON = 120
 _CALLS = 80
@@ -53,17 +53,21 @@ def noticed(approval: Approval) -> frozenset[int]:
     """Return the calls that differ from the others in what a reviewer looks for.
 
     A number far from the others, an evaluation that is stricter or has another reason,
-    a call that was done before, odd characters, or a warning of its own.
+    a call that was done before or waits twice, odd characters, or a warning of its own.
     """
     found = {index for total in totals_of(approval) for index in total.far}
     found |= _stricter(approval)
+    found |= {item.index for group in doubled(approval) for item in group}
     return frozenset(
         item.index
         for item in approval.items
         if item.index in found
         or needs_a_look(item)
         or is_remarkable(item)
-        or (item.is_pending and other_calls(approval, item.past))
+        or (
+            item.is_pending
+            and any(other_calls(approval, item.past, kind) for kind in _REPEATED)
+        )
     )
 
 
@@ -125,7 +129,7 @@ def totals(frame: Frame) -> list[Block]:
             )
     if not is_table(frame.approval):
         lines = _fitting([*lines, *_of_tools(frame.approval)])
-    return [context(*lines, block_id=frame.block_id("totals"))] if lines else []
+    return [context(*lines)] if lines else []
 
 
 def _fitting(lines: Sequence[Plain | Template]) -> list[Plain | Template]:
@@ -184,26 +188,17 @@ def _warnings(frame: Frame) -> list[Block]:
     for total in totals_of(frame.approval):
         if total.far:
             far = fit(f"{total.name} of {calls_named(total.far)}", _CALLS)
-            lines += [
-                template("⚠️ *Far from the others:*"),
-                label(f"{far}; the median is {total.usual}"),
-            ]
-    if hidden:
-        lines += [
-            template("⚠️ *Hidden characters*, shown as ⟦U+…⟧, are in"),
-            untrusted(fit(calls_named(hidden), _CALLS)),
-        ]
-    if mixed:
-        lines += [
-            template("⚠️ *Look-alike letters* are in"),
-            untrusted(fit(calls_named(mixed), _CALLS)),
-        ]
-    if without:
-        lines += [
-            template("⚠️ *UPDATE or DELETE without WHERE* is in"),
-            untrusted(fit(calls_named(without), _CALLS)),
-        ]
-    return [context(*lines, block_id=frame.block_id("odd"))] if lines else []
+            said = f"⚠️ Far from the others: {far}; the median is {total.usual}."
+            lines.append(label(said))
+    for indexes, what in (
+        (hidden, "Hidden characters, shown as ⟦U+…⟧, are"),
+        (mixed, "Look-alike letters are"),
+        (without, "UPDATE or DELETE without WHERE is"),
+    ):
+        if indexes:
+            where = fit(calls_named(indexes), _CALLS)
+            lines.append(label(f"⚠️ {what} in {where}."))
+    return [context(*lines)] if lines else []
 
 
 def _reasons(frame: Frame) -> list[Block]:
@@ -220,4 +215,4 @@ def _reasons(frame: Frame) -> list[Block]:
         lines.append(untrusted(fit(reason, _REASON) + fit(of, _CALLS)))
     if more := len(found) - len(lines):
         lines.append(template("and {n} more reasons: open the calls", n=more))
-    return [context(*lines, block_id=frame.block_id("why"))] if lines else []
+    return [context(*lines)] if lines else []

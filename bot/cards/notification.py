@@ -11,27 +11,35 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import LiteralString
 
-from twokey.bot.blocks import Message, actions, box, context, rich_text, section
-from twokey.bot.cards import buttons
-from twokey.bot.cards.approval import metadata, reviewers
-from twokey.bot.cards.call_rows import call_box, call_budget, title
-from twokey.bot.cards.fallbacks import card_fallback
-from twokey.bot.cards.frame import Frame, rows_of
-from twokey.bot.cards.freeze_messages import actor_ref
-from twokey.bot.cards.listing import is_misleading, listing_of
-from twokey.bot.cards.needs import because, needs, why
-from twokey.bot.cards.refs import asked_by, people, short_ref, when, who
-from twokey.bot.cards.spot_check import spot_checks
-from twokey.bot.cards.sql_warnings import sql_warnings
-from twokey.bot.cards.states import (
+from keyturn.bot.blocks import (
+    Block,
+    Message,
+    actions,
+    box,
+    confirm,
+    context,
+    rich_text,
+    section,
+)
+from keyturn.bot.cards import buttons
+from keyturn.bot.cards.approval import metadata, reviewers
+from keyturn.bot.cards.call_rows import call_box, listings, title
+from keyturn.bot.cards.fallbacks import card_fallback
+from keyturn.bot.cards.frame import Frame, rows_of
+from keyturn.bot.cards.listing import Listing, is_misleading
+from keyturn.bot.cards.needs import because, needs, why
+from keyturn.bot.cards.refs import asked_by, people, short_ref, when, who
+from keyturn.bot.cards.security_messages import actor_ref
+from keyturn.bot.cards.spot_check import spot_checks
+from keyturn.bot.cards.sql import sql_warnings
+from keyturn.bot.cards.states import (
     NOTHING_RAN,
     state_counts,
     what_ran,
 )
-from twokey.bot.ids import COMMAND, Action
-from twokey.bot.objects import Block, confirm
-from twokey.bot.text import excerpt, fit
-from twokey.bot.text_types import (
+from keyturn.bot.ids import COMMAND, Action
+from keyturn.bot.text import excerpt, fit
+from keyturn.bot.text_types import (
     Template,
     Untrusted,
     joined,
@@ -39,9 +47,9 @@ from twokey.bot.text_types import (
     template,
     untrusted,
 )
-from twokey.gateway.approvals.events import Event, EventName
-from twokey.gateway.approvals.record import Approval, Item, Remark
-from twokey.gateway.protocol.states import ItemState
+from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.gateway.approvals.record import Approval, Item, Remark
+from keyturn.gateway.protocol.states import ItemState
 
 _REMARKS = 3
 _AGENT = 60
@@ -59,6 +67,7 @@ _HEADS: dict[ItemState, LiteralString] = {
     _S.FAILED: "🔔 *Ran without review, and failed*",
     _S.IN_DOUBT: "🔔 *Started without review. Did it run? Please check*",
     _S.LAPSED: "🔔 *Needed no review, and lapsed*",
+    _S.WITHDRAWN: "🔔 *Needed no review, and was withdrawn*",
 }
 # All states of an item that no person is asked about: it opens authorized, and every
 # end of it is here. A missing one would show the plain message instead.
@@ -68,16 +77,17 @@ _ENDS: dict[ItemState, LiteralString] = {
     _S.EXECUTED: "✅ Done {at}.",
     _S.FAILED: "❌ Failed {at}.",
     _S.IN_DOUBT: (
-        "❓ In doubt since {at}: the worker stopped while this ran. Its agent does not "
-        "wait. Please check, then say below."
+        "❓ We don't know whether this ran: the worker stopped in the middle {at}. "
+        "The agent does not wait. Please check, then choose."
     ),
     _S.LAPSED: "⌛ Lapsed {at}. Nothing ran.",
+    _S.WITHDRAWN: "↩ Withdrawn {at}. Nothing ran.",
 }
 _PAUSED: LiteralString = "⏸ Paused {at}: something inside it waits."
 
 _RESTORED: LiteralString = (
-    "❓ In doubt since {at}: its record was restored from an older copy, so it may "
-    "have run. Please check, then say below."
+    "❓ We don't know whether this ran: its record was restored from an older copy "
+    "{at}. Please check, then choose."
 )
 
 
@@ -85,10 +95,14 @@ def notification(frame: Frame) -> Message:
     """Return the message about calls that the policy let run, as they stand."""
     approval = frame.approval
     blocks = [
-        section(_head(approval), block_id=frame.block_id("head")),
+        section(_head(approval)),
         _origin(frame),
         *reviewers(frame),
-        *(block for item in rows_of(approval) for block in _row(frame, item)),
+        *(
+            block
+            for index, shown in listings(approval).items()
+            for block in _row(frame, approval.items[index], shown)
+        ),
         *_others(frame),
         *_remarks(frame),
         *spot_checks(frame),
@@ -112,7 +126,7 @@ def report_line(event: Event) -> Message:
     blocks = [section(template("⚠️ Reported by {who}.", who=actor_ref(event.actor)))]
     if event.reason:
         text = excerpt(event.reason, _IN_THREAD).text
-        blocks.append(rich_text(box(text), block_id=f"report:{event.seq}"))
+        blocks.append(rich_text(box(text)))
     return Message(tuple(blocks), "Somebody reported a call that ran without review.")
 
 
@@ -131,18 +145,18 @@ def many_ran(events: Sequence[Event], *, command: str = COMMAND) -> Message:
         for (tool, agent), n in counts.most_common()
     ]
     sentence = template(
-        "🔔 *{n} more calls without review*, too many at once for a message each. "
-        "{failed} of them failed so far.",
+        "🔔 *{n} more without review*, too many for a message each. {failed} failed "
+        "so far.",
         n=len(ran),
         failed=failed,
     )
     text = excerpt("\n".join(lines), _MANY).text
-    stop = label(f"{command} freeze tool NAME")
+    stop = label(f"To stop a tool, write {command} freeze tool NAME.")
     return Message(
         (
             section(sentence),
-            rich_text(box(text), block_id=f"many:{events[0].seq}"),
-            context(template("To stop a tool, write:"), stop),
+            rich_text(box(text)),
+            context(stop),
         ),
         f"{len(ran)} more calls ran without review.",
     )
@@ -160,37 +174,23 @@ def _origin(frame: Frame) -> Block:
         *asked_by(frame),
         *([label(state_counts(approval))] if approval.is_batch else []),
         template("{id}", id=short_ref(approval.id)),
-        block_id=frame.block_id("origin"),
     )
 
 
-def _row(frame: Frame, item: Item) -> list[Block]:
-    budget = call_budget(frame.approval, item)
-    shown = listing_of(item, budget=budget)
+def _row(frame: Frame, item: Item, shown: Listing) -> list[Block]:
     sentences = [_standing(item, frame.approval)]
     if not shown.is_complete:
-        part = template(
-            "Showing {shown} of {total} characters.",
-            shown=shown.shown,
-            total=shown.total,
-        )
-        sentences.append(part)
+        sentences.append(template("Shortened. Open *Full details* to see everything."))
     if is_misleading(item):
         sentences.append(template("⚠️ *Hidden or look-alike characters* are in it."))
     sentences += sql_warnings(item)
     ended = [label(fit(item.revoked.reason, _NOTE))] if item.revoked else []
     offered = buttons.decisions(frame, item, is_shown_whole=shown.is_complete)
-    name = frame.block_id(f"{item.index}.actions")
     return [
         *title(frame, item),
         call_box(frame, item, shown),
-        context(
-            joined(" ", sentences),
-            *_why_no_review(item),
-            *ended,
-            block_id=frame.block_id(f"{item.index}.state"),
-        ),
-        *([actions(*offered, block_id=name)] if offered else []),
+        context(joined(" ", sentences), *_why_no_review(item), *ended),
+        *([actions(*offered)] if offered else []),
     ]
 
 
@@ -204,8 +204,7 @@ def _why_no_review(item: Item) -> list[Template | Untrusted]:
         return [joined(" ", [by, people(cover.given_by)])]
     # That the policy lists the tool so says nothing: the headline does.
     text = why(item)
-    reasons = [untrusted(fit(text, _NOTE))] if text else []
-    return [because(needs(item), text), *reasons] if text else []
+    return [because(needs(item), text, _NOTE)] if text else []
 
 
 def _standing(item: Item, approval: Approval) -> Template:
@@ -223,42 +222,33 @@ def _others(frame: Frame) -> list[Block]:
     others = [item for item in frame.approval.items if item.index not in listed]
     if not others:
         return []
-    more = template("*And {n} more calls* that are not shown:", n=len(others))
+    more = template("*{n} more:*", n=len(others))
     tools = Counter(item.tool for item in others)
     text = "\n".join(f"{n} of {fit(tool, _NOTE)}" for tool, n in tools.most_common())
     return [
-        section(more, block_id=frame.block_id("others")),
-        rich_text(
-            box(excerpt(text, _OTHERS).text), block_id=frame.block_id("others.list")
-        ),
-        actions(
-            buttons.view_call(frame, others[0]), block_id=frame.block_id("others.view")
-        ),
+        section(more),
+        rich_text(box(excerpt(text, _OTHERS).text)),
+        actions(buttons.view_call(frame, others[0])),
     ]
 
 
 def _remarks(frame: Frame) -> list[Block]:
     remarks = frame.approval.remarks
-    blocks = [
-        block
-        for place, remark in enumerate(remarks[-_REMARKS:])
-        for block in _remark(frame, place, remark)
-    ]
+    blocks = [block for remark in remarks[-_REMARKS:] for block in _remark(remark)]
     more = len(remarks) - _REMARKS
     if more > 0:
         sentence = template("Reports before that: {more}.", more=more)
-        blocks.append(context(sentence, block_id=frame.block_id("remarks")))
+        blocks.append(context(sentence))
     return blocks
 
 
-def _remark(frame: Frame, place: int, remark: Remark) -> list[Block]:
+def _remark(remark: Remark) -> list[Block]:
     by = template(
         "⚠️ *Reported* by {who} {at}.", who=who(remark.by), at=when(remark.at_ms)
     )
-    blocks = [section(by, block_id=frame.block_id(f"remark.{place}"))]
+    blocks = [section(by)]
     if remark.text:
-        text = box(excerpt(remark.text, _REMARK).text)
-        blocks.append(rich_text(text, block_id=frame.block_id(f"remark.{place}.text")))
+        blocks.append(rich_text(box(excerpt(remark.text, _REMARK).text)))
     return blocks
 
 
@@ -281,10 +271,7 @@ def _buttons(frame: Frame) -> list[Block]:
             accessibility_label=label("Report that something is wrong with this"),
         )
     )
-    return [
-        actions(*row, block_id=frame.block_id(f"actions.{place}"))
-        for place, row in enumerate(rows)
-    ]
+    return [actions(*row) for row in rows]
 
 
 def _freeze(frame: Frame, item: Item, *, is_only: bool) -> Block:

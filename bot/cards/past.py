@@ -6,23 +6,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import LiteralString
 
-from twokey.bot.blocks import context, modal, section
-from twokey.bot.cards.listing import (
+from keyturn.bot.blocks import Block, context, input_block, modal, section, text_input
+from keyturn.bot.cards.listing import (
     call_title,
     named_values,
     one_line,
     schema_order,
 )
-from twokey.bot.cards.refs import short_ref, when, who
-from twokey.bot.ids import Input, View
-from twokey.bot.inputs import input_block, text_input
-from twokey.bot.objects import Block
-from twokey.bot.text import fit
-from twokey.bot.text_types import Label, Template, label, template, untrusted
-from twokey.gateway.approvals.events import Event, EventName
-from twokey.gateway.approvals.record import Approval, Item
-from twokey.gateway.protocol.records import Person
-from twokey.gateway.protocol.states import ItemState
+from keyturn.bot.cards.refs import short_ref, when, who
+from keyturn.bot.ids import Input, View
+from keyturn.bot.text import fit
+from keyturn.bot.text_types import Template, label, template, untrusted
+from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.gateway.approvals.record import Approval, Item
+from keyturn.gateway.protocol.records import Person
+from keyturn.gateway.protocol.states import ItemState
 
 MAX_PAST = 20
 """How many decisions are listed."""
@@ -56,7 +54,6 @@ class Past:
         is_mine: whether only this person's decisions were looked for.
         is_cut: whether older ones were not looked at.
         is_complete: False when Slack left open what the person may read.
-        left_out: what is said of shards of the store that do not answer.
     """
 
     rows: Sequence[tuple[Event, Approval]]
@@ -64,7 +61,6 @@ class Past:
     is_mine: bool = False
     is_cut: bool = False
     is_complete: bool = True
-    left_out: Label | None = None
 
 
 def item_of(event: Event, approval: Approval) -> Item | None:
@@ -95,7 +91,7 @@ def past_blocks(past: Past) -> list[Block]:
     """Return a line for each decision, and what is to be said of the list."""
     blocks = [_row(event, approval) for event, approval in past.rows]
     # What nobody could look at may have some.
-    if not (blocks or past.left_out):
+    if not blocks:
         blocks.append(section(_nothing(past)))
     if past.is_cut:
         blocks.append(
@@ -115,8 +111,6 @@ def past_blocks(past: Past) -> list[Block]:
                 )
             )
         )
-    if past.left_out:
-        blocks.append(section(past.left_out))
     return blocks
 
 

@@ -7,17 +7,16 @@ and a reviewer's words are shown only to those who review the same agent.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container
 from decimal import Decimal
 from typing import LiteralString
 
-from twokey.bot.blocks import context, section
-from twokey.bot.cards.frame import Frame
-from twokey.bot.cards.refs import join_list, when
-from twokey.bot.cards.table import calls_named
-from twokey.bot.objects import Block
-from twokey.bot.text import fit
-from twokey.bot.text_types import (
+from keyturn.bot.blocks import Block, context, section
+from keyturn.bot.cards.frame import Frame
+from keyturn.bot.cards.refs import join_list, when
+from keyturn.bot.cards.table import calls_named
+from keyturn.bot.text import fit
+from keyturn.bot.text_types import (
     Plain,
     Template,
     code,
@@ -26,15 +25,15 @@ from twokey.bot.text_types import (
     template,
     untrusted,
 )
-from twokey.gateway.approvals.precedents import (
+from keyturn.gateway.approvals.precedents import (
     Precedent,
     PrecedentKind,
     WindowTotal,
 )
-from twokey.gateway.approvals.record import Approval, Item
-from twokey.gateway.approvals.repeating import args_hash, other_calls
-from twokey.gateway.policy.windows import MICRO
-from twokey.gateway.protocol.states import ItemState
+from keyturn.gateway.approvals.record import Approval, Item
+from keyturn.gateway.approvals.repeating import args_hash, doubled, other_calls
+from keyturn.gateway.policy.windows import MICRO
+from keyturn.gateway.protocol.states import ItemState
 
 MOST_TEXT = 900
 """Characters that all of it takes on a card, at most."""
@@ -42,17 +41,21 @@ MOST_TEXT = 900
 _CALLS = 3
 """Calls of a batch that the banner names."""
 _NAMES = 60
-_NAMED = 200
+_PAIR = 2
+_SAME = 140
 _REASON = 120
 _TOTALS = 2
 _HOUR_MS = 3_600_000
+_MINUTE_MS = 60_000
 _TOTAL = 90
 
 _DONE: dict[ItemState, LiteralString] = {
+    ItemState.PENDING: "waits on another card since {at}",
     ItemState.AUTHORIZED: "was approved {at} and may run at any moment",
     ItemState.EXECUTING: "was approved {at} and is running",
     ItemState.EXECUTED: "ran {at}",
     ItemState.IN_DOUBT: "may have run {at}",
+    ItemState.REJECTED: "was rejected before, {at}",
 }
 _BY_POLICY: LiteralString = "was let run by the policy {at}"
 
@@ -64,37 +67,57 @@ def precedents(frame: Frame) -> list[Block]:
     done = [
         (item, found[0])
         for item in waiting
-        if (found := other_calls(approval, item.past))
+        for found in (
+            other_calls(approval, item.past) or _elsewhere(approval, item),
+            _rejected(item),
+        )
+        if found and not (approval.is_batch and found[0].state is ItemState.PENDING)
     ]
     blocks: list[Block] = []
     if done:
         lines = [_line(approval, item, one) for item, one in done[:_CALLS]]
         more = len(done) - len(lines)
         if more:
-            lines.append(template("⚠️ {n} more of them were done before", n=more))
-        blocks.append(section(joined("\n", lines), block_id=frame.block_id("past")))
-    blocks += _same_calls(frame, waiting)
+            lines.append(template("⚠️ {n} more were done or asked before", n=more))
+        blocks.append(section(joined("\n", lines)))
+    same = same_calls(approval)
+    others = [item.index for item in waiting if _elsewhere(approval, item)]
+    if others and approval.is_batch:
+        named = fit(calls_named(others).capitalize(), _SAME)
+        same.append(f"{named}: the same is waiting on another card.")
+    if same:
+        text = label("\n".join(f"⚠️ {line}" for line in same))
+        blocks.append(section(text))
     # A batch has room for its banner only; Full details of a call say more.
     is_alone = waiting and not approval.is_batch
     small = _small_print(approval, waiting[0]) if is_alone else []
     if small:
-        blocks.append(context(*small, block_id=frame.block_id("past.more")))
+        blocks.append(context(*small))
     return blocks
 
 
-def _same_calls(frame: Frame, waiting: Sequence[Item]) -> list[Block]:
-    """Say which calls of a card are the same: that may be a mistake of the agent."""
-    by_effect: dict[str, list[Item]] = {}
-    for item in waiting:
-        if item.effect:
-            by_effect.setdefault(item.effect, []).append(item)
-    groups = [items for items in by_effect.values() if len(items) > 1]
-    if not groups:
-        return []
-    named = "; ".join(calls_named(one.index for one in items) for items in groups)
-    said = template("⚠️ *The same more than once:*")
-    shown = untrusted(fit(named, _NAMED))
-    return [context(said, shown, block_id=frame.block_id("past.same"))]
+def same_calls(approval: Approval, among: Container[int] | None = None) -> list[str]:
+    """Name the waiting calls of a card that are the same, which may be a mistake.
+
+    Args:
+        approval: the calls of the card.
+        among: the calls to look at, by index; None for all.
+    """
+    lines: list[str] = []
+    for group in doubled(approval):
+        items = [one for one in group if among is None or one.index in among]
+        if len(items) < _PAIR:
+            continue
+        *first, last = (f"{one.index + 1}" for one in items)
+        alike = {args_hash(one.tool, one.args) for one in items}
+        names = ", ".join(one.removeprefix("args.") for one in items[0].past.same_by)
+        what = f"have the same {names}" if names else "have the same effect"
+        said = "are the same call" if len(alike) == 1 else what
+        named = fit(", ".join(first), _NAMES)
+        lines.append(fit(f"Calls {named} and {last} {said}.", _SAME))
+    more = len(lines) - _CALLS
+    rest = [f"{more} more groups of calls are the same."] if more > 0 else []
+    return [*lines[:_CALLS], *rest]
 
 
 def happened(precedent: Precedent) -> Template:
@@ -131,23 +154,30 @@ def _like_it(same_by: tuple[str, ...]) -> Template:
 
 def _small_print(approval: Approval, item: Item) -> list[Template | Plain]:
     done = other_calls(approval, item.past)
-    rejected = item.past.of_kind(PrecedentKind.REJECTED)
+    rejected = _rejected(item)
     parts: list[Template | Plain] = []
     if done:
         parts += _people(approval, done[0], "Approved")
     if len(done) > 1:
         parts.append(label(f"{len(done)} times in all"))
     if rejected:
-        parts.append(template("🚫 *Rejected* {at}", at=when(rejected[0].at_ms)))
-        parts += _people(approval, rejected[0], "")
+        parts += _people(approval, rejected[0], "Rejected before")
     totals = [one for one in item.past.totals if one.others_micro]
     return [*parts, *(_total(one) for one in totals[:_TOTALS])]
+
+
+def _elsewhere(approval: Approval, item: Item) -> tuple[Precedent, ...]:
+    return other_calls(approval, item.past, PrecedentKind.WAITING)
+
+
+def _rejected(item: Item) -> tuple[Precedent, ...]:
+    return item.past.of_kind(PrecedentKind.REJECTED)
 
 
 def _people(approval: Approval, precedent: Precedent, verb: str) -> list[Plain]:
     """Name people in plain text: a mention would notify them of a call of others."""
     names = fit(", ".join(one.name or one.user for one in precedent.by), _NAMES)
-    said = f"{verb} by {names}" if names else ""
+    said = f"{verb} by {names}" if names else verb
     if precedent.agent != approval.agent:
         said += f" for the agent {fit(precedent.agent, _NAMES)}"
     # Another agent may have other reviewers, whose words are not for these.
@@ -160,8 +190,10 @@ def _total(total: WindowTotal) -> Plain:
     amount = Decimal(total.others_micro) / MICRO
     shown = f"{amount:,.2f}".removesuffix(".00")
     what = "other calls" if total.is_count else "in other calls"
-    by = f" with the same {total.by.removeprefix('args.')}" if total.by else ""
+    by = f"Same {total.by.removeprefix('args.')}, last" if total.by else "Last"
     span = f"{total.within_ms / 60_000:g} min"
+    if total.within_ms < _MINUTE_MS:
+        span = f"{total.within_ms / 1000:g} s"
     if total.within_ms >= _HOUR_MS:
         span = f"{total.within_ms / _HOUR_MS:g} h"
-    return label(fit(f"{total.window}: {shown} {what}{by} in {span}", _TOTAL))
+    return label(fit(f"{by} {span}: {shown} {what} ({total.window})", _TOTAL))

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import LiteralString
 
-from twokey.bot.blocks import (
+from keyturn.bot.blocks import (
     TEXT_BUDGET,
+    Block,
     Message,
     actions,
     box,
@@ -18,29 +19,83 @@ from twokey.bot.blocks import (
     rich_text,
     section,
 )
-from twokey.bot.cards.approval import metadata
-from twokey.bot.cards.buttons import question_buttons
-from twokey.bot.cards.call_rows import agent_statement
-from twokey.bot.cards.fallbacks import card_fallback, event_fallback
-from twokey.bot.cards.frame import Frame
-from twokey.bot.cards.listing import is_misleading
-from twokey.bot.cards.mentions import mentions_for
-from twokey.bot.cards.reached import reached
-from twokey.bot.cards.refs import asked_by, short_ref, when, who
-from twokey.bot.objects import Block
-from twokey.bot.text import excerpt, fit, reveal
-from twokey.bot.text_types import (
+from keyturn.bot.cards.approval import metadata
+from keyturn.bot.cards.buttons import question_buttons
+from keyturn.bot.cards.call_rows import agent_statement
+from keyturn.bot.cards.chunks import chunks
+from keyturn.bot.cards.fallbacks import card_fallback, event_fallback
+from keyturn.bot.cards.frame import Frame
+from keyturn.bot.cards.listing import is_misleading
+from keyturn.bot.cards.mentions import mentions_for, reached
+from keyturn.bot.cards.refs import asked_by, short_ref, when, who
+from keyturn.bot.text import excerpt, fit, reveal
+from keyturn.bot.text_types import (
     Plain,
     Template,
     Untrusted,
+    joined,
     label,
     template,
     untrusted,
 )
-from twokey.gateway.approvals.events import Event
-from twokey.gateway.approvals.record import Approval, Item
-from twokey.gateway.protocol.questions import NO_ANSWER, Question, QuestionType
-from twokey.gateway.protocol.states import ItemState
+from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.gateway.approvals.record import Approval, Item
+from keyturn.gateway.protocol.questions import NO_ANSWER, Question, QuestionType
+from keyturn.gateway.protocol.states import ItemState
+
+_MAX_TEXT = 3_000
+_SECTION = 2_800
+_ENDED = "ended"
+_HOW = "The operator of the agent can answer it in the agent's own program."
+
+
+def question_message(event: Event) -> Message | None:
+    """Return what is said when another library asks, or its question has ended."""
+    is_end = event.data.get("ends") == _ENDED
+    if event.name is EventName.RUN_UNANSWERED:
+        return _unanswered(is_end=is_end)
+    text = event.data.get("text")
+    if not text:
+        return None
+    until_ms = int(event.data.get("until_ms") or 0)
+    return _unanswerable(text, until_ms=until_ms, is_end=is_end)
+
+
+def _unanswerable(text: str, *, until_ms: int, is_end: bool) -> Message:
+    """Return the message about a question, whose text is untrusted."""
+    head = template("❓ The agent asks something that cannot be answered in Slack:")
+    parts = chunks(excerpt(text, _MAX_TEXT).text, _SECTION)
+    ends = (
+        template("If nobody does until {at}, the run ends.", at=when(until_ms))
+        if is_end
+        else template(
+            "If nobody does until {at}, the agent is told so and goes on.",
+            at=when(until_ms),
+        )
+    )
+    note = context(joined(" ", [template(_HOW), ends]))
+    blocks = (section(head), *(section(untrusted(one)) for one in parts), note)
+    return Message(blocks, "The agent asks something that cannot be answered in Slack.")
+
+
+def _unanswered(*, is_end: bool) -> Message:
+    if is_end:
+        sentence = template(
+            "⌛ Nobody answered the agent's question in time, so the run ended there. "
+            "Calls that had not run yet will not run. Write here again to go on: the "
+            "agent is told then."
+        )
+        return Message(
+            (section(sentence),), "Nobody answered in time, so the run ended."
+        )
+    sentence = template(
+        "⌛ Nobody answered the agent's question in time. The agent was told so, and "
+        "what it asked about did not run."
+    )
+    return Message(
+        (section(sentence),), "Nobody answered the agent's question in time."
+    )
+
 
 _HEADER = 140
 _AROUND = 2_700
@@ -64,9 +119,7 @@ _STANDS: dict[ItemState, LiteralString] = {
     _S.ANSWERED: "💬 *Answered* by {who}, {at}.",
     _S.REJECTED: "🚫 *Skipped* by {who}, {at}. The agent is told.",
     _S.EXPIRED: "⌛ *Nobody answered in time* ({at}). The agent is told.",
-    _S.SUPERSEDED: (
-        "⏩ *Not answered:* the conversation moved on {at}, so no answer is needed."
-    ),
+    _S.SUPERSEDED: "⏩ *Cancelled* {at}: a newer message came. No answer is needed.",
     _S.WITHDRAWN: "↩ *Withdrawn* by the agent, {at}. No answer is needed.",
 }
 _HINTS: dict[QuestionType, LiteralString] = {
@@ -80,26 +133,22 @@ def question_card(frame: Frame) -> Message:
     approval = frame.approval
     item, asked = approval.items[0], approval.items[0].questions
     blocks = [
-        header(_title(item), block_id=frame.block_id("head")),
-        context(
-            *asked_by(frame),
-            template("{id}", id=short_ref(approval.id)),
-            block_id=frame.block_id("origin"),
-        ),
+        header(_title(item)),
+        context(*asked_by(frame), template("{id}", id=short_ref(approval.id))),
         *_whom(frame),
         *reached(frame),
         *(agent_statement(frame) if item.is_pending else []),
         *(
             block
             for number, question in enumerate(asked)
-            for block in _question(frame, item, number, question)
+            for block in _question(item, number, question)
         ),
-        *_warning(frame, item),
-        section(_standing(frame, item), block_id=frame.block_id("state")),
+        *_warning(item),
+        section(_standing(frame, item)),
     ]
     offered = question_buttons(frame, item)
     if offered:
-        blocks.append(actions(*offered, block_id=frame.block_id("actions")))
+        blocks.append(actions(*offered))
     return Message(tuple(blocks), card_fallback(approval), metadata(approval))
 
 
@@ -115,11 +164,7 @@ def question_note(event: Event, approval: Approval) -> Message | None:
         return None
     # Without the name, which would subscribe that person to the thread.
     sentence = template(_NOTES[item.state])
-    quotes = (
-        [rich_text(box(excerpt(text, _IN_THREAD).text), block_id=f"note:{event.seq}")]
-        if text
-        else []
-    )
+    quotes = [rich_text(box(excerpt(text, _IN_THREAD).text))] if text else []
     return Message((section(sentence), *quotes), event_fallback(event, item))
 
 
@@ -147,10 +192,10 @@ def _whom(frame: Frame) -> list[Block]:
     if not whom.roles:
         return []
     sentence = whom.before(template("please answer:"))
-    return [section(sentence, block_id=frame.block_id("people"))]
+    return [section(sentence)]
 
 
-def _question(frame: Frame, item: Item, number: int, question: Question) -> list[Block]:
+def _question(item: Item, number: int, question: Question) -> list[Block]:
     asked, answers = item.questions, item.decision.answers if item.decision else ()
     budget = (TEXT_BUDGET - _AROUND) // len(asked) - _PER_QUESTION
     share = max(_PER_QUESTION, budget // 2)
@@ -161,31 +206,27 @@ def _question(frame: Frame, item: Item, number: int, question: Question) -> list
         parts.append(section(untrusted(nth + excerpt(question.question, share).text)))
     if answers:
         answer = answers[number] or NO_ANSWER
-        parts.append(_boxed(frame, f"{number}.answer", excerpt(answer, share).text))
+        parts.append(rich_text(box(excerpt(answer, share).text)))
         return parts
     if not item.is_pending:
         return parts
     notes: list[Plain] = [] if question.required else [label("Optional.")]
     if question.choices:
         offered = " · ".join([*question.choices, "Other"])
-        notes += [label(_HINTS[question.type]), untrusted(fit(offered, share))]
+        notes.append(untrusted(f"{_HINTS[question.type]} {fit(offered, share)}"))
     if question.default:
-        words = untrusted(fit(question.default, _DEFAULT))
-        notes += [label("Without an answer the agent goes on with:"), words]
+        words = fit(question.default, _DEFAULT)
+        notes.append(untrusted(f"Without an answer the agent goes on with: {words}"))
     if notes:
-        parts.append(context(*notes, block_id=frame.block_id(f"{number}.notes")))
+        parts.append(context(*notes))
     return parts
 
 
-def _boxed(frame: Frame, name: str, text: str) -> Block:
-    return rich_text(box(text), block_id=frame.block_id(name))
-
-
-def _warning(frame: Frame, item: Item) -> list[Block]:
+def _warning(item: Item) -> list[Block]:
     if not is_misleading(item):
         return []
     odd = template("⚠️ *Hidden or look-alike characters* are in it, shown as ⟦U+…⟧.")
-    return [context(odd, block_id=frame.block_id("odd"))]
+    return [context(odd)]
 
 
 def _standing(frame: Frame, item: Item) -> Template:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from typing import LiteralString, TypeAlias
 from unicodedata import category
 
-from twokey.bot.cards.diff import state_text
-from twokey.bot.cards.listing import (
+from keyturn.bot.cards.diff import state_text
+from keyturn.bot.cards.listing import (
     is_short,
     listing_of,
     named_values,
@@ -22,11 +22,12 @@ from twokey.bot.cards.listing import (
     one_line,
     schema_order,
 )
-from twokey.bot.cards.votes import counted_votes
-from twokey.gateway.approvals.record import Approval, Item
-from twokey.gateway.protocol.records import Record
-from twokey.gateway.protocol.tiers import Tier, join
-from twokey.gateway.protocol.verbs import Verb
+from keyturn.bot.cards.votes import counted_votes
+from keyturn.gateway.approvals.precedents import PrecedentKind
+from keyturn.gateway.approvals.record import Approval, Item
+from keyturn.gateway.protocol.records import Record
+from keyturn.gateway.protocol.tiers import Tier, join
+from keyturn.gateway.protocol.verbs import Verb
 
 ROWS = 20
 """How many approvals one page of the tab lists."""
@@ -198,7 +199,7 @@ def _mark_before(matching: Sequence[Approval], index: int) -> str:
 def most_urgent(queue: Iterable[Approval]) -> list[Approval]:
     """Return what of a queue waits, the most urgent first.
 
-    Whose time is over was left out when it was read, by the clock of its shard: another
+    Whose time is over was left out when it was read, by the clock of the store: another
     clock, which is ahead, would hide what can be decided still.
     """
     return sorted((one for one in queue if pending(one)), key=_sort_key)
@@ -255,7 +256,7 @@ def why_opened(approval: Approval) -> LiteralString:
     """Return why a call is opened before it is approved; "" where its row can do it."""
     waiting = pending(approval)
     if len(waiting) != 1:
-        return "it has several calls"
+        return "several calls"
     found = (*_of_approval(approval, waiting[0]), *_of_call(waiting[0]))
     for is_so, why in found:
         if is_so:
@@ -268,30 +269,32 @@ def _of_approval(approval: Approval, item: Item) -> tuple[_Why, ...]:
     has_words = bool(approval.remarks or approval.inquiries)
     is_raised = item.tier is not Tier.APPROVE
     return (
-        (approval.is_standing, "it allows several calls"),
-        (item.is_question, "it is a question"),
-        (Verb.APPROVE not in item.allow, "it cannot be approved as it is"),
+        (approval.is_standing, "allows several calls"),
+        (item.is_question, "a question"),
+        (Verb.APPROVE not in item.allow, "cannot be approved as it is"),
         (item.tier is Tier.DENY, "the policy no longer allows it"),
-        (is_raised and counted_votes(item).need > 1, "it needs several people"),
-        (is_raised, "it is escalated"),
-        (Verb.APPROVE in item.requires_reason, "it needs a reason"),
+        (is_raised and counted_votes(item).need > 1, "needs several people"),
+        (is_raised, "escalated"),
+        (Verb.APPROVE in item.requires_reason, "needs a reason"),
         (has_words, "people wrote about it"),
     )
 
 
 def _of_call(item: Item) -> tuple[_Why, ...]:
     """Return what the card of a call says that a row has no room for."""
+    kinds = {one.kind for one in item.past.precedents}
     has_opinion = item.triage is not None and bool(item.triage.rationale)
     return (
         (item.revoked is not None, "its approval was taken back"),
-        (item.edit is not None, "it was edited"),
+        (item.edit is not None, "edited"),
         (item.original_args is not None, "its tool reads the arguments differently"),
         # The banner about the same call before stands on the card alone.
-        (bool(item.past.precedents), "the same was asked before"),
+        (bool(kinds - {PrecedentKind.WAITING}), "the same was asked before"),
+        (PrecedentKind.WAITING in kinds, "the same waits on another card"),
         (has_opinion, "a model raised it"),
         (bool(state_text(item)), "its card shows a state"),
         (needs_a_look(item), "its card has a warning"),
-        (not whole_call(item), "it is too long for a row"),
+        (not whole_call(item), "too long for a row"),
     )
 
 

@@ -6,29 +6,25 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import LiteralString
 
-from twokey.bot.cards.frame import Frame
-from twokey.bot.text import fit
-from twokey.bot.text_types import (
-    Label,
+from keyturn.bot.cards.frame import Frame
+from keyturn.bot.text import fit
+from keyturn.bot.text_types import (
     Plain,
     Ref,
     Template,
     channel,
     code,
     joined,
-    label,
     link,
     moment,
     template,
     untrusted,
     user,
 )
-from twokey.gateway.approvals.inquiry import Inquiry
-from twokey.gateway.approvals.record import Approval
-from twokey.gateway.approvals.short_id import short_id
-from twokey.gateway.protocol.digest import short
-from twokey.gateway.protocol.questions import Answered
-from twokey.gateway.protocol.records import Person
+from keyturn.gateway.approvals.inquiry import Inquiry
+from keyturn.gateway.approvals.record import Approval, short_id
+from keyturn.gateway.protocol.questions import Answered
+from keyturn.gateway.protocol.records import Person
 
 _LAST_MS = 99_999_999_999_000  # Slack writes a moment in at most eleven digits
 _MAX_PEOPLE = 5
@@ -76,38 +72,36 @@ def asked_by(frame: Frame) -> list[Template | Plain]:
     """
     approval, where = frame.approval, frame.conversation
     return [
-        _asked_by(approval),
-        untrusted(fit(approval.agent, _AGENT)),
+        *_asked_by(approval),
         *([template("{link}", link=link(where, _CONVERSATION))] if where else []),
     ]
 
 
-def _asked_by(approval: Approval) -> Template:
+def _asked_by(approval: Approval) -> list[Template | Plain]:
+    # Each part is complete: Slack sets the parts of a line apart.
+    agent = fit(approval.agent, _AGENT)
     if approval.requester is None:
-        return template("Asked by the agent")
+        return [untrusted(f"Requested by the agent {agent}")]
     person = who(approval.requester)
     # What the requester asked for is not the question.
     if approval.is_question:
-        return template("Asked on behalf of {who} by the agent", who=person)
-    return template("Asked by {who} through the agent", who=person)
+        said = template("Asked on behalf of {who}", who=person)
+    else:
+        said = template("Requested by {who}", who=person)
+    return [said, untrusted(f"Agent: {agent}")]
 
 
-def hash_ref(digest: str) -> Ref:
-    """Show a hash in its short form."""
-    # `Ref` takes ASCII only.
-    return code(short(digest).replace("…", ".."))
-
-
-def places(names: Sequence[str]) -> list[Template | Label]:
+def places(names: Sequence[str]) -> Template:
     """Name channels: an id as Slack's mention of it, a "#name" as it is."""
-    return [_place(name) for name in names]
+    return join_list([place(name) for name in names])
 
 
-def _place(name: str) -> Template | Label:
+def place(name: str) -> Template:
+    """Name one channel."""
     try:
-        return template("{where}", where=channel(name))
-    except ValueError:
-        return label(fit(name, _PLACE))
+        return template("{where}", where=channel(fit(name, _PLACE)))
+    except ValueError:  # no name that Slack gives a channel
+        return template("another channel")
 
 
 def people(persons: Sequence[Person]) -> Template:

@@ -8,20 +8,19 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import LiteralString
 
-from twokey.bot.blocks import Message, context, section
-from twokey.bot.cards.deadlines import saying_when
-from twokey.bot.cards.fallbacks import card_fallback
-from twokey.bot.cards.mentions import (
+from keyturn.bot.blocks import Block, Message, context, section
+from keyturn.bot.cards.deadlines import saying_when
+from keyturn.bot.cards.fallbacks import card_fallback
+from keyturn.bot.cards.mentions import (
     Mentions,
     escalation_mentions,
     mentions_for,
     unreachable,
 )
-from twokey.bot.cards.refs import places, short_ref, when
-from twokey.bot.cards.undelivered import reason
-from twokey.bot.objects import Block
-from twokey.bot.text import fit
-from twokey.bot.text_types import (
+from keyturn.bot.cards.refs import places, short_ref, when
+from keyturn.bot.cards.undelivered import reason
+from keyturn.bot.text import fit
+from keyturn.bot.text_types import (
     Template,
     channel,
     joined,
@@ -30,9 +29,9 @@ from twokey.bot.text_types import (
     untrusted,
     user,
 )
-from twokey.gateway.approvals.record import Approval, Item
-from twokey.gateway.approvals.timing import end_of
-from twokey.gateway.protocol.states import ItemState
+from keyturn.gateway.approvals.record import Approval, Item
+from keyturn.gateway.approvals.timing import end_of
+from keyturn.gateway.protocol.states import ItemState
 
 _MAX_LINES = 10
 _WAITED_FOR: LiteralString = (
@@ -116,8 +115,14 @@ def newly_needed(approval: Approval, *, but: Collection[str]) -> Message:
     whom = mentions_for(approval, but=but)
     refused = [
         context(
-            template("No direct message to {who}:", who=user(person)),
-            joined("", [reason(why), template(".")]),
+            joined(
+                "",
+                [
+                    template("No direct message to {who}: ", who=user(person)),
+                    reason(why),
+                    template("."),
+                ],
+            )
         )
         for person, why in unreachable(approval).items()
         if f"@{person}" in whom.roles
@@ -213,11 +218,11 @@ def escalation(approval: Approval, channels: Mapping[str, str]) -> Message:
         whom = Mentions((*whom.roles, *others.roles), mentions)
     blocks: list[Block] = [section(whom.before(sentence))]
     if notified:
-        blocks.append(context(label("Notified in"), *places(notified[:_MAX_LINES])))
+        where = places(notified)
+        blocks.append(context(joined(" ", [template("Notified in"), where])))
     for name, why in [*refused.items()][:_MAX_LINES]:
-        where = places([name])
-        because = joined("", [reason(why), template(".")])
-        blocks.append(context(label("Could not notify:"), *where, because))
+        parts = [template("Could not notify "), places([name]), template(": ")]
+        blocks.append(context(joined("", [*parts, reason(why), template(".")])))
     return Message(tuple(blocks), f"{text} {card_fallback(approval)}")
 
 

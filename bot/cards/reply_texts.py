@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import LiteralString, assert_never
 
-from twokey.bot.blocks import Message, section
-from twokey.bot.cards.chunks import chunks
-from twokey.bot.cards.precedents import happened
-from twokey.bot.cards.refs import when, who
-from twokey.bot.cards.states import what_ran
-from twokey.bot.cards.votes import so_far, still_needed
-from twokey.bot.text import excerpt
-from twokey.bot.text_types import (
+from keyturn.bot.blocks import Message, section
+from keyturn.bot.cards.chunks import chunks
+from keyturn.bot.cards.precedents import happened
+from keyturn.bot.cards.refs import when, who
+from keyturn.bot.cards.states import what_ran
+from keyturn.bot.cards.votes import so_far, still_needed
+from keyturn.bot.text import excerpt
+from keyturn.bot.text_types import (
     Label,
     Template,
     code,
@@ -20,7 +20,7 @@ from twokey.bot.text_types import (
     template,
     untrusted,
 )
-from twokey.gateway.approvals.decisions import (
+from keyturn.gateway.approvals.decisions import (
     Changed,
     Decided,
     Expired,
@@ -33,10 +33,10 @@ from twokey.gateway.approvals.decisions import (
     Unknown,
     Voted,
 )
-from twokey.gateway.approvals.lifecycle import UNEXECUTED
-from twokey.gateway.approvals.record import DecisionRecord
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.verbs import Verb
+from keyturn.gateway.approvals.lifecycle import UNEXECUTED
+from keyturn.gateway.approvals.record import DecisionRecord
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.verbs import Verb
 
 _MAX_TEXT = 8_000
 _SECTION = 2_800
@@ -51,7 +51,7 @@ _ENDED: dict[ItemState, LiteralString] = {
     ItemState.REJECTED: "This is already rejected",
     ItemState.ANSWERED: "This is already answered",
     ItemState.EXPIRED: "The time to decide is over",
-    ItemState.SUPERSEDED: "The conversation moved on",
+    ItemState.SUPERSEDED: "A newer message cancelled this",
     ItemState.WITHDRAWN: "This was withdrawn",
     ItemState.LAPSED: "This was approved, and the approval lapsed",
 }
@@ -184,11 +184,11 @@ def _waits_on(outcome: Voted | Repeated | TooSoon) -> Template:
         case Repeated():
             return _repeated(outcome)
         case TooSoon():
+            # Rounded up: nobody approves within 0 seconds.
             return template(
-                "Not approved yet: this is escalated, and you approved it {n} seconds "
-                "after it was shown. Please read it, then approve it again if it "
-                "should run.",
-                n=outcome.after_ms // 1000,
+                "Not counted yet: you approved within {n} s. Read it, then approve "
+                "again.",
+                n=outcome.after_ms // 1000 + 1,
             )
         case _:
             assert_never(outcome)
@@ -198,16 +198,14 @@ def _voted(outcome: Voted) -> Template:
     item = outcome.approval.items[outcome.index]
     if item.state is ItemState.IN_DOUBT:
         return template(
-            "What you found is recorded: {have} of {need} say so. Nothing is decided "
-            "before enough say the same.",
+            "What you found is recorded: {have} of {need} say so, and enough have to "
+            "say the same.",
             have=outcome.have,
             need=outcome.need,
         )
     # Nobody's vote counts: the editor may not vote, so the change waits for others.
     if not outcome.have:
-        return template(
-            "Your change is recorded. Somebody else has to approve it as it is now."
-        )
+        return template("Your change is recorded. Somebody else has to approve it.")
     item = outcome.approval.items[outcome.index]
     sentence = template("Your approval is recorded: ")
     return joined("", [sentence, so_far(item), still_needed(item), template(".")])
@@ -215,15 +213,15 @@ def _voted(outcome: Voted) -> Template:
 
 def _repeated(outcome: Repeated) -> Template:
     item = outcome.approval.items[outcome.index]
-    is_edited = item.edit is not None and item.edit.executed_hash == item.action_hash
+    is_edited = item.edit is not None and item.edit.edited_hash == item.action_hash
     kept = [template("Your change is kept.")] if is_edited else []
     return joined(
         " ",
         [
-            template("Not approved yet: the same call"),
+            template("Not approved: the same call"),
             joined("", [happened(outcome.precedent), template(".")]),
             *kept,
-            template("The card shows it now. Approve again if it should run too."),
+            template("To run it as well, approve again."),
         ],
     )
 

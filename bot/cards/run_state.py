@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import LiteralString
 
-from twokey.bot.blocks import Message, actions, button, context, section
-from twokey.bot.cards.freeze_messages import actor_ref
-from twokey.bot.cards.refs import when
-from twokey.bot.ids import Action, seal_outage
-from twokey.bot.objects import Block
-from twokey.bot.text import fit
-from twokey.bot.text_types import Template, joined, label, template, untrusted
-from twokey.gateway.approvals.events import Event, EventName
+from keyturn.bot.blocks import Block, Message, actions, button, context, section
+from keyturn.bot.cards.refs import when
+from keyturn.bot.cards.security_messages import actor_ref
+from keyturn.bot.ids import Action, seal_outage
+from keyturn.bot.text import fit
+from keyturn.bot.text_types import Template, joined, label, template, untrusted
+from keyturn.gateway.approvals.events import Event, EventName
 
 _REASON = 600
 
@@ -38,7 +37,7 @@ def run_announced(event: Event) -> Message:
     """Return what is posted first, before it can be edited: true for ever.
 
     Args:
-        event: one of `twokey.gateway.approvals.events.TROUBLED_RUN`, with an outage.
+        event: one of `keyturn.gateway.approvals.events.TROUBLED_RUN`, with an outage.
     """
     since = when(_ms(event, "since_ms"))
     sentence = template("⚠️ *This run came to a halt* {since}.", since=since)
@@ -53,7 +52,7 @@ def run_state(event: Event, *, key: bytes, team: str) -> Message:
     threads, so it stands in plain text.
 
     Args:
-        event: one of `twokey.gateway.approvals.events.TROUBLED_RUN`, with an outage.
+        event: one of `keyturn.gateway.approvals.events.TROUBLED_RUN`, with an outage.
         key: seals the button.
         team: the workspace.
     """
@@ -65,7 +64,7 @@ def run_state(event: Event, *, key: bytes, team: str) -> Message:
         outage = event.data["outage"]
         value = seal_outage(outage, key=key, team=team, purpose=Action.TRY_AGAIN)
         again = button(Action.TRY_AGAIN, label("Try again"), value=value)
-        blocks.append(actions(again, block_id=f"run:{event.seq}"))
+        blocks.append(actions(again))
     return Message(tuple(blocks), RUN_TEXTS[event.name])
 
 

@@ -1,37 +1,37 @@
-"""Messages about security events."""
+"""Messages about freezes (kill switches), paused agents and security events."""
 
 from __future__ import annotations
 
 from contextlib import suppress
 from typing import LiteralString
 
-from twokey.bot.blocks import Message, context, section
-from twokey.bot.objects import Block
-from twokey.bot.text import fit
-from twokey.bot.text_types import Ref, Template, code, label, template, untrusted
-from twokey.gateway.approvals.events import Event, EventName
-from twokey.gateway.approvals.security import SecurityKind
+from keyturn.bot.blocks import Block, Message, box, context, rich_text, section
+from keyturn.bot.ids import COMMAND
+from keyturn.bot.text import excerpt, fit
+from keyturn.bot.text_types import Ref, Template, code, label, template, untrusted, user
+from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.gateway.approvals.security import SecurityKind
 
 SECURITY_EVENTS = frozenset({EventName.SECURITY_DETECTED})
 """Events that are posted in the channel, not in the thread of one card."""
 
-_TEXT = "Twokey found data in its store that it could not verify."
+_TEXT = "Keyturn found data in its store that it could not verify."
 _FOUND: dict[str, LiteralString] = {
-    SecurityKind.SEAL_WRONG: "Data in the store ({about}) was not written by Twokey.",
+    SecurityKind.SEAL_WRONG: "Data in the store ({about}) was not written by Keyturn.",
     SecurityKind.REPLAYED: "Older data ({about}) was put back into the store.",
     SecurityKind.RECORD_FORGED: "A stored record ({about}) could not be verified.",
     SecurityKind.KEY_UNKNOWN: (
         "A call did not run: the gateway does not know the key that signed its {about}."
     ),
 }
-_OTHER: LiteralString = "Twokey noticed a problem ({about})."
+_OTHER: LiteralString = "Keyturn noticed a problem ({about})."
 _MORE: LiteralString = "{count} more of this kind ({about}) were found."
 _HINT = (
-    "Twokey refused it: no call runs because of it. You don't need to decide "
-    "anything. Please tell the operator of Twokey: 'twokey security' lists what was "
+    "Keyturn refused it: no call runs because of it. You don't need to decide "
+    "anything. Please tell the operator of Keyturn: 'keyturn security' lists what was "
     "found, and docs/operations.md says what each kind means."
 )
-_NAME = 200
+_LONGEST_NAME = 200
 
 
 def security_message(event: Event) -> Message:
@@ -40,15 +40,15 @@ def security_message(event: Event) -> Message:
     Names may be of those who changed the store, so they stand in plain text.
     """
     headline = section(template("🛡️ *Security event*"))
-    blocks: list[Block] = [headline, section(_what(event))]
+    blocks: list[Block] = [headline, section(_what_happened(event))]
     named = [event.data.get("name", ""), event.data.get("approval", ""), event.agent]
     if any(named):
         words = " · ".join(one for one in named if one)
-        blocks.append(section(untrusted(fit(words, _NAME))))
+        blocks.append(section(untrusted(fit(words, _LONGEST_NAME))))
     return Message((*blocks, context(label(_HINT))), _TEXT)
 
 
-def _what(event: Event) -> Template:
+def _what_happened(event: Event) -> Template:
     count = event.data.get("count", "")
     if count.isascii() and count.isdecimal():
         return template(_MORE, count=int(count[:9]), about=_code(event.reason))
@@ -60,3 +60,85 @@ def _code(text: str) -> Ref:
     with suppress(ValueError):
         return code(text)
     return code("store")
+
+
+FREEZE_EVENTS = frozenset(
+    {EventName.AGENT_PAUSED, EventName.FREEZE_SET, EventName.FREEZE_LIFTED}
+)
+"""Events that are posted in the channel, not in the thread of one card."""
+
+_NAME = 200
+_REASON = 600
+
+_HEADLINES: dict[EventName, tuple[LiteralString, LiteralString]] = {
+    EventName.AGENT_PAUSED: ("⏸️ *Paused*", "An agent is paused."),
+    EventName.FREEZE_SET: ("🧊 *Frozen* by {who}", "Something is frozen."),
+    EventName.FREEZE_LIFTED: (
+        "▶️ *Unfrozen* by {who}",
+        "Something was unfrozen.",
+    ),
+}
+_MEANS: dict[EventName, LiteralString] = {
+    EventName.AGENT_PAUSED: "Nobody is asked about its calls. To end the pause, write:",
+    EventName.FREEZE_SET: (
+        "Nothing starts, not even approved calls. To end the freeze, write:"
+    ),
+}
+
+
+def freeze_message(event: Event, *, command: str = COMMAND) -> Message:
+    """Return the message about one of `FREEZE_EVENTS`.
+
+    Names and reasons may come from agents and people, so they stand in plain text.
+
+    Args:
+        event: what happened.
+        command: the slash command that the app has.
+    """
+    headline, text = _HEADLINES[event.name]
+    head = (
+        template(headline)
+        if _is_pause(event)
+        else template(headline, who=actor_ref(event.actor))
+    )
+    blocks: list[Block] = [section(head), section(untrusted(fit(_what(event), _NAME)))]
+    if event.reason:
+        reason = excerpt(event.reason, _REASON).text
+        blocks.append(rich_text(box(reason)))
+    if event.name is not EventName.FREEZE_LIFTED:
+        blocks.append(_hint(event, command))
+    return Message(tuple(blocks), text)
+
+
+def scope_of(event: Event) -> tuple[str, str]:
+    """Return the scope of one of `FREEZE_EVENTS`: agent, tool or tenant, and a name."""
+    if event.tool and not _is_pause(event):
+        return "tool", event.tool
+    return ("agent", event.agent) if event.agent else ("tenant", "")
+
+
+def actor_ref(actor: str) -> Ref:
+    """Mention the Slack user who did it, or show the name of a command-line user."""
+    _, _, person = actor.partition("/")
+    # "T0/U0ANA" by Slack, "cli/ana" by the command line; anything else is
+    # "somebody".
+    for ref, text in ((user, person), (code, actor)):
+        with suppress(ValueError):
+            return ref(text)
+    return code("somebody")
+
+
+def _is_pause(event: Event) -> bool:
+    return event.name is EventName.AGENT_PAUSED
+
+
+def _what(event: Event) -> str:
+    kind, name = scope_of(event)
+    return f"The {kind} {name}" if name else "Everything"
+
+
+def _hint(event: Event, command: str) -> Block:
+    kind, name = scope_of(event)
+    what = f"{kind} {name}" if name else "everything"
+    lifting = fit(f"{command} unfreeze {what}", _NAME)
+    return context(untrusted(f"{_MEANS[event.name]} {lifting}"))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from twokey.bot.blocks import Message, box, context, header, rich_text, section
-from twokey.bot.cards.listing import call_title
-from twokey.bot.text import fit
-from twokey.bot.text_types import label, template
-from twokey.gateway.approvals.seeded import APPROVED, NOTICED, SeededCard
+from keyturn.bot.blocks import Message, box, context, header, rich_text, section
+from keyturn.bot.cards.listing import call_title
+from keyturn.bot.text import fit
+from keyturn.bot.text_types import label, template
+from keyturn.gateway.approvals.seeded import APPROVED, NOTICED, SeededCard
 
 _TITLE = 200
 
@@ -37,17 +37,13 @@ _NOBODY = template("Nobody answered it in time.")
 
 def ended_card(card: SeededCard, answer: str) -> Message:
     """Return what the card becomes once it was answered, or was not in time."""
-    block = card.shown.id
     return Message(
         (
-            header(label("🧪 Seeded defect"), block_id=f"{block}:seeded"),
-            context(_HOW.get(answer, _NOBODY), block_id=f"{block}:how"),
-            rich_text(
-                box(fit(call_title(card.shown.items[0]), _TITLE)),
-                block_id=f"{block}:call",
-            ),
-            section(_WHAT, block_id=f"{block}:what"),
-            section(label(f"What was wrong: {card.defect}"), block_id=f"{block}:why"),
+            header(label("🧪 Seeded defect")),
+            context(_HOW.get(answer, _NOBODY)),
+            rich_text(box(fit(call_title(card.shown.items[0]), _TITLE))),
+            section(_WHAT),
+            section(label(f"What was wrong: {card.defect}")),
         ),
         "This card was a seeded defect.",
     )

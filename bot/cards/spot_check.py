@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from twokey.bot.blocks import (
+from keyturn.bot.blocks import (
+    Block,
     Message,
     actions,
     box,
@@ -10,18 +11,17 @@ from twokey.bot.blocks import (
     rich_text,
     section,
 )
-from twokey.bot.cards.frame import Frame
-from twokey.bot.cards.listing import call_title
-from twokey.bot.cards.mentions import Mentions, of_roles
-from twokey.bot.cards.refs import when, who
-from twokey.bot.ids import Action
-from twokey.bot.objects import Block
-from twokey.bot.text import fit
-from twokey.bot.text_types import Template, joined, label, template
-from twokey.gateway.approvals.record import Approval, Item
-from twokey.gateway.approvals.requirement import SpotCheck
-from twokey.gateway.approvals.spot_checking import WRONG, took_part
-from twokey.sandbox.blockkit.limits import BLOCKS_IN_MESSAGE
+from keyturn.bot.cards.frame import Frame
+from keyturn.bot.cards.listing import call_title
+from keyturn.bot.cards.mentions import Mentions, of_roles
+from keyturn.bot.cards.refs import when, who
+from keyturn.bot.ids import Action
+from keyturn.bot.text import fit
+from keyturn.bot.text_types import Template, joined, label, template
+from keyturn.gateway.approvals.record import Approval, Item
+from keyturn.gateway.approvals.requirement import SpotCheck
+from keyturn.gateway.approvals.spot_checking import WRONG, took_part
+from keyturn.sandbox.blockkit.limits import BLOCKS_IN_MESSAGE
 
 _AT_ONCE = 2
 """How many questions stand on one card; the next one follows an answer."""
@@ -55,11 +55,11 @@ def spot_checks(frame: Frame, room: int = BLOCKS_IN_MESSAGE) -> list[Block]:
     waiting = [item for item in approval.items if item.is_to_be_checked][: max(most, 0)]
     blocks = [block for item in waiting for block in _question(frame, item)]
     if waiting:
-        blocks.append(context(_WHAT_FOR, block_id=frame.block_id("check.told")))
+        blocks.append(context(_WHAT_FOR))
     check = approval.items[0].spot_check
     if not approval.is_batch and check is not None and check.by is not None:
         said = _SAYS[check.answer == WRONG]
-        blocks.append(context(said, *_by(check), block_id=frame.block_id("checked")))
+        blocks.append(context(said, *_by(check)))
     return blocks
 
 
@@ -83,7 +83,7 @@ def _title_of(approval: Approval, item: Item) -> list[Block]:
     if not approval.is_batch:
         return []
     title = box(fit(call_title(item), _TITLE))
-    return [rich_text(title, block_id=f"{item.id}:check")]
+    return [rich_text(title)]
 
 
 def _by(check: SpotCheck) -> list[Template]:
@@ -93,16 +93,12 @@ def _by(check: SpotCheck) -> list[Template]:
 
 
 def _question(frame: Frame, item: Item) -> list[Block]:
-    name = f"check.{item.index}"
     nth = template("🔍 *Spot check of call {n}:* was it right?", n=item.index + 1)
     alone: Template = template("🔍 *Spot check:* was this right?")
     is_batch = frame.approval.is_batch
     return [
-        section(nth if is_batch else alone, block_id=frame.block_id(name)),
-        actions(
-            *(_answer(frame, item, action) for action in _NAMES),
-            block_id=frame.block_id(f"{name}.do"),
-        ),
+        section(nth if is_batch else alone),
+        actions(*(_answer(frame, item, action) for action in _NAMES)),
     ]
 
 

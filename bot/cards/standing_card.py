@@ -8,32 +8,33 @@ from __future__ import annotations
 
 from typing import LiteralString
 
-from twokey.bot.blocks import (
+from keyturn.bot.blocks import (
+    Block,
     Message,
     actions,
     box,
+    confirm,
     context,
     header,
     rich_text,
     section,
 )
-from twokey.bot.cards.approval import metadata
-from twokey.bot.cards.fallbacks import card_fallback
-from twokey.bot.cards.frame import Frame
-from twokey.bot.cards.listing import Listing, listing
-from twokey.bot.cards.mentions import mentions_for
-from twokey.bot.cards.refs import people, short_ref, when, who
-from twokey.bot.cards.votes import approvals, still_needed
-from twokey.bot.ids import Action
-from twokey.bot.objects import Block, confirm
-from twokey.bot.text import fit
-from twokey.bot.text_types import Plain, Template, code, joined, label, template
-from twokey.bot.text_types import untrusted as untrusted_text
-from twokey.gateway.approvals.record import Approval, Item
-from twokey.gateway.approvals.similar import Bounds, micro_text
-from twokey.gateway.approvals.standing import bounds_of, givers, left_of, used_micro
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.tiers import Tier
+from keyturn.bot.cards.approval import metadata
+from keyturn.bot.cards.fallbacks import card_fallback
+from keyturn.bot.cards.frame import Frame
+from keyturn.bot.cards.listing import Listing, boxes, fitted
+from keyturn.bot.cards.mentions import mentions_for
+from keyturn.bot.cards.refs import people, short_ref, when, who
+from keyturn.bot.cards.votes import approvals, still_needed
+from keyturn.bot.ids import Action
+from keyturn.bot.text import fit
+from keyturn.bot.text_types import Plain, Template, code, joined, label, template
+from keyturn.bot.text_types import untrusted as untrusted_text
+from keyturn.gateway.approvals.record import Approval, Item
+from keyturn.gateway.approvals.similar import Bounds, micro_text
+from keyturn.gateway.approvals.standing import bounds_of, givers, left_of, used_micro
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.tiers import Tier
 
 _NAME = 60
 _EQUAL = 2_000
@@ -58,21 +59,20 @@ def standing_card(frame: Frame) -> Message:
     # What has ended says how, and no longer what it allowed.
     is_over = not (item.is_pending or item.state is _S.AUTHORIZED)
     blocks = [
-        header(label(title(item)), block_id=frame.block_id("head")),
+        header(label(title(item))),
         section(
-            untrusted_text(f"{fit(bounds.tool, _NAME)}, by {fit(bounds.agent, _NAME)}"),
-            block_id=frame.block_id("whose"),
+            untrusted_text(f"{fit(bounds.tool, _NAME)}, by {fit(bounds.agent, _NAME)}")
         ),
         *_asked(frame, item),
-        *([] if is_over else _allowed(frame, bounds, equal)),
-        section(_state(frame, item), block_id=frame.block_id("state")),
-        *_why(frame, item),
+        *([] if is_over else _allowed(bounds, equal)),
+        section(_state(frame, item)),
+        *_why(item),
     ]
     offered = _buttons(frame, item, is_whole=equal.is_complete)
     if offered:
-        blocks.append(actions(*offered, block_id=frame.block_id("actions")))
+        blocks.append(actions(*offered))
     ids = template("{id}", id=short_ref(approval.id))
-    blocks.append(context(ids, block_id=frame.block_id("ids")))
+    blocks.append(context(ids))
     return Message(tuple(blocks), card_fallback(approval), metadata(approval))
 
 
@@ -84,12 +84,12 @@ def title(item: Item) -> LiteralString:
     return _TITLES.get(item.state, _NOT_GIVEN)
 
 
-def _allowed(frame: Frame, bounds: Bounds, equal: Listing) -> list[Block]:
+def _allowed(bounds: Bounds, equal: Listing) -> list[Block]:
     boxes = [box(text) for text in equal.boxes]
     return [
-        section(template(_EQUAL_HEAD), block_id=frame.block_id("equal.head")),
-        rich_text(*boxes, block_id=frame.block_id("equal")),
-        context(*limits(bounds), block_id=frame.block_id("limits")),
+        section(template(_EQUAL_HEAD)),
+        rich_text(*boxes),
+        context(*limits(bounds)),
     ]
 
 
@@ -128,7 +128,7 @@ def _calls(count: int) -> str:
 
 
 def _equal(bounds: Bounds) -> Listing:
-    return listing(bounds.tool, bounds.equal, (), budget=_EQUAL)
+    return fitted(boxes(bounds.tool, bounds.equal, ()), budget=_EQUAL)
 
 
 def _asked(frame: Frame, item: Item) -> list[Block]:
@@ -138,7 +138,7 @@ def _asked(frame: Frame, item: Item) -> list[Block]:
     if not whom.roles:
         return []
     sentence = whom.before(template("please decide:"))
-    return [section(sentence, block_id=frame.block_id("people"))]
+    return [section(sentence)]
 
 
 def _state(frame: Frame, item: Item) -> Template:
@@ -175,11 +175,11 @@ def _ended(item: Item) -> Template:
     return template("⏹ *Ended* {at}.", at=at)
 
 
-def _why(frame: Frame, item: Item) -> list[Block]:
+def _why(item: Item) -> list[Block]:
     revoked = item.revoked
     if revoked is None or revoked.by is not None:
         return []
-    return [context(label(revoked.reason), block_id=frame.block_id("why"))]
+    return [context(label(revoked.reason))]
 
 
 def _amount_left(approval: Approval) -> list[Template]:

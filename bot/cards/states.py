@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import LiteralString
 
-from twokey.bot.cards.listing import call_title, one_line
-from twokey.bot.cards.refs import join_list, people, when, who
-from twokey.bot.cards.totals import header_total
-from twokey.bot.cards.votes import approvals, counted_votes, still_needed
-from twokey.bot.text import fit
-from twokey.bot.text_types import (
+from keyturn.bot.cards.listing import call_title, one_line
+from keyturn.bot.cards.refs import join_list, people, when, who
+from keyturn.bot.cards.totals import header_total
+from keyturn.bot.cards.votes import approvals, counted_votes, still_needed
+from keyturn.bot.text import fit
+from keyturn.bot.text_types import (
     Label,
     Plain,
     Template,
@@ -21,16 +21,16 @@ from twokey.bot.text_types import (
     template,
     untrusted,
 )
-from twokey.gateway.approvals.decisions import Stale
-from twokey.gateway.approvals.lifecycle import ApprovalState
-from twokey.gateway.approvals.permission import is_dead_end
-from twokey.gateway.approvals.record import Approval, DecisionRecord, Item
-from twokey.gateway.approvals.requirement import Vote
-from twokey.gateway.approvals.timing import end_of, ends, is_late, is_over
-from twokey.gateway.protocol.records import Person
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.protocol.verbs import Verb
+from keyturn.gateway.approvals.decisions import Stale
+from keyturn.gateway.approvals.lifecycle import ApprovalState
+from keyturn.gateway.approvals.permission import is_dead_end
+from keyturn.gateway.approvals.record import Approval, DecisionRecord, Item
+from keyturn.gateway.approvals.requirement import Vote
+from keyturn.gateway.approvals.timing import end_of, ends, is_late, is_over
+from keyturn.gateway.protocol.records import Person
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.verbs import Verb
 
 MAX_ACT = 140
 """Characters of a header for what a call does; Slack takes 150 in all."""
@@ -49,7 +49,7 @@ STATE_NAMES: dict[ItemState, LiteralString] = {
     _S.REJECTED: "rejected",
     _S.ANSWERED: "answered",
     _S.EXPIRED: "expired",
-    _S.SUPERSEDED: "superseded",
+    _S.SUPERSEDED: "cancelled",
     _S.WITHDRAWN: "withdrawn",
     _S.LAPSED: "lapsed",
 }
@@ -90,24 +90,20 @@ _STATUS_LINES: dict[ItemState, tuple[LiteralString, LiteralString]] = {
     _S.EXECUTED: ("✅ *Approved*", ", done {at}."),
     _S.FAILED: ("❌ *Approved*", ", but it failed {at}."),
     _S.IN_DOUBT: (
-        "❓ *In doubt*",
-        " since {at}: the worker stopped while this ran. Please check, then say below.",
+        "❓ *We don't know whether this ran*",
+        ": the worker stopped in the middle {at}. Please check, then choose.",
     ),
     _S.REJECTED: ("🚫 *Rejected*", ", {at}. Nothing ran."),
     _S.ANSWERED: ("💬 *Answered*", ", {at}. Nothing ran."),
     _S.EXPIRED: ("⌛ *Expired*", " {at}. Nothing ran."),
-    _S.SUPERSEDED: (
-        "⏩ *Superseded*",
-        " {at}, because the conversation moved on. Nothing ran.",
-    ),
+    _S.SUPERSEDED: ("⏩ *Cancelled*", " {at}: a newer message came. Nothing ran."),
     _S.WITHDRAWN: ("↩ *Withdrawn*", " {at}. Nothing ran."),
     _S.LAPSED: ("⌛ *Approved*", ", but the approval lapsed {at}. Nothing ran."),
 }
 """What is said of a state before and after the names of who brought it there."""
 
 _DOUBT_RESTORED: LiteralString = (
-    " since {at}: its record was restored from an older copy, so it may have run. "
-    "Please check, then say below."
+    ": its record was restored from an older copy {at}. Please check, then choose."
 )
 
 _APPROVED = frozenset(
@@ -165,10 +161,12 @@ def counted(calls: int) -> str:
 
 def batch_title(approval: Approval, sign: str) -> Plain:
     """Return the header of several calls: how many they are, of what, and a total."""
-    tools = ", ".join(dict.fromkeys(one_line(item.tool) for item in approval.items))
+    tools = [*dict.fromkeys(one_line(item.tool) for item in approval.items)]
     total = header_total(approval)
     room = min(MAX_TOOL, MAX_ACT - 15 - len(total))
-    text = f"{sign} {counted(len(approval.items))}: {fit(tools, room)}"
+    count = len(approval.items)
+    number = f"{count} ×" if len(tools) == 1 else f"{counted(count)}:"
+    text = f"{sign} {number} {fit(', '.join(tools), room)}"
     return untrusted(f"{text} · {total}" if total else text)
 
 
@@ -212,7 +210,7 @@ def status_sentence(approval: Approval, item: Item, *, now_ms: int) -> Template:
         return _pending(approval, item, now_ms=now_ms)
     head, tail = _STATUS_LINES[item.state]
     if item.has_failed:
-        head, tail = "❌ *It failed*", " {at}. Please say below whether it runs again."
+        head, tail = "❌ *Failed*", " {at}. Should it run again?"
     elif item.is_restored and item.state is _S.IN_DOUBT:
         tail = _DOUBT_RESTORED
     tail = tail.replace(NOTHING_RAN, what_ran(item))
@@ -316,6 +314,6 @@ def _pending(approval: Approval, item: Item, *, now_ms: int) -> Template:
         return joined(" ", [have, by, *until])
     waits = template("⏳ *Approval needed*")
     if count.need > 1:
-        waits = template("⏳ *Approval needed from {need} people*", need=count.need)
+        waits = template("⏳ *Needs {need} approvals*", need=count.need)
     waits = joined("", [waits, still_needed(item), template(".")])
     return joined(" ", [waits, *until])

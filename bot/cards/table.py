@@ -1,39 +1,38 @@
 """Render many calls of one tool as a table: a row per call, a column per argument.
 
 Slack takes one table in a message, of 100 rows and 20 columns. Cells are plain text.
-What does not fit into a cell is cut and marked, and its call is then decided from the
-full view only: nobody approves what they could not see.
+Short calls get the room that they need, and the long ones share the rest. A call that
+is cut is marked, and decided from the full view only: nobody approves what they could
+not see.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from twokey.bot.cards.diff import state_text
-from twokey.bot.cards.listing import is_short, named_values, schema_order
-from twokey.bot.cards.states import STATE_NAMES
-from twokey.bot.cards.votes import counted_votes
-from twokey.bot.text import fit
-from twokey.gateway.approvals.batch_deciding import index_ranges
-from twokey.gateway.approvals.evidence import HIDDEN
-from twokey.gateway.approvals.record import Approval, Item
-from twokey.gateway.protocol.tiers import Tier
-from twokey.sandbox.blockkit import limits
+from keyturn.bot.cards.diff import state_text
+from keyturn.bot.cards.frame import shares
+from keyturn.bot.cards.listing import is_short, named_values, schema_order
+from keyturn.bot.cards.states import STATE_NAMES
+from keyturn.bot.cards.votes import counted_votes
+from keyturn.bot.text import ELLIPSIS, fit, on_one_line
+from keyturn.bot.text_types import Template, joined, template
+from keyturn.gateway.approvals.evidence import HIDDEN
+from keyturn.gateway.approvals.gestures import LONGEST_ROW, index_ranges
+from keyturn.gateway.approvals.record import Approval, Item
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.sandbox.blockkit import limits
 
 TABLE_CHARS = 5_500
 """Characters in all cells; the rest of the card's budget is for what is around it."""
 _STATUS = 18
 """How long a status may be."""
-_FIRST = 3 + 3 + len(" · ") + _STATUS
-"""How long the first cell may be: a mark, the number, the status.
+_MARK = 3
+"""How long the sign before a number is."""
 
-It is reserved for each call, so that whether a call is shown whole does not depend on
-where any of them stands.
-"""
-
-_CELLS = (60, 40, 24, 12)
-"""How long a cell may be; the first with which the table fits."""
+_CELLS = (LONGEST_ROW, 60, 40, 24, 12)
+"""How long the cells of a row may be that has to be cut; the first that fits."""
 _MAX_ARGUMENTS = limits.TABLE_COLUMNS - 1
 _NAME = 40
 _STATE = "State seen"
@@ -62,16 +61,38 @@ def table_of(approval: Approval) -> Table:
             {**row, _STATE: state} if _STATE not in row else row
             for row, state in zip(values, states, strict=True)
         ]
-    shown = names[:_MAX_ARGUMENTS]
-    free = TABLE_CHARS - _FIRST * (len(values) + 1)
-    for longest in _CELLS:
-        table = _cut(approval, shown, values, states, longest)
-        if sum(len(cell) for row in table.rows for cell in row[1:]) <= free:
-            return table
-    # At the shortest cells the columns on the right have to go, and with them nothing
-    # is whole.
-    few = free // ((len(values) + 1) * _CELLS[-1]) - 1
-    return _cut(approval, shown[: max(few, 1)], values, states, _CELLS[-1])
+    names = names[:_MAX_ARGUMENTS]
+    heading = ("#", *map(_heading, names))
+    # Blank is what is not there: an empty text has its quotes.
+    texts = [[row.get(name) or " " for name in names] for row in values]
+    firsts = [_first(item) for item in approval.items]
+    # First what waits needs, whatever became of the other calls.
+    ended = [
+        0 if item.is_pending else len(first) - len(str(item.index + 1))
+        for item, first in zip(approval.items, firsts, strict=True)
+    ]
+    lengths = [
+        _MARK + len(first) - status + sum(map(len, row))
+        for first, status, row in zip(firsts, ended, texts, strict=True)
+    ]
+    free = TABLE_CHARS - sum(map(len, heading))
+    rooms = shares(free, lengths)
+    more = shares(free - sum(rooms), ended)
+    rows: list[tuple[str, ...]] = [heading]
+    whole: set[int] = set()
+    for item, first, row, room in zip(
+        approval.items,
+        firsts,
+        texts,
+        map(sum, zip(rooms, more, strict=True)),
+        strict=True,
+    ):
+        cells = _cut(row, room - _MARK - len(first))
+        rows.append((first, *cells))
+        is_whole = _is_whole(item, values[item.index], names, states[item.index])
+        if cells == row and is_whole:
+            whole.add(item.index)
+    return Table(tuple(rows), frozenset(whole))
 
 
 def cell_values(item: Item) -> dict[str, str]:
@@ -89,7 +110,8 @@ def cell_values(item: Item) -> dict[str, str]:
         # and the last would read as a value that the policy hides.
         if text and text.strip() == text and text != HIDDEN
     }
-    return {**shown, **{name: bare[name] for name in bare.keys() & _texts(item)}}
+    shown |= {name: bare[name] for name in bare.keys() & _texts(item)}
+    return {name: on_one_line(text) for name, text in shown.items()}
 
 
 def _texts(item: Item) -> frozenset[str]:
@@ -101,32 +123,42 @@ def _texts(item: Item) -> frozenset[str]:
     )
 
 
-def _cut(
-    approval: Approval,
-    names: Sequence[str],
-    values: Sequence[dict[str, str]],
-    states: Sequence[str],
-    longest: int,
-) -> Table:
-    rows = [("#", *map(_heading, names))]
-    whole: set[int] = set()
-    for item, row, state in zip(approval.items, values, states, strict=True):
-        # Blank is what is not there: an empty text has its quotes.
-        cells = [fit(row[name], longest) if row.get(name) else " " for name in names]
-        rows.append((_first(item), *cells))
-        is_whole = all(
-            name in names
-            and len(name) <= _NAME
-            and len(text) <= longest
-            and (name == _STATE or is_short(name, text))
-            for name, text in row.items()
-        )
-        # Bare, a number would read as the text that the schema asks for.
-        texts = _texts(item) & item.args.keys()
-        is_whole &= all(isinstance(item.args[name], str) for name in texts)
-        if is_whole and (not state or row.get(_STATE) == state):
-            whole.add(item.index)
-    return Table(tuple(rows), frozenset(whole))
+def _cut(texts: list[str], room: int) -> list[str]:
+    """Return cells with as much of these texts as there is room for.
+
+    At the shortest cells, what stands on the right has to go.
+    """
+    cells = texts
+    for longest in _CELLS:
+        cells = [_cell(text, longest) for text in texts]
+        if sum(map(len, cells)) <= room:
+            return cells
+    for place in reversed(range(len(cells))):
+        if sum(map(len, cells)) <= room:
+            break
+        cells[place] = ELLIPSIS
+    return cells
+
+
+def _cell(text: str, longest: int) -> str:
+    """Return a cell; a number, an id or another single word is never cut."""
+    return fit(text, longest) if " " in text or len(text) <= longest else ELLIPSIS
+
+
+def _is_whole(
+    item: Item, row: Mapping[str, str], names: Sequence[str], state: str
+) -> bool:
+    """Return whether a row without cuts shows every character of its call."""
+    is_whole = all(
+        name in names
+        and len(name) <= _NAME
+        and (name == _STATE or is_short(name, text, LONGEST_ROW))
+        for name, text in row.items()
+    )
+    # Bare, a number would read as the text that the schema asks for.
+    texts = _texts(item) & item.args.keys()
+    is_whole &= all(isinstance(item.args[name], str) for name in texts)
+    return is_whole and (not state or row.get(_STATE) == state)
 
 
 def _heading(name: str) -> str:
@@ -161,6 +193,18 @@ def calls_named(indexes: Iterable[int]) -> str:
     """Return "call 4", or "calls 1-3, 7"."""
     named = numbers(indexes)
     return f"call {named}" if named.isdecimal() else f"calls {named}"
+
+
+def numbers_ref(indexes: Iterable[int]) -> Template:
+    """Return the same as `numbers`, for a sentence in markup."""
+    parts: list[Template] = []
+    for part in index_ranges({index + 1 for index in indexes}).split(","):
+        first, _, last = part.partition("-")
+        if last:
+            parts.append(template("{a}-{b}", a=int(first), b=int(last)))
+        else:
+            parts.append(template("{a}", a=int(first)))
+    return joined(", ", parts)
 
 
 def numbers(indexes: Iterable[int]) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
-from twokey.gateway.approvals.record import Approval, Item
-from twokey.gateway.policy.totals import Call, Total, total_of
-from twokey.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.approvals.record import Approval, Item
+from keyturn.gateway.policy.formats import Call, Total, total_of
+from keyturn.gateway.protocol.strict_json import JsonObject
 
 MAX_IN_HEADER = 60
 """Characters of a header for a total; a longer one stands below it only."""
@@ -67,7 +67,9 @@ def total_text(total: Total) -> str:
 def header_total(approval: Approval) -> str:
     """Return the first total for a header; "" where there is none or it is long."""
     first = next(iter(totals_of(approval)), None)
-    text = total_text(first) if first and first.numbers else ""
+    text = (
+        total_text(first).removesuffix(" in total") if first and first.numbers else ""
+    )
     return text if len(text) <= MAX_IN_HEADER else ""
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 
-from twokey.bot.blocks import Message, context, section
-from twokey.bot.cards.deadlines import saying_when
-from twokey.bot.cards.fallbacks import card_fallback
-from twokey.bot.cards.refs import places, short_ref
-from twokey.bot.objects import Block
-from twokey.bot.text_types import Template, code, joined, label, template
-from twokey.gateway.approvals.record import Approval
-from twokey.gateway.protocol.states import ItemState
+from keyturn.bot.blocks import Block, Message, context, section
+from keyturn.bot.cards.deadlines import saying_when
+from keyturn.bot.cards.fallbacks import card_fallback
+from keyturn.bot.cards.refs import places, short_ref
+from keyturn.bot.text_types import Template, code, joined, label, template
+from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.protocol.states import ItemState
 
 _PLAIN_NAME = re.compile(r"[a-z][a-z0-9_]{0,99}")
 _UNFINISHED = frozenset(
@@ -73,7 +72,7 @@ def undelivered(
     )
     because = joined("", [reason(why), template(".")])
     blocks: list[Block] = [section(joined(" ", [cannot, because, *_next(approval)]))]
-    blocks.append(context(label("Channel"), *places([channel])))
+    blocks.append(context(joined(" ", [template("Channel:"), places([channel])])))
     blocks.append(context(label(card_fallback(approval))))
     what = "cannot be brought up to date" if is_posted else "cannot be posted"
     text = f"The card of an approval {what}. {card_fallback(approval)}"
@@ -93,7 +92,7 @@ def outdated_copy(approval: Approval, *, channel: str, why: str) -> Message:
         "any more:"
     )
     because = joined("", [reason(why), template(".")])
-    card = context(label("Please use the card in"), *places([channel]))
+    card = context(joined(" ", [template("Please use the card in"), places([channel])]))
     text = f"This direct message shows an older state. {card_fallback(approval)}"
     return Message((section(joined(" ", [said, because])), card), text)
 

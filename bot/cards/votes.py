@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from twokey.bot.text_types import Ref, Template, code, joined, template
-from twokey.gateway.approvals.quorum import Tally, tally
-from twokey.gateway.approvals.record import Item
-from twokey.gateway.approvals.requirement import Requirement
+from keyturn.bot.text_types import Ref, Template, code, joined, template
+from keyturn.gateway.approvals.quorum import Tally, tally
+from keyturn.gateway.approvals.record import Item
+from keyturn.gateway.approvals.requirement import Requirement
 
 _MAX_NAMES = 3
 """Roles and parts of a requirement that one line names; the others are "others"."""
@@ -43,8 +43,12 @@ def so_far(item: Item) -> Template:
 
 
 def still_needed(item: Item) -> Template:
-    """Return "; 1 from senior still needed" while votes of a role are missing."""
-    parts = list(counted_votes(item).lacking.items())
+    """Return "; still needs 1 from senior" while votes of a role are missing.
+
+    Before anybody approved it is ", including 1 from senior".
+    """
+    count = counted_votes(item)
+    parts = list(count.lacking.items())
     if not parts:
         return template("")
     lacking = [
@@ -53,7 +57,10 @@ def still_needed(item: Item) -> Template:
     ]
     more = [template("others")] if parts[_MAX_NAMES:] else []
     lack = joined(" and ", [*lacking, *more])
-    return joined("", [template("; "), lack, template(" still needed")])
+    if count.have:
+        return joined("", [template("; still needs "), lack])
+    is_all = sum(count.lacking.values()) >= count.need
+    return joined("", [template(": " if is_all else ", including "), lack])
 
 
 def roles_of(requirement: Requirement) -> Template:
@@ -65,9 +72,14 @@ def _roles(names: str) -> Template:
     """Name one role, or several of which one is enough."""
     # `Tally.lacking` joins names like this; a role's name has no space (`RoleName`).
     roles = names.split(" or ")
-    named = [template("{role}", role=_role(name)) for name in roles[:_MAX_NAMES]]
+    named = [named_role(name) for name in roles[:_MAX_NAMES]]
     more = [template("others")] if roles[_MAX_NAMES:] else []
     return joined(" or ", [*named, *more])
+
+
+def named_role(name: str) -> Template:
+    """Name a role, cut to a length that a line of a card has room for."""
+    return template("{role}", role=_role(name))
 
 
 def _role(name: str) -> Ref:

@@ -10,35 +10,128 @@ again, also when its call was decided meanwhile.
 from __future__ import annotations
 
 import logging
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import cast
 
-from twokey.bot.cards.frame import Frame
-from twokey.bot.cards.mentions import copies_for
-from twokey.bot.cards.undelivered import is_over, needs_people, outdated_copy
-from twokey.bot.delivery.card_publisher import CardPublisher, RateLimitDelay
-from twokey.bot.delivery.decision_digest import policy_decision_digest
-from twokey.bot.delivery.lost_copies import find_copy
-from twokey.bot.delivery.queue_entry import (
+from keyturn.bot.cards.frame import Frame
+from keyturn.bot.cards.mentions import copies_for
+from keyturn.bot.cards.undelivered import is_over, needs_people, outdated_copy
+from keyturn.bot.delivery.card_publisher import (
+    CardPublisher,
+    RateLimitDelay,
+    policy_decision_digest,
+)
+from keyturn.bot.delivery.queue_entry import (
     Call,
     CopyCall,
     QueuedMessage,
     QueueEntry,
     Urgency,
 )
-from twokey.bot.limits import HISTORY, OPEN_DM, POST, UPDATE
-from twokey.bot.web import (
+from keyturn.bot.ids import CARD_EVENT
+from keyturn.bot.limits import HISTORY, OPEN_DM, POST, UPDATE
+from keyturn.bot.web import (
     ABOUT_THE_BLOCKS,
     TOKEN_ERRORS,
     WORKSPACE_ERRORS,
+    RateLimited,
+    SlackBody,
     SlackRefused,
+    text_at,
 )
-from twokey.gateway.approvals.record import Approval
-from twokey.gateway.store.card_copies import CopyStore
-from twokey.gateway.store.card_seals import CardCopy
-from twokey.gateway.store.cards import CardPlace
-from twokey.gateway.store.keys import Keys
+from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.store.card_copies import CardCopy, CopyStore
+from keyturn.gateway.store.cards import CardPlace
 
 logger = logging.getLogger(__name__)
+
+_PAGE = "200"
+"""Messages that are looked through, as many as Slack recommends to ask for at once."""
+
+
+@contextmanager
+def posting(entry: QueueEntry, user: str = "") -> Generator[None]:
+    """Note on the entry if Slack refused a post: no card is looked for then.
+
+    ``user`` is whose copy is posted; "" for the card in a channel.
+    """
+    entry.unsent.discard(user)
+    try:
+        yield
+    except (RateLimitDelay, SlackRefused):
+        entry.unsent.add(user)
+        raise
+
+
+async def find_card(
+    publisher: CardPublisher, entry: QueueEntry, record: Approval
+) -> CardPlace | None:
+    """Register a card whose posting was begun; None when it has to be posted.
+
+    It shows an older state, and is updated next. Other copies of it are deleted.
+
+    Raises:
+        RateLimitDelay: Slack was not asked.
+        SlackError: it did not answer, or refuses the bot's token.
+    """
+    found: list[SlackBody] = []
+    try:
+        found = await find_copies(publisher, record, entry.lost_in)
+    except SlackRefused as error:
+        if error.error in TOKEN_ERRORS | WORKSPACE_ERRORS:
+            raise
+        # Without the right to look it is posted again; a click on the lost one then
+        # replaces that.
+        logger.warning("card.not_looked_for why=%s", error.error)
+    place: CardPlace | None = None
+    for one in found:
+        logger.info("card.found id=%s", record.id)
+        place = await publisher.register(record.id, entry.lost_in, text_at(one, "ts"))
+        # It mentions whom a card of this version mentions; a plain card names none.
+        if _payload(one).get("version") == record.version:
+            place = await publisher.record_mentions(place, record)
+    entry.unsent.add("")
+    return place
+
+
+async def find_copies(
+    publisher: CardPublisher, record: Approval, channel: str
+) -> list[SlackBody]:
+    """Return an approval's cards in a channel, the newest first.
+
+    Args:
+        publisher: makes the call, for which the scheduler has taken a token.
+        record: the approval.
+        channel: id of the channel or direct message.
+
+    Raises:
+        RateLimitDelay: Slack was not asked.
+        SlackError: it did not say.
+    """
+    try:
+        # The newest messages only: it was posted a moment ago.
+        response = await publisher.slack.ask(
+            HISTORY, channel=channel, limit=_PAGE, include_all_metadata="true"
+        )
+    except RateLimited as error:
+        publisher.limits.refused(HISTORY, "", error.retry_after_s)
+        raise RateLimitDelay(HISTORY, channel, error.retry_after_s) from error
+    messages = response.get("messages")
+    listed = cast("list[SlackBody]", messages) if isinstance(messages, list) else []
+    # Its author counts: another app can write such metadata in the person's name.
+    found = (one for one in listed if text_at(one, "user") == publisher.me.user)
+    return [one for one in found if _payload(one).get("approval") == record.id]
+
+
+def _payload(message: SlackBody) -> SlackBody:
+    """Return the payload of a card's metadata; empty for another message."""
+    found = message.get("metadata")
+    metadata: SlackBody = cast("SlackBody", found) if isinstance(found, dict) else {}
+    payload = metadata.get("event_payload")
+    is_card = metadata.get("event_type") == CARD_EVENT and isinstance(payload, dict)
+    return cast("SlackBody", payload) if is_card else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,22 +140,20 @@ class CopyUpdater:
 
     Attributes:
         card_publisher: makes the calls.
-        copies: where the copies are kept.
-        keys: of the tenant's shard.
-        bot_user: id under which the bot posts.
-        channels: direct message of each person, as far as this process knows.
+        channels: direct message of each person, as Slack told this process.
         unregistered: channel and ts of posted copies that the store does not hold yet,
             because it failed meanwhile; by approval and person.
     """
 
     card_publisher: CardPublisher
-    copies: CopyStore
-    keys: Keys
-    bot_user: str
     channels: dict[str, str] = field(default_factory=dict[str, str])
     unregistered: dict[tuple[str, str], tuple[str, str]] = field(
         default_factory=dict[tuple[str, str], tuple[str, str]]
     )
+
+    @property
+    def _store(self) -> CopyStore:
+        return self.card_publisher.store.copies
 
     def next_call(
         self, entry: QueueEntry, record: Approval, place: CardPlace
@@ -82,7 +173,8 @@ class CopyUpdater:
             if user in lost:
                 return CopyCall(Call(HISTORY, ""), user, urgency)
             if not (copy.ts or copy.refused):
-                channel = copy.channel or self.channels.get(user)
+                # Never where the store says: others may write there.
+                channel = self.channels.get(user)
                 call = Call(POST, channel) if channel else Call(OPEN_DM, "")
                 return CopyCall(call, user, urgency)
         for user in place.sent:
@@ -144,7 +236,8 @@ class CopyUpdater:
                 return
             logger.warning("copy.refused user=%s why=%s", user, error.error)
             self.channels.pop(user, None)
-            await self.copies.refused(self.keys, record.id, user, error.error)
+            keys = self.card_publisher.keys
+            await self._store.refused(keys, record.id, user, error.error)
             if copy.ts:
                 note = outdated_copy(record, channel=place.channel, why=error.error)
                 entry.messages.append(QueuedMessage(note, "", copy.channel, copy.ts))
@@ -158,10 +251,8 @@ class CopyUpdater:
         """
         at = self.unregistered.get((record.id, user))
         if at is None:
-            ts = await find_copy(
-                self.card_publisher, record, copy.channel, bot_user=self.bot_user
-            )
-            at = (copy.channel, ts) if ts else None
+            found = await find_copies(self.card_publisher, record, copy.channel)
+            at = (copy.channel, text_at(found[0], "ts")) if found else None
         if at is None:
             entry.unsent.add(user)
             return
@@ -173,15 +264,12 @@ class CopyUpdater:
         user, channel, record = due.user, due.call.channel, frame.approval
         # Noted before the post: if its answer is lost, the copy is looked for there,
         # and a click on it tells which message it is (`verify_click`).
-        await self.copies.opened(self.keys, record.id, user, channel=channel)
-        entry.unsent.discard(user)
-        try:
+        keys = self.card_publisher.keys
+        await self._store.opened(keys, record.id, user, channel=channel)
+        with posting(entry, user):
             at = await self.card_publisher.post_copy(
                 frame, channel, is_plain=entry.is_plain
             )
-        except (RateLimitDelay, SlackRefused):
-            entry.unsent.add(user)
-            raise
         self.unregistered[record.id, user] = at
         entry.just_sent.add(user)
         if await self._register(record, user, at):
@@ -190,8 +278,8 @@ class CopyUpdater:
     async def _register(self, record: Approval, user: str, at: tuple[str, str]) -> bool:
         """Register a copy; False when another one was, and this one is deleted."""
         await self.card_publisher.note(record.id, *at)
-        kept = await self.copies.posted(
-            self.keys, record.id, user, channel=at[0], ts=at[1]
+        kept = await self._store.posted(
+            self.card_publisher.keys, record.id, user, channel=at[0], ts=at[1]
         )
         self.unregistered.pop((record.id, user), None)
         if (kept.channel, kept.ts) == at:
@@ -203,9 +291,15 @@ class CopyUpdater:
     async def _shown(self, user: str, record: Approval) -> None:
         publisher = self.card_publisher
         decided = policy_decision_digest(record, publisher.seal_key)
-        is_newest = await self.copies.shown(
-            self.keys, record.id, user, rev=record.rev, decision_digest=decided
+        is_newest = await self._store.shown(
+            publisher.keys,
+            record.id,
+            user,
+            rev=record.rev,
+            decision_digest=decided,
         )
         logger.info("copy.shown id=%s rev=%d", record.id, record.rev)
         if not is_newest:
-            await publisher.cards.mark_outdated(self.keys, record.tenant, record.id)
+            await publisher.cards.mark_outdated(
+                publisher.keys, record.tenant, record.id
+            )

@@ -1,39 +1,39 @@
 """Post and update one Slack message: a card, or a reply in its thread.
 
-Each function makes one call, for which the scheduler has taken a rate limit token. The
-first card of a conversation asks for its permalink as well, a call of its own limit.
+Each function makes one call, for which the scheduler has taken a rate limit token.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
 
-from twokey.bot.blocks import (
+from pydantic import JsonValue
+
+from keyturn.bot.blocks import (
+    AS_WRITTEN,
     BadBlocks,
     Message,
-    actions,
-    button,
     ensure_valid_message,
-    header,
     section,
 )
-from twokey.bot.cards.approval import card
-from twokey.bot.cards.fallbacks import card_fallback
-from twokey.bot.cards.frame import Frame
-from twokey.bot.cards.notification import notification, plain_notification
-from twokey.bot.cards.question_card import question_card
-from twokey.bot.cards.refs import short_ref
-from twokey.bot.cards.standing_card import standing_card
-from twokey.bot.delivery.conversation_links import ConversationLinks
-from twokey.bot.delivery.decision_digest import policy_decision_digest
-from twokey.bot.delivery.moved_channels import MovedChannels
-from twokey.bot.ids import COMMAND, Action
-from twokey.bot.limits import OPEN_DM, POST, UPDATE, Limits
-from twokey.bot.objects import Block
-from twokey.bot.text_types import label, template
-from twokey.bot.web import (
+from keyturn.bot.cards.approval import card
+from keyturn.bot.cards.fallbacks import plain_card
+from keyturn.bot.cards.frame import Frame
+from keyturn.bot.cards.mentions import mentions_for
+from keyturn.bot.cards.notification import notification, plain_notification
+from keyturn.bot.cards.question_card import question_card
+from keyturn.bot.cards.replaced import replaced
+from keyturn.bot.cards.standing_card import standing_card
+from keyturn.bot.config import BotConfig
+from keyturn.bot.delivery.conversation_links import MovedChannels
+from keyturn.bot.identity import Identity
+from keyturn.bot.ids import key_id
+from keyturn.bot.limits import OPEN_DM, POST, UPDATE, Limits
+from keyturn.bot.text_types import template
+from keyturn.bot.web import (
     RateLimited,
     Slack,
     SlackBody,
@@ -41,17 +41,50 @@ from twokey.bot.web import (
     SlackNoResponse,
     text_at,
 )
-from twokey.gateway.approvals.record import Approval
-from twokey.gateway.protocol import digest
-from twokey.gateway.protocol.verbs import Verb
-from twokey.gateway.store.cards import CardPlace, CardStore
-from twokey.gateway.store.fences import current
-from twokey.gateway.store.keys import Keys, shard_of_approval
+from keyturn.gateway.approvals.record import Approval, Origin
+from keyturn.gateway.approvals.repeating import other_calls
+from keyturn.gateway.protocol import digest
+from keyturn.gateway.protocol.work import aside
+from keyturn.gateway.store.cards import CardPlace
+from keyturn.gateway.store.fences import current
+from keyturn.gateway.store.keys import tenant_of_approval
+from keyturn.gateway.store.store import Store
 
 logger = logging.getLogger(__name__)
 
-AS_WRITTEN: dict[str, object] = {"parse": "none", "link_names": False}
-"""Else Slack would turn untrusted plain text into mentions and channel links."""
+POLICY_DECISION_TAG = "keyturn/v1/policy-decision"
+
+
+def without_freeze(record: Approval) -> Approval:
+    """Return an approval as if nothing were frozen."""
+    frozen = [item for item in record.items if item.is_frozen]
+    return record.replacing(*(item.with_(is_frozen=False) for item in frozen))
+
+
+def policy_decision_digest(
+    record: Approval, key: bytes, *, sent: Sequence[str] = ()
+) -> str:
+    """Return a digest of what a card's pending calls need, and of what they repeat.
+
+    It covers the key that seals the buttons: after a key change cards need a redraw;
+    and, while calls are pending, who has got a copy, if the card names them.
+    """
+    rows: list[JsonValue] = [key_id(key)]
+    for item in record.items:
+        if item.is_pending:
+            requirement = item.requirement.model_dump(mode="json")
+            # Only pending calls: a decided one keeps its decision, so a policy change
+            # must not make its card outdated.
+            rows.append([item.index, item.tier.value, [*item.reasons], requirement])
+            # Only where there are any: else every card would be drawn again once by
+            # the first version that shows them.
+            if done := other_calls(record, item.past):
+                rows.append([f"{one.call} {one.state}" for one in done])
+            if item.is_frozen:
+                rows.append("frozen")
+    if sent and len(rows) > 1:
+        rows.append(["sent", *sent])
+    return digest.tagged_hash(POLICY_DECISION_TAG, digest.canonical(rows))
 
 
 class RateLimitDelay(Exception):
@@ -66,34 +99,37 @@ class RateLimitDelay(Exception):
         super().__init__(f"{method} to {channel!r} has to wait {wait_s:.1f} s")
 
 
-@dataclass(frozen=True, slots=True)
 class CardPublisher:
     """Client for the messages of one workspace: posts, updates and registers them.
 
+    Args:
+        slack: Slack's Web API.
+        limits: its rate limits.
+        store: where messages are registered.
+        config: what the bot was set up with.
+        me: who the bot is in the workspace.
+
     Attributes:
-        keys: of the tenant's shard.
         unregistered: channel and ts of posted messages that are not in the store yet,
             because it failed meanwhile; by the approval or outage they show.
-        links: permalinks of the messages with which agents were asked.
-        noted: notes that a message about an approval was posted; None: nobody does.
-        own: returns of a place what a bot registered, see `OwnPlaces`; None: all of it.
-        moved: finds channels that have another id now.
     """
 
-    slack: Slack
-    limits: Limits
-    cards: CardStore
-    keys: Keys
-    team: str
-    seal_key: bytes
-    command: str = COMMAND
-    unregistered: dict[str, tuple[str, str]] = field(
-        default_factory=dict[str, tuple[str, str]]
-    )
-    links: ConversationLinks = field(default_factory=ConversationLinks)
-    noted: Callable[[str, tuple[str, str]], Awaitable[None]] | None = None
-    own: Callable[[str, CardPlace], Awaitable[CardPlace | None]] | None = None
-    moved: MovedChannels = field(default_factory=MovedChannels)
+    def __init__(
+        self,
+        slack: Slack,
+        limits: Limits,
+        store: Store,
+        config: BotConfig,
+        me: Identity,
+    ) -> None:
+        self.slack, self.limits, self.store = slack, limits, store
+        self.config, self.me = config, me
+        self.tenant, self.seal_key = config.tenant, config.seal_key
+        self.keys, self.cards = store.keys_of_tenant(config.tenant), store.cards
+        self.unregistered = dict[str, tuple[str, str]]()
+        self.moved = MovedChannels(
+            partial(store.moved_channels.known, self.keys, self.tenant)
+        )
 
     async def find_place(self, shown: str) -> CardPlace | None:
         """Return the message that shows an approval or outage; None before the post.
@@ -105,19 +141,11 @@ class CardPublisher:
         # registered already, so another publisher's copy wins and ours is deleted.
         if shown in self.unregistered:
             await self.register(shown, *self.unregistered[shown])
-        return await self.own_place(shown)
+        return await self.place(shown)
 
-    async def own_place(self, shown: str) -> CardPlace | None:
-        """Return the message that shows something, if a bot registered it.
-
-        Whoever writes to the store could name any message of the bot as a card. What no
-        bot registered is forgotten, so that the card is posted again: it is neither
-        changed nor answered.
-        """
-        place = await self.cards.place(self.keys, shown)
-        if place is None or self.own is None:
-            return place
-        return await self.own(place.collected or shown, place)
+    async def place(self, shown: str) -> CardPlace | None:
+        """Return the registered message that shows something; None for none."""
+        return await self.cards.place(self.keys, shown)
 
     async def register(self, shown: str, channel: str, ts: str) -> CardPlace:
         """Register a message that was just posted; return the registered copy.
@@ -126,16 +154,10 @@ class CardPublisher:
         message was posted again.
         """
         # Before the store is written: if it fails now, this is the only record of the
-        # message. After a restart it is gone and a second copy is posted; `posted` then
-        # keeps the one that was registered first.
+        # message. After a restart it is gone, and the message is looked for in Slack.
         self.unregistered[shown] = channel, ts
         await self.note(shown, channel, ts)
         place = await self.cards.posted(self.keys, shown, channel=channel, ts=ts)
-        if not place.is_sealed:
-            # Another publisher's, or forged; then it is forgotten, and ours counts.
-            place = await self.own_place(shown) or await self.cards.posted(
-                self.keys, shown, channel=channel, ts=ts
-            )
         self.unregistered.pop(shown, None)
         if (place.channel, place.ts) != (channel, ts):
             # Its buttons would be refused: clicks count only on the registered copy.
@@ -167,16 +189,37 @@ class CardPublisher:
         # in characters (40,000). A card that fits one call may not fit the other.
         frame = self.frame(record, now_ms)
         message = await self.render(frame, is_update=False, is_plain=is_plain)
+        # Noted before the post: if its answer is lost, or this process ends, the card
+        # is looked for there before it is posted again.
+        begun_in = self.limits.channel_id(channel)
+        await self.cards.begin_post(self.keys, record.id, begun_in)
         response = await self._send(POST, channel, message)
         # The policy may name "#refunds"; Slack answers with the id. Only ids are kept:
         # a channel can be renamed, and clicks name the id.
-        channel, ts = text_at(response, "channel"), text_at(response, "ts")
+        named, channel = channel, text_at(response, "channel")
+        ts = text_at(response, "ts")
         place = await self.register(record.id, channel, ts)
+        if named != channel:
+            # Sealed: who reads there may read the approval (`read_access`).
+            moved = self.store.moved_channels
+            await moved.note(self.keys, self.tenant, named, channel)
         if (place.channel, place.ts) != (channel, ts):
             return place
         shown = await self.record_shown(record, place, message)
         logger.info("card.posted id=%s rev=%d", record.id, record.rev)
         return shown
+
+    async def begun_in(self, shown: str) -> str:
+        """Return the channel in which a posting was begun; "" for none."""
+        return await self.cards.begun_in(self.keys, shown)
+
+    async def record_mentions(self, place: CardPlace, approval: Approval) -> CardPlace:
+        """Store which roles a posted card mentions."""
+        # Stored after the post: a crash in between mentions people twice, while the
+        # other order could mention nobody.
+        roles = mentions_for(approval).roles
+        await self.cards.mark_mentioned(self.keys, approval.id, roles)
+        return place.with_(mentioned_roles=place.mentioned_roles.union(roles))
 
     async def note(self, shown: str, channel: str, ts: str) -> None:
         """Note a message that was posted, so that it can be redacted later.
@@ -186,16 +229,20 @@ class CardPublisher:
             channel: where it is.
             ts: of the message.
         """
-        if self.noted is not None and shard_of_approval(shown):
-            await self.noted(shown, (channel, ts))
+        kept = self.config.messages_kept
+        if kept is not None and tenant_of_approval(shown):
+            await self.store.posted_messages.note(
+                self.keys, self.tenant, shown, (channel, ts), kept=kept
+            )
 
     async def delete(self, channel: str, ts: str) -> None:
-        """Delete a surplus copy, if Slack lets it."""
+        """Delete a surplus copy, or replace it where Slack does not let us."""
         try:
             await self.slack.call("chat.delete", channel=channel, ts=ts)
         except SlackError as error:
-            # It stays visible, but its buttons are refused.
             logger.warning("card.surplus_stays why=%s", error)
+            with suppress(SlackError, RateLimitDelay):
+                await self.update(channel, ts, replaced())
 
     async def update_card(
         self,
@@ -297,13 +344,26 @@ class CardPublisher:
         card_in: str = "",
     ) -> Frame:
         """Return what a card, or a copy of the card in a channel, is made of."""
-        return Frame(record, self.seal_key, self.team, now_ms, tuple(sent), card_in)
+        return Frame(
+            record,
+            self.seal_key,
+            self.me.team,
+            now_ms,
+            tuple(sent),
+            card_in,
+            conversation=self._conversation(record.origin),
+        )
+
+    def _conversation(self, origin: Origin | None) -> str:
+        # Only its author could open a direct message.
+        if origin is None or origin.channel.startswith("D"):
+            return ""
+        return self.slack.message_url(origin.channel, origin.thread_ts)
 
     async def render(self, frame: Frame, *, is_update: bool, is_plain: bool) -> Message:
-        """Return a card with a link to its conversation, if Slack tells it."""
-        where = await self.links.find(self.slack, frame.approval.origin)
-        linked = replace(frame, conversation=where)
-        return _rendered(linked, is_update=is_update, is_plain=is_plain)
+        """Return a card, rendered in a thread if it is large."""
+        render = partial(_rendered, frame, is_update=is_update, is_plain=is_plain)
+        return await aside(render, [item.action for item in frame.approval.items])
 
     async def _send(
         self, method: str, channel: str, message: Message, **more: object
@@ -365,36 +425,3 @@ def _card_of(frame: Frame) -> Message:
     if frame.approval.is_standing:
         return standing_card(frame)
     return notification(frame) if frame.approval.is_auto_approved else card(frame)
-
-
-def plain_card(frame: Frame) -> Message:
-    """Return the fallback card: ids only, and each call can only be rejected."""
-    approval = frame.approval
-    text = template(
-        "This request cannot be displayed, so it cannot be approved here. Reject it, "
-        "or let it expire: {id}.",
-        id=short_ref(approval.id),
-    )
-    blocks: list[Block] = [
-        header(label("A request that cannot be displayed")),
-        section(text, block_id=frame.block_id("plain")),
-    ]
-    # Nothing to approve with: nobody may approve what the card does not show.
-    rejected = [
-        item for item in approval.items if item.is_pending and Verb.REJECT in item.allow
-    ]
-    if rejected:
-        one, *others = rejected
-        words = label(f"Reject call {one.index + 1}")
-        value = frame.value(one.index, Action.REJECT)
-        reject = button(Action.REJECT, words, value=value, style="danger")
-        if others:
-            # Slack takes no two buttons of one action in a block, and fifty blocks.
-            reject = frame.menu(
-                rejected,
-                Action.REJECT,
-                prefix="Call ",
-                placeholder=label("Reject a call…"),
-            )
-        blocks.append(actions(reject, block_id=frame.block_id("plain.reject")))
-    return Message(blocks=tuple(blocks), text=card_fallback(approval))

@@ -13,19 +13,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass
 
-from twokey.bot.cards.undelivered import needs_people
-from twokey.bot.delivery.card_publisher import AS_WRITTEN, CardPublisher
-from twokey.bot.delivery.conversation_links import PERMALINK
-from twokey.bot.delivery.queue_entry import Call, QueueEntry
-from twokey.bot.limits import UPDATE
-from twokey.bot.web import SlackError, SlackRefused
-from twokey.gateway.approvals.record import Approval
-from twokey.gateway.store.cards import CardPlace
-from twokey.gateway.store.fences import current
-from twokey.gateway.store.keys import Keys
-from twokey.gateway.store.response_urls import ResponseUrlStore
+from keyturn.bot.blocks import AS_WRITTEN
+from keyturn.bot.cards.undelivered import needs_people
+from keyturn.bot.delivery.card_publisher import CardPublisher
+from keyturn.bot.delivery.conversation_links import PERMALINK
+from keyturn.bot.delivery.queue_entry import Call, QueueEntry
+from keyturn.bot.limits import UPDATE
+from keyturn.bot.web import SlackError, SlackRefused
+from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.store.cards import CardPlace
+from keyturn.gateway.store.fences import current
 
 logger = logging.getLogger(__name__)
 
@@ -33,78 +31,65 @@ _WITHIN_S = 2.0
 _GONE = "message_not_found"
 
 
-@dataclass(frozen=True, slots=True)
-class CardReplacer:
-    """Replaces the cards of one tenant.
+async def replace_card(
+    publisher: CardPublisher,
+    entry: QueueEntry,
+    record: Approval,
+    place: CardPlace | None,
+    now_ms: int,
+    needed: Call | None,
+) -> CardPlace | None:
+    """Show the newest state; None when it is left to the call that is needed.
 
-    Attributes:
-        card_publisher: renders cards, and notes what they show.
-        urls: those that clicks left.
-        keys: of the shard where they are, which is the tenant's own.
+    After a URL that Slack did not take, or did not answer, that call may show the
+    same once more.
     """
+    is_update = needed is not None and needed.method == UPDATE
+    if place is None or not is_update or entry.copy_due is not None:
+        return None
+    at, urls = (place.channel, place.ts), publisher.store.response_urls
+    url = await urls.take(publisher.keys, *at) if entry.may_have_url else ""
+    entry.may_have_url = publisher.slack.is_own(url)
+    if not entry.may_have_url:
+        return None
+    frame = publisher.frame(record, now_ms, sent=place.sent)
+    message = await publisher.render(frame, is_update=True, is_plain=entry.is_plain)
+    shows = {"blocks": message.blocks, "text": message.text}
+    body = {"replace_original": True, "metadata": message.metadata, **shows}
+    if (lease := current()) is not None:
+        lease.check()
+    try:
+        await publisher.slack.respond(url, body | AS_WRITTEN)
+    except SlackError as error:
+        logger.warning("card.not_replaced id=%s why=%s", record.id, error)
+        await urls.forget(publisher.keys, *at)
+        entry.may_have_url = False
+        return None
+    # Not for a card on which nothing is left to do: it is not posted anew, either.
+    if needs_people(record) and await _is_gone(publisher, place):
+        logger.warning("card.gone id=%s", record.id)
+        await urls.forget(publisher.keys, *at)
+        entry.may_have_url = False
+        return None
+    if needs_people(record):
+        # Once a click: a deleted card with replies leaves a message that may have a
+        # permalink. It takes no click, so its next change is an update, which Slack
+        # refuses, and the card is posted anew.
+        await urls.forget(publisher.keys, *at)
+        entry.may_have_url = False
+    shown = await publisher.record_shown(record, place, message, sent=place.sent)
+    logger.info("card.replaced id=%s rev=%d", record.id, record.rev)
+    return shown
 
-    card_publisher: CardPublisher
-    urls: ResponseUrlStore
-    keys: Keys
 
-    async def replace(
-        self,
-        entry: QueueEntry,
-        record: Approval,
-        place: CardPlace | None,
-        now_ms: int,
-        needed: Call | None,
-    ) -> CardPlace | None:
-        """Show the newest state; None when it is left to the call that is needed.
-
-        After a URL that Slack did not take, or did not answer, that call may show the
-        same once more.
-        """
-        is_update = needed is not None and needed.method == UPDATE
-        if place is None or not is_update or entry.copy_due is not None:
-            return None
-        publisher, at = self.card_publisher, (place.channel, place.ts)
-        url = await self.urls.take(self.keys, *at) if entry.may_have_url else ""
-        entry.may_have_url = publisher.slack.is_own(url)
-        if not entry.may_have_url:
-            return None
-        frame = publisher.frame(record, now_ms, sent=place.sent)
-        message = await publisher.render(frame, is_update=True, is_plain=entry.is_plain)
-        shows = {"blocks": message.blocks, "text": message.text}
-        body = {"replace_original": True, "metadata": message.metadata, **shows}
-        if (lease := current()) is not None:
-            lease.check()
-        try:
-            await publisher.slack.respond(url, body | AS_WRITTEN)
-        except SlackError as error:
-            logger.warning("card.not_replaced id=%s why=%s", record.id, error)
-            await self.urls.forget(self.keys, *at)
-            entry.may_have_url = False
-            return None
-        # Not for a card on which nothing is left to do: it is not posted anew, either.
-        if needs_people(record) and await self._is_gone(place):
-            logger.warning("card.gone id=%s", record.id)
-            await self.urls.forget(self.keys, *at)
-            entry.may_have_url = False
-            return None
-        if needs_people(record):
-            # Once a click: a deleted card with replies leaves a message that may have a
-            # permalink. It takes no click, so its next change is an update, which Slack
-            # refuses, and the card is posted anew.
-            await self.urls.forget(self.keys, *at)
-            entry.may_have_url = False
-        shown = await publisher.record_shown(record, place, message, sent=place.sent)
-        logger.info("card.replaced id=%s rev=%d", record.id, record.rev)
-        return shown
-
-    async def _is_gone(self, place: CardPlace) -> bool:
-        """Return whether Slack says that there is no such message."""
-        slack, at = self.card_publisher.slack, (place.channel, place.ts)
-        try:
-            async with asyncio.timeout(_WITHIN_S):
-                await slack.ask(PERMALINK, channel=at[0], message_ts=at[1])
-        except SlackRefused as error:
-            return error.error == _GONE
-        except (SlackError, TimeoutError):
-            pass  # it was replaced, as far as anybody knows
-        return False
+async def _is_gone(publisher: CardPublisher, place: CardPlace) -> bool:
+    """Return whether Slack says that there is no such message."""
+    slack, at = publisher.slack, (place.channel, place.ts)
+    try:
+        async with asyncio.timeout(_WITHIN_S):
+            await slack.ask(PERMALINK, channel=at[0], message_ts=at[1])
+    except SlackRefused as error:
+        return error.error == _GONE
+    except (SlackError, TimeoutError):
+        pass  # it was replaced, as far as anybody knows
+    return False

@@ -9,44 +9,65 @@ requester gets one message about the failure.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from twokey.bot.cards.mentions import mentions_for
-from twokey.bot.cards.reply_texts import corrupt_record
-from twokey.bot.cards.undelivered import has_card, is_over, needs_people
-from twokey.bot.delivery.card_copies import CopyUpdater
-from twokey.bot.delivery.card_publisher import CardPublisher
-from twokey.bot.delivery.card_replacer import CardReplacer
-from twokey.bot.delivery.decision_digest import policy_decision_digest
-from twokey.bot.delivery.erased_cards import replace_erased
-from twokey.bot.delivery.event_messages import (
+from keyturn.bot.cards.replaced import erased
+from keyturn.bot.cards.reply_texts import corrupt_record
+from keyturn.bot.cards.undelivered import has_card, is_over, needs_people
+from keyturn.bot.delivery.card_copies import CopyUpdater, find_card, posting
+from keyturn.bot.delivery.card_publisher import CardPublisher, policy_decision_digest
+from keyturn.bot.delivery.card_replacer import replace_card
+from keyturn.bot.delivery.event_messages import (
     is_progress,
     mention_newly_needed,
     messages_of,
 )
-from twokey.bot.delivery.failure_replies import FailureReplies
-from twokey.bot.delivery.queue_entry import Call, QueuedMessage, QueueEntry
-from twokey.bot.delivery.undelivered_reports import queue_report
-from twokey.bot.limits import POST, UPDATE
-from twokey.bot.reach import with_unreachable
-from twokey.bot.web import (
+from keyturn.bot.delivery.failure_replies import FailureReplies, queue_report
+from keyturn.bot.delivery.queue_entry import Call, QueuedMessage, QueueEntry
+from keyturn.bot.delivery.reach import with_unreachable
+from keyturn.bot.limits import HISTORY, POST, UPDATE
+from keyturn.bot.web import (
     ABOUT_THE_BLOCKS,
     NEVER_UPDATED,
     NOT_ABOUT_THE_CARD,
     SlackError,
     SlackRefused,
 )
-from twokey.gateway.approvals.events import Event, EventName
-from twokey.gateway.approvals.record import Approval
-from twokey.gateway.errors import CorruptRecord
-from twokey.gateway.failures import log_failure
-from twokey.gateway.store.atomic_write import Loaded
-from twokey.gateway.store.cards import CardPlace, CardTrouble
-from twokey.gateway.store.keys import Keys
-from twokey.gateway.store.outbox import Outbox
+from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.errors import CorruptRecord
+from keyturn.gateway.failures import log_failure
+from keyturn.gateway.store.atomic_write import Loaded
+from keyturn.gateway.store.cards import CardPlace, CardTrouble
+from keyturn.gateway.store.outbox import Outbox
 
 logger = logging.getLogger(__name__)
+
+
+async def replace_erased(
+    publisher: CardPublisher, approval: str, events: Iterable[Event]
+) -> None:
+    """Replace the card of an approval that is gone, and its copies.
+
+    Only where one of these events says that it was erased.
+
+    Raises:
+        SlackError: when Slack did not answer; what it refuses stays as it is.
+    """
+    if not any(one.name is EventName.APPROVAL_ERASED for one in events):
+        return
+    place = await publisher.place(approval)
+    # A collected card shows other calls as well, and is drawn anew with the next change
+    # of one of them.
+    if place is None or place.collected:
+        return
+    for channel, ts in [(place.channel, place.ts), *place.places.values()]:
+        try:
+            await publisher.update(channel, ts, erased())
+        except SlackRefused as error:
+            logger.warning("card.not_erased id=%s why=%s", approval, error.error)
+
 
 RETRY_FOR_S = 24 * 3600.0
 """How long Slack may fail to respond before a message or a card is given up.
@@ -61,7 +82,7 @@ NO_RESPONSE = "no_response"
 BROKEN_S = 60.0
 """Seconds until a retry when Slack refuses the bot as a whole."""
 
-_UPDATE = Call(UPDATE, "")
+_UPDATE, _LOOK = Call(UPDATE, ""), Call(HISTORY, "")
 _LONGEST_WAIT_S = 30.0
 _FIRST_WAIT_S = 0.5
 
@@ -72,29 +93,19 @@ class CardUpdater:
 
     Attributes:
         card_publisher: makes the calls.
-        replacer: replaces cards by the response URLs of clicks.
         copies: brings the personal copies of cards up to date.
         outbox: where events are acknowledged.
-        keys: of the tenant's shard.
-        tenant: its id.
         read: returns an approval as its card shows it, and the time; None for an
             unknown id.
-        posted: called once for each posted card.
         clock: seconds, never going backwards.
-        fallback_channel: for cards that their own channel refuses; "" for none.
         failures: lets failures of one card share replies.
     """
 
     card_publisher: CardPublisher
-    replacer: CardReplacer
     copies: CopyUpdater
     outbox: Outbox
-    keys: Keys
-    tenant: str
     read: Callable[[str], Awaitable[Loaded | None]]
-    posted: Callable[[Approval], None]
     clock: Callable[[], float]
-    fallback_channel: str = ""
     failures: FailureReplies = field(default_factory=FailureReplies)
 
     def next_call(self, entry: QueueEntry) -> Call | None:
@@ -108,8 +119,8 @@ class CardUpdater:
         return call
 
     def _call_for_card(self, entry: QueueEntry) -> Call | None:
-        if not entry.is_new:
-            return _UPDATE
+        if not entry.is_new or entry.lost_in:
+            return _LOOK if entry.lost_in else _UPDATE
         channel = entry.channel or entry.channel_of_card
         return Call(POST, channel) if channel else None
 
@@ -148,7 +159,9 @@ class CardUpdater:
         needed = self._next_call(entry, record, place)
         # The token is for another call than the needed one. The dispatcher gives it
         # back, and the scheduler takes one for the right call.
-        replaced = await self.replacer.replace(entry, record, place, now_ms, needed)
+        replaced = await replace_card(
+            self.card_publisher, entry, record, place, now_ms, needed
+        )
         if replaced is None and needed not in {None, given}:
             return False
         if needed is not None:
@@ -159,13 +172,13 @@ class CardUpdater:
                 if await self._refused(entry, record, why):
                     await self._queue_messages(entry, record, events)
                 return True
-            record = with_unreachable(record, place.copies)
+            record = with_unreachable(record, place.copies if place else {})
             # Another publisher posted the card first, and that one may show an older
-            # rev; or copies are not up to date, each of which is a step of its own.
+            # rev; it was looked for; or copies are not up to date, one step each.
             if self._next_call(entry, record, place) is not None:
                 return replaced is None
         elif entry.is_missed:
-            await self.card_publisher.cards.unmark(self.keys, self.tenant, record.id)
+            await self._unmark(record.id)
         # Not `entry.wanted`: an event that arrived while Slack was answering raised it,
         # and the card has to be drawn once more for that one.
         entry.shown, entry.refusals = wanted, 0
@@ -190,7 +203,11 @@ class CardUpdater:
     async def _done(self, entry: QueueEntry, wanted: int) -> None:
         """Stop updating a card: nothing on it can be decided."""
         entry.shown = wanted
-        await self.card_publisher.cards.unmark(self.keys, self.tenant, entry.approval)
+        await self._unmark(entry.approval)
+
+    async def _unmark(self, approval: str) -> None:
+        publisher = self.card_publisher
+        await publisher.cards.unmark(publisher.keys, publisher.tenant, approval)
 
     async def _reply_corrupt(self, entry: QueueEntry, error: CorruptRecord) -> None:
         """Queue a reply under the card of a corrupt record: it is void."""
@@ -213,10 +230,11 @@ class CardUpdater:
         # A notification in a summary message has no card of its own. When its call gets
         # in doubt, people need buttons, so it gets a card.
         if place is not None and place.is_in_summary and needs_people(record):
-            cards, at = self.card_publisher.cards, (place.channel, place.ts)
-            await cards.forget_message(self.keys, self.tenant, record.id, at)
+            await self._forget(record.id, (place.channel, place.ts))
             place = None
         entry.is_new, entry.channel_of_card = place is None, record.channel
+        if place is None and "" not in entry.unsent:
+            entry.begun_in = await self.card_publisher.begun_in(record.id)
         entry.place = None if place is None else (place.channel, place.ts)
         entry.copies = {} if place is None else place.places
         return place
@@ -226,7 +244,8 @@ class CardUpdater:
     ) -> Call | None:
         """Return the call that brings the card up to date; None when it is."""
         if place is None:
-            return self._call_for_card(entry) if has_card(record) else None
+            is_due = bool(entry.lost_in) or has_card(record)
+            return self._call_for_card(entry) if is_due else None
         if entry.may_wait:
             return None
         # Not `!=`: a publisher that was paused between its two reads may hold an older
@@ -260,8 +279,10 @@ class CardUpdater:
         record: Approval,
         place: CardPlace | None,
         now_ms: int,
-    ) -> CardPlace:
+    ) -> CardPlace | None:
         """Make the call that `_next_call` returned; return the place as it is now."""
+        if entry.lost_in:
+            return await find_card(self.card_publisher, entry, record)
         if place is None:
             return await self._post(entry, record, now_ms)
         if entry.copy_due is None:
@@ -276,23 +297,14 @@ class CardUpdater:
     ) -> CardPlace:
         """Post the card; return its registered copy."""
         channel, is_plain = entry.channel or record.channel, entry.is_plain
-        place = await self.card_publisher.post_card(
-            record, channel=channel, now_ms=now_ms, is_plain=is_plain
-        )
+        with posting(entry):
+            place = await self.card_publisher.post_card(
+                record, channel=channel, now_ms=now_ms, is_plain=is_plain
+            )
         entry.is_new, entry.place = False, (place.channel, place.ts)
-        # `posted` looks up the reviewers in advance. Nobody reviews a notification, and
-        # its lookups would use up Slack's 20 a minute for user groups.
-        if needs_people(record) or not record.is_auto_approved:
-            self.posted(record)
-        return place if is_plain else await self._record_mentions(place, record)
-
-    async def _record_mentions(self, place: CardPlace, approval: Approval) -> CardPlace:
-        """Store which roles the posted card mentions."""
-        # Stored after the post: a crash in between mentions people twice, while the
-        # other order could mention nobody.
-        roles = mentions_for(approval).roles
-        await self.card_publisher.cards.mark_mentioned(self.keys, approval.id, roles)
-        return place.with_(mentioned_roles=place.mentioned_roles.union(roles))
+        if is_plain:
+            return place
+        return await self.card_publisher.record_mentions(place, record)
 
     async def _refused(self, entry: QueueEntry, record: Approval, why: str) -> bool:
         """Choose the fallback; return whether messages are posted without the card."""
@@ -319,16 +331,17 @@ class CardUpdater:
         self, entry: QueueEntry, approval: Approval, why: str
     ) -> bool:
         """Prepare a post to the fallback channel or a new post; False if impossible."""
+        fallback = self.card_publisher.config.fallback_channel
         if entry.place is None:
             # `entry.channel` as well: if the fallback channel refused the card too, the
             # two would be tried in turn for ever.
-            if self.fallback_channel in {"", entry.channel, approval.channel}:
+            if fallback in {"", entry.channel, approval.channel}:
                 return False
             logger.error("card.diverted entry=%s why=%s", entry.key, why)
             entry.refused = (approval.channel, why)
-            entry.channel = self.fallback_channel
+            entry.channel = fallback
             return True
-        has_other = self.fallback_channel not in {"", entry.place[0]}
+        has_other = fallback not in {"", entry.place[0]}
         # A second card is posted only where people still have to act. Otherwise the old
         # one stays: two cards with different states are worse than one outdated card.
         if not needs_people(approval) or not (why in NEVER_UPDATED or has_other):
@@ -337,10 +350,14 @@ class CardUpdater:
         # new one as a surplus copy. It compares the place: one that another
         # publisher registered meanwhile stays.
         logger.error("card.lost entry=%s why=%s", entry.key, why)
-        cards = self.card_publisher.cards
-        await cards.forget_message(self.keys, self.tenant, approval.id, entry.place)
+        await self._forget(approval.id, entry.place)
         entry.is_new, entry.place, entry.channel_of_card = True, None, approval.channel
         return True
+
+    async def _forget(self, approval: str, at: tuple[str, str]) -> None:
+        publisher = self.card_publisher
+        keys, tenant = publisher.keys, publisher.tenant
+        await publisher.cards.forget_message(keys, tenant, approval, at)
 
     async def _retry_later(
         self, entry: QueueEntry, approval: Approval, why: str
@@ -362,15 +379,16 @@ class CardUpdater:
         wait_s = min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2.0 ** min(entry.refusals, 10))
         entry.card_at = self.clock() + wait_s
         trouble = CardTrouble(channel=first[0], why=first[1])
-        await cards.keep_trouble(self.keys, approval.id, trouble)
-        await queue_report(cards, self.keys, entry, approval, trouble)
+        await cards.keep_trouble(self.card_publisher.keys, approval.id, trouble)
+        await queue_report(cards, self.card_publisher.keys, entry, approval, trouble)
         # After its first refusal the copies come first, and then it is tried once more.
         is_last = entry.refusals > 1 or not entry.copies
         if is_over(approval) and is_last:
             await self._done(entry, entry.wanted)
         else:
             # Before its events are acknowledged, which do not wait for the card.
-            await cards.mark_outdated(self.keys, self.tenant, approval.id)
+            keys, tenant = self.card_publisher.keys, self.card_publisher.tenant
+            await cards.mark_outdated(keys, tenant, approval.id)
 
     async def _queue_messages(
         self, entry: QueueEntry, record: Approval, events: Sequence[Event]

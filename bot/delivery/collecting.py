@@ -18,24 +18,24 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from twokey.bot.blocks import Message, section
-from twokey.bot.cards.batch_footer import decided_alone
-from twokey.bot.cards.mentions import copies_for
-from twokey.bot.cards.queue import decidable_in_row
-from twokey.bot.delivery.card_updater import CardUpdater
-from twokey.bot.delivery.outbox_queue import OutboxQueue
-from twokey.bot.delivery.queue_entry import QueueEntry
-from twokey.bot.text_types import template
-from twokey.bot.web import SlackRefused
-from twokey.gateway.approvals.collected import collected, is_collected
-from twokey.gateway.approvals.events import EventName
-from twokey.gateway.approvals.record import Approval
-from twokey.gateway.errors import CorruptRecord
-from twokey.gateway.policy.batch_rules import BatchRule
-from twokey.gateway.protocol import digest
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.store import keys as store_keys
-from twokey.gateway.store.collected_cards import ALONE, CollectedCardStore
+from keyturn.bot.blocks import Message, section
+from keyturn.bot.cards.batch_footer import decided_alone
+from keyturn.bot.cards.mentions import copies_for
+from keyturn.bot.cards.queue import decidable_in_row
+from keyturn.bot.delivery.card_updater import CardUpdater
+from keyturn.bot.delivery.outbox_queue import OutboxQueue
+from keyturn.bot.delivery.queue_entry import QueueEntry
+from keyturn.bot.text_types import template
+from keyturn.bot.web import SlackRefused
+from keyturn.gateway.approvals.collected import collected, is_collected
+from keyturn.gateway.approvals.events import EventName
+from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.errors import CorruptRecord
+from keyturn.gateway.policy.rules import BatchRule
+from keyturn.gateway.protocol import digest
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.store import keys as store_keys
+from keyturn.gateway.store.collected_cards import ALONE, CollectedCardStore
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ ALL_LEFT = Message(
     "Each call of this card has a card of its own now.",
 )
 
-GROUP_TAG = "twokey/v1/collected-group"
+GROUP_TAG = "keyturn/v1/collected-group"
 _ANY = "a card"
 """The id of a card that is only looked at."""
 _ONCE = frozenset({EventName.APPROVAL_REMINDED, EventName.APPROVAL_ESCALATED})
@@ -95,7 +95,7 @@ class Collector:
         queue = self.queue
         if queue is None or entry.place is not None or entry.is_auto_approved:
             return False
-        keys = self.updater.keys
+        keys = self.updater.card_publisher.keys
         card = await self.store.card_of(keys, entry.approval)
         # Most approvals have a card of their own, and most policies collect none.
         if card == ALONE or (card is None and not self.collects()):
@@ -147,11 +147,10 @@ class Collector:
             if found and self._rule(found) and group_of(found) == group:
                 members.append(found)
             one.entry.card_at = 0.0
-            if self.queue is not None:
-                self.queue.waiting.look_again(one.entry)
         members = members[: rule.up_to]
-        keys, cards = self.updater.keys, self.updater.card_publisher.cards
-        card = store_keys.approval_id(keys.shard, secrets.token_hex(16))
+        publisher = self.updater.card_publisher
+        keys, cards = publisher.keys, publisher.cards
+        card = store_keys.approval_id(keys.tenant, secrets.token_hex(16))
         while len(members) > 1 and decided_alone(collected(card, members)):
             members = members[: len(members) // 2]
         if len(members) < 2:  # noqa: PLR2004 - one call has a card of its own
@@ -159,13 +158,14 @@ class Collector:
         ids = [one.id for one in members]
         await self.store.collect(keys, card, ids, group=group)
         # Listed before its members are taken from the list: a restart posts it.
-        await cards.mark_outdated(keys, self.updater.tenant, card)
+        await cards.mark_outdated(keys, publisher.tenant, card)
         logger.info("card.collected id=%s calls=%d", card, len(members))
         return ids
 
     async def _is_on(self, entry: QueueEntry, card: str, queue: OutboxQueue) -> bool:
         """Send what happened to a member to its card; False when it leaves that."""
-        keys, cards = self.updater.keys, self.updater.card_publisher.cards
+        publisher = self.updater.card_publisher
+        keys, cards = publisher.keys, publisher.cards
         approval = await self._read(entry.approval)
         if approval is None:
             queue.redraw(card)
@@ -184,14 +184,14 @@ class Collector:
                 and not await self.store.tells(keys, card, event.name, event.seq)
             ):
                 await self.updater.acknowledge(entry, [event])
-        await cards.unmark(keys, self.updater.tenant, approval.id)
+        await cards.unmark(keys, publisher.tenant, approval.id)
         entry.shown = entry.wanted
         queue.hand_over(entry, card)
         return True
 
     async def _say_that_all_left(self, card: str) -> None:
         """Replace a card whose last call leaves it: its buttons would be refused."""
-        place = await self.updater.card_publisher.own_place(card)
+        place = await self.updater.card_publisher.place(card)
         if place is None:
             return
         with suppress(SlackRefused):  # nobody sees it any more, or it stays as it is
@@ -206,7 +206,7 @@ class Collector:
 
     async def _is_alike(self, approval: Approval, card: str) -> bool:
         """Return whether a call needs what the others on its card need."""
-        keys, group = self.updater.keys, group_of(approval)
+        keys, group = self.updater.card_publisher.keys, group_of(approval)
         if group == await self.store.group(keys, card):
             return True
         for member in (await self.store.members(keys, card))[0]:
@@ -232,7 +232,7 @@ class Collector:
         return loaded.approval if loaded else None
 
     async def _age_s(self, approval: Approval) -> float:
-        now_ms = await self.store.now_ms(self.updater.keys)
+        now_ms = await self.store.now_ms(self.updater.card_publisher.keys)
         return max(0.0, (now_ms - approval.created_at_ms) / 1000)
 
 

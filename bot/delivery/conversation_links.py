@@ -1,84 +1,80 @@
-"""Find the permalinks of the Slack messages with which agents were asked."""
+"""Find a conversation: by the name of an agent's thread, and in a moved channel."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import time
-from collections.abc import Callable
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 
-from twokey.bot.text_types import link_url
-from twokey.bot.web import (
-    NOT_ABOUT_THE_CARD,
+from keyturn.bot.web import (
     Slack,
-    SlackError,
+    SlackBody,
     SlackRefused,
-    text_at,
 )
-from twokey.gateway.approvals.record import Origin
 
 logger = logging.getLogger(__name__)
 
-PERMALINK = "chat.getPermalink"
-_WITHIN_S = 2.0
-"""How long a card waits for its link, which is not worth more."""
+_AGENT_THREAD = re.compile(r"slack:([^:]+):([A-Z0-9]+):([0-9]+\.[0-9]+)")
 
-_PAUSE_S = 30.0
-"""After a failure: Slack is not asked for each card while it cannot answer."""
-
-_KEPT = 2_000
-_DIRECT = "D"
+Arguments = Mapping[str, object]
 
 
-class ConversationLinks:
-    """Permalinks of messages, each asked for once by this process.
+async def _nothing_known() -> Mapping[str, str]:
+    return {}
 
-    A card is posted without a link rather than late: whatever fails leaves it out.
 
-    Args:
-        clock: seconds, never going backwards.
+@dataclass(frozen=True, slots=True)
+class MovedChannels:
+    """Looks up the new id of a channel, for messages that are in it.
+
+    Slack no longer knows the old id, and messages keep their ts. The new id is known
+    once somebody used a card there (`keyturn.bot.listeners.usable_copy`). Only what
+    belongs to a thread is still posted there, and no new card: such a channel is shared
+    with another organization now, and the operator decides whether cards belong there.
+
+    Attributes:
+        look_up: returns the id that each channel has now, by the one that it had.
+        found: what was looked up and used before.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._known: dict[tuple[str, str], str] = {}
-        self._clock = clock
-        self._not_before = 0.0
+    look_up: Callable[[], Awaitable[Mapping[str, str]]] = _nothing_known
+    found: dict[str, str] = field(default_factory=dict[str, str])
 
-    async def find(self, slack: Slack, origin: Origin | None) -> str:
-        """Return the address of a message; "" where there is none to show.
-
-        There is none for a direct message: nobody but its author could open it.
-        """
-        if origin is None or origin.channel.startswith(_DIRECT):
-            return ""
-        place = origin.channel, origin.thread_ts
-        if place not in self._known:
-            if self._clock() < self._not_before:
-                return ""
-            found = await _permalink(slack, origin)
-            if found is None:
-                self._not_before = self._clock() + _PAUSE_S
-                return ""
-            # A full cache is simply emptied: each entry costs one call.
-            if len(self._known) >= _KEPT:
-                self._known.clear()
-            self._known[place] = found
-        return self._known[place]
+    async def call(self, slack: Slack, method: str, arguments: Arguments) -> SlackBody:
+        """Call a method of Slack; raises as `Slack.call` does."""
+        channel = str(arguments.get("channel") or "")
+        if not (arguments.get("ts") or arguments.get("thread_ts")):
+            return await slack.call(method, **arguments)
+        at = self.found.get(channel, channel)
+        try:
+            return await slack.call(method, **{**arguments, "channel": at})
+        except SlackRefused as error:
+            if error.error != "channel_not_found":
+                raise
+            now = newest_id(channel, await self.look_up())
+            if now == at:
+                raise
+            logger.info("channel.moved from=%s to=%s", channel, now)
+            self.found[channel] = now
+            return await slack.call(method, **{**arguments, "channel": now})
 
 
-async def _permalink(slack: Slack, origin: Origin) -> str | None:
-    """Ask Slack; "" for a message that it does not know, None to ask again later."""
-    try:
-        async with asyncio.timeout(_WITHIN_S):
-            answer = await slack.ask(
-                PERMALINK, channel=origin.channel, message_ts=origin.thread_ts
-            )
-    except SlackRefused as error:
-        logger.info("link.refused why=%s", error.error)
-        # What is refused to the bot as a whole says nothing of the message.
-        return None if error.error in NOT_ABOUT_THE_CARD else ""
-    except (SlackError, TimeoutError) as error:
-        logger.info("link.failed why=%s", type(error).__name__)
-        return None
-    url = text_at(answer, "permalink")
-    return url if link_url(url) else ""
+def newest_id(channel: str, moved: Mapping[str, str]) -> str:
+    """Return the id that a channel has now; it may have been given several."""
+    for _ in moved:
+        channel = moved.get(channel, channel)
+    return channel
+
+
+PERMALINK = "chat.getPermalink"
+"""Asked for to learn whether a message is there."""
+
+
+def place_named(agent_thread: str, team: str) -> tuple[str, str] | None:
+    """Return channel and thread from the name of an agent's thread in a workspace.
+
+    None for a thread that no message of this workspace began.
+    """
+    found = _AGENT_THREAD.fullmatch(agent_thread)
+    return (found[2], found[3]) if found and found[1] == team else None

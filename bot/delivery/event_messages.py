@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from twokey.bot.blocks import Message, section
-from twokey.bot.cards.frame import is_table
-from twokey.bot.cards.freeze_messages import FREEZE_EVENTS, freeze_message
-from twokey.bot.cards.history import thread_note
-from twokey.bot.cards.mentions import (
+from keyturn.bot.blocks import Message, section
+from keyturn.bot.cards.frame import is_table
+from keyturn.bot.cards.history import thread_note
+from keyturn.bot.cards.inquiries import asked_note, replied_note, requester_ref
+from keyturn.bot.cards.mentions import (
     copies_called,
     copies_for,
     escalation_mentions,
     mentions_for,
 )
-from twokey.bot.cards.metrics_messages import METRICS_EVENTS, metrics_message
-from twokey.bot.cards.notification import report_line
-from twokey.bot.cards.question_card import question_note
-from twokey.bot.cards.questions import question_message
-from twokey.bot.cards.reminders import (
+from keyturn.bot.cards.metrics_messages import METRICS_EVENTS, metrics_message
+from keyturn.bot.cards.notification import report_line
+from keyturn.bot.cards.question_card import question_message, question_note
+from keyturn.bot.cards.refs import who
+from keyturn.bot.cards.reminders import (
     NEEDED_NOW,
     called_sentence,
     channel_escalation,
@@ -34,25 +35,149 @@ from twokey.bot.cards.reminders import (
     waits_again_sentence,
     with_reviewers,
 )
-from twokey.bot.cards.reply_texts import (
+from keyturn.bot.cards.reply_texts import (
     agent_answer,
     no_answer,
     run_failed,
     shortened,
     unshown_answer,
 )
-from twokey.bot.cards.security_messages import SECURITY_EVENTS, security_message
-from twokey.bot.cards.spot_check import answered_note, asked_note
-from twokey.bot.delivery.inquiry_messages import INQUIRY_EVENTS, inquiry_messages
-from twokey.bot.delivery.queue_entry import QueuedMessage, QueueEntry, Urgency
-from twokey.bot.delivery.run_messages import is_about_outage
-from twokey.bot.text_types import Template, template
-from twokey.gateway.approvals.events import Event, EventName
-from twokey.gateway.approvals.lifecycle import ApprovalState
-from twokey.gateway.approvals.record import Approval, Item
-from twokey.gateway.approvals.timing import is_over
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.store.cards import CardPlace
+from keyturn.bot.cards.run_state import run_announced, run_state
+from keyturn.bot.cards.security_messages import (
+    FREEZE_EVENTS,
+    SECURITY_EVENTS,
+    freeze_message,
+    security_message,
+)
+from keyturn.bot.cards.spot_check import answered_note
+from keyturn.bot.cards.spot_check import asked_note as checked_note
+from keyturn.bot.delivery.card_publisher import CardPublisher
+from keyturn.bot.delivery.queue_entry import Call, QueuedMessage, QueueEntry, Urgency
+from keyturn.bot.limits import POST, UPDATE
+from keyturn.bot.text_types import Template, template
+from keyturn.bot.web import NEVER_UPDATED, SlackRefused
+from keyturn.gateway.approvals.events import TROUBLED_RUN, Event, EventName
+from keyturn.gateway.approvals.inquiring import REPLY_TS
+from keyturn.gateway.approvals.inquiry import answered_by
+from keyturn.gateway.approvals.lifecycle import ApprovalState
+from keyturn.gateway.approvals.record import Approval, Item
+from keyturn.gateway.approvals.timing import is_over
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.store.cards import CardPlace
+
+logger = logging.getLogger(__name__)
+
+_ONLY_AFTER_FAILURE = frozenset(
+    {EventName.RUN_RESUMED, EventName.RUN_RETRIED, EventName.RUN_DROPPED}
+)
+"""Events that need no message unless the failure of the run was posted."""
+
+
+def is_about_outage(event: Event) -> bool:
+    """Return whether an event belongs into the message of its outage."""
+    return event.name in TROUBLED_RUN and bool(event.data.get("outage"))
+
+
+def call_for(entry: QueueEntry, event: Event) -> Call | None:
+    """Return the call that shows an event: an update if the message is known."""
+    channel = event.data.get("channel", "")
+    if not channel:
+        return None
+    return Call(UPDATE, "") if entry.place else Call(POST, channel)
+
+
+async def show(
+    card_publisher: CardPublisher, entry: QueueEntry, given: Call | None
+) -> tuple[bool, bool]:
+    """Post or update the message of an outage for an entry's first event.
+
+    There is one message per outage of a run, in its thread. The store keeps its channel
+    and ts, so another bot updates the same message. It is posted with a text that stays
+    true, and updated with the run's state after it is registered: a copy that could not
+    be registered (a lost response, a crash) is never updated again.
+
+    Returns:
+        Whether the given call was made, and whether the event can be acknowledged.
+
+    Raises:
+        RateLimitDelay: nothing was sent.
+        SlackError: a silent one may have posted it.
+    """
+    event, outage = entry.events[0], entry.events[0].data["outage"]
+    # A state that a later event replaces needs no message: the message shows only the
+    # newest one.
+    newer = (one for one in entry.events[1:] if is_about_outage(one))
+    if any(one.data["outage"] == outage for one in newer):
+        return False, True
+    place = await card_publisher.find_place(outage)
+    entry.place = (place.channel, place.ts) if place else None
+    needed = call_for(entry, event)
+    # That a run continues is news only where its failure was posted.
+    if needed is None or (place is None and event.name in _ONLY_AFTER_FAILURE):
+        return False, True
+    if needed != given:
+        return False, False  # the scheduler takes a token for the right call
+    if place is None:
+        thread_ts = event.data.get("thread_ts") or None
+        first = run_announced(event)
+        channel, ts = await card_publisher.post(
+            needed.channel, first, thread_ts=thread_ts
+        )
+        entry.place = (channel, ts)
+        # Posted in two steps: first a text that stays true, then its update. If the
+        # response to the post is lost, an unregistered copy stays in Slack, and it must
+        # not say "waits" for ever.
+        await card_publisher.register(outage, channel, ts)
+        return True, False
+    message = run_state(event, key=card_publisher.seal_key, team=card_publisher.me.team)
+    entry.place = None
+    try:
+        await card_publisher.update(place.channel, place.ts, message)
+    except SlackRefused as error:
+        if error.error not in NEVER_UPDATED:
+            raise
+        logger.warning("run.message_gone outage=%s why=%s", outage, error.error)
+        await card_publisher.cards.forget_place(card_publisher.keys, outage)
+        return True, event.name in _ONLY_AFTER_FAILURE
+    return True, True
+
+
+INQUIRY_EVENTS = frozenset({EventName.APPROVAL_ASKED, EventName.APPROVAL_REPLIED})
+
+
+def inquiry_messages(
+    event: Event,
+    approval: Approval,
+    place: tuple[str, str] | None,
+    copies: Mapping[str, tuple[str, str]],
+) -> list[QueuedMessage]:
+    """Return the replies about a question or about the first reply to it.
+
+    Who asked is told under their copy of the card, or in the thread without one.
+    """
+    requester, urgency = requester_ref(approval), Urgency.NEEDS_PEOPLE
+    # Decided while this waited to be posted: nobody is asked, or waits, any more.
+    is_open = approval.state is ApprovalState.OPEN
+    if place is None or requester is None or not is_open:
+        return []
+    if event.name is EventName.APPROVAL_ASKED:
+        note = asked_note(event, approval, requester)
+        return [QueuedMessage(note, event.seq, *place, urgency)]
+    questions = answered_by(approval.inquiries, event.data.get(REPLY_TS, ""))
+    askers = {one.by.user: who(one.by) for one in questions}
+    if not askers:
+        return []  # more words to what was answered: the card shows them
+    in_thread = [ref for user, ref in askers.items() if user not in copies]
+    # First, since only the last message carries the event: it is acknowledged after
+    # all of them.
+    told = [
+        QueuedMessage(replied_note(approval, [ref]), "", *copies[user], urgency)
+        for user, ref in askers.items()
+        if user in copies
+    ]
+    note = replied_note(approval, in_thread)
+    return [*told, QueuedMessage(note, event.seq, *place, urgency)]
+
 
 POSTED_IN_CHANNEL = FREEZE_EVENTS | METRICS_EVENTS | SECURITY_EVENTS
 """Events that are posted in a channel, not in the thread of a card or a run."""
@@ -166,7 +291,7 @@ def _of_spot_check(
     # Answered while this waited to be posted: nobody is asked any more.
     if not item.is_to_be_checked:
         return []
-    return [QueuedMessage(asked_note(approval, item), event.seq, *place)]
+    return [QueuedMessage(checked_note(approval, item), event.seq, *place)]
 
 
 def _in_thread(
@@ -206,8 +331,7 @@ def _history(
 def _item_now_waiting(event: Event, approval: Approval) -> Item | None:
     """Return the call if this event made it wait for people; None otherwise."""
     item = next((one for one in approval.items if one.id == event.item), None)
-    # An older version was replaced since, by another edit with an event of its own,
-    # which mentions the people of the newest one.
+    # Another edit replaced this version since. Its own event mentions the people.
     if item is None or event.version != approval.version:
         return None
     is_edited = event.name is EventName.ITEM_EDITED and item.is_pending

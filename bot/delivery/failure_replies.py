@@ -10,12 +10,57 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from twokey.bot.cards.failure_notes import failures_note
-from twokey.bot.cards.reminders import with_reviewers
-from twokey.bot.delivery.queue_entry import QueuedMessage, QueueEntry
-from twokey.gateway.approvals.events import Event, EventName
-from twokey.gateway.approvals.record import Approval
-from twokey.gateway.protocol.states import ItemState
+from keyturn.bot.cards.history import failures_note
+from keyturn.bot.cards.reminders import with_reviewers
+from keyturn.bot.cards.undelivered import is_over, needs_people, undelivered
+from keyturn.bot.delivery.queue_entry import QueuedMessage, QueueEntry
+from keyturn.bot.web import STILL_THERE
+from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.store.cards import CardStore, CardTrouble
+from keyturn.gateway.store.keys import Keys
+
+
+async def queue_report(
+    cards: CardStore,
+    keys: Keys,
+    entry: QueueEntry,
+    approval: Approval,
+    trouble: CardTrouble,
+) -> None:
+    """Queue one report that the card is missing or outdated."""
+    what = "over" if is_over(approval) else "waiting"
+    if what == "waiting" and not needs_people(approval):
+        return  # approved: the result will be reported at its end
+    # The store records a report only after it is posted. One that is still queued must
+    # not be queued again by the next refusal.
+    if any(queued.report_key == what for queued in entry.messages):
+        return
+    if await cards.was_reported(keys, approval.id, what):
+        return
+    channel, thread_ts = _report_target(entry, approval, trouble.why)
+    if channel:
+        message = undelivered(
+            approval,
+            channel=trouble.channel,
+            why=trouble.why,
+            is_posted=entry.place is not None,
+        )
+        queued = QueuedMessage(message, "", channel, thread_ts, report_key=what)
+        entry.messages.append(queued)
+
+
+def _report_target(
+    entry: QueueEntry, approval: Approval, why: str
+) -> tuple[str, str | None]:
+    """Return where to report a failed card: in its thread, or to the requester."""
+    if entry.place is not None and why in STILL_THERE:
+        return entry.place
+    if approval.origin is not None:
+        return approval.origin.channel, approval.origin.thread_ts
+    return (approval.requester.user if approval.requester else ""), None
+
 
 HOLD_S = 10.0
 """How long a further failure of a card waits for others, after a reply about one."""

@@ -16,18 +16,18 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
-from twokey.bot.cards.freeze_messages import FREEZE_EVENTS
-from twokey.bot.delivery.event_messages import is_silent
-from twokey.bot.delivery.outbox_queue import OutboxQueue
-from twokey.bot.delivery.queue_entry import NEEDS_PEOPLE
-from twokey.bot.message_events import place_named
-from twokey.gateway.approvals.events import TROUBLED_RUN, Event, EventName
-from twokey.gateway.store.outbox import Outbox
+from keyturn.bot.cards.security_messages import FREEZE_EVENTS
+from keyturn.bot.delivery.conversation_links import place_named
+from keyturn.bot.delivery.event_messages import is_silent
+from keyturn.bot.delivery.outbox_queue import OutboxQueue
+from keyturn.bot.delivery.queue_entry import NEEDS_PEOPLE
+from keyturn.gateway.approvals.events import TROUBLED_RUN, Event, EventName
+from keyturn.gateway.store.outbox import Outbox
 
 CAPACITY = 2000
 """Events and messages held in memory; events that call people may exceed it."""
 
-MOST_ENTRIES = 10_000
+MOST_ENTRIES = 2_000
 """Entries of the queue from which on no further missing card is queued."""
 
 _OF_A_RUN = TROUBLED_RUN | {
@@ -51,7 +51,6 @@ class Feed:
         missing: returns up to so many approvals whose card is missing or outdated.
         mark_missed: lists those as missing of which no event will tell.
         mark_missing: lists these as missing.
-        clicked: called for events of what people did in Slack.
         team: the workspace.
     """
 
@@ -61,7 +60,6 @@ class Feed:
     missing: Callable[[int], Awaitable[Sequence[str]]]
     mark_missed: Callable[[], Awaitable[object]]
     mark_missing: Callable[..., Awaitable[object]]
-    clicked: Callable[[], None] = lambda: None
     team: str = ""
     _resume_from: str = field(default="", init=False)
     _corrupt: int = field(default=0, init=False)
@@ -91,8 +89,6 @@ class Feed:
         # Deferred events first (`_catch_up`), so that the replies of one entry keep
         # their order.
         page = await self.outbox.take(_CONSUMER, block_ms=block_ms, limit=_PAGE)
-        if any(event.request_digest for event in page):
-            self.clicked()
         await self._take_up(page)
         await self._queue_outdated()
         return bool(page)
@@ -112,7 +108,7 @@ class Feed:
             await self.mark_missed()
             self._corrupt = self.outbox.corrupt
         for event in page:
-            # Another tenant of the same shard has a consumer group of its own, so this
+            # Somebody else may have written another tenant's event here, so this
             # acknowledgement does not affect it.
             if event.tenant != self.tenant or is_silent(event):
                 done.append(event.seq)

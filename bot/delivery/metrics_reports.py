@@ -7,24 +7,25 @@ then posted like any other, however long Slack is away.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
-from twokey.bot.cards.metrics_messages import DIGEST, digest_of
-from twokey.gateway.approvals.events import Event, EventName
-from twokey.gateway.metrics.counts import DECIDED
-from twokey.gateway.metrics.fold import Selection
-from twokey.gateway.metrics_settings import DigestSettings, MetricsSettings
-from twokey.gateway.service.reviews import ReviewService
-from twokey.gateway.store.threads import Mark
+from keyturn.bot.cards.metrics_messages import DIGEST, digest_of
+from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.gateway.metrics.counts import DECIDED
+from keyturn.gateway.metrics.fold import Selection
+from keyturn.gateway.metrics_settings import DigestSettings, MetricsSettings
+from keyturn.gateway.service.reviews import ReviewService
+from keyturn.gateway.store.threads import Mark
 
 LOOK_S = 60.0
 """How often the bot looks."""
 
-_RATES_EVERY = 10
-"""Looks after which the rate of corrections is counted again: that reads a day's log.
-"""
+_REST = 20
+"""Corrections are counted again after this many times as long as the count took: it
+reads a day's log, and so takes at most a twentieth of the time."""
 
 _STILL_NEWS = timedelta(days=1)
 """A digest that is older is not posted: no bot ran, or it was just set up."""
@@ -40,6 +41,7 @@ class MetricsReports:
         settings: what to announce, and where.
         tenant: the name in the events.
         reader: the reader of the outbox that posts them; it holds the lease.
+        clock_s: a clock that never goes back.
     """
 
     def __init__(
@@ -49,13 +51,15 @@ class MetricsReports:
         *,
         tenant: str,
         reader: str,
+        clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._clock_s = clock_s
         self._service = service
         self._settings = settings
         self._tenant = tenant
         self._reader = reader
         self._keys = service.store.keys_of_tenant(tenant)
-        self._looks = 0
+        self._rates_due_s = 0.0
         self._empty = ""
 
     async def look(self) -> None:
@@ -71,9 +75,11 @@ class MetricsReports:
             await self._digest(digest, datetime.fromtimestamp(now_ms / 1000, UTC))
         if alert.waiting is not None:
             await self._waiting(int(alert.waiting.total_seconds()) * 1000)
-        if alert.corrected is not None and self._looks % _RATES_EVERY == 0:
+        began_s = self._clock_s()
+        if alert.corrected is not None and began_s >= self._rates_due_s:
             await self._corrected(alert.corrected, now_ms)
-        self._looks += 1
+            ended_s = self._clock_s()
+            self._rates_due_s = ended_s + _REST * (ended_s - began_s)
 
     async def _digest(self, settings: DigestSettings, now: datetime) -> None:
         due = settings.last_due(now)
@@ -116,7 +122,7 @@ class MetricsReports:
             return
         data = {
             "count": str(count),
-            "limit": str(limit_ms // 60_000),
+            "limit_ms": str(limit_ms),
             "since": str(since_ms),
         }
         state, reason = ("over", "waiting") if count else ("under", "waiting_over")

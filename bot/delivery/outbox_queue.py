@@ -10,31 +10,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import count
 
-from twokey.bot.cards.freeze_messages import FREEZE_EVENTS, scope_of
-from twokey.bot.delivery.queue_entry import NEEDS_PEOPLE, QueueEntry
-from twokey.bot.delivery.waiting_entries import WaitingEntries
-from twokey.gateway.approvals.events import Event, EventName
+from keyturn.bot.cards.security_messages import FREEZE_EVENTS, scope_of
+from keyturn.bot.delivery.queue_entry import NEEDS_PEOPLE, QueueEntry, Rank
+from keyturn.gateway.approvals.events import Event, EventName
 
 NOTIFICATIONS_AT_ONCE = 5
 """Notifications of a channel that may wait; later ones share one summary message."""
 
 
 class OutboxQueue:
-    """All entries of one shard, in the order in which they were queued.
+    """All entries of one tenant, in the order in which they were queued.
 
     Args:
         clock: seconds, never going backwards.
-
-    Attributes:
-        waiting: the entries that no task works on; see there for which of them are
-            looked at.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._entries: dict[str, QueueEntry] = {}
         self._numbers = count(1)
-        self.waiting = WaitingEntries()
         self._summaries: dict[str, QueueEntry] = {}
         # Notifications with a message of their own, by channel.
         self._notifications: dict[str, dict[str, QueueEntry]] = {}
@@ -46,6 +40,11 @@ class OutboxQueue:
     def backlog(self) -> int:
         """Count the events and messages that wait, without the cards themselves."""
         return sum(len(entry.events) + len(entry.messages) for entry in self)
+
+    def waiting(self) -> list[tuple[Rank, QueueEntry]]:
+        """Return the entries that no task works on, the most urgent one first."""
+        # Each rank has the number of its entry, so entries are never compared.
+        return sorted((entry.rank, entry) for entry in self if not entry.is_busy)
 
     def __iter__(self) -> Iterator[QueueEntry]:
         """Go through the entries, oldest first."""
@@ -70,9 +69,6 @@ class OutboxQueue:
         if event.name is EventName.APPROVAL_OPENED and entry.place is None:
             entry.is_new, entry.channel_of_card = True, event.channel
         entry.events.append(event)
-        # No other event raises it: one card may have very many.
-        if event.name in NEEDS_PEOPLE or event.name is EventName.APPROVAL_OPENED:
-            self._put(entry)
 
     def redraw(self, approval: str) -> None:
         """Make a card due again: what it shows is outdated."""
@@ -83,7 +79,6 @@ class OutboxQueue:
         shared = self._wanted(QueueEntry(card, card))
         shared.events += entry.events
         entry.events.clear()
-        self._put(shared)
 
     def mark_outdated(self, approval: str) -> None:
         """Queue a card that is missing or may be outdated, unless it is queued."""
@@ -96,7 +91,6 @@ class OutboxQueue:
         if entry is None:
             entry = self._entries[fresh.key] = fresh
             entry.since, entry.number = self._clock(), next(self._numbers)
-        is_due = entry.is_card_due and entry.copy_due is None
         # Counted: an event while Slack updates the card makes it due again afterwards.
         entry.wanted += 1
         entry.copy_due = None  # the card comes first
@@ -105,27 +99,14 @@ class OutboxQueue:
         # failure: a busy approval would otherwise retry without a pause in an outage.
         if not entry.failures:
             entry.not_before = 0.0
-        # What was due before is as urgent as it was.
-        if is_due and entry.key in self.waiting:
-            self.waiting.look_again(entry)
-        else:
-            self._put(entry)
         return entry
 
-    def _put(self, entry: QueueEntry) -> None:
-        # What a task works on waits again after that, by `drop_done`.
-        if not entry.is_busy:
-            self.waiting.put(entry)
-
     def drop_done(self, entry: QueueEntry) -> None:
-        """Remove an entry that has nothing left to post; any other one waits again."""
+        """Remove an entry that has nothing left to post."""
         # A busy entry may get events while its task runs. If it were removed, the next
         # event would queue a second entry with the same key, and both would post.
-        if not entry.is_done:
-            self._put(entry)
-        elif not entry.is_busy:
+        if entry.is_done and not entry.is_busy:
             self._entries.pop(entry.key, None)
-            self.waiting.take(entry)
             if entry.summary_channel:
                 for one in [one for one, at in self._summaries.items() if at is entry]:
                     del self._summaries[one]

@@ -1,6 +1,6 @@
-"""Deliver the outbox of one shard to Slack, at least once, under a lease.
+"""Deliver the outbox of one tenant to Slack, at least once, under a lease.
 
-One publisher per shard holds the lease; others stand by. A `Feed` reads the outbox and
+One publisher per tenant holds the lease; others stand by. A `Feed` reads the outbox and
 the index of missing cards into an `OutboxQueue`, a `Scheduler` runs the queue, and an
 event is acknowledged after all its messages are posted. The next publisher reads
 unacknowledged events again, so a crash, a restart or an outage of Slack loses nothing.
@@ -16,24 +16,182 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from typing import NamedTuple
 
-from twokey.bot.clicks_first import Gather, at_once
-from twokey.bot.delivery import redacting
-from twokey.bot.delivery.feed import Feed
-from twokey.bot.delivery.metrics_reports import LOOK_S
-from twokey.bot.delivery.outbox_queue import OutboxQueue
-from twokey.bot.delivery.queue_entry import Call, QueueEntry
-from twokey.bot.delivery.queue_sender import QueueSender
-from twokey.bot.delivery.scheduler import Scheduler, wait_until_set
-from twokey.gateway.errors import LeaseLost, StoreUnavailable, ThreadUnavailable
-from twokey.gateway.failures import log_failure
-from twokey.gateway.store.fences import holding
-from twokey.gateway.store.missed_cards import mark_missed
-from twokey.gateway.store.store import Store
+from keyturn.bot.delivery import redacting
+from keyturn.bot.delivery.feed import Feed
+from keyturn.bot.delivery.metrics_reports import LOOK_S
+from keyturn.bot.delivery.outbox_queue import OutboxQueue
+from keyturn.bot.delivery.queue_entry import Call, QueueEntry, Urgency
+from keyturn.bot.delivery.queue_sender import QueueSender
+from keyturn.bot.limits import POST, Limits
+from keyturn.gateway.errors import LeaseLost, StoreUnavailable, ThreadUnavailable
+from keyturn.gateway.failures import any_failure, log_failure
+from keyturn.gateway.store.fences import holding
+from keyturn.gateway.store.missed_cards import mark_missed
+from keyturn.gateway.store.store import Store
 
 logger = logging.getLogger(__name__)
+
+AT_ONCE = 4
+"""Tasks that run at the same time; the last slot is for new cards."""
+
+STEP_S = 60.0
+"""Timeout of one task: enough for several calls of Slack, 10 s each at most."""
+
+_MAX_SLEEP_S = 1.0
+_FAILED_S = 5.0
+_RESERVED = 1
+
+
+class _LimitedCall(NamedTuple):
+    """A call, and how many tokens of its rate limit it leaves to others."""
+
+    call: Call
+    keep: int
+
+
+Step = Callable[[QueueEntry, Call | None], Awaitable[float]]
+"""Makes the next call for an entry; returns the seconds until it may be retried."""
+
+
+@dataclass(slots=True)
+class Scheduler:
+    """Run the entries of a queue concurrently, by priority, within Slack's rate limits.
+
+    It takes a token of the rate limit before it starts a task, in order of priority, so
+    a short task of low priority cannot take the token that an urgent one waits for.
+    Tasks that are not for a new card leave one token and one slot free for it.
+
+    Code that changes an entry sets ``changed`` to wake the scheduler. The done callback
+    of a task removes it from ``running`` and sets ``changed`` without an await in
+    between. It never sleeps longer than a second, so a missed wake-up only delays it.
+
+    Attributes:
+        queue: the pending entries.
+        next_call: returns the call that an entry needs next; None for none.
+        limits: the rate limits.
+        step: makes that call. It gets the call for which a token was taken, and gives
+            the token back if it makes another call or none.
+        clock: seconds, never going backwards.
+    """
+
+    queue: OutboxQueue
+    next_call: Callable[[QueueEntry], Call | None]
+    limits: Limits
+    step: Step
+    clock: Callable[[], float]
+    running: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def run(self) -> None:
+        """Start tasks until cancelled; `finish` waits for those that still run."""
+        while True:
+            # Cleared before reading the queue: a change between reading and the wait
+            # must end the wait.
+            self.changed.clear()
+            await wait_until_set(self.changed, min(_MAX_SLEEP_S, self.start_due()))
+
+    def start_due(self) -> float:
+        """Start a task for each due entry; return the seconds until the next is due."""
+        now, soonest = self.clock(), _MAX_SLEEP_S
+        spent = set[_LimitedCall]()
+        for (urgency, *_), entry in self.queue.waiting():
+            if (due_at := entry.due_at) > now:
+                soonest = min(soonest, due_at - now)
+                continue
+            # Entries come most urgent first: a less urgent one must not overtake the
+            # first one without a free slot.
+            if not self._has_slot(urgency):
+                break
+            call = self.next_call(entry)
+            limited = _limited(urgency, call) if call else None
+            if limited in spent:
+                continue
+            # Taken before the task starts. If the task took it, two tasks started in
+            # one pass could both count on the last token.
+            if limited and (wait_s := self._take(limited)) > 0:
+                soonest = min(soonest, wait_s)
+                spent.add(limited)
+                continue
+            self._start(entry, call)
+        return soonest
+
+    def overdue_s(self) -> float:
+        """Return for how many seconds an entry has been due without being started."""
+        now, found_s = self.clock(), 0.0
+        free_at: dict[_LimitedCall, float] = {}
+        for entry in self.queue:
+            at = max(entry.since, entry.due_at)
+            if entry.is_busy or now - at <= found_s:
+                continue
+            if (call := self.next_call(entry)) is not None:
+                limited = _limited(entry.urgency, call)
+                if limited not in free_at:
+                    free_at[limited] = self.limits.free_at(*call, keep=limited.keep)
+                at = max(at, free_at[limited])
+            if now - at > found_s and self._has_slot(entry.urgency):
+                found_s = now - at
+        return found_s
+
+    async def finish(self, grace_s: float) -> None:
+        """Wait for running tasks; cancel those that take longer."""
+        if self.running:
+            _, late = await asyncio.wait(self.running, timeout=grace_s)
+            for task in late:
+                task.cancel()
+
+    def _take(self, limited: _LimitedCall) -> float:
+        return self.limits.take(*limited.call, keep=limited.keep)
+
+    def _has_slot(self, urgency: Urgency) -> bool:
+        is_card = urgency is Urgency.NEW_CARD
+        return len(self.running) < (AT_ONCE if is_card else AT_ONCE - _RESERVED)
+
+    def _start(self, entry: QueueEntry, call: Call | None) -> None:
+        entry.is_busy = True
+        task = asyncio.create_task(self._work_on(entry, call))
+        self.running.add(task)
+        # A callback and not a `finally` in the task: the body of a task that is
+        # cancelled before its first step never runs, and the entry would stay busy.
+        task.add_done_callback(partial(self._is_done, entry))
+
+    async def _work_on(self, entry: QueueEntry, call: Call | None) -> None:
+        # Calls of Slack and the store have timeouts of their own. This one bounds the
+        # rest, so that one entry cannot hold one of the four slots for ever.
+        async with asyncio.timeout(STEP_S):
+            wait_s = await self.step(entry, call)
+        entry.not_before = self.clock() + wait_s if wait_s else 0.0
+
+    def _is_done(self, entry: QueueEntry, task: asyncio.Task[None]) -> None:
+        self.running.discard(task)
+        entry.is_busy = False
+        entry.since = self.clock()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log_failure(logger, error, "publisher.step_failed entry=%s", entry.key)
+            entry.not_before = self.clock() + _FAILED_S
+        self.queue.drop_done(entry)
+        self.changed.set()
+
+
+def _limited(urgency: Urgency, call: Call) -> _LimitedCall:
+    """Return a call with how many tokens it leaves for new cards."""
+    # A new card is posted, and posts have a bucket for each channel. Updates have a
+    # bucket of their own, which no new card needs.
+    is_reserved = call.method == POST and urgency is not Urgency.NEW_CARD
+    return _LimitedCall(call, _RESERVED if is_reserved else 0)
+
+
+async def wait_until_set(event: asyncio.Event, seconds: float) -> None:
+    """Wait until an event is set or a timeout passes."""
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return
+
 
 STALLED_S = 30.0
 """How long a due call or an unread event may wait before it is a problem."""
@@ -58,7 +216,7 @@ class _LeaseTerm:
 
 
 class Publisher:
-    """Publisher of one tenant's events on one shard.
+    """Publisher of one tenant's events.
 
     Args:
         store: to read from.
@@ -67,13 +225,10 @@ class Publisher:
             memory: what it returned each approval for, so as not to return it again.
         report: announces what is due of metrics, and shows seeded defects.
         on_events: called after new events, by the one process that publishes.
-        quiet: waits until there is time to publish.
-        gather: waits until there is time to read what happened.
-        clicked: called for events of what people did in Slack.
         redact: redacts messages whose time is over; None: they stay.
     """
 
-    def __init__(  # noqa: PLR0913 - what a publisher is made of
+    def __init__(
         self,
         store: Store,
         dispatcher: QueueSender,
@@ -81,29 +236,18 @@ class Publisher:
         outdated: Callable[[dict[str, str]], Awaitable[Sequence[str]]],
         report: Callable[[], Awaitable[None]],
         on_events: Callable[[], None] = lambda: None,
-        quiet: Callable[[], Awaitable[None]] = at_once,
-        gather: Gather = at_once,
-        clicked: Callable[[], None] = lambda: None,
         redact: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._redact = redact
-        self._quiet = quiet
-        self._gather = gather
-        self._clicked = clicked
         self._on_events = on_events
         self._outdated = outdated
         self._report = report
         self._store = store
         self._dispatcher = dispatcher
         self._outbox = dispatcher.updater.outbox
-        self._keys = dispatcher.updater.keys
-        self._tenant = dispatcher.updater.tenant
+        self._keys = dispatcher.card_publisher.keys
+        self._tenant = dispatcher.card_publisher.tenant
         self._term: _LeaseTerm | None = None
-
-    @property
-    def shard(self) -> str:
-        """Return the shard that it publishes."""
-        return self._keys.shard
 
     async def problem(self) -> str:
         """Return what is not delivered in time, as a sentence; "" for nothing.
@@ -128,25 +272,28 @@ class Publisher:
         while not stop.is_set():
             try:
                 # The lease of a thread is used, with an agent name that no agent has.
-                async with self._store.threads.lease(
-                    self._keys, self._tenant, "", self._outbox.reader
+                # A blocked process publishes nothing, so another one takes it over.
+                async with self._store.threads.leases.held(
+                    self._keys,
+                    self._keys.lease(self._tenant, "", self._outbox.reader),
+                    ends_blocked=True,
                 ) as lease:
                     with holding(lease):
                         await self._lead(stop, lease.lost)
             # Another process holds the lease: the normal state of a second bot, so this
             # is no warning.
             except ThreadUnavailable:
-                logger.debug("publisher.standby shard=%s", self._keys.shard)
+                logger.debug("publisher.standby tenant=%s", self._keys.tenant)
             except StoreUnavailable as error:
                 logger.warning("publisher.store_unavailable why=%s", error)
-                self._on_events()  # lists lack what is in this shard, and say so
-            except Exception as error:  # noqa: BLE001 - nothing may end publishing
+                self._on_events()
+            except any_failure() as error:  # nothing may end publishing
                 log_failure(logger, error, "publisher.failed_and_leads_again")
             await wait_until_set(stop, _RETRY_S)
 
     async def _lead(self, stop: asyncio.Event, lost: asyncio.Event) -> None:
         term = self._term = self._new_term()
-        logger.info("publisher.leading shard=%s", self._keys.shard)
+        logger.info("publisher.leading tenant=%s", self._keys.tenant)
         # FIRST_COMPLETED over all of them: a failed loop ends the term as a lost lease
         # does, so that no term goes on with only some of its loops.
         ends = [asyncio.create_task(event.wait()) for event in (stop, lost)]
@@ -201,8 +348,7 @@ class Publisher:
             mark_missing=partial(
                 self._store.cards.mark_outdated, self._keys, self._tenant
             ),
-            clicked=self._clicked,
-            team=dispatcher.card_publisher.team,
+            team=dispatcher.card_publisher.me.team,
         )
         scheduler = Scheduler(
             queue,
@@ -210,7 +356,6 @@ class Publisher:
             limits=dispatcher.card_publisher.limits,
             step=step,
             clock=clock,
-            quiet=self._quiet,
         )
         return _LeaseTerm(queue, feed, scheduler, happened)
 
@@ -221,8 +366,6 @@ class Publisher:
         self._on_events()
         while not term.is_over:
             term.scheduler.changed.set()
-            # Not after each click: what comes meanwhile is read in one go.
-            await self._gather(self._outbox.has_new_click)
             if await term.feed.read_new():
                 term.happened.set()
                 self._on_events()
@@ -236,7 +379,7 @@ class Publisher:
             # Two checks in a row: after a pause of the process (SIGSTOP), everything is
             # overdue at the first check and running at the second.
             checks = checks + 1 if late_s > STALLED_S else 0
-        logger.error("publisher.stalled shard=%s", self._keys.shard)
+        logger.error("publisher.stalled tenant=%s", self._keys.tenant)
 
     async def _redraw_outdated(self, term: _LeaseTerm) -> None:
         """Redraw cards whose policy decision or reviewers changed.
@@ -247,14 +390,13 @@ class Publisher:
         while not term.is_over:
             # Cleared before the check: an event during the check has to cause another.
             term.happened.clear()
-            await self._quiet()
             try:
                 for approval in await self._outdated(returned_for):
                     term.queue.redraw(approval)
                     term.scheduler.changed.set()
             except StoreUnavailable:
                 raise
-            except Exception as error:  # noqa: BLE001 - cards are published without it
+            except any_failure() as error:  # cards are published without it
                 log_failure(logger, error, "publisher.not_reevaluated")
             # One check evaluates up to fifty approvals, so a burst of events must not
             # cause one check each.
@@ -273,12 +415,11 @@ class Publisher:
             await asyncio.sleep(redacting.LOOK_S)
             if self._redact is None:
                 continue
-            await self._quiet()
             try:
                 await self._redact()
             except (LeaseLost, StoreUnavailable):
                 raise
-            except Exception as error:  # noqa: BLE001 - cards are published without it
+            except any_failure() as error:  # cards are published without it
                 log_failure(logger, error, "publisher.not_redacted")
 
     async def _report_metrics(self, term: _LeaseTerm) -> None:
@@ -288,6 +429,6 @@ class Publisher:
                 await self._report()
             except (LeaseLost, StoreUnavailable):
                 raise
-            except Exception as error:  # noqa: BLE001 - cards are published without it
+            except any_failure() as error:  # cards are published without it
                 log_failure(logger, error, "publisher.metrics_not_reported")
             await asyncio.sleep(LOOK_S)

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
 
-from twokey.bot.blocks import Message
-from twokey.gateway.approvals.events import Event, EventName
-from twokey.gateway.approvals.record import Approval
+from keyturn.bot.blocks import Message
+from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.gateway.approvals.record import Approval
 
 
 class Urgency(IntEnum):
@@ -126,7 +126,9 @@ class QueueEntry:
         copy_due: the next call for a copy; None: the card comes first.
         just_sent: people who got their copy since the last events were told of; the
             copy itself tells them.
-        unsent: people to whom no copy was sent, so none of theirs is looked for.
+        unsent: people to whom no copy was sent, so none of theirs is looked for; "" for
+            the card itself.
+        begun_in: the channel in which the posting of the card was begun; "" for none.
         mentioned_roles: names of the roles that were mentioned on the card or under it.
         wanted: number of changes so far; the card is due while it differs from
             ``shown``.
@@ -169,6 +171,7 @@ class QueueEntry:
     copy_due: CopyCall | None = None
     just_sent: set[str] = field(default_factory=set[str])
     unsent: set[str] = field(default_factory=set[str])
+    begun_in: str = ""
     mentioned_roles: frozenset[str] = frozenset()
     wanted: int = 0
     shown: int = 0
@@ -194,6 +197,11 @@ class QueueEntry:
     def is_card_due(self) -> bool:
         """Return whether the card may be older than the record."""
         return bool(self.approval) and self.wanted != self.shown
+
+    @property
+    def lost_in(self) -> str:
+        """Return the channel where the card may be without a known place; "": none."""
+        return self.begun_in if self.is_new and "" not in self.unsent else ""
 
     @property
     def due_at(self) -> float:

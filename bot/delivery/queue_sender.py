@@ -11,28 +11,27 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from twokey.bot.cards.freeze_messages import FREEZE_EVENTS
-from twokey.bot.cards.metrics_messages import METRICS_EVENTS
-from twokey.bot.cards.notification import many_ran
-from twokey.bot.cards.reminders import escalation
-from twokey.bot.cards.reply_texts import shortened
-from twokey.bot.cards.security_messages import SECURITY_EVENTS
-from twokey.bot.delivery import run_messages
-from twokey.bot.delivery.card_publisher import CardPublisher, RateLimitDelay
-from twokey.bot.delivery.card_updater import BROKEN_S, CardUpdater
-from twokey.bot.delivery.collecting import Collector
-from twokey.bot.delivery.event_messages import POSTED_IN_CHANNEL, message_without_card
-from twokey.bot.delivery.queue_entry import Call, QueueEntry
-from twokey.bot.limits import POST
-from twokey.bot.web import (
+from keyturn.bot.cards.metrics_messages import METRICS_EVENTS
+from keyturn.bot.cards.notification import many_ran
+from keyturn.bot.cards.reminders import escalation
+from keyturn.bot.cards.reply_texts import shortened
+from keyturn.bot.cards.security_messages import FREEZE_EVENTS, SECURITY_EVENTS
+from keyturn.bot.delivery import event_messages
+from keyturn.bot.delivery.card_publisher import CardPublisher, RateLimitDelay
+from keyturn.bot.delivery.card_updater import BROKEN_S, CardUpdater
+from keyturn.bot.delivery.collecting import Collector
+from keyturn.bot.delivery.event_messages import POSTED_IN_CHANNEL, message_without_card
+from keyturn.bot.delivery.queue_entry import Call, QueueEntry
+from keyturn.bot.limits import POST
+from keyturn.bot.web import (
     ABOUT_THE_BLOCKS,
     NOT_ABOUT_THE_CARD,
     SlackError,
     SlackRefused,
 )
-from twokey.gateway.approvals.events import Event, EventName
-from twokey.gateway.errors import StoreUnavailable
-from twokey.gateway.failures import log_failure
+from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.gateway.errors import StoreUnavailable
+from keyturn.gateway.failures import any_failure, log_failure
 
 logger = logging.getLogger(__name__)
 
@@ -77,8 +76,8 @@ class QueueSender:
             return self.updater.next_call(entry)
         if entry.messages:
             return Call(POST, entry.messages[0].channel)
-        if entry.events and run_messages.is_about_outage(entry.events[0]):
-            return run_messages.call_for(entry, entry.events[0])
+        if entry.events and event_messages.is_about_outage(entry.events[0]):
+            return event_messages.call_for(entry, entry.events[0])
         channel = self._channel(entry, entry.events[0]) if entry.events else ""
         return Call(POST, channel) if channel else None
 
@@ -115,7 +114,7 @@ class QueueSender:
         # for errors of our own code only.
         except (RateLimitDelay, StoreUnavailable):
             raise
-        except Exception as error:  # noqa: BLE001 - one entry must not stop the others
+        except any_failure() as error:  # one entry must not stop the others
             log_failure(logger, error, "publisher.failed entry=%s", entry.key)
             return await self._failed(entry)
         # Only after success: after a failure Slack may have counted the call.
@@ -135,12 +134,12 @@ class QueueSender:
         if entry.messages:
             return await self._post_queued(entry)
         # There is an event: the queue drops an entry with nothing left to post.
-        if run_messages.is_about_outage(entry.events[0]):
+        if event_messages.is_about_outage(entry.events[0]):
             return await self._show_outage(entry, reserved)
         return await self._post_without_card(entry)
 
     async def _post_queued(self, entry: QueueEntry) -> bool:
-        queued, keys = entry.messages[0], self.updater.keys
+        queued, keys = entry.messages[0], self.card_publisher.keys
         cards, message = self.card_publisher.cards, queued.message
         if queued.escalation_of is not None:
             # Rendered now and not when it was queued: it names the channels that could
@@ -171,7 +170,7 @@ class QueueSender:
         is_last = len(entry.events) == 1
         message = message_without_card(
             event,
-            command=self.card_publisher.command,
+            command=self.card_publisher.config.command,
             is_last=is_last,
             is_plain=entry.is_plain,
         )
@@ -186,7 +185,9 @@ class QueueSender:
 
     async def _show_outage(self, entry: QueueEntry, reserved: Call | None) -> bool:
         event = entry.events[0]
-        is_made, is_done = await run_messages.show(self.card_publisher, entry, reserved)
+        is_made, is_done = await event_messages.show(
+            self.card_publisher, entry, reserved
+        )
         if is_done:
             await self.updater.acknowledge(entry, [event])
         return is_made
@@ -198,14 +199,14 @@ class QueueSender:
         if ran:
             place = await self.card_publisher.post(
                 entry.summary_channel,
-                many_ran(events, command=self.card_publisher.command),
+                many_ran(events, command=self.card_publisher.config.command),
             )
             # In order and each once: `folded` registers the message under the last
             # approval, whose record lives longest.
             approvals = [*dict.fromkeys(event.approval for event in ran)]
             await self.card_publisher.note(approvals[-1], *place)
             await self.card_publisher.cards.shown_in_summary(
-                self.updater.keys, approvals, *place
+                self.card_publisher.keys, approvals, *place
             )
         await self.updater.acknowledge(entry, events)
         return bool(ran)
@@ -234,7 +235,7 @@ class QueueSender:
             said = "digest.without_chart" if is_digest else "message.made_plain"
             logger.warning("%s why=%s", said, error.error)
             return 0.0
-        fallback = self.updater.fallback_channel
+        fallback = self.card_publisher.config.fallback_channel
         # Somebody has to learn of a freeze and of an alert, so a channel that refuses
         # must not hide it. A thread reply has no other channel.
         is_in_channel = bool(entry.events) and entry.events[0].name in POSTED_IN_CHANNEL
@@ -315,7 +316,7 @@ def _made_plain(entry: QueueEntry) -> bool:
     if entry.is_plain or entry.summary_channel or event.card:
         return False
     # That of an outage is short, and is drawn in another way.
-    entry.is_plain = not run_messages.is_about_outage(event)
+    entry.is_plain = not event_messages.is_about_outage(event)
     return entry.is_plain
 
 

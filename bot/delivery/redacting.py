@@ -11,17 +11,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
-from twokey.bot.blocks import Message
-from twokey.bot.cards.erased import erased
-from twokey.bot.cards.redacted import outcome_of, redacted
-from twokey.bot.cards.undelivered import is_over
-from twokey.bot.delivery.card_publisher import CardPublisher, RateLimitDelay
-from twokey.bot.limits import UPDATE
-from twokey.bot.web import (
+from keyturn.bot.blocks import Message
+from keyturn.bot.cards.replaced import erased, outcome_of, redacted
+from keyturn.bot.cards.undelivered import is_over
+from keyturn.bot.delivery.card_publisher import CardPublisher, RateLimitDelay
+from keyturn.bot.limits import UPDATE
+from keyturn.bot.web import (
     ABOUT_THE_BLOCKS,
     NOT_ABOUT_THE_CARD,
     STILL_THERE,
@@ -29,15 +27,14 @@ from twokey.bot.web import (
     SlackError,
     SlackRefused,
 )
-from twokey.gateway.approvals.record import Approval
-from twokey.gateway.errors import CorruptRecord, NewerRecord
-from twokey.gateway.store.atomic_write import Loaded
-from twokey.gateway.store.collected_cards import CollectedCardStore
-from twokey.gateway.store.posted_messages import (
+from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.errors import CorruptRecord
+from keyturn.gateway.service.reviews import ReviewService
+from keyturn.gateway.store.posted_messages import (
     LOOK,
     Ended,
     PostedMessages,
-    PostedMessageStore,
 )
 
 logger = logging.getLogger(__name__)
@@ -78,27 +75,22 @@ class _Found:
     rev: int = 0
 
 
-@dataclass(frozen=True, slots=True)
 class Redactor:
-    """Redacts the messages of one tenant on one shard.
+    """Redacts the messages of one tenant.
 
-    Attributes:
+    Args:
         card_publisher: makes the calls.
-        store: knows the messages.
-        collected: knows which approvals share a card.
-        read: reads an approval.
-        tenant: whose messages.
+        service: reads approvals.
         kept: how long messages stay as they are after their approval has ended.
-        noted: tells the audit log of which approval how many were redacted.
     """
 
-    card_publisher: CardPublisher
-    store: PostedMessageStore
-    collected: CollectedCardStore
-    read: Callable[[str], Awaitable[Loaded | None]]
-    tenant: str
-    kept: timedelta
-    noted: Callable[[str, int], Awaitable[None]]
+    def __init__(
+        self, card_publisher: CardPublisher, service: ReviewService, kept: timedelta
+    ) -> None:
+        self.card_publisher, self.kept = card_publisher, kept
+        self.tenant, self.read = card_publisher.tenant, service.read
+        self.store = card_publisher.store.posted_messages
+        self.collected = card_publisher.store.collected_cards
 
     async def look(self) -> None:
         """Redact what is due, some of it; the rest waits for the next look.
@@ -112,8 +104,6 @@ class Redactor:
             posted = await self.store.read(keys, self.tenant, approval)
             try:
                 await self._look_at(approval, posted)
-            except NewerRecord as error:
-                await self._later(approval, posted, error)
             except (RateLimitDelay, SlackError) as error:
                 await self._later(approval, posted, error)
                 # The next one would fare no better.
@@ -136,18 +126,19 @@ class Redactor:
             return
         # Kept first: on the next attempt the record may be gone.
         await self.store.look_at(keys, self.tenant, approval, now_ms, ended=found.ended)
-        places = dict.fromkeys(posted.places)
-        if found.is_there and found.ended.redacted_rev != found.rev:
-            places |= dict.fromkeys(await self._of_card(approval))
+        places = list(posted.places)
+        # While it is kept, somebody may have it run again, and its card is drawn anew.
+        card = await self._of_card(approval) if found.is_there else frozenset[str]()
+        if found.ended.redacted_rev == found.rev:
+            places = [one for one in places if one[1] not in card]
         days = max(1, self.kept.days)
         message = redacted(approval, found.ended.outcome, days=days)
         if found.ended.is_erased:
             message = erased()
-        await self._redact(approval, list(places), message)
+        await self._redact(approval, places, message, keep=card)
         if not found.is_there:
             await self.store.forget(keys, self.tenant, approval)
             return
-        # While it is kept, somebody may have it run again, and its card is drawn anew.
         await self.store.look_at(
             keys,
             self.tenant,
@@ -157,9 +148,16 @@ class Redactor:
         )
 
     async def _redact(
-        self, approval: str, places: list[tuple[str, str]], message: Message
+        self,
+        approval: str,
+        places: list[tuple[str, str]],
+        message: Message,
+        *,
+        keep: frozenset[str],
     ) -> None:
         """Redact messages; tell how many, and forget each that is done with.
+
+        Those whose ts to ``keep`` are remembered, to be redacted again.
 
         Raises:
             RateLimitDelay: Slack asks to wait.
@@ -177,16 +175,26 @@ class Redactor:
                     # Of this message alone: it keeps no other from its time.
                     refused = error
                 else:
-                    done.append(place)
+                    done += [] if place[1] in keep else [place]
         finally:
             # Told before they are forgotten: after a crash it is told twice, not never.
             if count:
-                await self.noted(approval, count)
+                await self._note(approval, count)
             for place in done:
                 await self.store.redacted(self.card_publisher.keys, approval, place)
         if refused is not None:
             raise refused
         logger.info("messages.redacted id=%s count=%d", approval, count)
+
+    async def _note(self, approval: str, count: int) -> None:
+        event = Event(
+            name=EventName.MESSAGES_REDACTED,
+            tenant=self.tenant,
+            approval=approval,
+            data={"messages": str(count)},
+        )
+        publisher = self.card_publisher
+        await publisher.store.audit(publisher.keys).append(event)
 
     @property
     def _pause_ms(self) -> int:
@@ -218,13 +226,16 @@ class Redactor:
         )
         return _Found(ended, is_there=True, rev=sum(one.rev for one in records))
 
-    async def _of_card(self, approval: str) -> list[tuple[str, str]]:
-        """Return where the card of an approval is, and its copies."""
-        place = await self.card_publisher.own_place(approval)
+    async def _of_card(self, approval: str) -> frozenset[str]:
+        """Return the ts of the card of an approval, and of its copies.
+
+        Nothing is redacted by it that was not noted: others may write there.
+        """
+        place = await self.card_publisher.place(approval)
         # A message that tells of many is redacted with the last of them.
         if place is None or place.collected or place.is_in_summary:
-            return []
-        return [(place.channel, place.ts), *place.places.values()]
+            return frozenset()
+        return frozenset({place.ts, *(ts for _, ts in place.places.values())})
 
     async def _replace(self, place: tuple[str, str], message: Message) -> bool:
         """Replace one message; return whether it shows nothing of the request now.

@@ -9,14 +9,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 
-from twokey.bot.blocks import Message, ensure_valid_message
-from twokey.bot.cards.approval import card
-from twokey.bot.cards.call_rows import needs_full_view
-from twokey.bot.cards.frame import Frame
-from twokey.bot.cards.seeded_defect import ended_card
-from twokey.bot.web import Slack, SlackError, SlackRefused, text_at
-from twokey.gateway.approvals.seeded import Seeded, SeededCard
-from twokey.gateway.service.reviews import ReviewService
+from keyturn.bot.blocks import AS_WRITTEN, Message, ensure_valid_message
+from keyturn.bot.cards.approval import card
+from keyturn.bot.cards.call_rows import needs_full_view
+from keyturn.bot.cards.frame import Frame
+from keyturn.bot.cards.seeded_defect import ended_card
+from keyturn.bot.web import Slack, SlackError, SlackRefused, text_at
+from keyturn.gateway.approvals.seeded import Seeded, SeededCard
+from keyturn.gateway.service.reviews import ReviewService
 
 logger = logging.getLogger(__name__)
 
@@ -112,4 +112,4 @@ async def show_ended(slack: Slack, seeded: Seeded, shown: SeededCard) -> None:
 
 def _arguments(message: Message) -> Mapping[str, object]:
     ensure_valid_message(message.blocks, message.text)
-    return {"blocks": list(message.blocks), "text": message.text}
+    return AS_WRITTEN | {"blocks": list(message.blocks), "text": message.text}

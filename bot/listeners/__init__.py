@@ -3,22 +3,21 @@
 from collections.abc import Callable
 from typing import Final
 
-from twokey.bot.listeners import (
+from keyturn.bot.listeners import (
     allow_similar,
     answer,
     approve,
-    approve_all,
     ask_requester,
+    batch_decision,
     choose,
     command,
     details,
     edit,
-    freeze_tool,
-    home,
+    freeze_command,
+    home_tab,
     mention,
     past,
     reconcile,
-    reject_all,
     report,
     review,
     seeded_defect,
@@ -29,26 +28,24 @@ from twokey.bot.listeners import (
     time_buttons,
     try_again,
     uninstalled,
-    unknown,
 )
-from twokey.bot.listeners.router import Router
+from keyturn.bot.listeners.router import Router
 
 LISTENERS: Final[tuple[Callable[[Router], None], ...]] = (
     allow_similar.register,
     answer.register,
     approve.register,
-    approve_all.register,
+    batch_decision.register,
     ask_requester.register,
     choose.register,
     command.register,
     details.register,
     edit.register,
-    freeze_tool.register,
-    home.register,
+    freeze_command.register,
+    home_tab.register,
     mention.register,
     past.register,
     reconcile.register,
-    reject_all.register,
     report.register,
     review.register,
     seeded_defect.register,
@@ -59,6 +56,6 @@ LISTENERS: Final[tuple[Callable[[Router], None], ...]] = (
     try_again.register,
     thread_reply.register,
     uninstalled.register,
-    unknown.register,
+    Router.on_unknown,
 )
-"""In the order in which they are asked; `unknown` takes what nobody took."""
+"""In the order in which they are registered; the last one takes unknown ones."""

@@ -10,31 +10,31 @@ import logging
 from dataclasses import replace
 from typing import LiteralString
 
-from twokey.bot.blocks import notice
-from twokey.bot.ids import Action, Input, View
-from twokey.bot.interactions import Clicked, Submitted
-from twokey.bot.listener_context import ListenerContext, UserFacingError
-from twokey.bot.listeners.full_view import require_full_view
-from twokey.bot.listeners.router import AckBody, Router
-from twokey.bot.listeners.verify_click import (
+from keyturn.bot.blocks import notice
+from keyturn.bot.ids import Action, Input, View
+from keyturn.bot.listener_context import ListenerContext, UserFacingError
+from keyturn.bot.listeners.full_view import require_full_view
+from keyturn.bot.listeners.router import AckBody, Router
+from keyturn.bot.listeners.verify_click import (
     Target,
     decide,
-    find_binding,
     require_permission,
     verify_click,
 )
-from twokey.bot.listeners.views import (
+from keyturn.bot.listeners.views import (
     form_reply,
     open_view,
     rejected_inputs,
     verify_submission,
 )
-from twokey.bot.modals import allow_similar
-from twokey.bot.text_types import label, template
-from twokey.gateway.approvals.decisions import Approve, Decided, Voted
-from twokey.gateway.errors import StoreUnavailable
-from twokey.gateway.policy.standing import Chosen, Offer
-from twokey.gateway.protocol.verbs import Verb
+from keyturn.bot.modals import allow_similar
+from keyturn.bot.payload import Clicked, Submitted
+from keyturn.bot.text_types import label, template
+from keyturn.gateway.approvals.decisions import Approve, Decided, Voted
+from keyturn.gateway.errors import StoreUnavailable
+from keyturn.gateway.policy.standing import Chosen, Offer
+from keyturn.gateway.protocol.verbs import Verb
+from keyturn.gateway.store.atomic_write import Loaded
 
 logger = logging.getLogger(__name__)
 
@@ -76,8 +76,7 @@ async def _submit(ctx: ListenerContext, submitted: Submitted) -> AckBody:
     offer = _offered(ctx, target)
     # What may differ and what is added up come from the policy of now: it has to be
     # what the form showed, for the vote below is given without another look.
-    binding = await find_binding(ctx, submitted.view.view_id)
-    if binding is None or binding.staged != _limits(offer):
+    if target.staged != _limits(offer):
         raise UserFacingError(template(_CHANGED))
     inputs = allow_similar.submitted(target.item, offer, submitted.view.values)
     if inputs.chosen is None:
@@ -128,6 +127,7 @@ async def _propose(
     if isinstance(opened, str):
         return _notice(f"{recorded} Nothing similar is allowed: {opened}")
     logger.info("standing.proposed approval=%s user=%s", opened.id, by.user)
-    proposal = replace(target, approval=opened, index=0, now_ms=opened.created_at_ms)
+    loaded = Loaded(opened, opened.created_at_ms)
+    proposal = replace(target, loaded=loaded, index=0)
     outcome = await decide(ctx, proposal, approve, submitted)
     return form_reply(outcome, now_ms=proposal.now_ms)

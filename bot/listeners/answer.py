@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from twokey.bot.ids import Action, View
-from twokey.bot.interactions import Clicked, Submitted
-from twokey.bot.listener_context import ListenerContext, UserText
-from twokey.bot.listeners.router import AckBody, Router
-from twokey.bot.listeners.verify_click import (
+from keyturn.bot.ids import Action, View
+from keyturn.bot.listener_context import ListenerContext, UserText
+from keyturn.bot.listeners.router import AckBody, Router
+from keyturn.bot.listeners.verify_click import (
     decide,
     outcome_reply,
     require_permission,
     verify_click,
 )
-from twokey.bot.listeners.views import (
+from keyturn.bot.listeners.views import (
     form_reply,
     open_form,
     rejected_inputs,
     verify_submission,
 )
-from twokey.bot.modals import answer
-from twokey.gateway.approvals.decisions import Invalid, Reject, Respond
-from twokey.gateway.protocol.verbs import Verb
+from keyturn.bot.modals import answer
+from keyturn.bot.payload import Clicked, Submitted
+from keyturn.gateway.approvals.decisions import Invalid, Reject, Respond
+from keyturn.gateway.protocol.verbs import Verb
 
 
 def register(router: Router) -> None:

@@ -2,40 +2,36 @@
 
 from __future__ import annotations
 
-from twokey.bot.ids import Action, Input, View
-from twokey.bot.interactions import Clicked, Submitted
-from twokey.bot.listener_context import ListenerContext, UserText
-from twokey.bot.listeners.approve_as_shown import approve_as_shown
-from twokey.bot.listeners.full_view import require_full_view
-from twokey.bot.listeners.router import AckBody, Router, Said
-from twokey.bot.listeners.verify_click import (
+from keyturn.bot.ids import Action, Input, View
+from keyturn.bot.listener_context import ListenerContext, UserText
+from keyturn.bot.listeners.full_view import require_full_view
+from keyturn.bot.listeners.router import AckBody, Router
+from keyturn.bot.listeners.verify_click import (
     decide,
     is_reason_invalid,
     outcome_reply,
     require_permission,
     verify_click,
 )
-from twokey.bot.listeners.views import (
+from keyturn.bot.listeners.views import (
     decide_from_form,
     open_form,
     rejected_inputs,
     verify_submission,
 )
-from twokey.bot.modals import approve
-from twokey.gateway.approvals.decisions import Approve
-from twokey.gateway.protocol.verbs import Verb
+from keyturn.bot.modals import call_form
+from keyturn.bot.payload import Clicked, Submitted
+from keyturn.gateway.approvals.decisions import Approve
+from keyturn.gateway.protocol.verbs import Verb
 
 
 def register(router: Router) -> None:
     """Answer the button Approve, and the form with the reason."""
-    router.on_action(Action.APPROVE, _approve, at_once=_approve_at_once)
+    router.on_action(Action.APPROVE, _approve)
     router.on_submit(View.APPROVE, _submit)
 
 
 async def _approve(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
-    at_once = await approve_as_shown(ctx, clicked)
-    if at_once is not None:
-        return at_once.text
     target = await verify_click(ctx, clicked, Action.APPROVE)
     if Verb.APPROVE not in target.item.requires_reason:
         outcome = await decide(ctx, target, Approve(), clicked)
@@ -43,12 +39,8 @@ async def _approve(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
             return outcome_reply(outcome, now_ms=target.now_ms)
     # Also where only the policy of now asks for a reason.
     await require_permission(ctx, target, Verb.APPROVE, clicked.who)
-    await open_form(ctx, clicked, target, approve.view)
+    await open_form(ctx, clicked, target, call_form.approval_form)
     return None
-
-
-async def _approve_at_once(ctx: ListenerContext, clicked: Clicked) -> Said | None:
-    return await approve_as_shown(ctx, clicked, is_seen=False)
 
 
 async def _submit(ctx: ListenerContext, submitted: Submitted) -> AckBody:
@@ -56,7 +48,7 @@ async def _submit(ctx: ListenerContext, submitted: Submitted) -> AckBody:
     # The seal of a form proves that it was opened, not that the pages were; the Approve
     # button of a short card leads here, too.
     await require_full_view(ctx, target, submitted.view.user)
-    inputs = approve.submitted(submitted.view.values)
+    inputs = call_form.submitted_approval(submitted.view.values)
     if inputs.errors:
         return rejected_inputs(inputs.errors)
     decision = Approve(reason=inputs.text)

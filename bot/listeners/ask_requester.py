@@ -8,26 +8,26 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from twokey.bot.cards.inquiries import requester_ref
-from twokey.bot.cards.reply_texts import outcome_text
-from twokey.bot.ids import Action, View
-from twokey.bot.interactions import Clicked, Submitted
-from twokey.bot.listener_context import ListenerContext, UserFacingError
-from twokey.bot.listeners.router import AckBody, Router
-from twokey.bot.listeners.verify_click import Target, Who, verify_click
-from twokey.bot.listeners.views import (
+from keyturn.bot.cards.inquiries import requester_ref
+from keyturn.bot.cards.reply_texts import outcome_text
+from keyturn.bot.ids import Action, View
+from keyturn.bot.listener_context import ListenerContext, UserFacingError
+from keyturn.bot.listeners.router import AckBody, Router
+from keyturn.bot.listeners.verify_click import Target, Who, verify_click
+from keyturn.bot.listeners.views import (
     form_reply,
     open_view,
     rejected_inputs,
     verify_submission,
 )
-from twokey.bot.modals import ask_requester
-from twokey.bot.text_types import template
-from twokey.gateway.approvals.changes import Change
-from twokey.gateway.approvals.deadline_changes import refusal
-from twokey.gateway.approvals.decisions import AccountKind, Reviewer
-from twokey.gateway.approvals.inquiry import Inquiry
-from twokey.gateway.protocol.records import Person
+from keyturn.bot.modals import call_form
+from keyturn.bot.payload import Clicked, Submitted
+from keyturn.bot.text_types import template
+from keyturn.gateway.approvals.changes import Change
+from keyturn.gateway.approvals.deadline_changes import refusal
+from keyturn.gateway.approvals.decisions import AccountKind, Reviewer
+from keyturn.gateway.approvals.inquiry import Inquiry
+from keyturn.gateway.protocol.records import Person
 
 logger = logging.getLogger(__name__)
 
@@ -69,18 +69,18 @@ async def _open(ctx: ListenerContext, clicked: Clicked) -> None:
     if await ctx.service.store.cards.place(target.keys, approval.id) is None:
         raise UserFacingError(_NO_CARD)
     frame = ctx.frame(approval, target.now_ms)
-    view = ask_requester.view(frame, target.index, requester)
+    view = call_form.question_form(frame, target.index, requester)
     await open_view(ctx, clicked, target, view)
 
 
 async def _submit(ctx: ListenerContext, submitted: Submitted) -> AckBody:
     target = await verify_submission(ctx, submitted, View.ASK_REQUESTER)
-    said = ask_requester.submitted(submitted.view.values)
+    said = call_form.submitted_question(submitted.view.values)
     if said.errors:
         return rejected_inputs(said.errors)
     reviewer = await _reviewer(ctx, target, submitted.who)
     approval = target.approval
-    result = await ctx.service.inquiries.ask(
+    result = await ctx.service.ask_requester(
         approval.id,
         target.index if approval.is_batch else None,
         reviewer.with_(gesture=submitted.gesture),

@@ -4,38 +4,41 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from functools import partial
 
-from twokey.bot.blocks import ensure_valid_view
-from twokey.bot.ids import Action, Input, View
-from twokey.bot.interactions import Clicked, Submitted
-from twokey.bot.listener_context import ListenerContext, UserFacingError
-from twokey.bot.listeners.batch_decision import batch_form_reply, decide_batch
-from twokey.bot.listeners.full_view import require_full_view
-from twokey.bot.listeners.router import AckBody, Router
-from twokey.bot.listeners.verify_click import (
+from keyturn.bot.blocks import ensure_valid_view
+from keyturn.bot.ids import Action, Input, View
+from keyturn.bot.listener_context import ListenerContext, UserFacingError
+from keyturn.bot.listeners.batch_decision import batch_form_reply, decide_batch
+from keyturn.bot.listeners.full_view import require_full_view
+from keyturn.bot.listeners.router import AckBody, Router
+from keyturn.bot.listeners.verify_click import (
     Target,
     find_binding,
     of_member,
     require_permission,
     verify_click,
 )
-from twokey.bot.listeners.views import (
+from keyturn.bot.listeners.views import (
+    NOT_BOUND,
     bind_view,
     find_moved,
     open_view,
     rejected_inputs,
     verify_submission,
 )
-from twokey.bot.modals import choose, edit, reject
-from twokey.bot.modals.choice import Choice, StagedEdit, opened
-from twokey.bot.modals.form import errors_by_block
-from twokey.bot.text_types import template
-from twokey.bot.web import SlackError
-from twokey.gateway.approvals.raising import edit_asks_more, first_of, raised_item
-from twokey.gateway.approvals.record import Item
-from twokey.gateway.protocol.edits import edit_errors
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.verbs import Verb
+from keyturn.bot.modals import choose, edit, reject
+from keyturn.bot.modals.choose import Choice, StagedEdit, opened
+from keyturn.bot.modals.form import errors_by_block
+from keyturn.bot.payload import Clicked, Submitted
+from keyturn.bot.text_types import template
+from keyturn.bot.web import SlackError
+from keyturn.gateway.approvals.raising import edit_asks_more, first_of, raised_item
+from keyturn.gateway.approvals.record import Item
+from keyturn.gateway.protocol.edits import edit_errors
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.verbs import Verb
+from keyturn.gateway.protocol.work import aside
 
 logger = logging.getLogger(__name__)
 
@@ -78,7 +81,7 @@ async def _edit(ctx: ListenerContext, clicked: Clicked) -> None:
     await require_full_view(ctx, target, clicked.action.user)
     frame = ctx.frame(target.approval, target.now_ms)
     parent = clicked.action.view_id
-    choice, shown = await _staged(ctx, parent), await _shown_in(ctx, parent, target)
+    choice, shown = await _shown_in(ctx, parent, target)
     is_again = shown.index in choice.edits
     view = edit.view(frame, target.item.index, is_staged=True, is_again=is_again)
     await open_view(ctx, clicked, target, view, parent=parent)
@@ -113,7 +116,7 @@ async def _problems(
     item = target.item
     policy_now = await ctx.service.preview(target.approval, item.index, args)
     for schema in (item.args_schema, policy_now.args_schema if policy_now else None):
-        if errors := edit_errors(schema, item.args, args):
+        if errors := await aside(partial(edit_errors, schema, item.args, args)):
             return errors_by_block(item, errors)
     if policy_now is None:
         return {}
@@ -135,7 +138,7 @@ async def _stage(
     """Keep an edit with the form below, and show it there."""
     pushed = await find_binding(ctx, submitted.view.view_id)
     parent = pushed.parent if pushed else ""
-    choice, shown = await _staged(ctx, parent), await _shown_in(ctx, parent, target)
+    choice, shown = await _shown_in(ctx, parent, target)
     # A call that somebody decided meanwhile is not part of the choice any more.
     waiting = {item.index for item in shown.approval.items if item.is_pending}
     edits = {i: one for i, one in choice.edits.items() if i in waiting}
@@ -159,22 +162,27 @@ async def _stage(
         ) from None
 
 
-async def _shown_in(ctx: ListenerContext, view_id: str, target: Target) -> Target:
-    """Return a call as the form shows it: by its place among all of the card.
+async def _shown_in(
+    ctx: ListenerContext, view_id: str, target: Target
+) -> tuple[Choice, Target]:
+    """Return what a form holds, and a call by its place among all of the card.
 
     On a collected card it is one of several approvals.
 
     Raises:
-        UserFacingError: it left the card, to be decided on its own.
+        UserFacingError: the form is not known, or the call left the card, to be
+            decided on its own.
     """
     binding = await find_binding(ctx, view_id)
-    whole = target.approval.id if binding is None else binding.approval
-    loaded = await ctx.service.read(whole)
+    if binding is None:
+        raise UserFacingError(template(NOT_BOUND))
+    loaded = await ctx.service.read(binding.approval)
     items = loaded.approval.items if loaded else ()
     place = next((one.index for one in items if one.id == target.item.id), None)
     if loaded is None or place is None:
         raise UserFacingError(template(_LEFT_CARD))
-    return replace(target, approval=loaded.approval, index=place)
+    shown = replace(target, loaded=loaded, index=place)
+    return Choice.model_validate_json(binding.staged), shown
 
 
 async def _as_of_now(ctx: ListenerContext, target: Target) -> tuple[Item, ...]:
@@ -241,19 +249,15 @@ async def _found(
     Raises:
         UserFacingError: the form is not theirs, or nothing of the batch waits.
     """
-    choice = await _staged(ctx, submitted.view.view_id)
+    # The choice is of the binding that was verified: it is not read a second time.
     try:
-        return await verify_submission(ctx, submitted, purpose), choice, False
+        target = await verify_submission(ctx, submitted, purpose)
     except UserFacingError:
         moved = await find_moved(ctx, submitted, purpose)
-        if moved is None or choice.is_of(moved.approval):
+        if moved is None:
+            raise
+        choice = Choice.model_validate_json(moved.staged)
+        if choice.is_of(moved.approval):
             raise
         return moved, choice, True
-
-
-async def _staged(ctx: ListenerContext, view_id: str) -> Choice:
-    """Return what was chosen in a form so far."""
-    binding = await find_binding(ctx, view_id)
-    if binding is None or not binding.staged:
-        return Choice()
-    return Choice.model_validate_json(binding.staged)
+    return target, Choice.model_validate_json(target.staged), False

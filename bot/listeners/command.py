@@ -2,34 +2,145 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Final, LiteralString, TypeAlias, TypeVar
 
-from twokey.bot.blocks import section
-from twokey.bot.listener_context import (
+from keyturn.bot.blocks import context, section
+from keyturn.bot.cards.metrics_messages import facts_block, table_block, tool_rows
+from keyturn.bot.cards.refs import when
+from keyturn.bot.listener_context import (
     ListenerContext,
     UserFacingError,
     UserText,
     to_mrkdwn,
 )
-from twokey.bot.listeners import waiting
-from twokey.bot.listeners.delegate import delegate
-from twokey.bot.listeners.freeze_command import freeze, list_freezes, unfreeze
-from twokey.bot.listeners.list_standing import list_standing
-from twokey.bot.listeners.past import past_command
-from twokey.bot.listeners.read_access import access_to
-from twokey.bot.listeners.router import AckBody, Router
-from twokey.bot.listeners.show import OUTSIDER, line, show
-from twokey.bot.listeners.stats import stats_command
-from twokey.bot.payload import Command
-from twokey.bot.text import first_word
-from twokey.bot.text_types import Label, Template, joined, slash_command, template
-from twokey.gateway.service.queue import MAX_QUEUE
-from twokey.gateway.store.atomic_write import Loaded
+from keyturn.bot.listeners import waiting
+from keyturn.bot.listeners.freeze_command import freeze, list_freezes, unfreeze
+from keyturn.bot.listeners.past import past_command
+from keyturn.bot.listeners.read_access import access_to
+from keyturn.bot.listeners.router import AckBody, Router
+from keyturn.bot.listeners.show import OUTSIDER, blocks_of, line, show
+from keyturn.bot.listeners.standing import list_standing
+from keyturn.bot.payload import Command
+from keyturn.bot.text import first_word
+from keyturn.bot.text_types import (
+    Label,
+    Template,
+    joined,
+    label,
+    slash_command,
+    template,
+    user,
+)
+from keyturn.gateway.approvals.decisions import Gesture
+from keyturn.gateway.durations import parse_duration
+from keyturn.gateway.metrics.fold import Selection
+from keyturn.gateway.metrics.wording import facts
+from keyturn.gateway.protocol.records import Person
+from keyturn.gateway.service.queue import MAX_QUEUE
+from keyturn.gateway.store.atomic_write import Loaded
 
 logger = logging.getLogger(__name__)
+
+DAYS = 7
+"""How many days the numbers are of; `keyturn stats` takes any period."""
+
+_WITHIN_S = 2.0
+"""How long the audit log is read; Slack waits three seconds for the answer."""
+
+_DAY_MS = 86_400_000
+_NO_CALLS = template("No agent asked for a call in the last {n} days.", n=DAYS)
+_TOO_LONG = template(
+    "There is too much to count before Slack stops waiting. Ask the gateway's "
+    "operator for the output of `keyturn stats`."
+)
+
+
+async def stats_command(ctx: ListenerContext, command: Command, _: str) -> AckBody:
+    """Answer `/approvals stats` to a member: rates, waiting times, a table by tool.
+
+    Raises:
+        UserFacingError: says why not.
+    """
+    await ctx.require_member(command.who, OUTSIDER)
+    since_ms = await ctx.now_ms() - DAYS * _DAY_MS
+    try:
+        async with asyncio.timeout(_WITHIN_S):
+            metrics = await ctx.service.statistics.metrics(Selection(since_ms=since_ms))
+    except TimeoutError:
+        return {"text": _TOO_LONG.text}
+    if metrics.total.is_empty or not metrics.tools:
+        return {"text": _NO_CALLS.text}
+    title = template("*The last {n} days* · all agents", n=DAYS)
+    blocks = [
+        section(title),
+        facts_block(facts(metrics)),
+        table_block(tool_rows(metrics)),
+        context(template("Since {since}.", since=when(since_ms))),
+    ]
+    return {"text": f"The numbers of the last {DAYS} days.", "blocks": blocks}
+
+
+# The form of a mention; `require_member` asks Slack whether there is such a member.
+_ARGUMENTS = re.compile(r"<@(?P<to>[UW][A-Z0-9]{1,30})(?:\|[^>]*)?>\s+(?P<time>\S+)")
+
+_DELEGATE_USAGE: LiteralString = (
+    "Write `{command} delegate @colleague 4h` to let a colleague decide in your place "
+    "for 4 hours, or `{command} delegate off` to end this."
+)
+_CANNOT_DELEGATE = template("Only members of this workspace can delegate decisions.")
+
+
+async def delegate(ctx: ListenerContext, command: Command, rest: str) -> UserText:
+    """Start or end a delegation, and confirm it.
+
+    Raises:
+        UserFacingError: says why not.
+    """
+    asker = await ctx.require_member(command.who, _CANNOT_DELEGATE)
+    owner = Person(team=ctx.team, user=command.user, name=asker.name)
+    if rest.lower() == "off":
+        await ctx.ensure_first(command.digest)
+        return await _ended(ctx, owner)
+    found = _ARGUMENTS.fullmatch(rest)
+    if found is None:
+        raise UserFacingError(
+            template(_DELEGATE_USAGE, command=slash_command(ctx.config.command))
+        )
+    await ctx.ensure_first(command.digest)
+    return await _started(ctx, owner, found["to"], found["time"])
+
+
+async def _ended(ctx: ListenerContext, owner: Person) -> UserText:
+    if await ctx.service.delegations.take_back(owner, gesture=Gesture.SLASH_COMMAND):
+        return template("Nobody decides in your place any more.")
+    return template("Nobody was deciding in your place; nothing changed.")
+
+
+async def _started(ctx: ListenerContext, owner: Person, to: str, time: str) -> UserText:
+    refusal = template("Only members of this workspace can decide in your place.")
+    # Fresh: for hours the colleague decides in somebody's place, so an account that was
+    # deactivated a minute ago must not get that.
+    await ctx.require_member((to, ctx.team), refusal, asked="who that is", fresh=True)
+    try:
+        until_ms = await ctx.service.delegations.delegate(
+            owner, to, parse_duration(time), gesture=Gesture.SLASH_COMMAND
+        )
+    except ValueError as error:
+        raise UserFacingError(label(f"Nothing was changed: {error}")) from None
+    logger.info("queue.delegated user=%s to=%s", owner.user, to)
+    return template(
+        "{who} may decide in your place until {at}; `{command} delegate off` ends "
+        "this.",
+        command=slash_command(ctx.config.command),
+        who=user(to),
+        at=when(until_ms),
+    )
+
 
 _MAX_LISTED = 20
 
@@ -120,9 +231,8 @@ async def _list(ctx: ListenerContext, command: Command, _: str) -> AckBody:
     await ctx.require_member(command.who, OUTSIDER)
     found: dict[str, Loaded] = {}
     is_unknown = False
-    away = ctx.away_parts()
-    mine, looked_at = await waiting.concerning(ctx, command.user, away)
-    here = await waiting.waiting(ctx, away)
+    mine, looked_at = await waiting.concerning(ctx, command.user)
+    here = await waiting.waiting(ctx)
     for loaded in {one.approval.id: one for one in (*mine, *here)}.values():
         access = await access_to(ctx, command, loaded.approval)
         is_unknown = is_unknown or (access.is_unknown and not access.is_given)
@@ -130,10 +240,10 @@ async def _list(ctx: ListenerContext, command: Command, _: str) -> AckBody:
             found[loaded.approval.id] = loaded
     listed = sorted(found.values(), key=lambda one: one.approval.expires_at_ms)
     shown = [await ctx.service.as_of_now(one) for one in listed[:_MAX_LISTED]]
-    lines = [f"• {line(one.approval)}" for one in shown]
+    approvals = [one.approval for one in shown]
+    lines = [f"• {line(one)}" for one in approvals]
     is_cut = len(here) >= MAX_QUEUE
-    left_out = ctx.incomplete(away)
-    if not lines and not (is_cut or looked_at or left_out):
+    if not lines and not (is_cut or looked_at):
         lines.append(to_mrkdwn(_NOTHING))
     if len(listed) > _MAX_LISTED:
         lines.append(f"… and {len(listed) - _MAX_LISTED} more.")
@@ -143,9 +253,7 @@ async def _list(ctx: ListenerContext, command: Command, _: str) -> AckBody:
         lines.append(to_mrkdwn(template(_CUT_HERE, count=len(here))))
     if is_unknown:
         lines.append(to_mrkdwn(_MAYBE_MORE))
-    if left_out:
-        lines.append(to_mrkdwn(left_out))
-    return {"text": "\n".join(lines)}
+    return {"text": "\n".join(lines), "blocks": blocks_of(lines, approvals)}
 
 
 T = TypeVar("T")

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from twokey.bot.ids import PAGE, Action, View
-from twokey.bot.interactions import Clicked, Submitted
-from twokey.bot.listener_context import ListenerContext, UserText
-from twokey.bot.listeners.full_view import (
+from keyturn.bot.ids import PAGE, Action, View
+from keyturn.bot.listener_context import ListenerContext, UserText
+from keyturn.bot.listeners.full_view import (
     open_first_page,
     page_of,
     record_view,
     require_every_page,
 )
-from twokey.bot.listeners.router import AckBody, Router
-from twokey.bot.listeners.verify_click import (
+from keyturn.bot.listeners.router import AckBody, Router
+from keyturn.bot.listeners.verify_click import (
     decide,
     is_reason_invalid,
     sealed_value,
@@ -20,16 +19,17 @@ from twokey.bot.listeners.verify_click import (
     verify_place,
     verify_seal,
 )
-from twokey.bot.listeners.views import (
+from keyturn.bot.listeners.views import (
     form_reply,
     rejected_inputs,
     replace_form,
     update_view,
     verify_submission,
 )
-from twokey.bot.modals import approve, details
-from twokey.gateway.approvals.decisions import Approve
-from twokey.gateway.protocol.verbs import Verb
+from keyturn.bot.modals import call_form, details
+from keyturn.bot.payload import Clicked, Submitted
+from keyturn.gateway.approvals.decisions import Approve
+from keyturn.gateway.protocol.verbs import Verb
 
 
 def register(router: Router) -> None:
@@ -65,8 +65,8 @@ async def _submit(ctx: ListenerContext, submitted: Submitted) -> AckBody:
         return rejected_inputs(errors)
     await require_every_page(ctx, target, submitted.view.user)
     if Verb.APPROVE in target.item.requires_reason:
-        return await replace_form(ctx, submitted, target, approve.view)
+        return await replace_form(ctx, submitted, target, call_form.approval_form)
     outcome = await decide(ctx, target, Approve(), submitted)
     if is_reason_invalid(outcome):
-        return await replace_form(ctx, submitted, target, approve.view)
+        return await replace_form(ctx, submitted, target, call_form.approval_form)
     return form_reply(outcome, now_ms=target.now_ms)

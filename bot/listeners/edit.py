@@ -4,37 +4,38 @@ from __future__ import annotations
 
 from functools import partial
 
-from twokey.bot.ids import Action, View
-from twokey.bot.interactions import Clicked, Submitted
-from twokey.bot.listener_context import ListenerContext, UserFacingError
-from twokey.bot.listeners.full_view import (
+from keyturn.bot.ids import Action, View
+from keyturn.bot.listener_context import ListenerContext, UserFacingError
+from keyturn.bot.listeners.full_view import (
     has_seen_all,
     open_first_page,
     require_full_view,
 )
-from twokey.bot.listeners.router import AckBody, Router
-from twokey.bot.listeners.verify_click import (
+from keyturn.bot.listeners.router import AckBody, Router
+from keyturn.bot.listeners.verify_click import (
     Target,
     decide,
     require_permission,
     verify_click,
 )
-from twokey.bot.listeners.views import (
+from keyturn.bot.listeners.views import (
     form_reply,
     open_form,
     rejected_inputs,
     replace_form,
     verify_submission,
 )
-from twokey.bot.modals import edit
-from twokey.bot.modals.form import errors_by_block
-from twokey.bot.text_types import label, template
-from twokey.gateway.approvals.decisions import Edit, Invalid
-from twokey.gateway.approvals.permission import denial_reason
-from twokey.gateway.approvals.raising import edit_asks_more, first_of, raised_item
-from twokey.gateway.protocol.edits import edit_errors
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.verbs import Verb
+from keyturn.bot.modals import edit
+from keyturn.bot.modals.form import errors_by_block
+from keyturn.bot.payload import Clicked, Submitted
+from keyturn.bot.text_types import label, template
+from keyturn.gateway.approvals.decisions import Edit, Invalid
+from keyturn.gateway.approvals.permission import denial_reason
+from keyturn.gateway.approvals.raising import edit_asks_more, first_of, raised_item
+from keyturn.gateway.protocol.edits import edit_errors
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.verbs import Verb
+from keyturn.gateway.protocol.work import aside
 
 _READ_FIRST = label(
     "This call is longer than its card, so please go through every page first. "
@@ -97,18 +98,15 @@ async def _warning(
     policy_now = await ctx.service.preview(target.approval, item.index, args)
     # The pinned schema and the one of now, as the decision does.
     schemas = (item.args_schema, policy_now.args_schema if policy_now else None)
-    if policy_now is None or any(
-        edit_errors(schema, item.args, args) for schema in schemas
-    ):
+    checks = [partial(edit_errors, schema, item.args, args) for schema in schemas]
+    if policy_now is None or any([await aside(check) for check in checks]):
         return None
     first = first_of(item, policy_now)
     raised = raised_item(first, policy_now)
     if not edit_asks_more(first, raised, policy_now):
         return None
     reviewer = await ctx.reviewer_of(*submitted.who, item)
-    if denial_reason(
-        target.approval, item, reviewer, Verb.EDIT, requirement=raised.requirement
-    ):
+    if denial_reason(target.approval, item, reviewer, Verb.EDIT):
         return None  # the decision says why it is refused
     warned = edit.Raised(
         tier=raised.tier,

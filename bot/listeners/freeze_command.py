@@ -10,25 +10,24 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import LiteralString
 
-from twokey.bot.blocks import context, first_rows, section
-from twokey.bot.cards.freeze_messages import actor_ref
-from twokey.bot.cards.refs import when
-from twokey.bot.listener_context import (
+from keyturn.bot.blocks import Block, context, first_rows, section
+from keyturn.bot.cards.refs import when
+from keyturn.bot.cards.security_messages import actor_ref
+from keyturn.bot.ids import Action
+from keyturn.bot.listener_context import (
     ListenerContext,
     UserFacingError,
     UserText,
     to_mrkdwn,
 )
-from twokey.bot.listeners.router import AckBody
-from twokey.bot.objects import Block
-from twokey.bot.payload import Command
-from twokey.bot.text import first_word, fit
-from twokey.bot.text_types import label, slash_command, template, untrusted
-from twokey.gateway.approvals.decisions import Forbidden, Gesture, Reviewer
-from twokey.gateway.errors import FreezeIncomplete
-from twokey.gateway.service.reviewer_freezes import MAX_REASON
-from twokey.gateway.service.split_freezes import FreezesSeen, IncompleteFreeze
-from twokey.gateway.store.freezes import Freeze, FreezeScope, ScopeKind
+from keyturn.bot.listeners.router import AckBody, Router
+from keyturn.bot.listeners.verify_click import verify_click
+from keyturn.bot.payload import Clicked, Command
+from keyturn.bot.text import first_word, fit
+from keyturn.bot.text_types import label, slash_command, template, untrusted
+from keyturn.gateway.approvals.decisions import Forbidden, Gesture, Reviewer
+from keyturn.gateway.service.freezing import MAX_REASON
+from keyturn.gateway.store.freezes import Freeze, FreezeScope, ScopeKind
 
 logger = logging.getLogger(__name__)
 
@@ -62,11 +61,10 @@ async def freeze(ctx: ListenerContext, command: Command, rest: str) -> UserText:
         return label(f"{_named(scope)} is frozen already; nothing changed.")
     check = ctx.service.reviewer_freezes.unknown_name(scope, ctx.config.agents)
     said = (
-        f"{_named(scope)} is frozen: even approved calls do not start.",
-        *([check] if check else []),
-        f"{ctx.config.command} unfreeze {_words(scope)} ends the freeze.",
+        f"{_named(scope)} is frozen. Nothing starts, not even approved calls, until "
+        f"{ctx.config.command} unfreeze {_words(scope)}."
     )
-    return label(" ".join(said))
+    return label(f"{said} {check}".strip())
 
 
 async def unfreeze(ctx: ListenerContext, command: Command, rest: str) -> UserText:
@@ -76,8 +74,14 @@ async def unfreeze(ctx: ListenerContext, command: Command, rest: str) -> UserTex
         ctx, command, scope, reason, ctx.service.reviewer_freezes.unfreeze
     )
     if not was:
+        _ensure_spelled(ctx, scope)
         return label(f"{_named(scope)} was not frozen; nothing changed.")
     return label(f"{_named(scope)} may run again.")
+
+
+def _ensure_spelled(ctx: ListenerContext, scope: FreezeScope) -> None:
+    if said := ctx.service.reviewer_freezes.misspelled(scope, ctx.config.agents):
+        raise UserFacingError(label(said))
 
 
 async def list_freezes(ctx: ListenerContext, command: Command, _: str) -> AckBody:
@@ -87,33 +91,13 @@ async def list_freezes(ctx: ListenerContext, command: Command, _: str) -> AckBod
         UserFacingError: says why not.
     """
     await ctx.require_member(command.who, _OUTSIDER)
-    seen = await ctx.service.freezes.look()
-    if not (seen.freezes or seen.incomplete or seen.away):
+    freezes = await ctx.service.freezes.frozen()
+    if not freezes:
         return {
             "text": to_mrkdwn(template("Nothing is frozen, and no agent is paused."))
         }
-    blocks = first_rows([*map(_row, seen.freezes)], _LISTED)
-    blocks += [section(untrusted(_partly(one, seen))) for one in seen.incomplete]
-    if seen.away:
-        blocks.append(section(label(_unseen(seen))))
-    return {"text": f"Frozen or paused: {len(seen.freezes)}.", "blocks": blocks}
-
-
-def _partly(freeze: IncompleteFreeze, seen: FreezesSeen) -> str:
-    lacking = f"{', '.join(freeze.lacking)} of {seen.parts} shards lack this"
-    if freeze.is_set:
-        what = f"{freeze.name}: {lacking} freeze, so calls there may still start."
-    else:
-        what = f"{freeze.name}: unfrozen, and {lacking}, so calls there do not start."
-    return f"⚠️ {fit(what, MAX_REASON)} A gateway that runs completes it in seconds."
-
-
-def _unseen(seen: FreezesSeen) -> str:
-    return (
-        f"⚠️ Incomplete: {', '.join(seen.away)} of {seen.parts} shards do not answer. "
-        "Something may be frozen or paused there that is not listed, and what is "
-        "listed may be missing there."
-    )
+    blocks = first_rows([*map(_row, freezes)], _LISTED)
+    return {"text": f"Frozen or paused: {len(freezes)}.", "blocks": blocks}
 
 
 def _row(freeze: Freeze) -> list[Block]:
@@ -133,11 +117,12 @@ async def _changed(
 ) -> bool:
     reviewer = await ctx.resolve_freezer(*command.who, scope)
     reviewer = reviewer.with_(gesture=Gesture.SLASH_COMMAND)
+    freezes = ctx.service.reviewer_freezes
+    # After the permission: else anybody could learn the names of tools.
+    if change == freezes.freeze and freezes.forbidden(scope, reviewer) is None:
+        _ensure_spelled(ctx, scope)
     await ctx.ensure_first(command.digest)
-    try:
-        result = await change(scope, reviewer, reason)
-    except FreezeIncomplete as error:
-        raise UserFacingError(label(str(error))) from None
+    result = await change(scope, reviewer, reason)
     if isinstance(result, Forbidden):
         logger.info("freeze.refused user=%s kind=%s", command.user, scope.kind)
         raise UserFacingError(label(result.reason))
@@ -189,3 +174,30 @@ def _words(scope: FreezeScope) -> str:
 
 def _shown(scope: FreezeScope) -> str:
     return fit(scope.name, _LONGEST_NAME)
+
+
+def register(router: Router) -> None:
+    """Answer the button Freeze tool."""
+    router.on_action(Action.FREEZE_TOOL, _freeze)
+
+
+async def _freeze(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
+    target = await verify_click(ctx, clicked, Action.FREEZE_TOOL)
+    scope = FreezeScope(kind=ScopeKind.TOOL, name=target.item.tool)
+    reviewer = await ctx.resolve_freezer(*clicked.who, scope)
+    approval_id = target.approval.id
+    await ctx.ensure_first(clicked.digest, clicked.token)
+    reason = f"frozen from notification {approval_id}"
+    result = await ctx.service.reviewer_freezes.freeze(
+        scope, reviewer.with_(gesture=clicked.gesture), reason
+    )
+    if isinstance(result, Forbidden):
+        logger.info("freeze.refused user=%s approval=%s", reviewer.user, approval_id)
+        raise UserFacingError(label(result.reason))
+    # The tool's name is the agent's text, and Slack reads this as markup.
+    if not result:
+        return template("This tool is frozen already; nothing changed.")
+    return template(
+        "The tool is frozen: nothing starts, not even approved calls. A message in "
+        "the channel names the command that ends the freeze."
+    )

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from typing import LiteralString
 
-from twokey.bot.cards.call_rows import needs_full_view
-from twokey.bot.interactions import Clicked
-from twokey.bot.listener_context import ListenerContext, UserFacingError
-from twokey.bot.listeners.verify_click import Target
-from twokey.bot.listeners.views import open_view, update_view
-from twokey.bot.modals import details
-from twokey.bot.modals.details import page_count
-from twokey.bot.objects import Block
-from twokey.bot.text_types import Plain, template
-from twokey.gateway.approvals.events import EventName, approval_event
-from twokey.gateway.approvals.raising import shown_item
+from keyturn.bot.blocks import Block
+from keyturn.bot.cards.call_rows import needs_full_view
+from keyturn.bot.listener_context import ListenerContext, UserFacingError
+from keyturn.bot.listeners.verify_click import Target
+from keyturn.bot.listeners.views import open_view, update_view
+from keyturn.bot.modals import details
+from keyturn.bot.modals.details import page_count
+from keyturn.bot.payload import Clicked
+from keyturn.bot.text_types import Plain, template
+from keyturn.gateway.approvals.events import EventName, approval_event
+from keyturn.gateway.approvals.raising import shown_item
 
 _READ_FIRST: LiteralString = (
     "This call is longer than its card, so nothing was recorded. Please open Full "

@@ -1,4 +1,4 @@
-"""Show a person's Home tab, and keep open ones up to date.
+"""Show a person's Home tab, answer clicks on it, and keep open ones up to date.
 
 A tab is published under the hash of the view that it replaces: of two that are made
 side by side, Slack refuses the one that knows less, and it is made again. One process
@@ -14,25 +14,29 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import cast
 
-from twokey.bot.cards.home import AS_OF, home
-from twokey.bot.cards.home_manual import manual
-from twokey.bot.cards.queue import HomeFilter, page_of
-from twokey.bot.limits import PUBLISH
-from twokey.bot.listener_context import ListenerContext
-from twokey.bot.listeners.person_queue import PersonQueue, queue_of
-from twokey.bot.objects import Block
-from twokey.bot.text_types import Label
-from twokey.bot.web import RateLimited, SlackError, SlackRefused, text_at
-from twokey.gateway.approvals.record import Approval
-from twokey.gateway.errors import StoreUnavailable
-from twokey.gateway.failures import log_failure
-from twokey.gateway.service.away_parts import AwayParts
-from twokey.gateway.store.atomic_write import Loaded
-from twokey.gateway.store.home_tabs import HomeTab, ShownTab
+from keyturn.bot import payload
+from keyturn.bot.blocks import Block
+from keyturn.bot.cards.home import AS_OF, FIRST, ON, home, manual, name_in
+from keyturn.bot.cards.queue import HomeFilter, decidable_in_row, page_of
+from keyturn.bot.ids import Action
+from keyturn.bot.limits import PUBLISH
+from keyturn.bot.listener_context import ListenerContext, UserFacingError, UserText
+from keyturn.bot.listeners.person_queue import PersonQueue, queue_of
+from keyturn.bot.listeners.router import Router
+from keyturn.bot.listeners.verify_click import decide, outcome_reply, verify_click
+from keyturn.bot.payload import Clicked, Json
+from keyturn.bot.text_types import template
+from keyturn.bot.web import RateLimited, SlackError, SlackRefused, text_at
+from keyturn.gateway.approvals.decisions import Approve
+from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.errors import StoreUnavailable
+from keyturn.gateway.failures import any_failure, log_failure
+from keyturn.gateway.store.atomic_write import Loaded
+from keyturn.gateway.store.home_tabs import HomeTab, ShownTab
 
 logger = logging.getLogger(__name__)
 
@@ -56,11 +60,7 @@ async def show(ctx: ListenerContext, user: str) -> None:
         try:
             for _ in range(_TRIES):
                 await ctx.home.wait_for_limit()
-                away = ctx.away_parts()
-                is_published = await _published(ctx, user, away, {}, is_requested=True)
-                if away.shards:
-                    ctx.home.changed.set()  # what it lacks is added when it is back
-                if is_published:
+                if await _published(ctx, user, {}, is_requested=True):
                     return
         except (SlackError, StoreUnavailable) as error:
             logger.warning("home.unpublished user=%s why=%s", user, error)
@@ -82,7 +82,7 @@ async def follow(ctx: ListenerContext) -> None:
         except StoreUnavailable as error:
             logger.warning("home.not_followed why=%s", error)
             ctx.home.changed.set()
-        except Exception as error:  # noqa: BLE001 - tabs are shown without it
+        except any_failure() as error:  # tabs are shown without it
             log_failure(logger, error, "home.follow_failed")
         # A long queue takes long to read: at most a quarter of the time goes into it.
         pause_s = max(PAUSE_S, _PAUSE_SHARE * (time.monotonic() - began))
@@ -96,27 +96,21 @@ async def _follow_changes(ctx: ListenerContext) -> None:
         return
     # Read once for all of them: people of one role have the same queue.
     read: dict[str, Loaded] = {}
-    # One that does not answer is waited for once.
-    away = ctx.away_parts()
     for user in users:
         async with ctx.home.next_update(user) as is_mine:
             # Otherwise another turn of this person waits, and shows all there is.
-            if is_mine and not await _followed(ctx, user, away, read):
+            if is_mine and not await _followed(ctx, user, read):
                 ctx.home.changed.set()
-    if away.shards:
-        ctx.home.changed.set()
 
 
-async def _followed(
-    ctx: ListenerContext, user: str, away: AwayParts, read: dict[str, Loaded]
-) -> bool:
+async def _followed(ctx: ListenerContext, user: str, read: dict[str, Loaded]) -> bool:
     """Bring one open tab up to date; False when it has to be tried again.
 
     Raises:
         StoreUnavailable: the store does not answer.
     """
     try:
-        return await _published(ctx, user, away, read, is_requested=False)
+        return await _published(ctx, user, read, is_requested=False)
     except SlackRefused as error:
         # It would be refused again: the person has left, or the tab was switched off.
         logger.warning("home.forgotten user=%s why=%s", user, error)
@@ -130,7 +124,6 @@ async def _followed(
 async def _published(
     ctx: ListenerContext,
     user: str,
-    away: AwayParts,
     read: dict[str, Loaded],
     *,
     is_requested: bool,
@@ -144,8 +137,8 @@ async def _published(
     tabs, tenant = ctx.service.store.home_tabs, ctx.config.tenant
     # The hash before the tab is made: whatever is published in between is newer.
     tab, before, now_ms = await tabs.tab(ctx.keys, tenant, user)
-    found = await queue_of(ctx, user, away, read, is_glance=not is_requested)
-    view = await _view(ctx, user, tab, found, ctx.incomplete(away), now_ms=now_ms)
+    found = await queue_of(ctx, user, read, is_glance=not is_requested)
+    view = await _view(ctx, user, tab, found, now_ms=now_ms)
     content = _content(view)
     if not is_requested and content == before.content:
         return True
@@ -175,7 +168,6 @@ async def _view(
     user: str,
     tab: HomeTab,
     found: PersonQueue,
-    left_out: Label | None,
     *,
     now_ms: int,
 ) -> Block:
@@ -199,7 +191,6 @@ async def _view(
         until_ms=tab.until_ms,
         is_complete=found.is_complete,
         looked_at=found.looked_at,
-        left_out=left_out,
         own=found.own,
         troubles=await _troubles(ctx, page.approvals),
         manual=manual(ctx.service.channel, ctx.config.command),
@@ -229,3 +220,85 @@ def _content(view: Block) -> str:
     blocks = cast("list[Block]", view["blocks"])
     compared = [block for block in blocks if block.get("block_id") != AS_OF]
     return hashlib.sha256(json.dumps(compared, sort_keys=True).encode()).hexdigest()
+
+
+_FILTERS: dict[Action, Callable[[HomeFilter, str], HomeFilter]] = {
+    Action.FILTER_TOOL: lambda chosen, value: chosen.with_(tool=name_in(value)),
+    Action.FILTER_AGENT: lambda chosen, value: chosen.with_(agent=name_in(value)),
+    Action.FILTER_TIER: lambda chosen, value: chosen.with_(tier=name_in(value)),
+    Action.FILTER_MINE: lambda chosen, value: chosen.with_(is_mine=value == ON),
+}
+_MOST_OF_A_MARK = 200
+_TURNS = (Action.HOME_BACK, Action.HOME_NEXT)
+
+
+def register(router: Router) -> None:
+    """Answer the opening of the Home tab, and what is clicked on it."""
+    router.on_event("app_home_opened", _opened)
+    router.on_action(Action.REFRESH, _use)
+    router.on_action(Action.APPROVE_ROW, _approve)
+    for action in (*_FILTERS, *_TURNS):
+        router.on_action(action, _use)
+
+
+async def _opened(ctx: ListenerContext, body: Json) -> None:
+    opened = payload.home_opened(body)
+    # The Messages tab sends the same event.
+    if opened.tab == "home" and opened.team == ctx.team:
+        ctx.tasks.later(_used_and_shown(ctx, opened.user), name="home")
+
+
+async def _use(ctx: ListenerContext, clicked: Clicked) -> None:
+    """Filter, turn the page, or show the tab as it is now."""
+    action = clicked.action
+    if not action.is_home or action.team != ctx.team:
+        return
+    used = _used_and_shown(ctx, action.user, action.action_id, action.value)
+    ctx.tasks.later(used, name="home")
+
+
+async def _used_and_shown(
+    ctx: ListenerContext, user: str, action: str = "", value: str = ""
+) -> None:
+    """Note the use of a tab and show it: after the answer, as a long queue takes long.
+
+    Slack waits three seconds, and a queue of two thousand takes longer to read.
+    """
+    tabs, tenant = ctx.service.store.home_tabs, ctx.config.tenant
+    try:
+        before, _, _ = await tabs.tab(ctx.keys, tenant, user)
+        after = _used(filter_of(before), action, value)
+        await tabs.used(ctx.keys, tenant, user, after.model_dump_json())
+    except StoreUnavailable as error:
+        logger.warning("home.unpublished user=%s why=%s", user, error)
+        return
+    await show(ctx, user)
+
+
+def _used(chosen: HomeFilter, action: str, value: str) -> HomeFilter:
+    """Return the filter and the page after a click on a tab."""
+    if action in _TURNS:
+        is_first = value == FIRST or len(value) > _MOST_OF_A_MARK
+        return chosen.with_(after="" if is_first else value)
+    if action in {str(each) for each in _FILTERS}:
+        after = _FILTERS[Action(action)](chosen, value)
+        # Another filter has other pages.
+        return after.with_(after="")
+    return chosen
+
+
+async def _approve(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
+    target = await verify_click(ctx, clicked, Action.APPROVE_ROW)
+    now = await ctx.service.as_of_now(Loaded(target.approval, target.now_ms))
+    # Computed from the record as it stands: what the row showed may be older.
+    item = decidable_in_row(now.approval)
+    if target.item.is_pending and (item is None or item.index != target.index):
+        raise UserFacingError(
+            template(
+                "Nothing was recorded: there is more to see about this call now than "
+                "its row shows. Please press Full details and decide there."
+            )
+        )
+    outcome = await decide(ctx, target, Approve(), clicked)
+    ctx.tasks.later(show(ctx, clicked.action.user), name="home")
+    return outcome_reply(outcome, now_ms=target.now_ms)

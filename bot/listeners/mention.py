@@ -7,28 +7,27 @@ import logging
 from dataclasses import dataclass
 from datetime import timedelta
 
-from twokey.bot import message_events
-from twokey.bot.listener_context import (
+from keyturn.bot.listener_context import (
     ListenerContext,
     UserFacingError,
     UserText,
     to_mrkdwn,
 )
-from twokey.bot.listeners.guarded import NOT_RECORDED
-from twokey.bot.listeners.router import Router
-from twokey.bot.listeners.thread_reply import (
+from keyturn.bot.listeners import message_events
+from keyturn.bot.listeners.message_events import Mention, Message
+from keyturn.bot.listeners.router import NOT_RECORDED, Router
+from keyturn.bot.listeners.thread_reply import (
     as_message,
     handle_thread_reply,
     reply_privately,
 )
-from twokey.bot.message_events import Mention, Message
-from twokey.bot.payload import BadPayload, Json
-from twokey.bot.text_types import template
-from twokey.gateway.approvals.decisions import AccountKind, Reviewer
-from twokey.gateway.approvals.record import Origin
-from twokey.gateway.errors import StoreUnavailable, TooManySpeakers
-from twokey.gateway.protocol.records import Person
-from twokey.gateway.store.keys import MESSAGE_LIFETIME
+from keyturn.bot.payload import BadPayload, Json
+from keyturn.bot.text_types import template
+from keyturn.gateway.approvals.decisions import AccountKind, Reviewer
+from keyturn.gateway.approvals.record import Origin
+from keyturn.gateway.errors import StoreUnavailable, TooManySpeakers
+from keyturn.gateway.protocol.records import Person
+from keyturn.gateway.store.keys import MESSAGE_LIFETIME
 
 logger = logging.getLogger(__name__)
 

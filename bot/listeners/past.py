@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import time
 
-from twokey.bot.cards.past import MAX_PAST, Past, matches, past_blocks, past_modal
-from twokey.bot.ids import Action, Input, View
-from twokey.bot.interactions import Clicked, Submitted
-from twokey.bot.listener_context import ListenerContext
-from twokey.bot.listeners.read_access import Access, reader_access
-from twokey.bot.listeners.router import AckBody, Router
-from twokey.bot.listeners.show import OUTSIDER
-from twokey.bot.listeners.views import open_modal
-from twokey.bot.modals.form import text_of
-from twokey.bot.payload import Command
-from twokey.gateway.approvals.events import Event
-from twokey.gateway.approvals.record import Approval
-from twokey.gateway.service.past import PastDecisions
+from keyturn.bot.cards.past import MAX_PAST, Past, matches, past_blocks, past_modal
+from keyturn.bot.ids import Action, Input, View
+from keyturn.bot.listener_context import ListenerContext
+from keyturn.bot.listeners.read_access import Access, reader_access
+from keyturn.bot.listeners.router import AckBody, Router
+from keyturn.bot.listeners.show import OUTSIDER
+from keyturn.bot.listeners.views import open_modal
+from keyturn.bot.modals.form import text_of
+from keyturn.bot.payload import Clicked, Command, Submitted
+from keyturn.gateway.approvals.events import Event
+from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.service.queue import PastDecisions
 
 _WITHIN_S = 1.5
 """How long decisions are looked at; Slack waits three seconds for the answer."""
@@ -73,9 +72,8 @@ async def _past(
     rows: list[tuple[Event, Approval]] = []
     known: dict[str, Access] = {}
     is_cut = False
-    away = ctx.away_parts()
     past = PastDecisions(ctx.service.store, tenant=ctx.config.tenant)
-    async for event, approval in past.newest(away=away):
+    async for event, approval in past.newest():
         if len(rows) == MAX_PAST or time.monotonic() - began > _WITHIN_S:
             is_cut = True
             break
@@ -95,5 +93,4 @@ async def _past(
         is_mine,
         is_cut,
         is_complete=not is_unknown,
-        left_out=ctx.incomplete(away),
     )

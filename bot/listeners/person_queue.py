@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 
-from twokey.bot.listener_context import ListenerContext
-from twokey.bot.listeners.read_access import Access, access_of
-from twokey.gateway.approvals.decisions import Reviewer
-from twokey.gateway.approvals.permission import denial_reason
-from twokey.gateway.approvals.quorum import is_among
-from twokey.gateway.approvals.record import Approval, Item
-from twokey.gateway.protocol.verbs import Verb
-from twokey.gateway.service.away_parts import AwayParts
-from twokey.gateway.service.queue import MAX_OF_PERSON
-from twokey.gateway.store.atomic_write import Loaded
+from keyturn.bot.listener_context import ListenerContext
+from keyturn.bot.listeners.read_access import Access, access_of
+from keyturn.gateway.approvals.decisions import Reviewer
+from keyturn.gateway.approvals.permission import denial_reason
+from keyturn.gateway.approvals.quorum import is_among
+from keyturn.gateway.approvals.record import Approval, Item
+from keyturn.gateway.protocol.verbs import Verb
+from keyturn.gateway.service.queue import MAX_OF_PERSON
+from keyturn.gateway.store.atomic_write import Loaded
 
 ENOUGH = 1000
 """How many approvals a person's queue holds at most."""
@@ -42,7 +41,6 @@ class PersonQueue:
 async def queue_of(
     ctx: ListenerContext,
     user: str,
-    away: AwayParts,
     read: dict[str, Loaded] | None = None,
     *,
     is_glance: bool = False,
@@ -52,7 +50,6 @@ async def queue_of(
     Args:
         ctx: what the listener works with.
         user: the person.
-        away: parts of the tenant that do not answer, which are left out.
         read: approvals that were read a moment ago, by id; what is read is added.
         is_glance: ask Slack no more than it said within a minute; see `reviewer_of`.
 
@@ -61,7 +58,7 @@ async def queue_of(
     """
     # Once for all of them: each lookup takes its turn at Slack's rate limits. What
     # Slack said of a group that an item does not name is no reason for or against it.
-    groups = await ctx.service.queue.groups(away=away)
+    groups = await ctx.service.queue.groups()
     seeded = await ctx.service.seeded_defects.waiting()
     if seeded is not None:
         groups = groups.union(*map(ctx.service.usergroups, seeded.approval.items))
@@ -70,7 +67,7 @@ async def queue_of(
     own: list[Approval] = []
     calls: dict[str, int] = {}
     is_complete, looked_at, is_cut = True, 0, False
-    async for approval in _read(ctx, reviewer, seeded, read, away):
+    async for approval in _read(ctx, reviewer, seeded, read):
         is_cut = len(mine) + len(own) >= ENOUGH or looked_at >= MAX_OF_PERSON
         if is_cut:
             break
@@ -93,13 +90,12 @@ async def _read(
     reviewer: Reviewer,
     seeded: Loaded | None,
     read: dict[str, Loaded] | None,
-    away: AwayParts,
 ) -> AsyncGenerator[Approval]:
     """Yield what may wait for a person, the seeded defect first."""
     if seeded is not None:
         yield seeded.approval
     people = (reviewer, *reviewer.stands_in_for)
-    async for loaded in ctx.service.queue.concerning(people, read, away=away):
+    async for loaded in ctx.service.queue.concerning(people, read):
         yield loaded.approval
 
 

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from twokey.bot.listener_context import ListenerContext
-from twokey.bot.payload import Command
-from twokey.gateway.approvals.decisions import AccountKind, Reviewer
-from twokey.gateway.approvals.membership import unresolved_roles
-from twokey.gateway.approvals.permission import denial_reason
-from twokey.gateway.approvals.record import Approval, Item
-from twokey.gateway.protocol.records import Person
-from twokey.gateway.protocol.verbs import Verb
+from keyturn.bot.delivery.conversation_links import newest_id
+from keyturn.bot.listener_context import ListenerContext
+from keyturn.bot.payload import Command
+from keyturn.gateway.approvals.decisions import AccountKind, Reviewer
+from keyturn.gateway.approvals.membership import unresolved_roles
+from keyturn.gateway.approvals.permission import denial_reason
+from keyturn.gateway.approvals.record import Approval, Item
+from keyturn.gateway.protocol.records import Person
+from keyturn.gateway.protocol.verbs import Verb
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,16 @@ def access_of(approval: Approval, item: Item, reviewer: Reviewer) -> Access:
 
 
 async def _channel_of(ctx: ListenerContext, approval: Approval) -> str:
-    keys = ctx.service.store.keys_of_approval(approval.id)
-    place = await ctx.service.store.cards.place(keys, approval.id) if keys else None
-    return place.channel if place and place.is_sealed else approval.channel
+    """Return the channel whose members read the card.
+
+    Anybody with Redis can write another place of a card there, so it counts in the
+    channel of the sealed record and in the fallback channel alone.
+    """
+    store, config = ctx.service.store, ctx.config
+    moved = await store.moved_channels.known(ctx.keys, config.tenant)
+    place = await store.cards.place(ctx.keys, approval.id)
+    own, fallback = (
+        newest_id(one, moved) for one in (approval.channel, config.fallback_channel)
+    )
+    is_diverted = place is not None and newest_id(place.channel, moved) == fallback
+    return fallback if is_diverted else own

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from twokey.bot.cards.reply_texts import outcome_text
-from twokey.bot.ids import Action, Input, View
-from twokey.bot.interactions import Clicked, Submitted
-from twokey.bot.listener_context import ListenerContext, UserText
-from twokey.bot.listeners.router import AckBody, Router
-from twokey.bot.listeners.verify_click import (
+from keyturn.bot.cards.reply_texts import outcome_text
+from keyturn.bot.ids import Action, Input, View
+from keyturn.bot.listener_context import ListenerContext, UserText
+from keyturn.bot.listeners.router import AckBody, Router
+from keyturn.bot.listeners.verify_click import (
     decide,
     outcome_reply,
     require_reconciler,
     verify_click,
 )
-from twokey.bot.listeners.views import (
+from keyturn.bot.listeners.views import (
     decide_from_form,
     open_form,
     rejected_inputs,
     verify_submission,
 )
-from twokey.bot.modals import reconcile
-from twokey.gateway.approvals.decisions import Reconcile
-from twokey.gateway.protocol.verbs import Finding
+from keyturn.bot.modals import call_form
+from keyturn.bot.payload import Clicked, Submitted
+from keyturn.gateway.approvals.decisions import Reconcile
+from keyturn.gateway.protocol.verbs import Finding
 
 _FINDINGS = {
     Action.RECONCILE_EXECUTED: Finding.EXECUTED,
@@ -54,12 +54,12 @@ async def _reconcile(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
 async def _with_note(ctx: ListenerContext, clicked: Clicked) -> None:
     target = await verify_click(ctx, clicked, Action.RECONCILE_NOTE)
     await require_reconciler(ctx, target, clicked.who)
-    await open_form(ctx, clicked, target, reconcile.view)
+    await open_form(ctx, clicked, target, call_form.reconcile_form)
 
 
 async def _submit(ctx: ListenerContext, submitted: Submitted) -> AckBody:
     target = await verify_submission(ctx, submitted, View.RECONCILE)
-    decision = reconcile.submitted(submitted.view.values)
+    decision = call_form.submitted_finding(submitted.view.values)
     if isinstance(decision, dict):
         return rejected_inputs(decision)
     return await decide_from_form(ctx, target, submitted, decision, block=Input.NOTE)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-from twokey.bot.ids import Action, View
-from twokey.bot.interactions import Clicked, Submitted
-from twokey.bot.listener_context import ListenerContext, UserFacingError
-from twokey.bot.listeners.router import AckBody, Router
-from twokey.bot.listeners.verify_click import Who, verify_click
-from twokey.bot.listeners.views import open_form, verify_submission
-from twokey.bot.modals import report
-from twokey.bot.text_types import template
-from twokey.gateway.approvals.decisions import Reviewer
+from keyturn.bot.ids import Action, View
+from keyturn.bot.listener_context import ListenerContext, UserFacingError
+from keyturn.bot.listeners.router import AckBody, Router
+from keyturn.bot.listeners.verify_click import Who, verify_click
+from keyturn.bot.listeners.views import open_form, verify_submission
+from keyturn.bot.modals import call_form
+from keyturn.bot.payload import Clicked, Submitted
+from keyturn.bot.text_types import template
+from keyturn.gateway.approvals.decisions import Reviewer
 
 logger = logging.getLogger(__name__)
 
@@ -32,14 +32,14 @@ async def _report(ctx: ListenerContext, clicked: Clicked) -> None:
     if any(one.by.is_same(reporter.person) for one in target.approval.remarks):
         raise UserFacingError(_ALREADY)
     # The form is sealed for the first call; the report is about all of them.
-    await open_form(ctx, clicked, replace(target, index=0), report.view)
+    await open_form(ctx, clicked, replace(target, index=0), call_form.report_form)
 
 
 async def _submit(ctx: ListenerContext, submitted: Submitted) -> AckBody:
     target = await verify_submission(ctx, submitted, View.REPORT)
     reporter = await _member(ctx, submitted.who)
     reporter = reporter.with_(gesture=submitted.gesture)
-    text = report.submitted(submitted.view.values)
+    text = call_form.submitted_report(submitted.view.values)
     # The check before the form was opened spares typing; this one counts, since two
     # forms of one person may be open.
     if not await ctx.service.report(target.approval.id, reporter, text):

@@ -15,31 +15,30 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from twokey.bot.blocks import ensure_valid_view, notice
-from twokey.bot.cards.listing import call_title
-from twokey.bot.cards.queue import MAX_TOGETHER, decidable_in_row
-from twokey.bot.cards.reply_texts import outcome_text
-from twokey.bot.ids import Action, View
-from twokey.bot.interactions import Clicked, Submitted
-from twokey.bot.listener_context import ListenerContext, UserFacingError
-from twokey.bot.listeners.home_tab import show
-from twokey.bot.listeners.person_queue import waits_for
-from twokey.bot.listeners.router import AckBody, Router
-from twokey.bot.listeners.seeded_defect import answered
-from twokey.bot.listeners.verify_click import find_binding
-from twokey.bot.listeners.views import (
+from keyturn.bot.blocks import Block, ensure_valid_view, notice
+from keyturn.bot.cards.listing import call_title
+from keyturn.bot.cards.queue import MAX_TOGETHER, decidable_in_row
+from keyturn.bot.cards.reply_texts import outcome_text
+from keyturn.bot.ids import Action, View
+from keyturn.bot.listener_context import ListenerContext, UserFacingError
+from keyturn.bot.listeners.home_tab import show
+from keyturn.bot.listeners.person_queue import waits_for
+from keyturn.bot.listeners.router import AckBody, Router
+from keyturn.bot.listeners.seeded_defect import answered
+from keyturn.bot.listeners.verify_click import find_binding
+from keyturn.bot.listeners.views import (
     NOT_BOUND,
     open_modal,
     rejected_inputs,
     show_when_taken,
 )
-from twokey.bot.listeners.waiting import read_each
-from twokey.bot.modals import choose, reject, review
-from twokey.bot.modals.call_form import SubmittedText
-from twokey.bot.modals.review import Came, Result, Review, SeenCall
-from twokey.bot.objects import Block
-from twokey.bot.text_types import Label, Template, label, template
-from twokey.gateway.approvals.decisions import (
+from keyturn.bot.listeners.waiting import read_each
+from keyturn.bot.modals import choose, reject, review
+from keyturn.bot.modals.call_form import SubmittedText
+from keyturn.bot.modals.review import Came, Result, Review, SeenCall
+from keyturn.bot.payload import Clicked, Submitted
+from keyturn.bot.text_types import Label, Template, label, template
+from keyturn.gateway.approvals.decisions import (
     Approve,
     Click,
     Decided,
@@ -50,11 +49,11 @@ from twokey.gateway.approvals.decisions import (
     Unknown,
     Voted,
 )
-from twokey.gateway.approvals.record import Approval, Item, approval_of
-from twokey.gateway.errors import CorruptRecord, StoreUnavailable
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.service.voters import Voters
-from twokey.gateway.store.cards import ViewBinding
+from keyturn.gateway.approvals.record import Approval, Item, approval_of
+from keyturn.gateway.errors import CorruptRecord, StoreUnavailable
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.service.voters import Voters
+from keyturn.gateway.store.cards import ViewBinding
 
 logger = logging.getLogger(__name__)
 
@@ -298,7 +297,7 @@ async def _decided(ctx: ListenerContext, call: _Call, gesture: _Gesture) -> Resu
         outcome = await ctx.service.decide(
             click, call.decision, gesture.reviewer, voters=gesture.voters
         )
-    # Also of a newer version. What was written of the others is told all the same.
+    # The results of the other calls are reported anyway.
     except StoreUnavailable:
         return call.result(Came.NOT_DONE, _UNCONFIRMED)
     except CorruptRecord:
@@ -325,7 +324,7 @@ async def _result_of(ctx: ListenerContext, call: _Call, outcome: Outcome) -> Res
         # A rejection by its requester withdraws a call.
         is_no = state in {ItemState.REJECTED, ItemState.WITHDRAWN}
         return call.result(Came.REJECTED if is_no else Came.APPROVED)
-    now_ms = await ctx.now_ms(call.seen.approval)
+    now_ms = await ctx.now_ms()
     came = Came.COUNTED if isinstance(outcome, Voted) else Came.NOT_DONE
     return call.result(came, outcome_text(outcome, now_ms=now_ms))
 

@@ -1,7 +1,7 @@
-"""Register listeners; turn every exception into a private message.
+"""Register listeners with Bolt; turn every exception into a private message.
 
-Clicks and submitted modals are found in a table, by ``action_id`` and ``callback_id``.
-Events, commands and what the table does not know are registered with Bolt.
+Bolt has one listener for all clicks and one for all submitted modals, which look up
+ours in a table, by ``action_id`` and ``callback_id``.
 
 A listener gets a typed record and may raise `UserFacingError`. Any other exception is
 logged and answered with a sentence: an exception that left a listener would be a 500,
@@ -11,42 +11,95 @@ and Slack does not deliver an interaction twice.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from http import HTTPStatus
 from typing import Protocol, TypeVar
 
 from slack_bolt.request.async_request import AsyncBoltRequest
 from slack_bolt.response import BoltResponse
 
-from twokey.bot import payload
-from twokey.bot.blocks import notice
-from twokey.bot.ids import Action, View, chosen
-from twokey.bot.ingress import ACKNOWLEDGED, Answer, Delivery, Progress
-from twokey.bot.interactions import Clicked, Submitted
-from twokey.bot.listener_context import (
+from keyturn.bot import payload
+from keyturn.bot.blocks import notice
+from keyturn.bot.ids import Action, View, chosen
+from keyturn.bot.ingress import ANSWER_WITHIN_S, Delivery, deadline
+from keyturn.bot.listener_context import (
     ListenerContext,
     NoRecord,
     UserFacingError,
     UserText,
     to_mrkdwn,
 )
-from twokey.bot.listeners.guarded import (
-    BROKEN,
-    NOT_CONFIRMED,
-    NOT_RECORDED,
-    UNCONFIRMED,
-    guarded,
+from keyturn.bot.payload import BadPayload, Clicked, Command, Json, Submitted
+from keyturn.bot.text_types import label, template
+from keyturn.gateway.errors import (
+    CorruptRecord,
+    NotConfirmed,
+    StoreUnavailable,
+    Unanswered,
 )
-from twokey.bot.payload import BadPayload, BlockAction, Command, Json
-from twokey.bot.text_types import label
+from keyturn.gateway.failures import any_failure, log_failure
 
 logger = logging.getLogger(__name__)
 
-DELIVERY = "twokey_delivery"
+NOT_RECORDED = label(
+    "The gateway cannot keep anything right now, so nothing was recorded. Please try "
+    "again in a moment."
+)
+NOT_CONFIRMED = label(
+    "It is not confirmed that this is recorded. Please look at the card in a moment: "
+    "it shows what is."
+)
+UNCONFIRMED = label(
+    "This is recorded, but no replica of the store has confirmed it, so it may yet be "
+    "lost. Please look at the card in a moment, and try again where it shows nothing."
+)
+CORRUPT = label(
+    "The record of this approval is corrupt, so nothing was recorded and nothing "
+    "of it will run. Please tell the gateway's operator; the agent can ask again."
+)
+BROKEN = label(
+    "Something went wrong on our side, so this is not confirmed. Please look at the "
+    "card: it shows what is recorded. The bot's operator finds the cause in its log."
+)
+
+T = TypeVar("T")
+
+
+async def guarded(work: Callable[[], Awaitable[T]], delivery: Delivery) -> T:
+    """Let a listener work; whatever goes wrong in it ends as `UserFacingError`."""
+    if not delivery.is_recorded:
+        raise UserFacingError(NOT_RECORDED)
+    try:
+        # A listener that is cut off here may have written its decision already, so the
+        # sentence says "not confirmed" and never "not recorded".
+        async with asyncio.timeout_at(delivery.until_s):
+            return await work()
+    except (UserFacingError, BadPayload):
+        raise
+    except Unanswered as error:
+        logger.warning("listener.unanswered why=%s", error)
+        raise UserFacingError(NOT_CONFIRMED) from None
+    except NotConfirmed:
+        logger.warning("listener.unconfirmed")
+        raise UserFacingError(UNCONFIRMED) from None
+    except StoreUnavailable:
+        logger.warning("listener.unrecorded why=store_unavailable")
+        raise UserFacingError(NOT_RECORDED) from None
+    except TimeoutError:
+        logger.warning("listener.slow patience_s=%s", ANSWER_WITHIN_S)
+        raise UserFacingError(NOT_CONFIRMED) from None
+    except CorruptRecord as error:
+        log_failure(logger, error, "listener.corrupt_record")
+        raise UserFacingError(CORRUPT) from None
+    except any_failure() as error:  # Slack needs an answer
+        log_failure(logger, error, "listener.failed")
+        raise UserFacingError(BROKEN) from None
+
+
+DELIVERY = "keyturn_delivery"
 """Name under which Bolt's context holds what the ingress knows of a request."""
 
 CONFIRM_EVERY_S = 1.0
@@ -77,7 +130,6 @@ _OF_COMMANDS: Mapping[UserText, UserText] = {
 _TITLE = label("Not done")
 _ANY = re.compile("")
 
-T = TypeVar("T")
 AckBody = Mapping[str, object]
 Context = Mapping[str, object]
 
@@ -86,23 +138,13 @@ OnClick = Callable[[ListenerContext, Clicked], Awaitable[UserText | None]]
 """Returns a sentence for the person, or None when there is nothing to say."""
 
 
-@dataclass(frozen=True, slots=True)
-class Said:
-    """A click was handled; there may be a sentence for the person."""
-
-    text: UserText | None
-
-
-AtOnce = Callable[[ListenerContext, Clicked], Awaitable[Said | None]]
-"""Handles a click in one step with remembering its request; None: nothing was done."""
-
 OnSubmit = Callable[[ListenerContext, Submitted], Awaitable[AckBody]]
 """Returns how Slack changes the modal (its ``response_action``)."""
 
 OnCommand = Callable[[ListenerContext, Command], Awaitable[AckBody]]
 OnEvent = Callable[[ListenerContext, Json], Awaitable[None]]
 
-_Listener = Callable[[Json, Delivery], Awaitable[Answer]]
+_Listener = Callable[[Json, Delivery], Awaitable[BoltResponse]]
 _OfBolt = Callable[[dict[str, object], Context], Awaitable[BoltResponse]]
 _Register = Callable[[_OfBolt], object]
 
@@ -141,20 +183,14 @@ def _of_bolt(listener: _Listener) -> _OfBolt:
         if not isinstance(delivery, Delivery):
             delivery = Delivery(body, {}, "", is_recorded=False)
         try:
-            found = await listener(body, delivery)
+            return await listener(body, delivery)
         except BadPayload as error:
-            found = _unread(error)
-        return BoltResponse(status=found.status, body=found.body)
+            # The place only: a payload may hold what people typed. Acknowledged, since
+            # a payload of the same shape cannot be read the second time either.
+            logger.warning("listener.bad_payload place=%s", error.place)
+            return BoltResponse(status=HTTPStatus.OK)
 
     return answer
-
-
-def _unread(error: BadPayload) -> Answer:
-    """Log and acknowledge a payload that does not have the shape of its kind."""
-    # The place only: a payload may hold what people typed. Acknowledged, since a
-    # payload of the same shape cannot be read the second time either.
-    logger.warning("listener.bad_payload place=%s", error.place)
-    return Answer()
 
 
 class Router:
@@ -164,93 +200,49 @@ class Router:
         self._bolt = app
         self._ctx = ctx
         self._clicks: dict[str, OnClick] = {}
-        self._at_once: dict[str, AtOnce] = {}
         self._submits: dict[str, OnSubmit] = {}
         self._no_record: OnClick | None = None
         self._no_record_of_form: OnSubmit | None = None
 
-    async def interaction(self, body: Json, delivery: Delivery) -> Answer | None:
-        """Answer a click or a submitted modal; None when it is not in the tables."""
-        try:
-            match body.get("type"):
-                case "block_actions":
-                    click = Clicked(payload.block_action(body), delivery.digest)
-                    on_click = self._clicks.get(click.action.action_id)
-                    return on_click and await self._click(on_click, click, delivery)
-                case "view_submission":
-                    form = Submitted(payload.view_submission(body), delivery.digest)
-                    on_submit = self._submits.get(form.view.callback_id)
-                    return on_submit and await self._submit(on_submit, form, delivery)
-                case _:
-                    return None
-        except BadPayload as error:
-            return _unread(error)
-
-    async def at_once(self, action: BlockAction, delivery: Delivery) -> Answer | None:
-        """Answer a click whose request nobody has remembered; None: nothing was done.
-
-        Whatever is done here remembers the request in the same step.
-        """
-        handle = self._at_once.get(action.action_id)
-        if handle is None:
-            return None
-        click = Clicked(action, delivery.digest)
-        try:
-            said = await guarded(lambda: handle(self._ctx, click), delivery)
-        except UserFacingError as error:
-            # Whether the request is remembered is not known, either. Not awaited: a
-            # store that answers nothing would hold up the answer.
-            kept = self._ctx.remember(delivery.digest)
-            self._ctx.tasks.later(kept, name="remember")
-            listener = self._clicks[action.action_id]
-            said = Said(self._refused(error, listener, click, delivery))
-        if said is None:
-            return None
-        if said.text:
-            self._ctx.reply_to_click(click, said.text)
-        return ACKNOWLEDGED
-
-    def on_action(
-        self, action: Action, handle: OnClick, *, at_once: AtOnce | None = None
-    ) -> None:
-        """Call this for clicks on the buttons with this ``action_id``.
-
-        ``at_once`` is called before it, with a click that is not remembered yet.
-        """
+    def on_action(self, action: Action, handle: OnClick) -> None:
+        """Call this for clicks on the buttons with this ``action_id``."""
         _add(self._clicks, action, handle)
-        if at_once is not None:
-            _add(self._at_once, action, at_once)
 
     def on_submit(self, view: View, handle: OnSubmit) -> None:
         """Call this when a modal with this ``callback_id`` is submitted."""
         _add(self._submits, view, handle)
 
-    def on_unknown(self, click: OnClick, submit: OnSubmit) -> None:
-        """Call these for what no other listener handles, those of Bolt included."""
+    def on_unknown(self) -> None:
+        """Answer clicks and modals from now on, also unknown ones; call this last."""
+        self._on_menu(Action.MORE)
 
-        async def clicked(body: Json, delivery: Delivery) -> Answer:
+        async def clicked(body: Json, delivery: Delivery) -> BoltResponse:
             found = Clicked(payload.block_action(body), delivery.digest)
-            return await self._click(click, found, delivery)
+            handle = self._clicks.get(found.action.action_id, _unknown_click)
+            return await self._click(handle, found, delivery)
 
-        async def submitted(body: Json, delivery: Delivery) -> Answer:
+        async def submitted(body: Json, delivery: Delivery) -> BoltResponse:
             found = Submitted(payload.view_submission(body), delivery.digest)
-            return await self._submit(submit, found, delivery)
+            handle = self._submits.get(found.view.callback_id, _unknown_form)
+            return await self._submit(handle, found, delivery)
 
         self._bolt.action(_ANY)(_of_bolt(clicked))
         self._bolt.view_submission(_ANY)(_of_bolt(submitted))
+        self.on_event(_ANY, _unknown_event)
 
     def on_no_record(self, click: OnClick, submit: OnSubmit) -> None:
         """Call these where no approval is known; they raise `NoRecord` as well."""
         self._no_record, self._no_record_of_form = click, submit
 
-    def on_menu(self, menu: Action, unknown: OnClick) -> None:
+    def _on_menu(self, menu: Action) -> None:
         """Handle an action chosen in this menu as a click on its own button."""
 
         async def handle(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
             name, value = chosen(clicked.action.value)
             action = replace(clicked.action, action_id=name, value=value)
             # Not itself: a value that names the menu would name it again and again.
-            found = unknown if name == menu else self._clicks.get(name, unknown)
+            known = {} if name == menu else self._clicks
+            found = known.get(name, _unknown_click)
             return await found(ctx, replace(clicked, action=action))
 
         self.on_action(menu, handle)
@@ -258,21 +250,21 @@ class Router:
     def on_command(self, handle: OnCommand) -> None:
         """Call this for the slash command; its answer is shown to the person alone."""
 
-        async def listener(body: Json, delivery: Delivery) -> Answer:
+        async def listener(body: Json, delivery: Delivery) -> BoltResponse:
             asked = replace(payload.command(body), digest=delivery.digest)
             try:
                 reply = await guarded(lambda: handle(self._ctx, asked), delivery)
             except UserFacingError as error:
                 said = _OF_COMMANDS.get(error.message, error.message)
                 reply = {"text": to_mrkdwn(said)}
-            return _answer({"response_type": "ephemeral", **reply})
+            return _json({"response_type": "ephemeral", **reply})
 
         self._bolt.command(self._ctx.config.command)(_of_bolt(listener))
 
     def on_event(self, event: str | re.Pattern[str], handle: OnEvent) -> None:
         """Call this for events of this type; Slack repeats what was not kept."""
 
-        async def listener(body: Json, delivery: Delivery) -> Answer:
+        async def listener(body: Json, delivery: Delivery) -> BoltResponse:
             try:
                 await guarded(lambda: handle(self._ctx, body), delivery)
             except UserFacingError as error:
@@ -280,14 +272,14 @@ class Router:
                 # times. Only these may go better then; any other refusal would come
                 # again.
                 if error.message in {NOT_RECORDED, NOT_CONFIRMED, UNCONFIRMED}:
-                    return Answer(HTTPStatus.SERVICE_UNAVAILABLE)
-            return Answer()
+                    return BoltResponse(status=HTTPStatus.SERVICE_UNAVAILABLE)
+            return BoltResponse(status=HTTPStatus.OK)
 
         self._bolt.event(event)(_of_bolt(listener))
 
     async def _click(
         self, handle: OnClick, click: Clicked, delivery: Delivery
-    ) -> Answer:
+    ) -> BoltResponse:
         if delivery.is_recorded:
             self._ctx.keep_response_url(click)
         try:
@@ -296,7 +288,7 @@ class Router:
             message = self._refused(error, handle, click, delivery)
         if message:
             self._ctx.reply_to_click(click, message)
-        return ACKNOWLEDGED
+        return BoltResponse(status=HTTPStatus.OK)
 
     def _refused(
         self,
@@ -322,7 +314,7 @@ class Router:
             try:
                 # A sentence comes back where it was written before, by this person or
                 # another one; nothing where it was lost and is written only now.
-                again = replace(delivery, progress=Progress())
+                again = replace(delivery, until_s=deadline())
                 said = await guarded(lambda: self._handled(handle, click), again)
             except UserFacingError as error:
                 message = error.message
@@ -335,14 +327,14 @@ class Router:
 
     async def _submit(
         self, handle: OnSubmit, submitted: Submitted, delivery: Delivery
-    ) -> Answer:
+    ) -> BoltResponse:
         try:
             reply = await guarded(lambda: self._submitted(handle, submitted), delivery)
         except UserFacingError as error:
             # On top: what was written stays, and can be sent again.
             view = notice(_TITLE, error.message)
             reply = {"response_action": "push", "view": view}
-        return _answer(reply)
+        return _json(reply)
 
     async def _handled(self, handle: OnClick, click: Clicked) -> UserText | None:
         try:
@@ -361,11 +353,29 @@ class Router:
             return await self._no_record_of_form(self._ctx, submitted)
 
 
+async def _unknown_click(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
+    del ctx
+    logger.warning("click.unknown action=%r", clicked.action.action_id[:80])
+    return template("This button is not known any more. Please use the newest card.")
+
+
+async def _unknown_form(ctx: ListenerContext, submitted: Submitted) -> AckBody:
+    del ctx
+    logger.warning("view.unknown callback=%r", submitted.view.callback_id[:80])
+    raise UserFacingError(
+        template("This form is not known any more. Please open it again.")
+    )
+
+
+async def _unknown_event(ctx: ListenerContext, body: Json) -> None:
+    del ctx, body
+
+
 def _add(table: dict[str, T], name: str, handle: T) -> None:
     if name in table:
         raise ValueError(f"{str(name)!r} has two listeners; give it one.")
     table[name] = handle
 
 
-def _answer(reply: AckBody) -> Answer:
-    return Answer(body=json.dumps(reply), content_type="application/json")
+def _json(reply: AckBody) -> BoltResponse:
+    return BoltResponse(status=HTTPStatus.OK, body={**reply})

@@ -8,33 +8,34 @@ from __future__ import annotations
 
 import logging
 
-from twokey.bot.blocks import notice
-from twokey.bot.cards.reply_texts import outcome_text
-from twokey.bot.cards.seeded_defect import ENDED, NOT_HERE, TOLD_APPROVED, TOLD_NOTICED
-from twokey.bot.delivery.seeded_defects import show_ended
-from twokey.bot.ids import PAGE, Action, BadSeal, Sealed, View, chosen, unseal, verify
-from twokey.bot.interactions import Clicked, Submitted
-from twokey.bot.listener_context import (
+from keyturn.bot.blocks import notice
+from keyturn.bot.cards.reply_texts import outcome_text
+from keyturn.bot.cards.seeded_defect import ENDED, NOT_HERE, TOLD_APPROVED, TOLD_NOTICED
+from keyturn.bot.delivery.seeded_defects import show_ended
+from keyturn.bot.ids import PAGE, Action, BadSeal, Sealed, View, chosen, unseal, verify
+from keyturn.bot.listener_context import (
     ListenerContext,
     NoRecord,
     UserFacingError,
     UserText,
 )
-from twokey.bot.listeners.full_view import (
+from keyturn.bot.listeners.full_view import (
     open_first_page,
     record_page,
     require_every_page,
 )
-from twokey.bot.listeners.home_tab import show
-from twokey.bot.listeners.router import AckBody, Router
-from twokey.bot.listeners.verify_click import Target, find_binding
-from twokey.bot.listeners.views import rejected_inputs, update_view
-from twokey.bot.modals import details
-from twokey.bot.text_types import label
-from twokey.bot.web import SlackError
-from twokey.gateway.approvals.decisions import Reviewer, Unknown
-from twokey.gateway.approvals.seeded import Seeded, SeededCard
-from twokey.gateway.service.seeded_defects import refusal
+from keyturn.bot.listeners.home_tab import show
+from keyturn.bot.listeners.router import AckBody, Router
+from keyturn.bot.listeners.verify_click import Target, find_binding
+from keyturn.bot.listeners.views import rejected_inputs, update_view
+from keyturn.bot.modals import details
+from keyturn.bot.payload import Clicked, Submitted
+from keyturn.bot.text_types import label
+from keyturn.bot.web import SlackError
+from keyturn.gateway.approvals.decisions import Reviewer, Unknown
+from keyturn.gateway.approvals.seeded import Seeded, SeededCard
+from keyturn.gateway.service.seeded_defects import refusal
+from keyturn.gateway.store.atomic_write import Loaded
 
 logger = logging.getLogger(__name__)
 
@@ -157,7 +158,7 @@ async def _target(
     ctx: ListenerContext, card: SeededCard, sealed: Sealed, purpose: str
 ) -> Target:
     now_ms = await ctx.now_ms()
-    return Target(card.shown, sealed.index, purpose, now_ms, ctx.keys)
+    return Target(Loaded(card.shown, now_ms), sealed.index, purpose, ctx.keys)
 
 
 def _ours(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 
-from twokey.bot.ids import Action
-from twokey.bot.interactions import Clicked
-from twokey.bot.listener_context import ListenerContext, UserFacingError, UserText
-from twokey.bot.listeners.router import Router
-from twokey.bot.listeners.verify_click import verify_click
-from twokey.bot.text_types import label, template
+from keyturn.bot.ids import Action
+from keyturn.bot.listener_context import ListenerContext, UserFacingError, UserText
+from keyturn.bot.listeners.router import Router
+from keyturn.bot.listeners.verify_click import verify_click
+from keyturn.bot.payload import Clicked
+from keyturn.bot.text_types import label, template
 
 logger = logging.getLogger(__name__)
 

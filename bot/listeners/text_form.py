@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from twokey.bot.ids import Action, Input, View
-from twokey.bot.interactions import Clicked, Submitted
-from twokey.bot.listener_context import ListenerContext
-from twokey.bot.listeners.router import AckBody, Router
-from twokey.bot.listeners.verify_click import require_permission, verify_click
-from twokey.bot.listeners.views import (
+from keyturn.bot.ids import Action, Input, View
+from keyturn.bot.listener_context import ListenerContext
+from keyturn.bot.listeners.router import AckBody, Router
+from keyturn.bot.listeners.verify_click import require_permission, verify_click
+from keyturn.bot.listeners.views import (
     Form,
     decide_from_form,
     open_form,
     rejected_inputs,
     verify_submission,
 )
-from twokey.bot.modals import reject, respond
-from twokey.bot.modals.call_form import SubmittedText
-from twokey.bot.modals.form import State
-from twokey.gateway.approvals.decisions import Decision, Reject, Respond
-from twokey.gateway.approvals.record import Item
-from twokey.gateway.protocol.verbs import Verb
+from keyturn.bot.modals import call_form, reject
+from keyturn.bot.modals.call_form import SubmittedText
+from keyturn.bot.modals.form import State
+from keyturn.bot.payload import Clicked, Submitted
+from keyturn.gateway.approvals.decisions import Decision, Reject, Respond
+from keyturn.gateway.approvals.record import Item
+from keyturn.gateway.protocol.verbs import Verb
 
 
 def register(router: Router) -> None:
@@ -85,8 +85,8 @@ _RESPOND = _TextForm(
     Action.RESPOND,
     View.RESPOND,
     Verb.RESPOND,
-    respond.view,
-    lambda _, state: respond.submitted(state),
+    call_form.response_form,
+    lambda _, state: call_form.submitted_response(state),
     decision=lambda text: Respond(message=text),
     block=Input.MESSAGE,
 )

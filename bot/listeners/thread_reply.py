@@ -14,44 +14,42 @@ import html
 import logging
 from functools import partial
 
-from twokey.bot.blocks import Message
-from twokey.bot.cards import reply_buttons
-from twokey.bot.cards.reply_texts import outcome_text
-from twokey.bot.ids import Action
-from twokey.bot.interactions import Clicked
-from twokey.bot.listener_context import (
+from keyturn.bot.blocks import Message
+from keyturn.bot.cards import buttons
+from keyturn.bot.cards.reply_texts import outcome_text
+from keyturn.bot.ids import Action
+from keyturn.bot.listener_context import (
     ListenerContext,
     UserFacingError,
     UserText,
     to_mrkdwn,
 )
-from twokey.bot.listeners.full_view import require_full_view
-from twokey.bot.listeners.guarded import CORRUPT, NEWER, NOT_RECORDED
-from twokey.bot.listeners.router import Router
-from twokey.bot.listeners.verify_click import (
+from keyturn.bot.listeners.full_view import require_full_view
+from keyturn.bot.listeners.message_events import Mention, without_bot
+from keyturn.bot.listeners.router import CORRUPT, NOT_RECORDED, Router
+from keyturn.bot.listeners.usable_copy import shown_before
+from keyturn.bot.listeners.verify_click import (
     Target,
     require_permission,
     sealed_value,
     verify_seal,
 )
-from twokey.bot.listeners.views import open_form
-from twokey.bot.message_events import Mention, without_bot
-from twokey.bot.modals import edit, reject, respond
-from twokey.bot.moved_cards import shown_before
-from twokey.bot.text_types import label, template
-from twokey.bot.web import SlackError
-from twokey.gateway.approvals.changes import Change
-from twokey.gateway.approvals.collected import is_collected
-from twokey.gateway.approvals.decisions import Click, Gesture, Invalid, Respond
-from twokey.gateway.approvals.inquiring import takes_reply
-from twokey.gateway.approvals.inquiry import Inquiry
-from twokey.gateway.errors import CorruptRecord, NewerRecord, StoreUnavailable
-from twokey.gateway.failures import log_failure
-from twokey.gateway.protocol import questions
-from twokey.gateway.protocol.records import Person
-from twokey.gateway.protocol.verbs import Verb
-from twokey.gateway.service.away_parts import of_each
-from twokey.gateway.store.atomic_write import Loaded
+from keyturn.bot.listeners.views import open_form
+from keyturn.bot.modals import call_form, edit, reject
+from keyturn.bot.payload import Clicked
+from keyturn.bot.text_types import label, template
+from keyturn.bot.web import SlackError
+from keyturn.gateway.approvals.changes import Change
+from keyturn.gateway.approvals.collected import is_collected
+from keyturn.gateway.approvals.decisions import Click, Gesture, Invalid, Respond
+from keyturn.gateway.approvals.inquiring import takes_reply
+from keyturn.gateway.approvals.inquiry import Inquiry
+from keyturn.gateway.errors import CorruptRecord, StoreUnavailable
+from keyturn.gateway.failures import log_failure
+from keyturn.gateway.protocol import questions
+from keyturn.gateway.protocol.records import Person
+from keyturn.gateway.protocol.verbs import Verb
+from keyturn.gateway.store.atomic_write import Loaded
 
 logger = logging.getLogger(__name__)
 
@@ -99,7 +97,7 @@ _NOT_KEPT = template(
 
 def register(router: Router) -> None:
     """Answer the buttons under somebody's words."""
-    for verb, action in reply_buttons.BY_VERB.items():
+    for verb, action in buttons.BY_VERB.items():
         router.on_action(action, partial(_chosen, action=action, verb=verb))
 
 
@@ -152,20 +150,9 @@ async def _shown_at(ctx: ListenerContext, channel: str, ts: str) -> str:
     """Return which approval a message in Slack shows; "" for none.
 
     Raises:
-        StoreUnavailable: none shows it that answers, and not all answer.
+        StoreUnavailable: the store does not answer.
     """
-    store, away = ctx.service.store, ctx.away_parts()
-    parts = store.parts_of(ctx.config.tenant)
-    found = await of_each(
-        parts, lambda keys: store.cards.shown_at(keys, channel, ts), away
-    )
-    shown = next(filter(None, found), "")
-    if away.shards and not shown:
-        raise StoreUnavailable(
-            f"Which approval the message shows may be in {', '.join(away.shards)}, "
-            "which did not answer; try again."
-        )
-    return shown
+    return await ctx.service.store.cards.shown_at(ctx.keys, channel, ts)
 
 
 async def _shown_before(ctx: ListenerContext, mention: Mention) -> str:
@@ -268,8 +255,8 @@ async def _offer(ctx: ListenerContext, mention: Mention, approval_id: str) -> Me
     who, allowed = (mention.user, mention.user_team), dict[int, list[Verb]]()
     refused: UserText = _NOTHING_WAITS
     for item in waiting:
-        target = Target(loaded.approval, item.index, "", loaded.now_ms, keys)
-        for verb in reply_buttons.BY_VERB:
+        target = Target(loaded, item.index, "", keys)
+        for verb in buttons.BY_VERB:
             try:
                 await require_permission(ctx, target, verb, who)
             except UserFacingError as error:
@@ -284,7 +271,7 @@ async def _offer(ctx: ListenerContext, mention: Mention, approval_id: str) -> Me
         keys, approval_id, user=mention.user, ts=mention.ts, words=words
     )
     frame = ctx.frame(loaded.approval, loaded.now_ms)
-    return reply_buttons.offer(frame, allowed, words, ts=mention.ts)
+    return buttons.offer(frame, allowed, words, ts=mention.ts)
 
 
 def _words(ctx: ListenerContext, mention: Mention) -> str:
@@ -335,7 +322,7 @@ async def _reply_to_reviewers(
 ) -> Message:
     """Record what the requester replies to reviewers; raises `UserFacingError`."""
     words, approval = _words(ctx, mention), loaded.approval
-    result = await ctx.service.inquiries.reply(approval.id, by, words, mention.ts)
+    result = await ctx.service.reply(approval.id, by, words, mention.ts)
     logger.info("requester.replied id=%s", approval.id)
     if isinstance(result, Change):
         return as_message(_REPLIED)
@@ -355,7 +342,7 @@ async def _chosen(
         user=clicked.action.user,
         # The key of the words holds the user of this click, so a forged block id finds
         # nobody else's words.
-        ts=reply_buttons.ts_of(clicked.action.block_id),
+        ts=buttons.ts_of(clicked.action.block_id),
     )
     if not words:
         logger.warning("click.refused why=no_words approval=%s", target.approval.id)
@@ -367,13 +354,11 @@ async def _chosen(
 
 
 _VIEWS = {
-    Verb.RESPOND: respond.view,
+    Verb.RESPOND: call_form.response_form,
     Verb.EDIT: edit.view,
     Verb.REJECT: reject.view,
 }
 
 
 def _why(error: StoreUnavailable | CorruptRecord, unavailable: UserText) -> UserText:
-    if isinstance(error, NewerRecord):
-        return NEWER
     return unavailable if isinstance(error, StoreUnavailable) else CORRUPT

@@ -7,17 +7,18 @@ from dataclasses import replace
 from functools import partial
 from typing import LiteralString
 
-from twokey.bot.cards.reply_texts import outcome_text
-from twokey.bot.ids import Action
-from twokey.bot.interactions import Clicked
-from twokey.bot.listener_context import ListenerContext, UserFacingError, UserText
-from twokey.bot.listeners.full_view import page_of
-from twokey.bot.listeners.router import Router
-from twokey.bot.listeners.verify_click import find_binding, verify_click
-from twokey.bot.listeners.views import update_view
-from twokey.bot.text_types import template
-from twokey.gateway.approvals.changes import Change
-from twokey.gateway.errors import NotConfirmed
+from keyturn.bot.cards.reply_texts import outcome_text
+from keyturn.bot.ids import Action
+from keyturn.bot.listener_context import ListenerContext, UserFacingError, UserText
+from keyturn.bot.listeners.full_view import page_of
+from keyturn.bot.listeners.router import Router
+from keyturn.bot.listeners.verify_click import find_binding, verify_click
+from keyturn.bot.listeners.views import update_view
+from keyturn.bot.payload import Clicked
+from keyturn.bot.text_types import template
+from keyturn.gateway.approvals.changes import Change
+from keyturn.gateway.errors import NotConfirmed
+from keyturn.gateway.store.atomic_write import Loaded
 
 logger = logging.getLogger(__name__)
 
@@ -39,11 +40,11 @@ async def _retime(
 ) -> UserText | None:
     """Return a refusal as a sentence; what was done is shown by card and modal."""
     target = await verify_click(ctx, clicked, action)
-    before, times = target.approval, ctx.service.times
+    before, service = target.approval, ctx.service
     # As fresh as for a decision: more time keeps a call open, which is a power of
     # reviewers alone.
     reviewer = await ctx.reviewer_of(*clicked.who, *before.items, decides=True)
-    change = times.extend if action is Action.EXTEND else times.acknowledge
+    change = service.extend if action is Action.EXTEND else service.acknowledge
     try:
         result = await change(before.id, reviewer.with_(gesture=clicked.gesture))
     except NotConfirmed:
@@ -59,6 +60,7 @@ async def _retime(
     binding = await find_binding(ctx, view_id) if view_id else None
     if binding is None:
         return None
-    shown = replace(target, approval=approval, index=binding.index or 0)
+    loaded = Loaded(approval, target.now_ms)
+    shown = replace(target, loaded=loaded, index=binding.index or 0)
     await update_view(ctx, clicked, shown, await page_of(ctx, shown, _LAST))
     return None

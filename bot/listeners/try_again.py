@@ -5,15 +5,15 @@ from __future__ import annotations
 import logging
 from typing import LiteralString
 
-from twokey.bot.ids import Action, Sealed, verify_outage
-from twokey.bot.interactions import Clicked
-from twokey.bot.listener_context import ListenerContext, UserFacingError, UserText
-from twokey.bot.listeners.router import Router
-from twokey.bot.listeners.usable_copy import is_usable_copy
-from twokey.bot.listeners.verify_click import read_seal
-from twokey.bot.text_types import label, template
-from twokey.gateway.store.freezes import FreezeScope, ScopeKind
-from twokey.gateway.store.stalled import RunState, StalledRun
+from keyturn.bot.ids import Action, Sealed, verify_outage
+from keyturn.bot.listener_context import ListenerContext, UserFacingError, UserText
+from keyturn.bot.listeners.router import Router
+from keyturn.bot.listeners.usable_copy import is_usable_copy, redraw_replaced
+from keyturn.bot.listeners.verify_click import read_seal
+from keyturn.bot.payload import Clicked
+from keyturn.bot.text_types import label, template
+from keyturn.gateway.store.freezes import FreezeScope, ScopeKind
+from keyturn.gateway.store.stalled import RunState, StalledRun
 
 logger = logging.getLogger(__name__)
 
@@ -84,6 +84,8 @@ async def _proven(ctx: ListenerContext, clicked: Clicked) -> str:
     keys = ctx.service.store.keys_of_run(outage.partition(".")[0])
     if keys is None or not await is_usable_copy(ctx, action, keys, outage):
         logger.warning("click.refused why=other_copy outage=%s", outage)
+        if keys is not None:
+            await redraw_replaced(ctx, clicked, keys, outage)
         raise UserFacingError(template(_NOT_OURS))
     return outage
 

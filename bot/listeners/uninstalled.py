@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from twokey.bot.listener_context import ListenerContext
-from twokey.bot.listeners.router import Router
-from twokey.bot.payload import Json
+from keyturn.bot.listener_context import ListenerContext
+from keyturn.bot.listeners.router import Router
+from keyturn.bot.payload import Json
 
 
 def register(router: Router) -> None:

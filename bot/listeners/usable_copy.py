@@ -1,20 +1,101 @@
-"""Tell whether a click was on a message whose buttons count."""
+"""Decide whether a click was on a message whose buttons count.
+
+A private channel gets another id once people of another workspace are invited to it,
+and Slack no longer knows the old one. Its messages keep their ts, which is unique among
+the bot's messages. Slack is asked whether a message is there: a payload alone changes
+nothing. https://docs.slack.dev/reference/events/channel_id_changed
+
+The event of that name is not used: it takes a scope to read private channels.
+
+A crash or a lost answer can leave a second copy of a card, with buttons. A click on it
+is refused, and the copy then links to the card.
+"""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Callable
 from typing import LiteralString
 
-from twokey.bot.listener_context import ListenerContext, UserFacingError
-from twokey.bot.moved_cards import follow, is_there
-from twokey.bot.payload import BlockAction
-from twokey.bot.text_types import template
-from twokey.bot.web import SlackError
-from twokey.gateway.store.card_seals import CardCopy
-from twokey.gateway.store.cards import CardPlace
-from twokey.gateway.store.keys import Keys
+from keyturn.bot.blocks import AS_WRITTEN
+from keyturn.bot.cards.replaced import replaced
+from keyturn.bot.delivery.conversation_links import PERMALINK, newest_id
+from keyturn.bot.limits import UPDATE
+from keyturn.bot.listener_context import ListenerContext, UserFacingError
+from keyturn.bot.payload import BlockAction, Clicked
+from keyturn.bot.text_types import template
+from keyturn.bot.web import SlackError, SlackRefused
+from keyturn.gateway.store.card_copies import CardCopy
+from keyturn.gateway.store.cards import CardPlace
+from keyturn.gateway.store.keys import Keys, tenant_of_approval
 
 logger = logging.getLogger(__name__)
+
+_NOT_THERE = {"channel_not_found", "message_not_found"}
+
+
+async def is_there(ctx: ListenerContext, channel: str, ts: str) -> bool:
+    """Return whether a message is in a channel.
+
+    Raises:
+        SlackError: Slack does not say.
+    """
+    try:
+        await ctx.slack.ask(PERMALINK, channel=channel, message_ts=ts)
+    except SlackRefused as error:
+        if error.error in _NOT_THERE:
+            return False
+        raise
+    return True
+
+
+async def follow(
+    ctx: ListenerContext, keys: Keys, shown: str, was: CardPlace, channel: str
+) -> CardPlace:
+    """Move a card into the channel where it was found; return where it is."""
+    logger.warning("card.moved shown=%s from=%s to=%s", shown, was.channel, channel)
+    await _note(ctx, was.channel, channel)
+    # Its place is compared there: what a publisher registered meanwhile stays.
+    cards, tenant = ctx.service.store.cards, ctx.config.tenant
+    await cards.forget_message(keys, tenant, shown, (was.channel, was.ts))
+    return await cards.posted(keys, shown, channel=channel, ts=was.ts)
+
+
+async def shown_before(
+    ctx: ListenerContext,
+    channel: str,
+    ts: str,
+    shown_at: Callable[[str], Awaitable[str]],
+) -> str:
+    """Return which approval a message showed while its channel had another id.
+
+    The old id is looked for among the ids of channels that are known to have moved, and
+    the channels of the policy and the settings.
+
+    Args:
+        ctx: what the listener works with.
+        channel: where the message is now.
+        ts: of the message.
+        shown_at: returns which approval such a message shows in a channel; "" for none.
+
+    Raises:
+        SlackError: Slack does not say whether it is there.
+    """
+    moved = await ctx.service.store.moved_channels.known(ctx.keys, ctx.config.tenant)
+    named = [*ctx.service.channels, ctx.config.fallback_channel]
+    for was in dict.fromkeys([*moved, *moved.values(), *named]):
+        shown = await shown_at(was)
+        if shown and await is_there(ctx, channel, ts):
+            await _note(ctx, newest_id(was, moved), channel)
+            return shown
+    return ""
+
+
+async def _note(ctx: ListenerContext, was: str, now: str) -> None:
+    if was != now:
+        moved = ctx.service.store.moved_channels
+        await moved.note(ctx.keys, ctx.config.tenant, was, now)
+
 
 _NOT_LOOKED_FOR: LiteralString = (
     "Slack did not say whether this card stands in this channel, so nothing was "
@@ -45,9 +126,8 @@ async def is_usable_copy(
         is_card = place is not None and (place.channel, place.ts) == here
         return is_card or await _is_own_copy(ctx, action, keys, shown, copy)
     if place is None:
-        place = await store.cards.posted(
-            keys, shown, channel=action.channel, ts=action.message_ts
-        )
+        await _note_message(ctx, keys, shown, here)
+        place = await store.cards.posted(keys, shown, channel=here[0], ts=here[1])
     elif place.ts == action.message_ts and place.channel != action.channel:
         place = await _moved(ctx, action, keys, place.collected or shown, place)
     # Compared with what the store holds after `posted`, never with what we wrote:
@@ -86,9 +166,66 @@ async def _is_own_copy(
         # A copy was on its way there and nobody registered one: the answer to its
         # posting was lost. The first of them becomes the usable one, as of cards.
         store = ctx.service.store
+        here = action.channel, action.message_ts
+        await _note_message(ctx, keys, shown, here)
         copy = await store.copies.posted(
-            keys, shown, action.user, channel=action.channel, ts=action.message_ts
+            keys, shown, action.user, channel=here[0], ts=here[1]
         )
         # It may show an older state, and no event may be left that has it drawn again.
         await store.cards.mark_outdated(keys, ctx.config.tenant, shown)
     return (copy.channel, copy.ts) == (action.channel, action.message_ts)
+
+
+async def _note_message(
+    ctx: ListenerContext, keys: Keys, shown: str, at: tuple[str, str]
+) -> None:
+    """Note a message whose posting got no answer, so that it can be redacted later."""
+    kept, posted = ctx.config.messages_kept, ctx.service.store.posted_messages
+    if kept is not None and tenant_of_approval(shown):
+        await posted.note(keys, ctx.config.tenant, shown, at, kept=kept)
+
+
+async def redraw_replaced(
+    ctx: ListenerContext, clicked: Clicked, keys: Keys, shown: str
+) -> None:
+    """Replace the clicked message if it is not the card of ``shown``, after the answer.
+
+    Args:
+        ctx: what the listener works with.
+        clicked: the refused click.
+        keys: of the tenant of ``shown``.
+        shown: the approval or outage that the button names.
+    """
+    action = clicked.action
+    place = await ctx.service.store.cards.place(keys, shown)
+    is_message = bool(action.channel and action.message_ts and not action.view_id)
+    if place is None or not is_message:
+        return
+    card, copy = (place.channel, place.ts), place.places.get(action.user)
+    current = copy if copy and copy[0] == action.channel else card
+    # By the ts: the same message may be in a channel that Slack gave another id.
+    if action.message_ts in {ts for _, ts in (card, *place.places.values())}:
+        return
+    store, here = ctx.service.store, (action.channel, action.message_ts)
+    # The button of one card may have been sent as if it were on another one.
+    if await store.cards.shown_at(ctx.keys, *here) not in {"", shown}:
+        return
+    ctx.tasks.later(_replace(ctx, action, current), name="replaced")
+
+
+async def _replace(
+    ctx: ListenerContext, action: BlockAction, current: tuple[str, str]
+) -> None:
+    message = replaced(ctx.slack.message_url(*current))
+    shown = {"blocks": message.blocks, "text": message.text} | AS_WRITTEN
+    shown["metadata"] = message.metadata
+    logger.info("card.replaced_copy channel=%s", action.channel)
+    try:
+        if action.response_url:
+            body = {"replace_original": True, **shown}
+            await ctx.slack.respond(action.response_url, body)
+            return
+    except SlackError as error:
+        logger.info("card.copy_not_replaced why=%s", error)
+    at = {"channel": action.channel, "ts": action.message_ts}
+    await ctx.send(UPDATE, to=action.user, **at, **shown)

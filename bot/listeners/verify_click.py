@@ -6,22 +6,22 @@ import logging
 from dataclasses import dataclass, replace
 from typing import LiteralString
 
-from twokey.bot.cards.reply_texts import outcome_text
-from twokey.bot.ids import OF_WAITING, Action, BadSeal, Sealed, unseal, verify
-from twokey.bot.interactions import Clicked, Submitted
-from twokey.bot.listener_context import (
+from keyturn.bot.cards.reply_texts import outcome_text
+from keyturn.bot.cards.undelivered import is_over
+from keyturn.bot.ids import OF_WAITING, Action, BadSeal, Sealed, unseal, verify
+from keyturn.bot.listener_context import (
     ListenerContext,
     NoRecord,
     UserFacingError,
     UserText,
 )
-from twokey.bot.listeners.ended_cards import redraw_ended
-from twokey.bot.listeners.usable_copy import is_usable_copy
-from twokey.bot.text_types import label, template
-from twokey.gateway.approvals import quorum
-from twokey.gateway.approvals.collected import is_collected
-from twokey.gateway.approvals.deciding import REASON_POINTER
-from twokey.gateway.approvals.decisions import (
+from keyturn.bot.listeners.usable_copy import is_usable_copy, redraw_replaced
+from keyturn.bot.payload import Clicked, Submitted
+from keyturn.bot.text_types import label, template
+from keyturn.gateway.approvals import quorum
+from keyturn.gateway.approvals.collected import is_collected
+from keyturn.gateway.approvals.deciding import REASON_POINTER
+from keyturn.gateway.approvals.decisions import (
     Click,
     Decided,
     Decision,
@@ -32,14 +32,14 @@ from twokey.gateway.approvals.decisions import (
     Unknown,
     explain_state,
 )
-from twokey.gateway.approvals.permission import denial_reason
-from twokey.gateway.approvals.record import Approval, Item, approval_of
-from twokey.gateway.approvals.timing import is_late
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.verbs import Verb
-from twokey.gateway.store.atomic_write import Loaded
-from twokey.gateway.store.cards import ViewBinding
-from twokey.gateway.store.keys import Keys
+from keyturn.gateway.approvals.permission import denial_reason
+from keyturn.gateway.approvals.record import Approval, Item, approval_of
+from keyturn.gateway.approvals.timing import is_late
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.verbs import Verb
+from keyturn.gateway.store.atomic_write import Loaded
+from keyturn.gateway.store.cards import ViewBinding
+from keyturn.gateway.store.keys import Keys
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ _NOT_OURS: LiteralString = (
     "the newest card of this approval."
 )
 _OTHER_KEY: LiteralString = (
-    "This button does not belong to this card, or the key of Twokey was replaced, so "
+    "This button does not belong to this card, or the key of Keyturn was replaced, so "
     "nothing was recorded. Cards that wait are drawn again with the new key: use the "
     "card once it has changed."
 )
@@ -78,14 +78,24 @@ class Target:
     """What a reviewer looks at: proven to be ours, and the version that stands.
 
     ``index`` is None when it is about the batch as a whole; ``purpose`` is what the
-    seal is good for.
+    seal is good for. ``staged`` is what the modal it was submitted in was bound with.
     """
 
-    approval: Approval
+    loaded: Loaded
     index: int | None
     purpose: str
-    now_ms: int
     keys: Keys
+    staged: str = ""
+
+    @property
+    def approval(self) -> Approval:
+        """Return the approval as it was read."""
+        return self.loaded.approval
+
+    @property
+    def now_ms(self) -> int:
+        """Return when it was read, Unix milliseconds by the store's clock."""
+        return self.loaded.now_ms
 
     @property
     def item(self) -> Item:
@@ -119,8 +129,14 @@ async def verify_click(ctx: ListenerContext, clicked: Clicked, purpose: str) -> 
     Raises:
         UserFacingError: says why this click does not count.
     """
-    target = await verify_seal(ctx, sealed_value(ctx, clicked), purpose)
-    await verify_place(ctx, clicked, target)
+    sealed = sealed_value(ctx, clicked)
+    try:
+        target = await verify_seal(ctx, sealed, purpose)
+        await verify_place(ctx, clicked, target)
+    except UserFacingError:
+        if (keys := ctx.service.store.keys_of_approval(sealed.approval)) is not None:
+            await redraw_replaced(ctx, clicked, keys, sealed.approval)
+        raise
     await redraw_ended(ctx, target.keys, target.approval)
     return await of_member(ctx, target)
 
@@ -199,7 +215,7 @@ async def verify_seal(ctx: ListenerContext, sealed: Sealed, *purposes: str) -> T
     if loaded is None or keys is None:
         raise NoRecord(outcome_text(Unknown(), now_ms=0))
     approval, now_ms = loaded.approval, loaded.now_ms
-    # Before the MAC: what an older version stood for is not kept, so its MAC cannot be
+    # Before the MAC: what a replaced version showed is not kept, so its MAC cannot be
     # checked. Nothing is decided, and the sentence tells what the newest card shows.
     if sealed.version != approval.version:
         raise UserFacingError(
@@ -218,7 +234,7 @@ async def verify_seal(ctx: ListenerContext, sealed: Sealed, *purposes: str) -> T
         logger.warning("click.refused why=bad_seal approval=%s", approval.id)
         said = _OTHER_KEY if OF_WAITING.isdisjoint(purposes) else _MOVED
         raise UserFacingError(template(said))
-    return Target(approval, sealed.index, proven[0], now_ms, keys)
+    return Target(loaded, sealed.index, proven[0], keys)
 
 
 async def of_member(ctx: ListenerContext, target: Target) -> Target:
@@ -233,7 +249,7 @@ async def of_member(ctx: ListenerContext, target: Target) -> Target:
     loaded = await ctx.service.read(approval_id)
     if loaded is None:
         raise NoRecord(outcome_text(Unknown(), now_ms=0))
-    return replace(target, approval=loaded.approval, index=index, now_ms=loaded.now_ms)
+    return replace(target, loaded=loaded, index=index)
 
 
 async def decide(
@@ -258,7 +274,7 @@ async def decide(
         voters=voters,
         # Spares one read of the store within Slack's three seconds. `change.lua`
         # compares `rev`, so an old record only costs another round.
-        seen=Loaded(target.approval, target.now_ms),
+        seen=target.loaded,
     )
     log_outcome(target, outcome.kind, decision.kind, reviewer)
     return outcome
@@ -345,3 +361,23 @@ def _explained_state(
 ) -> UserText:
     state = explain_state(approval, index, seen_version=seen_version, now_ms=now_ms)
     return outcome_text(state, now_ms=now_ms)
+
+
+async def redraw_ended(ctx: ListenerContext, keys: Keys, approval: Approval) -> None:
+    """Note that a card is outdated if its approval ended after it was drawn.
+
+    Slack refuses to change a card in a channel that is archived or that the bot has
+    left. After the end of its approval the card is not tried again, so when the channel
+    is open again it shows what was true before. Whoever clicks on it has it drawn.
+    """
+    # A card that people wait for is tried until it shows what is so.
+    if not is_over(approval) or approval.is_auto_approved or is_collected(approval):
+        return
+    cards = ctx.service.store.cards
+    place = await cards.place(keys, approval.id)
+    # A summary and a collected card show many approvals: that of one replaces neither.
+    if place is None or place.is_in_summary or place.collected:
+        return
+    if place.rev >= approval.rev:
+        return
+    await cards.mark_outdated(keys, ctx.config.tenant, approval.id)

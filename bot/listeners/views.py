@@ -11,27 +11,27 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import LiteralString
 
-from twokey.bot.blocks import ensure_valid_view, notice
-from twokey.bot.cards.frame import Frame
-from twokey.bot.cards.reply_texts import outcome_text
-from twokey.bot.cards.undelivered import reason
-from twokey.bot.ids import Input, View
-from twokey.bot.interactions import Clicked, Submitted
-from twokey.bot.listener_context import ListenerContext, UserFacingError
-from twokey.bot.listeners.router import AckBody
-from twokey.bot.listeners.verify_click import (
+from keyturn.bot.blocks import Block, ensure_valid_view, notice
+from keyturn.bot.cards.frame import Frame
+from keyturn.bot.cards.reply_texts import outcome_text
+from keyturn.bot.cards.undelivered import reason
+from keyturn.bot.ids import Input, View
+from keyturn.bot.listener_context import ListenerContext, UserFacingError
+from keyturn.bot.listeners.router import AckBody
+from keyturn.bot.listeners.verify_click import (
     Target,
     decide,
     find_binding,
     read_seal,
     verify_seal,
 )
-from twokey.bot.objects import Block
-from twokey.bot.text_types import Template, joined, label, template
-from twokey.bot.web import RateLimited, SlackError, SlackRefused, text_at
-from twokey.gateway.approvals.decisions import (
+from keyturn.bot.payload import Clicked, Submitted
+from keyturn.bot.text_types import Template, joined, label, template
+from keyturn.bot.web import RateLimited, SlackError, SlackRefused, text_at
+from keyturn.gateway.approvals.decisions import (
     Decided,
     Decision,
     Forbidden,
@@ -39,9 +39,9 @@ from twokey.gateway.approvals.decisions import (
     Outcome,
     Voted,
 )
-from twokey.gateway.approvals.lifecycle import ApprovalState
-from twokey.gateway.approvals.timing import is_over
-from twokey.gateway.store.cards import ViewBinding
+from keyturn.gateway.approvals.lifecycle import ApprovalState
+from keyturn.gateway.approvals.timing import is_over
+from keyturn.gateway.store.cards import ViewBinding
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ _TOO_DEEP: LiteralString = (
 )
 _REFUSED: LiteralString = (
     " and does not let this app show the window. Nothing was recorded; please tell the "
-    "operator of Twokey."
+    "operator of Keyturn."
 )
 _RETRY_S, _TRY_FOR_S = 1.0, 60.0
 
@@ -247,7 +247,7 @@ async def verify_submission(
     ):
         logger.warning("view.refused why=other_hash approval=%s", binding.approval)
         raise UserFacingError(template(NOT_BOUND))
-    return target
+    return replace(target, staged=binding.staged)
 
 
 async def find_moved(
@@ -270,7 +270,9 @@ async def find_moved(
         return None
     approval, now_ms = loaded.approval, loaded.now_ms
     is_waiting = approval.state is ApprovalState.OPEN and not is_over(approval, now_ms)
-    return Target(approval, None, purpose, now_ms, keys) if is_waiting else None
+    if not is_waiting:
+        return None
+    return Target(loaded, None, purpose, keys, binding.staged)
 
 
 async def decide_from_form(

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from twokey.bot.listener_context import ListenerContext
-from twokey.gateway.approvals.short_id import SHORT_CHARS
-from twokey.gateway.service.away_parts import AwayParts
-from twokey.gateway.service.queue import MAX_QUEUE
-from twokey.gateway.store.atomic_write import Loaded
+from keyturn.bot.listener_context import ListenerContext
+from keyturn.gateway.approvals.record import SHORT_CHARS
+from keyturn.gateway.service.queue import MAX_QUEUE
+from keyturn.gateway.store.atomic_write import Loaded
 
 
-async def waiting(ctx: ListenerContext, away: AwayParts) -> list[Loaded]:
+async def waiting(ctx: ListenerContext) -> list[Loaded]:
     """Return what waits for anybody, the soonest due first.
-
-    Args:
-        ctx: of the tenant.
-        away: parts that do not answer, which are left out.
 
     Raises:
         StoreUnavailable: the store does not answer.
     """
-    found = [one async for one in ctx.service.queue.waiting(MAX_QUEUE, away=away)]
+    found = [one async for one in ctx.service.queue.waiting(MAX_QUEUE)]
     seeded = await ctx.service.seeded_defects.waiting()
     if seeded is None:
         return found
@@ -29,15 +24,12 @@ async def waiting(ctx: ListenerContext, away: AwayParts) -> list[Loaded]:
     return every[:MAX_QUEUE]
 
 
-async def concerning(
-    ctx: ListenerContext, user: str, away: AwayParts
-) -> tuple[list[Loaded], int]:
+async def concerning(ctx: ListenerContext, user: str) -> tuple[list[Loaded], int]:
     """Return what a person may decide or asked for, whatever waits for others.
 
     Args:
         ctx: of the tenant.
         user: the person.
-        away: parts that do not answer, which are left out.
 
     Returns:
         What may be theirs, the soonest due first; and how many that is where there is
@@ -47,18 +39,16 @@ async def concerning(
         StoreUnavailable: the store does not answer.
     """
     queue, found = ctx.service.queue, list[Loaded]()
-    reviewer = await ctx.person_among(user, await queue.groups(away=away))
+    reviewer = await ctx.person_among(user, await queue.groups())
     people = (reviewer, *reviewer.stands_in_for)
-    async for loaded in queue.concerning(people, away=away):
+    async for loaded in queue.concerning(people):
         if len(found) == MAX_QUEUE:
             return found, len(found)
         found.append(loaded)
     return found, 0
 
 
-async def read_typed(
-    ctx: ListenerContext, typed: str, digits: str, away: AwayParts
-) -> list[Loaded]:
+async def read_typed(ctx: ListenerContext, typed: str, digits: str) -> list[Loaded]:
     """Return what an id of somebody may name; raises `StoreUnavailable`.
 
     Args:
@@ -66,17 +56,13 @@ async def read_typed(
         typed: an id, or the beginning of one with or without what stands before its
             random part.
         digits: the random part of it, a short id at least.
-        away: parts that do not answer, which are left out.
     """
-    # A whole id directly: older versions opened approvals without a short id.
-    keys = ctx.service.store.keys_of_approval(typed)
-    if keys is not None:
-        known = await away.read(keys, ctx.service.read(typed))
-        if found := [one for one in known if one is not None]:
-            return found
+    # A whole id names one approval; its first digits may name several.
+    if (known := await ctx.service.read(typed)) is not None:
+        return [known]
     short = digits[:SHORT_CHARS]
-    found = await ctx.service.queue.read_short(short, away=away)
-    found += await ctx.service.collected_cards.read_short(short, away=away)
+    found = await ctx.service.queue.read_short(short)
+    found += await ctx.service.collected_cards.read_short(short)
     seeded = await ctx.service.seeded_defects.waiting()
     return [
         one

@@ -1,28 +1,42 @@
-"""Modal to approve a call and allow similar ones: until when, how many, how much."""
+"""Modals of standing approvals: allow calls like one, and list those it covered."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
-from twokey.bot.blocks import box, context, rich_text, section
-from twokey.bot.cards.frame import Frame
-from twokey.bot.cards.listing import listing
-from twokey.bot.ids import Input, View
-from twokey.bot.inputs import input_block, number_input, select
-from twokey.bot.modals.call_form import call_form, text_field
-from twokey.bot.modals.form import State, choice_of, input_state, text_of
-from twokey.bot.modals.heading import hint as note
-from twokey.bot.modals.parse_input import BadInput
-from twokey.bot.objects import Block, option
-from twokey.bot.text import fit
-from twokey.bot.text_types import label, template
-from twokey.gateway.approvals.deciding import MAX_TEXT
-from twokey.gateway.approvals.record import Item
-from twokey.gateway.approvals.similar import exact_micro, micro_text
-from twokey.gateway.policy.similar_rules import SimilarRule
-from twokey.gateway.policy.standing import Chosen, Offer
-from twokey.gateway.protocol.verbs import Verb
+from keyturn.bot.blocks import (
+    Block,
+    box,
+    context,
+    input_block,
+    modal,
+    number_input,
+    option,
+    rich_text,
+    section,
+    select,
+)
+from keyturn.bot.cards.frame import Frame
+from keyturn.bot.cards.listing import boxes, call_title, fitted
+from keyturn.bot.cards.refs import when
+from keyturn.bot.cards.standing_card import left_text
+from keyturn.bot.cards.states import UNREVIEWED_STATE_NAMES
+from keyturn.bot.ids import Input, View
+from keyturn.bot.modals.call_form import call_form, text_field
+from keyturn.bot.modals.call_form import hint as note
+from keyturn.bot.modals.form import State, choice_of, input_state, text_of
+from keyturn.bot.modals.parse_input import BadInput
+from keyturn.bot.text import fit
+from keyturn.bot.text_types import Label, Untrusted, label, template, untrusted
+from keyturn.gateway.approvals.deciding import MAX_TEXT
+from keyturn.gateway.approvals.record import Approval, Item
+from keyturn.gateway.approvals.similar import Use, exact_micro, micro_text
+from keyturn.gateway.approvals.standing import bounds_of
+from keyturn.gateway.policy.rules import SimilarRule
+from keyturn.gateway.policy.standing import Chosen, Offer
+from keyturn.gateway.protocol.verbs import Verb
 
 _TIMES = (
     (timedelta(minutes=15), "15 minutes"),
@@ -55,12 +69,12 @@ class SubmittedBounds:
 def view(frame: Frame, index: int, offer: Offer) -> Block:
     """Return the modal in which similar calls are allowed."""
     item, rule = frame.approval.items[index], offer.rule
-    shown = listing(item.tool, offer.equal, (), budget=_EQUAL)
+    shown = fitted(boxes(item.tool, offer.equal, ()), budget=_EQUAL)
     times = _times(rule)
     first = [value for value, _ in times if int(value) <= _FIRST.total_seconds()]
     blocks = [
         section(template("*Similar calls have exactly these arguments:*")),
-        rich_text(*map(box, shown.boxes), block_id=frame.block_id("similar")),
+        rich_text(*map(box, shown.boxes)),
         *_free(rule),
         input_block(
             label("For how long"),
@@ -133,7 +147,9 @@ def _times(rule: SimilarRule) -> list[tuple[str, str]]:
     if all(time != rule.within for time, _ in found):
         minutes = int(rule.within.total_seconds() // 60)
         hours, rest = divmod(minutes, 60)
-        words = f"{hours} h {rest} min" if hours else f"{max(1, rest)} min"
+        words = f"{hours} h {rest} min" if hours else f"{rest} min"
+        if not minutes:
+            words = f"{int(rule.within.total_seconds())} s"
         found.append((rule.within, words))
     return [(str(int(time.total_seconds())), words) for time, words in found]
 
@@ -207,3 +223,45 @@ def _amount(
 def _micro(state: State, name: Input) -> int | None:
     value = input_state(state, name).get("value")
     return exact_micro(value.strip()) if isinstance(value, str) else None
+
+
+MOST = 40
+"""Calls on the list, the newest; Slack takes 100 blocks in a modal."""
+
+_ACT = 200
+
+
+def newest_uses(approval: Approval) -> tuple[Use, ...]:
+    """Return the uses that the list has, newest first."""
+    return tuple(reversed(approval.uses[-MOST:]))
+
+
+def uses_list(approval: Approval, items: Mapping[str, Item]) -> Block:
+    """Return the list; ``items`` are the calls that are still kept, by id."""
+    has_amount = bool(bounds_of(approval).amount)
+    shown = newest_uses(approval)
+    blocks = [context(label(f"{left_text(approval)}."))]
+    if not shown:
+        blocks.append(section(template("It has covered no call yet.")))
+    for use in shown:
+        item = items.get(use.item)
+        blocks.append(section(_act(item)))
+        amount = [label(micro_text(use.amount_micro))] if has_amount else []
+        state = label(UNREVIEWED_STATE_NAMES[item.state] if item else "not kept")
+        at = template("{at}", at=when(use.at_ms))
+        blocks.append(context(at, *amount, state))
+    more = len(approval.uses) - len(shown)
+    if more > 0:
+        blocks.append(context(label(f"{more} older ones are in the audit log.")))
+    return modal(
+        label("Uses"),
+        blocks,
+        callback_id=View.USES,
+        close=label("Close"),
+    )
+
+
+def _act(item: Item | None) -> Untrusted | Label:
+    if item is None:
+        return label("A call that is kept no longer")
+    return untrusted(fit(call_title(item), _ACT))

@@ -4,31 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from twokey.bot.blocks import box, context, modal, rich_text
-from twokey.bot.cards.chunks import chunks
-from twokey.bot.cards.frame import Frame
-from twokey.bot.ids import VALUE, View
-from twokey.bot.inputs import (
+from keyturn.bot.blocks import (
+    Block,
+    box,
     checkboxes,
+    context,
     input_block,
+    modal,
     multi_select,
+    option,
     radio_buttons,
+    rich_text,
     select,
     text_input,
 )
-from twokey.bot.modals.form import State
-from twokey.bot.modals.parse_input import BadInput, raw_value
-from twokey.bot.modals.schema import Kind
-from twokey.bot.objects import Block, option
-from twokey.bot.text import fit
-from twokey.bot.text_types import Untrusted, label, template, untrusted
-from twokey.gateway.protocol.questions import (
+from keyturn.bot.cards.chunks import chunks
+from keyturn.bot.cards.frame import Frame
+from keyturn.bot.ids import VALUE, View
+from keyturn.bot.modals.form import State
+from keyturn.bot.modals.parse_input import BadInput, raw_value
+from keyturn.bot.modals.schema import Kind
+from keyturn.bot.text import fit
+from keyturn.bot.text_types import Untrusted, label, template, untrusted
+from keyturn.gateway.protocol.questions import (
     MAX_ANSWER,
     SEPARATOR,
     Question,
     QuestionType,
 )
-from twokey.sandbox.blockkit import limits
+from keyturn.sandbox.blockkit import limits
 
 _OTHER = "other"
 _BOX = 2_900
@@ -91,10 +95,10 @@ def _other_block(number: int) -> str:
 
 def _inputs(number: int, question: Question) -> list[Block]:
     name = untrusted(question.question)
-    return [*_in_full(number, question), *_to_answer(number, question, name)]
+    return [*_in_full(question), *_to_answer(number, question, name)]
 
 
-def _in_full(number: int, question: Question) -> list[Block]:
+def _in_full(question: Question) -> list[Block]:
     """Return the texts that are longer, as they are shown, than an input holds."""
     parts: list[str] = []
     if _is_cut(question.question, limits.INPUT_LABEL):
@@ -103,10 +107,7 @@ def _in_full(number: int, question: Question) -> list[Block]:
         parts += [_numbered(question, place) for place in range(len(question.choices))]
     whole = "\n".join(fit(part, _UNCUT) for part in parts)
     texts = chunks(whole, _BOX) if parts else []
-    return [
-        rich_text(box(text), block_id=f"question.{number}.full.{place}")
-        for place, text in enumerate(texts)
-    ]
+    return [rich_text(box(text)) for text in texts]
 
 
 def _has_long_choice(question: Question) -> bool:

@@ -1,4 +1,4 @@
-"""Build the modal of one call: heading, inputs and a signed reference (HMAC)."""
+"""Build the modals of one call: heading, inputs and a signed reference (HMAC)."""
 
 from __future__ import annotations
 
@@ -6,14 +6,105 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import LiteralString
 
-from twokey.bot.blocks import modal
-from twokey.bot.cards.frame import Frame
-from twokey.bot.ids import Input, View
-from twokey.bot.inputs import input_block, text_input
-from twokey.bot.modals.form import State, text_of
-from twokey.bot.modals.heading import heading
-from twokey.bot.objects import Block
-from twokey.bot.text_types import label
+from keyturn.bot.blocks import (
+    Block,
+    box,
+    context,
+    input_block,
+    modal,
+    option,
+    rich_text,
+    section,
+    select,
+    text_input,
+)
+from keyturn.bot.cards.buttons import FINDINGS, FINDINGS_OF_A_FAILURE, if_repeated
+from keyturn.bot.cards.frame import Frame
+from keyturn.bot.cards.listing import call_title, listing_of
+from keyturn.bot.cards.needs import because, is_usual, needs, why
+from keyturn.bot.cards.refs import who
+from keyturn.bot.ids import Input, View
+from keyturn.bot.modals.form import State, choice_of, text_of
+from keyturn.bot.modals.parse_input import BadInput
+from keyturn.bot.text import fit
+from keyturn.bot.text_types import (
+    Template,
+    Untrusted,
+    joined,
+    label,
+    template,
+    untrusted,
+)
+from keyturn.gateway.approvals.deciding import MAX_TEXT
+from keyturn.gateway.approvals.decisions import Reconcile
+from keyturn.gateway.approvals.inquiry import MAX_QUESTION
+from keyturn.gateway.approvals.reconciling import MAX_NOTE
+from keyturn.gateway.approvals.record import Item
+from keyturn.gateway.protocol.records import Person
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.verbs import Finding
+
+_TITLE = 300
+_TOOL = 80
+_CALL = 1_200
+_TIERS: dict[Tier, LiteralString] = {
+    Tier.AUTO: "(tier *auto*)",
+    Tier.NOTIFY: "(tier *notify*)",
+    Tier.APPROVE: "(tier *approve*)",
+    Tier.ESCALATE: "(tier *escalate*)",
+    Tier.DENY: "(tier *deny*)",
+}
+
+REASONS = 200
+"""How many characters of the reasons a heading shows; the details have them all."""
+
+
+def heading(
+    frame: Frame, item: Item, *, with_call: bool = True, is_full: bool = False
+) -> list[Block]:
+    """Return what a modal says first: the call, and what it needs where that informs.
+
+    Args:
+        frame: of the modal.
+        item: the call.
+        with_call: whether its arguments stand in it.
+        is_full: for the details: its tier and all reasons, whatever they say.
+    """
+    blocks: list[Block] = []
+    title = call_title(item)
+    if with_call:
+        blocks.append(section(untrusted(fit(title, _TITLE))))
+        shown = listing_of(item, budget=_CALL)
+        boxes = [box(text) for text in shown.boxes]
+        blocks.append(rich_text(*boxes))
+    else:
+        tool = "" if item.is_question else f" ({fit(item.tool, _TOOL)})"
+        named = f"{fit(title, _TITLE)}{tool}"
+        blocks.append(section(untrusted(named)))
+    return [*blocks, *_needs(frame, item, is_full=is_full)]
+
+
+def _needs(frame: Frame, item: Item, *, is_full: bool) -> list[Block]:
+    approval = frame.approval
+    said: list[Template | Untrusted] = []
+    if approval.is_batch:
+        of = len(approval.items)
+        said.append(template("Call {n} of {of}", n=item.index + 1, of=of))
+    if item.is_question:
+        said.append(template("A question: it waits for an answer, and nothing runs"))
+        return [context(*said)]
+    # What raised the tier first: the first reason is the tier that the policy lists,
+    # which says least, and a line that is too long is cut at its end.
+    text = " · ".join((*item.reasons[1:], *item.reasons[:1])) if is_full else why(item)
+    if is_full or not is_usual(item):
+        words = [needs(item), *([template(_TIERS[item.tier])] if is_full else [])]
+        said.append(because(joined(" ", words), text, REASONS))
+    return [context(*said)] if said else []
+
+
+def hint(text: LiteralString) -> Block:
+    """Return a small line of ours."""
+    return context(template(text))
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,3 +175,181 @@ def text_field(
         hint=label(hint) if hint else None,
         optional=optional,
     )
+
+
+def approval_form(frame: Frame, index: int) -> Block:
+    """Return the modal in which one call is approved with a reason."""
+    reason = text_field(
+        Input.REASON,
+        "Reason",
+        max_length=MAX_TEXT,
+        focus=True,
+        hint="The agent reads this, and it is kept in the audit log.",
+    )
+    meaning = (
+        "Approving means: this call runs once, as shown, when enough people approve."
+    )
+    return call_form(
+        frame,
+        index,
+        [reason, hint(meaning)],
+        purpose=View.APPROVE,
+        title="Approve this call",
+        submit="Approve",
+    )
+
+
+def submitted_approval(state: State) -> SubmittedText:
+    """Read the modal; a reason of blanks alone is none."""
+    return required_text(state, Input.REASON, "Please say why you approve this.")
+
+
+def response_form(frame: Frame, index: int, *, words: str = "") -> Block:
+    """Return the modal in which one call is answered; ``words`` stand in it."""
+    answer = text_field(
+        Input.MESSAGE,
+        "Your answer",
+        initial=words,
+        max_length=MAX_TEXT,
+        focus=True,
+        hint="The agent reads it in place of the tool's result.",
+    )
+    return call_form(
+        frame,
+        index,
+        [answer, hint("Answering means: this call does not run.")],
+        purpose=View.RESPOND,
+        title="Answer the agent",
+        submit="Send answer",
+    )
+
+
+def submitted_response(state: State) -> SubmittedText:
+    """Read the modal; an answer of blanks alone is none."""
+    return required_text(state, Input.MESSAGE, "Please write an answer.")
+
+
+def question_form(frame: Frame, index: int | None, requester: Person) -> Block:
+    """Return the modal that asks about one call, or about all of a card."""
+    approval = frame.approval
+    item = approval.items[index] if index is not None else None
+    waiting = sum(one.is_pending for one in approval.items)
+    whole = section(
+        template("About all *{n} calls* that wait.", n=waiting)
+        if waiting > 1
+        else template("About the *1 call* that still waits.")
+    )
+    told = template(
+        "{who} asked the agent for this. They are mentioned in the thread of the card "
+        "and reply there; Slack notifies them if they are in its channel.",
+        who=who(requester),
+    )
+    return modal(
+        label("Ask the requester"),
+        [
+            *(heading(frame, item) if item else [whole]),
+            section(told),
+            text_field(
+                Input.QUESTION, "Your question", max_length=MAX_QUESTION, focus=True
+            ),
+            hint(
+                "The card shows your question and the reply. It waits meanwhile, no "
+                "longer than before, and others can decide it. The agent is not told."
+            ),
+        ],
+        callback_id=View.ASK_REQUESTER,
+        submit=label("Ask"),
+        close=label("Cancel"),
+        private_metadata=frame.value(index, View.ASK_REQUESTER),
+    )
+
+
+def submitted_question(state: State) -> SubmittedText:
+    """Read the modal; a question of blanks alone is none."""
+    return required_text(state, Input.QUESTION, "Please write a question.")
+
+
+_NEEDED = "Please choose whether this call took effect."
+
+
+def reconcile_form(frame: Frame, index: int) -> Block:
+    """Return the modal that reconciles one call in doubt, or adds a note to it."""
+    item = frame.approval.items[index]
+    names = FINDINGS_OF_A_FAILURE if item.has_failed else FINDINGS
+    again = label(f"{names[Finding.RERUN]}: {if_repeated(item)}")
+    menu = select(
+        Input.FINDING.value,
+        [
+            option(label(words), finding.value)
+            for finding, words in names.items()
+            # The agent of a call without review has gone on without its result.
+            if not (item.is_auto_approved and finding is Finding.RERUN)
+        ],
+        placeholder=label("Choose one"),
+    )
+    blocks = [
+        input_block(
+            label("Did it take effect?"),
+            menu,
+            block_id=Input.FINDING.value,
+            hint=None if item.is_auto_approved else again,
+        ),
+        text_field(
+            Input.NOTE,
+            "What did you find?",
+            max_length=MAX_NOTE,
+            hint="The agent reads this; the card and the audit log show it.",
+            optional=True,
+        ),
+    ]
+    return call_form(
+        frame,
+        index,
+        blocks,
+        purpose=View.RECONCILE,
+        title="Did it take effect?",
+        submit="Record this",
+    )
+
+
+def submitted_finding(state: State) -> Reconcile | dict[str, str]:
+    """Read the modal; a note without a choice is an error, told by block id."""
+    try:
+        finding = Finding(choice_of(state, Input.FINDING))
+    # Before ValueError, of which it is a kind.
+    except BadInput as error:
+        return {Input.FINDING.value: str(error)}
+    except ValueError:
+        return {Input.FINDING.value: _NEEDED}
+    return Reconcile(finding=finding, note=text_of(state, Input.NOTE))
+
+
+MAX_REMARK = 1_000
+"""How many characters a remark may have."""
+
+
+def report_form(frame: Frame, index: int) -> Block:
+    """Return the modal in which the calls of a notification are reported."""
+    text = template(
+        "Something is wrong with what ran here? Everybody in the channel sees your "
+        "report, and it is kept in the audit log. It undoes nothing."
+    )
+    return modal(
+        label("Report this"),
+        [
+            section(text),
+            text_field(
+                Input.REMARK, "What is wrong", max_length=MAX_REMARK, optional=True
+            ),
+        ],
+        callback_id=View.REPORT,
+        submit=label("Report"),
+        close=label("Cancel"),
+        private_metadata=frame.value(index, View.REPORT),
+    )
+
+
+def submitted_report(state: State) -> str:
+    """Return the remark, which may be empty."""
+    # Slack holds `max_length` in its clients; a payload can be longer.
+    return text_of(state, Input.REMARK)[:MAX_REMARK]

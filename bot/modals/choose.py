@@ -3,37 +3,137 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import LiteralString
 
-from twokey.bot.blocks import (
+from pydantic import Field
+
+from keyturn.bot.blocks import (
+    Block,
     actions,
     bold,
     box,
+    checkboxes,
     context,
+    input_block,
     line,
     modal,
+    option,
+    radio_buttons,
     rich_text,
     section,
+    warning,
 )
-from twokey.bot.cards.batch_footer import decided_alone
-from twokey.bot.cards.diff import changes_of
-from twokey.bot.cards.frame import Frame
-from twokey.bot.cards.noticed import mark, noticed
-from twokey.bot.cards.states import frozen, status_sentence
-from twokey.bot.cards.table import calls_named, cell_values, numbers
-from twokey.bot.cards.totals import sums, totals_of
-from twokey.bot.ids import Action, Input, View
-from twokey.bot.inputs import checkboxes, input_block, radio_buttons
-from twokey.bot.modals.choice import Choice
-from twokey.bot.modals.form import State, choice_of
-from twokey.bot.modals.parse_input import BadInput, raw_value
-from twokey.bot.modals.reject import needs_reason, reason_inputs
-from twokey.bot.modals.schema import Kind
-from twokey.bot.objects import Block, option
-from twokey.bot.text import fit
-from twokey.bot.text_types import Template, joined, label, template, untrusted
-from twokey.gateway.approvals.record import Approval, Item
-from twokey.gateway.protocol.verbs import Verb
-from twokey.sandbox.blockkit import limits
+from keyturn.bot.cards.batch_footer import decided_alone
+from keyturn.bot.cards.diff import changes_of
+from keyturn.bot.cards.frame import Frame
+from keyturn.bot.cards.noticed import mark, noticed
+from keyturn.bot.cards.precedents import same_calls
+from keyturn.bot.cards.states import frozen, status_sentence
+from keyturn.bot.cards.table import calls_named, cell_values, numbers
+from keyturn.bot.cards.totals import sums, totals_of
+from keyturn.bot.ids import Action, Input, View
+from keyturn.bot.modals.form import State, choice_of
+from keyturn.bot.modals.parse_input import BadInput, raw_value
+from keyturn.bot.modals.reject import needs_reason, reason_inputs
+from keyturn.bot.modals.schema import Kind
+from keyturn.bot.text import fit
+from keyturn.bot.text_types import Template, joined, label, template, untrusted
+from keyturn.gateway.approvals.decisions import Approve, Decision, Edit, Reject
+from keyturn.gateway.approvals.record import Approval, Item
+from keyturn.gateway.protocol.records import Record
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.verbs import Verb
+from keyturn.sandbox.blockkit import limits
+
+
+class StagedEdit(Record):
+    """An edit that is kept until its batch is decided."""
+
+    args: JsonObject
+    reason: str = ""
+
+
+class Choice(Record):
+    """What a person chose so far; calls are named by their index.
+
+    An edit counts where its call is ticked. What is in none of the three stays waiting.
+    ``seen`` are the calls that waited when the form was opened, each with what its card
+    said (`_as_shown`): only these, as they were, can be chosen.
+    """
+
+    seen: dict[int, str] = Field(default_factory=dict[int, str])
+
+    approve: tuple[int, ...] = ()
+    reject: tuple[int, ...] = ()
+    edits: dict[int, StagedEdit] = Field(default_factory=dict[int, StagedEdit])
+
+    @property
+    def size(self) -> int:
+        """Return how many calls are decided."""
+        return len(self.approve) + len(self.reject) + len(self.edits)
+
+    def is_of(self, approval: Approval) -> bool:
+        """Return whether the same calls wait as when it was opened, unchanged."""
+        waiting = {item.index for item in approval.items if item.is_pending}
+        return waiting == self.seen.keys() and not self.moved(approval)
+
+    def moved(self, approval: Approval) -> tuple[Item, ...]:
+        """Return the calls that are not any more as they were when it was opened."""
+        return tuple(
+            item
+            for item in approval.items
+            if item.index in self.seen and not self._is_as_seen(item)
+        )
+
+    def without_moved(self, approval: Approval) -> Choice:
+        """Return what of the choice is about calls that are as they were seen."""
+        kept = {item.index for item in approval.items if self._is_as_seen(item)}
+        return self.with_(
+            approve=tuple(index for index in self.approve if index in kept),
+            reject=tuple(index for index in self.reject if index in kept),
+            edits={i: edit for i, edit in self.edits.items() if i in kept},
+        )
+
+    def offered(self, approval: Approval) -> list[Item]:
+        """Return the calls that have a box."""
+        return [item for item in offered(approval) if self._is_as_seen(item)]
+
+    def _is_as_seen(self, item: Item) -> bool:
+        return item.is_pending and self.seen.get(item.index) == _as_shown(item)
+
+    def partition(self, approval: Approval, reason: str) -> dict[int, Decision | None]:
+        """Return what is decided of each waiting call."""
+        partition = dict[int, Decision | None].fromkeys(
+            item.index for item in approval.items if item.is_pending
+        )
+        partition |= dict.fromkeys(self.approve, Approve())
+        partition |= dict.fromkeys(self.reject, Reject(reason=reason))
+        for index, edit in self.edits.items():
+            partition[index] = Edit(args=edit.args, reason=edit.reason)
+        return partition
+
+
+def opened(approval: Approval) -> Choice:
+    """Return a choice of what can be chosen now, in which nothing is chosen yet."""
+    waiting = [item for item in approval.items if item.is_pending]
+    return Choice(seen={item.index: _as_shown(item) for item in waiting})
+
+
+def _as_shown(item: Item) -> str:
+    """Return what is another text once a call has to be looked at again."""
+    # What would run; since when it waits; whether what it repeats was shown; whether it
+    # was restored. A vote is none of these.
+    looks = (item.changed_at_ms, item.repeats_seen_ms, int(item.is_restored))
+    return " ".join((item.action_hash, *map(str, looks)))
+
+
+def offered(approval: Approval) -> list[Item]:
+    """Return the waiting calls that can be decided together."""
+    alone = decided_alone(approval)
+    return [
+        item for item in approval.items if item.is_pending and item.index not in alone
+    ]
+
 
 _LEAVE, _REJECT = "leave", "reject"
 _CHANGE = 300
@@ -56,15 +156,14 @@ def view(frame: Frame, choice: Choice, *, now: Sequence[Item] = ()) -> Block:
     editable = [item for item in shown if Verb.EDIT in item.allow]
     found = noticed(approval)
     intro = template(
-        "Ticked calls are approved as the card shows them, or as you edited them. "
-        "Nothing is recorded before "
-        "the next page."
+        "Ticked calls will be approved, with your edits. You confirm on the next page."
     )
     return modal(
         label("Choose"),
         [
             section(intro),
             *_frozen(now, {item.index for item in shown}),
+            *_same(approval, [item.index for item in shown]),
             *moved_lines(frame, choice),
             *([_alone(alone)] if alone else []),
             *boxes(shown, text=lambda item: line_of(item, mark(item, found))),
@@ -133,18 +232,24 @@ def confirmation(
     }
     rejected = [approval.items[index] for index in choice.reject]
     return modal(
-        label("Decide together"),
+        label("Confirm"),
         [
             *moved_lines(frame, choice, is_again=is_again),
             *_frozen(now, {*choice.approve, *choice.edits}),
+            *_same(approval, choice.approve),
             *summary(choice, left),
             *_total(approval, choice),
             *_edits(frame, choice),
             *(reason_inputs(needed=needs_reason(rejected)) if rejected else []),
-            context(template("All of it is recorded in one step, or none of it.")),
+            context(
+                template(
+                    "All or nothing: if one of these changed meanwhile, none is "
+                    "recorded."
+                )
+            ),
         ],
         callback_id=View.CHOOSE_CONFIRM,
-        submit=label(f"Decide {choice.size} calls"),
+        submit=label("Submit decisions"),
         close=label("Cancel"),
         private_metadata=frame.value(None, View.CHOOSE_CONFIRM),
     )
@@ -156,6 +261,10 @@ def _frozen(now: Sequence[Item], indexes: set[int]) -> list[Block]:
     return [context(one) for one in frozen(found, are_many=len(found) > 1)]
 
 
+def _same(approval: Approval, indexes: Sequence[int]) -> list[Block]:
+    return [warning(label(one)) for one in same_calls(approval, indexes)]
+
+
 def moved_lines(frame: Frame, choice: Choice, *, is_again: bool = False) -> list[Block]:
     """Say which calls moved since the form was opened, and what that means."""
     moved = choice.moved(frame.approval)
@@ -163,7 +272,7 @@ def moved_lines(frame: Frame, choice: Choice, *, is_again: bool = False) -> list
         return []
     lines = [_moved_line(frame, item) for item in moved[:_MOVED_SHOWN]]
     if more := len(moved) - len(lines):
-        lines.append(template("and {n} more calls", n=more))
+        lines.append(template("and {n} more", n=more))
     kept = template(
         "⚠️ The card has changed since you opened this form. Nothing of yours is "
         "recorded yet. What changed is left out; the rest of your choice is kept."
@@ -185,35 +294,30 @@ def summary(choice: Choice, left: Iterable[int]) -> list[Block]:
         choice: what was chosen.
         left: the calls that stay waiting.
     """
-    parts: Sequence[tuple[Template, Iterable[int]]] = (
-        (template("*{n} approve*", n=len(choice.approve)), choice.approve),
-        (template("*{n} edit*", n=len(choice.edits)), choice.edits),
-        (template("*{n} reject*", n=len(choice.reject)), choice.reject),
-        (_staying(len({*left})), left),
+    parts: Sequence[tuple[LiteralString, Iterable[int]]] = (
+        ("approved", choice.approve),
+        ("edited", choice.edits),
+        ("rejected", choice.reject),
+        ("still waiting", left),
     )
-    every = [(head, sorted(indexes)) for head, indexes in parts]
-    rows = [(head, indexes) for head, indexes in every if indexes]
+    rows = [(said, sorted(indexes)) for said, indexes in parts]
+    rows = [row for row in rows if row[1]]
+    counts = [template("*{n} " + said + "*", n=len(those)) for said, those in rows]
     return [
-        section(joined(" · ", [head for head, _ in rows])),
+        section(joined(" · ", counts)),
         *(
-            # Where they are all of one kind, the line above has said it.
-            context(*[head] * (len(rows) > 1), untrusted(calls_named(indexes)))
-            for head, indexes in rows
+            # Where they are all of one kind, the line above names it.
+            context(label(f"{said}: " * (len(rows) > 1) + calls_named(indexes)))
+            for said, indexes in rows
         ),
     ]
-
-
-def _staying(count: int) -> Template:
-    return template(
-        "*{n} stay waiting*" if count != 1 else "*{n} stays waiting*", n=count
-    )
 
 
 def _total(approval: Approval, choice: Choice) -> list[Block]:
     """Return what the calls that are approved come to, with the edits among them."""
     edits = {index: one.args for index, one in choice.edits.items()}
     found = sums(totals_of(approval, edits), {*choice.approve, *edits})
-    return [context(template("*Approved in total:*"), label(found))] if found else []
+    return [context(label(f"Approved in total: {found}"))] if found else []
 
 
 _BOX = "calls."
@@ -287,8 +391,9 @@ def line_of(item: Item, sign: str = "") -> str:
 
 
 def _alone(alone: frozenset[int]) -> Block:
-    text = template("These need a decision of their own and stay waiting:")
-    return context(text, untrusted(calls_named(alone)))
+    return context(
+        label(f"Open these to decide each on its own: {calls_named(alone)}.")
+    )
 
 
 def _may_reject(waiting: Iterable[Item]) -> bool:
@@ -300,12 +405,12 @@ def rest(offered: Iterable[Item]) -> list[Block]:
     if not _may_reject(offered):
         return []
     choices = [
-        option(label("stay waiting"), _LEAVE),
-        option(label("are rejected"), _REJECT),
+        option(label("keep waiting"), _LEAVE),
+        option(label("reject"), _REJECT),
     ]
     return [
         input_block(
-            label("Calls that are not ticked"),
+            label("Unticked calls"),
             radio_buttons(Input.OTHERS.value, choices, initial=_LEAVE),
             block_id=Input.OTHERS.value,
         )
@@ -331,7 +436,7 @@ def _edits(frame: Frame, choice: Choice) -> list[Block]:
         head = line(
             bold(label(f"Call {index + 1}, edited (untick it to drop the edit):"))
         )
-        blocks.append(rich_text(head, box(change), block_id=f"edited.{index}"))
+        blocks.append(rich_text(head, box(change)))
     more = len(choice.edits) - _EDITS_SHOWN
     if more > 0:
         blocks.append(context(template("and {n} more edits", n=more)))

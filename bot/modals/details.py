@@ -6,44 +6,194 @@ sealed for approval: the person who submits it has opened every page before.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import LiteralString
 
-from twokey.bot.blocks import (
+from keyturn.bot.blocks import (
+    Block,
     actions,
     bold,
     box,
     button,
+    checkboxes,
     context,
+    input_block,
     line,
     modal,
+    option,
     rich_text,
     section,
     warning,
 )
-from twokey.bot.cards.buttons import (
+from keyturn.bot.cards.buttons import (
     allow_similar,
     findings,
     form_buttons,
     time_buttons,
 )
-from twokey.bot.cards.frame import Frame, is_table
-from twokey.bot.cards.inquiries import ask_requester
-from twokey.bot.cards.listing import is_misleading
-from twokey.bot.cards.refs import when
-from twokey.bot.cards.sql_warnings import sql_warnings
-from twokey.bot.cards.states import frozen, taken_by
-from twokey.bot.ids import PAGE, Action, Input, View
-from twokey.bot.inputs import checkboxes, input_block
-from twokey.bot.modals.form import State, input_state
-from twokey.bot.modals.heading import heading
-from twokey.bot.modals.pages import Part, pages
-from twokey.bot.objects import Block, option
-from twokey.bot.text_types import Plain, code, label, template
-from twokey.gateway.approvals.record import Approval, Item
-from twokey.gateway.approvals.timing import end_of
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.protocol.verbs import Verb
+from keyturn.bot.cards.call_rows import FINDINGS, late_report, result_title
+from keyturn.bot.cards.chunks import chunks
+from keyturn.bot.cards.diff import diff, state_text, state_title
+from keyturn.bot.cards.frame import Frame, is_table
+from keyturn.bot.cards.inquiries import ask_requester, inquiry_parts
+from keyturn.bot.cards.listing import boxes, is_misleading, titles_of
+from keyturn.bot.cards.refs import when, with_author
+from keyturn.bot.cards.sql import sql_warnings
+from keyturn.bot.cards.states import TRIAGE_TITLE, frozen, taken_by
+from keyturn.bot.ids import PAGE, Action, Input, View
+from keyturn.bot.modals.call_form import REASONS, heading
+from keyturn.bot.modals.form import State, input_state
+from keyturn.bot.text import reveal
+from keyturn.bot.text_types import Plain, code, label, template
+from keyturn.gateway.approvals.editing import reading_text
+from keyturn.gateway.approvals.evidence import original_text
+from keyturn.gateway.approvals.record import Approval, Item
+from keyturn.gateway.approvals.timing import end_of
+from keyturn.gateway.protocol.questions import indented
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.verbs import Verb
+
+PAGE_SIZE = 9_000
+"""How many characters a page holds; a view takes far more, a reader does not."""
+
+PART = 2_900
+"""How many characters a box holds."""
+
+MAX_PARTS = 80
+"""How many boxes a page holds: each has a title, and a view takes 100 blocks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One box: a title of ours, and untrusted text below it."""
+
+    title: str
+    text: str
+
+
+def pages(approval: Approval, item: Item) -> tuple[tuple[Part, ...], ...]:
+    """Return every part of a call, page by page; at least one page.
+
+    First the arguments that would run, then what was asked for when that was another
+    thing, then the words of people, the tool and the agent.
+    """
+    found: list[list[Part]] = [[]]
+    left = PAGE_SIZE
+    for part in _parts(approval, item):
+        # `found[-1]` first: a part that is longer than a page gets a page of its own
+        # instead of an empty one before it.
+        if found[-1] and (len(part.text) > left or len(found[-1]) >= MAX_PARTS):
+            found.append([])
+            left = PAGE_SIZE
+        found[-1].append(part)
+        left -= len(part.text)
+    return tuple(tuple(page) for page in found)
+
+
+def _parts(approval: Approval, item: Item) -> list[Part]:
+    if item.is_question:
+        return _parts_of_question(approval, item)
+    ends = item.decision
+    reasons = "\n".join(item.reasons)
+    needed = f"Why it needs {'no ' if item.is_auto_approved else ''}review"
+    call = "What runs if approved" if item.is_pending else "The call"
+    late = late_report(item, item.late_result) if item.late_result else ("", "")
+    sections = [
+        (call, _call(item, item.args)),
+        (state_title(item), [state_text(item)]),
+        ("What the agent asked for", _requested(item)),
+        ("What the model wrote, read differently by the tool", [_original(item)]),
+        ("What the edit changed", _changed(item)),
+        ("Why it was edited", [item.edit.reason] if item.edit else []),
+        (needed, [reasons] if len(reasons) > REASONS else []),
+        (TRIAGE_TITLE, [item.triage.rationale] if item.triage else []),
+        ("Reason", [ends.text] if ends and ends.verb is Verb.REJECT else []),
+        ("Why it was approved", [vote.reason for vote in item.votes]),
+        ("Answer", [ends.text] if ends and ends.verb is Verb.RESPOND else []),
+        ("Why it was taken back", [item.revoked.reason] if item.revoked else []),
+        ("How the tool reads the change (unverified)", [reading_text(item)]),
+        *[
+            (f"Checked: {FINDINGS[one.finding]}", [one.note])
+            for one in item.observations
+        ],
+        *([(result_title(item.result), [item.result.summary])] if item.result else []),
+        (late[0], [late[1]]),
+        (
+            "The agent's description of the call (not verified)",
+            [item.agent_description],
+        ),
+        ("The agent's reason (not verified)", [approval.says]),
+        *[("Answered before", [with_author(one)]) for one in approval.answered],
+        # Last: one that comes while somebody reads moves no page that they have read.
+        *inquiry_parts(approval, item.index),
+    ]
+    return _of(sections)
+
+
+def _parts_of_question(approval: Approval, item: Item) -> list[Part]:
+    ends = item.decision
+    title = "Answer" if ends and ends.answers else "Why it was not answered"
+    return _of(
+        [
+            ("What the agent asks", [_asked(item)]),
+            (title, [ends.text] if ends else []),
+            ("The agent's reason (not verified)", [approval.says]),
+        ]
+    )
+
+
+def _asked(item: Item) -> str:
+    """Return the questions of a call with their choices, each of them numbered."""
+    rows: list[str] = []
+    for number, one in enumerate(item.questions, 1):
+        rows.append(f"{number}. {indented(one.question)}")
+        rows += [f"   - {indented(choice)}" for choice in one.choices]
+    return "\n".join(rows)
+
+
+def _of(sections: Iterable[tuple[str, Sequence[str]]]) -> list[Part]:
+    return [
+        part
+        for title, texts in sections
+        for text in texts
+        if text
+        for part in _split(title, reveal(text))
+    ]
+
+
+def _requested(item: Item) -> list[str]:
+    if item.edit is None:
+        return []
+    return _call(item, item.requested_args)
+
+
+def _changed(item: Item) -> list[str]:
+    return [] if item.edit is None else [diff(item, budget=PART)]
+
+
+def _original(item: Item) -> str:
+    if item.original_args is None:
+        return ""
+    return original_text(item.original_args, item.requested_args, item.redact)
+
+
+def _call(item: Item, args: JsonObject) -> list[str]:
+    titles = titles_of(item)
+    return [*boxes(item.tool, args, item.redact, titles=titles, preview=item.preview)]
+
+
+def _split(title: str, text: str) -> list[Part]:
+    texts = chunks(text, PART)
+    if len(texts) == 1:
+        return [Part(title, text)]
+    return [
+        Part(f"{title}, part {number} of {len(texts)}", part)
+        for number, part in enumerate(texts, 1)
+    ]
+
 
 _TICKED = "yes"
 _NOT_TICKED = "Please tick this box first."
@@ -91,7 +241,7 @@ def view(
         *(heading(frame, now, with_call=False, is_full=True) if number == 1 else []),
         *map(context, frozen([now])),
         *_odd(item),
-        *_shown(frame, index, number, every[number - 1]),
+        *_shown(every[number - 1]),
         _foot(frame, item, number, len(every)),
         *_buttons(frame, item, number, len(every)),
         *(_of_time(frame, item) if is_last else []),
@@ -123,17 +273,8 @@ def _odd(item: Item) -> list[Block]:
     return [warning(one) for one in found]
 
 
-def _shown(
-    frame: Frame, index: int, number: int, parts: tuple[Part, ...]
-) -> list[Block]:
-    return [
-        rich_text(
-            line(bold(label(part.title))),
-            box(part.text),
-            block_id=frame.block_id(f"{index}.page{number}.{place}"),
-        )
-        for place, part in enumerate(parts)
-    ]
+def _shown(parts: tuple[Part, ...]) -> list[Block]:
+    return [rich_text(line(bold(label(part.title))), box(part.text)) for part in parts]
 
 
 def _foot(frame: Frame, item: Item, number: int, of: int) -> Block:
@@ -144,7 +285,6 @@ def _foot(frame: Frame, item: Item, number: int, of: int) -> Block:
             "{id} · version {version}", id=code(approval.id), version=approval.version
         ),
         template("{hash}", hash=code(item.action_hash)),
-        block_id=frame.block_id(f"{item.index}.page{number}.foot"),
     )
 
 
@@ -161,10 +301,7 @@ def _buttons(frame: Frame, item: Item, number: int, of: int) -> list[Block]:
         offered += findings(frame, item)
     if number == of and item.index + 1 < len(frame.approval.items):
         offered.append(_next_call(frame, item))
-    if not offered:
-        return []
-    name = f"{item.index}.page{number}.actions"
-    return [actions(*offered, block_id=frame.block_id(name))]
+    return [actions(*offered)] if offered else []
 
 
 _TURNS: dict[Action, LiteralString] = {
@@ -189,13 +326,7 @@ def _of_time(frame: Frame, item: Item) -> list[Block]:
         return []
     until = template("Expires {at}.", at=when(end_of(frame.approval, item)))
     taken = taken_by(frame.approval, now_ms=frame.now_ms)
-    name = f"{item.index}.wait"
-    return [
-        context(
-            until, *([taken] if taken else []), block_id=frame.block_id(f"{name}.until")
-        ),
-        actions(*offered, block_id=frame.block_id(name)),
-    ]
+    return [context(until, *([taken] if taken else [])), actions(*offered)]
 
 
 def _next_call(frame: Frame, item: Item) -> Block:

@@ -4,24 +4,32 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from twokey.bot.blocks import box, modal, rich_text, warning
-from twokey.bot.cards.diff import changes_of
-from twokey.bot.cards.frame import Frame
-from twokey.bot.cards.votes import counted_votes, roles_of, still_needed
-from twokey.bot.ids import Input, View
-from twokey.bot.inputs import input_block, text_input
-from twokey.bot.modals.form import State, SubmittedEdit, build_form, read_form, text_of
-from twokey.bot.modals.heading import heading, hint
-from twokey.bot.objects import Block
-from twokey.bot.text_types import Template, joined, label, template
-from twokey.gateway.approvals.deciding import MAX_TEXT
-from twokey.gateway.approvals.record import Item
-from twokey.gateway.approvals.requirement import Requirement
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.protocol.verbs import Verb
+from keyturn.bot.blocks import (
+    Block,
+    box,
+    input_block,
+    modal,
+    rich_text,
+    text_input,
+    warning,
+)
+from keyturn.bot.cards.diff import changes_of
+from keyturn.bot.cards.frame import Frame
+from keyturn.bot.cards.votes import counted_votes, roles_of, still_needed
+from keyturn.bot.ids import Input, View
+from keyturn.bot.modals.call_form import heading, hint
+from keyturn.bot.modals.form import State, SubmittedEdit, build_form, read_form, text_of
+from keyturn.bot.text_types import Template, joined, label, template
+from keyturn.gateway.approvals.deciding import MAX_TEXT
+from keyturn.gateway.approvals.editing import as_read
+from keyturn.gateway.approvals.record import Item
+from keyturn.gateway.approvals.requirement import Requirement
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.verbs import Verb
 
 _CHANGE = 2_500
+_AS_READ = "The tool reads the last change as shown here; nothing ran."
 _NO_REASON = "Please say why you change this; the agent reads it."
 
 
@@ -85,9 +93,10 @@ def view(
             votes=(),
         )
     blocks = [
-        *(_raised(frame, item, raised) if raised else []),
+        *(_raised(item, raised) if raised else []),
         *heading(frame, changed, with_call=False),
         *([_again()] if is_again else []),
+        *([hint(_AS_READ)] if as_read(item) is not item else []),
         *build_form(item).blocks,
         _reason(item, words),
     ]
@@ -137,7 +146,7 @@ def _again() -> Block:
     return hint("You edited this call before. What you keep now replaces that edit.")
 
 
-def _raised(frame: Frame, item: Item, raised: Raised) -> list[Block]:
+def _raised(item: Item, raised: Raised) -> list[Block]:
     text = _needs(item, raised)
     if raised.tier is Tier.DENY:
         text = template(
@@ -146,20 +155,16 @@ def _raised(frame: Frame, item: Item, raised: Raised) -> list[Block]:
     change = changes_of(item, item.args, raised.args, budget=_CHANGE)
     return [
         warning(text),
-        rich_text(box(change), block_id=frame.block_id("raised")),
+        rich_text(box(change)),
     ]
 
 
 def _needs(item: Item, raised: Raised) -> Template:
-    """Say whom the changed call needs, and that its editor is none of them."""
+    """Say whom the changed call needs; its editor is none of them."""
     bare = item.with_(requirement=raised.requirement, votes=())
     people = counted_votes(bare).need
-    head = template("This change raises the tier: ")
-    if raised.tier is item.tier:
-        head = template("With this change the call needs more: ")
-    who, many = template("somebody else of "), template(" has to approve it then")
+    who = template("This change needs another person of ")
     if people > 1:
-        who = template("{n} people of ", n=people)
-        many = template(" have to approve it then, and you cannot be one of them")
-    of = roles_of(raised.requirement)
-    return joined("", [head, who, of, many, still_needed(bare), template(".")])
+        who = template("This change needs {n} other people of ", n=people)
+    of, then = roles_of(raised.requirement), template(" to approve it")
+    return joined("", [who, of, then, still_needed(bare), template(".")])

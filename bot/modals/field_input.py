@@ -6,26 +6,36 @@ from typing import assert_never, cast
 
 from pydantic import JsonValue
 
-from twokey.bot.ids import VALUE
-from twokey.bot.inputs import (
+from keyturn.bot.blocks import (
+    Block,
     date_input,
     input_block,
     moment_input,
     multi_select,
     number_input,
+    option,
     radio_buttons,
     select,
     text_input,
     time_input,
 )
-from twokey.bot.modals.date_times import clock_of, seconds_of, zone_of
-from twokey.bot.modals.form_fields import Field
-from twokey.bot.modals.schema import ABSENT, Kind, is_same
-from twokey.bot.modals.texts import json_text, number_text, option_labels, path_label
-from twokey.bot.objects import Block, option
-from twokey.bot.text import fit
-from twokey.bot.text_types import label, untrusted
-from twokey.sandbox.blockkit.limits import TYPED
+from keyturn.bot.ids import VALUE
+from keyturn.bot.modals.form_fields import Field
+from keyturn.bot.modals.schema import (
+    ABSENT,
+    Kind,
+    clock_of,
+    is_same,
+    json_text,
+    number_text,
+    option_labels,
+    path_label,
+    seconds_of,
+    zone_of,
+)
+from keyturn.bot.text import fit
+from keyturn.bot.text_types import label, untrusted
+from keyturn.sandbox.blockkit.limits import TYPED
 
 UNSET, NULL = "unset", "null"
 """The values of the choices that stand for "not set" and for null."""

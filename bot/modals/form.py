@@ -6,28 +6,26 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from twokey.bot.blocks import context, section
-from twokey.bot.ids import VALUE, Input
-from twokey.bot.modals.field_input import RawValue, field_inputs
-from twokey.bot.modals.form_fields import (
+from keyturn.bot.blocks import Block, context, section
+from keyturn.bot.ids import VALUE, Input
+from keyturn.bot.modals.field_input import RawValue, field_inputs
+from keyturn.bot.modals.form_fields import (
     TOO_MANY,
     Field,
     Path,
     is_redacted,
+    joined,
     lay_out,
     redacted_paths,
 )
-from twokey.bot.modals.long_text import joined
-from twokey.bot.modals.parse_input import BadInput, parsed_value, raw_value
-from twokey.bot.modals.schema import ABSENT, Kind, Value
-from twokey.bot.modals.texts import path_label
-from twokey.bot.objects import Block
-from twokey.bot.text import fit
-from twokey.bot.text_types import label, untrusted
-from twokey.gateway.approvals.record import Item
-from twokey.gateway.protocol import digest, json_texts
-from twokey.gateway.protocol.pointers import tokens_of
-from twokey.gateway.protocol.strict_json import JsonObject
+from keyturn.bot.modals.parse_input import BadInput, parsed_value, raw_value
+from keyturn.bot.modals.schema import ABSENT, Kind, Value, path_label
+from keyturn.bot.text import fit
+from keyturn.bot.text_types import label, untrusted
+from keyturn.gateway.approvals.editing import as_read
+from keyturn.gateway.approvals.record import Item
+from keyturn.gateway.protocol import digest, edits
+from keyturn.gateway.protocol.strict_json import JsonObject, tokens_of
 
 MAX_BYTES = 200_000
 """How much of a view's 250 kB the inputs may take."""
@@ -68,13 +66,14 @@ class SubmittedEdit:
 def build_form(item: Item) -> Form:
     """Return the form for an item; the same item always gives the same form.
 
-    Arguments that do not fit into a view, or may not be shown, stay as they are and
+    An edit that its tool reads in another way is shown as the tool reads it. Arguments
+    that do not fit into a view, or may not be shown, stay as they are and
     are named below the inputs with the reason.
     """
     fields: list[Field] = []
     blocks: list[Block] = []
     left = MAX_BYTES
-    for field in lay_out(item):
+    for field in lay_out(as_read(item)):
         kept = field
         if field.is_editable:
             inputs = field_inputs(field)
@@ -96,9 +95,9 @@ def read_form(item: Item, state: State) -> SubmittedEdit:
 
     Whatever was not touched keeps its exact value, so that opening and submitting the
     form changes nothing. Only this reading can fail here; whether the arguments fit
-    the tool's schema is `twokey.gateway.protocol.edits.argument_errors`.
+    the tool's schema is `keyturn.gateway.protocol.edits.argument_errors`.
     """
-    args, errors = item.args, dict[str, str]()
+    args, errors = as_read(item).args, dict[str, str]()
     for field in build_form(item).fields:
         if not field.is_editable:
             continue
@@ -113,7 +112,7 @@ def read_form(item: Item, state: State) -> SubmittedEdit:
             args = _with(args, field.path, after)
     if errors:
         return SubmittedEdit(args=item.args, errors=errors, changed=False)
-    args = json_texts.compacted(item.args_schema, item.args, args)
+    args = edits.compacted(item.args_schema, item.args, args)
     # By the canonical bytes that are hashed and run, so "changed" means the same here
     # and in the gateway.
     is_changed = digest.canonical(args) != digest.canonical(item.args)
@@ -220,7 +219,5 @@ def _kept(fields: list[Field]) -> list[Block]:
         shown = ", ".join(fit(name, _NAME) for name in names[:_NAMES])
         more = len(names) - _NAMES
         rest = f" and {more} more" if more > 0 else ""
-        blocks.append(
-            context(label(f"Stays as it is ({reason}):"), untrusted(f"{shown}{rest}"))
-        )
+        blocks.append(context(untrusted(f"Stays as it is ({reason}): {shown}{rest}")))
     return blocks

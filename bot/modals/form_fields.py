@@ -6,28 +6,96 @@ depend on nothing but the item, so they are the same when the form is submitted.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from pydantic import JsonValue
 
-from twokey.bot.argument_titles import title_of
-from twokey.bot.modals.long_text import Part, parts_of
-from twokey.bot.modals.schema import (
+from keyturn.bot.cards.listing import title_of
+from keyturn.bot.modals.schema import (
     ABSENT,
     Absent,
     Kind,
     Plan,
     Value,
+    is_carried,
+    is_plain,
+    json_text,
     members,
     plan,
     required,
     resolved,
+    slack_length,
 )
-from twokey.bot.modals.texts import json_text, slack_length
-from twokey.gateway.approvals.record import Item
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.sandbox.blockkit.limits import TYPED
+from keyturn.gateway.approvals.record import Item
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.work import TooMuchWork, one_budget, spend
+from keyturn.sandbox.blockkit.limits import TYPED
+
+PART = 2_000
+"""How long a part is at most, as Slack counts: there is room to add to each of them."""
+
+# A longer word, as in text of a language without blanks, is cut itself.
+_WORD = re.compile(r"(\s*)(\S{1,500})")
+
+
+class Part(NamedTuple):
+    """A part of a text, and the blanks that stand before it."""
+
+    before: str
+    text: str
+
+
+def parts_of(text: str) -> tuple[Part, ...]:
+    """Return the parts of a text without blanks at its ends; none if it has no parts.
+
+    Slack lets nobody type more than 3,000 characters into one input, and may drop
+    blanks at the ends of what it carries. So a text is cut at blanks, which are put
+    back when its parts are joined, or inside a word that is very long. A text that
+    cannot be cut so that each part comes back as it went is not split at all.
+
+    A text that one input holds is one part. The same text always gives the same parts.
+    """
+    if slack_length(text) <= TYPED:
+        return (Part("", text),)
+    words = [Part(*match.groups()) for match in _WORD.finditer(text)]
+    found: list[Part] = []
+    while words:
+        count = _fitting(words)
+        first, *more = words[:count]
+        found.append(Part(first.before, first.text + "".join(map("".join, more))))
+        words = words[count:]
+    can_be_typed = all(
+        slack_length(part.text) <= TYPED and is_plain(part.text) for part in found
+    )
+    return tuple(found) if can_be_typed else ()
+
+
+def joined(parts: Sequence[Part], typed: Iterable[str]) -> str:
+    """Join what was typed for each part; an emptied part leaves no gap.
+
+    A part that nobody touched keeps its exact text beside one that was changed.
+    """
+    text = ""
+    for part, found in zip(parts, typed, strict=True):
+        words = part.text if is_carried(part.text, found) else found
+        text += (part.before if text else "") + words if words else ""
+    return text
+
+
+def _fitting(words: Sequence[Part]) -> int:
+    """Return how many words make a part: up to a line break if one is near."""
+    size, line_end = 0, 0
+    for place, (before, word) in enumerate(words):
+        if place and size > PART // 2 and "\n" in before:
+            line_end = place
+        size += slack_length(before) + slack_length(word)
+        if place and size > PART:
+            return line_end or place
+    return len(words)
+
 
 MAX_DEPTH = 4
 MAX_FIELDS = 60
@@ -49,7 +117,7 @@ class Field:
         plan: how it is edited.
         original: what stands there now.
         is_required: whether its object must have it.
-        title: what its schema calls it, and its unit; "" without both.
+        title: what the policy's schema calls it, and its unit; "" without both.
         why_fixed: why it cannot be edited; "" when it can.
     """
 
@@ -93,14 +161,29 @@ def lay_out(item: Item) -> tuple[Field, ...]:
     """Return a field for each argument of an item, declared ones first.
 
     Redacted values are never editable: a form would show them, and an edit of what
-    nobody sees is no decision. Of `MAX_FIELDS` on, the rest stays as it is.
+    nobody sees is no decision. Of `MAX_FIELDS` on, the rest stays as it is. All of it
+    stays where the schema takes too long to look through.
     """
-    schema = item.args_schema or {}
     redact = redacted_paths(item)
+    try:
+        with one_budget():
+            return _laid_out(item, redact)
+    except TooMuchWork:
+        return tuple(
+            Field(number, (name,), Plan(Kind.FIXED), value, is_required=True).fixed(
+                HIDDEN if is_redacted((name,), redact) else TOO_MANY
+            )
+            for number, (name, value) in enumerate(item.args.items())
+        )
+
+
+def _laid_out(item: Item, redact: tuple[Path, ...]) -> tuple[Field, ...]:
+    schema = item.args_schema or {}
     fields: list[Field] = []
     count = 0
     for found in _walk(schema, item.args, (), schema):
-        field = replace(found, number=len(fields))
+        owned = found if item.has_policy_schema else _marked(found)
+        field = replace(owned, number=len(fields))
         if is_redacted(field.path, redact):
             # A hidden argument that is not there has no line: even that it could be
             # there need not be told.
@@ -116,6 +199,16 @@ def lay_out(item: Item) -> tuple[Field, ...]:
         count += _inputs(field) if field.is_editable else 0
         fields.append(field)
     return tuple(fields)
+
+
+def _marked(field: Field) -> Field:
+    """Return a field of the agent's schema with its words marked, without a title."""
+    plan = field.plan
+    words = " ".join(plan.hint.split())
+    words = f"Agent says (unverified): {words}" if words else ""
+    if plan.options:
+        words = f"The choices are the agent's words (unverified). {words}".rstrip()
+    return replace(field, title="", plan=replace(plan, hint=words))
 
 
 def is_redacted(path: Path, redact: tuple[Path, ...]) -> bool:
@@ -142,6 +235,7 @@ def _walk(
     # Slack keeps what was typed by block id.
     names = [*declared, *sorted(value.keys() - declared.keys())]
     for name in names:
+        spend(1)
         node, here = declared.get(name), value.get(name, ABSENT)
         below = (*path, name)
         if _is_nested(node, here, below, root):

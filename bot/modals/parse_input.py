@@ -13,8 +13,7 @@ from typing import cast
 
 from pydantic import JsonValue
 
-from twokey.bot.modals.date_times import moment_text, time_text
-from twokey.bot.modals.field_input import (
+from keyturn.bot.modals.field_input import (
     FALSE,
     NULL,
     TRUE,
@@ -22,12 +21,18 @@ from twokey.bot.modals.field_input import (
     RawValue,
     initial_value,
 )
-from twokey.bot.modals.form_fields import Field
-from twokey.bot.modals.schema import ABSENT, Kind, Value
-from twokey.bot.modals.texts import is_carried
-from twokey.gateway.errors import BadJson
-from twokey.gateway.protocol import strict_json
-from twokey.sandbox.blockkit.formats import clock, day, number
+from keyturn.bot.modals.form_fields import Field
+from keyturn.bot.modals.schema import (
+    ABSENT,
+    Kind,
+    Value,
+    is_carried,
+    moment_text,
+    time_text,
+)
+from keyturn.gateway.errors import BadJson
+from keyturn.gateway.protocol import strict_json
+from keyturn.sandbox.blockkit.formats import clock, day, number
 
 _MAX_DIGITS = 400
 

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from twokey.bot.blocks import modal, section
-from twokey.bot.cards.frame import Frame
-from twokey.bot.ids import Input, View
-from twokey.bot.inputs import input_block, select
-from twokey.bot.modals.call_form import SubmittedText, call_form, text_field
-from twokey.bot.modals.form import State, choice_of, text_of
-from twokey.bot.modals.heading import hint
-from twokey.bot.modals.parse_input import BadInput
-from twokey.bot.objects import Block, option
-from twokey.bot.text_types import label, template
-from twokey.gateway.approvals.deciding import MAX_TEXT
-from twokey.gateway.approvals.record import Item
-from twokey.gateway.protocol.verbs import Verb
+from keyturn.bot.blocks import Block, input_block, modal, option, section, select
+from keyturn.bot.cards.frame import Frame
+from keyturn.bot.ids import Input, View
+from keyturn.bot.modals.call_form import SubmittedText, call_form, hint, text_field
+from keyturn.bot.modals.form import State, choice_of, text_of
+from keyturn.bot.modals.parse_input import BadInput
+from keyturn.bot.text_types import label, template
+from keyturn.gateway.approvals.deciding import MAX_TEXT
+from keyturn.gateway.approvals.record import Item
+from keyturn.gateway.protocol.verbs import Verb
 
 PRESETS = {
     "not_needed": "Not needed",

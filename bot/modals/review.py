@@ -9,23 +9,22 @@ from enum import StrEnum
 
 from pydantic import JsonValue
 
-from twokey.bot.blocks import box, context, modal, notice, rich_text, section
-from twokey.bot.cards.listing import call_title, one_line
-from twokey.bot.cards.queue import whole_call, whole_line
-from twokey.bot.cards.states import frozen
-from twokey.bot.ids import View
-from twokey.bot.modals import choose
-from twokey.bot.modals.choice import Choice
-from twokey.bot.modals.reject import needs_reason, reason_inputs
-from twokey.bot.objects import Block
-from twokey.bot.text import fit
-from twokey.bot.text_types import Label, Template, joined, label, template, untrusted
-from twokey.gateway.approvals.record import Item
-from twokey.gateway.protocol import digest
-from twokey.gateway.protocol.records import Record
-from twokey.sandbox.blockkit import limits
+from keyturn.bot.blocks import Block, box, context, modal, notice, rich_text, section
+from keyturn.bot.cards.listing import call_title, one_line
+from keyturn.bot.cards.queue import whole_call, whole_line
+from keyturn.bot.cards.states import frozen
+from keyturn.bot.ids import View
+from keyturn.bot.modals import choose
+from keyturn.bot.modals.choose import Choice
+from keyturn.bot.modals.reject import needs_reason, reason_inputs
+from keyturn.bot.text import fit
+from keyturn.bot.text_types import Label, Template, joined, label, template, untrusted
+from keyturn.gateway.approvals.record import Item
+from keyturn.gateway.protocol import digest
+from keyturn.gateway.protocol.records import Record
+from keyturn.sandbox.blockkit import limits
 
-_TAG = "twokey/v1/review"
+_TAG = "keyturn/v1/review"
 _DONE_CHARS = 100
 _NAME_CHARS = 140
 
@@ -92,14 +91,17 @@ def view(items: Sequence[Item], review: Review, *, left_out: int) -> Block:
     first = items[0]
     name = f"{one_line(first.tool)} · {first.ctx.agent}: {len(items)}"
     intro = template(
-        "Each of these has its own card and its own deadline. Ticked calls are "
-        "approved as they are shown here. To edit one, leave it unticked and open it "
-        "from the list. Nothing is recorded before the next page."
+        "Ticked calls will be approved as shown. To edit one, leave it unticked and "
+        "open it from the list. You confirm on the next page."
     )
     missing = template(
-        "Left out: {n}. Each was decided meanwhile, or has to be opened on its own.",
-        n=left_out,
+        "1 call is not in this list: it was decided, or needs its own review."
     )
+    if left_out > 1:
+        missing = template(
+            "{n} are not in this list: each was decided, or needs its own review.",
+            n=left_out,
+        )
     return modal(
         label("Review together"),
         [
@@ -121,19 +123,16 @@ def confirmation(rejected: Sequence[Item], review: Review) -> Block:
     """Return the page that says what will be recorded, before it is."""
     choice = review.choice
     left = {*range(len(review.calls))} - {*choice.approve, *choice.reject}
-    each = template(
-        "Each call is recorded on its own. The next page says what came of each: "
-        "somebody else may decide one of them meanwhile."
-    )
+    each = template("Decisions are saved one by one. You will see the result of each.")
     return modal(
-        label("Decide together"),
+        label("Confirm"),
         [
             *choose.summary(choice, left),
             *(reason_inputs(needed=needs_reason(rejected)) if rejected else []),
             context(each),
         ],
         callback_id=View.REVIEW_CONFIRM,
-        submit=label(f"Decide {choice.size} calls" if choice.size > 1 else "Decide"),
+        submit=label("Submit decisions" if choice.size > 1 else "Submit decision"),
         close=label("Cancel"),
         private_metadata=review.digest,
     )
@@ -180,7 +179,7 @@ def results(found: Sequence[Result]) -> Block:
         [
             section(text),
             *(_open_row(one) for one in open_ones),
-            *([rich_text(box("\n".join(lines)), block_id="done")] if lines else []),
+            *([rich_text(box("\n".join(lines)))] if lines else []),
         ],
         callback_id=View.NOTICE,
         close=label("Close"),
@@ -221,4 +220,4 @@ def _whole(group: Sequence[Item]) -> list[Block]:
         lines = []
         parts += [box(f"{item.index + 1}."), *map(box, whole_call(item))]
     parts += [box("\n".join(lines))] if lines else []
-    return [rich_text(*parts, block_id=f"whole.{group[0].index}")]
+    return [rich_text(*parts)]

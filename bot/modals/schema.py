@@ -3,24 +3,163 @@
 A value gets a specific input only if Slack can show and return it without loss; any
 other gets a text box with validated JSON. The submitted form is validated against the
 tool's full schema, so a wrong choice here cannot let an invalid value through.
+
+The initial text of an input is lossless, with nothing hidden. A time or date-time is
+offered in a picker only if the picker gives exactly this text back: seconds are zero,
+and a date-time has an offset from UTC. Slack shows a date-time in the time zone of the
+person who reads it, so one without an offset cannot be shown.
 """
 
 from __future__ import annotations
 
+import json
+import re
 import unicodedata
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
 from enum import Enum, StrEnum, auto
 from typing import cast
 
 from pydantic import JsonValue
 
-from twokey.bot.modals.date_times import clock_of, seconds_of
-from twokey.bot.modals.texts import number_text, option_labels, slack_length
-from twokey.bot.text import reveal
-from twokey.gateway.protocol.pointers import pointed
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.sandbox.blockkit.formats import day, number
-from twokey.sandbox.blockkit.limits import OPTION, SELECT_OPTIONS
+from keyturn.bot.text import reveal
+from keyturn.gateway.approvals.evidence import as_text
+from keyturn.gateway.approvals.invisible_characters import is_hidden, mark
+from keyturn.gateway.protocol.strict_json import MAX_INTEGER, JsonObject, pointed
+from keyturn.gateway.protocol.work import spend
+from keyturn.sandbox.blockkit.formats import day, number
+from keyturn.sandbox.blockkit.limits import OPTION, SELECT_OPTIONS
+
+PATH_MARK = " \u203a "
+
+
+def number_text(number: float) -> str:
+    """Write a number in plain digits, without an exponent: 1e-7 is 0.0000001."""
+    # Slack's number input takes no exponent. `repr` is the shortest text that reads
+    # back as the same float.
+    return format(Decimal(repr(number)), "f")
+
+
+def json_text(value: JsonValue, *, max_length: int) -> str | None:
+    """Write a value as JSON in which no character hides; None when it is longer.
+
+    It is indented where that fits, and compact otherwise.
+
+    Args:
+        value: any JSON value.
+        max_length: the most characters, as Slack counts them.
+    """
+    for indent in (2, None):
+        text = json.dumps(value, ensure_ascii=False, indent=indent)
+        # Slack may compose what it carries, so text that is not in NFC would come back
+        # as other bytes; escapes survive.
+        # The same for the parts of emoji, which Slack writes in a way of its own.
+        if any(map(is_hidden, text)) or unicodedata.normalize("NFC", text) != text:
+            text = json.dumps(value, ensure_ascii=True, indent=indent)
+        if slack_length(text) <= max_length:
+            return text
+    return None
+
+
+def option_labels(values: Sequence[JsonValue]) -> list[str]:
+    """Write the choices of a menu: texts bare, everything else as JSON.
+
+    Where two would read alike, such as 1 and "1", all of them are written as JSON.
+    """
+    labels = [reveal(as_text(value)) for value in values]
+    if len(set(labels)) < len(labels):
+        labels = [reveal(json.dumps(value, ensure_ascii=False)) for value in values]
+    return [
+        label.replace("\n", mark("\n")).replace("\t", mark("\t")) for label in labels
+    ]
+
+
+def slack_length(text: str) -> int:
+    """Count UTF-16 code units: the most that any client may count."""
+    return len(text) + sum(character > "\uffff" for character in text)
+
+
+def is_carried(before: str, after: str) -> bool:
+    """Return whether a text came back untouched: line ends and composition apart."""
+    return _carried(before) == _carried(after)
+
+
+def _carried(text: str) -> str:
+    return unicodedata.normalize("NFC", text.replace("\r\n", "\n"))
+
+
+def path_label(path: tuple[str, ...]) -> str:
+    """Name a nested argument by the keys that lead to it; untrusted text."""
+    # A name that reads like a sentence is quoted: the agent's schema may declare any.
+    return PATH_MARK.join(
+        json.dumps(name, ensure_ascii=False) if " " in name else name for name in path
+    )
+
+
+_TIME = re.compile(
+    r"(?P<clock>([01][0-9]|2[0-3]):[0-5][0-9])"
+    r"(?P<rest>(:00(\.0{1,6})?)?(Z|[+-][0-9]{2}:[0-9]{2})?)"
+)
+_ZONE = re.compile(r"(Z|[+-][0-9]{2}:[0-9]{2})\Z")
+# What Slack's date-time picker takes: ten digits.
+_FIRST_S, _LAST_S = 1_000_000_000, 9_999_999_999
+_NEW = "Z"
+_SECONDS = ":00"
+
+
+def clock_of(text: str) -> str | None:
+    """Return the ``HH:mm`` of a time for a picker; None when it has no such input."""
+    found = _TIME.fullmatch(text)
+    return found["clock"] if found else None
+
+
+def zone_of(text: str) -> str:
+    """Return the time zone that a time or date-time names; "" for none.
+
+    UTC, or an offset from it, such as ``UTC+01:00``.
+    """
+    found = _ZONE.search(text)
+    if not found:
+        return ""
+    return "UTC" if found[0] == _NEW else f"UTC{found[0]}"
+
+
+def time_text(clock: str, like: str | None) -> str:
+    """Return a time of a picker, written like the one that it replaces."""
+    found = _TIME.fullmatch(like) if like else None
+    return clock + (found["rest"] if found else _SECONDS)
+
+
+def seconds_of(text: str) -> int | None:
+    """Return a date-time in Unix seconds for a picker; None when it has no such input.
+
+    None as well for a text of which a picker would make another one.
+    """
+    try:
+        seconds = datetime.fromisoformat(text).timestamp()
+        is_exact = moment_text(int(seconds), text) == text
+    except (ValueError, OverflowError):
+        return None
+    is_whole = seconds % 60 == 0
+    is_offered = is_exact and is_whole and _FIRST_S <= seconds <= _LAST_S
+    return int(seconds) if is_offered else None
+
+
+def moment_text(seconds: int, like: str | None) -> str:
+    """Return a date-time of a picker, with the offset of the one that it replaces.
+
+    Raises:
+        ValueError: the other one has no offset, or is no date-time.
+    """
+    zone = datetime.fromisoformat(like).tzinfo if like else UTC
+    if zone is None:
+        raise ValueError(f"The date-time {like!r} has no offset from UTC.")
+    text = datetime.fromtimestamp(seconds, zone).isoformat()
+    is_short = like is None or like.endswith(_NEW)
+    return text.removesuffix("+00:00") + _NEW if is_short else text
+
 
 _MAX_HOPS = 16
 _LONG = 80
@@ -134,6 +273,7 @@ def resolved(schema: JsonValue, root: JsonObject) -> JsonObject:
     node = schema
     # Bounded: a schema may refer to itself.
     for _ in range(_MAX_HOPS):
+        spend(1)
         if not isinstance(node, dict):
             return {}
         target = node.get("$ref")
@@ -150,6 +290,7 @@ def resolved(schema: JsonValue, root: JsonObject) -> JsonObject:
 def _local(reference: JsonValue, root: JsonObject) -> JsonObject | None:
     if not isinstance(reference, str) or not reference.startswith("#/"):
         return None
+    spend(len(reference) // 8)
     node = pointed(root, reference)
     return node if isinstance(node, dict) else None
 
@@ -211,6 +352,7 @@ def _enumerated(node: JsonObject) -> tuple[JsonValue, ...]:
     listed = [node["const"]] if "const" in node else node.get("enum")
     if not isinstance(listed, list):
         return ()
+    spend(len(listed) // 2)
     options = tuple(option for option in listed if option is not None)
     labels = option_labels(options)
     are_short = all(0 < len(label) <= OPTION for label in labels)
@@ -290,5 +432,8 @@ def _is_of(kind: JsonValue, value: Value) -> bool:
 
 
 def _is_typed(value: Value) -> bool:
+    # Slack's number field may round what has more than 53 bits.
+    if abs(cast("float", value)) > MAX_INTEGER:
+        return False
     text = number_text(cast("float", value))
     return number(text) is None and len(text) <= _MAX_NUMBER

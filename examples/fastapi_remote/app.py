@@ -1,6 +1,6 @@
 """A FastAPI application with its own checkpointer and as many workers as you like.
 
-    TWOKEY_GATEWAY=https://gateway.example.com TWOKEY_API_KEY=tk_… \
+    KEYTURN_GATEWAY=https://gateway.example.com KEYTURN_API_KEY=tk_… \
         uvicorn examples.fastapi_remote.app:app --workers 2
 
 Every worker opens the same database of threads. A worker that starts takes up all
@@ -8,8 +8,8 @@ threads that have not ended; the gateway leases each thread to one of them at a 
 that nothing runs twice, and when a worker dies another one goes on. Use Postgres
 (`AsyncPostgresSaver`) where the workers are on several machines.
 
-With TWOKEY_WEBHOOK_SECRET the gateway can tell the application of decisions, at
-/twokey (docs/webhooks.md); without it, workers ask the gateway by themselves.
+With KEYTURN_WEBHOOK_SECRET the gateway can tell the application of decisions, at
+/keyturn (docs/webhooks.md); without it, workers ask the gateway by themselves.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from pydantic import BaseModel
 
 from examples.support_agent import graph
-from twokey import Twokey
-from twokey.gateway.errors import NotVerified
-from twokey.gateway.remote.program import RemoteTwokey
+from keyturn import Keyturn
+from keyturn.gateway.errors import NotVerified
+from keyturn.gateway.remote.program import RemoteKeyturn
 
 DATABASE = os.environ.get("APP_DATABASE", "threads.sqlite")
 AGENT = "support"
@@ -44,7 +44,7 @@ class Threads:
     """The threads of this application that have not ended."""
 
     def __init__(
-        self, tk: RemoteTwokey, saver: AsyncSqliteSaver, db: aiosqlite.Connection
+        self, tk: RemoteKeyturn, saver: AsyncSqliteSaver, db: aiosqlite.Connection
     ) -> None:
         self.tk, self.db = tk, db
         self.graph = graph.copy(update={"checkpointer": saver})
@@ -76,7 +76,7 @@ async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
     async with (
         AsyncSqliteSaver.from_conn_string(DATABASE) as saver,
         aiosqlite.connect(f"{DATABASE}.open") as db,
-        Twokey.remote() as tk,
+        Keyturn.remote() as tk,
     ):
         await db.execute("CREATE TABLE IF NOT EXISTS open (thread PRIMARY KEY, text)")
         app.state.threads = threads = Threads(tk, saver, db)
@@ -100,7 +100,7 @@ async def ask(thread: str, question: Question, request: Request) -> dict[str, An
     return {"thread": thread}
 
 
-@app.post("/twokey", status_code=204)
+@app.post("/keyturn", status_code=204)
 async def decided(request: Request) -> Response:
     """Let the thread go on of which the gateway says that it has a decision."""
     threads = threads_of(request)

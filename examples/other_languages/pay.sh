@@ -1,7 +1,7 @@
 #!/bin/sh
 # Ask for one call, wait until people decided, claim it, run it, say how it ended.
 #
-#   TWOKEY_GATEWAY=https://gateway.example.com TWOKEY_API_KEY=tk_… \
+#   KEYTURN_GATEWAY=https://gateway.example.com KEYTURN_API_KEY=tk_… \
 #     ./pay.sh invoice-42 '{"to": "ada", "amount": 90}'
 #
 # It needs curl and jq. Run it again with the same invoice after a crash: the call is
@@ -10,14 +10,15 @@ set -eu
 
 thread=$1 args=$2
 agent=${AGENT:-billing} tool=wire_money call=c1
-# Names this attempt: the same claim asked again is the same claim.
+# Names this attempt. With its key, a request that is sent again gets the same answer.
 owner=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')
 ref=$(jq -nc --arg a "$agent" --arg t "$thread" '{agent: $a, thread: $t, message_id: "m1"}')
 run=$(jq -nc --argjson r "$ref" '$r | {agent, thread}')
 
 ask() { # question, body: prints the answer; waits and asks again while nobody is there
   curl --silent --show-error --fail-with-body --retry 8 --retry-all-errors \
-    --header "Authorization: Bearer $TWOKEY_API_KEY" --json "$2" "$TWOKEY_GATEWAY/v1/$1"
+    --header "Authorization: Bearer $KEYTURN_API_KEY" \
+    --header "Idempotency-Key: $owner-$1" --json "$2" "$KEYTURN_GATEWAY/v1/$1"
 }
 
 wire_money() { # what is approved: the arguments, and a key that a bank can tell twice by
@@ -34,7 +35,7 @@ esac
 item=$(echo "$verdict" | jq -r .item_id)
 
 # 2. Wait: each question waits for 25 seconds.
-questions=$(echo "$verdict" | jq -c '[{kind: "twokey.approval", item_id, action_hash}]')
+questions=$(echo "$verdict" | jq -c '[{kind: "keyturn.approval", item_id, action_hash}]')
 while :; do
   answer=$(ask answers "$(jq -nc --argjson run "$run" --argjson questions "$questions" \
     '{run: $run, questions: $questions, wait_s: 25}')" | jq -c '.[0].answer // empty')
@@ -46,9 +47,16 @@ case $(echo "$answer" | jq -r .type) in
 esac
 
 # 3. Claim: the answer has the arguments that run, as people left them.
-claim=$(ask claim "$(jq -nc --argjson ref "$ref" --arg item "$item" --arg tool "$tool" \
-  --arg call "$call" --arg owner "$owner" \
-  '{item_id: $item, ref: $ref, tool: $tool, tool_call_id: $call, owner: $owner}')")
+claim() {
+  ask claim "$(jq -nc --argjson ref "$ref" --arg item "$item" --arg tool "$tool" \
+    --arg call "$call" --arg owner "$owner" \
+    '{item_id: $item, ref: $ref, tool: $tool, tool_call_id: $call, owner: $owner}')"
+}
+claim=$(claim)
+while [ "$(echo "$claim" | jq -r .kind)" = busy ]; do # another attempt runs it now
+  sleep "$(echo "$claim" | jq -r .retry_after_s)"
+  claim=$(claim)
+done
 case $(echo "$claim" | jq -r .kind) in
   new) ;;
   done) echo "$claim" | jq -r .result.summary; exit ;; # an earlier attempt ran it

@@ -6,10 +6,10 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from twokey.gateway.approvals.security import SecurityKind
-from twokey.gateway.store.api_keys import FoundKey
-from twokey.gateway.trust.api_keys import ApiKey, PresentedKey, is_right, presented
-from twokey.gateway.trust.seals import SealKeys
+from keyturn.gateway.approvals.security import SecurityKind
+from keyturn.gateway.store.api_keys import FoundKey
+from keyturn.gateway.trust.api_keys import ApiKey, PresentedKey, is_right, presented
+from keyturn.gateway.trust.seals import SealKeys
 
 FRESH_S = 1.0
 """For how long a key that was read counts as it was: a revoked key ends within that."""

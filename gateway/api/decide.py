@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from aiohttp import web
 
-from twokey.gateway.api.person_tokens import PersonTokens
-from twokey.gateway.api.refusals import Refusal
-from twokey.gateway.approvals.decisions import (
+from keyturn.gateway.api.person_tokens import PersonTokens
+from keyturn.gateway.api.refusals import Refusal
+from keyturn.gateway.approvals.decisions import (
     Approve,
     Changed,
     Click,
@@ -30,11 +31,11 @@ from twokey.gateway.approvals.decisions import (
     Unknown,
     Voted,
 )
-from twokey.gateway.approvals.record import Approval, Item
-from twokey.gateway.errors import SettingsError
-from twokey.gateway.protocol import json_texts
-from twokey.gateway.protocol.decision_api import DecideQuestion, DecideReply
-from twokey.gateway.protocol.http_problems import (
+from keyturn.gateway.approvals.record import Approval, Item
+from keyturn.gateway.errors import SettingsError
+from keyturn.gateway.protocol import edits
+from keyturn.gateway.protocol.http_api import DecideQuestion, DecideReply
+from keyturn.gateway.protocol.http_problems import (
     EXPIRED,
     INVALID,
     MALFORMED,
@@ -44,9 +45,10 @@ from twokey.gateway.protocol.http_problems import (
     SETTLED,
     STALE,
 )
-from twokey.gateway.service.approval_readings import view_of
-from twokey.gateway.service.reviews import ReviewService
-from twokey.gateway.trust.api_keys import presented
+from keyturn.gateway.protocol.work import aside
+from keyturn.gateway.service.approval_readings import missing_of, view_of
+from keyturn.gateway.service.reviews import ReviewService
+from keyturn.gateway.trust.api_keys import presented
 
 _IN_SLACK = (
     "No API key decides: people do, in Slack. Over HTTP they need a token of their own "
@@ -102,7 +104,7 @@ class Decisions:
             )
         except SettingsError as error:
             raise Refusal(PEOPLE_DECIDE, str(error)) from error
-        return _reply(outcome)
+        return await aside(partial(_reply, outcome), [item.action])
 
     async def _voters(self, item: Item) -> Sequence[Reviewer]:
         return [self.tokens.known(vote.by.user) for vote in item.votes]
@@ -153,7 +155,7 @@ def _as_written(item: Item, decision: Decision) -> Decision:
     """Return a decision whose edit is spelled as the tool's schema writes it."""
     if not isinstance(decision, Edit):
         return decision
-    args = json_texts.compacted(item.args_schema, item.args, decision.args)
+    args = edits.compacted(item.args_schema, item.args, decision.args)
     return decision.with_(args=args)
 
 
@@ -180,6 +182,7 @@ def _reply(outcome: Outcome) -> DecideReply:
                 outcome="voted",
                 have=outcome.have,
                 need=outcome.need,
+                missing=missing_of(outcome.approval.items[outcome.index]),
                 approval=view_of(outcome.approval),
             )
         case TooSoon():

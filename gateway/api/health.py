@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from twokey.gateway.errors import StoreUnavailable
-from twokey.gateway.service.process_check import Registration, clock_problem, unserved
-from twokey.gateway.store.store import Store
+from pydantic import BaseModel
+
+from keyturn.gateway.errors import StoreUnavailable
+from keyturn.gateway.service.process_check import Registration, clock_problem, unserved
+from keyturn.gateway.store.store import Store
 
 Readiness = Callable[[], Awaitable[tuple[list[str], dict[str, object]]]]
 """Returns what keeps the gateway from working, and what else is worth knowing."""
+
+
+class ReadinessView(BaseModel, extra="allow"):
+    """The answer of `/readyz`: whether the gateway works, and what is missing."""
+
+    ready: bool
+    problems: list[str] = []
 
 
 async def readiness(

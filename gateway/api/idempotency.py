@@ -16,11 +16,11 @@ from contextlib import suppress
 
 from aiohttp import web
 
-from twokey.gateway.api.refusals import Refusal
-from twokey.gateway.errors import StoreUnavailable
-from twokey.gateway.protocol.http_problems import KEY_REUSED, MALFORMED, UNDER_WAY
-from twokey.gateway.protocol.idempotency import HEADER
-from twokey.gateway.store.kept_answers import KeptAnswer, KeptAnswers
+from keyturn.gateway.api.refusals import Refusal
+from keyturn.gateway.errors import StoreUnavailable
+from keyturn.gateway.protocol.http_problems import KEY_REUSED, MALFORMED, UNDER_WAY
+from keyturn.gateway.protocol.idempotency import HEADER
+from keyturn.gateway.store.kept_answers import KeptAnswer, KeptAnswers
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +46,14 @@ class Idempotency:
         self._keeping = set[asyncio.Task[None]]()
 
     async def once(
-        self, api_key: str, request: web.BaseRequest, what: str, body: bytes, work: Work
+        self,
+        api_key: str,
+        request: web.BaseRequest,
+        what: str,
+        body: bytes,
+        work: Work,
+        *,
+        replays: bool = True,
     ) -> tuple[bytes, bool]:
         """Return the answer to a write, and whether it was given before.
 
@@ -56,33 +63,12 @@ class Idempotency:
             what: is asked.
             body: of the request.
             work: asks; done once for a key, unless it fails.
+            replays: whether a repeated write gets the first answer; else it is asked
+                again each time.
 
         Raises:
             Refusal: the key is of another request, or cannot be one.
         """
-        return await self._once(api_key, request, what, body, work, replays=True)
-
-    async def anew(
-        self, api_key: str, request: web.BaseRequest, what: str, body: bytes, work: Work
-    ) -> bytes:
-        """Return the answer to a write that is asked again each time; see `once`.
-
-        Raises:
-            Refusal: as `once`.
-        """
-        found, _ = await self._once(api_key, request, what, body, work, replays=False)
-        return found
-
-    async def _once(
-        self,
-        api_key: str,
-        request: web.BaseRequest,
-        what: str,
-        body: bytes,
-        work: Work,
-        *,
-        replays: bool,
-    ) -> tuple[bytes, bool]:
         given = request.headers.get(HEADER)
         if given is None:
             return await work(), False

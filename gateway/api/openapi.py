@@ -1,52 +1,45 @@
-"""The OpenAPI document of the HTTP API, made from what the server reads and writes."""
+"""The OpenAPI document of the HTTP API, made from the models that the server uses."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from pydantic import BaseModel, TypeAdapter
-from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 
-from twokey.gateway.api.openapi_problems import (
-    EVERYWHERE,
-    OF_BODIES,
-    OF_KEYS,
-    OF_WRITES,
-    answers_of,
+from keyturn.gateway.api.health import ReadinessView
+from keyturn.gateway.api.operations import ASKED_AGAIN, REPLAYED
+from keyturn.gateway.api.reading_routes import (
+    EVENT_STREAM,
+    LAST_EVENT_ID,
+    EventsQuery,
+    QueueQuery,
 )
-from twokey.gateway.api.operations import ALL_OPERATIONS, ASKED_AGAIN, REPLAYED
-from twokey.gateway.api.reading_routes import EVENT_STREAM, LAST_EVENT_ID, QUEUE_STATES
-from twokey.gateway.protocol import http_problems as problems
-from twokey.gateway.protocol.approval_views import (
-    MOST_OF_A_PAGE,
-    PAGE,
+from keyturn.gateway.protocol import http_problems as problems
+from keyturn.gateway.protocol.approval_views import (
     ApprovalPage,
     ApprovalView,
     EventPage,
     EventView,
 )
-from twokey.gateway.protocol.decision_api import DecideQuestion, DecideReply
-from twokey.gateway.protocol.http_api import (
-    ANSWERS,
+from keyturn.gateway.protocol.http_api import (
     BASE,
     LEASE_HEADER,
+    OPERATIONS,
+    DecideQuestion,
+    DecideReply,
     Operation,
     Scope,
 )
-from twokey.gateway.protocol.http_problems import Problem, ProblemKind
-from twokey.gateway.protocol.idempotency import HEADER
-from twokey.gateway.protocol.remote_runs import LONGEST_WAIT_S
-from twokey.gateway.protocol.thread_api import (
-    TAKE_LEASE_HEADER,
-    TAKEN_LEASE_HEADER,
-    TakenLease,
-)
+from keyturn.gateway.protocol.http_problems import PROBLEM_TYPE, Problem, ProblemKind
+from keyturn.gateway.protocol.idempotency import HEADER
 
 Json = dict[str, Any]
 
+_JSON = "application/json"
 _REF = "#/components/schemas/{model}"
 _ABOUT = """\
 Agents in other processes propose calls, wait until people have decided in Slack, and
@@ -58,6 +51,109 @@ named with each status below. What is marked *ask again* may be answered otherwi
 later; 429 and 503 say with `Retry-After` when. Every other refusal stays the same:
 clients do not repeat the request.
 """
+_DECIDED = (
+    "What is decided is named by `expected_version` and `action_hash`, as they were "
+    "read. It goes the same way as a click in Slack: roles, several people, the policy "
+    "of now."
+)
+_STREAMED = (
+    "`event` is the name and `data` an EventView without `id`. `event: missed` says "
+    "that some events are not kept any more."
+)
+
+_EVERYWHERE = (
+    *(problems.FAILED, problems.UNAVAILABLE, problems.STOPPING),
+    *(problems.NOT_CONFIRMED, problems.UNANSWERED),
+    *(problems.BOT_KEY_UNKNOWN, problems.CORRUPT_RECORD),
+)
+_OF_KEYS = (problems.UNAUTHENTICATED, problems.FORBIDDEN, problems.TOO_MANY)
+_OF_BODIES = (
+    *(problems.MALFORMED, problems.NOT_FOUND, problems.TOO_SLOW),
+    *(problems.REFUSED, problems.LEASE_LOST, problems.TOO_LARGE),
+    *(problems.ILLEGAL_TRANSITION, problems.TOO_MANY_SPEAKERS, problems.REF_REUSED),
+)
+_OF_WRITES = (problems.UNDER_WAY, problems.KEY_REUSED)
+_OF_READINGS = (*_EVERYWHERE, *_OF_KEYS, problems.MALFORMED)
+_OF_DECISIONS = (
+    *(*_EVERYWHERE, problems.TOO_MANY, problems.MALFORMED, problems.NO_TOKEN),
+    *(problems.PEOPLE_DECIDE, problems.NOT_ALLOWED, problems.NOT_FOUND),
+    *(problems.STALE, problems.SETTLED, problems.EXPIRED, problems.REFUSED),
+    *(problems.INVALID, problems.TOO_SLOW, problems.TOO_LARGE),
+    problems.ILLEGAL_TRANSITION,
+)
+_SUMMARIES = {
+    "thread_lease": "Take, keep or give back the right to run a thread.",
+    "settle": "Say what a resting thread asks; the rest of what waits in it is ended.",
+    "submit": "Evaluate the calls of a turn, and ask people about those that wait.",
+    "claim": "Ask for the right to run an approved call once.",
+    "heartbeat": "Keep a claim; false when it is no longer yours.",
+    "finish": "Record what an execution came to; false when the claim is not yours.",
+    "release": "Give a claim back unused.",
+    "report_progress": "Ask to run a call that needs nobody, or report on one.",
+    "ended": "Report how a call that needed nobody ended.",
+    "outcomes": "Return what became of the calls of a message.",
+    "supersede": "End what still waits of a turn: its thread moved on.",
+    "history": "Return what people changed in the calls of a run that ran.",
+    "edits_known": "Return which edits people really made.",
+    "late_reports": "Return what executors reported after people had found out.",
+    "note": "Return which tools of an agent need a person.",
+    "remember": "Say who asked for a run; they cannot approve what comes of it.",
+    "pending": "Return the calls of a run that wait for people.",
+    "answers": "Return the answers to a thread's open questions; waits for one.",
+    "withdraw": "End calls that wait; return the ids of those that were ended now.",
+    "supersede_run": "End everything that waits in a run: its thread is deleted.",
+}
+"""A line on each operation."""
+_ID = {
+    "name": "id",
+    "in": "path",
+    "required": True,
+    "schema": {"type": "string", "pattern": "^[A-Za-z0-9_]{1,80}$"},
+}
+
+
+@dataclass(frozen=True)
+class _Route:
+    """One operation of the API.
+
+    Attributes:
+        answer: of its answer with status 200.
+        kinds: of the problems that it answers with.
+        scope: that an API key needs; None: it asks for no key, or ``security`` says.
+        body: of the request.
+        security: in place of an API key.
+    """
+
+    method: str
+    path: str
+    name: str
+    summary: str
+    answer: TypeAdapter[Any]
+    kinds: Sequence[ProblemKind]
+    scope: Scope | None = None
+    about: str = ""
+    parameters: Sequence[Json] = ()
+    body: TypeAdapter[Any] | None = None
+    security: Sequence[Json] | None = None
+
+    def described(self, schemas: Mapping[tuple[str, Any], Json]) -> Json:
+        """Return the operation, given the schemas of all bodies."""
+        found: Json = {"operationId": self.name, "summary": self.summary}
+        if self.scope is not None:
+            about = self.about or f"Needs the scope `{self.scope.value}`."
+            tag = "people" if self.security else self.scope.value
+            found |= {"tags": [tag], "description": about}
+        if self.security is not None:
+            found["security"] = self.security
+        if self.parameters:
+            found["parameters"] = [*self.parameters]
+        if self.body is not None:
+            content = {_JSON: {"schema": schemas[self.name, "validation"]}}
+            found["requestBody"] = {"required": True, "content": content}
+        answer = {_JSON: {"schema": schemas[self.name, "serialization"]}}
+        found["responses"] = _answers_of(self.kinds)
+        found["responses"]["200"] = {"description": "The answer.", "content": answer}
+        return found
 
 
 @cache
@@ -67,16 +163,30 @@ def document() -> bytes:
 
 
 def _document() -> Json:
-    models, adapters = _models()
+    routes = [*map(_of_operation, OPERATIONS), *_readings()]
+    inputs: list[tuple[str, Any, TypeAdapter[Any]]] = [
+        ("problem", "serialization", TypeAdapter(Problem)),
+        ("event", "serialization", TypeAdapter(EventView)),
+    ]
+    for one in routes:
+        inputs.append((one.name, "serialization", one.answer))
+        if one.body is not None:
+            inputs.append((one.name, "validation", one.body))
+    schemas, shared = TypeAdapter.json_schemas(inputs, ref_template=_REF)
     paths: Json = {}
-    for operation in ALL_OPERATIONS:
-        paths[operation.path] = {"post": _operation(operation, adapters)}
-    paths |= _readings()
-    schemas = {**models, "Problem": _schema_of(Problem)}
+    for one in routes:
+        paths.setdefault(one.path, {})[one.method] = one.described(schemas)
+    stream = {"schema": {"type": "string", "description": _STREAMED}}
+    events = paths[f"{BASE}/events"]["get"]["responses"]
+    events["200"]["content"][EVENT_STREAM] = stream
+    ready = paths["/readyz"]["get"]["responses"]
+    ready["503"] = {**ready["200"], "description": "`problems` names what is missing."}
+    health = paths["/healthz"]["get"]["responses"]["200"]
+    health["content"] = {"text/plain": health["content"][_JSON]}
     return {
         "openapi": "3.1.0",
         "info": {
-            "title": "Twokey",
+            "title": "Keyturn",
             "version": "1",
             "summary": "Approvals by people for the tool calls of AI agents.",
             "description": _ABOUT,
@@ -84,14 +194,14 @@ def _document() -> Json:
         },
         "servers": [{"url": "/"}],
         "security": [{"api_key": []}],
-        "paths": dict(sorted(paths.items())),
+        "paths": paths,
         "components": {
-            "schemas": dict(sorted(schemas.items())),
+            "schemas": shared["$defs"],
             "securitySchemes": {
                 "api_key": {
                     "type": "http",
                     "scheme": "bearer",
-                    "description": "tk_…, as `twokey api-keys create` prints it.",
+                    "description": "tk_…, as `keyturn api-keys create` prints it.",
                 },
                 "person": {
                     "type": "http",
@@ -104,296 +214,100 @@ def _document() -> Json:
     }
 
 
-def _models() -> tuple[Json, Json]:
-    """Return the schemas of all bodies, and where each operation's are."""
-    inputs: list[tuple[str, Any, TypeAdapter[Any]]] = []
-    for operation in ALL_OPERATIONS:
-        inputs.append((f"{operation.name}:asks", "validation", operation.question))
-        inputs.append((f"{operation.name}:gets", "serialization", operation.answer))
-    found, shared = TypeAdapter.json_schemas(inputs, ref_template=_REF)
-    schemas: Json = dict(shared.get("$defs", {}))
-    views: list[tuple[type[BaseModel], Any]] = [
-        (view, "serialization")
-        for view in (ApprovalPage, ApprovalView, EventPage, EventView, DecideReply)
-    ]
-    views.append((DecideQuestion, "validation"))
-    _, of_views = models_json_schema(views, ref_template=_REF)
-    for name, schema in of_views.get("$defs", {}).items():
-        schemas.setdefault(name, schema)
-    return schemas, {name: schema for (name, _), schema in found.items()}
-
-
-def _schema_of(model: type[BaseModel]) -> Json:
-    return model.model_json_schema(
-        ref_template=_REF, schema_generator=GenerateJsonSchema
-    )
-
-
-def _operation(operation: Operation[Any, Any], adapters: Json) -> Json:
-    is_write = operation.name in REPLAYED | ASKED_AGAIN
-    parameters = [_lease_header()]
-    headers: Json = {}
-    if operation is ANSWERS:
-        parameters.append(_take_lease_header())
-        headers[TAKEN_LEASE_HEADER] = _taken_header()
-    if is_write:
-        parameters.append(_idempotency_header(operation.name))
-    kinds = [*EVERYWHERE, *OF_KEYS, *OF_BODIES, *(OF_WRITES if is_write else ())]
-    return {
-        "operationId": operation.name,
-        "summary": operation.summary,
-        "description": f"Needs the scope `{operation.scope.value}`.",
-        "tags": [operation.scope.value],
-        "parameters": parameters,
-        "requestBody": {
-            "required": True,
-            "content": {
-                "application/json": {"schema": adapters[f"{operation.name}:asks"]}
-            },
-        },
-        "responses": {
-            "200": {
-                "description": "The answer.",
-                **({"headers": headers} if headers else {}),
-                "content": {
-                    "application/json": {"schema": adapters[f"{operation.name}:gets"]}
-                },
-            },
-            **answers_of(kinds),
-        },
-    }
-
-
-def _readings() -> Json:
-    reading = [*EVERYWHERE, *OF_KEYS, problems.MALFORMED]
-    return {
-        f"{BASE}/approvals": {
-            "get": _reading(
-                "list_approvals",
-                "Return what is open of your agents, the soonest due first, by pages.",
-                "ApprovalPage",
-                reading,
-                parameters=[
-                    _query("agent", "Only of this agent."),
-                    _query("state", "Where a call of it stands.", enum=[*QUEUE_STATES]),
-                    _query("cursor", "`next` of the page before."),
-                    _query(
-                        "limit",
-                        "Approvals of a page.",
-                        least=1,
-                        most=MOST_OF_A_PAGE,
-                        default=PAGE,
-                    ),
-                ],
+def _of_operation(one: Operation[Any, Any]) -> _Route:
+    headers = [_header(LEASE_HEADER, "The lease on a thread; see `thread_lease`.")]
+    writes: Sequence[ProblemKind] = ()
+    if one.name in REPLAYED | ASKED_AGAIN:
+        writes = _OF_WRITES
+        words = "A repeated request gets the first one's answer for 24 hours"
+        if one.name in ASKED_AGAIN:
+            words = (
+                "A repeated request is answered by what holds now, since a call may "
+                "run by it"
             )
-        },
-        f"{BASE}/approvals/{{id}}": {
-            "get": _reading(
-                "get_approval",
-                "Return one approval: what became of its calls.",
-                "ApprovalView",
-                [*reading, problems.NOT_FOUND],
-                parameters=[_id()],
-            )
-        },
-        f"{BASE}/approvals/{{id}}/decide": {"post": _decide()},
-        f"{BASE}/events": {"get": _events(reading)},
-        f"{BASE}/openapi.json": {
-            "get": _open("openapi", "Return this document.", "application/json")
-        },
-        "/healthz": {"get": _open("healthz", "The process answers.", "text/plain")},
-        "/readyz": {"get": _readiness()},
-    }
+        headers.append(_header(HEADER, f"{words}; with another body it is refused."))
+    kinds = [*_EVERYWHERE, *_OF_KEYS, *_OF_BODIES, *writes]
+    return _Route(
+        "post", one.path, one.name, _SUMMARIES[one.name], one.answer, kinds,
+        one.scope, parameters=headers, body=one.question,
+    )  # fmt: skip
 
 
-def _decide() -> Json:
-    found = _reading(
-        "decide",
-        "Decide about a call, as a person: by a token of your own, by no API key.",
-        "DecideReply",
-        [
-            *(*EVERYWHERE, problems.TOO_MANY, problems.MALFORMED, problems.NO_TOKEN),
-            *(problems.PEOPLE_DECIDE, problems.NOT_ALLOWED, problems.NOT_FOUND),
-            *(problems.STALE, problems.SETTLED, problems.EXPIRED, problems.REFUSED),
-            *(problems.INVALID, problems.TOO_SLOW, problems.TOO_LARGE),
-            problems.ILLEGAL_TRANSITION,
-        ],
-        parameters=[_id()],
-    )
-    found["description"] = (
-        "What is decided is named by `expected_version` and `action_hash`, as they "
-        "were read. It goes the same way as a click in Slack: roles, several people, "
-        "the policy of now."
-    )
-    found["tags"] = ["people"]
-    found["security"] = [{"person": []}]
-    found["requestBody"] = {
-        "required": True,
-        "content": {
-            "application/json": {
-                "schema": {"$ref": _REF.format(model="DecideQuestion")}
-            }
-        },
-    }
-    return found
+def _readings() -> list[_Route]:
+    read, failed = Scope.READ, [problems.FAILED]
+    last_id = _header(LAST_EVENT_ID, "The same as `after`, as browsers send it.")
+    return [
+        _Route(
+            "get", f"{BASE}/approvals", "list_approvals",
+            "Return what is open of your agents, the soonest due first, by pages.",
+            TypeAdapter(ApprovalPage), _OF_READINGS, read,
+            parameters=_query(QueueQuery),
+        ),
+        _Route(
+            "get", f"{BASE}/approvals/{{id}}", "get_approval",
+            "Return one approval: what became of its calls.",
+            TypeAdapter(ApprovalView), [*_OF_READINGS, problems.NOT_FOUND], read,
+            parameters=[_ID],
+        ),
+        _Route(
+            "post", f"{BASE}/approvals/{{id}}/decide", "decide",
+            "Decide about a call, as a person: by a token of your own, by no API key.",
+            TypeAdapter(DecideReply), _OF_DECISIONS, read, _DECIDED,
+            [_ID], TypeAdapter(DecideQuestion), security=[{"person": []}],
+        ),
+        _Route(
+            "get", f"{BASE}/events", "events",
+            "Return what happened to your calls since a place; or follow it.",
+            TypeAdapter(EventPage), _OF_READINGS, read,
+            parameters=[*_query(EventsQuery), last_id],
+        ),
+        _Route(
+            "get", f"{BASE}/openapi.json", "openapi", "Return this document.",
+            TypeAdapter(Json), failed, security=[],
+        ),
+        _Route(
+            "get", "/healthz", "healthz", "The process answers.",
+            TypeAdapter(str), failed, security=[],
+        ),
+        _Route(
+            "get", "/readyz", "readyz", "Say whether the gateway works.",
+            TypeAdapter(ReadinessView), failed, security=[],
+        ),
+    ]  # fmt: skip
 
 
-def _id() -> Json:
-    return {
-        "name": "id",
-        "in": "path",
-        "required": True,
-        "schema": {"type": "string", "pattern": "^[A-Za-z0-9_]{1,80}$"},
-    }
-
-
-def _events(reading: Iterable[ProblemKind]) -> Json:
-    found = _reading(
-        "events",
-        "Return what happened to your calls since a place; or follow it as a stream.",
-        "EventPage",
-        reading,
-        parameters=[
-            _query("agent", "Only what concerns this agent."),
-            _query("after", "`next` of the page before, or the id of an event."),
-            _query(
-                "wait",
-                "For how many seconds to wait for the first event.",
-                least=0,
-                most=int(LONGEST_WAIT_S),
-                default=0,
-            ),
-            _header(LAST_EVENT_ID, "The same as `after`, as browsers send it."),
-        ],
-    )
-    found["responses"]["200"]["content"][EVENT_STREAM] = {
-        "schema": {
-            "type": "string",
-            "description": "`event` is the name and `data` an EventView without `id`. "
-            "`event: missed` says that some events are not kept any more.",
-        }
-    }
-    return found
-
-
-def _reading(
-    name: str,
-    summary: str,
-    schema: str,
-    kinds: Iterable[ProblemKind],
-    *,
-    parameters: list[Json],
-) -> Json:
-    return {
-        "operationId": name,
-        "summary": summary,
-        "description": f"Needs the scope `{Scope.READ.value}`.",
-        "tags": [Scope.READ.value],
-        "parameters": parameters,
-        "responses": {
-            "200": {
-                "description": "The answer.",
-                "content": {
-                    "application/json": {"schema": {"$ref": _REF.format(model=schema)}}
-                },
-            },
-            **answers_of(kinds),
-        },
-    }
-
-
-def _open(name: str, summary: str, media_type: str) -> Json:
-    schema = {"type": "string" if media_type == "text/plain" else "object"}
-    return {
-        "operationId": name,
-        "summary": summary,
-        "security": [],
-        "responses": {
-            "200": {
-                "description": "The answer.",
-                "content": {media_type: {"schema": schema}},
-            },
-            **answers_of([problems.FAILED]),
-        },
-    }
-
-
-def _readiness() -> Json:
-    body = {
-        "type": "object",
-        "required": ["ready"],
-        "properties": {
-            "ready": {"type": "boolean"},
-            "problems": {"type": "array", "items": {"type": "string"}},
-        },
-    }
-    found = _open("readyz", "Say whether the gateway works.", "application/json")
-    content = {"application/json": {"schema": body}}
-    found["responses"]["200"]["content"] = content
-    found["responses"]["503"] = {
-        "description": "It does not; `problems` says what is missing.",
-        "content": content,
-    }
-    return found
-
-
-def _query(
-    name: str,
-    description: str,
-    *,
-    enum: list[str] | None = None,
-    least: int | None = None,
-    most: int | None = None,
-    default: int | None = None,
-) -> Json:
-    schema: Json = {"type": "string"}
-    if enum is not None:
-        schema |= {"enum": enum, "default": enum[0]}
-    if most is not None:
-        schema = {
-            "type": "integer", "minimum": least, "maximum": most, "default": default,
-        }  # fmt: skip
-    return {"name": name, "in": "query", "description": description, "schema": schema}
+def _query(model: type[BaseModel]) -> list[Json]:
+    found = model.model_json_schema()["properties"]
+    return [{"name": name, "in": "query", "schema": found[name]} for name in found]
 
 
 def _header(name: str, description: str) -> Json:
+    schema = {"type": "string"}
+    return {"name": name, "in": "header", "description": description, "schema": schema}
+
+
+def _answers_of(kinds: Iterable[ProblemKind]) -> Json:
+    """Return the answers with these problems, by status."""
+    by_status: dict[int, list[ProblemKind]] = {}
+    for kind in kinds:
+        by_status.setdefault(kind.status, []).append(kind)
     return {
-        "name": name,
-        "in": "header",
-        "description": description,
-        "schema": {"type": "string"},
+        str(status): {
+            "description": "; ".join(map(_described, ones)),
+            "content": {PROBLEM_TYPE: {"schema": _problem(status, ones)}},
+        }
+        for status, ones in by_status.items()
     }
 
 
-def _lease_header() -> Json:
-    return _header(
-        LEASE_HEADER, "The lease on a thread under which is asked; see `thread_lease`."
-    )
-
-
-def _take_lease_header() -> Json:
-    found = _header(
-        TAKE_LEASE_HEADER,
-        "A new token: with an answer, the lease on the thread is taken under it, if it "
-        "is free and the key has the scope `execute`. See `thread_lease`, which may be "
-        "asked with the same token where an answer got lost.",
-    )
-    found["schema"]["pattern"] = "^[0-9a-f]{32}$"
-    return found
-
-
-def _taken_header() -> Json:
-    return {
-        "description": "The lease that was taken; missing where none was.",
-        "content": {"application/json": {"schema": _schema_of(TakenLease)}},
+def _problem(status: int, kinds: Iterable[ProblemKind]) -> Json:
+    of_kind = {
+        "type": {"enum": [one.type for one in kinds]},
+        "status": {"const": status},
     }
+    return {"allOf": [{"$ref": _REF.format(model="Problem")}, {"properties": of_kind}]}
 
 
-def _idempotency_header(name: str) -> Json:
-    words = "A repeated request gets the first one's answer for 24 hours"
-    if name in ASKED_AGAIN:
-        words = (
-            "A repeated request is answered by what holds now, since a call may run by "
-            "it"
-        )
-    return _header(HEADER, f"{words}; with another body it is refused.")
+def _described(kind: ProblemKind) -> str:
+    again = " *(ask again)*" if kind.can_pass else ""
+    return f"`{kind.name}`: {kind.title}{again}"

@@ -9,14 +9,14 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from twokey.gateway.api.idempotency import Idempotency
-from twokey.gateway.api.refusals import Refusal
-from twokey.gateway.errors import BadJson
-from twokey.gateway.policy.schemas import parts_of
-from twokey.gateway.protocol.call_progress import CallEnd, CallProgress
-from twokey.gateway.protocol.http_api import (
+from keyturn.gateway.api.idempotency import Idempotency
+from keyturn.gateway.api.refusals import Refusal
+from keyturn.gateway.errors import BadJson
+from keyturn.gateway.policy.schemas import parts_of
+from keyturn.gateway.protocol.http_api import (
     LEASE_HEADER,
     OPERATIONS,
+    AnswersQuestion,
     EditsQuestion,
     Finish,
     Heartbeat,
@@ -25,40 +25,39 @@ from twokey.gateway.protocol.http_api import (
     NoteQuestion,
     Operation,
     Release,
+    RunFacts,
+    RunQuestion,
+    Scope,
+    SettleQuestion,
+    ThreadQuestion,
+    Withdrawal,
+    read_lease,
 )
-from twokey.gateway.protocol.http_problems import (
+from keyturn.gateway.protocol.http_problems import (
     FORBIDDEN,
     LEASE_LOST,
     MALFORMED,
     NOT_FOUND,
 )
-from twokey.gateway.protocol.records import Record, RunRef
-from twokey.gateway.protocol.remote_runs import (
-    AnswersQuestion,
-    RunFacts,
-    RunQuestion,
-    Withdrawal,
+from keyturn.gateway.protocol.records import Record, RunRef
+from keyturn.gateway.protocol.strict_json import parse
+from keyturn.gateway.protocol.wire import (
+    CallEnd,
+    CallProgress,
+    ClaimRequest,
+    Turn,
+    TurnRef,
 )
-from twokey.gateway.protocol.strict_json import parse
-from twokey.gateway.protocol.thread_api import (
-    THREAD_OPERATIONS,
-    SettleQuestion,
-    ThreadQuestion,
-    read_lease,
-)
-from twokey.gateway.protocol.wire import ClaimRequest, Turn, TurnRef
-from twokey.gateway.service.agents import AgentService
-from twokey.gateway.service.approval_readings import ApprovalReadings
-from twokey.gateway.service.remote_runs import RemoteRunService
-from twokey.gateway.service.remote_threads import RemoteThreads
-from twokey.gateway.service.settled_events import SettledEvents
-from twokey.gateway.store.fences import holding, while_unheld
-from twokey.gateway.trust.api_keys import ApiKey
+from keyturn.gateway.service.agents import AgentService
+from keyturn.gateway.service.approval_readings import ApprovalReadings
+from keyturn.gateway.service.event_feed import EventFeed
+from keyturn.gateway.service.program_runs import RemoteRunService
+from keyturn.gateway.store.fences import holding, while_unheld
+from keyturn.gateway.trust.api_keys import ApiKey
 
 Q = TypeVar("Q")
 
-ALL_OPERATIONS: tuple[Operation[Any, Any], ...] = (*OPERATIONS, *THREAD_OPERATIONS)
-BY_PATH = {operation.path: operation for operation in ALL_OPERATIONS}
+BY_PATH = {operation.path: operation for operation in OPERATIONS}
 
 _MANY = 1000
 """At how many places a body does not fit, at most, for one of them to be named."""
@@ -74,6 +73,16 @@ MAX_SCHEMA_PARTS = 10_000
 
 _CALLS_OF_ONE = 10
 """How many calls of a turn count as one request."""
+
+_BYTES_OF_A_WRITE = 1024
+_BYTES_OF_A_CALL = 4096
+"""What is stored of a write, and of a call with its audit entries, beside the body."""
+
+RENEWED = {"heartbeat", "settle", "thread_lease"}
+"""Operations that leave nothing in the store."""
+
+ENDS_WORK = {"finish", "release", "ended"}
+"""Operations that report what an allowed call came to."""
 
 REPLAYED = {
     *("finish", "release", "ended", "supersede", "settle"),
@@ -93,7 +102,6 @@ class Tenant:
     Attributes:
         port: as it is for agents in the gateway's own process.
         runs: for those that bring their threads forward themselves.
-        threads: their leases on these threads.
         readings: approvals, for their owners.
         events: what happens to them.
         writes: knows repeated writes.
@@ -101,9 +109,8 @@ class Tenant:
 
     port: AgentService
     runs: RemoteRunService
-    threads: RemoteThreads
     readings: ApprovalReadings
-    events: SettledEvents
+    events: EventFeed
     writes: Idempotency
 
 
@@ -129,10 +136,12 @@ ASK: dict[str, Ask] = {
     "remember": lambda of, _, it: of.runs.remember(it),
     "pending": lambda of, _, it: of.runs.pending(it.run),
     "answers": lambda of, key, it: of.runs.answers(it, key.may_be),
-    "withdraw": lambda of, _, it: of.runs.withdraw(it),
-    "supersede_run": lambda of, _, it: of.runs.supersede_run(it.run),
-    "thread_lease": lambda of, _, it: of.threads.lease(it),
-    "settle": lambda of, _, it: of.threads.settle(it),
+    "withdraw": lambda of, _, it: of.runs.withdraw(it.run, it.item_ids, resumes=False),
+    "supersede_run": lambda of, _, it: of.port.supersede_run(it.run),
+    "thread_lease": lambda of, _, it: of.runs.lease(it),
+    "settle": lambda of, _, it: of.runs.settle(
+        it.run, it.asked, is_finished=it.is_finished
+    ),
 }
 """How each operation is asked."""
 
@@ -172,6 +181,14 @@ def counts_more(question: object) -> int:
     """Return as how many more requests a question counts, by what it costs."""
     calls = len(question.calls) if isinstance(question, Turn) else 0
     return calls // _CALLS_OF_ONE
+
+
+def stored_bytes(operation: Operation[Any, Any], question: object, body: bytes) -> int:
+    """Return about how much a request has the gateway store; 0 for a reading."""
+    if operation.scope is Scope.READ or operation.name in RENEWED:
+        return 0
+    calls = len(question.calls) if isinstance(question, Turn) else 0
+    return len(body) + _BYTES_OF_A_WRITE + calls * _BYTES_OF_A_CALL
 
 
 async def check(key: ApiKey, tenant: Tenant, question: object) -> None:
@@ -286,12 +303,12 @@ def under_lease(
             raise Refusal(LEASE_LOST, "This is the lease of another thread.")
     with ExitStack() as fences:
         if ref is not None:
-            fences.enter_context(holding(tenant.threads.held(ref)))
+            fences.enter_context(holding(tenant.runs.held(ref)))
         run = _run_of(question)
         # An agent inside a tool has a thread of its own, and works under the lease on
         # that of its caller.
         if run is not None and (ref is None or ref.run != run):
-            fences.enter_context(while_unheld(tenant.threads.lease_key(run)))
+            fences.enter_context(while_unheld(tenant.runs.lease_key(run)))
         yield
 
 

@@ -12,16 +12,17 @@ import json
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, cast
 
 import aiohttp
 import jwt
 
-from twokey.gateway.api.refusals import Refusal
-from twokey.gateway.api_settings import PeopleSettings
-from twokey.gateway.approvals.decisions import AccountKind, Gesture, Reviewer
-from twokey.gateway.protocol.http_problems import NO_TOKEN, NOT_ALLOWED, UNAVAILABLE
+from keyturn.gateway.api.refusals import Refusal
+from keyturn.gateway.api_settings import PeopleSettings
+from keyturn.gateway.approvals.decisions import AccountKind, Gesture, Reviewer
+from keyturn.gateway.client.outgoing import outgoing
+from keyturn.gateway.protocol.http_problems import NO_TOKEN, NOT_ALLOWED, UNAVAILABLE
 
 logger = logging.getLogger(__name__)
 
@@ -53,9 +54,8 @@ Fetch = Callable[[str], Awaitable[bytes]]
 
 async def fetch(url: str) -> bytes:
     """Return what stands at a URL; raises OSError, ValueError or a client's error."""
-    timeout = aiohttp.ClientTimeout(total=_FETCH_S)
     async with (
-        aiohttp.ClientSession(timeout=timeout) as session,
+        outgoing(timeout_s=_FETCH_S) as session,
         # A redirect would let another server say which keys count.
         session.get(url, allow_redirects=False) as response,
     ):
@@ -211,8 +211,7 @@ class PersonTokens:
         """Read the issuer's keys; what cannot be read leaves those of before."""
         try:
             found = json.loads(await self._fetch(await self._keys_url()))
-            keys = [one for one in found["keys"] if _signs(one)]
-            self._keys = {str(one["kid"]): jwt.PyJWK(one) for one in keys}
+            self._keys = dict(_usable(list(found["keys"])))
         except _UNREAD as error:
             logger.error("api.issuer_keys_unread error=%s", type(error).__name__)  # noqa: TRY400 - its text is the issuer's
             return
@@ -243,6 +242,19 @@ _UNREAD = (
     jwt.PyJWTError,
 )
 """What reading an issuer's documents may raise."""
+
+
+def _usable(keys: list[dict[str, Any]]) -> Iterator[tuple[str, jwt.PyJWK]]:
+    """Return the keys that verify tokens, by id; skip the others (RFC 7517, 5)."""
+    for index, key in enumerate(keys):
+        try:
+            if _signs(key):
+                yield str(key["kid"]), jwt.PyJWK(key)
+        except Exception as error:  # noqa: BLE001 - whatever the two libraries raise
+            # Without texts, which are the issuer's.
+            logger.warning(
+                "api.issuer_key_skipped index=%d error=%s", index, type(error).__name__
+            )
 
 
 def _signs(key: dict[str, Any]) -> bool:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from twokey.gateway.api.refusals import Refusal
-from twokey.gateway.protocol.http_problems import TOO_MANY, UNAVAILABLE
+from keyturn.gateway.api.refusals import Refusal
+from keyturn.gateway.protocol.http_problems import TOO_MANY, UNAVAILABLE
 
 MOST_WAITS = 200
 """How many requests of one key may wait for an event at once."""
@@ -20,6 +20,12 @@ MOST_WAITS_OF_ALL = 500
 _MOST_KNOWN = 10_000
 _LEAST_BURST = 20
 
+
+MEGABYTES_PER_DAY = 1024
+"""What one key may store in a day where nobody says otherwise."""
+
+_MEGABYTE = 1_000_000
+_DAY_S = 86_400
 
 FAILED_PER_MINUTE = 60
 MOST_FAILED = 100
@@ -49,15 +55,18 @@ class _Buckets:
         self._clock_s = clock_s
         self._all: dict[str, _Bucket] = {}
 
-    def missing_s(self, name: str) -> int:
-        """Return in how many whole seconds there is a token; 0: there is one now."""
+    def missing_s(self, name: str, least: float = 1.0) -> int:
+        """Return in how many whole seconds there are so many tokens; 0: now."""
         tokens = self._filled(name).tokens
-        return 0 if tokens >= 1 else math.ceil((1 - tokens) / self._per_s)
+        return 0 if tokens >= least else math.ceil((least - tokens) / self._per_s)
 
     def take(self, name: str) -> None:
         """Take a token; there may be less than one left."""
         bucket = self._filled(name)
         bucket.tokens = max(min(bucket.tokens, 0.0), bucket.tokens - 1)
+        self._keep(name, bucket)
+
+    def _keep(self, name: str, bucket: _Bucket) -> None:
         # The one that asked last stands last, so that the idle ones are forgotten.
         self._all.pop(name, None)
         self._all[name] = bucket
@@ -66,7 +75,9 @@ class _Buckets:
 
     def owe(self, name: str, tokens: int) -> None:
         """Take more tokens than there may be: what lacks has to come back first."""
-        self._filled(name).tokens -= tokens
+        bucket = self._filled(name)
+        bucket.tokens -= tokens
+        self._keep(name, bucket)
 
     def _filled(self, name: str) -> _Bucket:
         now_s = self._clock_s()
@@ -114,6 +125,7 @@ class RateLimits:
 
     Args:
         per_minute: requests of a key, in the long run; a third of it at once.
+        megabytes_per_day: what a key may store in a day: half of it at once.
         most_waits: requests of a key that wait at once.
         most_of_all: requests of all keys that wait at once. Each key gets at most as
             many as are left: many keys of one owner leave room for those of others.
@@ -124,6 +136,7 @@ class RateLimits:
         self,
         per_minute: int,
         *,
+        megabytes_per_day: int = MEGABYTES_PER_DAY,
         most_waits: int = MOST_WAITS,
         most_of_all: int = MOST_WAITS_OF_ALL,
         clock_s: Callable[[], float] = time.monotonic,
@@ -131,6 +144,9 @@ class RateLimits:
         self._per_minute = per_minute
         burst = max(_LEAST_BURST, per_minute / 3)
         self._buckets = _Buckets(per_minute / 60, burst, clock_s)
+        self._megabytes = megabytes_per_day
+        self._half_day = megabytes_per_day * _MEGABYTE / 2
+        self._stored = _Buckets(self._half_day / _DAY_S, self._half_day, clock_s)
         self._most_waits = most_waits
         self._most_of_all = most_of_all
         self._waits: dict[str, int] = {}
@@ -154,6 +170,29 @@ class RateLimits:
     def count_more(self, key_id: str, requests: int) -> None:
         """Count a request that was taken as so many more: it is a large one."""
         self._buckets.owe(key_id, requests)
+
+    def store(self, key_id: str, size: int, *, ends_work: bool = False) -> None:
+        """Count bytes that a key has the gateway store.
+
+        Args:
+            key_id: of the key.
+            size: how many.
+            ends_work: reports the result of an allowed call, and may owe half a day's
+                bytes: a refused report becomes a doubt for people.
+
+        Raises:
+            Refusal: the key stored too much today; says when it may store more.
+        """
+        least = 1.0 - self._half_day if ends_work else 1.0
+        if wait_s := self._stored.missing_s(key_id, least):
+            raise Refusal(
+                TOO_MANY,
+                f"This key stored {self._megabytes} MB in a day, as much as it may "
+                f"('api.megabytes_per_day'); nothing was stored. Ask again in {wait_s} "
+                "s.",
+                {"Retry-After": str(wait_s)},
+            )
+        self._stored.owe(key_id, size)
 
     @contextmanager
     def waiting(self, key_id: str) -> Generator[None]:

@@ -5,25 +5,29 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Annotated, Literal, TypeVar
 
 from aiohttp import web
+from pydantic import BeforeValidator, Field, ValidationError
 
-from twokey.gateway.api.operations import Tenant, check_agents
-from twokey.gateway.api.rate_limits import RateLimits
-from twokey.gateway.api.refusals import Refusal
-from twokey.gateway.errors import BadJson, StoreUnavailable
-from twokey.gateway.protocol.approval_views import (
+from keyturn.gateway.api.operations import Tenant, check_agents
+from keyturn.gateway.api.rate_limits import RateLimits
+from keyturn.gateway.api.refusals import Refusal
+from keyturn.gateway.errors import BadJson, StoreUnavailable
+from keyturn.gateway.protocol.approval_views import (
     MOST_OF_A_PAGE,
     PAGE,
     ApprovalPage,
     ApprovalView,
     EventPage,
 )
-from twokey.gateway.protocol.http_problems import MALFORMED, NOT_FOUND
-from twokey.gateway.protocol.remote_runs import LONGEST_WAIT_S
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.service.settled_events import BadPlace
-from twokey.gateway.trust.api_keys import ApiKey
+from keyturn.gateway.protocol.http_api import LONGEST_WAIT_S
+from keyturn.gateway.protocol.http_problems import MALFORMED, NOT_FOUND
+from keyturn.gateway.protocol.records import Record
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.service.event_feed import BadPlace
+from keyturn.gateway.trust.api_keys import ApiKey
+from keyturn.gateway.validation_errors import sentence
 
 EVENT_STREAM = "text/event-stream"
 LAST_EVENT_ID = "Last-Event-ID"
@@ -32,13 +36,55 @@ KEEPALIVE_S = 15.0
 
 NextPage = Callable[[float], Awaitable[EventPage]]
 
-QUEUE_STATES = {
+_STATES = {
     "pending": frozenset({ItemState.PENDING}),
     "authorized": frozenset({ItemState.AUTHORIZED}),
     "executing": frozenset({ItemState.EXECUTING}),
     "open": frozenset({ItemState.PENDING, ItemState.AUTHORIZED, ItemState.EXECUTING}),
 }
 """Name of a queue to the states of the calls in it."""
+
+
+def _whole(value: object) -> object:
+    if isinstance(value, str) and not (
+        value.isascii() and value.isdigit() and len(value) <= len("9999")
+    ):
+        raise ValueError("write a whole number.")
+    return value
+
+
+Whole = Annotated[int, BeforeValidator(_whole)]
+
+
+class QueueQuery(Record):
+    """Which approvals are asked for."""
+
+    agent: str = Field("", description="Only of this agent.")
+    state: Literal["pending", "authorized", "executing", "open"] = Field(
+        "pending", description="Where a call of it stands."
+    )
+    cursor: str = Field("", description="`next` of the page before.")
+    limit: Whole = Field(
+        PAGE, ge=1, le=MOST_OF_A_PAGE, description="Approvals of a page."
+    )
+
+
+class EventsQuery(Record):
+    """Which events are asked for."""
+
+    agent: str = Field("", description="Only what concerns this agent.")
+    after: str = Field(
+        "", description="`next` of the page before, or the id of an event."
+    )
+    wait: Whole = Field(
+        0,
+        ge=0,
+        le=int(LONGEST_WAIT_S),
+        description="For how many seconds to wait for the first event.",
+    )
+
+
+Query = TypeVar("Query", QueueQuery, EventsQuery)
 
 
 async def approval(key: ApiKey, tenant: Tenant, approval_id: str) -> ApprovalView:
@@ -59,21 +105,14 @@ async def queue(key: ApiKey, tenant: Tenant, query: Mapping[str, str]) -> Approv
     Raises:
         Refusal: when the question cannot be read.
     """
-    _known(query, {"agent", "state", "cursor", "limit"})
-    state = query.get("state", "pending")
-    if state not in QUEUE_STATES:
-        known = ", ".join(QUEUE_STATES)
-        raise Refusal(MALFORMED, f"'state' is one of {known}, not {state[:40]!r}.")
-    agent = query.get("agent", "")
-    if agent:
-        check_agents(key, [agent])
+    asked = _read(QueueQuery, query, key)
     try:
         return await tenant.readings.page(
             key.may_be,
-            states=QUEUE_STATES[state],
-            agent=agent,
-            cursor=query.get("cursor", ""),
-            limit=int(_number(query, "limit", PAGE, MOST_OF_A_PAGE, least=1)),
+            states=_STATES[asked.state],
+            agent=asked.agent,
+            cursor=asked.cursor,
+            limit=asked.limit,
         )
     except BadJson as error:
         raise Refusal(MALFORMED, f"'cursor': {error.problem}.") from error
@@ -94,22 +133,17 @@ async def events(
     Raises:
         Refusal: when the question cannot be read, or too many of this key wait.
     """
-    query = request.query
-    _known(query, {"agent", "after", "wait"})
-    agent = query.get("agent", "")
-    if agent:
-        check_agents(key, [agent])
-    wait_s = _number(query, "wait", 0.0, LONGEST_WAIT_S)
-    after = request.headers.get(LAST_EVENT_ID) or query.get("after", "")
+    asked = _read(EventsQuery, request.query, key)
+    after = request.headers.get(LAST_EVENT_ID) or asked.after
     is_stream = EVENT_STREAM in request.headers.get("Accept", "")
     try:
         with limits.waiting(key.id):
-            async with tenant.events.following(
-                key.may_be, agent=agent, after=after
+            async with tenant.events.following_calls(
+                key.may_be, agent=asked.agent, after=after
             ) as following:
                 if is_stream:
                     return await _stream(request, tenant, following.next, is_valid)
-                page = await following.next(wait_s)
+                page = await following.next(float(asked.wait))
     except BadPlace as error:
         raise Refusal(
             MALFORMED,
@@ -168,30 +202,12 @@ def _lines(page: EventPage, *, is_first: bool) -> bytes:
     return "".join(lines or [": nothing new\n\n"]).encode()
 
 
-def _known(query: Mapping[str, str], names: set[str]) -> None:
-    unknown = sorted(query.keys() - names)
-    if unknown:
-        raise Refusal(
-            MALFORMED,
-            f"There is no parameter {unknown[0][:40]!r} here; there are "
-            f"{', '.join(sorted(names))}.",
-        )
-
-
-def _number(
-    query: Mapping[str, str],
-    name: str,
-    default: float,
-    most: float,
-    *,
-    least: float = 0,
-) -> float:
-    text = query.get(name)
-    if text is None:
-        return default
-    is_number = text.isascii() and text.isdigit() and len(text) <= len("9999")
-    if not is_number or not least <= int(text) <= most:
-        raise Refusal(
-            MALFORMED, f"{name!r} is a whole number from {least:g} to {most:g}."
-        )
-    return int(text)
+def _read(model: type[Query], query: Mapping[str, str], key: ApiKey) -> Query:
+    """Return what a request asks for, of agents that its key may read of."""
+    try:
+        asked = model.model_validate(dict(query))
+    except ValidationError as error:
+        raise Refusal(MALFORMED, sentence(error.errors()[0], model)) from error
+    if asked.agent:
+        check_agents(key, [asked.agent])
+    return asked

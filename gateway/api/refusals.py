@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from aiohttp import web
 
-from twokey.gateway.protocol.http_problems import (
+from keyturn.gateway.protocol.http_problems import (
     FAILED,
     MALFORMED,
     PROBLEM_TYPE,

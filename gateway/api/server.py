@@ -20,29 +20,30 @@ from typing import Any, NamedTuple, TypeVar
 from aiohttp import web
 from pydantic import TypeAdapter
 
-from twokey.gateway.api import offered_leases, operations, reading_routes
-from twokey.gateway.api.api_keys import ApiKeys
-from twokey.gateway.api.decide import Decisions, people_decide
-from twokey.gateway.api.health import Readiness
-from twokey.gateway.api.idempotency import REPLAYED
-from twokey.gateway.api.openapi import document
-from twokey.gateway.api.operations import Tenant
-from twokey.gateway.api.rate_limits import FailedKeys, RateLimits
-from twokey.gateway.api.refusals import Refusal, refused, unreadable
-from twokey.gateway.approvals.decisions import Reviewer
-from twokey.gateway.errors import CorruptRecord, StoreUnavailable, TwokeyError
-from twokey.gateway.failures import log_failure
-from twokey.gateway.guarded_server import GuardedServer, Limits
-from twokey.gateway.protocol.decision_api import DecideQuestion
-from twokey.gateway.protocol.http_api import (
+from keyturn.gateway.api import operations, reading_routes
+from keyturn.gateway.api.api_keys import ApiKeys
+from keyturn.gateway.api.decide import Decisions, people_decide
+from keyturn.gateway.api.health import Readiness
+from keyturn.gateway.api.idempotency import REPLAYED
+from keyturn.gateway.api.openapi import document
+from keyturn.gateway.api.operations import Tenant
+from keyturn.gateway.api.rate_limits import FailedKeys, RateLimits
+from keyturn.gateway.api.refusals import Refusal, refused, unreadable
+from keyturn.gateway.approvals.decisions import Reviewer
+from keyturn.gateway.errors import CorruptRecord, KeyturnError, StoreUnavailable
+from keyturn.gateway.failures import any_failure, log_failure
+from keyturn.gateway.guarded_server import GuardedServer, Limits
+from keyturn.gateway.protocol.http_api import (
     BASE,
     CLOCK_HEADER,
     LEASE_HEADER,
     MAX_BODY_BYTES,
+    AnswersQuestion,
+    DecideQuestion,
     Operation,
     Scope,
 )
-from twokey.gateway.protocol.http_problems import (
+from keyturn.gateway.protocol.http_problems import (
     FAILED,
     FORBIDDEN,
     NOT_FOUND,
@@ -53,8 +54,9 @@ from twokey.gateway.protocol.http_problems import (
     WRONG_METHOD,
     kind_of,
 )
-from twokey.gateway.protocol.remote_runs import AnswersQuestion
-from twokey.gateway.trust.api_keys import ApiKey
+from keyturn.gateway.protocol.idempotency import HEADER, one_write
+from keyturn.gateway.protocol.work import aside
+from keyturn.gateway.trust.api_keys import ApiKey
 
 logger = logging.getLogger(__name__)
 
@@ -88,8 +90,8 @@ class _Route(NamedTuple):
     admit: Callable[[web.BaseRequest], Awaitable[object]] | None = None
 
 
-_COUNTED = web.RequestKey("twokey_counted", bool)
-_PERSON = web.RequestKey("twokey_person", tuple[Reviewer, str])
+_COUNTED = web.RequestKey("keyturn_counted", bool)
+_PERSON = web.RequestKey("keyturn_person", tuple[Reviewer, str])
 """What is kept at a request of who asks it: that it was counted, and which person."""
 
 
@@ -159,11 +161,11 @@ class Api:
             return await answer()
         except Refusal as refusal:
             return refused(refusal)
-        except TwokeyError as error:
+        except KeyturnError as error:
             return refused(_refusal(error))
         except (ConnectionError, web.HTTPException):
             raise
-        except Exception as error:  # noqa: BLE001 - one request fails, and not the server
+        except any_failure() as error:  # one request fails, and not the server
             log_failure(logger, error, "api.failed")
             return refused(Refusal(FAILED, "The gateway failed; its log says why."))
 
@@ -243,42 +245,42 @@ class Api:
     ) -> web.Response:
         key = await self._key(request, operation.scope)
         body = await _body(request)
-        question = operations.question_of(operation, body)
+        read = partial(operations.question_of, operation, body)
+        question = await aside(read, [body])
         self.limits.count_more(key.id, operations.counts_more(question))
+        if size := operations.stored_bytes(operation, question, body):
+            ends_work = operation.name in operations.ENDS_WORK
+            self.limits.store(key.id, size, ends_work=ends_work)
         tenant = self.tenant_of(key.tenant)
         await operations.check(key, tenant, question)
         lease = request.headers.get(LEASE_HEADER)
-        offer = offered_leases.offer_of(request, key, question)
+        given = request.headers.get(HEADER)
 
         async def work() -> bytes:
             with (
                 self._waiting(key, question),
                 operations.under_lease(key, tenant, lease, question),
+                one_write({HEADER: given} if given else {}),
             ):
                 answer = await operations.ASK[operation.name](tenant, key, question)
             return operation.answer.dump_json(answer)
 
         is_replayed = False
-        if operation.name in operations.REPLAYED:
+        replays = operation.name in operations.REPLAYED
+        if replays or operation.name in operations.ASKED_AGAIN:
             what = f"{operation.name}\n{lease or ''}"
             answer, is_replayed = await tenant.writes.once(
-                key.id, request, what, body, work
+                key.id, request, what, body, work, replays=replays
             )
-        elif operation.name in operations.ASKED_AGAIN:
-            what = f"{operation.name}\n{lease or ''}"
-            answer = await tenant.writes.anew(key.id, request, what, body, work)
         else:
             answer = await work()
         headers = {REPLAYED: "true"} if is_replayed else {}
-        if offer is not None and answer != offered_leases.NO_ANSWERS:
-            headers |= await offered_leases.taken(
-                offer, tenant, request, presented=self._presented
-            )
         return web.Response(body=answer, content_type=_JSON, headers=headers)
 
     async def _decide(self, id_: str, request: web.BaseRequest) -> web.Response:
         decisions, by, token_hash = await self._person(request)
-        asked = operations.read(DECIDE, await _body(request))
+        body = await _body(request)
+        asked = await aside(partial(operations.read, DECIDE, body), [body])
         found = await decisions.decide(id_, asked, by, token_hash)
         return web.Response(text=found.model_dump_json(), content_type=_JSON)
 
@@ -312,7 +314,7 @@ class Api:
             raise Refusal(
                 UNAUTHENTICATED,
                 "Send 'Authorization: Bearer tk_…' with a key that is valid now; "
-                "`twokey api-keys create` makes one.",
+                "`keyturn api-keys create` makes one.",
                 {"WWW-Authenticate": "Bearer"},
             )
         # Checked again after its body came, since it may have been revoked meanwhile,
@@ -359,7 +361,7 @@ def _bearer(request: web.BaseRequest) -> str:
     return text if kind.lower() == "bearer" else ""
 
 
-def _refusal(error: TwokeyError) -> Refusal:
+def _refusal(error: KeyturnError) -> Refusal:
     """Return how an error of the services is told."""
     kind, text = kind_of(error), str(error)
     if kind.can_pass:

@@ -11,34 +11,32 @@ from functools import partial
 
 from aiohttp import web
 
-from twokey.gateway.api.api_keys import ApiKeys
-from twokey.gateway.api.decide import Decisions
-from twokey.gateway.api.health import readiness
-from twokey.gateway.api.idempotency import Idempotency
-from twokey.gateway.api.operations import Tenant
-from twokey.gateway.api.person_tokens import PersonTokens
-from twokey.gateway.api.rate_limits import RateLimits
-from twokey.gateway.api.server import Api
-from twokey.gateway.api_settings import Address, ApiSettings
-from twokey.gateway.approvals.security import SecurityEvent, SecurityKind
-from twokey.gateway.config import Settings
-from twokey.gateway.errors import NotAllowed, SettingsError
-from twokey.gateway.guarded_server import Limits
-from twokey.gateway.protocol.http_api import MAX_BODY_BYTES
-from twokey.gateway.service.agents import AgentService
-from twokey.gateway.service.approval_readings import ApprovalReadings
-from twokey.gateway.service.event_feed import EventFeed
-from twokey.gateway.service.process_check import Registration
-from twokey.gateway.service.remote_runs import RemoteRunService
-from twokey.gateway.service.remote_threads import RemoteThreads
-from twokey.gateway.service.reviews import ReviewService
-from twokey.gateway.service.settled_events import SettledEvents
-from twokey.gateway.store.api_keys import ApiKeyStore
-from twokey.gateway.store.kept_answers import KeptAnswers
-from twokey.gateway.store.store import Store
-from twokey.gateway.trust.api_keys import ApiKey, presented
-from twokey.gateway.trust.derived_keys import Purpose
-from twokey.gateway.trust.seals import SealKeys
+from keyturn.gateway.api.api_keys import ApiKeys
+from keyturn.gateway.api.decide import Decisions
+from keyturn.gateway.api.health import readiness
+from keyturn.gateway.api.idempotency import Idempotency
+from keyturn.gateway.api.operations import Tenant
+from keyturn.gateway.api.person_tokens import PersonTokens
+from keyturn.gateway.api.rate_limits import RateLimits
+from keyturn.gateway.api.server import Api
+from keyturn.gateway.api_settings import Address, ApiSettings
+from keyturn.gateway.approvals.security import SecurityEvent, SecurityKind
+from keyturn.gateway.config import Settings
+from keyturn.gateway.errors import NotAllowed, SettingsError
+from keyturn.gateway.guarded_server import Limits
+from keyturn.gateway.protocol.http_api import MAX_BODY_BYTES
+from keyturn.gateway.service.agents import AgentService
+from keyturn.gateway.service.approval_readings import ApprovalReadings
+from keyturn.gateway.service.event_feed import EventFeed
+from keyturn.gateway.service.process_check import Registration
+from keyturn.gateway.service.program_runs import RemoteRunService
+from keyturn.gateway.service.reviews import ReviewService
+from keyturn.gateway.store.api_keys import ApiKeyStore
+from keyturn.gateway.store.kept_answers import KeptAnswers
+from keyturn.gateway.store.store import Store
+from keyturn.gateway.trust.api_keys import ApiKey, presented
+from keyturn.gateway.trust.derived_keys import Purpose
+from keyturn.gateway.trust.seals import SealKeys
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +80,7 @@ async def serving_api(
     kept = api_key_store(settings, store)
     keys = ApiKeys(seals, kept.find, report=kept.report)
     feed = EventFeed(store, tenant=settings.tenant)
-    tenant = tenant_services(store, service, feed, seals, tenant=settings.tenant)
+    tenant = tenant_services(store, service, feed, tenant=settings.tenant)
 
     def tenant_of(name: str) -> Tenant:
         # A key's record is sealed for its tenant and was found in this one's.
@@ -119,6 +117,7 @@ async def serving_api(
         clock_s=store.conn.clock.now_s,
         limits=RateLimits(
             settings.api.requests_per_minute,
+            megabytes_per_day=settings.api.megabytes_per_day,
             # The other half answers at once, such as claims and results.
             most_of_all=settings.api.connections // 2,
         ),
@@ -137,7 +136,6 @@ async def serving_api(
         feed.end_waits()
         await runner.cleanup()
         await tenant.writes.close()
-        await service.ahead.close()
         await feed.close()
 
 
@@ -154,7 +152,6 @@ def tenant_services(
     store: Store,
     service: AgentService,
     feed: EventFeed,
-    seals: SealKeys,
     *,
     tenant: str,
 ) -> Tenant:
@@ -162,10 +159,9 @@ def tenant_services(
     return Tenant(
         port=service,
         runs=RemoteRunService(store, service, feed, tenant=tenant),
-        threads=RemoteThreads(store, service, tenant=tenant),
-        readings=ApprovalReadings(store, tenant=tenant),
-        events=SettledEvents(feed, tenant=tenant),
-        writes=Idempotency(KeptAnswers(store, seals, tenant=tenant)),
+        readings=ApprovalReadings(store, lambda: service.policy_now, tenant=tenant),
+        events=feed,
+        writes=Idempotency(KeptAnswers(store, tenant=tenant)),
     )
 
 
@@ -213,5 +209,5 @@ def _cannot_listen(address: Address, error: OSError) -> SettingsError:
         why = f"cannot be used ({error.strerror});"
     return SettingsError(
         f"The address {address.url_host} of the HTTP API {why} set 'api.listen' "
-        "(TWOKEY_API_LISTEN) to another one."
+        "(KEYTURN_API_LISTEN) to another one."
     )

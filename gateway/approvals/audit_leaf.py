@@ -19,10 +19,10 @@ from typing import NamedTuple, cast
 
 from pydantic import JsonValue, ValidationError
 
-from twokey.gateway.approvals.events import Event, EventName
-from twokey.gateway.errors import NotVerified
-from twokey.gateway.protocol import digest
-from twokey.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.approvals.events import Event
+from keyturn.gateway.errors import NotVerified
+from keyturn.gateway.protocol import digest
+from keyturn.gateway.protocol.strict_json import JsonObject
 
 VERSION = 1
 RAW = "raw"
@@ -31,10 +31,9 @@ RAW = "raw"
 SEAL = "seal"
 """Name of the hidden seal. It tells people nothing, and is opened to nobody."""
 
-_TAG = b"twokey/v1/audit-field\x00"
+_TAG = b"keyturn/v1/audit-field\x00"
 _SALT_BYTES = 16
 _DATA = "data."
-_KEY = f"{_DATA}key"
 _ERASABLE = ("actor", "reason")
 _OUTSIDE = {"at_ms", "seq", "data", *_ERASABLE}
 
@@ -42,7 +41,7 @@ _OUTSIDE = {"at_ms", "seq", "data", *_ERASABLE}
 class SealState(StrEnum):
     """Whether one of our processes wrote an entry.
 
-    ``unsealed`` entries have no seal: an older version wrote them, or somebody else.
+    ``unsealed`` entries have no seal: another program wrote them.
     ``forged`` ones have a wrong seal, or that of another entry.
     """
 
@@ -107,31 +106,6 @@ def leaf_of(
     openings = {name: Hidden(_salt(nonce, name), one) for name, one in hidden.items()}
     shown["hidden"] = {name: _hash(name, one) for name, one in openings.items()}
     return Leaf(digest.canonical(shown), openings)
-
-
-def kept_of(leaf: Leaf) -> str:
-    """Return what stays of an entry beside its leaf when it is erased; "" for nothing.
-
-    Which API key was revoked names no person, and has to be known as long as the log
-    is: the key could be put back into the store otherwise.
-    """
-    is_revocation = json.loads(leaf.text).get("name") == EventName.API_KEY_REVOKED
-    found = {name: one for name, one in leaf.openings.items() if name == _KEY}
-    return json.dumps(found) if is_revocation and found else ""
-
-
-def read_kept(leaf: str, kept: str) -> Event | None:
-    """Return the event of an entry that was erased, with what was kept beside it.
-
-    Returns:
-        None where the entry is no event, or what is beside it is not what it hides.
-    """
-    try:
-        found = cast("dict[str, list[str]]", json.loads(kept or "{}"))
-        openings = {name: Hidden(*one) for name, one in found.items()}
-        return opened(json.loads(leaf), openings)
-    except (NotVerified, ValueError, TypeError, AttributeError):
-        return None
 
 
 def opened(leaf: JsonObject, openings: Mapping[str, Hidden]) -> Event | None:

@@ -6,8 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from twokey.gateway.approvals.events import Event, EventName
-from twokey.gateway.protocol.strict_json import JsonObject
+from pydantic import TypeAdapter, ValidationError
+
+from keyturn.gateway.approvals.events import CALLS, Event, EventName
+from keyturn.gateway.protocol.strict_json import JsonObject
 
 
 class Part(StrEnum):
@@ -54,12 +56,23 @@ _PARTS = {
 _PART_OF = {name: part for part, names in _PARTS.items() for name in names}
 
 
+_CALLS = TypeAdapter(list[dict[str, str]])
+
+
 @dataclass(frozen=True)
 class Step:
     """One entry about an approval."""
 
     part: Part
     event: Event
+
+    @property
+    def calls(self) -> list[dict[str, str]]:
+        """Return the calls that were asked for; none where they were erased."""
+        try:
+            return _CALLS.validate_json(self.event.data.get(CALLS, "[]"))
+        except ValidationError:
+            return []
 
     @property
     def row(self) -> JsonObject:

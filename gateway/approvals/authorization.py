@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from twokey.gateway.approvals.requirement import Requirement
-from twokey.gateway.protocol.records import Person, Record
-from twokey.gateway.protocol.tiers import Tier
+from keyturn.gateway.approvals.requirement import Requirement
+from keyturn.gateway.protocol.records import Person, Reading, Record
+from keyturn.gateway.protocol.tiers import Tier
 
 
 class Floor(Record):
@@ -27,6 +27,8 @@ class Revocation(Record):
     ``is_final`` says that the call ended by it; else it went back to people.
     ``is_restored`` says that the record is from an older copy: it may have run since.
     ``by`` is the person who revoked a standing approval.
+    ``reading`` is how the tool reads an edit that it would not run as it is.
+    ``unused_fence`` is the last attempt before which, and in which, no tool began.
     """
 
     reason: str
@@ -35,3 +37,5 @@ class Revocation(Record):
     is_final: bool = False
     is_restored: bool = False
     by: Person | None = None
+    reading: Reading | None = None
+    unused_fence: int = 0

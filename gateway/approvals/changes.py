@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from twokey.gateway.approvals.decisions import (
+from keyturn.gateway.approvals.decisions import (
     Decided,
     Outcome,
     Repeated,
     TooSoon,
     Voted,
 )
-from twokey.gateway.approvals.events import (
+from keyturn.gateway.approvals.events import (
     BY_GATEWAY,
     Event,
     EventName,
     approval_event,
     named_after,
 )
-from twokey.gateway.approvals.record import Approval, Item
-from twokey.gateway.approvals.timing import with_next_end
+from keyturn.gateway.approvals.record import Approval, Item
+from keyturn.gateway.approvals.timing import with_next_end
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from twokey.gateway.approvals.record import Approval, approval_of
+from keyturn.gateway.approvals.record import Approval, approval_of
 
 _LEFT = 1_000_000
 """More than any version or rev of an approval."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import assert_never
 
-from twokey.gateway.approvals import quorum
-from twokey.gateway.approvals.changes import Change
-from twokey.gateway.approvals.decisions import (
+from keyturn.gateway.approvals import quorum
+from keyturn.gateway.approvals.changes import Change
+from keyturn.gateway.approvals.decisions import (
     Expired,
     Forbidden,
     Refusal,
@@ -18,14 +18,14 @@ from twokey.gateway.approvals.decisions import (
     Stale,
     Unknown,
 )
-from twokey.gateway.approvals.events import (
+from keyturn.gateway.approvals.events import (
     ENDS_DIFFER,
     Event,
     EventName,
     approval_event,
 )
-from twokey.gateway.approvals.record import Acknowledgement, Approval, Item
-from twokey.gateway.approvals.timing import (
+from keyturn.gateway.approvals.record import Acknowledgement, Approval, Item
+from keyturn.gateway.approvals.timing import (
     DOUBT_THEN_MS,
     TimerKind,
     end_of,
@@ -36,7 +36,7 @@ from twokey.gateway.approvals.timing import (
     next_end_ms,
     with_end,
 )
-from twokey.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.states import ItemState
 
 TAKEN_FOR = timedelta(minutes=10)
 """How long "I'm on it" stands by itself."""

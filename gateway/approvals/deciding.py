@@ -10,15 +10,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import assert_never
 
-from twokey.gateway.approvals import editing, permission, quorum, timing
-from twokey.gateway.approvals.changes import Change, following
-from twokey.gateway.approvals.confirmation import asked_again
-from twokey.gateway.approvals.decision_context import (
+from keyturn.gateway.approvals import editing, permission, quorum, timing
+from keyturn.gateway.approvals.changes import Change, following
+from keyturn.gateway.approvals.decision_context import (
     DecisionContext,
     event_of,
     reopened,
 )
-from twokey.gateway.approvals.decisions import (
+from keyturn.gateway.approvals.decisions import (
     Approve,
     Changed,
     Click,
@@ -31,33 +30,105 @@ from twokey.gateway.approvals.decisions import (
     Reject,
     Respond,
     Reviewer,
+    TooSoon,
     Voted,
     explain_state,
 )
-from twokey.gateway.approvals.events import EventName, named_after
-from twokey.gateway.approvals.lifecycle import Transition
-from twokey.gateway.approvals.policy_decision import PolicyDecision
-from twokey.gateway.approvals.raising import (
+from keyturn.gateway.approvals.events import AFTER_MS, EventName, named_after
+from keyturn.gateway.approvals.lifecycle import Transition
+from keyturn.gateway.approvals.policy_decision import PolicyDecision
+from keyturn.gateway.approvals.raising import (
     edit_asks_more,
     first_of,
     raised_item,
     shown_item,
 )
-from twokey.gateway.approvals.reconciling import reconcile
-from twokey.gateway.approvals.record import Approval, DecisionRecord, Item
-from twokey.gateway.approvals.repeating import show_first, unseen
-from twokey.gateway.approvals.signed_decisions import DecisionKey
-from twokey.gateway.approvals.voting import (
+from keyturn.gateway.approvals.reconciling import reconcile
+from keyturn.gateway.approvals.record import Approval, DecisionRecord, Item
+from keyturn.gateway.approvals.repeating import show_first, unseen
+from keyturn.gateway.approvals.signed_decisions import DecisionKey
+from keyturn.gateway.approvals.voting import (
     is_counted,
     pending_change,
     vote,
     votes_of_others,
 )
-from twokey.gateway.errors import BadJson
-from twokey.gateway.protocol import edits, questions
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.protocol.verbs import Verb
+from keyturn.gateway.errors import BadJson
+from keyturn.gateway.protocol import edits, questions
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.verbs import Verb
+
+# Require a second click where an escalated call is approved within seconds.
+#
+# The policy sets the time (``tiers.escalate.ask_again_within``). An approval that comes
+# sooner after the call was shown is noted in the audit log and does not count; the next
+# one by the same person does, soon or late. So a click out of habit costs a second
+# look, and nobody has to wait. A rejection is never asked again: it starts nothing.
+
+SECOND_CLICK_MS = 2_000
+"""Two clicks nearer to each other are one: a double click, or one sent twice."""
+
+_SAME_CLICK = Forbidden(
+    reason="You approved this a moment ago, sooner than the policy accepts at once. "
+    "Please read it, then approve it again."
+)
+
+
+def asked_again(context: DecisionContext, item: Item) -> Change | Forbidden | None:
+    """Return what comes of an approval that is too soon; None when it counts.
+
+    Args:
+        context: of the decision.
+        item: as it would run.
+    """
+    within_ms = context.policy_now.ask_again_ms if context.policy_now else 0
+    since_ms = shown_ms(context.approval, item)
+    after_ms = max(0, context.now_ms - since_ms)
+    if item.tier is not Tier.ESCALATE or after_ms >= within_ms:
+        return None
+    # The store's clock went back. No approval counts as a second one until it has come
+    # to where it was, so nothing could be approved: nobody is asked again meanwhile.
+    if context.now_ms < since_ms:
+        return None
+    first_ms = min(
+        (
+            one.at_ms
+            for one in item.too_soon
+            if one.by.is_same(context.reviewer.person)
+            and one.action_hash == item.action_hash
+            # Of before it came back to people: they see something else now.
+            and one.at_ms >= since_ms
+        ),
+        default=None,
+    )
+    if first_ms is None:
+        return _noted(context, item, after_ms)
+    is_same_click = context.now_ms - first_ms < SECOND_CLICK_MS
+    return _SAME_CLICK if is_same_click else None
+
+
+def _noted(context: DecisionContext, item: Item, after_ms: int) -> Change:
+    # The item as it was: what the policy of now asks for is not decided by this click.
+    before = context.approval.items[item.index]
+    vote = context.vote(item, item.requirement.roles)
+    noted = before.with_(too_soon=(*before.too_soon, vote))
+    approval = following(context.approval, noted)
+    event = event_of(context, noted, EventName.ITEM_ASKED_AGAIN, approval.version)
+    return Change(
+        approval,
+        (event.with_(data=event.data | {AFTER_MS: str(after_ms)}),),
+        too_soon=TooSoon(approval=approval, index=item.index, after_ms=after_ms),
+        before_ms=timing.end_of(context.approval, context.item),
+    )
+
+
+def shown_ms(approval: Approval, item: Item) -> int:
+    """Return since when a call can be seen as it would run now."""
+    edited_ms = item.edit.at_ms if item.edit else 0
+    times = (item.changed_at_ms, item.repeats_seen_ms, edited_ms)
+    return max(approval.created_at_ms, *times)
+
 
 MAX_TEXT = 3000
 """Longest reason or response: what one Slack text input can hold."""
@@ -78,7 +149,7 @@ ALREADY_APPROVED = Forbidden(
 )
 
 
-def decide(
+def decide(  # noqa: PLR0913 - what a decision is made over, by name
     approval: Approval,
     click: Click,
     decision: Decision,
@@ -86,6 +157,7 @@ def decide(
     *,
     now_ms: int,
     policy_now: PolicyDecision | None = None,
+    waiting_now: PolicyDecision | None = None,
     voters: Sequence[Reviewer] = (),
     key: DecisionKey | None = None,
 ) -> Change | Refusal:
@@ -103,6 +175,9 @@ def decide(
         now_ms: the store's clock.
         policy_now: what the current policy says of the arguments that would run; None
             keeps what is pinned in the item.
+        waiting_now: for an edit, what the current policy says of the call without it.
+            Whoever may decide that call may change it, and may leave the decision on
+            the changed call to others.
         voters: those who voted for this item before, resolved now. They are asked
             again when a vote would be the last one needed; a person missing here is
             unknown, and an unknown vote completes nothing.
@@ -123,6 +198,7 @@ def decide(
         tuple(voters),
         reviewer,
         key,
+        waiting_now,
     )
     if reviewer.stands_in_for:
         context = replace(context, reviewer=_actor(context))
@@ -214,7 +290,7 @@ def _not_permitted(
         requirement=context.requirement,
         then_and_now=context.then_and_now,
     )
-    if reason is not None:
+    if reason is not None and not _may_change(context, verb):
         return Forbidden(reason=reason)
     # Both: a tool's `allow` may have been narrowed, or widened, since the card was
     # opened.
@@ -226,6 +302,20 @@ def _not_permitted(
         more = " You can reject it now." if can_reject else ""
         return Forbidden(reason=f"{policy_now.stopped}{more}")
     return None
+
+
+def _may_change(context: DecisionContext, verb: Verb) -> bool:
+    """Return True if this person may edit a call that, edited, is for others."""
+    if verb is not Verb.EDIT or context.waiting_now is None:
+        return False
+    item = context.item
+    needed = quorum.stricter(item.requirement, context.waiting_now.requirement)
+    # By everybody they stand in for: `context.reviewer` is narrowed to the roles that
+    # the changed call needs.
+    why = permission.denial_reason(
+        context.approval, item, context.resolved, verb, requirement=needed
+    )
+    return why is None
 
 
 def _approve(
@@ -320,9 +410,12 @@ def _changed(context: DecisionContext, document: str, reason: str) -> Change | R
     raised = raised_item(edited, context.policy_now)
     if raised.tier is Tier.DENY:
         return Invalid(errors={"": "The policy does not allow these arguments."})
-    if raised.requirement.editor_may_vote and not edit_asks_more(
-        context.item, raised, context.policy_now
-    ):
+    asks_others = (
+        not raised.requirement.editor_may_vote
+        or edit_asks_more(context.item, raised, context.policy_now)
+        or not quorum.roles_of(context.reviewer, raised.requirement.roles)
+    )
+    if not asks_others:
         precedent = unseen(context, raised)
         if precedent is not None:
             return show_first(context, raised, precedent)

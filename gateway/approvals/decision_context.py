@@ -6,21 +6,21 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from twokey.gateway.approvals import membership, quorum, timing
-from twokey.gateway.approvals.changes import following
-from twokey.gateway.approvals.decisions import Click, Reviewer
-from twokey.gateway.approvals.events import (
+from keyturn.gateway.approvals import membership, quorum, timing
+from keyturn.gateway.approvals.changes import following
+from keyturn.gateway.approvals.decisions import Click, Reviewer
+from keyturn.gateway.approvals.events import (
     EDITED,
     WAITED_MS,
     Event,
     EventName,
     approval_event,
 )
-from twokey.gateway.approvals.policy_decision import PolicyDecision
-from twokey.gateway.approvals.record import Approval, DecisionRecord, Item
-from twokey.gateway.approvals.requirement import Requirement, Role, Vote
-from twokey.gateway.approvals.signature import Signature
-from twokey.gateway.approvals.signed_decisions import (
+from keyturn.gateway.approvals.policy_decision import PolicyDecision
+from keyturn.gateway.approvals.record import Approval, DecisionRecord, Item
+from keyturn.gateway.approvals.requirement import Requirement, Role, Vote
+from keyturn.gateway.approvals.signature import Signature
+from keyturn.gateway.approvals.signed_decisions import (
     DecisionKey,
     Word,
     signed,
@@ -28,9 +28,9 @@ from twokey.gateway.approvals.signed_decisions import (
     word_of_end,
     word_of_vote,
 )
-from twokey.gateway.protocol.records import Person
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.verbs import Finding, Verb
+from keyturn.gateway.protocol.records import Person
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.verbs import Finding, Verb
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,8 @@ class DecisionContext:
 
     ``reviewer`` stands in for those alone whose roles count here; ``resolved`` is the
     same person with everybody who handed their queue to them. ``key`` signs what they
-    say; None: nobody signs.
+    say; None: nobody signs. ``waiting_now`` is what the current policy asks for the
+    call without the edit that is decided on.
     """
 
     approval: Approval
@@ -51,6 +52,7 @@ class DecisionContext:
     voters: tuple[Reviewer, ...]
     resolved: Reviewer
     key: DecisionKey | None = None
+    waiting_now: PolicyDecision | None = None
 
     @cached_property
     def requirement(self) -> Requirement:

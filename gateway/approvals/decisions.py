@@ -9,13 +9,13 @@ from __future__ import annotations
 from enum import StrEnum
 from functools import lru_cache
 
-from twokey.gateway.approvals.precedents import Precedent
-from twokey.gateway.approvals.record import Approval, DecisionRecord, Item
-from twokey.gateway.approvals.timing import end_of, is_late
-from twokey.gateway.protocol.records import Person, Record
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.verbs import Finding
+from keyturn.gateway.approvals.precedents import Precedent
+from keyturn.gateway.approvals.record import Approval, DecisionRecord, Item
+from keyturn.gateway.approvals.timing import end_of, is_late
+from keyturn.gateway.protocol.records import Person, Record
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.verbs import Finding
 
 
 class AccountKind(StrEnum):
@@ -250,16 +250,21 @@ class Unknown(_Named):
     """No such approval: never existed, or kept no longer."""
 
 
-class _DecidedTogether(_Named):
-    """One gesture decided these calls; each is named by its place in what was shown.
+class GestureDecided(_Named):
+    """One gesture decided these calls; each is named by its place on the card.
 
-    ``withdrawn`` were taken back by somebody who had asked for them. ``waiting`` are
-    those of all of them that need more people, and ``needs_one`` says that each of
-    these needs one more person. ``left_out`` was escalated meanwhile and needs a
-    decision of its own, or repeats a call that was approved meanwhile, or by the same
-    gesture, and has to be seen with it first.
+    Attributes:
+        approvals: the next versions of the approvals that changed, by id.
+        withdrawn: calls that were taken back by somebody who had asked for them.
+        waiting: decided calls that need more people.
+        needs_one: each of these needs one more person.
+        left_out: calls that were escalated meanwhile and need a decision of their own,
+            or that repeat a call that was approved meanwhile, or by the same gesture,
+            and have to be seen with it first.
+        already: calls that the same person approved before, and that need others.
     """
 
+    approvals: dict[str, Approval]
     approved: tuple[int, ...] = ()
     edited: tuple[int, ...] = ()
     rejected: tuple[int, ...] = ()
@@ -267,37 +272,13 @@ class _DecidedTogether(_Named):
     waiting: tuple[int, ...] = ()
     needs_one: bool = False
     left_out: tuple[int, ...] = ()
-
-
-class BatchDecided(_DecidedTogether):
-    """One gesture decided these calls of a batch."""
-
-    approval: Approval
-
-
-class BatchRefused(_Named):
-    """Nothing of a gesture on a batch was recorded, because of this one call."""
-
-    index: int
-    refusal: Stale | Changed | Expired | Forbidden | Invalid | Unknown
-
-
-class CollectionDecided(_DecidedTogether):
-    """One gesture decided these calls of several approvals.
-
-    ``approvals`` are the next versions of those that changed, by the place of the call,
-    also by a call that was left out because it repeats another. ``already`` were
-    approved before by the same person and need others.
-    """
-
-    approvals: dict[int, Approval]
     already: tuple[int, ...] = ()
 
 
-class CollectionRefused(_Named):
-    """Nothing of a gesture on several approvals was recorded, because of these calls.
+class GestureRefused(_Named):
+    """Nothing of a gesture was recorded, because of these calls.
 
-    ``refusals`` says why, by the number of each.
+    ``refusals`` has the reason, by the place of each call.
     """
 
     refusals: dict[int, Stale | Changed | Expired | Forbidden | Invalid | Unknown]
@@ -305,14 +286,7 @@ class CollectionRefused(_Named):
 
 Refusal = Stale | Changed | Expired | Forbidden | Invalid | Unknown
 Outcome = Decided | Voted | Repeated | TooSoon | Refusal
-BatchOutcome = BatchDecided | BatchRefused | Refusal
-CollectionOutcome = CollectionDecided | CollectionRefused | Invalid
-
-
-def has_expired(outcome: object) -> bool:
-    """Return whether a decision was refused because the time of a call is over."""
-    refusal = outcome.refusal if isinstance(outcome, BatchRefused) else outcome
-    return isinstance(refusal, Expired)
+GestureOutcome = GestureDecided | GestureRefused | Outcome
 
 
 def explain_state(

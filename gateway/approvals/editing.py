@@ -6,15 +6,16 @@ from typing import cast
 
 import jsonpatch
 
-from twokey.gateway.approvals.record import Item
-from twokey.gateway.protocol import digest
-from twokey.gateway.protocol.business_state import (
+from keyturn.gateway.approvals.evidence import original_text
+from keyturn.gateway.approvals.record import Item
+from keyturn.gateway.protocol import digest
+from keyturn.gateway.protocol.business_state import (
     is_same_but_state,
     state_in,
     with_state,
 )
-from twokey.gateway.protocol.records import EditRecord, Person
-from twokey.gateway.protocol.strict_json import JsonObject, parse_object
+from keyturn.gateway.protocol.records import EditRecord, Person, Reading
+from keyturn.gateway.protocol.strict_json import JsonObject, parse_object
 
 
 def edited_document(item: Item, args: JsonObject) -> str:
@@ -47,16 +48,16 @@ def edit_record(
     """Return what changed from the request to this document; None for no change."""
     if is_same_but_state(item.requested, document):
         return None
-    requested, executed = item.requested_args, digest.action_args(document)
+    original, edited = item.requested_args, digest.action_args(document)
     return EditRecord(
         item_id=item.id,
         tool=item.tool,
         tool_call_id=item.ctx.tool_call_id,
-        requested=requested,
-        executed=executed,
-        patch=json_patch(requested, executed),
-        requested_hash=digest.action_hash(item.requested),
-        executed_hash=digest.action_hash(document),
+        original_args=original,
+        edited_args=edited,
+        patch=json_patch(original, edited),
+        original_hash=digest.action_hash(item.requested),
+        edited_hash=digest.action_hash(document),
         by=by,
         at_ms=at_ms,
         reason=reason,
@@ -68,3 +69,28 @@ def json_patch(before: JsonObject, after: JsonObject) -> tuple[JsonObject, ...]:
     patch = jsonpatch.make_patch(before, after)
     # jsonpatch has no types; each operation is a JSON object (RFC 6902, section 4).
     return tuple(cast("list[JsonObject]", patch.patch))
+
+
+def reading_of(item: Item) -> Reading | None:
+    """Return how the tool reads the edit of a waiting call; None: exactly as it is."""
+    found = item.revoked.reading if item.revoked and item.is_pending else None
+    return found if found and found.action_hash == item.action_hash else None
+
+
+def as_read(item: Item) -> Item:
+    """Return a waiting call with its edit as the tool reads it."""
+    found = reading_of(item)
+    if found is None or found.args is None:
+        return item
+    return item.with_(action=edited_document(item, found.args))
+
+
+def reading_text(item: Item) -> str:
+    """Return how the tool reads an edit that it would not run as it is, or ""."""
+    found = reading_of(item)
+    if found is None:
+        return ""
+    if found.args is not None:
+        return original_text(found.args, item.args, item.redact)
+    # The agent's words may repeat a value that the policy hides.
+    return "" if item.redact else found.problem

@@ -6,12 +6,12 @@ from enum import StrEnum
 
 from pydantic import Field
 
-from twokey.gateway.approvals.record import Approval, Item
-from twokey.gateway.protocol.records import Record, RunRef
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.protocol.verbs import Finding
-from twokey.gateway.protocol.wire import TurnRef
+from keyturn.gateway.approvals.record import Approval, Item
+from keyturn.gateway.protocol.records import Record, RunRef
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.verbs import Finding
+from keyturn.gateway.protocol.wire import TurnRef
 
 
 class EventName(StrEnum):
@@ -94,11 +94,14 @@ class EventName(StrEnum):
     API_KEY_REVOKED = "api_key.revoked"
 
 
-BY_GATEWAY = "twokey"
+BY_GATEWAY = "keyturn"
 """Who acted, in events about what the gateway does by itself."""
 
 BY_POLICY = "policy"
 """Who acted, in events about calls that the policy alone decided."""
+
+EPOCH = "epoch"
+"""In the data of a freeze, or its end: the epoch of the list written with it."""
 
 BATCH_MEMBER = "batch"
 """In the data of an event about a call that was decided together with others: the
@@ -129,6 +132,13 @@ SEEDED_ANSWER = "answer"
 
 EDITED = "edited"
 """In the data of an authorization: people had changed the arguments."""
+
+CALLS = "calls"
+"""In the data of `APPROVAL_OPENED`: item, tool, tier and action hash of each call, as
+JSON."""
+
+UNUSED = "unused"
+"""In the data of a withdrawal: the call had been authorized, and was not run."""
 
 STANDING = "standing"
 """In the data of events about a call that a standing approval authorized: its id."""

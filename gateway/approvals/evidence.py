@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 
 from pydantic import JsonValue
 
-from twokey.gateway.protocol.records import Record
-from twokey.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.records import Record
+from keyturn.gateway.protocol.strict_json import JsonObject
 
 HIDDEN = "•••••• (hidden by policy)"
 

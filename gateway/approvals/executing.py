@@ -9,18 +9,18 @@ doubt, unless the tool is idempotent.
 
 from __future__ import annotations
 
-from twokey.gateway.approvals import timing
-from twokey.gateway.approvals.changes import Change, following
-from twokey.gateway.approvals.events import (
+from keyturn.gateway.approvals import timing
+from keyturn.gateway.approvals.changes import Change, following
+from keyturn.gateway.approvals.events import (
     Event,
     EventName,
     approval_event,
     named_after,
 )
-from twokey.gateway.approvals.lifecycle import Transition, advance
-from twokey.gateway.approvals.record import Approval, Item
-from twokey.gateway.protocol.records import Result
-from twokey.gateway.protocol.states import ItemState
+from keyturn.gateway.approvals.lifecycle import Transition, advance
+from keyturn.gateway.approvals.record import Approval, Item
+from keyturn.gateway.protocol.records import Result
+from keyturn.gateway.protocol.states import ItemState
 
 _MOVES = {
     ItemState.AUTHORIZED: Transition.RELEASE,
@@ -119,8 +119,10 @@ def finish(
         after is not ItemState.IN_DOUBT or item.result is not None
     )
     # A report that is sent again, because its answer got lost, gets the first answer.
+    # Another result of the same attempt is not kept, and not acknowledged.
     if is_owned and is_known:
-        return True
+        kept = item.result
+        return not (kept and result) or kept.payload == result.payload
     # An owner that was thought dead and comes back with the truth ends the doubt.
     is_open = item.state is ItemState.EXECUTING or (
         item.state is ItemState.IN_DOUBT and result is not None

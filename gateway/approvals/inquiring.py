@@ -5,10 +5,10 @@ Neither decides anything: the calls wait on, with the same deadline and the same
 
 from __future__ import annotations
 
-from twokey.gateway.approvals import quorum
-from twokey.gateway.approvals.changes import Change
-from twokey.gateway.approvals.deadline_changes import refusal
-from twokey.gateway.approvals.decisions import (
+from keyturn.gateway.approvals import quorum
+from keyturn.gateway.approvals.changes import Change
+from keyturn.gateway.approvals.deadline_changes import refusal
+from keyturn.gateway.approvals.decisions import (
     Expired,
     Forbidden,
     Gesture,
@@ -16,8 +16,8 @@ from twokey.gateway.approvals.decisions import (
     Reviewer,
     Stale,
 )
-from twokey.gateway.approvals.events import EventName, approval_event
-from twokey.gateway.approvals.inquiry import (
+from keyturn.gateway.approvals.events import EventName, approval_event
+from keyturn.gateway.approvals.inquiry import (
     MAX_QUESTION,
     MAX_REPLY,
     MOST_QUESTIONS,
@@ -25,9 +25,9 @@ from twokey.gateway.approvals.inquiry import (
     Inquiry,
     unanswered,
 )
-from twokey.gateway.approvals.record import Approval
-from twokey.gateway.approvals.timing import is_over, next_end_ms
-from twokey.gateway.protocol.records import Person
+from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.approvals.timing import is_over, next_end_ms
+from keyturn.gateway.protocol.records import Person
 
 REPLY_TS = "reply_ts"
 """In the data of a reply: the Slack message in which it came."""

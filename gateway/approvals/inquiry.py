@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from twokey.gateway.protocol.records import Person, Record
+from keyturn.gateway.protocol.records import Person, Record
 
 MAX_QUESTION = 1_000
 """Characters of a question, at most."""

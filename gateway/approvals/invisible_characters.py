@@ -8,7 +8,7 @@ here in full.
 import unicodedata
 from functools import lru_cache
 
-from twokey.gateway.approvals.emoji import SEQUENCE
+from keyturn.gateway.approvals.emoji import SEQUENCE
 
 # Default_Ignorable_Code_Point, 4,174 code points:
 # https://www.unicode.org/Public/16.0.0/ucd/DerivedCoreProperties.txt

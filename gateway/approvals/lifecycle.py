@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from twokey.gateway.errors import IllegalTransition
-from twokey.gateway.protocol.states import ItemState
+from keyturn.gateway.errors import IllegalTransition
+from keyturn.gateway.protocol.states import ItemState
 
 
 class ApprovalState(StrEnum):
@@ -47,6 +47,8 @@ TRANSITIONS: dict[tuple[ItemState, Transition], ItemState] = {
     (_S.PENDING, Transition.WITHDRAW): _S.WITHDRAWN,
     (_S.AUTHORIZED, Transition.CLAIM): _S.EXECUTING,
     (_S.AUTHORIZED, Transition.LAPSE): _S.LAPSED,
+    # Its agent gave it up: the thread is gone, or somebody else answered it.
+    (_S.AUTHORIZED, Transition.WITHDRAW): _S.WITHDRAWN,
     # The policy of the claim needs more than the votes that there are.
     (_S.AUTHORIZED, Transition.REOPEN): _S.PENDING,
     # The record was restored from an older copy, so it may have run since.

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from twokey.gateway.approvals import quorum
-from twokey.gateway.approvals.decisions import Reviewer
-from twokey.gateway.approvals.record import Approval, Item
-from twokey.gateway.approvals.requirement import Requirement
-from twokey.gateway.protocol.records import Person
-from twokey.gateway.protocol.verbs import Verb
+from keyturn.gateway.approvals import quorum
+from keyturn.gateway.approvals.decisions import Reviewer
+from keyturn.gateway.approvals.record import Approval, Item
+from keyturn.gateway.approvals.requirement import Requirement
+from keyturn.gateway.protocol.records import Person
+from keyturn.gateway.protocol.verbs import Verb
 
 NOBODY = (
     "The policy changed while this waited, and too few people are allowed to approve "

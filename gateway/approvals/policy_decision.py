@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from twokey.gateway.approvals.precedents import Past
-from twokey.gateway.approvals.preview import Preview
-from twokey.gateway.approvals.requirement import Requirement, Role
-from twokey.gateway.protocol.effect import Effect
-from twokey.gateway.protocol.records import Record
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.protocol.verbs import Verb
+from keyturn.gateway.approvals.precedents import Past
+from keyturn.gateway.approvals.preview import Preview
+from keyturn.gateway.approvals.requirement import Requirement, Role
+from keyturn.gateway.protocol.effect import Effect
+from keyturn.gateway.protocol.records import Record
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.verbs import Verb
 
 
 class PolicyDecisionFields(Record):
@@ -31,6 +31,8 @@ class PolicyDecisionFields(Record):
         link: the filled link to a host that the policy names; "" for none.
         preview: the arguments that cards show as an e-mail or as a SQL statement.
         args_schema: what an edit is checked against; None: only strict JSON.
+        has_policy_schema: the policy file has ``args_schema``. False: the agent's
+            process declared it, so its titles and descriptions are the agent's words.
         redact: dotted paths that cards hide.
         totals: dotted paths that the card of many calls adds up, each with a format
             behind "|".
@@ -56,6 +58,7 @@ class PolicyDecisionFields(Record):
     link: str = ""
     preview: Preview | None = None
     args_schema: JsonObject | None = None
+    has_policy_schema: bool = False
     redact: tuple[str, ...] = ()
     totals: tuple[str, ...] = ()
     formats: tuple[str, ...] = ()

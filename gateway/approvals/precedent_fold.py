@@ -6,14 +6,14 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from twokey.gateway.approvals.events import EventName, state_after
-from twokey.gateway.approvals.precedents import (
+from keyturn.gateway.approvals.events import EventName, state_after
+from keyturn.gateway.approvals.precedents import (
     DAY_MS,
     KINDS,
     MOST_KEPT,
     PrecedentKind,
 )
-from twokey.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.states import ItemState
 
 
 class LastState(NamedTuple):

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from pydantic import ConfigDict
-
-from twokey.gateway.protocol.records import Person, Record
-from twokey.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import Person, Record
+from keyturn.gateway.protocol.states import ItemState
 
 DAY_MS = 24 * 60 * 60 * 1000
 """How far back rules count, in milliseconds."""
@@ -23,13 +21,15 @@ MOST_REASON = 300
 
 
 class PrecedentKind(StrEnum):
-    """What a precedent says against a call: it was done before, or refused."""
+    """What a precedent says against a call: it was done, is refused, or waits."""
 
     DONE = "done"
     REJECTED = "rejected"
+    WAITING = "waiting"
 
 
 KINDS = {
+    ItemState.PENDING: PrecedentKind.WAITING,
     # Authorized counts as done: it may run at any moment, and two people who approve
     # the same at once would else not know of each other.
     ItemState.AUTHORIZED: PrecedentKind.DONE,
@@ -42,7 +42,7 @@ KINDS = {
 
 
 class Precedent(Record):
-    """An earlier call with the same effect.
+    """Another call with the same effect.
 
     Attributes:
         call: its item, or a name that is no item's for a call of tier ``auto``.
@@ -54,10 +54,6 @@ class Precedent(Record):
         since_ms: when it became a precedent of its kind, by the store's clock.
         at_ms: when it reached its state.
     """
-
-    # Unlike other records: left out, one with a field of a newer version would read as
-    # if the call had never run.
-    model_config = ConfigDict(extra="ignore")
 
     call: str
     state: ItemState

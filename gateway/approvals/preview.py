@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import field_validator, model_validator
 
-from twokey.gateway.protocol.records import Record
+from keyturn.gateway.protocol.records import Record
 
 
 class PreviewKind(StrEnum):

@@ -13,8 +13,8 @@ from enum import StrEnum
 
 from pydantic import JsonValue
 
-from twokey.gateway.approvals.evidence import HIDDEN, redacted
-from twokey.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.approvals.evidence import HIDDEN, redacted
+from keyturn.gateway.protocol.strict_json import JsonObject
 
 
 class PrivateData(StrEnum):

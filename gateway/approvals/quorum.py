@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from twokey.gateway.approvals.decisions import AccountKind, Reviewer
-from twokey.gateway.approvals.membership import (
+from keyturn.gateway.approvals.decisions import AccountKind, Reviewer
+from keyturn.gateway.approvals.membership import (
     click_again,
     holds,
     unresolved_reason,
     unresolved_roles,
 )
-from twokey.gateway.approvals.requirement import Notify, Requirement, Role, Vote
-from twokey.gateway.protocol.records import Person
+from keyturn.gateway.approvals.requirement import Notify, Requirement, Role, Vote
+from keyturn.gateway.protocol.records import Person
 
 _ACCOUNT_REASONS = {
     AccountKind.GUEST: "Guests cannot decide approvals.",
@@ -22,11 +22,9 @@ _ACCOUNT_REASONS = {
     AccountKind.DEACTIVATED: "This account is deactivated and cannot decide approvals.",
 }
 
-_ASKED = "You asked for this one yourself, so somebody else has to decide it."
+_ASKED = "You asked for this, so someone else has to decide it."
 
-_EDITED = (
-    "You changed this call yourself, so somebody else has to decide what it is now."
-)
+_EDITED = "You edited this, so someone else has to approve it."
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +125,7 @@ def _outsider_reason(reviewer: Reviewer, roles: Sequence[Role]) -> str:
     """Return why somebody may not decide who holds none of these roles."""
     names, empty = " or ".join(role.name for role in roles), reviewer.empty_groups
     if any(role.users or {*role.usergroups} - empty for role in roles):
-        return f"Only {names} can decide this, and you are not on that list."
+        return f"Only {names} can decide this. Please ask one of them."
     return (
         f"Nobody is in {names} now, so nobody can decide this: its user group is empty "
         "or gone. Ask an admin of your Slack workspace to mend that, then click again."

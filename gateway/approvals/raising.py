@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from twokey.gateway.approvals import quorum
-from twokey.gateway.approvals.authorization import Floor
-from twokey.gateway.approvals.policy_decision import PolicyDecision
-from twokey.gateway.approvals.record import Item
-from twokey.gateway.protocol.tiers import join
+from keyturn.gateway.approvals import quorum
+from keyturn.gateway.approvals.authorization import Floor
+from keyturn.gateway.approvals.policy_decision import PolicyDecision
+from keyturn.gateway.approvals.record import Item
+from keyturn.gateway.protocol.tiers import join
 
 
 def raised_item(item: Item, policy_now: PolicyDecision | None) -> Item:

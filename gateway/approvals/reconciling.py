@@ -6,10 +6,10 @@ them found is kept with their note, and the doubt ends when enough found the sam
 
 from __future__ import annotations
 
-from twokey.gateway.approvals import membership, quorum
-from twokey.gateway.approvals.changes import Change, following
-from twokey.gateway.approvals.decision_context import DecisionContext, event_of
-from twokey.gateway.approvals.decisions import (
+from keyturn.gateway.approvals import membership, quorum
+from keyturn.gateway.approvals.changes import Change, following
+from keyturn.gateway.approvals.decision_context import DecisionContext, event_of
+from keyturn.gateway.approvals.decisions import (
     Changed,
     Forbidden,
     Invalid,
@@ -18,13 +18,13 @@ from twokey.gateway.approvals.decisions import (
     Stale,
     Voted,
 )
-from twokey.gateway.approvals.events import Event, EventName
-from twokey.gateway.approvals.lifecycle import Transition
-from twokey.gateway.approvals.record import Item
-from twokey.gateway.approvals.requirement import Observation, Requirement
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.protocol.verbs import Finding, Verb
+from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.gateway.approvals.lifecycle import Transition
+from keyturn.gateway.approvals.record import Item
+from keyturn.gateway.approvals.requirement import Observation, Requirement
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.verbs import Finding, Verb
 
 MAX_NOTE = 3000
 """Longest note: what one Slack text input can hold."""

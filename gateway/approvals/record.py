@@ -8,27 +8,40 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from twokey.gateway.approvals import lifecycle
-from twokey.gateway.approvals.authorization import Floor, Revocation
-from twokey.gateway.approvals.inquiry import Inquiry
-from twokey.gateway.approvals.lifecycle import ApprovalState, Transition
-from twokey.gateway.approvals.policy_decision import PolicyDecisionFields
-from twokey.gateway.approvals.precedents import Past
-from twokey.gateway.approvals.requirement import (
+from keyturn.gateway.approvals import lifecycle
+from keyturn.gateway.approvals.authorization import Floor, Revocation
+from keyturn.gateway.approvals.inquiry import Inquiry
+from keyturn.gateway.approvals.lifecycle import ApprovalState, Transition
+from keyturn.gateway.approvals.policy_decision import PolicyDecisionFields
+from keyturn.gateway.approvals.precedents import Past
+from keyturn.gateway.approvals.requirement import (
     Observation,
     Role,
     SpotCheck,
     Vote,
 )
-from twokey.gateway.approvals.signature import Signature
-from twokey.gateway.approvals.similar import Bounds, Cover, Use
-from twokey.gateway.protocol import digest
-from twokey.gateway.protocol.questions import Answered, Question, questions_in
-from twokey.gateway.protocol.records import EditRecord, Person, Record, Result, RunRef
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.protocol.verbs import Finding, Verb
+from keyturn.gateway.approvals.signature import Signature
+from keyturn.gateway.approvals.similar import Bounds, Cover, Use
+from keyturn.gateway.protocol import digest
+from keyturn.gateway.protocol.questions import Answered, Question, questions_in
+from keyturn.gateway.protocol.records import EditRecord, Person, Record, Result, RunRef
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.verbs import Finding, Verb
+
+SHORT_CHARS = 8
+"""How many characters it has."""
+
+
+def short_id(approval_id: str) -> str:
+    """Return the first characters of the random part of an approval's id.
+
+    Two approvals may have one, so it finds approvals and never names one in a record.
+    """
+    # As in lifetimes.lua, by which the store finds the approvals.
+    return approval_id.rpartition("_")[2][:SHORT_CHARS]
+
 
 NOT_KNOWN = (
     "Its record was restored from an older copy, so whether it ran before is not known"
@@ -115,6 +128,8 @@ class Item(PolicyDecisionFields):
             for nothing, and the next one of their person is not asked again.
         past, is_frozen: earlier calls, and whether a freeze stops it; never stored.
         original_args: what the model wrote, where its tool reads something else.
+        spelled: the requested arguments in the order and number types of the agent;
+            None where they are those of the canonical document.
         edit_signed: the bot's signature of the edit.
         cover: the standing approval that authorized the call as it opened, if any.
         expires_at_ms: when its wait ends, where that is not when its approval says: it
@@ -131,6 +146,7 @@ class Item(PolicyDecisionFields):
     state: ItemState = ItemState.PENDING
     changed_at_ms: int = 0
     original_args: JsonObject | None = None
+    spelled: JsonObject | None = None
     cover: Cover | None = None
     expires_at_ms: int = 0
     latest_at_ms: int = 0
@@ -216,8 +232,8 @@ class Item(PolicyDecisionFields):
 
     @property
     def has_started(self) -> bool:
-        """Return whether it was claimed at least once, so its tool may have acted."""
-        return self.fence > 0
+        """Return whether its tool may have acted: it was claimed and perhaps used."""
+        return self.fence > (self.revoked.unused_fence if self.revoked else 0)
 
     @property
     def is_pending(self) -> bool:

@@ -11,27 +11,27 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from twokey.gateway.approvals import timing
-from twokey.gateway.approvals.changes import Change
-from twokey.gateway.approvals.decision_context import (
+from keyturn.gateway.approvals import timing
+from keyturn.gateway.approvals.changes import Change
+from keyturn.gateway.approvals.decision_context import (
     DecisionContext,
     event_of,
     reopened,
 )
-from twokey.gateway.approvals.decisions import Repeated
-from twokey.gateway.approvals.events import EventName
-from twokey.gateway.approvals.precedents import (
+from keyturn.gateway.approvals.decisions import Repeated
+from keyturn.gateway.approvals.events import EventName
+from keyturn.gateway.approvals.precedents import (
     KINDS,
     MOST_REASON,
     Past,
     Precedent,
     PrecedentKind,
 )
-from twokey.gateway.approvals.record import Approval, Item
-from twokey.gateway.protocol import digest
-from twokey.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.approvals.record import Approval, Item
+from keyturn.gateway.protocol import digest
+from keyturn.gateway.protocol.strict_json import JsonObject
 
-ARGS_TAG = "twokey/v1/precedent"
+ARGS_TAG = "keyturn/v1/precedent"
 
 
 def args_hash(tool: str, args: JsonObject) -> str:
@@ -59,6 +59,11 @@ def precedent_of(approval: Approval, item: Item) -> Precedent | None:
     """
     if item.state not in KINDS or not item.effect:
         return None
+    if item.is_pending:
+        args = _args_hash_of(item.tool, item.action)
+        return Precedent(
+            call=item.id, state=item.state, agent=approval.agent, args_hash=args
+        )
     word = item.decision
     is_rejected = KINDS[item.state] is PrecedentKind.REJECTED
     # The policy did not let it run: people did, by the standing approval.
@@ -75,13 +80,26 @@ def precedent_of(approval: Approval, item: Item) -> Precedent | None:
     )
 
 
-def other_calls(approval: Approval, past: Past) -> tuple[Precedent, ...]:
-    """Return what was done outside of an approval, newest first.
+def other_calls(
+    approval: Approval, past: Past, kind: PrecedentKind = PrecedentKind.DONE
+) -> tuple[Precedent, ...]:
+    """Return the precedents of one kind outside of an approval, newest first.
 
-    The calls of one approval stand on one card: who decides them sees them all.
+    The calls of one approval are on one card: who decides them sees them all.
     """
-    done = past.of_kind(PrecedentKind.DONE)
-    return tuple(one for one in done if one.approval != approval.id)
+    # A collected card has calls of several approvals.
+    shown = {item.id for item in approval.items}
+    found = [one for one in past.of_kind(kind) if one.call not in shown]
+    return tuple(one for one in found if one.approval != approval.id)
+
+
+def doubled(approval: Approval) -> list[tuple[Item, ...]]:
+    """Return the waiting calls of an approval that have the same effect, in groups."""
+    by_effect: dict[str, tuple[Item, ...]] = {}
+    for item in approval.items:
+        if item.is_pending and item.effect:
+            by_effect[item.effect] = (*by_effect.get(item.effect, ()), item)
+    return [items for items in by_effect.values() if len(items) > 1]
 
 
 def unseen(context: DecisionContext, item: Item) -> Precedent | None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from twokey.gateway.approvals.changes import Change
-from twokey.gateway.approvals.decisions import Reviewer
-from twokey.gateway.approvals.events import EventName, approval_event
-from twokey.gateway.approvals.record import Approval, Remark
+from keyturn.gateway.approvals.changes import Change
+from keyturn.gateway.approvals.decisions import Reviewer
+from keyturn.gateway.approvals.events import EventName, approval_event
+from keyturn.gateway.approvals.record import Approval, Remark
 
 
 def add_report(

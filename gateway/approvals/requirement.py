@@ -8,9 +8,9 @@ from typing import Self
 
 from pydantic import Field
 
-from twokey.gateway.approvals.signature import Signature
-from twokey.gateway.protocol.records import Person, Record
-from twokey.gateway.protocol.verbs import Finding
+from keyturn.gateway.approvals.signature import Signature
+from keyturn.gateway.protocol.records import Person, Record
+from keyturn.gateway.protocol.verbs import Finding
 
 
 class Notify(StrEnum):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 
-from twokey.gateway.approvals.record import NOT_KNOWN, DecisionRecord, Item
-from twokey.gateway.protocol import digest
-from twokey.gateway.protocol.questions import without_answer
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.wire import Answer, AnswerKind
+from keyturn.gateway.approvals.record import NOT_KNOWN, DecisionRecord, Item
+from keyturn.gateway.protocol import digest
+from keyturn.gateway.protocol.questions import without_answer
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.wire import Answer, AnswerKind
 
 _ENDINGS = {
     ItemState.EXPIRED: "Nobody decided in time",
@@ -51,8 +51,8 @@ def _end_of_call(item: Item) -> Answer:
     if item.state is ItemState.ANSWERED:
         return _answer(item, AnswerKind.RESPOND, message=text)
     if item.edit is not None:
-        why = item.edit.reason
-        edited = _answer(item, AnswerKind.EDIT, message=why, args=item.args)
+        why, args = item.edit.reason, digest.in_spelling_of(item.spelled, item.args)
+        edited = _answer(item, AnswerKind.EDIT, message=why, args=args)
         return edited.with_(approvals=_why_approved(item))
     return _answer(item, AnswerKind.APPROVE, message=_why_approved(item))
 
@@ -64,18 +64,20 @@ _UNANSWERED = {
 
 
 def _end_of_question(item: Item) -> Answer:
-    """Return what people answered, why they did not, or what goes in its place."""
-    decision, kind = item.decision, _QUESTION_ENDS.get(item.state)
+    """Return what people answered, or why they did not."""
+    decision = item.decision
+    kind = _QUESTION_ENDS.get(item.state, AnswerKind.WITHDRAWN)
     if decision is not None:
-        found = _answer(item, kind or AnswerKind.WITHDRAWN, message=decision.text)
-        return found.with_(answers=decision.answers)
-    why = _UNANSWERED.get(item.state, "The question was withdrawn.")
-    found = _answer(item, kind or AnswerKind.WITHDRAWN, message=why)
-    if item.state is not ItemState.EXPIRED:
-        return found.with_(answers=())
-    text = f"{why}\n\n{without_answer(item.questions)}"
-    defaults = tuple(question.default for question in item.questions)
-    return found.with_(message=text, answers=defaults)
+        text = decision.text
+    else:
+        text = _UNANSWERED.get(item.state, "The question was withdrawn.")
+    if item.state is ItemState.EXPIRED:
+        text = f"{text}\n\n{without_answer(item.questions)}"
+    answers = None
+    if decision is not None and item.state is ItemState.ANSWERED:
+        answers = decision.answers
+    found = _answer(item, kind, message=text)
+    return found.with_(is_question=True, answers=answers)
 
 
 def _why_approved(item: Item) -> str:

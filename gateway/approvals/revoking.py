@@ -7,21 +7,22 @@ and so does a call whose business state is another one than people approved.
 
 from __future__ import annotations
 
-from twokey.gateway.approvals import permission, quorum
-from twokey.gateway.approvals.authorization import Revocation
-from twokey.gateway.approvals.changes import Change, by_gateway
-from twokey.gateway.approvals.lifecycle import Transition
-from twokey.gateway.approvals.policy_decision import PolicyDecision
-from twokey.gateway.approvals.raising import raised_item
-from twokey.gateway.approvals.record import Approval, Item
-from twokey.gateway.approvals.requirement import Requirement, Role, Vote
-from twokey.gateway.approvals.standing import was_taken_back
-from twokey.gateway.approvals.timing import LONGEST, with_end
-from twokey.gateway.protocol import digest
-from twokey.gateway.protocol.business_state import BusinessState, with_state
-from twokey.gateway.protocol.records import Person
-from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.protocol.verbs import Verb
+from keyturn.gateway.approvals import permission, quorum
+from keyturn.gateway.approvals.authorization import Revocation
+from keyturn.gateway.approvals.changes import Change, by_gateway
+from keyturn.gateway.approvals.editing import edited_document
+from keyturn.gateway.approvals.lifecycle import Transition
+from keyturn.gateway.approvals.policy_decision import PolicyDecision
+from keyturn.gateway.approvals.raising import raised_item
+from keyturn.gateway.approvals.record import Approval, Item
+from keyturn.gateway.approvals.requirement import Requirement, Role, Vote
+from keyturn.gateway.approvals.standing import was_taken_back
+from keyturn.gateway.approvals.timing import LONGEST, with_end
+from keyturn.gateway.protocol import digest
+from keyturn.gateway.protocol.business_state import BusinessState, with_state
+from keyturn.gateway.protocol.records import Person, Reading
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.verbs import Verb
 
 FORBIDDEN = "The policy changed after this call was approved and no longer allows it."
 TOO_OLD = (
@@ -41,6 +42,14 @@ NOT_COVERED = (
     "taken back, the policy changed, or its rules ask for more now."
 )
 STATE_CHANGED = "What this call depends on changed after it was approved."
+READ_OTHERWISE = (
+    "The tool reads this change in another way, so nothing ran. Edit opens with what "
+    "the tool would run with."
+)
+REFUSED_BY_TOOL = (
+    "The tool does not accept this change, so nothing ran. Edit the call again or "
+    "reject it."
+)
 NEEDS_MORE = (
     "The policy changed, or its rules ask for more now, after this call was approved: "
     "what was said so far is not enough any more."
@@ -149,9 +158,35 @@ def ask_in_new_state(
     if edit is not None:
         # The document changes by its state, and the record of the edit has to fit it:
         # codec.py refuses an approval whose hashes do not.
-        edit = edit.with_(executed_hash=digest.action_hash(document))
+        edit = edit.with_(edited_hash=digest.action_hash(document))
     changed = item.with_(action=document, edit=edit, votes=())
     return _asked_anew(approval, changed, policy_now, STATE_CHANGED, now_ms)
+
+
+def ask_as_read(
+    approval: Approval,
+    item: Item,
+    reading: Reading,
+    policy_now: PolicyDecision,
+    *,
+    now_ms: int,
+) -> Change | None:
+    """Put an edited call to people again, with how its tool reads the edit.
+
+    None where the reading is of other arguments, or of the very same.
+
+    Raises:
+        BadJson: when no document can hold what the tool reads.
+    """
+    if item.edit is None or reading.action_hash != item.action_hash:
+        return None
+    reason = REFUSED_BY_TOOL
+    if reading.args is not None:
+        if edited_document(item, reading.args) == item.action:
+            return None
+        reason = READ_OTHERWISE
+    anew = item.with_(votes=())
+    return _asked_anew(approval, anew, policy_now, reason, now_ms, reading=reading)
 
 
 def _has_people(requirement: Requirement) -> bool:
@@ -182,17 +217,23 @@ def _ended(
 
 
 def _asked_anew(
-    approval: Approval, item: Item, policy_now: PolicyDecision, reason: str, now_ms: int
+    approval: Approval,
+    item: Item,
+    policy_now: PolicyDecision,
+    reason: str,
+    now_ms: int,
+    *,
+    reading: Reading | None = None,
 ) -> Change:
     """Put a call to people again: with its own time, and a version of its own.
 
     The version makes every click on an older card count for nothing.
     """
+    why = _revocation(item, reason, now_ms)
+    if reading is not None:
+        why = why.with_(reading=reading, unused_fence=_unused_fence(item))
     waiting = raised_item(item, policy_now).moved(
-        Transition.REOPEN,
-        now_ms,
-        decision=None,
-        revoked=_revocation(item, reason, now_ms),
+        Transition.REOPEN, now_ms, decision=None, revoked=why
     )
     ttl_ms = policy_now.ttl_ms or approval.ttl_ms
     waiting = waiting.with_(
@@ -212,6 +253,12 @@ def _asked_anew(
 def _revocation(item: Item, reason: str, now_ms: int) -> Revocation:
     times = item.revoked.times if item.revoked else 0
     return Revocation(reason=reason, at_ms=now_ms, times=times + 1)
+
+
+def _unused_fence(item: Item) -> int:
+    before = item.revoked.unused_fence if item.revoked else 0
+    # The agent gave its only claim since then back, to have the edit read by people.
+    return item.fence if item.fence <= before + 1 else before
 
 
 def _still_counting(item: Item, requirement: Requirement) -> tuple[Vote, ...]:

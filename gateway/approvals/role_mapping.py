@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from twokey.gateway.approvals.record import Approval, Item
-from twokey.gateway.approvals.requirement import Role
-from twokey.gateway.protocol.tiers import join
+from keyturn.gateway.approvals.record import Approval, Item
+from keyturn.gateway.approvals.requirement import Role
+from keyturn.gateway.protocol.tiers import join
 
 ChangeRole = Callable[[Item, Role], Role]
 """Returns a role, as it is asked about an item, with another ``asking``."""

@@ -6,8 +6,8 @@ from enum import StrEnum
 
 from pydantic import Field
 
-from twokey.gateway.approvals.events import Event, EventName
-from twokey.gateway.protocol.records import Record
+from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.gateway.protocol.records import Record
 
 
 class SecurityKind(StrEnum):

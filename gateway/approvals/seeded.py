@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from twokey.gateway.approvals.record import Approval
-from twokey.gateway.protocol.records import Record
+from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.protocol.records import Record
 
 APPROVED, NOTICED, EXPIRED = "approved", "noticed", "expired"
 """How one ends."""

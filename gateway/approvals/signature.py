@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from twokey.gateway.protocol.records import Record
-from twokey.gateway.protocol.verbs import Verb
+from keyturn.gateway.protocol.records import Record
+from keyturn.gateway.protocol.verbs import Verb
 
 
 class Signature(Record):

@@ -17,19 +17,19 @@ from typing import Protocol
 
 from pydantic import JsonValue
 
-from twokey.gateway.approvals import permission, quorum
-from twokey.gateway.approvals.record import Approval, DecisionRecord, Item
-from twokey.gateway.approvals.requirement import Observation, Vote
-from twokey.gateway.approvals.signature import Signature
-from twokey.gateway.errors import NotVerified
-from twokey.gateway.protocol import digest
-from twokey.gateway.protocol.business_state import stateless_hash
-from twokey.gateway.protocol.public_keys import PublicKey
-from twokey.gateway.protocol.records import Person
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.verbs import Finding, Verb
+from keyturn.gateway.approvals import permission, quorum
+from keyturn.gateway.approvals.record import Approval, DecisionRecord, Item
+from keyturn.gateway.approvals.requirement import Observation, Vote
+from keyturn.gateway.approvals.signature import Signature
+from keyturn.gateway.errors import NotVerified
+from keyturn.gateway.protocol import digest
+from keyturn.gateway.protocol.business_state import stateless_hash
+from keyturn.gateway.protocol.public_keys import PublicKey
+from keyturn.gateway.protocol.records import Person
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.verbs import Finding, Verb
 
-TAG = b"twokey/v1/decision\x00"
+TAG = b"keyturn/v1/decision\x00"
 
 _ENDED_BY = {
     ItemState.REJECTED: Verb.REJECT,

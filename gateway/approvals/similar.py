@@ -16,10 +16,10 @@ from decimal import Decimal, InvalidOperation
 
 from pydantic import Field, JsonValue
 
-from twokey.gateway.errors import BadJson
-from twokey.gateway.protocol import digest
-from twokey.gateway.protocol.records import Person, Record
-from twokey.gateway.protocol.strict_json import MAX_INTEGER, JsonObject
+from keyturn.gateway.errors import BadJson
+from keyturn.gateway.protocol import digest
+from keyturn.gateway.protocol.records import Person, Record
+from keyturn.gateway.protocol.strict_json import MAX_INTEGER, JsonObject
 
 ALLOW_SIMILAR = "allow_similar"
 """What the item of a standing approval has in place of a tool's name."""

@@ -15,17 +15,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from twokey.gateway.approvals import membership, quorum
-from twokey.gateway.approvals.changes import Change
-from twokey.gateway.approvals.decisions import Reviewer
-from twokey.gateway.approvals.events import CHECK_ANSWER, EventName, approval_event
-from twokey.gateway.approvals.record import Approval, Item
-from twokey.gateway.approvals.requirement import Requirement, Role, SpotCheck
-from twokey.gateway.protocol import digest
-from twokey.gateway.protocol.records import Person
-from twokey.gateway.protocol.states import ItemState
+from keyturn.gateway.approvals import membership, quorum
+from keyturn.gateway.approvals.changes import Change
+from keyturn.gateway.approvals.decisions import Reviewer
+from keyturn.gateway.approvals.events import CHECK_ANSWER, EventName, approval_event
+from keyturn.gateway.approvals.record import Approval, Item
+from keyturn.gateway.approvals.requirement import Requirement, Role, SpotCheck
+from keyturn.gateway.protocol import digest
+from keyturn.gateway.protocol.records import Person
+from keyturn.gateway.protocol.states import ItemState
 
-_TAG = "twokey/v1/spot-check"
+_TAG = "keyturn/v1/spot-check"
 
 RIGHT, WRONG = "right", "wrong"
 

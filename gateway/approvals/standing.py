@@ -10,24 +10,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from twokey.gateway.approvals import quorum
-from twokey.gateway.approvals.authorization import Revocation
-from twokey.gateway.approvals.changes import Change, by_gateway
-from twokey.gateway.approvals.decisions import AccountKind, Reviewer
-from twokey.gateway.approvals.events import (
+from keyturn.gateway.approvals import quorum
+from keyturn.gateway.approvals.authorization import Revocation
+from keyturn.gateway.approvals.changes import Change, by_gateway
+from keyturn.gateway.approvals.decisions import AccountKind, Reviewer
+from keyturn.gateway.approvals.events import (
     Event,
     EventName,
     approval_event,
 )
-from twokey.gateway.approvals.lifecycle import Transition
-from twokey.gateway.approvals.policy_decision import PolicyDecision
-from twokey.gateway.approvals.record import Approval, Item
-from twokey.gateway.approvals.similar import Bounds, Cover, Use, micro_text
-from twokey.gateway.protocol.records import Person
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.protocol.verbs import Verb
+from keyturn.gateway.approvals.lifecycle import Transition
+from keyturn.gateway.approvals.policy_decision import PolicyDecision
+from keyturn.gateway.approvals.record import Approval, Item
+from keyturn.gateway.approvals.similar import Bounds, Cover, Use, micro_text
+from keyturn.gateway.protocol.records import Person
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.verbs import Verb
 
 CHECKED_FOR_MS = 10 * 60 * 1000
 """How long Slack's word on the roles of the givers is good for.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 from enum import StrEnum
 
-from twokey.gateway.approvals.record import Approval, Item
-from twokey.gateway.protocol.states import ItemState
+from keyturn.gateway.approvals.record import Approval, Item
+from keyturn.gateway.protocol.states import ItemState
 
 LONGEST = 2
 """An approval waits at most so many times as long as it was opened for."""
@@ -164,24 +164,30 @@ def is_pressing(approval: Approval, *, now_ms: int) -> bool:
     return bool(was_called) or left_ms <= approval.ttl_ms // _HINT_SHARE
 
 
-def timers(before: Approval, after: Approval) -> list[tuple[str, int]]:
-    """Return the timers that follow from a change: kind, and Unix milliseconds.
+def timers(before: Approval, after: Approval, *, now_ms: int) -> list[tuple[str, int]]:
+    """Return the timers that follow from a change at ``now_ms``: kind, and time.
 
     Another end is followed by another reminder, as long before it as the first one
     was before its own. Others who were not called yet are called as long before it,
-    too. What would be in the past happens at once.
+    too. Neither comes sooner than after its share of the time that is left: whoever
+    changed the end has just seen the card.
     """
     found: list[tuple[str, int]] = []
     if after.acknowledged is not None and after.acknowledged != before.acknowledged:
         found.append((TimerKind.RELEASE, after.acknowledged.until_ms))
     added_ms = after.expires_at_ms - after.created_at_ms - after.ttl_ms
     if after.expires_at_ms != before.expires_at_ms:
-        opened_ms, waiting = after.created_at_ms + added_ms, after.waiting
-        if waiting.remind_at_ms:
-            found.append((TimerKind.REMIND, opened_ms + waiting.remind_at_ms))
+        left_ms, waiting = after.expires_at_ms - now_ms, after.waiting
         # Others are called once; people are reminded again with each new deadline.
-        if waiting.escalate_at_ms and not after.escalated_at_ms:
-            found.append((TimerKind.ESCALATE, opened_ms + waiting.escalate_at_ms))
+        escalate_at_ms = 0 if after.escalated_at_ms else waiting.escalate_at_ms
+        for kind, at_ms in (
+            (TimerKind.REMIND, waiting.remind_at_ms),
+            (TimerKind.ESCALATE, escalate_at_ms),
+        ):
+            due_ms = after.created_at_ms + added_ms + at_ms
+            anew_ms = now_ms + left_ms * at_ms // after.ttl_ms
+            if at_ms:
+                found.append((kind, max(due_ms, anew_ms)))
     doubtful = [item for item in after.items if item.state is ItemState.IN_DOUBT]
     # Only a new doubt sets the timer: any other change of the card would put it off.
     new = [item for item in doubtful if before.items[item.index].state != item.state]

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-from twokey.gateway.approvals import membership, permission, quorum, timing
-from twokey.gateway.approvals.changes import Change
-from twokey.gateway.approvals.decision_context import (
+from keyturn.gateway.approvals import membership, permission, quorum, timing
+from keyturn.gateway.approvals.changes import Change
+from keyturn.gateway.approvals.decision_context import (
     DecisionContext,
     event_of,
     listed,
     reopened,
 )
-from twokey.gateway.approvals.decisions import Forbidden, Refusal, Voted
-from twokey.gateway.approvals.events import Event, EventName
-from twokey.gateway.approvals.lifecycle import Transition
-from twokey.gateway.approvals.raising import keeping_floor
-from twokey.gateway.approvals.record import Approval, Item
-from twokey.gateway.approvals.requirement import Vote
-from twokey.gateway.protocol.records import Person
-from twokey.gateway.protocol.verbs import Verb
+from keyturn.gateway.approvals.decisions import Forbidden, Refusal, Voted
+from keyturn.gateway.approvals.editing import reading_of
+from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.gateway.approvals.lifecycle import Transition
+from keyturn.gateway.approvals.raising import keeping_floor
+from keyturn.gateway.approvals.record import Approval, Item
+from keyturn.gateway.approvals.requirement import Vote
+from keyturn.gateway.protocol.records import Person
+from keyturn.gateway.protocol.verbs import Verb
 
 _OUTLIVED = (
     "The policy now gives such a call less time, and this one has waited longer, so "
     "nobody can approve it any more. Reject it, or let it expire; the agent can ask "
     "again."
+)
+_UNREAD = (
+    "The tool would not run with exactly these arguments, so nobody can approve them. "
+    "Edit the call or reject it."
 )
 
 
@@ -64,8 +69,9 @@ def vote(
         verb: APPROVE, or EDIT when the reviewer changed the arguments.
         text: the reviewer's reason.
     """
-    if _has_outlived(context):
-        return Forbidden(reason=_OUTLIVED)
+    why_not = _UNREAD if reading_of(item) else _outlived(context)
+    if why_not:
+        return Forbidden(reason=why_not)
     roles = item.requirement.roles
     # Asked of everybody who handed their queue over, not of those alone whose roles
     # count: one of the others may hold a role that Slack left open.
@@ -131,19 +137,18 @@ def vote(
     return pending_change(context, approval, (*events, last), voted)
 
 
-def _has_outlived(context: DecisionContext) -> bool:
-    """Return True if the call waited longer than the policy now allows its tier.
+def _outlived(context: DecisionContext) -> str:
+    """Return why a call cannot be approved that waited longer than its tier may now.
 
     What was raised waits from then on as the stricter tier lets it; see `reopened`.
     """
     approval, item, policy_now = context.approval, context.item, context.policy_now
     # With a `latest_at_ms` the deadline was shortened already when the call was raised.
     if policy_now is None or not policy_now.ttl_ms or item.latest_at_ms:
-        return False
+        return ""
     is_same = policy_now.tier is item.tier and policy_now.ttl_ms < approval.ttl_ms
-    return is_same and context.now_ms >= timing.end_ms(
-        approval, item, ttl_ms=policy_now.ttl_ms
-    )
+    end_ms = timing.end_ms(approval, item, ttl_ms=policy_now.ttl_ms)
+    return _OUTLIVED if is_same and context.now_ms >= end_ms else ""
 
 
 def pending_change(

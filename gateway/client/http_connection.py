@@ -10,18 +10,25 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import re
 import ssl
+import threading
+import weakref
+from collections.abc import AsyncGenerator
+from contextlib import suppress
+from email.utils import parsedate_to_datetime
 from typing import NamedTuple, TypeVar
 from urllib.parse import urlsplit
+from weakref import WeakKeyDictionary
 
 import aiohttp
 from pydantic import ValidationError
+from typing_extensions import override
 
-from twokey.gateway.arguments import is_a, require
-from twokey.gateway.client.gateway_clock import GatewayClock
-from twokey.gateway.client.http_sessions import Sessions
-from twokey.gateway.errors import (
+from keyturn.gateway.arguments import is_a, require
+from keyturn.gateway.client.outgoing import outgoing, trusted
+from keyturn.gateway.errors import (
     BadJson,
     KeyRefused,
     NotAllowed,
@@ -29,10 +36,165 @@ from twokey.gateway.errors import (
     StoreUnavailable,
     Unanswered,
 )
-from twokey.gateway.protocol import http_api, idempotency, run_context, strict_json
-from twokey.gateway.protocol.http_api import Operation, Scope
-from twokey.gateway.protocol.http_problems import Problem, error_of
-from twokey.gateway.protocol.thread_api import TAKE_LEASE_HEADER, TAKEN_LEASE_HEADER
+from keyturn.gateway.protocol import http_api, idempotency, run_context, strict_json
+from keyturn.gateway.protocol.http_api import Operation, Scope
+from keyturn.gateway.protocol.http_problems import Problem, error_of
+from keyturn.gateway.reference_clock import ReferenceClock, offset_sentence
+
+MOST_CONNECTIONS = 1000
+"""How many connections one event loop has at once."""
+
+KEPT_S = 30.0
+"""How long an idle connection is kept: less than usual proxies keep one, and longer
+than a long poll lasts, so that what is asked after it needs no new connection."""
+
+
+class _Opened(NamedTuple):
+    session: aiohttp.ClientSession
+    ends: AsyncGenerator[None]
+
+
+_Loops = WeakKeyDictionary[asyncio.AbstractEventLoop, _Opened]
+
+
+class Sessions:
+    """Sessions with one server; a connection belongs to the loop that opened it."""
+
+    def __init__(self) -> None:
+        self._by_loop: _Loops = WeakKeyDictionary()
+        self._lock = threading.Lock()
+        # Also where the process ends: a program need not close what its agents use.
+        weakref.finalize(self, _leave, self._by_loop)
+
+    def __len__(self) -> int:
+        """Return for how many event loops there is one."""
+        return len(self._by_loop)
+
+    def here(self) -> aiohttp.ClientSession:
+        """Return the session of this event loop."""
+        loop = asyncio.get_running_loop()
+        found = self._by_loop.get(loop)
+        if found is None:
+            with self._lock:
+                _forget_closed(self._by_loop)
+                found = self._by_loop[loop] = _opened()
+        return found.session
+
+    async def close(self) -> None:
+        """Close the connections of this event loop."""
+        found = self._by_loop.pop(asyncio.get_running_loop(), None)
+        if found is not None:
+            await found.ends.aclose()
+
+
+class _Connector(aiohttp.TCPConnector):
+    """Does not complain about connections that are open when it is collected.
+
+    A loop that is not ended well closes nothing: its sockets are closed with their
+    transports.
+    """
+
+    @override
+    def __del__(self, _warnings: object = None) -> None:
+        """Say nothing."""
+
+
+def _opened() -> _Opened:
+    """Return a new session that is closed with the event loop in which this is called.
+
+    An agent asks from a loop that others begin and end, such as that of `asyncio.run`.
+    Who ends a loop well closes the generators that were begun in it.
+    """
+    connector = _Connector(
+        limit=MOST_CONNECTIONS, keepalive_timeout=KEPT_S, ssl=trusted()
+    )
+    session = outgoing(connector)
+    ends = _closing(session)
+    # Up to its `yield`; nothing before that waits.
+    with suppress(StopIteration):
+        anext(ends).send(None)
+    return _Opened(session, ends)
+
+
+async def _closing(session: aiohttp.ClientSession) -> AsyncGenerator[None]:
+    try:
+        yield
+    finally:
+        await session.close()
+
+
+def _forget_closed(sessions: _Loops) -> None:
+    for loop, (session, _) in list(sessions.items()):
+        if loop.is_closed():
+            session.detach()
+            del sessions[loop]
+
+
+def _leave(sessions: _Loops) -> None:
+    for session, _ in list(sessions.values()):
+        # Or it would complain that nobody has closed it.
+        session.detach()
+
+
+logger = logging.getLogger(__name__)
+
+_HALF_SECOND = 0.5
+"""A date in a header has whole seconds."""
+
+
+class GatewayClock:
+    """How far the clock of this machine is from that of a gateway.
+
+    Args:
+        url: of the gateway.
+        clock: that of the gateway, as far as it is known.
+    """
+
+    def __init__(self, url: str, clock: ReferenceClock | None = None) -> None:
+        self._url = url
+        self._clock = clock or ReferenceClock()
+        self._told_s = 0
+
+    def asking(self) -> float:
+        """Return what `answered` needs to know of the moment before a question."""
+        return self._clock.asking()
+
+    def answered(self, date: str, asked_s: float) -> None:
+        """Take note of the date of an answer; log when the clock gets wrong or right.
+
+        Args:
+            date: the header ``Date``; what is none says nothing.
+            asked_s: what `asking` returned before.
+        """
+        try:
+            date_s = parsedate_to_datetime(date).timestamp()
+        except (ValueError, OverflowError):
+            return
+        self._clock.answered(date_s + _HALF_SECOND, asked_s, _HALF_SECOND)
+        ahead_s = self.ahead_s
+        if abs(ahead_s - self._told_s) <= 1 and bool(ahead_s) == bool(self._told_s):
+            return
+        self._told_s = ahead_s
+        if ahead_s:
+            logger.error("gateway.clock_differs ahead_s=%+d url=%s", ahead_s, self._url)
+        else:
+            logger.info("gateway.clock_agrees url=%s", self._url)
+
+    @property
+    def ahead_s(self) -> int:
+        """Return how far ahead of the gateway's clock ours is; 0 where they agree."""
+        return round(self._clock.offset_s)
+
+    @property
+    def problem(self) -> str:
+        """Return what is wrong, as a sentence; "" if the clocks agree."""
+        of_gateway = f"that of the gateway {self._url!r}"
+        return (
+            offset_sentence("this machine", self.ahead_s, of_gateway)
+            if self.ahead_s
+            else ""
+        )
+
 
 TIMEOUT_S = 10.0
 """How long the gateway may take to answer, beside what a long poll waits."""
@@ -85,7 +247,6 @@ A = TypeVar("A")
 class _Reply(NamedTuple):
     status: int
     retry_after: str
-    taken: str
     date: str
     body: bytes
 
@@ -95,7 +256,7 @@ class HttpConnection:
 
     Args:
         url: of the gateway, ``https://…``; plain ``http`` only for this machine.
-        api_key: as `twokey api-keys create` prints it.
+        api_key: as `keyturn api-keys create` prints it.
 
     Attributes:
         url: of the gateway.
@@ -110,14 +271,14 @@ class HttpConnection:
         _check_url(url)
         if not _KEY.fullmatch(api_key):
             # Without the key: it may be the right one with a line break.
-            what = "is no API key of Twokey" if api_key else "is missing"
+            what = "is no API key of Keyturn" if api_key else "is missing"
             raise SettingsError(
                 f"The API key for the gateway {url!r} {what}: pass api_key=, or set "
-                "TWOKEY_API_KEY, to what `twokey api-keys create` printed (tk_…)."
+                "KEYTURN_API_KEY, to what `keyturn api-keys create` printed (tk_…)."
             )
         self.url = url.rstrip("/")
         self.clock = GatewayClock(self.url)
-        self.sessions = Sessions(self.url)
+        self.sessions = Sessions()
         self._headers = {
             "Authorization": f"Bearer {api_key}",
             "Content-Type": "application/json",
@@ -138,28 +299,6 @@ class HttpConnection:
             wait_s: how long the question lets the gateway wait before it answers.
 
         Raises:
-            TwokeyError: as `ask_offering`.
-        """
-        answer, _ = await self.ask_offering(operation, question, wait_s=wait_s)
-        return answer
-
-    async def ask_offering(
-        self,
-        operation: Operation[Q, A],
-        question: Q,
-        *,
-        wait_s: float = 0.0,
-        token: str = "",
-    ) -> tuple[A, str]:
-        """Ask a question; return the answer, and the lease that was taken with it.
-
-        Args:
-            operation: what is asked.
-            question: its body.
-            wait_s: how long the question lets the gateway wait before it answers.
-            token: under which the gateway may take the lease on the thread; "": none.
-
-        Raises:
             StoreUnavailable: when there is no answer now.
             Unanswered: the same, and what was to be kept may have been.
             NotConfirmed: it was kept, and a failover of the store may lose it.
@@ -174,8 +313,6 @@ class HttpConnection:
             headers[idempotency.HEADER] = idempotency.key_of_write()
         if lease := run_context.current_lease():
             headers[http_api.LEASE_HEADER] = lease
-        if token:
-            headers[TAKE_LEASE_HEADER] = token
         if ahead_s := self.clock.ahead_s:
             # The gateway tells its operators.
             headers[http_api.CLOCK_HEADER] = f"{ahead_s:+d}"
@@ -184,20 +321,20 @@ class HttpConnection:
         )
         try:
             if reply.status == _OK:
-                return operation.answer.validate_json(reply.body), reply.taken
+                return operation.answer.validate_json(reply.body)
             found = Problem.model_validate_json(reply.body)
         except ValidationError as error:
             # Of a proxy between the two, or of another program at this address.
             raise StoreUnavailable(
                 f"{self.url!r} answered {reply.status} with something that is "
-                "not of a Twokey gateway; check the address, and any proxy before it."
+                "not of a Keyturn gateway; check the address, and any proxy before it."
             ) from error
         refused = error_of(found)
         if isinstance(refused, KeyRefused):
             raise KeyRefused(
                 f"The gateway {self.url!r} refused the API key of this process: "
-                f"{found.detail} Set TWOKEY_API_KEY, or api_key=, to a key that may do "
-                "this."
+                f"{found.detail} Set KEYTURN_API_KEY, or api_key=, to a key that may "
+                "do this."
             )
         raise refused
 
@@ -249,7 +386,6 @@ class HttpConnection:
             return _Reply(
                 reply.status,
                 reply.headers.get("Retry-After", ""),
-                reply.headers.get(TAKEN_LEASE_HEADER, ""),
                 reply.headers.get("Date", ""),
                 await reply.read(),
             )

@@ -7,28 +7,43 @@ could approve a call.
 
 from __future__ import annotations
 
+import logging
+import os
+import threading
 import time
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
+from functools import cache
 
-from twokey.gateway.client.claim_receipts import OUT_OF_TIME, ClaimReceipts
-from twokey.gateway.client.http_connection import HttpConnection
-from twokey.gateway.errors import (
+from keyturn.gateway.arguments import is_a, is_texts, require, require_secret
+from keyturn.gateway.client.http_connection import HttpConnection
+from keyturn.gateway.errors import (
     BadJson,
     ClockWrong,
     KeyRefused,
+    KeyturnError,
     NotAllowed,
-    TwokeyError,
+    NotVerified,
+    SettingsError,
 )
-from twokey.gateway.protocol import http_api, strict_json
-from twokey.gateway.protocol.call_progress import CallBegun, CallEnd, CallProgress
-from twokey.gateway.protocol.idempotency import one_write
-from twokey.gateway.protocol.records import EditRecord, Result, RunRef
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.turn_texts import check_texts
-from twokey.gateway.protocol.wire import (
+from keyturn.gateway.protocol import http_api, port, strict_json
+from keyturn.gateway.protocol.idempotency import attempt_of, one_write
+from keyturn.gateway.protocol.port import Gateway
+from keyturn.gateway.protocol.public_keys import PublicKey, parse_public_key
+from keyturn.gateway.protocol.receipts import (
+    SKEW_S,
+    Receipt,
+    check_time,
+    read_receipt,
+)
+from keyturn.gateway.protocol.records import EditRecord, Result, RunRef
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.wire import (
     AgentNote,
+    CallBegun,
+    CallEnd,
     CallOutcome,
+    CallProgress,
     Claimed,
     ClaimReply,
     ClaimRequest,
@@ -38,10 +53,117 @@ from twokey.gateway.protocol.wire import (
     Turn,
     TurnRef,
     Verdict,
+    check_texts,
 )
-from twokey.gateway.uncancelled import begun, waited_for
+from keyturn.gateway.setting_forms import is_name
+from keyturn.gateway.uncancelled import begun, waited_for
 
-_UNUSABLE: JsonObject = {"$ref": "urn:twokey:not-json"}
+logger = logging.getLogger(__name__)
+
+NOT_PROVEN = "The gateway's permission could not be verified, so this did not run."
+OUT_OF_TIME = (
+    "The gateway's permission is out of its time, by the clock of this machine, so "
+    "this did not run."
+)
+
+
+def parse_keys(texts: Iterable[str]) -> tuple[PublicKey, ...]:
+    """Return the gateway's public keys, as `keyturn keys list` prints them.
+
+    Raises:
+        SettingsError: when one of them is not a whole key.
+    """
+    return tuple(map(parse_public_key, key_lines(texts)))
+
+
+def key_lines(texts: Iterable[str]) -> tuple[str, ...]:
+    """Return lines of public keys.
+
+    Raises:
+        SettingsError: when it is one line, and no list of them.
+    """
+    needed = "give lines of `keyturn keys list`, the gateway's public keys, as a list"
+    is_one = isinstance(texts, str | bytes)
+    require(is_a(texts, Iterable) and not is_one, "receipt_keys", texts, needed)
+    lines = tuple(texts)
+    require(is_texts(lines), "receipt_keys", lines, needed)
+    return lines
+
+
+class ClaimReceipts:
+    """Verifies the claims that one process is granted.
+
+    Args:
+        keys: the gateway's public keys; without any, nothing is verified.
+
+    Raises:
+        SettingsError: when one of them is not a whole key.
+    """
+
+    def __init__(self, keys: Iterable[str] = ()) -> None:
+        self._keys = parse_keys(keys)
+        self._used = dict[tuple[str, int], tuple[str, float]]()
+        # Event loops of several threads share one gateway.
+        self._lock = threading.Lock()
+
+    def verified(
+        self, reply: ClaimReply, request: ClaimRequest, now_s: float
+    ) -> ClaimReply:
+        """Return the answer to a claim, refused where its receipt does not prove it.
+
+        The audience is not compared: it names who runs the effect, which may be a
+        server behind the tool.
+
+        Args:
+            reply: of whoever answered.
+            request: the claim that was asked for.
+            now_s: seconds since 1970.
+        """
+        if not self._keys or not isinstance(reply, Claimed):
+            return reply
+        try:
+            receipt, digest = read_receipt(reply.receipt, self._keys)
+            check_time(receipt, now_s)
+        except NotVerified as error:
+            is_late = error.reason in {"not_yet", "expired"}
+            return _refused(
+                request, error.reason, OUT_OF_TIME if is_late else NOT_PROVEN
+            )
+        differs = {
+            "call_differs": (receipt.item, digest)
+            != (request.item_id, reply.action_hash),
+            "key_differs": receipt.idempotency_key != reply.idempotency_key,
+            "attempt_differs": receipt.attempt != reply.fence,
+        }
+        for reason, is_so in differs.items():
+            if is_so:
+                return _refused(request, reason)
+        if not self._is_first_use(receipt, attempt_of(request.owner), now_s):
+            return _refused(request, "used")
+        return reply
+
+    def _is_first_use(self, receipt: Receipt, attempt: str, now_s: float) -> bool:
+        """Return whether no other attempt has used a receipt; remember who does."""
+        with self._lock:
+            # In about the order of their ends, as a receipt lives for a fixed time.
+            while self._used:
+                oldest, (_, ends_s) = next(iter(self._used.items()))
+                if now_s < ends_s:
+                    break
+                del self._used[oldest]
+            # The same attempt may have lost the first answer. A claim that was given
+            # back has the same id at the next attempt.
+            claim = (receipt.jti, receipt.attempt)
+            user, _ = self._used.setdefault(claim, (attempt, receipt.exp + SKEW_S))
+        return user == attempt
+
+
+def _refused(request: ClaimRequest, reason: str, told: str = NOT_PROVEN) -> Refused:
+    logger.error("claim.unproven reason=%s item=%s", reason, request.item_id)
+    return Refused(reason=told)
+
+
+_UNUSABLE: JsonObject = {"$ref": "urn:keyturn:not-json"}
 
 
 class HttpGateway:
@@ -49,8 +171,8 @@ class HttpGateway:
 
     Args:
         url: of the gateway, ``https://…``; plain ``http`` only for this machine.
-        api_key: as `twokey api-keys create` prints it.
-        receipt_keys: public keys of the gateway, as `twokey keys list` prints them. A
+        api_key: as `keyturn api-keys create` prints it.
+        receipt_keys: public keys of the gateway, as `keyturn keys list` prints them. A
             claim then counts only with a receipt that one of them signed, by a clock
             that is right within half a minute. A call of tier ``auto`` has no claim.
 
@@ -105,7 +227,7 @@ class HttpGateway:
         if not problem:
             return
         # Else it would end as a doubt that people have to clear up.
-        with suppress(TwokeyError), one_write():
+        with suppress(KeyturnError), one_write():
             await self.release(item_id, fence, has_begun=False)
         raise ClockWrong(
             f"{problem} The receipt of an approved call is out of its time, so the "
@@ -196,3 +318,114 @@ def _of_json(schema: JsonObject) -> JsonObject:
     except BadJson:
         return dict(_UNUSABLE)
     return schema
+
+
+URL_VARIABLE = "KEYTURN_GATEWAY"
+KEY_VARIABLE = "KEYTURN_API_KEY"
+
+
+def agent_name(name: str) -> str:
+    """Return the name of an agent.
+
+    Raises:
+        SettingsError: when it is empty, or has blanks around it or characters that
+            nobody sees: no policy and no API key could name it.
+    """
+    require(
+        is_a(name, str) and is_name(name),
+        "agent",
+        name,
+        "an agent needs a name, by which policy and cards know it, such as 'support', "
+        "without blanks around it; leave it out for 'agent'",
+    )
+    return name
+
+
+def given_gateway(
+    gateway: Gateway | str | None,
+    api_key: str | None = None,
+    receipt_keys: Iterable[str] = (),
+) -> Gateway | None:
+    """Return the gateway that a program names; None when it names none.
+
+    A URL takes its key from ``api_key``, else from the environment. With
+    ``receipt_keys`` and without a URL it is the gateway of the environment.
+
+    Raises:
+        SettingsError: when the URL or a key cannot be used.
+    """
+    known = key_lines(receipt_keys)
+    if not isinstance(gateway, str):
+        port.check_gateway(gateway)
+    if isinstance(gateway, str):
+        return _at(gateway, key_or_environment(api_key), known)
+    if known:
+        url = "" if gateway is not None else os.environ.get(URL_VARIABLE, "")
+        if not url:
+            raise SettingsError(
+                "receipt_keys= is for a gateway at a URL; write gateway='https://…' "
+                f"as well, or set {URL_VARIABLE}."
+            )
+        return _at(url, key_or_environment(api_key), known)
+    if api_key is not None:
+        raise SettingsError(
+            "api_key= is for a gateway at a URL; write gateway='https://…' as well."
+        )
+    return gateway
+
+
+def current_gateway() -> Gateway:
+    """Return the gateway of this context, else the one that the environment names.
+
+    Raises:
+        NotAllowed: when there is none; gated tools then do not run.
+        SettingsError: when the environment names one that cannot be used.
+    """
+    found = port.connected_gateway()
+    if found is not None:
+        return found
+    url = os.environ.get(URL_VARIABLE, "")
+    if url:
+        return _at(url, key_or_environment(None), ())
+    raise NotAllowed(
+        "No approval gateway is connected, so this call cannot run. Start the agent "
+        "with `keyturn run`, inside `Keyturn(...)`, pass `gateway=`, or set "
+        f"{URL_VARIABLE} and {KEY_VARIABLE}."
+    )
+
+
+def gateway_at(
+    url: str | None, api_key: str | None, receipt_keys: Iterable[str] = ()
+) -> HttpGateway:
+    """Return the gateway at a URL; URL and API key may be the environment's.
+
+    Raises:
+        SettingsError: when the URL or the key is missing or cannot be used.
+    """
+    found = os.environ.get(URL_VARIABLE, "") if url is None else url
+    if not found:
+        raise SettingsError(
+            f"No gateway is named: give its URL, https://…, or set {URL_VARIABLE}."
+        )
+    return HttpGateway(found, key_or_environment(api_key), receipt_keys=receipt_keys)
+
+
+def key_or_environment(api_key: str | None) -> str:
+    """Return an API key that was given, else the one of the environment.
+
+    Raises:
+        SettingsError: when it is no text.
+    """
+    require_secret(
+        api_key is None or is_a(api_key, str),
+        "api_key",
+        api_key,
+        f"give what `keyturn api-keys create` printed (tk_…), or set {KEY_VARIABLE}",
+    )
+    return os.environ.get(KEY_VARIABLE, "") if api_key is None else api_key
+
+
+@cache
+def _at(url: str, api_key: str, receipt_keys: tuple[str, ...]) -> HttpGateway:
+    # One for each gateway and its keys, so that all agents share its connections.
+    return HttpGateway(url, api_key, receipt_keys=receipt_keys)

@@ -4,7 +4,7 @@ The graph is read, not run: its nodes, the graphs that stand in them or that the
 functions refer to, and the graphs that the code of tools refers to, such as the
 subagents inside deepagents' ``task`` tool. A graph that is made while a function runs
 cannot be found here. So this answers for what it finds only; below a gated agent
-`twokey.agent.tool_starts` stops whatever it missed.
+`keyturn.agent.tool_starts` stops whatever it missed.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ from langgraph.pregel import Pregel
 from langgraph.pregel._utils import (
     get_function_nonlocals,  # pyright: ignore[reportUnknownVariableType] - partly typed
 )
+from langgraph.pregel.protocol import PregelProtocol
 
-from twokey.gateway.gates.gate import Gate, is_guarded
+from keyturn.gateway.gates.gate import Gate, is_guarded
 
 _LIBRARIES = frozenset(
     {"deepagents", "langchain", "langchain_core", "langgraph", "langsmith"}
@@ -66,7 +67,8 @@ class Reachable:
     Attributes:
         tools: the tools, each place once.
         gated: the tool nodes behind a gate, each with its gate.
-        unseen: places of functions whose inside cannot be read.
+        unseen: places of functions, and of graphs on other servers, whose inside cannot
+            be read.
     """
 
     tools: list[ReachableTool] = field(default_factory=list[ReachableTool])
@@ -103,6 +105,8 @@ class Reachable:
         elif isinstance(part, Pregel):
             inner = cast("object", part)
             self.add_graph(inner, _named(inner, place), gate)
+        elif isinstance(part, PregelProtocol):
+            self._add_unseen(place)
         else:
             self._add_functions(_functions(part), place, gate)
 
@@ -112,7 +116,7 @@ class Reachable:
         if found:
             self.gated.append((node, found))
         for tool in node.tools_by_name.values():
-            # Not below a gate: `twokey.agent.tool_starts` stops every start without a
+            # Not below a gate: `keyturn.agent.tool_starts` stops every start without a
             # grant there.
             is_handoff = not gate and _root(tool) in _HANDOFFS
             is_safe = is_guarded(tool) or is_handoff
@@ -128,8 +132,8 @@ class Reachable:
         is_hook = any(isinstance(_owner(one), AgentMiddleware) for one in own)
         # Every agent with middleware has hooks; they are followed, but not listed as
         # unseen.
-        if own and not is_hook and place not in self.unseen:
-            self.unseen.append(place)
+        if own and not is_hook:
+            self._add_unseen(place)
         self._add_found(own, place, gate)
 
     def _add_found(
@@ -142,11 +146,17 @@ class Reachable:
             if isinstance(value, Pregel):
                 inner = cast("object", value)
                 self.add_graph(inner, _named(inner, place), gate)
+            elif isinstance(value, PregelProtocol):
+                self._add_unseen(place)
             elif isinstance(value, ToolNode):
                 if self._is_new(value):
                     self._add_tools(value, place, gate)
             elif self._is_new(value):
                 waiting.extend(_held(value))
+
+    def _add_unseen(self, place: tuple[str, ...]) -> None:
+        if place not in self.unseen:
+            self.unseen.append(place)
 
     def _is_new(self, value: object) -> bool:
         """Return whether a value was not seen before, so that nothing is read twice."""

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from twokey.gateway.metrics.duration_histogram import DurationHistogram
+from keyturn.gateway.metrics.duration_histogram import DurationHistogram
 
 
 class Outcome(StrEnum):

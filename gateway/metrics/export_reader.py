@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator
 
 from pydantic import ValidationError
 
-from twokey.gateway.approvals.events import Event
-from twokey.gateway.errors import BadJson, SettingsError
-from twokey.gateway.protocol.strict_json import parse_object
-from twokey.gateway.validation_errors import sentence
+from keyturn.gateway.approvals.events import Event
+from keyturn.gateway.errors import BadJson, SettingsError
+from keyturn.gateway.protocol.strict_json import parse_object
+from keyturn.gateway.validation_errors import sentence
 
 _LAST_MS = 253_402_000_000_000
 """Near the end of the year 9999: within what can be shown in any zone."""
@@ -21,7 +21,7 @@ def events_of(lines: Iterable[str], source: str) -> Iterator[Event]:
     A file of any size is read a line at a time.
 
     Args:
-        lines: of `twokey audit export`.
+        lines: of `keyturn audit export`.
         source: the name of the file, for errors.
 
     Raises:
@@ -35,8 +35,7 @@ def events_of(lines: Iterable[str], source: str) -> Iterator[Event]:
 def _event(line: str, place: str) -> Event:
     try:
         row = parse_object(line)
-        # The arguments beside an event are no part of it, nor is what a newer version
-        # adds.
+        # The arguments next to an event are not part of it.
         known = {name: row[name] for name in Event.model_fields if name in row}
         event = Event.model_validate(known)
     except BadJson as error:

@@ -1,6 +1,6 @@
 """Fold events into metrics: per tool, per tier, per day and per hour of the day.
 
-There is one fold and there are two sources: the audit log, also as `twokey audit
+There is one fold and there are two sources: the audit log, also as `keyturn audit
 export` wrote it, and what is announced from now on. Both give the same numbers.
 
 Counts are exact. Waiting times are counted in buckets, see `DurationHistogram`. Memory
@@ -16,20 +16,21 @@ from collections import Counter
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 
-from twokey.gateway.approvals.events import (
+from keyturn.gateway.approvals.events import (
     BY_GATEWAY,
     BY_POLICY,
     CHECK_ANSWER,
     EDITED,
     SEEDED_ANSWER,
+    UNUSED,
     WAITED_MS,
     Event,
     EventName,
 )
-from twokey.gateway.approvals.security import SecurityKind
-from twokey.gateway.metrics.counts import DECIDED, Counts, Outcome
-from twokey.gateway.protocol.records import RunRef
-from twokey.gateway.protocol.tiers import Tier
+from keyturn.gateway.approvals.security import SecurityKind
+from keyturn.gateway.metrics.counts import DECIDED, Counts, Outcome
+from keyturn.gateway.protocol.records import RunRef
+from keyturn.gateway.protocol.tiers import Tier
 
 MAX_ROWS = 1000
 """Tools, and days, that have a row of their own."""
@@ -229,7 +230,8 @@ def _count(counts: Counts, event: Event, outcome: Outcome | None) -> None:
     has_failed = event.name in _FAILED
     counts.failed += has_failed
     counts.failed_auto += has_failed and is_auto
-    counts.unused_auto += is_auto and event.name is EventName.ITEM_LAPSED
+    is_unused = event.name is EventName.ITEM_LAPSED or UNUSED in event.data
+    counts.unused_auto += is_auto and is_unused
     counts.too_soon += event.name is EventName.ITEM_ASKED_AGAIN
     match event.name:
         case EventName.ITEM_CHECK_ASKED:
@@ -250,6 +252,8 @@ def _count(counts: Counts, event: Event, outcome: Outcome | None) -> None:
 
 def outcome_of(event: Event) -> Outcome | None:
     """Return the answer that a call got by this event; None when it got none."""
+    if UNUSED in event.data:
+        return None  # counted when it was authorized
     if event.name is not EventName.ITEM_AUTHORIZED:
         return _OUTCOMES.get(event.name)
     # A claim that is given back leaves its item authorized as well; nobody acted.

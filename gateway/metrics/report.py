@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from twokey.gateway.metrics.counts import Counts, Outcome, Share
-from twokey.gateway.metrics.duration_histogram import DurationHistogram
-from twokey.gateway.metrics.fold import OTHERS, Metrics
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.tiers import Tier
+from keyturn.gateway.metrics.counts import Counts, Outcome, Share
+from keyturn.gateway.metrics.duration_histogram import DurationHistogram
+from keyturn.gateway.metrics.fold import OTHERS, Metrics
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.tiers import Tier
 
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
-from twokey.gateway.metrics.counts import DECIDED, UNDECIDED, Counts, Outcome, Share
-from twokey.gateway.metrics.fold import Metrics
-from twokey.gateway.metrics.report import QUANTILES
+from keyturn.gateway.metrics.counts import DECIDED, UNDECIDED, Counts, Outcome, Share
+from keyturn.gateway.metrics.fold import Metrics
+from keyturn.gateway.metrics.report import QUANTILES
 
 HEADINGS = ("Calls", "Auto", "Decided", "Corrected", *QUANTILES)
 """Of the cells of a row; the first column names the row."""
@@ -45,10 +45,11 @@ def facts(metrics: Metrics) -> Iterator[Fact]:
         f"{edited} edited, {rejected} rejected",
     )
     waits = total.waits
-    times = [f"{name} {_ms(waits.quantile_ms(at))}" for name, at in QUANTILES.items()]
+    half, most = (_ms(waits.quantile_ms(at)) for at in (0.5, 0.9))
     longest = f"longest {_ms(waits.longest_ms)}"
-    said = " · ".join([*times, longest]) if waits.count else "nobody had to decide"
-    yield Fact("Waited", "", said)
+    said = f"half within {half} · 90 % within {most} · {longest}"
+    said = said if waits.count else "nobody had to decide"
+    yield Fact("Decided", "", said)
     yield from _rest(total)
 
 
@@ -106,7 +107,8 @@ def rate(share: Share) -> str:
         return NONE
     if 0 < share.part * 100 < share.whole:
         return "<1 %"
-    return f"{share.part * 100 // share.whole} %"
+    most = 100 if share.part == share.whole else 99
+    return f"{min(most, round(share.part * 100 / share.whole))} %"
 
 
 def short_duration(value_ms: int) -> str:

@@ -2,31 +2,226 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterator
+from itertools import islice, product
+from typing import cast
 
-from twokey.gateway.approvals.requirement import Notify
-from twokey.gateway.policy.batch_checks import batch_problems
-from twokey.gateway.policy.effective_rules import EffectiveRules
-from twokey.gateway.policy.fields import (
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import SchemaError
+from pydantic import JsonValue
+
+from keyturn.gateway.approvals.precedents import MOST_KEPT
+from keyturn.gateway.approvals.requirement import Notify
+from keyturn.gateway.policy.cel_tokens import operands, tokens, written
+from keyturn.gateway.policy.effective_rules import EffectiveRules
+from keyturn.gateway.policy.expressions import (
+    MAX_WORK,
+    Expression,
+    compiled,
+    scope,
+    value_of,
+)
+from keyturn.gateway.policy.fields import (
     host_of,
     is_channel,
     is_slack_id,
     placeholders,
 )
-from twokey.gateway.policy.requirement_checks import (
+from keyturn.gateway.policy.formats import hides
+from keyturn.gateway.policy.hours import utc
+from keyturn.gateway.policy.name_check import RECENT, SAME
+from keyturn.gateway.policy.requirement_checks import (
     requirement_problems,
     requirement_roles,
     too_few,
 )
-from twokey.gateway.policy.rules import DIRECT, EVERY_TOOL, Policy, ToolRule, WindowRule
-from twokey.gateway.policy.schema_mistakes import mistake
-from twokey.gateway.policy.similar_checks import similar_problems
-from twokey.gateway.policy.totals import hides
-from twokey.gateway.policy.type_check import AMOUNTS, path_problem, rule_problem
-from twokey.gateway.protocol.effect import gravest
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.tiers import Tier, join
-from twokey.gateway.validation_errors import Path, ProblemAt, dotted, near
+from keyturn.gateway.policy.rules import (
+    DIRECT,
+    EVERY_TOOL,
+    Policy,
+    ToolRule,
+    WindowRule,
+)
+from keyturn.gateway.policy.schemas import Shape, shape_at, unusable
+from keyturn.gateway.protocol.effect import gravest
+from keyturn.gateway.protocol.schema_closing import subschemas
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.tiers import Tier, join
+from keyturn.gateway.protocol.verbs import Verb
+from keyturn.gateway.validation_errors import (
+    Path,
+    ProblemAt,
+    dotted,
+    near,
+    shortened,
+    shown,
+)
+
+
+def similar_problems(
+    base: Path, rules: tuple[ToolRule, ...], floor: Tier, schema: JsonObject | None
+) -> Iterator[ProblemAt]:
+    """Yield what is wrong with ``allow_similar`` of one place of the file.
+
+    Args:
+        base: the place.
+        rules: the wider rule and then the narrower.
+        floor: the tier that calls have at least.
+        schema: of the arguments; None where the file has none.
+    """
+    rule, path = rules[-1].allow_similar, (*base, "allow_similar")
+    if rule is None:
+        return
+    if floor.rank > Tier.APPROVE.rank:
+        text = f"{dotted(path)!r} covers calls of tier 'approve', and these are "
+        yield path, f"{text}{floor.value!r} at least; remove it."
+    failing = [one.on_failure for one in rules if one.on_failure is not None]
+    if failing[-1:] == ["ask"]:
+        text = f"{dotted(path)!r} covers no call with 'on_failure: ask', because its "
+        yield path, f"{text}agent does not wait for people; remove one of the two."
+    hidden = dict.fromkeys(one for each in rules for one in each.redact)
+    for one in hidden:
+        if not any(f"{one}.".startswith(f"{free}.") for free in rule.may_differ):
+            text = f"{one!r} is hidden by 'redact', so nobody could see what "
+            text += f"{dotted(path)!r} allows; add it to 'may_differ', or remove one."
+            yield path, text
+    yield from _paths(path, [("may_differ", one) for one in rule.may_differ], schema)
+    if rule.sum is not None:
+        yield from _paths(path, [("sum", rule.sum)], schema)
+
+
+def _paths(
+    path: Path, named: list[tuple[str, str]], schema: JsonObject | None
+) -> Iterator[ProblemAt]:
+    for key, source in named if schema is not None else ():
+        kinds = AMOUNTS if key == "sum" else None
+        problem = path_problem(schema or {}, source, kinds=kinds)
+        if problem is not None:
+            place = (*path, key)
+            yield place, f"{dotted(place)!r} names {source!r}, but the tool {problem}"
+
+
+_DRAFT = "https://json-schema.org/draft/2020-12/schema"
+_ALIKE = 0.8
+_CHECKS = frozenset(Draft202012Validator.VALIDATORS) | {"then", "else", "$defs"}
+_KINDS = ("array", "boolean", "integer", "null", "number", "object", "string")
+_WRITTEN = {
+    "array": "a list",
+    "boolean": "true or false",
+    "integer": "a whole number",
+    "number": "a number",
+    "object": "a mapping",
+    "string": "text",
+}
+
+
+def mistake(schema: JsonObject) -> ProblemAt | None:
+    """Return what is wrong with a schema and where, or None when it can be used.
+
+    Arguments are an object, the one draft that is read is 2020-12, and a keyword that
+    is nearly one would check nothing.
+    """
+    return (
+        _other_draft(schema)
+        or _no_schema(schema)
+        or _no_object(schema)
+        or _misspelt(schema)
+        or _unusable(schema)
+    )
+
+
+def _other_draft(schema: JsonObject) -> ProblemAt | None:
+    draft = schema.get("$schema", _DRAFT)
+    if isinstance(draft, str) and draft.rstrip("#") == _DRAFT:
+        return None
+    text = f"{shown(draft)} is another draft; leave it out, or write {_DRAFT!r}."
+    return ("$schema",), text
+
+
+def _no_schema(schema: JsonObject) -> ProblemAt | None:
+    try:
+        Draft202012Validator.check_schema(schema)
+    except SchemaError as error:
+        path = tuple(error.absolute_path)
+        return path, f"{shown(error.instance)} {_meant(path, error)}"
+    except (ArithmeticError, RecursionError, ValueError):
+        return None  # the library trips over a part, and `unusable` says so
+    return None
+
+
+def _meant(path: Path, error: SchemaError) -> str:
+    if path[-1:] == ("type",):
+        word = error.instance if isinstance(error.instance, str) else ""
+        return f"is not a type; {near(word, _KINDS)}"
+    if error.validator != "type":
+        why = f"{error.validator}: {shown(error.validator_value)}"
+        return f"cannot stand here ({why}); mend or remove it."
+    kinds = cast("str | list[str]", error.validator_value)
+    named = [kinds] if isinstance(kinds, str) else kinds
+    words = [_WRITTEN[kind] for kind in named]
+    return f"cannot stand here; write {' or '.join(words)}."
+
+
+def _no_object(schema: JsonObject) -> ProblemAt | None:
+    kinds = schema.get("type", "object")
+    if "object" in (kinds if isinstance(kinds, list) else [kinds]):
+        return None
+    text = f"it is {shown(kinds)}, and arguments are an object; write object."
+    return ("type",), text
+
+
+def _misspelt(schema: JsonObject) -> ProblemAt | None:
+    for path, one in subschemas(schema):
+        # A keyword that JSON Schema does not know is allowed by it and checks nothing.
+        # Sorted: the order of a set of text differs from run to run.
+        for word in sorted(one.keys() - _CHECKS):
+            for meant in difflib.get_close_matches(word, _CHECKS, 1, _ALIKE):
+                text = f"there is no {shortened(word)!r}; did you mean {meant!r}?"
+                return (*path, word), text
+    return None
+
+
+def _unusable(schema: JsonObject) -> ProblemAt | None:
+    problem = unusable(schema, {})
+    return ((), f"{problem}; mend or remove that part.") if problem else None
+
+
+_SHARE = 4
+"""A card waits for other calls for a quarter of the time at most that people have."""
+
+
+def batch_problems(
+    policy: Policy, base: Path, rules: tuple[ToolRule, ...], floor: Tier
+) -> Iterator[ProblemAt]:
+    """Yield what is wrong with ``batch`` of one place of the file.
+
+    Args:
+        policy: the whole of it.
+        base: the place.
+        rules: the wider rule and then the narrower.
+        floor: the tier that calls have at least.
+    """
+    rule, path = rules[-1].batch, (*base, "batch")
+    if rule is None:
+        return
+    shares = f"{dotted(path)!r} is for calls that one gesture approves, and these "
+    if floor.rank > Tier.APPROVE.rank:
+        yield path, f"{shares}are {floor.value!r} at least; remove it."
+    if any(Verb.APPROVE in (one.requires_reason or ()) for one in rules):
+        yield path, f"{shares}need a reason each; remove one of the two."
+    notified = [one.notify for one in rules if one.notify is not None]
+    if notified[-1:] == [Notify.DM]:
+        text = f"{dotted(path)!r} is for cards in a channel, and people get a direct "
+        yield path, f"{text}message about each of these; remove one of the two."
+    agent = str(base[1]) if base[0] == "agents" else ""
+    ttl_ms = EffectiveRules(policy, agent, str(base[-1])).ttl_ms(Tier.APPROVE)
+    most_s = ttl_ms / 1000 / _SHARE
+    if rule.within_s > most_s:
+        place = (*path, "within")
+        text = f"{dotted(place)!r} is {rule.within_s:g} s, and people have "
+        text += f"{ttl_ms / 1000:g} s to decide; a card waits for a quarter of that at "
+        yield place, f"{text}most, so write {most_s:g}s or less."
 
 
 def cross_check(policy: Policy) -> Iterator[ProblemAt]:
@@ -318,3 +513,220 @@ def _tool_problems(
         if problem is not None:
             path = (*path, "when")
             yield path, f"{dotted(path)!r}: {problem}"
+
+
+# Reject rules that fail on every sample call generated from a tool's schema.
+#
+# CEL has types, and the library checks them only while it runs. So a rule is tried on
+# sample calls of every type that the tool's schema admits. A rule that ends in a type
+# error or in no truth value on all of them would do so on every call: it is refused.
+
+AMOUNTS = frozenset({"number", "integer", "string"})
+"""What can be added up; text, because money is often written as decimal text."""
+
+_MOST_SAMPLES = 600
+_MAX_LEVEL = 4
+_MOST_VALUES = 200
+_TIMES_MS = (0, 1_767_225_600_000)
+_LOW: dict[str, JsonValue] = {
+    "array": [1.0],
+    "boolean": False,
+    "integer": 0.0,
+    "null": None,
+    "number": 0.0,
+    "object": {},
+    "string": "",
+}
+_HIGH: dict[str, JsonValue] = {
+    **_LOW,
+    "array": ["a"],
+    "boolean": True,
+    "integer": 1e9,
+    "number": 1e9,
+    "string": "a",
+}
+_WHEN_UNKNOWN = ("array", "boolean", "number", "object", "string")
+
+
+_Sample = tuple[JsonObject, dict[str, object]]
+"""The arguments of one sample call, and its facts."""
+
+
+def path_problem(
+    schema: JsonObject, source: str, kinds: frozenset[str] | None = None
+) -> str | None:
+    """Return why a tool's schema does not fit a path, or None when it may.
+
+    Args:
+        schema: the tool's.
+        source: such as ``args.card.number``.
+        kinds: the JSON types that are of use; None for all.
+    """
+    shape = shape_at(schema, source.split(".")[1:])
+    if shape.missing:
+        return shape.missing
+    if kinds is not None and shape.kinds and not shape.kinds & kinds:
+        return f"has {' or '.join(sorted(shape.kinds))} there, which cannot be summed."
+    return None
+
+
+def rule_problem(
+    policy: Policy, tool: str, source: str, schema: JsonObject | None
+) -> str | None:
+    """Return why a rule of a tool could never be checked, or None when it may."""
+    expression = compiled(source)
+    for window in expression.windows:
+        rule = policy.windows.get(window)
+        if rule is None:
+            return f"there is no window {window!r}; {near(window, policy.windows)}"
+        if not rule.covers(tool):
+            text = (
+                f"the window {window!r} does not count {tool!r}, and a rule reads only "
+            )
+            text += "windows that count its own tool; add it to "
+            return f"{text}'windows.{window}.tools'."
+    for path in expression.paths:
+        shape = shape_at(schema, path) if schema is not None else Shape()
+        if shape.missing:
+            return f"args.{'.'.join(path)}: the tool {shape.missing}"
+    # Each operand alone: true || (what never works) works by the first of the two.
+    parts = [written(row) for row in operands(tokens(source))]
+    asked = [source] if len(parts) == 1 else [*parts, source]
+    found = (_type_problem(policy, compiled(part), schema) for part in asked)
+    return next((problem for problem in found if problem), None)
+
+
+def _type_problem(
+    policy: Policy, expression: Expression, schema: JsonObject | None
+) -> str | None:
+    rows = list(islice(_samples(expression, schema), _MOST_SAMPLES + 1))
+    # Too many combinations to try: unknown is no mistake here, and the rule raises if
+    # it fails on a call.
+    if len(rows) > _MOST_SAMPLES:
+        return None
+    problem = ""
+    for args, values in rows:
+        where = scope(args, values, holidays=policy.holidays)
+        if expression.work(where.size) > MAX_WORK:
+            return None
+        try:
+            found = value_of(expression, where)
+        except TypeError:
+            problem = (
+                f"{expression.source!r} mixes types that CEL does not mix; numbers of "
+                "a call are doubles, so calculate with 2.0 and not 2, and compare like "
+                "with like."
+            )
+            continue
+        except Exception:  # noqa: BLE001 - the library raises what it likes; of arguments, only a type error is certain for every call
+            if "args" in expression.reads:
+                return None
+            problem = f"{expression.source!r} fails on every call; remove it."
+            continue
+        # One sample on which it works is enough: a rule is refused only if it can never
+        # work.
+        if isinstance(found, bool):
+            return None
+        kind = type(found).__name__
+        problem = f"{expression.source!r} is neither true nor false but {kind}; write "
+        problem += "a comparison."
+    return problem or None
+
+
+def _samples(expression: Expression, schema: JsonObject | None) -> Iterator[_Sample]:
+    longest = [
+        path
+        for path in expression.paths
+        # A path that goes on as another one is made by that one: args.a is there with
+        # args.a.b.
+        if not any(other[: len(path)] == path != other for other in expression.paths)
+    ]
+    choices = [_values_at(schema, path) for path in longest]
+    for chosen in product(*choices):
+        args: JsonObject = {}
+        for path, value in zip(longest, chosen, strict=True):
+            _put(args, path, value)
+        for number, text, now_ms in zip(
+            (0, 1_000_000), ("", "U"), _TIMES_MS, strict=True
+        ):
+            yield args, _facts(expression, number, text, now_ms)
+
+
+def _facts(
+    expression: Expression, number: int, text: str, now_ms: int
+) -> dict[str, object]:
+    return {
+        "call": {"agent": text, "effect": text, "tool": text},
+        "now": utc(now_ms),
+        "recent": {
+            name: min(number, MOST_KEPT) if name in SAME else number for name in RECENT
+        },
+        "requester": text,
+        "windows": dict.fromkeys(expression.windows, float(number)),
+    }
+
+
+def _values_at(
+    schema: JsonObject | None, path: tuple[str, ...]
+) -> tuple[JsonValue, ...]:
+    shape = shape_at(schema, path) if schema is not None else Shape()
+    if schema is not None and shape.node is not None and shape.kinds:
+        pairs = [
+            _SampleValue(schema, samples).one(shape, kind, 0)
+            for kind in sorted(shape.kinds)
+            for samples in (_LOW, _HIGH)
+        ]
+        return tuple(pairs)
+    return tuple(samples[kind] for kind in _WHEN_UNKNOWN for samples in (_LOW, _HIGH))
+
+
+class _SampleValue:
+    """Make one value that a schema admits, as far as its types say, of bounded size."""
+
+    def __init__(self, root: JsonObject, samples: dict[str, JsonValue]) -> None:
+        self._root = root
+        self._samples = samples
+        self._left = _MOST_VALUES
+
+    def one(self, shape: Shape, kind: str, level: int) -> JsonValue:
+        """Make a value of one kind."""
+        # Over the whole value, because a schema that refers to itself branches at each
+        # level.
+        self._left -= 1
+        node = shape.node or {}
+        if level > _MAX_LEVEL or self._left < 0:
+            return self._samples[kind]
+        if kind == "array":
+            return [self._any(node.get("items"), level)]
+        properties = node.get("properties")
+        if kind == "object" and isinstance(properties, dict):
+            return {
+                name: self._any(member, level)
+                for name, member in islice(properties.items(), _MOST_VALUES)
+            }
+        return self._samples.get(kind)
+
+    def _any(self, node: JsonValue, level: int) -> JsonValue:
+        wrapped: JsonObject = {
+            **self._root,
+            "type": "object",
+            "properties": {"it": node},
+        }
+        shape = shape_at(wrapped, ("it",))
+        kinds = sorted(shape.kinds) or ["string"]
+        return self.one(shape, kinds[0], level + 1)
+
+
+def _put(args: JsonObject, path: tuple[str, ...], value: JsonValue) -> None:
+    """Set a value at a path; an index becomes a list of one element."""
+    node: JsonValue = args
+    for name, following in zip(path, (*path[1:], ""), strict=True):
+        filler: JsonValue = value
+        if following:
+            filler = [] if following.isdigit() else {}
+        if isinstance(node, dict):
+            node = node.setdefault(name, filler)
+        elif isinstance(node, list):
+            if not node:
+                node.append(filler)
+            node = node[0]

@@ -6,17 +6,16 @@ from collections.abc import Iterable, Sequence
 
 from pydantic import JsonValue
 
-from twokey.gateway.errors import BadJson
-from twokey.gateway.policy.effective_rules import EffectiveRules
-from twokey.gateway.policy.expressions import compiled, value_at
-from twokey.gateway.policy.name_check import SAME
-from twokey.gateway.policy.remembered import Remembered
-from twokey.gateway.policy.rules import Policy, RaiseRule
-from twokey.gateway.policy.window_keys import window_key
-from twokey.gateway.protocol import digest
-from twokey.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.errors import BadJson
+from keyturn.gateway.policy.effective_rules import EffectiveRules
+from keyturn.gateway.policy.expressions import compiled, value_at
+from keyturn.gateway.policy.name_check import SAME
+from keyturn.gateway.policy.rules import Policy, RaiseRule
+from keyturn.gateway.policy.windows import window_key
+from keyturn.gateway.protocol import digest
+from keyturn.gateway.protocol.strict_json import JsonObject
 
-EFFECT_TAG = "twokey/v1/effect"
+EFFECT_TAG = "keyturn/v1/effect"
 
 _MOMENT = frozenset({"now", "recent"})
 
@@ -47,10 +46,10 @@ def effect_of(
         declared_schema: JSON Schema of the arguments as the agent declares it; the
             policy's own wins.
     """
-    same_by, own_schema = _compared.of(policy, agent, tool)
-    schema = own_schema or declared_schema
+    rule = EffectiveRules(policy, agent, tool).first
+    schema = rule.args_schema or declared_schema
     try:
-        compared = _named(same_by, args, schema) or _all(args, schema)
+        compared = _named(rule.same_by, args, schema) or _all(args, schema)
         body = digest.canonical([tool, compared])
     except BadJson:
         return ""
@@ -64,16 +63,7 @@ def asks_for_precedents(policy: Policy) -> bool:
 
 def reads_precedents(policy: Policy, agent: str, tool: str) -> bool:
     """Return whether a rule of this tool asks for precedents."""
-    return _is_read.of(policy, agent, tool)
-
-
-def reads_moment(policy: Policy, agent: str, tool: str) -> bool:
-    """Return whether a rule of this tool asks what time it is, or what just happened.
-
-    What other rules say of a call stays true as long as its windows hold the same.
-    """
-    rules = EffectiveRules(policy, agent, tool).raising()
-    return not all(compiled(rule.when).reads.isdisjoint(_MOMENT) for rule in rules)
+    return _reads(EffectiveRules(policy, agent, tool).raising())
 
 
 def _reads(rules: Iterable[RaiseRule]) -> bool:
@@ -104,18 +94,3 @@ def _all(args: JsonObject, schema: JsonObject | None) -> JsonValue:
         return window_key(args, schema)
     except ValueError:  # no arguments at all
         return written
-
-
-def _what_is_compared(
-    policy: Policy, agent: str, tool: str
-) -> tuple[tuple[str, ...], JsonObject | None]:
-    rule = EffectiveRules(policy, agent, tool).first
-    return rule.same_by, rule.args_schema
-
-
-def _reads_precedents(policy: Policy, agent: str, tool: str) -> bool:
-    return _reads(EffectiveRules(policy, agent, tool).raising())
-
-
-_compared = Remembered(_what_is_compared)
-_is_read = Remembered(_reads_precedents)

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 
-from twokey.gateway.approvals.requirement import Requirement, Role
-from twokey.gateway.policy.effective_rules import EffectiveRules
-from twokey.gateway.policy.rules import Policy, RaiseRule
-from twokey.gateway.protocol.tiers import Tier, join
+from keyturn.gateway.approvals.requirement import Requirement, Role
+from keyturn.gateway.policy.effective_rules import EffectiveRules
+from keyturn.gateway.policy.rules import Policy, RaiseRule
+from keyturn.gateway.protocol.tiers import Tier, join
 
 _UNLISTED = ""
 """No agent and no tool has this name, so it stands for those the policy omits."""

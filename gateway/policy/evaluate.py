@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 from urllib.parse import quote
 
-from twokey.gateway.approvals.evidence import HIDDEN, as_text, redacted
-from twokey.gateway.approvals.policy_decision import PolicyDecision
-from twokey.gateway.policy.effective_rules import EffectiveRules
-from twokey.gateway.policy.expressions import value_at
-from twokey.gateway.policy.fields import MAX_LINK, fill, placeholders
-from twokey.gateway.policy.formats import formatted
-from twokey.gateway.policy.raise_rules import (
+from keyturn.gateway.approvals.evidence import HIDDEN, as_text, redacted
+from keyturn.gateway.approvals.policy_decision import PolicyDecision
+from keyturn.gateway.approvals.requirement import Requirement
+from keyturn.gateway.policy.effective_rules import EffectiveRules
+from keyturn.gateway.policy.expressions import value_at
+from keyturn.gateway.policy.fields import MAX_LINK, fill, placeholders
+from keyturn.gateway.policy.formats import formatted
+from keyturn.gateway.policy.raise_rules import (
     Facts,
     FiredRule,
     Raise,
@@ -20,13 +22,17 @@ from twokey.gateway.policy.raise_rules import (
     is_strict,
     text_at,
 )
-from twokey.gateway.policy.rules import Policy
-from twokey.gateway.policy.schemas import MAX_PARTS, unusable
-from twokey.gateway.policy.triage_rules import TriageRule
-from twokey.gateway.protocol.edits import argument_errors
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.tiers import Tier, join
-from twokey.gateway.protocol.verbs import Verb
+from keyturn.gateway.policy.rules import Policy, TriageRule
+from keyturn.gateway.policy.schemas import MAX_PARTS, TAKES_LONG, unusable
+from keyturn.gateway.protocol.edits import TOO_LONG, argument_errors
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.tiers import Tier, join
+from keyturn.gateway.protocol.verbs import Verb
+
+_LONG = (
+    "The call takes too long to check against the {}'s schema, so it cannot be edited."
+)
+_UNUSABLE = "The agent's schema for this tool is unusable: no edits here."
 
 
 class Evaluation(PolicyDecision):
@@ -99,13 +105,15 @@ def evaluate(
         facts,
         redact=redact,
     )
-    doubts = _doubts(rules, args, facts)
     asks: tuple[FiredRule | Raise, ...] = (*raised, *raises)
     # The only place where a tier is put together, and `join` cannot lower it.
-    tier = join(tier, *(one.to for one in asks), *(Tier.ESCALATE for _ in doubts))
+    problems = facts.problems if facts else ()
+    tier = join(tier, *(one.to for one in asks), *(Tier.ESCALATE for _ in problems))
     # People may edit by it, so it is tried only where there are people.
-    declared = None if tier is Tier.AUTO else declared_schema
-    schema, schema_reasons = _schema(rules, args, declared)
+    checked = _checked(rules, args, None if tier is Tier.AUTO else declared_schema)
+    if checked.problem:
+        problems, tier = (*problems, checked.problem), join(tier, Tier.ESCALATE)
+    doubts = [f"Raised to escalate: {problem}" for problem in problems]
     waiting = rules.waiting(tier)
     # After the raise: time, people and channel are those of the tier that came out.
     requirement = rules.requirement(tier, [one.needs for one in raised if one.needs])
@@ -113,8 +121,8 @@ def evaluate(
     reasons = (*tier_reasons, *(one.reason for one in asks), *doubts)
     return Evaluation(
         tier=tier,
-        reasons=(*reasons, *schema_reasons),
-        allow=_allowed(rules.allow(), is_editable=not schema_reasons),
+        reasons=(*reasons, *filter(None, [checked.unusable])),
+        allow=_allowed(rules.allow(), is_editable=checked.is_editable),
         requirement=requirement,
         policy_digest=policy.digest,
         ttl_ms=rules.ttl_ms(tier),
@@ -123,7 +131,8 @@ def evaluate(
         description=_describe(rules.first.description or "", args, redact),
         link=_linked(rules.first.link or "", redacted(args, redact)),
         preview=rules.first.preview,
-        args_schema=schema,
+        args_schema=checked.schema,
+        has_policy_schema=rules.first.args_schema is not None,
         redact=redact,
         totals=rules.first.totals,
         formats=_formats(rules.first.description or "", rules.first.totals),
@@ -145,26 +154,42 @@ def evaluate(
     )
 
 
-def _doubts(
-    rules: EffectiveRules, args: JsonObject, facts: Facts | None
-) -> tuple[str, ...]:
-    problems = facts.problems if facts else ()
-    schema = rules.first.args_schema
-    # Not strict first: what is no JSON may not even be comparable with a schema.
-    if schema is not None and (not is_strict(args) or argument_errors(schema, args)):
-        problems = (*problems, "The arguments do not fit the policy's schema.")
-    return tuple(f"Raised to escalate: {problem}" for problem in problems)
+class _Checked(NamedTuple):
+    """What the check of arguments against a schema came to.
+
+    Attributes:
+        schema: by which people may edit.
+        problem: why the call is escalated; "" when it is not.
+        unusable: why nobody may edit by the schema; "" when people may.
+        is_editable: whether people may edit the call.
+    """
+
+    schema: JsonObject | None = None
+    problem: str = ""
+    unusable: str = ""
+    is_editable: bool = True
 
 
-def _schema(
+def _checked(
     rules: EffectiveRules, args: JsonObject, declared: JsonObject | None
-) -> tuple[JsonObject | None, tuple[str, ...]]:
-    if rules.first.args_schema is not None or declared is None:
-        return rules.first.args_schema, ()
+) -> _Checked:
+    own = rules.first.args_schema
+    if own is not None:
+        # Not strict first: what is no JSON may not even be comparable with a schema.
+        errors = argument_errors(own, args) if is_strict(args) else {"": ""}
+        if TOO_LONG in errors.values():
+            return _Checked(own, _LONG.format("policy"), is_editable=False)
+        misfit = "The arguments do not fit the policy's schema."
+        return _Checked(own, misfit if errors else "")
+    if declared is None:
+        return _Checked()
     # Only the agent's schema is tried: the policy's own was checked when it was loaded.
-    if unusable(declared, args, most_parts=MAX_PARTS) is None:
-        return declared, ()
-    return None, ("The agent's schema for this tool is unusable: no edits here.",)
+    problem = unusable(declared, args, most_parts=MAX_PARTS)
+    if problem is None:
+        return _Checked(declared)
+    if problem == TAKES_LONG:
+        return _Checked(problem=_LONG.format("agent"), is_editable=False)
+    return _Checked(unusable=_UNUSABLE, is_editable=False)
 
 
 def _allowed(verbs: tuple[Verb, ...], *, is_editable: bool) -> tuple[Verb, ...]:
@@ -223,3 +248,42 @@ def _linked(template: str, args: JsonObject) -> str:
         values[path] = quote(as_text(value), safe="", errors="replace")
     link = fill(template, lambda found: values[found["path"]])
     return link if len(link) <= MAX_LINK else ""
+
+
+# Evaluate a policy for a question: who may answer, where it is asked and how long.
+#
+# A question is never gated: no tier, rule, window or triage of a policy is about it.
+
+_OTHERS_AT = 50
+"""When others are asked, in percent of the time, unless the policy says."""
+
+
+def evaluate_question(
+    policy: Policy, *, agent: str, tool: str, has_requester: bool
+) -> Evaluation:
+    """Return how a question is asked: by the entry of its tool, like an approval.
+
+    The person who asked the agent may always answer; so may one person of the roles
+    that could approve a call. They are called later where somebody asked the agent.
+    """
+    rules, tier = EffectiveRules(policy, agent, tool), Tier.APPROVE
+    waiting = rules.waiting(tier)
+    requirement = rules.requirement(tier)
+    called_at = waiting.escalate_at
+    called, roles = rules.escalation(tier, requirement)
+    if has_requester:
+        called_at, roles = called_at or _OTHERS_AT, requirement.roles
+    return Evaluation(
+        tier=tier,
+        # One person answers, however many a call would need.
+        requirement=Requirement(approvals=1, of=requirement.roles),
+        policy_digest=policy.digest,
+        allow=(Verb.RESPOND, Verb.REJECT),
+        is_question=True,
+        ttl_ms=rules.ttl_ms(tier),
+        channel=rules.channel(tier),
+        remind_at_ms=rules.share_ms(tier, waiting.remind_at),
+        escalate_at_ms=rules.share_ms(tier, called_at if roles or called else None),
+        escalate_to=called,
+        escalate_roles=roles,
+    )

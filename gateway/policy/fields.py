@@ -14,12 +14,12 @@ from pydantic import (
     PlainSerializer,
 )
 
-from twokey.gateway.durations import parse_duration
-from twokey.gateway.policy import formats, hours
-from twokey.gateway.policy.expressions import compiled
-from twokey.gateway.protocol.verbs import Verb
-from twokey.gateway.setting_forms import is_name
-from twokey.gateway.validation_errors import shortened
+from keyturn.gateway.durations import parse_duration
+from keyturn.gateway.policy import formats, hours
+from keyturn.gateway.policy.expressions import compiled
+from keyturn.gateway.protocol.verbs import Verb
+from keyturn.gateway.setting_forms import is_name
+from keyturn.gateway.validation_errors import shortened
 
 _USER = re.compile(r"[UW][A-Z0-9]{2,20}", re.ASCII)
 _USERGROUP = re.compile(r"S[A-Z0-9]{2,20}", re.ASCII)

@@ -12,7 +12,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from functools import lru_cache
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
-from twokey.gateway.validation_errors import near
+from keyturn.gateway.validation_errors import near
 
 _HOURS = re.compile(
     r"(?P<from>[01][0-9]|2[0-3]):(?P<fm>[0-5][0-9])"

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from pydantic import JsonValue
 
-from twokey.gateway.documents import (
+from keyturn.gateway.documents import (
     MAX_PROBLEMS,
     BadDocument,
     Document,
@@ -16,13 +16,11 @@ from twokey.gateway.documents import (
     parse_yaml,
     read_model,
 )
-from twokey.gateway.errors import BadJson, PolicyError
-from twokey.gateway.policy.crosscheck import cross_check, schema_problems
-from twokey.gateway.policy.rules import Policy
-from twokey.gateway.policy.split_checks import split_problems
-from twokey.gateway.protocol.pointers import tokens_of
-from twokey.gateway.protocol.strict_json import accept
-from twokey.gateway.validation_errors import Path, dotted
+from keyturn.gateway.errors import BadJson, PolicyError
+from keyturn.gateway.policy.crosscheck import cross_check, schema_problems
+from keyturn.gateway.policy.rules import Policy
+from keyturn.gateway.protocol.strict_json import accept, tokens_of
+from keyturn.gateway.validation_errors import Path, dotted
 
 
 class BadPolicy(PolicyError):
@@ -35,7 +33,7 @@ class BadPolicy(PolicyError):
     def __init__(self, problems: tuple[Problem, ...]) -> None:
         self.problems = problems
         more = len(problems) - 1
-        others = f" ({more} more; run 'twokey policy check FILE')" if more else ""
+        others = f" ({more} more; run 'keyturn policy check FILE')" if more else ""
         super().__init__(f"{problems[0].text}{others}", problems[0].location)
 
 
@@ -46,23 +44,18 @@ class LoadedPolicy(NamedTuple):
     document: Document
 
 
-def load_policy(
-    text: str, source: str, *, under: str = "", is_split: bool = False
-) -> Policy:
+def load_policy(text: str, source: str, *, under: str = "") -> Policy:
     """Load a policy from YAML; see `load_with_lines`."""
-    return load_with_lines(text, source, under=under, is_split=is_split).policy
+    return load_with_lines(text, source, under=under).policy
 
 
-def load_with_lines(
-    text: str, source: str, *, under: str = "", is_split: bool = False
-) -> LoadedPolicy:
+def load_with_lines(text: str, source: str, *, under: str = "") -> LoadedPolicy:
     """Load a policy from YAML, with its document.
 
     Args:
         text: the YAML.
         source: its file name, for ``file:line``.
         under: the top-level key that holds the policy, when it is part of a file.
-        is_split: it is for a tenant that is split by agent.
 
     Raises:
         BadPolicy: names the file, the line and a near name for a typo.
@@ -80,8 +73,7 @@ def load_with_lines(
         raise BadPolicy(error.problems) from error
     # In this order: references are checked against schemas, which therefore have to be
     # sound.
-    checks = [schema_problems, cross_check, *([split_problems] if is_split else [])]
-    for check in checks:
+    for check in (schema_problems, cross_check):
         found = islice(check(policy), MAX_PROBLEMS)
         problems = tuple(dict.fromkeys(document.problem(*one) for one in found))
         if problems:

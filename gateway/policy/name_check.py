@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Callable, Iterable
 from itertools import takewhile
 
 import cel
 
-from twokey.gateway.approvals.precedents import MOST_KEPT
-from twokey.gateway.policy import hours
-from twokey.gateway.policy.cel_tokens import (
+from keyturn.gateway.approvals.precedents import MOST_KEPT
+from keyturn.gateway.policy import hours
+from keyturn.gateway.policy.cel_tokens import (
     Call,
     Kind,
     Token,
@@ -19,7 +20,7 @@ from twokey.gateway.policy.cel_tokens import (
     following,
     literal,
 )
-from twokey.gateway.validation_errors import near
+from keyturn.gateway.validation_errors import near
 
 MACROS = frozenset({"all", "exists", "exists_one", "filter"})
 """The macros that go through a list; ``map`` could make lists of any size."""
@@ -33,6 +34,8 @@ SAME = ("same_done_24h", "same_rejected_24h")
 RECENT = ("failures_1h", "rejections_in_row", "requests_10m", *SAME)
 """What ``recent`` has."""
 
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_ESCAPES = {"\a": r"\a", "\b": r"\b", "\f": r"\f", "\v": r"\v"}
 _OURS = {"hour": 2, "weekday": 2, "off_hours": 3}
 _FUNCTIONS = frozenset(
     {"double", "duration", "dyn", "has", "int", "size", "string", "timestamp"}
@@ -174,9 +177,19 @@ def _check_pattern(call: Call) -> None:
     try:
         # Tried in the library itself: its own reading of the literal counts.
         cel.evaluate(f"''.matches({pattern})")
+        meant = str(cel.evaluate(pattern))
     except Exception as error:
         text = f"{pattern} is not a regular expression (RE2 syntax)"
         raise ValueError(text) from error
+    # '\b' is a backspace in CEL, and such a rule would never fire.
+    if _CONTROL.search(meant):
+        shown = _CONTROL.sub(
+            lambda one: _ESCAPES.get(one[0], repr(one[0])[1:-1]), meant
+        )
+        raise ValueError(
+            f"the pattern of 'matches' has a control character; write r'{shown}', "
+            "which keeps the backslashes"
+        )
 
 
 def _plain(

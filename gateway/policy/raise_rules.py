@@ -7,15 +7,21 @@ from typing import cast
 
 from pydantic import Field, JsonValue
 
-from twokey.gateway.approvals.evidence import HIDDEN, as_text, redacted, shortened
-from twokey.gateway.errors import BadJson
-from twokey.gateway.policy.expressions import Expression, ask, compiled, scope, value_at
-from twokey.gateway.policy.hours import utc
-from twokey.gateway.policy.rules import Policy, RaiseRule
-from twokey.gateway.policy.windows import MICRO
-from twokey.gateway.protocol.records import Record
-from twokey.gateway.protocol.strict_json import JsonObject, accept_object
-from twokey.gateway.protocol.tiers import Tier
+from keyturn.gateway.approvals.evidence import HIDDEN, as_text, redacted, shortened
+from keyturn.gateway.errors import BadJson
+from keyturn.gateway.policy.expressions import (
+    Expression,
+    ask,
+    compiled,
+    scope,
+    value_at,
+)
+from keyturn.gateway.policy.hours import utc
+from keyturn.gateway.policy.rules import Policy, RaiseRule
+from keyturn.gateway.policy.windows import MICRO
+from keyturn.gateway.protocol.records import Record
+from keyturn.gateway.protocol.strict_json import JsonObject, accept_object
+from keyturn.gateway.protocol.tiers import Tier
 
 MAX_VALUE = 200
 """Longest value that is shown; the whole value stands among the arguments."""

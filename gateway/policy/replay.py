@@ -1,7 +1,7 @@
 """Replay past calls against a new policy, and compare the decisions.
 
 An audit export is JSON lines. A row is an event
-(`twokey.gateway.approvals.events.Event`); when its ``call`` holds the arguments, every
+(`keyturn.gateway.approvals.events.Event`); when its ``call`` holds the arguments, every
 rule is checked as it was then: the totals of windows, the requests, failures and
 rejections are added up from the rows themselves. Without arguments only the listed tier
 can be compared.
@@ -16,22 +16,22 @@ from typing import NamedTuple
 
 from pydantic import ConfigDict, Field, ValidationError
 
-from twokey.gateway.approvals.batch_deciding import indexes_in
-from twokey.gateway.approvals.events import BATCH_MEMBER, BY_POLICY, EventName
-from twokey.gateway.approvals.precedent_fold import PrecedentFold
-from twokey.gateway.approvals.precedents import PrecedentKind
-from twokey.gateway.approvals.quorum import tally
-from twokey.gateway.approvals.requirement import Requirement, Vote
-from twokey.gateway.errors import BadJson, PolicyError
-from twokey.gateway.policy.effects import effect_of
-from twokey.gateway.policy.evaluate import evaluate, listed_tier
-from twokey.gateway.policy.raise_rules import Facts
-from twokey.gateway.policy.rules import Policy
-from twokey.gateway.policy.windows import WindowUse, WindowUses, window_uses
-from twokey.gateway.protocol.records import Person, Record
-from twokey.gateway.protocol.strict_json import JsonObject, parse_object
-from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.validation_errors import sentence
+from keyturn.gateway.approvals.events import BATCH_MEMBER, BY_POLICY, EventName
+from keyturn.gateway.approvals.gestures import indexes_in
+from keyturn.gateway.approvals.precedent_fold import PrecedentFold
+from keyturn.gateway.approvals.precedents import PrecedentKind
+from keyturn.gateway.approvals.quorum import tally
+from keyturn.gateway.approvals.requirement import Requirement, Vote
+from keyturn.gateway.errors import BadJson, PolicyError
+from keyturn.gateway.policy.effects import effect_of
+from keyturn.gateway.policy.evaluate import evaluate, listed_tier
+from keyturn.gateway.policy.raise_rules import Facts
+from keyturn.gateway.policy.rules import Policy
+from keyturn.gateway.policy.windows import WindowUse, WindowUses, window_uses
+from keyturn.gateway.protocol.records import Person, Record
+from keyturn.gateway.protocol.strict_json import JsonObject, parse_object
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.validation_errors import sentence
 
 _TEN_MINUTES_MS = 600_000
 _HOUR_MS = 3_600_000

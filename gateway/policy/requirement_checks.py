@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from twokey.gateway.approvals.quorum import clauses
-from twokey.gateway.policy.requirement_rules import RequirementRule
-from twokey.gateway.policy.requirements import required
-from twokey.gateway.policy.rules import Policy, ToolRule
-from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.validation_errors import Path, ProblemAt, dotted, near
+from keyturn.gateway.approvals.quorum import clauses
+from keyturn.gateway.policy.effective_rules import required
+from keyturn.gateway.policy.rules import Policy, RequirementRule, ToolRule
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.validation_errors import Path, ProblemAt, dotted, near
 
 
 def requirement_problems(policy: Policy) -> Iterator[ProblemAt]:
@@ -49,7 +48,7 @@ def too_few(
     """Yield that fewer people are listed than have to agree; a group may be large."""
     roles = policy.roles_named(names)
     people = {user for role in roles for user in role.users}
-    # How many people a user group has, only Slack knows; `twokey doctor` asks.
+    # How many people a user group has, only Slack knows; `keyturn doctor` asks.
     is_bounded = all(role.users and not role.usergroups for role in roles)
     if is_bounded and len(people) < needed:
         of = f" of {' or '.join(names)}" if path[0] == "requirements" else ""

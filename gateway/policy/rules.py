@@ -9,17 +9,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from functools import cached_property
-from typing import Annotated, Literal, cast
+from typing import Annotated, Literal, Self, cast
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    field_validator,
+    model_validator,
+)
 
-from twokey.gateway.approvals.preview import Preview
-from twokey.gateway.approvals.private_text import PrivateData
-from twokey.gateway.approvals.requirement import Notify, Role
-from twokey.gateway.durations import parse_duration
-from twokey.gateway.policy.batch_rules import BatchRule
-from twokey.gateway.policy.check_rules import SeededDefectRule, SpotCheckRule
-from twokey.gateway.policy.fields import (
+from keyturn.gateway.approvals.preview import Preview
+from keyturn.gateway.approvals.private_text import PrivateData
+from keyturn.gateway.approvals.requirement import Notify, Role
+from keyturn.gateway.approvals.similar import MOST_USES, exact_micro
+from keyturn.gateway.durations import parse_duration
+from keyturn.gateway.policy.fields import (
     ArgsPath,
     ArgsPaths,
     Audience,
@@ -30,6 +35,7 @@ from twokey.gateway.policy.fields import (
     Day,
     Distinct,
     Duration,
+    EscalationTarget,
     ExactName,
     Host,
     Link,
@@ -38,6 +44,8 @@ from twokey.gateway.policy.fields import (
     RequirementName,
     Reviewers,
     RoleName,
+    ShareOfCalls,
+    ShareOfTime,
     StrictBool,
     Template,
     Totals,
@@ -50,19 +58,330 @@ from twokey.gateway.policy.fields import (
     is_usergroup_id,
     one_or_many,
 )
-from twokey.gateway.policy.on_call import Rotation
-from twokey.gateway.policy.quiet_hours import QuietRule
-from twokey.gateway.policy.requirement_rules import RequirementRule
-from twokey.gateway.policy.similar_rules import SimilarRule
-from twokey.gateway.policy.tier_rules import TierRules, WaitingRule
-from twokey.gateway.policy.triage_rules import TriageRule
-from twokey.gateway.protocol import digest
-from twokey.gateway.protocol.effect import Effect
-from twokey.gateway.protocol.records import Record
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.protocol.verbs import Verb
-from twokey.gateway.validation_errors import Path, shown
+from keyturn.gateway.policy.on_call import QuietRule, Rotation
+from keyturn.gateway.protocol import digest
+from keyturn.gateway.protocol.effect import Effect
+from keyturn.gateway.protocol.records import Record
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.verbs import Verb
+from keyturn.gateway.validation_errors import Path, shown
+
+FEWEST_PARTS, MOST_PARTS = 2, 4
+"""Parts of ``all``; every choice among them becomes a condition of its own."""
+
+
+def _no_id(text: object) -> object:
+    if isinstance(text, str) and is_slack_id(text):
+        raise ValueError(
+            f"{text!r} is a Slack id, and a requirement names roles; list it under a "
+            "name in 'roles', and write that name."
+        )
+    return text
+
+
+RoleNames = Annotated[
+    tuple[Annotated[RoleName, BeforeValidator(_no_id)], ...],
+    BeforeValidator(one_or_many),
+    Distinct,
+    Field(min_length=1),
+]
+PeopleCount = Annotated[Count, Field(ge=1, le=20)]
+
+
+def _parts(parts: tuple[PartRule, ...] | None) -> tuple[PartRule, ...] | None:
+    if parts is not None and not FEWEST_PARTS <= len(parts) <= MOST_PARTS:
+        raise ValueError(
+            f"it has {len(parts)} parts; write {FEWEST_PARTS} to {MOST_PARTS}, or "
+            "'of' for one."
+        )
+    return parts
+
+
+class PartRule(Record):
+    """One part of ``all``: so many people of these roles."""
+
+    of: RoleNames
+    approvals: PeopleCount = 1
+
+
+class RequirementRule(Record):
+    """Who has to agree.
+
+    Either ``of``: so many people of these roles, some of them holding the roles of
+    ``at_least``. Or ``all``: every part, each by people of its own, so that one person
+    in two roles counts once. ``order`` says that they may agree in any order. With
+    ``editor_may_vote: false`` the person who changed the arguments cannot approve
+    them.
+    """
+
+    of: RoleNames | None = None
+    approvals: PeopleCount | None = None
+    at_least: dict[RoleName, PeopleCount] = Field(default_factory=dict)
+    all_: Annotated[tuple[PartRule, ...] | None, AfterValidator(_parts)] = Field(
+        default=None, alias="all"
+    )
+    order: Literal["any"] = "any"
+    editor_may_vote: StrictBool = True
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        if (self.of is None) == (self.all_ is None):
+            raise ValueError("write either 'of: [support]' or 'all: [{of: …}, …]'.")
+        if self.all_ is not None and (self.approvals is not None or self.at_least):
+            raise ValueError(
+                "'approvals' and 'at_least' go with 'of'; with 'all', write how many "
+                "people into each part, as in {of: support, approvals: 2}."
+            )
+        return self
+
+
+class NotifyRule(Record):
+    """What the tier ``notify`` needs: a place for its notifications.
+
+    Without a ``channel`` they go where the cards of the tool go.
+    """
+
+    channel: ChannelRef | None = None
+
+
+class WaitingRule(Record):
+    """Who decides at a tier that waits for people, and how it passes its time.
+
+    ``needs`` names a requirement; the narrower place, a tool, says who is asked first.
+    ``authorization`` is how long an approved call may wait to run.
+    ``remind_at`` and ``escalate_at`` are shares of the time that people have; at the
+    second, ``escalate_to`` is called: a role, a person or a channel. ``notify`` is for
+    roles that say nothing themselves; with ``none`` nobody is asked until then.
+    """
+
+    needs: RequirementName | None = None
+    expires_in: Duration | None = None
+    authorization: Duration | None = None
+    remind_at: ShareOfTime | None = None
+    escalate_at: ShareOfTime | None = None
+    escalate_to: EscalationTarget | None = None
+    notify: Notify | None = None
+
+    @model_validator(mode="after")
+    def _both(self) -> Self:
+        if (self.escalate_at is None) != (self.escalate_to is None):
+            raise ValueError(
+                "'escalate_at' says when and 'escalate_to' who is called; set both."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _reminded(self) -> Self:
+        if self.notify is Notify.NONE and self.remind_at is not None:
+            raise ValueError(
+                "'notify: none' mentions nobody, and 'remind_at' mentions those who "
+                "have not decided; keep one of them."
+            )
+        return self
+
+
+class ApproveRule(WaitingRule):
+    """What the tier ``approve`` needs: one reviewer or a requirement, in a time."""
+
+
+class EscalateRule(WaitingRule):
+    """What the tier ``escalate`` needs: a requirement, or one written out here.
+
+    ``of`` unset means the tool's reviewers. An approval within ``ask_again_within``
+    after the call was shown is asked for once more.
+    """
+
+    approvals: Count = Field(default=2, ge=2, le=20)
+    of: Reviewers | None = None
+    at_least: dict[RoleName, Count] = Field(default_factory=dict)
+    ask_again_within: Duration | None = None
+
+    @model_validator(mode="after")
+    def _once(self) -> Self:
+        written = {"approvals", "of", "at_least"} & self.model_fields_set
+        if self.needs is not None and written:
+            raise ValueError(
+                f"'needs' says who decides, and so does {min(written)!r}; keep one."
+            )
+        return self
+
+
+class TierRules(Record):
+    """The tiers that can be set up."""
+
+    notify: NotifyRule = NotifyRule()
+    approve: ApproveRule = ApproveRule()
+    escalate: EscalateRule = EscalateRule()
+
+    def waiting(self, tier: Tier) -> WaitingRule:
+        """Return how a tier passes its time."""
+        return self.escalate if tier is Tier.ESCALATE else self.approve
+
+
+LONGEST_STANDING = timedelta(days=7)
+"""How long a standing approval may last at most, whatever the policy says."""
+
+
+def _amount(value: object) -> object:
+    # 0 would cover nothing; a bool is no amount.
+    if isinstance(value, int | float) and exact_micro(value):
+        return value
+    raise ValueError(
+        f"{shown(value)} is not an amount; write a number above 0 with at most six "
+        "decimal places."
+    )
+
+
+Amount = Annotated[int | float, BeforeValidator(_amount)]
+
+
+class SimilarRule(Record):
+    """How far one standing approval of a tool may go.
+
+    Every argument has to be equal to that of the reviewed call, but for those of
+    ``may_differ`` and that of ``sum``, which is added up: all calls together come to
+    ``at_most`` at most.
+    """
+
+    within: Duration
+    uses: Count = Field(ge=1, le=MOST_USES)
+    sum: ArgsPath | None = None
+    at_most: Amount | None = None
+    may_differ: ArgsPaths = ()
+
+    @model_validator(mode="after")
+    def _fits(self) -> SimilarRule:
+        if (self.sum is None) != (self.at_most is None):
+            raise ValueError("'sum' and 'at_most' belong together; write both or none.")
+        if self.within > LONGEST_STANDING:
+            raise ValueError("'within' is 7 days at most.")
+        free = (*self.may_differ, *((self.sum,) if self.sum else ()))
+        for path in free:
+            others = [one for one in free if one != path]
+            is_inside = any(f"{path}.".startswith(f"{one}.") for one in others)
+            if is_inside or free.count(path) > 1:
+                raise ValueError(
+                    f"{path!r} may differ by another path already; remove one."
+                )
+        return self
+
+    @property
+    def within_ms(self) -> int:
+        """Return the longest time in milliseconds."""
+        return int(self.within.total_seconds() * 1000)
+
+    @property
+    def total_micro(self) -> int:
+        """Return the most that is added up, in millionths; 0 where nothing is."""
+        return exact_micro(self.at_most) or 0
+
+
+LONGEST_OPINION = timedelta(seconds=30)
+"""The longest time-out: an agent waits, and what its turn reserved ends in a minute."""
+
+
+class TriageRule(Record):
+    """How triage is asked about the calls of a tool; without one it is not.
+
+    Attributes:
+        tiers: calls of these tiers are put to it; an empty list switches it off.
+        timeout: an answer that takes longer changes nothing.
+        may_deny: it may refuse a call; else its ``deny`` counts as ``escalate``.
+    """
+
+    tiers: Annotated[tuple[Tier, ...], BeforeValidator(one_or_many), Distinct] = (
+        Tier.APPROVE,
+        Tier.ESCALATE,
+    )
+    timeout: Duration = timedelta(seconds=2)
+    may_deny: StrictBool = False
+
+    @field_validator("tiers")
+    @classmethod
+    def _can_rise(cls, tiers: tuple[Tier, ...]) -> tuple[Tier, ...]:
+        if Tier.DENY in tiers:
+            raise ValueError("what is denied is not put to triage; remove 'deny'.")
+        return tiers
+
+    @field_validator("timeout")
+    @classmethod
+    def _short(cls, timeout: timedelta) -> timedelta:
+        if timeout > LONGEST_OPINION:
+            raise ValueError(
+                f"an agent would wait {timeout.total_seconds():.0f} s for an opinion; "
+                f"{LONGEST_OPINION.total_seconds():.0f}s is the most."
+            )
+        return timeout
+
+
+class SpotCheckRule(Record):
+    """Which share of the calls that ran is checked afterwards, and by whom.
+
+    People are asked about ``per_day`` calls a day at most.
+    """
+
+    share: ShareOfCalls
+    of: Annotated[Reviewers, Field(min_length=1)]
+    per_day: Count = Field(default=20, ge=1, le=1_000)
+
+
+class SeededCall(Record):
+    """A call with a mistake that a reviewer should notice; no agent asks for it.
+
+    ``defect`` says what is wrong with it, and ``says`` is what its card gives as the
+    agent's words.
+    """
+
+    tool: ExactName
+    args: JsonObject
+    defect: Reason
+    agent: ExactName
+    says: str = ""
+
+
+class SeededDefectRule(Record):
+    """Cards that never run, shown to find out whether reviewers notice a mistake.
+
+    About one in ``every`` so long, at a moment that nobody can tell beforehand.
+    """
+
+    every: Duration
+    calls: Annotated[tuple[SeededCall, ...], Field(min_length=1, max_length=100)]
+
+
+LONGEST = timedelta(minutes=10)
+"""How long a card may wait for other calls at most, whatever the policy says."""
+
+MOST_CALLS = 50
+"""How many calls share a card at most: as many as one decision writes at once."""
+
+
+class BatchRule(Record):
+    """Which calls of a tool, of different turns and threads, share one card.
+
+    With ``by: window`` these are all that come ``within`` a time after the first one;
+    with ``by: task`` only those of one task that the agent names. ``up_to`` calls at
+    most: the card is posted when there are so many, or when the time is over.
+    """
+
+    by: Literal["window", "task"] = "window"
+    within: Duration
+    up_to: Count = Field(default=MOST_CALLS, ge=2, le=MOST_CALLS)
+
+    @model_validator(mode="after")
+    def _is_short(self) -> BatchRule:
+        if self.within > LONGEST:
+            raise ValueError(
+                "'within' is 10 minutes at most: people wait for the card."
+            )
+        return self
+
+    @property
+    def within_s(self) -> float:
+        """Return the time that the first call waits for others, in seconds."""
+        return self.within.total_seconds()
+
 
 EVERY_TOOL = "*"
 """Stands for all tools in the list of a window."""
@@ -364,7 +683,12 @@ class Policy(Record):
 
     def names_tool(self, name: str) -> bool:
         """Return whether the file names this tool; others exist as well."""
-        return any(place[-1] == name for place, _ in self.tool_rules())
+        return name in self.tool_names
+
+    @property
+    def tool_names(self) -> frozenset[str]:
+        """Return every tool that the file names."""
+        return frozenset(str(place[-1]) for place, _ in self.tool_rules())
 
     def roles_named(self, names: tuple[str, ...]) -> tuple[Role, ...]:
         """Return the roles behind names and Slack ids, as they are now.

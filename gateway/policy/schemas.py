@@ -1,29 +1,37 @@
-"""Check that a JSON Schema is valid and needs no network access."""
+"""Check that a JSON Schema is valid, ends, and needs no network access.
+
+The library takes a millisecond to compare one keyword with the metaschema. Agents
+declare schemas with every turn, so keywords are looked up in a table here.
+"""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
+from graphlib import CycleError, TopologicalSorter
+from typing import NamedTuple, TypeGuard, cast
 
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import SchemaError
 from pydantic import JsonValue
 from referencing import Registry
 from referencing.exceptions import Unresolvable
 from referencing.jsonschema import DRAFT202012, Schema
 
-from twokey.gateway.protocol.edits import argument_errors
-from twokey.gateway.protocol.schema_closing import closed
-from twokey.gateway.protocol.schema_validation import unmatched
-from twokey.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.edits import TOO_LONG, argument_errors
+from keyturn.gateway.protocol.schema_closing import SAME_INSTANCE, closed, members
+from keyturn.gateway.protocol.schema_validation import unmatched
+from keyturn.gateway.protocol.strict_json import MAX_DEPTH, JsonObject, pointed
+from keyturn.gateway.protocol.work import MAX_STEPS, TooMuchWork, one_budget, spend
+from keyturn.gateway.validation_errors import near
 
 _MAX_QUOTED = 80  # characters
 
 MAX_PARTS = 2000
-"""How many schemas one of an agent may consist of: to look at so many takes about a
-second, in which nobody else is answered."""
+"""How many schemas one of an agent may consist of."""
+
+TAKES_LONG = "it takes too long to check"
+"""Why a schema is not usable for these arguments, though it may be for others."""
 
 
 def unusable(
@@ -37,35 +45,47 @@ def unusable(
     Args:
         schema: what an agent declares or a policy says.
         args: arguments to try it on; whether they fit does not matter here.
-        most_parts: how many schemas it may consist of, see `MAX_PARTS`.
+        most_parts: how many schemas it may consist of, see `MAX_PARTS`. Without a limit
+            there is no budget for its own check either: the policy has it.
     """
+    is_limited = most_parts < math.inf
     try:
-        if parts_of(schema) > most_parts:
-            return f"it has more than {most_parts} parts: they take too long to check"
-        text = json.dumps(schema, ensure_ascii=False, allow_nan=False)
-        # Half of a surrogate pair, anywhere in it, could not be stored.
-        text.encode("utf-8")
-        problem = _problem(text)
-        if problem is None:
-            argument_errors(schema, args)
+        with one_budget(MAX_STEPS if is_limited else math.inf):
+            if parts_of(schema) > most_parts:
+                return TAKES_LONG
+            text = json.dumps(schema, ensure_ascii=False, allow_nan=False)
+            spend(len(text) // 100 if is_limited else 0)
+            # Half of a surrogate pair, anywhere in it, could not be stored.
+            text.encode("utf-8")
+            problem, spent = _problem(text, MAX_STEPS if is_limited else math.inf)
+            # Also where it is remembered: one call has one outcome.
+            spend(spent if is_limited else 0, is_done=True)
+            if problem is None and TOO_LONG in argument_errors(schema, args).values():
+                return TAKES_LONG
+    except TooMuchWork:
+        return TAKES_LONG
     except RecursionError:
-        return "it refers to itself without end"
+        return "it is nested too deep"
     except (ArithmeticError, ValueError) as error:
         # A pattern or an address in it that the libraries themselves trip over.
         return f"nothing can be checked with it ({str(error)[:_MAX_QUOTED]})"
     return problem
 
 
-def parts_of(node: JsonValue) -> int:
+def parts_of(node: JsonValue, depth: int = 0) -> int:
     """Return how many schemas one may consist of at most; data in it counts as well.
 
     Raises:
         RecursionError: when it is nested too deep.
     """
+    if depth > 2 * MAX_DEPTH:
+        raise RecursionError
+    if isinstance(node, dict | list):
+        spend(len(node) // 4)
     if isinstance(node, dict):
-        return 1 + sum(map(parts_of, node.values()))
+        return 1 + sum(parts_of(one, depth + 1) for one in node.values())
     if isinstance(node, list):
-        return sum(map(parts_of, node))
+        return sum(parts_of(one, depth + 1) for one in node)
     # Also true and false are schemas.
     return int(isinstance(node, bool))
 
@@ -73,35 +93,250 @@ def parts_of(node: JsonValue) -> int:
 # An agent declares the same schemas with every turn, and looking at one takes longer
 # than everything else that is evaluated of a call which needs nobody.
 @lru_cache(maxsize=256)
-def _problem(text: str) -> str | None:
-    """Return what is wrong with a schema (JSON text), whatever the arguments are."""
+def _problem(text: str, steps: float) -> tuple[str | None, int]:
+    """Return what is wrong with a schema (JSON text), and how many steps that took."""
     schema: JsonObject = json.loads(text)
-    try:
-        Draft202012Validator.check_schema(schema)
-    except SchemaError as error:
-        return f"{error.message[:300]} (at {error.json_path[:300]})"
-    pattern = unmatched(schema) or unmatched(closed(schema))
-    if pattern:
-        return f"the pattern {pattern[:_MAX_QUOTED]!r} cannot be checked in little time"
-    resource = DRAFT202012.create_resource(schema)
-    resolver = Registry[Schema]().resolver_with_root(resource)
-    for reference in _references(schema):
+    with one_budget(steps, is_own=True) as budget:
         try:
-            resolver.lookup(reference)
-        except Unresolvable:
-            return f"it refers to {reference[:_MAX_QUOTED]!r}, which is not in it"
+            problem = _broken(schema)
+            pattern = "" if problem else unmatched(schema) or unmatched(closed(schema))
+        except TooMuchWork:
+            return TAKES_LONG, budget.spent
+    if pattern:
+        problem = (
+            f"the pattern {pattern[:_MAX_QUOTED]!r} cannot be checked in little time"
+        )
+    return problem, budget.spent
+
+
+def _broken(schema: JsonObject) -> str | None:
+    """Return what is wrong with the keywords of a schema or with its references."""
+    root = DRAFT202012.create_resource(cast("Schema", schema))
+    waiting = [(cast("JsonValue", schema), Registry[Schema]().resolver_with_root(root))]
+    # By identity: which schemas look at the same instance as another one.
+    same_instance = dict[int, list[int]]()
+    parts = parts_of(schema)
+    while waiting:
+        node, resolver = waiting.pop()
+        if not isinstance(node, dict) or id(node) in same_instance:
+            continue
+        if wrong := _wrong(node):
+            return wrong
+        resource = DRAFT202012.create_resource(cast("Schema", node))
+        resolver = resolver.in_subresource(resource)
+        below = same_instance[id(node)] = list[int]()
+        for reference in _references(node):
+            # The library looks through the whole schema for an anchor.
+            spend(parts * (reference[:2] not in {"#", "#/"}))
+            try:
+                found = resolver.lookup(reference)
+            except Unresolvable:
+                return f"it refers to {reference[:_MAX_QUOTED]!r}, which is not in it"
+            waiting.append((cast("JsonValue", found.contents), found.resolver))
+            below.append(id(found.contents))
+        for path, one in members(node):
+            waiting.append((one, resolver))
+            if path[0] in SAME_INSTANCE:
+                below.append(id(one))
+    try:
+        TopologicalSorter(same_instance).prepare()
+    except CycleError:
+        return "it refers to itself without end"
     return None
 
 
-# Data (``const``, ``default``) is searched as well, so a string under "$ref" in it is
-# taken for a reference and the schema is refused. Known keywords alone would miss a
-# schema that a reference reaches under a key of its author's own.
-def _references(node: JsonValue) -> Iterator[str]:
-    if isinstance(node, dict):
-        for key, member in node.items():
-            if key in {"$ref", "$dynamicRef"} and isinstance(member, str):
-                yield member
-            yield from _references(member)
-    elif isinstance(node, list):
-        for element in node:
-            yield from _references(element)
+def _wrong(node: JsonObject) -> str:
+    spend(2 + len(node) // 2)
+    for key, value in node.items():
+        if key in _RIGHT and not _RIGHT[key](value):
+            return f"{key!r} cannot be {json.dumps(value)[:_MAX_QUOTED]}"
+    return ""
+
+
+def _references(node: JsonObject) -> Iterator[str]:
+    for reference in (node.get("$ref"), node.get("$dynamicRef")):
+        if isinstance(reference, str):
+            spend(10 + len(reference) // 8)
+            yield reference
+
+
+def _is_text(value: JsonValue) -> bool:
+    return isinstance(value, str)
+
+
+def _is_part(value: JsonValue) -> bool:
+    return isinstance(value, bool | dict)
+
+
+def _is_number(value: JsonValue) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_count(value: JsonValue) -> bool:
+    return _is_number(value) and value >= 0 and value % 1 == 0
+
+
+def _are_texts(value: JsonValue) -> bool:
+    return isinstance(value, list) and all(map(_is_text, value))
+
+
+def _is_type(value: JsonValue) -> bool:
+    named = value if isinstance(value, list) else [value]
+    return bool(named) and all(_is_text(one) and one in _TYPES for one in named)
+
+
+_TYPES = {"array", "boolean", "integer", "null", "number", "object", "string"}
+_PARTS = (
+    *(
+        "items",
+        "contains",
+        "additionalProperties",
+        "propertyNames",
+        "not",
+        "if",
+        "then",
+    ),
+    *("else", "unevaluatedItems", "unevaluatedProperties", "contentSchema"),
+)
+_NAMED = ("properties", "patternProperties", "dependentSchemas", "$defs", "definitions")
+_COUNTS = (
+    *("maxLength", "minLength", "maxItems", "minItems", "maxContains", "minContains"),
+    *("maxProperties", "minProperties"),
+)
+_TEXTS = (
+    *("$id", "$schema", "$ref", "$anchor", "$dynamicRef", "$dynamicAnchor", "pattern"),
+    *("format", "title", "description", "contentMediaType", "contentEncoding"),
+)
+_RIGHT: Mapping[str, Callable[[JsonValue], bool]] = {
+    **dict.fromkeys(_TEXTS, _is_text),
+    **dict.fromkeys(_PARTS, _is_part),
+    **dict.fromkeys(_COUNTS, _is_count),
+    **dict.fromkeys(
+        ("maximum", "minimum", "exclusiveMaximum", "exclusiveMinimum"), _is_number
+    ),
+    **dict.fromkeys(
+        ("allOf", "anyOf", "oneOf", "prefixItems"),
+        lambda value: (
+            bool(value) and isinstance(value, list) and all(map(_is_part, value))
+        ),
+    ),
+    **dict.fromkeys(
+        _NAMED,
+        lambda value: isinstance(value, dict) and all(map(_is_part, value.values())),
+    ),
+    **dict.fromkeys(("enum", "examples"), lambda value: isinstance(value, list)),
+    "multipleOf": lambda value: _is_number(value) and value > 0,
+    "type": _is_type,
+    "required": _are_texts,
+    "dependentRequired": lambda value: (
+        isinstance(value, dict) and all(map(_are_texts, value.values()))
+    ),
+    "uniqueItems": lambda value: isinstance(value, bool),
+}
+"""What the value of each keyword has to be for the library to evaluate it."""
+
+
+_OPEN = frozenset(
+    {"allOf", "anyOf", "oneOf", "if", "not", "$dynamicRef", "patternProperties"}
+    | {"dependentSchemas", "prefixItems"}
+)
+
+_TYPED = frozenset({"type", "enum", "const", "anyOf", "oneOf", "allOf"})
+
+_MAX_REFERENCES = 16
+
+EVERY = "*"
+"""In a path to hide: every member or element of one level."""
+
+
+class Shape(NamedTuple):
+    """What a schema says of a place.
+
+    Attributes:
+        node: the schema of the place; None when nothing can be said.
+        kinds: the JSON types it may have; empty when any.
+        missing: why there is no such place; empty when there is, or may be.
+    """
+
+    node: JsonObject | None = None
+    kinds: frozenset[str] = frozenset()
+    missing: str = ""
+
+
+def shape_at(schema: JsonObject, path: Iterable[str]) -> Shape:
+    """Return what a schema says of a path below the arguments."""
+    node = _resolved(schema, schema)
+    for name in path:
+        if node is None:
+            return Shape()
+        step = _step(node, name)
+        if isinstance(step, str):
+            return Shape(missing=step)
+        node = _resolved(schema, step)
+    return Shape() if node is None else Shape(node, _kinds(node))
+
+
+def is_typed(schema: JsonObject, path: Iterable[str]) -> bool:
+    """Return True if a schema says of which types, or values, a place may be."""
+    node = shape_at(schema, path).node
+    return node is not None and not _TYPED.isdisjoint(node)
+
+
+def _step(node: JsonObject, name: str) -> JsonValue:
+    """Return the schema of a member, None for unknown, or why there is none."""
+    kinds = _kinds(node)
+    if kinds == frozenset({"array"}):
+        is_element = name == EVERY or name.isdigit()
+        return node.get("items") if is_element else f"has a list before {name!r}"
+    if kinds and not kinds & {"array", "object"}:
+        return f"has {' or '.join(sorted(kinds))} before {name!r}"
+    return None if name == EVERY else _member(node, name)
+
+
+def _member(node: JsonObject, name: str) -> JsonValue:
+    properties = node.get("properties")
+    if not isinstance(properties, dict):
+        return None
+    if name in properties:
+        return properties[name]
+    more = node.get("additionalProperties", node.get("unevaluatedProperties", False))
+    # What may be declared elsewhere is not missing: only a certain mistake is one.
+    if more is not False or _OPEN & node.keys():
+        return None
+    return f"has no {name!r} in its args_schema; {near(name, properties)}"
+
+
+def _resolved(root: JsonObject, node: JsonValue) -> JsonObject | None:
+    # A reference may lead back to itself.
+    for _ in range(_MAX_REFERENCES):
+        if not isinstance(node, dict):
+            return None
+        reference = node.get("$ref")
+        spend(1)
+        if isinstance(reference, str):
+            spend(len(reference) // 8)
+            node = pointed(root, reference)
+        elif (only := _optional(node)) is not None:
+            node = only
+        else:
+            return node
+    return None
+
+
+def _optional(node: JsonObject) -> JsonValue:
+    """Return what stands beside null, where that is all there is: ``int | None``."""
+    choices = node.get("anyOf", node.get("oneOf"))
+    if not isinstance(choices, list) or {"type", "properties", "items"} & node.keys():
+        return None
+    spend(len(choices) // 8)
+    others = [one for one in choices if one != {"type": "null"}]
+    return others[0] if len(others) == 1 else None
+
+
+def _kinds(node: JsonObject) -> frozenset[str]:
+    listed = node.get("type")
+    if isinstance(listed, str):
+        return frozenset({listed})
+    if isinstance(listed, list):
+        return frozenset(str(kind) for kind in listed)
+    return frozenset()

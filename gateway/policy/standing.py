@@ -9,15 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
-from twokey.gateway.approvals.similar import Bounds
-from twokey.gateway.policy.effective_rules import EffectiveRules
-from twokey.gateway.policy.evaluate import Evaluation
-from twokey.gateway.policy.remembered import Remembered
-from twokey.gateway.policy.rules import Policy
-from twokey.gateway.policy.similar_rules import SimilarRule
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.protocol.verbs import Verb
+from keyturn.gateway.approvals.similar import Bounds
+from keyturn.gateway.policy.effective_rules import EffectiveRules
+from keyturn.gateway.policy.evaluate import Evaluation
+from keyturn.gateway.policy.rules import Policy, SimilarRule
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.verbs import Verb
 
 NOT_OFFERED = "The policy does not let people allow similar calls of this tool."
 CHANGED = "The policy changed since this was proposed, so it has to be proposed again."
@@ -57,14 +55,7 @@ class Chosen:
 
 def similar_rule(policy: Policy, agent: str, tool: str) -> SimilarRule | None:
     """Return how far standing approvals of a tool may go; None: there are none."""
-    return _similar.of(policy, agent, tool)
-
-
-def _allow_similar(policy: Policy, agent: str, tool: str) -> SimilarRule | None:
     return EffectiveRules(policy, agent, tool).first.allow_similar
-
-
-_similar = Remembered(_allow_similar)
 
 
 def evaluate_standing(

@@ -14,11 +14,11 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from twokey.gateway.approvals.events import BY_GATEWAY, BY_POLICY, EventName
-from twokey.gateway.policy.replay import Row
-from twokey.gateway.protocol.records import Record
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.tiers import Tier
+from keyturn.gateway.approvals.events import BY_GATEWAY, BY_POLICY, EventName
+from keyturn.gateway.policy.replay import Row
+from keyturn.gateway.protocol.records import Record
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.tiers import Tier
 
 LEAST = 20
 """Calls of which fewer say too little."""

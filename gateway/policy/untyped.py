@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from twokey.gateway.documents import Document, Problem
-from twokey.gateway.policy.effective_rules import EffectiveRules
-from twokey.gateway.policy.expressions import compiled
-from twokey.gateway.policy.rules import Policy, RaiseRule
-from twokey.gateway.policy.schema_lookup import is_typed
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.validation_errors import Path, ProblemAt, dotted
+from keyturn.gateway.documents import Document, Problem
+from keyturn.gateway.policy.effective_rules import EffectiveRules
+from keyturn.gateway.policy.expressions import compiled
+from keyturn.gateway.policy.rules import Policy, RaiseRule
+from keyturn.gateway.policy.schemas import is_typed
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.validation_errors import Path, ProblemAt, dotted
 
 _APART = 'or spellings such as 7 and "07" may count apart'
 _NOT_ADDED = 'or what cannot be added up, such as "49 EUR", escalates the call'

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from twokey.gateway.protocol.records import Person, Record, RunRef
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.protocol.verbs import Verb
+from pydantic import JsonValue
+
+from keyturn.gateway.protocol.business_state import BusinessState
+from keyturn.gateway.protocol.effect import Effect
+from keyturn.gateway.protocol.records import Person, Record, RunRef
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.verbs import Verb
 
 PAGE = 50
 """Approvals of a page where nobody says how many."""
@@ -25,8 +29,76 @@ class DecisionView(Record):
     text: str = ""
 
 
+class RoleView(Record):
+    """A role and who holds it: ids of Slack users and user groups."""
+
+    name: str
+    users: tuple[str, ...] = ()
+    usergroups: tuple[str, ...] = ()
+
+
+class ClauseView(Record):
+    """So many different people who hold one of these roles."""
+
+    votes: int
+    of: tuple[str, ...]
+
+
+class VoteView(Record):
+    """One person's approval of a call as it is now; ``reason`` is theirs."""
+
+    by: Person
+    roles: tuple[str, ...]
+    at: datetime
+    reason: str = ""
+    on_behalf_of: tuple[Person, ...] = ()
+
+
+class ChangeView(Record):
+    """An argument that an edit changed; a side without it is None."""
+
+    name: str
+    before: JsonValue = None
+    after: JsonValue = None
+
+
+class EditView(Record):
+    """What a person changed in a call: who, when, why, and each argument."""
+
+    by: Person
+    at: datetime
+    reason: str = ""
+    changes: tuple[ChangeView, ...]
+
+
+class PrecedentView(Record):
+    """An earlier call with the same effect, and how it ended.
+
+    ``agent``, ``by`` and ``reason`` are left out of calls of agents for which the key
+    does not speak.
+    """
+
+    state: ItemState
+    at: datetime
+    agent: str = ""
+    by: tuple[Person, ...] = ()
+    reason: str = ""
+
+
+class WindowView(Record):
+    """What the other calls in a window of the policy amount to."""
+
+    window: str
+    by: str = ""
+    total: str
+    within_s: int
+
+
 class CallView(Record):
     """One call of an approval.
+
+    Texts and arguments are data, and nobody vouches for them. Members whose name begins
+    with ``agent_`` are the agent's own words, and so are ``args``.
 
     Attributes:
         id: names the call everywhere else in this API.
@@ -41,6 +113,27 @@ class CallView(Record):
         allow: which decisions people have.
         expires_at: when its wait ends.
         changed_at: since when it stands there.
+        agent_description: what the agent says of it.
+        agent_wrote: what the model wrote where the tool reads something else.
+        description: the policy's description, filled with the arguments.
+        link: to a host that the policy names, filled alike.
+        effect: what the tool does to the world.
+        idempotent: it may be repeated under the same key.
+        requires_reason: the decisions that need a reason.
+        roles: who may vote.
+        needs: who must agree: all of these clauses have to hold.
+        missing: the clauses that do not hold yet, with the votes that each lacks.
+        votes: who has approved it as it is now.
+        editor_may_vote: who edits it may approve it as well.
+        is_frozen: a freeze keeps it from running.
+        revoked: why an approval was taken back, or why it ended by itself.
+        state_asked: the business state when it was asked for, under ``value``.
+        state_now: the business state with which it would run.
+        triage: a model's opinion of it, unverified.
+        same_by: the arguments by which the policy compares calls; empty: all.
+        precedents: earlier calls with the same effect, the newest first.
+        windows: what other calls in the same windows amount to.
+        edit: what people changed.
         approvals: how many people have approved it as it is now.
         is_edited: people changed its arguments.
         decision: the word that ended its wait.
@@ -59,6 +152,27 @@ class CallView(Record):
     allow: tuple[Verb, ...] = ()
     expires_at: datetime
     changed_at: datetime
+    agent_description: str = ""
+    agent_wrote: str = ""
+    description: str = ""
+    link: str = ""
+    effect: Effect = Effect.IRREVERSIBLE
+    idempotent: bool = False
+    requires_reason: tuple[Verb, ...] = ()
+    roles: tuple[RoleView, ...] = ()
+    needs: tuple[ClauseView, ...] = ()
+    missing: tuple[ClauseView, ...] = ()
+    votes: tuple[VoteView, ...] = ()
+    editor_may_vote: bool = True
+    is_frozen: bool = False
+    revoked: str = ""
+    state_asked: BusinessState | None = None
+    state_now: BusinessState | None = None
+    triage: str = ""
+    same_by: tuple[str, ...] = ()
+    precedents: tuple[PrecedentView, ...] = ()
+    windows: tuple[WindowView, ...] = ()
+    edit: EditView | None = None
     approvals: int = 0
     is_edited: bool = False
     decision: DecisionView | None = None
@@ -70,6 +184,10 @@ class ApprovalView(Record):
 
     ``version`` rises with every edit, and a decision names it. ``run`` is the outermost
     agent and its thread. ``is_waiting`` says that a call of it waits for people.
+    ``digest`` binds all calls in this order. ``agent_says`` is the model's own text,
+    unverified. ``principals`` are all who spoke in the run: they decide nothing of it.
+    Read by its id, an approval is as the policy and the store have it now; in a list,
+    it is as it was stored, without precedents and windows.
     """
 
     id: str
@@ -81,6 +199,11 @@ class ApprovalView(Record):
     is_waiting: bool
     created_at: datetime
     requester: Person | None = None
+    principals: tuple[Person, ...] = ()
+    policy_digest: str = ""
+    digest: str = ""
+    agent_says: str = ""
+    agent_task: str = ""
     calls: tuple[CallView, ...]
 
 

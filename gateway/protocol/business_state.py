@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from pydantic import JsonValue
 
-from twokey.gateway.protocol import digest
-from twokey.gateway.protocol.records import Record
-from twokey.gateway.protocol.strict_json import parse_object
+from keyturn.gateway.protocol import digest
+from keyturn.gateway.protocol.records import Record
+from keyturn.gateway.protocol.strict_json import parse_object
 
 MEMBER = "state"
 MAX_BYTES = 4096

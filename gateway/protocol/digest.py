@@ -7,55 +7,46 @@ in the store. Every hash is taken over a domain tag, a NUL and the canonical byt
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import zip_longest
 from json.encoder import encode_basestring
-from typing import cast
+from typing import Any, cast
 
-import rfc8785
 from pydantic import JsonValue
 
-from twokey.gateway.errors import BadJson
-from twokey.gateway.protocol.strict_json import (
+from keyturn.gateway.errors import BadJson
+from keyturn.gateway.protocol.strict_json import (
     MAX_BYTES,
-    MAX_DEPTH,
-    MAX_INTEGER,
     JsonObject,
     accept,
-    is_exact,
-    parse,
     parse_object,
 )
 
-ACTION_TAG = "twokey/v1/action"
-BATCH_TAG = "twokey/v1/batch"
-DISPLAY_TAG = "twokey/v1/display"
-POLICY_TAG = "twokey/v1/policy"
-CLAIM_TAG = "twokey/v1/claim"
-TURN_TAG = "twokey/v1/turn"
-EDIT_TAG = "twokey/v1/edit"
+ACTION_TAG = "keyturn/v1/action"
+BATCH_TAG = "keyturn/v1/batch"
+DISPLAY_TAG = "keyturn/v1/display"
+POLICY_TAG = "keyturn/v1/policy"
+CLAIM_TAG = "keyturn/v1/claim"
+TURN_TAG = "keyturn/v1/turn"
+EDIT_TAG = "keyturn/v1/edit"
 
 _PREFIX = "sha256:"
 _ARGS_FIRST = '{"args":'
 _DECODER = json.JSONDecoder()
-_TEXT = frozenset({str})
-_CONTAINERS = frozenset({dict, list})
+_MOST_ZEROS = 6
 
 
 def canonical(value: JsonValue) -> bytes:
-    """Return the RFC 8785 bytes of a value.
+    """Return the RFC 8785 bytes of a value; integers of 64 bits have all their digits.
 
     Raises:
         BadJson: when the value is not strict JSON.
     """
-    try:
-        return _written(value, 0).encode("utf-8")
-    except (_Odd, UnicodeEncodeError):
-        # Accepted first: the library takes some values that are no JSON, and recurses
-        # without a limit.
-        return rfc8785.dumps(accept(value))
+    return _written(accept(value)).encode("utf-8")
 
 
 def parsed(value: JsonValue) -> JsonValue:
@@ -64,106 +55,73 @@ def parsed(value: JsonValue) -> JsonValue:
     Raises:
         BadJson: when the value is not strict JSON.
     """
-    try:
-        return _read_back(value, 0)
-    except (_Odd, UnicodeEncodeError):
-        return parse(rfc8785.dumps(accept(value)))
+    return cast("JsonValue", json.loads(canonical(value)))
 
 
-class _Odd(Exception):
-    """A value holds something that needs the library, or is no JSON."""
+def _written(value: JsonValue) -> str:
+    """Return the RFC 8785 text of strict JSON.
 
-
-def _written(value: object, depth: int) -> str:
-    """Return the RFC 8785 text of the plain types of JSON.
-
-    A call is hashed dozens of times, and the library, which is written in Python, takes
-    five times as long. `json` writes strings as RFC 8785 does (section 3.2.2.2).
+    `json` writes strings as RFC 8785 does (section 3.2.2.2).
     """
-    if depth > MAX_DEPTH:
-        raise _Odd
-    # By the very type: a class derived from it may do anything.
-    kind = type(value)
-    if kind is str:
-        return encode_basestring(cast("str", value))
-    # Texts stand inline below, one level deeper than what holds them.
-    if depth == MAX_DEPTH and kind in _CONTAINERS and value:
-        raise _Odd
-    if kind is list:
-        elements = cast("list[object]", value)
-        rows = [
-            # Most are texts, or small numbers: each click hashes some lists of them.
-            encode_basestring(one)
-            if type(one) is str
-            else str(one)
-            if type(one) is int and -MAX_INTEGER <= one <= MAX_INTEGER
-            else _written(one, depth + 1)
-            for one in elements
-        ]
-        return f"[{','.join(rows)}]"
-    if kind is dict:
-        members = cast("dict[str, object]", value)
-        rows = [
-            f"{encode_basestring(key)}:{encode_basestring(one)}"
-            if type(one := members[key]) is str
-            else f"{encode_basestring(key)}:{_written(one, depth + 1)}"
-            for key in _ordered(members)
-        ]
-        return f"{{{','.join(rows)}}}"
-    if value is None:
-        return "null"
-    if kind is bool:
-        return "true" if value else "false"
-    if not is_exact(value):
-        raise _Odd
-    return str(value) if kind is int else _number(cast("float", value))
+    match value:
+        case None | bool():
+            return json.dumps(value)
+        case str():
+            return encode_basestring(value)
+        case list():
+            return f"[{','.join(map(_written, value))}]"
+        case dict():
+            # By UTF-16 code units (section 3.2.3).
+            names = sorted(value, key=lambda name: name.encode("utf-16-be"))
+            rows = [f"{encode_basestring(one)}:{_written(value[one])}" for one in names]
+            return f"{{{','.join(rows)}}}"
+        case float():
+            return _number(value)
+        case _:
+            return str(value)
 
 
 def _number(value: float) -> str:
     """Return the RFC 8785 text of a float that is exact (section 3.2.2.3)."""
     if value.is_integer():
         return str(int(value))  # also of -0.0
-    text = repr(value)
     # Both write the fewest digits that are read as this number. Python has an exponent
-    # for smaller numbers than ECMAScript.
-    return text if "e" not in text else rfc8785.dumps(value).decode("ascii")
+    # below 1e-4, with two digits at least; ECMAScript has one below 1e-6.
+    digits, is_small, exponent = repr(value).partition("e-")
+    if not is_small:
+        return digits
+    places = int(exponent)
+    if places > _MOST_ZEROS:
+        return f"{digits}e-{places}"
+    sign, whole = ("-", digits[1:]) if value < 0 else ("", digits)
+    return f"{sign}0.{'0' * (places - 1)}{whole.replace('.', '')}"
 
 
-def _read_back(value: object, depth: int) -> JsonValue:
-    """Return what `_written` parses to, without the text: a call is read ten times."""
-    if depth > MAX_DEPTH:
-        raise _Odd
-    kind = type(value)
-    if kind is str:
-        text = cast("str", value)
-        if not text.isascii():
-            text.encode("utf-8")  # raises for half of a surrogate pair
-        return text
-    if kind is dict:
-        members = cast("dict[str, object]", value)
-        return {key: _read_back(members[key], depth + 1) for key in _ordered(members)}
-    if kind is list:
-        elements = cast("list[object]", value)
-        return [_read_back(one, depth + 1) for one in elements]
-    if value is None or kind is bool:
-        return cast("JsonValue", value)
-    if not is_exact(value):
-        raise _Odd
-    if kind is int:
-        return cast("int", value)
-    number = cast("float", value)
-    # 1.0 is written as 1, and a text of ours is no other number.
-    return int(number) if number.is_integer() else number
+def same(one: JsonValue, other: JsonValue) -> bool:
+    """Return whether two values have the same canonical bytes."""
+    try:
+        return canonical(one) == canonical(other)
+    except BadJson:
+        return False
 
 
-def _ordered(members: dict[str, object]) -> list[str]:
-    # By the very type, as above.
-    if {*map(type, members)} - _TEXT:
-        raise _Odd
-    if "".join(members).isascii():
-        return sorted(members)
-    # By UTF-16 code units (section 3.2.3).
-    return sorted(members, key=lambda key: key.encode("utf-16-be"))
+def in_spelling_of(original: Any, edited: Any) -> Any:  # noqa: ANN401 - any JSON
+    """Return edited arguments in the order and number types of the original ones.
+
+    A canonical document sorts its names and writes 7.0 as 7. Values that are equal to
+    the original ones are returned as these.
+    """
+    if same(original, edited):
+        return copy.deepcopy(original)  # a tool may change what it gets
+    if isinstance(original, dict) and isinstance(edited, dict):
+        was, now = cast("JsonObject", original), cast("JsonObject", edited)
+        names = [*(name for name in was if name in now), *now]
+        return {name: in_spelling_of(was.get(name), now[name]) for name in names}
+    if isinstance(original, list) and isinstance(edited, list):
+        each = cast("list[JsonValue]", edited)
+        pairs = zip_longest(cast("list[JsonValue]", original), each)
+        return [in_spelling_of(a, b) for a, b in pairs][: len(each)]
+    return edited
 
 
 def tagged_hash(tag: str, document: bytes) -> str:
@@ -281,10 +239,8 @@ def canonical_args(document: str) -> str:
     return document[len(_ARGS_FIRST) : end]
 
 
-@lru_cache(maxsize=128)
 def action_hash(document: str) -> str:
     """Return the hash that stands for exactly this action."""
-    # Remembered: a decision asks ten times for that of its call.
     return tagged_hash(ACTION_TAG, document.encode("utf-8"))
 
 
@@ -307,10 +263,8 @@ def batch_digest(approval: str, items: Sequence[tuple[str, str]]) -> str:
     )
 
 
-@lru_cache(maxsize=256)
 def turn_key(*, tenant: str, agent: str, thread: str, ns: str, message_id: str) -> str:
     """Return the key under which one AI message is submitted once."""
-    # Remembered: a call asks for that of its turn three times.
     return tagged_hash(TURN_TAG, canonical([tenant, agent, thread, ns, message_id]))
 
 

@@ -4,38 +4,226 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from decimal import Decimal, InvalidOperation
+from typing import cast
 
 from jsonschema.exceptions import ValidationError
 from pydantic import JsonValue
 from referencing.exceptions import Unresolvable
 
-from twokey.gateway.protocol import argument_messages, digest
-from twokey.gateway.protocol.argument_messages import sentence
-from twokey.gateway.protocol.records import EditRecord
-from twokey.gateway.protocol.schema_closing import closed
-from twokey.gateway.protocol.schema_validation import TooMuchWork, problems
-from twokey.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.errors import BadJson
+from keyturn.gateway.protocol import digest, strict_json
+from keyturn.gateway.protocol.formats import canonical, wanted_by
+from keyturn.gateway.protocol.records import EditOutcome, EditRecord
+from keyturn.gateway.protocol.schema_closing import closed, subschemas
+from keyturn.gateway.protocol.schema_validation import matches, problems
+from keyturn.gateway.protocol.strict_json import JsonObject, pointer_to
+from keyturn.gateway.protocol.work import TooMuchWork, one_budget
+
+# Say in a reviewer's words why an argument does not fit its JSON Schema.
+#
+# The messages of the library quote the value and speak of keywords. These are for the
+# person who typed the value, who sees them under its input.
+
+_LONGEST = 300
+_CHOICES = 10
+_LONGEST_QUOTE = 80
+
+_FORM = "This does not have the form that the tool's schema asks for"
+
+_TYPES = {
+    "string": "a text",
+    "number": "a number",
+    "integer": "a whole number",
+    "boolean": "true or false",
+    "array": "a list",
+    "object": "an object",
+    "null": "null",
+}
+
+
+def sentence(error: ValidationError) -> str:
+    """Return one sentence about one problem.
+
+    It names the tool's schema where it quotes words of it: they may be the agent's.
+    """
+    make = _SENTENCES.get(str(error.validator), _other)
+    return make(error)[:_LONGEST]
+
+
+def pointer(error: ValidationError) -> str:
+    """Return where a problem is, as a JSON Pointer into the arguments."""
+    tokens = list(error.absolute_path)
+    if error.validator == "required":
+        # The library points at the object; a form has its field at the member that is
+        # missing.
+        missing = [
+            name
+            for name in cast("list[str]", error.validator_value)
+            if name not in cast("JsonObject", error.instance)
+        ]
+        tokens += missing[:1]
+    return pointer_to(tokens)
+
+
+def _type(error: ValidationError) -> str:
+    found = cast("JsonValue", error.validator_value)
+    names = found if isinstance(found, list) else [found]
+    return f"This has to be {' or '.join(_TYPES.get(str(n), str(n)) for n in names)}."
+
+
+def _enum(error: ValidationError) -> str:
+    options = cast("list[JsonValue]", error.validator_value)
+    shown = ", ".join(map(_quoted, options[:_CHOICES]))
+    more = len(options) - _CHOICES
+    rest = f" and {more} more" if more > 0 else ""
+    return f"The tool's schema allows only: {shown}{rest}."
+
+
+def _const(error: ValidationError) -> str:
+    only = _quoted(error.validator_value)
+    return f"The tool's schema allows only: {only}."
+
+
+def _bound(words: str) -> Callable[[ValidationError], str]:
+    return lambda error: f"This has to be {words} {error.validator_value}."
+
+
+def _size(thing: str, things: str, words: str) -> Callable[[ValidationError], str]:
+    def make(error: ValidationError) -> str:
+        limit = cast("int", error.validator_value)
+        count = len(cast("str | list[object]", error.instance))
+        wanted = f"{words} {limit} {thing if limit == 1 else things}"
+        return f"This has to have {wanted}; it has {count}."
+
+    return make
+
+
+def _format(error: ValidationError) -> str:
+    name = str(error.validator_value)
+    reading = canonical(cast("str", error.instance), name)
+    if reading is None:
+        return f"This has to be {wanted_by(name)}."
+    return f"The tool reads this as {reading}. Please write it that way."
+
+
+def _pattern(error: ValidationError) -> str:
+    # Not the pattern itself: reviewers cannot read regular expressions.
+    examples = cast("JsonObject", error.schema).get("examples")
+    for one in examples[:_CHOICES] if isinstance(examples, list) else ():
+        if not isinstance(one, str) or len(one) > _LONGEST_QUOTE:
+            continue
+        if matches(one, str(error.validator_value)):
+            return f"{_FORM}, such as {_quoted(one)}."
+    return f"{_FORM}."
+
+
+def _unknown_name(error: ValidationError) -> str:
+    schema = cast("Mapping[str, Mapping[str, JsonValue]]", error.schema)
+    known, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
+    names = [
+        name
+        for name in cast("JsonObject", error.instance)
+        if name not in known and not any(matches(name, one) for one in patterns)
+    ]
+    listed = ", ".join(map(_short, names[:_CHOICES]))
+    return f"The tool takes no argument of this name: {listed}."
+
+
+def _branch(error: ValidationError) -> str:
+    """Speak of the one branch that is not null, as of optional arguments."""
+    found: dict[object, ValidationError] = {}
+    for one in error.context or ():
+        if not (one.validator == "type" and one.validator_value == "null"):
+            found.setdefault(one.schema_path[0], one)
+    only = [*found.values()]
+    return sentence(only[0]) if len(only) == 1 else "The tool takes no such value here."
+
+
+def _other(error: ValidationError) -> str:
+    return f"The tool's schema does not allow this here ({error.validator})."
+
+
+def _short(text: str) -> str:
+    return text[:_LONGEST_QUOTE]
+
+
+def _quoted(value: object) -> str:
+    """Return words of the schema in quotes, so that no text of it ends them."""
+    if isinstance(value, str):
+        return json.dumps(value[:_LONGEST_QUOTE], ensure_ascii=False)
+    return json.dumps(value, ensure_ascii=False)[:_LONGEST_QUOTE]
+
+
+_SENTENCES: dict[str, Callable[[ValidationError], str]] = {
+    "type": _type,
+    "enum": _enum,
+    "const": _const,
+    "required": lambda _: "This is needed.",
+    "minimum": _bound("at least"),
+    "maximum": _bound("at most"),
+    "exclusiveMinimum": _bound("more than"),
+    "exclusiveMaximum": _bound("less than"),
+    "multipleOf": _bound("a multiple of"),
+    "minLength": _size("character", "characters", "at least"),
+    "maxLength": _size("character", "characters", "at most"),
+    "minItems": _size("entry", "entries", "at least"),
+    "maxItems": _size("entry", "entries", "at most"),
+    "uniqueItems": lambda _: "Nothing may be in this list twice.",
+    "format": _format,
+    "pattern": _pattern,
+    "additionalProperties": _unknown_name,
+    "unevaluatedProperties": lambda _: "The tool does not know every name in this.",
+    "anyOf": _branch,
+    "oneOf": _branch,
+}
+
 
 # The model is told of one exact mark (`EDIT_MARK`). Letters of other alphabets make
 # another text; what is caught here are copies with separators or other case. The first
 # gap holds no bracket: otherwise a text of n brackets would take n² steps.
-_LOOKALIKE = re.compile(r"\[[^\w\[]*t\W*w\W*o\W*k\W*e\W*y\W*:", re.IGNORECASE)
+_LOOKALIKE = re.compile(r"\[[^\w\[]*k\W*e\W*y\W*t\W*u\W*r\W*n\W*:", re.IGNORECASE)
 
-EDIT_MARK = "[twokey:edited]"
+# Where a schema has one of these, the closed one may let through what it refuses.
+_NEGATING = frozenset({"oneOf", "contains", "not", "if"})
+
+EDIT_MARK = "[keyturn:edited]"
 """Opens every edit text of ours; the same text in a tool's own output is defused."""
 
-UNCONFIRMED_MARK = "[twokey:edit-unconfirmed]"
+TOO_LONG = "These arguments take too long to check against the tool's schema."
+"""Why arguments are refused whose check exceeds the budget of a call."""
+
+UNCONFIRMED_MARK = "[keyturn:edit-unconfirmed]"
 """Opens what is said of an edit that there is no record of; it is defused alike."""
 
 
+_CHANGES = {
+    EditOutcome.EXECUTED: "A reviewer changed this call before it ran.",
+    EditOutcome.UNKNOWN: "A reviewer changed this call.",
+    EditOutcome.NOT_RUN: "A reviewer changed this call, and it did not run.",
+}
+_ADVICE = {
+    EditOutcome.EXECUTED: "The executed arguments are what really happened: use them "
+    "from here on, tell the user about the change, and do not repeat the original "
+    "call.",
+    EditOutcome.UNKNOWN: "Whether the changed call took effect is unknown. Tell the "
+    "user about the change and that this has to be checked, and do not repeat the "
+    "call.",
+    EditOutcome.NOT_RUN: "Tell the user about the change, and do not repeat the "
+    "original call.",
+}
+
+
 def edit_hash(record: EditRecord) -> str:
-    """Return the hash of everything that a record says.
+    """Return the hash of a change: of all in a record except its outcome and seal.
 
     Raises:
         BadJson: when it holds what no record of ours can hold.
     """
-    document = digest.canonical(record.model_dump(mode="json"))
+    document = digest.canonical(
+        record.model_dump(mode="json", exclude={"outcome", "seal"})
+    )
     return digest.tagged_hash(digest.EDIT_TAG, document)
 
 
@@ -51,13 +239,14 @@ def argument_errors(schema: JsonObject | None, args: JsonObject) -> dict[str, st
     if schema is None:
         return {}  # nothing is declared; the tool's own reading is still compared
     try:
-        # Both: where a schema has `not` or `oneOf`, the closed one may let through what
-        # it refuses.
-        found = [*problems(schema, args), *problems(closed(schema), args)]
+        with one_budget():
+            found = problems(closed(schema), args)
+            if any(_NEGATING & one.keys() for _, one in subschemas(schema)):
+                found = [*problems(schema, args), *found]
     except Unresolvable:
         return {"": "The tool's schema refers to another one, so this is not checked."}
-    except TooMuchWork as costly:
-        return {"": f"The tool's schema refers to itself, and {costly}."}
+    except TooMuchWork:
+        return {"": TOO_LONG}
     return _by_place(found)
 
 
@@ -69,43 +258,50 @@ def edit_errors(
     A place whose text was not of its format before is not held to it: that tool uses
     the format loosely.
     """
-    errors = argument_errors(schema, after)
-    if errors or schema is None:
-        return errors
-    found = _by_place(problems(schema, after, has_formats=True))
-    if not found:
-        return {}
     try:
-        loose = _by_place(problems(schema, before, has_formats=True))
-    except (Unresolvable, TooMuchWork):
-        # The schema in force is not the one that these arguments were submitted with.
-        loose = {}
+        with one_budget():
+            errors = argument_errors(schema, after)
+            if errors or schema is None:
+                return errors
+            found = _by_place(problems(schema, after, has_formats=True))
+            loose = _loose(schema, before) if found else {}
+    except TooMuchWork:
+        return {"": TOO_LONG}
     return {place: why for place, why in found.items() if place not in loose}
+
+
+def _loose(schema: JsonObject, before: JsonObject) -> dict[str, str]:
+    try:
+        return _by_place(problems(schema, before, has_formats=True))
+    except Unresolvable:
+        # The schema in force is not the one that these arguments were submitted with.
+        return {}
 
 
 def _by_place(found: Iterable[ValidationError]) -> dict[str, str]:
     errors: dict[str, str] = {}
     for error in found:
         # The first of a place: a form has one line for it.
-        errors.setdefault(argument_messages.pointer(error), sentence(error))
+        errors.setdefault(pointer(error), sentence(error))
     return errors
 
 
 def edit_text(record: EditRecord) -> str:
     """Return the sentence block that the model reads about one edit.
 
-    It starts with `EDIT_MARK` and states what was requested, what was executed,
-    who changed it and why. Values are JSON, so their text cannot end the block.
+    It starts with `EDIT_MARK` and states the change, whether the changed call ran, who
+    changed it and why. Values are JSON, so their text cannot end the block.
     """
+    has_run = record.outcome is EditOutcome.EXECUTED
     why = f" Their reason: {_json(record.reason)}." if record.reason else ""
     who = record.by.name or record.by.user
     return (
-        f"{EDIT_MARK} A reviewer changed this call before it ran. "
-        f"Requested arguments: {_json(record.requested)}. "
-        f"Executed arguments: {_json(record.executed)}. "
+        f"{EDIT_MARK} {_CHANGES[record.outcome]} "
+        f"Requested arguments: {_json(record.original_args)}. "
+        f"{'Executed' if has_run else 'Changed'} arguments: "
+        f"{_json(record.edited_args)}. "
         f"Changed by: {_json(who)} (Slack user {record.by.user}).{why} "
-        "The executed arguments are what really happened: use them from here on, "
-        "tell the user about the change, and do not repeat the original call."
+        f"{_ADVICE[record.outcome]}"
     )
 
 
@@ -116,11 +312,11 @@ def unconfirmed_edit_text(record: EditRecord) -> str:
     forged by somebody who can write the agent's state.
     """
     return (
-        f"{UNCONFIRMED_MARK} This conversation says that a reviewer changed this call "
-        "before it ran. The gateway has no record of that call, or has it no longer, "
+        f"{UNCONFIRMED_MARK} This conversation says that a reviewer changed this call. "
+        "The gateway has no record of that call, or has it no longer, "
         "so it can neither confirm nor deny this. "
-        f"Requested arguments, as noted: {_json(record.requested)}. "
-        f"Executed arguments, as noted: {_json(record.executed)}. "
+        f"Requested arguments, as noted: {_json(record.original_args)}. "
+        f"Changed arguments, as noted: {_json(record.edited_args)}. "
         "Check what happened before you rely on it, and do not repeat the call."
     )
 
@@ -131,8 +327,123 @@ def defuse(text: str) -> str:
         return text  # each begins with one
     # Replaced and not removed: text that comes together around a gap could be the mark
     # again.
-    return _LOOKALIKE.sub("[not-twokey:", text)
+    return _LOOKALIKE.sub("[not-keyturn:", text)
 
 
 def _json(value: JsonValue) -> str:
     return json.dumps(value, ensure_ascii=False, sort_keys=True)
+
+
+# Write JSON that stands in texts of arguments as the tool's schema writes it.
+#
+# A tool may take JSON as text (pydantic's ``Json[...]``), which is shown and hashed
+# without blanks. Who edits it writes blanks as people do, and the tool would not run
+# with another text than the one that its schema writes.
+
+_MAX_REFERENCES = 20
+_JSON = "application/json"
+_OFFERED = ("anyOf", "oneOf", "allOf")
+
+
+def compacted(
+    schema: JsonObject | None, before: JsonObject, after: JsonObject
+) -> JsonObject:
+    """Return edited arguments whose texts that are declared as JSON have no blanks.
+
+    A text stays that was not changed, that was spelled otherwise before, that is no
+    strict JSON, that has a number of more digits than are kept, or that may be another
+    text as well.
+
+    Args:
+        schema: JSON Schema of the arguments; None declares nothing.
+        before: the arguments that were edited.
+        after: as a person wrote them.
+    """
+    if schema is None:
+        return after
+    return cast("JsonObject", _compacted(schema, [schema], before, after))
+
+
+def _compacted(
+    schema: JsonObject, nodes: list[JsonValue], before: JsonValue, after: JsonValue
+) -> JsonValue:
+    if before == after and type(before) is type(after):
+        return after
+    found = _alternatives(schema, nodes)
+    if isinstance(after, str):
+        had_blanks = isinstance(before, str) and _compact_text(before) != before
+        return _without_blanks(after) if _is_json(found) and not had_blanks else after
+    if isinstance(after, dict):
+        was = before if isinstance(before, dict) else {}
+        return {
+            key: _compacted(schema, _members(found, key), was.get(key), one)
+            for key, one in after.items()
+        }
+    if isinstance(after, list):
+        items = [one.get("items") for one in found]
+        rows = before if isinstance(before, list) else []
+        return [
+            _compacted(schema, items, rows[at] if at < len(rows) else None, one)
+            for at, one in enumerate(after)
+        ]
+    return after
+
+
+def _alternatives(schema: JsonObject, nodes: list[JsonValue]) -> list[JsonObject]:
+    """Return parts of a schema, with what they refer to and offer instead."""
+    found, waiting = list[JsonObject](), [*nodes]
+    while waiting and len(found) < _MAX_REFERENCES:
+        node = waiting.pop()
+        if not isinstance(node, dict):
+            continue
+        found.append(node)
+        name = str(node.get("$ref", "")).removeprefix("#/$defs/")
+        waiting.append(cast("JsonObject", schema.get("$defs") or {}).get(name))
+        for offered in _OFFERED:
+            waiting += cast("list[JsonValue]", node.get(offered) or [])
+    return found
+
+
+def _members(found: list[JsonObject], key: str) -> list[JsonValue]:
+    declared = [cast("JsonObject", one.get("properties") or {}) for one in found]
+    named = [one[key] for one in declared if key in one]
+    return named or [one.get("additionalProperties") for one in found]
+
+
+def _is_json(found: list[JsonObject]) -> bool:
+    texts = [one for one in found if _takes_texts(one)]
+    return bool(texts) and all(one.get("contentMediaType") == _JSON for one in texts)
+
+
+def _takes_texts(one: JsonObject) -> bool:
+    kinds = one.get("type")
+    if isinstance(kinds, str | list):
+        return "string" in kinds
+    # Without a type it is whatever it refers to or offers, else anything.
+    return not any(name in one for name in ("$ref", *_OFFERED))
+
+
+def _without_blanks(text: str) -> str:
+    compact = _compact_text(text)
+    # Only blanks may go: a tool that reads the text itself reads each digit.
+    is_same = compact == text or _exact(compact) == _exact(text)
+    return compact if is_same else text
+
+
+def _compact_text(text: str) -> str:
+    try:
+        value = strict_json.parse(text)
+    except BadJson:
+        return text
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _exact(text: str) -> object:
+    return json.loads(text, parse_float=_digits)
+
+
+def _digits(number: str) -> Decimal | str:
+    try:
+        return Decimal(number)
+    except InvalidOperation:  # an exponent of twenty digits
+        return number

@@ -1,65 +1,72 @@
-"""Check the string formats of JSON Schema that a reviewer could mistype.
+"""Check the string formats of JSON Schema as pydantic reads them.
 
-They are checked of what a reviewer changed and never of what an agent asked for: the
-tool reads its arguments itself, and tools use formats loosely. So a check refuses only
-what no tool can mean. Pydantic writes times and date-times without an offset, which RFC
-3339 does not allow, and they are taken.
+A reviewer types a URL without its slash, a UUID without dashes or a blank for the ``T``
+of a date-time. A tool with pydantic types reads such a text as another spelling of the
+same value, so it would not run with the text that was approved. `canonical` returns the
+spelling that is read as itself.
+
+An edit is checked, and the arguments of an agent are not: the tool reads those itself.
+Pydantic writes times and date-times without an offset, which RFC 3339 does not allow.
+They are accepted.
 """
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Callable
 from datetime import date, datetime, time
+from decimal import Decimal
+from ipaddress import IPv4Address, IPv6Address
+from typing import Any
 from uuid import UUID
 
+from pydantic import AnyUrl, TypeAdapter, ValidationError
+
 _EMAIL = re.compile(r"[^@\s]+@[^@\s]+")
-_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:\S+")
-_DAY = 10  # YYYY-MM-DD; the library also reads 20261130
 
 
-def _day(text: str) -> object:
-    return date.fromisoformat(text) if len(text) == _DAY else _refuse(text)
+def _email(text: str) -> str:
+    if _EMAIL.fullmatch(text) is None:
+        raise ValueError(text)
+    name, _, domain = text.partition("@")
+    return f"{name}@{domain.lower()}"
 
 
-def _date_time(text: str) -> object:
-    # A day alone is no date-time, though the library reads it as midnight.
-    return datetime.fromisoformat(text) if len(text) > _DAY else _refuse(text)
+def _as(kind: Any) -> Callable[[str], str]:  # noqa: ANN401 - any type that pydantic reads
+    adapter: TypeAdapter[Any] = TypeAdapter(kind)
+    return lambda text: str(
+        adapter.dump_python(adapter.validate_python(text), mode="json")
+    )
 
 
-def _matching(pattern: re.Pattern[str]) -> Callable[[str], object]:
-    return lambda text: pattern.fullmatch(text) or _refuse(text)
-
-
-def _refuse(text: str) -> object:
-    raise ValueError(text)
-
-
-_CHECKS: dict[str, tuple[Callable[[str], object], str]] = {
-    "date": (_day, "a date, such as 2026-11-30"),
-    "time": (time.fromisoformat, "a time of day, such as 14:30:00"),
-    "date-time": (_date_time, "a date and time, such as 2026-11-30T14:30:00Z"),
-    "email": (_matching(_EMAIL), "an e-mail address, such as ana@example.com"),
-    "uri": (_matching(_URI), "an address with its scheme, such as https://example.com"),
-    "uuid": (UUID, "a UUID, such as 123e4567-e89b-12d3-a456-426614174000"),
-    "ipv4": (ipaddress.IPv4Address, "an IPv4 address, such as 192.0.2.1"),
-    "ipv6": (ipaddress.IPv6Address, "an IPv6 address, such as 2001:db8::1"),
+_FORMATS: dict[str, tuple[Callable[[str], str], str]] = {
+    "date": (_as(date), "a date, such as 2026-11-30"),
+    "time": (_as(time), "a time of day, such as 14:30:00"),
+    "date-time": (_as(datetime), "a date and time, such as 2026-11-30T14:30:00Z"),
+    "decimal": (_as(Decimal), "a number, such as 449.50"),
+    "email": (_email, "an e-mail address, such as ana@example.com"),
+    "uri": (_as(AnyUrl), "an address with its scheme, such as https://example.com"),
+    "uuid": (_as(UUID), "a UUID, such as 123e4567-e89b-12d3-a456-426614174000"),
+    "ipv4": (_as(IPv4Address), "an IPv4 address, such as 192.0.2.1"),
+    "ipv6": (_as(IPv6Address), "an IPv6 address, such as 2001:db8::1"),
 }
 
 
-def fits(text: str, name: str) -> bool:
-    """Return whether a text has this format, or may have it: not all are checked."""
-    if name not in _CHECKS:
-        return True
-    check, _ = _CHECKS[name]
+def canonical(text: str, name: str) -> str | None:
+    """Return a text of a format in the spelling that tools read as itself.
+
+    Returns None for a text that is not of the format. A text of a format that is not
+    checked is returned unchanged.
+    """
+    if name not in _FORMATS:
+        return text
+    read, _ = _FORMATS[name]
     try:
-        check(text)
-    except ValueError:
-        return False
-    return True
+        return read(text)
+    except (ValidationError, ValueError):
+        return None
 
 
 def wanted_by(name: str) -> str:
     """Return what a text of a format is, for a sentence; "" for one not checked."""
-    return _CHECKS[name][1] if name in _CHECKS else ""
+    return _FORMATS[name][1] if name in _FORMATS else ""

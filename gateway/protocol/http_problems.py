@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from pydantic import ConfigDict
 
-from twokey.gateway.errors import (
+from keyturn.gateway.errors import (
+    AlreadySpent,
     BadJson,
     BadStep,
     BotKeyUnknown,
@@ -15,23 +16,23 @@ from twokey.gateway.errors import (
     GraphError,
     IllegalTransition,
     KeyRefused,
+    KeyturnError,
     LeaseLost,
-    NewerRecord,
     NotAllowed,
     NotConfirmed,
     NotVerified,
     PolicyError,
+    RefReused,
     SettingsError,
     StoreUnavailable,
     ThreadUnavailable,
     TooManySpeakers,
-    TwokeyError,
     Unanswered,
     UnsafeStore,
 )
-from twokey.gateway.protocol.records import Record
+from keyturn.gateway.protocol.records import Record
 
-PROBLEMS = "https://twokey.dev/problems/"
+PROBLEMS = "urn:keyturn:problem:"
 PROBLEM_TYPE = "application/problem+json"
 """RFC 9457 section 3."""
 
@@ -80,6 +81,7 @@ NOT_ALLOWED = ProblemKind("not-allowed", "This person may not decide that", 403)
 NOT_FOUND = ProblemKind("not-found", "Not found", 404)
 WRONG_METHOD = ProblemKind("wrong-method", "This path takes another method", 405)
 TOO_SLOW = ProblemKind("too-slow", "The request came too slowly", 408, can_pass=True)
+REF_REUSED = ProblemKind("ref-reused", "The ref was used for other calls", 409)
 REFUSED = ProblemKind("refused", "The gateway refuses this", 409)
 CORRUPT_RECORD = ProblemKind("corrupt-record", "The stored record is corrupt", 409)
 ILLEGAL_TRANSITION = ProblemKind(
@@ -112,9 +114,6 @@ NOT_CONFIRMED = ProblemKind(
 UNANSWERED = ProblemKind(
     "unanswered", "It is not known whether this was kept", 503, can_pass=True
 )
-NEWER_RECORD = ProblemKind(
-    "newer-record", "A newer version wrote this record", 503, can_pass=True
-)
 BOT_KEY_UNKNOWN = ProblemKind(
     "bot-key-unknown", "This key of the bot is not known here yet", 503, can_pass=True
 )
@@ -122,17 +121,18 @@ STOPPING = ProblemKind("stopping", "The gateway is stopping", 503, can_pass=True
 
 KINDS_OF_ERRORS: Mapping[type, ProblemKind] = {
     LeaseLost: LEASE_LOST,
+    RefReused: REF_REUSED,
     TooManySpeakers: TOO_MANY_SPEAKERS,
     NotAllowed: REFUSED,
     BadJson: MALFORMED,
     BadStep: REFUSED,
+    AlreadySpent: REFUSED,
     GraphError: REFUSED,
     NotVerified: REFUSED,
     CorruptRecord: CORRUPT_RECORD,
     IllegalTransition: ILLEGAL_TRANSITION,
     NotConfirmed: NOT_CONFIRMED,
     Unanswered: UNANSWERED,
-    NewerRecord: NEWER_RECORD,
     BotKeyUnknown: BOT_KEY_UNKNOWN,
     StoreUnavailable: UNAVAILABLE,
     # The operator of the gateway mends these; who asks can only wait for it.
@@ -144,7 +144,7 @@ KINDS_OF_ERRORS: Mapping[type, ProblemKind] = {
 """The kind of problem that an error of the services becomes, or one derived from it."""
 
 
-def kind_of(error: TwokeyError) -> ProblemKind:
+def kind_of(error: KeyturnError) -> ProblemKind:
     """Return the kind of problem that an error of the gateway is.
 
     By the nearest class that is listed; of one without any it is an outage.
@@ -165,15 +165,15 @@ def problem(kind: ProblemKind, detail: str, approval: str = "") -> Problem:
 
 
 _OF_THE_KEY = (UNAUTHENTICATED, FORBIDDEN)
-_RAISED: Mapping[ProblemKind, type[TwokeyError]] = {
+_RAISED: Mapping[ProblemKind, type[KeyturnError]] = {
     **dict.fromkeys(_OF_THE_KEY, KeyRefused),
     CORRUPT_RECORD: CorruptRecord,
     ILLEGAL_TRANSITION: IllegalTransition,
+    REF_REUSED: RefReused,
     TOO_MANY_SPEAKERS: TooManySpeakers,
     LEASE_LOST: LeaseLost,
     NOT_CONFIRMED: NotConfirmed,
     UNANSWERED: Unanswered,
-    NEWER_RECORD: NewerRecord,
     BOT_KEY_UNKNOWN: BotKeyUnknown,
 }
 """What a client raises for those kinds that say more than yes or no."""
@@ -183,7 +183,7 @@ _KNOWN = {
 }
 
 
-def error_of(found: Problem) -> TwokeyError:
+def error_of(found: Problem) -> KeyturnError:
     """Return the error that a client raises for a problem: as in the same process.
 
     What another attempt may change is an outage, also a kind that is not known.

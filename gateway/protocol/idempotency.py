@@ -10,20 +10,24 @@ from __future__ import annotations
 import uuid
 from contextvars import ContextVar
 
-from twokey.gateway.context_values import Inside
+from keyturn.gateway.context_values import Inside
 
 HEADER = "Idempotency-Key"
 
 # Attempts that copied the context share the write, and so its key.
 _current: ContextVar[dict[str, str] | None] = ContextVar(
-    "twokey_idempotency_key", default=None
+    "keyturn_idempotency_key", default=None
 )
 
 
-def one_write() -> Inside[dict[str, str] | None]:
-    """Let all attempts inside the block be one write."""
-    # Its key is made when it is asked for: a gateway in this process takes none.
-    return Inside(_current, {})
+def one_write(write: dict[str, str] | None = None) -> Inside[dict[str, str] | None]:
+    """Give all attempts inside the block the same idempotency key.
+
+    Args:
+        write: shared with other blocks of the same write, and holds its key under
+            `HEADER` once it was used; by default the block is a write of its own.
+    """
+    return Inside(_current, {} if write is None else write)
 
 
 def key_of_write() -> str:
@@ -31,3 +35,13 @@ def key_of_write() -> str:
     write = _current.get()
     # One step, so that two attempts at once cannot make two keys.
     return (write if write is not None else {}).setdefault(HEADER, uuid.uuid4().hex)
+
+
+def attempt_of(owner: str) -> str:
+    """Return the name of the attempt that claims a call in this write.
+
+    An owner that claims again in another write is another attempt: only a request
+    that is repeated with its key, because its answer was lost, is granted again.
+    """
+    # A key has no blank, so two pairs never get one name.
+    return f"{owner} {key_of_write()}"

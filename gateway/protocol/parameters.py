@@ -15,13 +15,22 @@ if sys.version_info >= (3, 14):
     from annotationlib import Format
 
 
-def signature_of(function: Callable[..., Any]) -> inspect.Signature:
+def signature_of(
+    function: Callable[..., Any], *, is_outermost: bool = False
+) -> inspect.Signature:
     """Return the signature of a function; annotations may stand as written.
+
+    With ``is_outermost`` it is that of a decorator's function, which Python calls, and
+    not that of the function inside.
 
     Raises:
         TypeError: this is no function.
         ValueError: it does not tell, as some built-in ones.
     """
     if sys.version_info >= (3, 14):
-        return inspect.signature(function, annotation_format=Format.FORWARDREF)
-    return inspect.signature(function)
+        return inspect.signature(
+            function,
+            follow_wrapped=not is_outermost,
+            annotation_format=Format.FORWARDREF,
+        )
+    return inspect.signature(function, follow_wrapped=not is_outermost)

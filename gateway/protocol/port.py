@@ -11,13 +11,15 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Protocol
 
-from twokey.gateway.arguments import check_tool_names, require
-from twokey.gateway.protocol.call_progress import CallBegun, CallEnd, CallProgress
-from twokey.gateway.protocol.records import EditRecord, Result, RunRef
-from twokey.gateway.protocol.run_context import excepting, in_run
-from twokey.gateway.protocol.wire import (
+from keyturn.gateway.arguments import check_tool_names, require
+from keyturn.gateway.protocol.records import EditRecord, Result, RunRef
+from keyturn.gateway.protocol.run_context import excepting, in_run
+from keyturn.gateway.protocol.wire import (
     AgentNote,
+    CallBegun,
+    CallEnd,
     CallOutcome,
+    CallProgress,
     ClaimReply,
     ClaimRequest,
     EditsKnown,
@@ -31,7 +33,7 @@ from twokey.gateway.protocol.wire import (
 class Gateway(Protocol):
     """What the agent's side asks of a gateway.
 
-    Every method raises `twokey.gateway.errors.TwokeyError` when the gateway cannot
+    Every method raises `keyturn.gateway.errors.KeyturnError` when the gateway cannot
     answer; the caller then refuses to run the tool.
     """
 
@@ -115,8 +117,9 @@ class Gateway(Protocol):
             ref: names the agent to be told, of its own calls and of those inside its
                 tools; its message is ignored. An edit of another thread, or of another
                 agent whose thread has the same name, is not returned.
-            edits: hash of an edit record (`twokey.gateway.protocol.edits.edit_hash`) to
-                the id of the item that it is about.
+            edits: hash of an edit record (`keyturn.gateway.protocol.edits.edit_hash`)
+                to the id of the item that it is about, followed by a blank and the seal
+                of the record.
         """
         ...
 
@@ -148,14 +151,14 @@ def check_gateway(gateway: object) -> None:
         ),
         "gateway",
         gateway,
-        "give the URL of one as text, 'https://…', or `gateway` of Twokey.remote(…), "
-        "or `service` of Twokey(…)",
+        "give the URL of one as text, 'https://…', or `gateway` of Keyturn.remote(…), "
+        "or `service` of Keyturn(…)",
     )
 
 
 _ASKED = ("submit", "claim", "finish")
 
-_current: ContextVar[Gateway | None] = ContextVar("twokey_gateway", default=None)
+_current: ContextVar[Gateway | None] = ContextVar("keyturn_gateway", default=None)
 
 
 @contextmanager

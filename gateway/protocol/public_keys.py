@@ -2,7 +2,7 @@
 
 The text is a verifier key of the C2SP note format (c2sp.org/signed-note): the key's
 name, its id and the key itself, joined by ``+``. The id is computed from the other
-two, so a mistyped text is refused. All signatures of Twokey are Ed25519 (RFC 8032).
+two, so a mistyped text is refused. All signatures of Keyturn are Ed25519 (RFC 8032).
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ from functools import lru_cache
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from twokey.gateway.errors import SettingsError
+from keyturn.gateway.errors import SettingsError
 
 KEY_BYTES = 32
-SIGNATURE_BYTES = 64
 _ED25519 = b"\x01"
 """The type of an Ed25519 key in a verifier key and in the input of its id."""
 
@@ -98,5 +97,5 @@ def parse_public_key(text: str) -> PublicKey:
 def _refused(text: str, problem: str) -> SettingsError:
     return SettingsError(
         f"The public key {text.strip()[:200]!r} cannot be used: {problem}. Copy the "
-        "whole line that `twokey keys list` prints."
+        "whole line that `keyturn keys list` prints."
     )

@@ -13,8 +13,8 @@ from typing import Annotated, Self
 
 from pydantic import Field, StringConstraints, ValidationError, model_validator
 
-from twokey.gateway.protocol.records import Person, Record
-from twokey.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.records import Person, Record
+from keyturn.gateway.protocol.strict_json import JsonObject
 
 ASK_USER = "ask_user"
 """The name of the tool by which agents ask."""

@@ -11,28 +11,137 @@ a receipt that is refused for another reason stays usable.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+import base64
+import binascii
+import json
+from base64 import b64decode
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import Literal, Protocol
 
 from pydantic import Field, ValidationError
 
-from twokey.gateway.errors import BadJson, NotVerified
-from twokey.gateway.protocol.business_state import BusinessState, with_state
-from twokey.gateway.protocol.digest import action_document, action_hash, canonical
-from twokey.gateway.protocol.dsse import parse_envelope, verified
-from twokey.gateway.protocol.effect import Effect
-from twokey.gateway.protocol.public_keys import PublicKey
-from twokey.gateway.protocol.records import Record
-from twokey.gateway.protocol.strict_json import JsonObject, parse_object
-from twokey.gateway.protocol.tiers import Tier
+from keyturn.gateway.errors import BadJson, NotVerified
+from keyturn.gateway.protocol.business_state import BusinessState, with_state
+from keyturn.gateway.protocol.digest import action_document, action_hash, canonical
+from keyturn.gateway.protocol.effect import Effect
+from keyturn.gateway.protocol.public_keys import PublicKey
+from keyturn.gateway.protocol.records import Record
+from keyturn.gateway.protocol.strict_json import JsonObject, parse_object
+from keyturn.gateway.protocol.tiers import Tier
+
+# Read signed envelopes of the Dead Simple Signing Envelope format, DSSE v1.0.2.
+#
+# An envelope is a JSON object with a payload, its type, and signatures over both.
+# Whoever reads one gets the very bytes that were verified, and never parses the
+# envelope again.
+
+MAX_ENVELOPE_BYTES = 256 * 1024
+"""What a text may have before it is parsed: three times the largest payload."""
+
+MAX_SIGNATURES = 16
+
+
+class Signature(Record):
+    """A signature, and a hint which key made it."""
+
+    keyid: str = ""
+    sig: str
+
+
+class Envelope(Record):
+    """An envelope as it stands in JSON; nothing of it is verified."""
+
+    payload: str
+    payloadType: str  # noqa: N815 - as the format spells it
+    signatures: tuple[Signature, ...]
+
+    def to_text(self) -> str:
+        """Return its JSON text, which is the same for the same envelope."""
+        return json.dumps(self.model_dump(), separators=(",", ":"))
+
+
+def pae(payload_type: str, payload: bytes) -> bytes:
+    """Return what is signed: type and payload with their lengths in bytes."""
+    kind = payload_type.encode()
+    return b"DSSEv1 %d %b %d %b" % (len(kind), kind, len(payload), payload)
+
+
+def enveloped(
+    payload_type: str, payload: bytes, signatures: Iterable[tuple[str, bytes]]
+) -> Envelope:
+    """Put a payload into an envelope with signatures, each with its key's label."""
+    return Envelope(
+        payload=base64.b64encode(payload).decode(),
+        payloadType=payload_type,
+        signatures=tuple(
+            Signature(keyid=label, sig=base64.b64encode(signature).decode())
+            for label, signature in signatures
+        ),
+    )
+
+
+def parse_envelope(text: str | bytes) -> Envelope:
+    """Return the envelope of a text.
+
+    Raises:
+        NotVerified: ``malformed``.
+    """
+    if len(text) > MAX_ENVELOPE_BYTES:
+        raise NotVerified("malformed", f"it is larger than {MAX_ENVELOPE_BYTES} bytes")
+    try:
+        found = Envelope.model_validate(parse_object(text))
+    except (BadJson, ValidationError) as error:
+        raise NotVerified("malformed", "it is not a DSSE envelope") from error
+    if not 0 < len(found.signatures) <= MAX_SIGNATURES:
+        raise NotVerified(
+            "malformed",
+            f"it needs 1 to {MAX_SIGNATURES} signatures, not {len(found.signatures)}",
+        )
+    return found
+
+
+def verified(
+    envelope: Envelope, *, payload_type: str, keys: Sequence[PublicKey]
+) -> tuple[bytes, PublicKey]:
+    """Return the payload, and the first of the keys that has signed it.
+
+    The key ids in the envelope decide nothing (DSSE, protocol.md): each signature is
+    tried with each key.
+
+    Raises:
+        NotVerified: ``malformed``, ``type_wrong`` or ``signature_wrong``.
+    """
+    payload = _decoded(envelope.payload)
+    message = pae(envelope.payloadType, payload)
+    for signature in envelope.signatures:
+        raw = _decoded(signature.sig)
+        for key in keys:
+            if key.has_signed(message, raw):
+                if envelope.payloadType != payload_type:
+                    raise NotVerified(
+                        "type_wrong", f"its type is {envelope.payloadType[:100]!r}"
+                    )
+                return payload, key
+    raise NotVerified("signature_wrong", "no trusted key has signed it")
+
+
+def _decoded(text: str) -> bytes:
+    # Both alphabets, as the format demands.
+    try:
+        return base64.b64decode(text.translate(_STANDARD), validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise NotVerified("malformed", "a part of it is not base64") from error
+
+
+_STANDARD = str.maketrans("-_", "+/")
+
 
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
-PREDICATE_TYPE = "https://twokey.dev/decision/v1"
+PREDICATE_TYPE = "urn:keyturn:decision:v1"
 
-META_KEY = "dev.twokey/receipt"
+META_KEY = "dev.keyturn/receipt"
 """Member of ``_meta`` of a tool call to an MCP server (Model Context Protocol)."""
 
 LIFETIME_S = 15 * 60
@@ -126,7 +235,7 @@ class Statement(Record):
 
     type_: Literal["https://in-toto.io/Statement/v1"] = Field(alias="_type")
     subject: tuple[_Subject]
-    predicateType: Literal["https://twokey.dev/decision/v1"]  # noqa: N815 - in-toto
+    predicateType: Literal["urn:keyturn:decision:v1"]  # noqa: N815 - in-toto
     predicate: Receipt
 
 
@@ -221,13 +330,9 @@ def read_receipt(text: str, keys: Sequence[PublicKey]) -> tuple[Receipt, str]:
     payload, key = verified(envelope, payload_type=PAYLOAD_TYPE, keys=keys)
     # One text for one receipt: a log of receipts must not hold two texts of one, and a
     # changed hint or padding shows that somebody touched it.
-    [*signatures] = envelope.signatures
-    if (
-        len(signatures) != 1
-        or signatures[0].keyid != key.label
-        or not _is_canonical(envelope.payload, signatures[0].sig)
-        or text != envelope.to_text()
-    ):
+    signature = b64decode(envelope.signatures[0].sig)
+    written = enveloped(PAYLOAD_TYPE, payload, [(key.label, signature)])
+    if text != written.to_text():
         raise NotVerified("malformed", "it is not written as the gateway writes it")
     try:
         found = Statement.model_validate(parse_object(payload))
@@ -237,16 +342,6 @@ def read_receipt(text: str, keys: Sequence[PublicKey]) -> tuple[Receipt, str]:
     if subject.name != found.predicate.item:
         raise NotVerified("malformed", "its subject is another call")
     return found.predicate, f"sha256:{subject.digest.sha256}"
-
-
-_BASE64 = re.compile(
-    r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/][AQgw]==|[A-Za-z0-9+/]{2}[AEIMQUYcgkosw048]=)?"
-)
-
-
-def _is_canonical(*encoded: str) -> bool:
-    """Return whether each is the only base64 text of its bytes (RFC 4648, 3.5)."""
-    return all(_BASE64.fullmatch(one) for one in encoded)
 
 
 def check_time(receipt: Receipt, now_s: float) -> None:

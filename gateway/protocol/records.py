@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
+from enum import StrEnum
 from typing import Self
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
-from twokey.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.strict_json import JsonObject
 
-_set = object.__setattr__
 _SLACK_USER = re.compile(r"[UW][A-Z0-9]+", re.ASCII)
 
 NO_SLACK_ID = (
@@ -25,8 +25,8 @@ class Record(BaseModel):
     What does not fit is named without what it holds: that may be an argument.
     """
 
-    # `forbid`: a field that an older version does not know may change what a record
-    # means. `hide_input_in_errors`: an error's text ends in logs.
+    # `forbid`: an unknown field may change the meaning of a record.
+    # `hide_input_in_errors`: an error's text ends in logs.
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     def with_(self, **changes: object) -> Self:
@@ -34,16 +34,7 @@ class Record(BaseModel):
 
         What comes from outside is parsed by ``model_validate`` and never put in here.
         """
-        # What `model_copy` does, in half the time: it copies each dictionary twice, and
-        # one decision makes twenty copies.
-        copied = object.__new__(type(self))
-        # A frozen record refuses any other way.
-        _set(copied, "__dict__", self.__dict__ | changes)
-        fields = self.__pydantic_fields_set__
-        _set(copied, "__pydantic_fields_set__", fields | changes.keys())
-        _set(copied, "__pydantic_extra__", self.__pydantic_extra__)
-        _set(copied, "__pydantic_private__", self.__pydantic_private__)
-        return copied
+        return self.model_copy(update=changes)
 
 
 class Person(Record):
@@ -79,37 +70,74 @@ class RunRef(Record):
     thread: str
 
 
-class EditRecord(Record):
-    """What a person changed in a call; the agent is told exactly this.
+class EditOutcome(StrEnum):
+    """Whether an edited call ran: what an agent may be told of its effect."""
 
-    ``requested`` and ``executed`` are arguments, ``patch`` is RFC 6902 from the first
-    to the second, the two hashes are those of the two action documents.
+    EXECUTED = "executed"
+    UNKNOWN = "unknown"
+    NOT_RUN = "not_run"
+
+
+class EditRecord(Record):
+    """What a person changed in a call, and whether the changed call ran.
+
+    ``patch`` is RFC 6902 from the original to the edited arguments, the two hashes are
+    those of the two action documents. ``outcome`` and ``seal`` are set when an agent is
+    told; the stored record of an item does not have them. By the seal the gateway
+    confirms the edit when it no longer has the item.
     """
 
     v: int = 1
     item_id: str
     tool: str
     tool_call_id: str
-    requested: JsonObject
-    executed: JsonObject
+    original_args: JsonObject
+    edited_args: JsonObject
     patch: tuple[JsonObject, ...]
-    requested_hash: str
-    executed_hash: str
+    original_hash: str
+    edited_hash: str
     by: Person
     at_ms: int
     reason: str = ""
+    outcome: EditOutcome = EditOutcome.UNKNOWN
+    seal: str = ""
+
+
+class FailureKind(StrEnum):
+    """How a call failed whose tool returned nothing.
+
+    ``REFUSED``: the tool began, and a call inside it was refused.
+    """
+
+    NOT_STARTED = "not_started"
+    REFUSED = "refused"
+    RAISED = "raised"
 
 
 class Result(Record):
     """What the executor reported.
 
     ``payload`` is the tool's answer in the executor's own encoding; the gateway keeps
-    it to hand it back and never reads it. ``summary`` is untrusted text for the card.
+    it to hand it back and never reads it. ``summary`` is untrusted text for the card:
+    the tool's output, the error that it raised, or why it was not started.
     """
 
     ok: bool
     summary: str = ""
     payload: str = ""
+    failure: FailureKind | None = None
+
+    @property
+    def has_started(self) -> bool:
+        """Return False if this result proves that the tool did not start."""
+        return self.failure is not FailureKind.NOT_STARTED
+
+    @property
+    def edit_outcome(self) -> EditOutcome:
+        """Return what this result proves of an edited call."""
+        if self.ok:
+            return EditOutcome.EXECUTED
+        return EditOutcome.UNKNOWN if self.has_started else EditOutcome.NOT_RUN
 
 
 def is_inside(ns: str, outer: str) -> bool:
@@ -122,3 +150,19 @@ def is_inside(ns: str, outer: str) -> bool:
     is_longer = inner != ns or not outer
     # Graphs that one task runs side by side are not inside each other.
     return is_longer and ns != outer and not inner.partition("|")[0].isdecimal()
+
+
+MAX_PROBLEM = 500
+"""Characters of why a tool does not accept arguments."""
+
+
+class Reading(Record):
+    """How a tool reads the arguments of the edited call with this hash.
+
+    The tool reads them as ``args``, or refuses them: then ``problem`` is its reason,
+    in the agent's words.
+    """
+
+    action_hash: str = ""
+    args: JsonObject | None = None
+    problem: str = Field(default="", max_length=MAX_PROBLEM)

@@ -6,17 +6,21 @@ from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 
-from twokey.gateway.context_values import Inside
-from twokey.gateway.protocol.records import RunRef
+from keyturn.gateway.context_values import Inside
+from keyturn.gateway.protocol.records import RunRef
 
-_run: ContextVar[RunRef | None] = ContextVar("twokey_run", default=None)
-_enclosing: ContextVar[RunRef | None] = ContextVar("twokey_enclosing_run", default=None)
-_ungated: ContextVar[frozenset[str]] = ContextVar("twokey_ungated", default=frozenset())
+_run: ContextVar[RunRef | None] = ContextVar("keyturn_run", default=None)
+_enclosing: ContextVar[RunRef | None] = ContextVar(
+    "keyturn_enclosing_run", default=None
+)
+_ungated: ContextVar[frozenset[str]] = ContextVar(
+    "keyturn_ungated", default=frozenset()
+)
 _left_s: ContextVar[Callable[[], float] | None] = ContextVar(
-    "twokey_lease_left", default=None
+    "keyturn_lease_left", default=None
 )
 _lease: ContextVar[Callable[[], str] | None] = ContextVar(
-    "twokey_remote_lease", default=None
+    "keyturn_remote_lease", default=None
 )
 
 
@@ -82,6 +86,12 @@ def lease_left_s() -> float:
     """Return how long the lease on the thread lives; 0 for none."""
     left_s = _left_s.get()
     return left_s() if left_s else 0.0
+
+
+def has_lost_lease() -> bool:
+    """Return True if this code began under a lease that has ended."""
+    left_s = _left_s.get()
+    return left_s is not None and not left_s()
 
 
 def under_lease(text: Callable[[], str]) -> AbstractContextManager[object]:

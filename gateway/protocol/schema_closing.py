@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 
 from pydantic import JsonValue
 
-from twokey.gateway.protocol.pointers import pointed
-from twokey.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.strict_json import JsonObject, pointed
+from keyturn.gateway.protocol.work import spend
 
 _DECLARING = frozenset({"properties", "patternProperties"})
 _DECIDES_REST = frozenset({"additionalProperties", "unevaluatedProperties"})
@@ -29,9 +29,9 @@ _IN_PLACE = frozenset({"then", "else"})
 _IN_PLACE_LISTED = frozenset({"allOf", "anyOf", "oneOf"})
 _IN_PLACE_NAMED = frozenset({"dependentSchemas", "$defs", "definitions"})
 _UNTOUCHED = frozenset({"if", "not", "propertyNames"})
+SAME_INSTANCE = _IN_PLACE | _IN_PLACE_LISTED | {"if", "not", "dependentSchemas"}
+"""Keywords whose schemas look at the instance that the schema around them looks at."""
 _JOINED = _IN_PLACE | {"allOf", "anyOf", "oneOf", "dependentSchemas", "if", "$ref"}
-
-_MAX_REFERENCES = 16
 
 Visit = Callable[[JsonValue], JsonValue]
 
@@ -50,6 +50,14 @@ def subschemas(
 ) -> Iterator[tuple[tuple[str | int, ...], JsonObject]]:
     """Yield a schema and every schema in it, with its path; data in it is left out."""
     yield path, schema
+    for below, one in members(schema):
+        yield from subschemas(one, (*path, *below))
+
+
+def members(
+    schema: JsonObject,
+) -> Iterator[tuple[tuple[str | int, ...], JsonObject]]:
+    """Yield the schemas that the keywords of a schema have, with their paths in it."""
     for key, value in schema.items():
         found: Iterable[tuple[tuple[str | int, ...], JsonValue]] = ()
         if key in _CHILD | _IN_PLACE | _UNTOUCHED:
@@ -60,17 +68,20 @@ def subschemas(
             found = (((key, name), one) for name, one in value.items())
         for below, one in found:
             if isinstance(one, dict):
-                yield from subschemas(one, (*path, *below))
+                yield below, one
 
 
 class _Closer:
     def __init__(self, root: JsonObject) -> None:
         self._root = root
+        # By identity. False while it is worked out: a schema may refer to itself.
+        self._declaring = dict[int, bool]()
 
     def close(self, node: JsonObject) -> JsonObject:
         """Close a schema that is the only one applied to its instance."""
         result = self._inside(node)
-        if self._declares(node, 0) and not _DECIDES_REST & node.keys():
+        spend(1)
+        if self._declares(node) and not _DECIDES_REST & node.keys():
             is_plain = not _JOINED & node.keys()
             # `additionalProperties` sees only the properties beside it; with `allOf` or
             # `$ref` in the same schema it would refuse what those declare. It is
@@ -101,35 +112,41 @@ class _Closer:
     def _each(change: Callable[[JsonObject], JsonObject]) -> Visit:
         return lambda node: change(node) if isinstance(node, dict) else node
 
-    def _declares(self, node: JsonValue, level: int) -> bool:
+    def _declares(self, node: JsonValue) -> bool:
         """Return whether a schema declares keys, itself or where it refers to."""
-        # A schema may refer to itself.
-        if not isinstance(node, dict) or level > _MAX_REFERENCES:
+        if not isinstance(node, dict):
             return False
+        if id(node) not in self._declaring:
+            spend(1)
+            self._declaring[id(node)] = False
+            self._declaring[id(node)] = self._works_out(node)
+        return self._declaring[id(node)]
+
+    def _works_out(self, node: JsonObject) -> bool:
         if _DECLARING & node.keys():
             return True
         reference = node.get("$ref")
         if isinstance(reference, str):
             target = self._target(reference)
             # A target that is not found here may name keys: closing is the strict side.
-            if target is None or self._declares(target, level + 1):
+            if target is None or self._declares(target):
                 return True
-        if any(self._declares(one, level + 1) for one in _list(node.get("allOf"))):
+        if any(map(self._declares, _list(node.get("allOf")))):
             return True
         return any(
-            self._choice_declares(_list(node.get(key)), level + 1)
-            for key in ("anyOf", "oneOf")
+            self._choice_declares(_list(node.get(key))) for key in ("anyOf", "oneOf")
         )
 
-    def _choice_declares(self, branches: list[JsonValue], level: int) -> bool:
+    def _choice_declares(self, branches: list[JsonValue]) -> bool:
         """Return whether every branch declares keys; other types do not matter."""
         found = [one for one in branches if _may_be_object(one)]
-        return bool(found) and all(self._declares(one, level) for one in found)
+        return bool(found) and all(map(self._declares, found))
 
     def _target(self, reference: str) -> JsonValue:
         """Return what a JSON Pointer leads to; None when it leads nowhere known."""
         if reference != "#" and not reference.startswith("#/"):
             return None
+        spend(len(reference) // 8)
         return pointed(self._root, reference)
 
 

@@ -2,17 +2,17 @@
 
 The library matches patterns with `re`, which takes exponential time on texts that an
 attacker chooses; it compares all elements of a list with each other; and it follows
-every branch of a choice, which on a schema that refers to itself doubles with each
-level of the arguments. One call within the limits of `strict_json` could so hold up
-everybody's for hours. Here a pattern is matched in linear time (`matches`), elements
-are compared by their canonical bytes, and references are followed so often and no more.
+every branch of a choice for every element. One call within the limits of `strict_json`
+could so hold up everybody's for hours. Here a pattern is matched in linear time
+(`matches`), elements are compared by their canonical bytes, and every keyword spends
+steps of the call's budget (`work`) for each element that it looks at.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
-from contextvars import ContextVar
+import re
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, TypeGuard, cast
 
@@ -23,17 +23,12 @@ from pydantic_core import SchemaError, SchemaValidator, core_schema
 from referencing import Registry
 from referencing.jsonschema import Schema
 
-from twokey.gateway.errors import BadJson
-from twokey.gateway.protocol import digest, formats
-from twokey.gateway.protocol.schema_closing import subschemas
-from twokey.gateway.protocol.strict_json import JsonObject
-
-MAX_REFERENCES = 10_000
-"""How many references of a schema are followed for one call; takes about a second."""
-
-
-class TooMuchWork(ValueError):
-    """Arguments take too long to check, so nobody knows whether they fit."""
+from keyturn.gateway.errors import BadJson
+from keyturn.gateway.failures import any_failure
+from keyturn.gateway.protocol import digest, formats
+from keyturn.gateway.protocol.schema_closing import subschemas
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.work import TooMuchWork, one_budget, spend
 
 
 def matches(text: str, pattern: str) -> bool:
@@ -45,6 +40,8 @@ def matches(text: str, pattern: str) -> bool:
     """
     if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance] - rules hand over what a call holds
         raise TypeError("only a string can match a pattern")
+    # The engine is linear in the characters, and slower with more parts.
+    spend(1 + len(text) * _parts(pattern)[0] // 4_000)
     return _compiled(pattern).isinstance_python(text)
 
 
@@ -57,17 +54,22 @@ def problems(
 
     Raises:
         Unresolvable: when the schema refers to another one. None is ever fetched.
-        TooMuchWork: when more than `MAX_REFERENCES` would have to be followed.
+        TooMuchWork: when the budget around this is spent, or that of one call.
         ValueError: when a pattern in it is none that `matches` takes.
     """
     # An empty registry resolves nothing from outside: no schema makes us fetch a URL.
     checker = _FormatChecker if has_formats else _Checker
     validator = checker(_of_our_draft(schema), registry=Registry[Schema]())
-    token = _left.set([MAX_REFERENCES])
     try:
-        return list(validator.iter_errors(args))
-    finally:
-        _left.reset(token)
+        with one_budget():
+            return list(validator.iter_errors(args))
+    except RecursionError as deep:
+        raise TooMuchWork from deep
+    except Exception:
+        raise
+    except any_failure() as panic:
+        # Of a library in Rust, at the end of the stack.
+        raise TooMuchWork from panic
 
 
 def unmatched(schema: JsonObject) -> str:
@@ -91,6 +93,7 @@ def unmatched(schema: JsonObject) -> str:
 def _is_unmatchable(pattern: object) -> TypeGuard[str]:
     if not isinstance(pattern, str):
         return False  # only a text is a pattern
+    spend(_parts(pattern)[1])
     try:
         _compiled(pattern)
     except ValueError:
@@ -147,9 +150,44 @@ def _renew(schema: JsonObject) -> None:
                 schema[exclusive] = schema.pop(bound)
 
 
-# In the context, because the library calls the checks of keywords without an argument
-# of ours. A list, so that the count is shared down the recursion.
-_left: ContextVar[list[int]] = ContextVar("twokey_references_left")
+# What a pattern consists of: a class of Unicode, the edges of a class in brackets and
+# of a group, a repetition, and any other character.
+_PART = re.compile(
+    r"(?P<wide>\\[pP](?:\{[^}]*\}|.)|\\[wWdDsSbB])|\\.|(?P<opens>\[\^?\]?|\()"
+    r"|(?P<closes>[\])])|\{(?P<least>\d+)(?:,(?P<most>\d*))?\}|.",
+    re.DOTALL,
+)
+_WIDE, _CLASS = 1_600, 30
+"""What a class of Unicode and a class in brackets weigh; a usual letter weighs 1."""
+
+
+@lru_cache(maxsize=1024)
+def _parts(pattern: str) -> tuple[int, int]:
+    """Return how many parts a pattern has, repetitions counted, and what it costs.
+
+    The second is how many steps it takes to compile, at most: the library writes out
+    every repetition, and a class of Unicode as all of its ranges.
+    """
+    # The edge that closes each open group, and the parts and the weight in it.
+    ends, groups, last = [""], [(0, 0)], (0, 0)
+    for found in _PART.finditer(pattern):
+        is_in_class = ends[-1] == "]"
+        if found["opens"] and not (is_in_class and found["opens"] == "("):
+            ends.append("]" if found["opens"][0] == "[" else ")")
+            groups.append((0, 0))
+            continue
+        if found["least"] and not is_in_class:
+            times = max(int(found["least"]), int(found["most"] or 0))
+            last = (last[0] * (times - 1), last[1] * (times - 1))
+        elif found["closes"] == ends[-1]:
+            last = groups.pop()
+            last = (last[0], last[1] + (_CLASS if ends.pop() == "]" else 0))
+        else:
+            weight = _CLASS if found[0] == "." or not found[0].isascii() else 1
+            last = (1, _WIDE if found["wide"] else weight)
+        groups[-1] = (groups[-1][0] + last[0], groups[-1][1] + last[1])
+    parts, weight = map(sum, zip(*groups, strict=True))
+    return parts, 1 + weight // 16
 
 
 @lru_cache(maxsize=1024)
@@ -172,21 +210,62 @@ def _of_our_draft(schema: JsonObject) -> JsonObject:
     return plain
 
 
-def _counted(keyword: str) -> Any:  # noqa: ANN401 - jsonschema ships partial types
-    """Return the library's check of a reference, which counts how often it is asked."""
-    library = Draft202012Validator.VALIDATORS[keyword]
+_LOOK_AT_EACH = frozenset(
+    {"items", "prefixItems", "contains", "propertyNames", "additionalProperties"}
+    | {"patternProperties", "unevaluatedProperties", "unevaluatedItems"}
+)
+_COMPARE = frozenset({"const", "enum", "uniqueItems"})
 
-    def check(
-        validator: object, reference: str, instance: JsonValue, schema: object
+
+def _charged(keyword: str, check: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the check of a keyword that spends what it costs before it costs it."""
+    compares, looks_at_each = keyword in _COMPARE, keyword in _LOOK_AT_EACH
+    is_quadratic = keyword.startswith("unevaluated")
+    is_reference = keyword in {"$ref", "$dynamicRef"}
+
+    def run(
+        validator: object, value: JsonValue, instance: JsonValue, schema: object
     ) -> Iterator[ValidationError]:
-        left = _left.get()
-        left[0] -= 1
-        if left[0] < 0:
-            # Raised through the library, which catches nothing of its callers'.
-            raise TooMuchWork("these arguments take too long to check")
-        yield from library(validator, reference, instance, schema) or ()
+        steps = 1 + (len(value) // 8 if isinstance(value, list | dict) else 0)
+        if is_reference and isinstance(value, str):
+            # The library looks through the whole schema for an anchor.
+            is_pointer = value[:2] in {"#", "#/"}
+            steps += 5 + len(value) // 8 if is_pointer else 500
+        if isinstance(instance, list | dict):
+            if looks_at_each:
+                steps += len(instance)
+            if is_quadratic:
+                steps += len(instance) ** 2 // 100
+            if compares:
+                steps += _size(instance) * (1 + steps) // 16
+        spend(steps)
+        for error in check(validator, value, instance, schema) or ():
+            # An error has a text with all of the value and all of the schema.
+            spend(3 + (_size(instance) + _size(value)) // 32)
+            yield error
 
-    return check
+    return run
+
+
+def _size(value: JsonValue) -> int:
+    """Return about how many parts a value has; spends what it takes to count them."""
+    waiting, size = [value], 0
+    while waiting:
+        one = waiting.pop()
+        size += 1
+        if isinstance(one, str):
+            size += len(one) // 64
+        elif isinstance(one, list | dict) and one:
+            spend(len(one) // 16)
+            waiting += one.values() if isinstance(one, dict) else one
+    return size
+
+
+def _is_boolean(_checker: object, instance: object) -> bool:
+    # The library asks this of each schema that it looks through for what is
+    # evaluated, which it does without a check of a keyword.
+    spend(3)
+    return isinstance(instance, bool)
 
 
 def _pattern(
@@ -257,19 +336,22 @@ def _format(
     del schema
     if not (isinstance(name, str) and isinstance(instance, str)):
         return  # only a text has a format
-    if not formats.fits(instance, name):
+    if formats.canonical(instance, name) != instance:
         yield ValidationError(f"{instance!r} is not a {name!r}")
 
 
+_CHECKS: Mapping[str, Callable[..., Any]] = {
+    **Draft202012Validator.VALIDATORS,
+    "pattern": _pattern,
+    "patternProperties": _pattern_properties,
+    "additionalProperties": _additional_properties,
+    "uniqueItems": _unique_items,
+}
 _Checker: Any = cast("Any", validators).extend(
     Draft202012Validator,
-    {
-        "$ref": _counted("$ref"),
-        "$dynamicRef": _counted("$dynamicRef"),
-        "pattern": _pattern,
-        "patternProperties": _pattern_properties,
-        "additionalProperties": _additional_properties,
-        "uniqueItems": _unique_items,
-    },
+    {name: _charged(name, check) for name, check in _CHECKS.items()},
+    type_checker=Draft202012Validator.TYPE_CHECKER.redefine("boolean", _is_boolean),
 )
-_FormatChecker: Any = cast("Any", validators).extend(_Checker, {"format": _format})
+_FormatChecker: Any = cast("Any", validators).extend(
+    _Checker, {"format": _charged("format", _format)}
+)

@@ -1,9 +1,12 @@
 """Parse strict JSON: duplicate keys and unsafe numbers are errors.
 
-Accepted: UTF-8, objects without duplicate keys, finite numbers, integers within
-±(2^53-1), nesting up to 64, strings without lone surrogates. Everything else is refused
-before anything is stored, because two parsers could read it as two different calls (RFC
-8785 sections 3.1 and 3.2.2). `twokey.gateway.protocol.digest` bounds the size.
+Accepted: UTF-8, objects without duplicate keys, finite numbers, integers of 64 bits,
+nesting up to 64, strings without lone surrogates. Everything else is refused before
+anything is stored, because two parsers could read it as two different calls (RFC 8785
+sections 3.1 and 3.2.2). `keyturn.gateway.protocol.digest` bounds the size.
+
+Integers beyond 2^53 are ids, and are kept digit by digit. RFC 8785 leaves them to the
+reader: one that reads every number as a double has to read these as integers.
 """
 
 from __future__ import annotations
@@ -11,12 +14,39 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
+from collections.abc import Iterable
 from typing import Never, cast
 
 from pydantic import JsonValue
 
-from twokey.gateway.errors import BadJson, InexactNumber
-from twokey.gateway.protocol.pointers import escaped
+from keyturn.gateway.errors import BadJson, InexactNumber
+
+
+def pointer_to(tokens: Iterable[str | int]) -> str:
+    """Return the pointer to a place; "" for the whole."""
+    return "".join(f"/{escaped(str(token))}" for token in tokens)
+
+
+def escaped(token: str) -> str:
+    """Return a name as a pointer holds it."""
+    # "~" first, or the "~" of "~1" would be escaped again.
+    return token.replace("~", "~0").replace("/", "~1")
+
+
+def tokens_of(text: str) -> tuple[str, ...]:
+    """Return the names that a pointer goes through, also one that begins with "#"."""
+    # In the opposite order, so that "~01" is "~1" and not "/".
+    return tuple(
+        token.replace("~1", "/").replace("~0", "~") for token in text.split("/")[1:]
+    )
+
+
+def pointed(root: JsonValue, text: str) -> JsonValue:
+    """Return the member that a pointer through objects leads to; None for nowhere."""
+    for token in tokens_of(text):
+        root = root.get(token) if isinstance(root, dict) else None
+    return root
+
 
 JsonObject = dict[str, JsonValue]
 
@@ -24,6 +54,8 @@ MAX_DEPTH = 64
 MAX_BYTES = 64 * 1024
 MAX_INTEGER = 2**53 - 1
 """The largest integer that every JSON reader keeps exact (RFC 8785 section 3.2.2.3)."""
+MAX_LONG = 2**63 - 1
+"""The largest integer of 64 bits, as databases and checkpoints hold it."""
 
 
 def parse(text: bytes | str) -> JsonValue:
@@ -79,12 +111,7 @@ def accept(value: object) -> JsonValue:
     Raises:
         BadJson: names the place and the problem, never the value.
     """
-    try:
-        return _copied(value, 0)
-    except (_Odd, UnicodeEncodeError):
-        # What is odd in it, and where, is found by another walk: most trees are sound,
-        # and to name each place of those costs more than the rest.
-        return _accept(value, "", 0)
+    return _accept(value, "", 0)
 
 
 def accept_texts(*values: object) -> None:
@@ -96,43 +123,6 @@ def accept_texts(*values: object) -> None:
     for value in values:
         if not isinstance(accept(value), str):
             raise BadJson(f"a text is needed, not {_kind(value)}")
-
-
-class _Odd(Exception):
-    """A tree holds something that needs a closer look."""
-
-
-def _copied(value: object, depth: int) -> JsonValue:
-    """Copy a tree of nothing but the plain types of JSON, within their limits."""
-    if depth > MAX_DEPTH:
-        raise _Odd
-    # By the very type: a class derived from it may do anything.
-    kind = type(value)
-    if kind is str:
-        return _text(value)
-    if kind is dict:
-        members = cast("dict[object, object]", value)
-        return {_text(key): _copied(one, depth + 1) for key, one in members.items()}
-    if kind is list:
-        return [_copied(one, depth + 1) for one in cast("list[object]", value)]
-    if value is None or kind is bool or is_exact(value):
-        return cast("JsonValue", value)
-    raise _Odd
-
-
-def _text(key: object) -> str:
-    if type(key) is not str:
-        raise _Odd
-    if not key.isascii():
-        key.encode("utf-8")  # raises for half of a surrogate pair
-    return key
-
-
-def is_exact(value: object) -> bool:
-    """Return whether a value is a number that every reader of JSON keeps exact."""
-    # By the very type, and false for what is not a number (NaN) as well.
-    is_number = type(value) is int or type(value) is float
-    return is_number and -MAX_INTEGER <= cast("float", value) <= MAX_INTEGER
 
 
 def accept_object(value: object) -> JsonObject:
@@ -190,17 +180,17 @@ def _accept_text(text: str, pointer: str) -> str:
 
 
 def _accept_number(number: float, pointer: str) -> int | float:
-    if isinstance(number, float) and not math.isfinite(number):
+    # A plain number: the copy shares no class of the caller's.
+    if isinstance(number, int):
+        if abs(number) > MAX_LONG:
+            raise InexactNumber("an integer has more than 64 bits", pointer)
+        return int(number)
+    if not math.isfinite(number):
         raise BadJson("a number is not finite", pointer)
-    # Whole floats as well: RFC 8785 writes 1e20 as digits, which others read as an
-    # integer.
-    if (isinstance(number, int) or number.is_integer()) and abs(number) > MAX_INTEGER:
-        raise InexactNumber(
-            "an integer is beyond 2^53-1 and would lose digits; send it as a string "
-            "where one is taken",
-            pointer,
-        )
-    return number
+    # RFC 8785 writes 1e20 as digits, which others read as an integer.
+    if abs(number) > MAX_INTEGER:
+        raise InexactNumber("a number is beyond 2^53-1 and not an integer", pointer)
+    return float(number)
 
 
 def _without_duplicates(pairs: list[tuple[str, JsonValue]]) -> JsonObject:

@@ -13,7 +13,7 @@ from typing import Literal
 
 from pydantic import AwareDatetime
 
-from twokey.gateway.protocol.records import Record
+from keyturn.gateway.protocol.records import Record
 
 DECIDED: Literal["approval.decided"] = "approval.decided"
 """A call of the thread was approved, refused, answered, or ended in another way."""

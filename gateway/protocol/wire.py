@@ -5,33 +5,77 @@ The same records go through the in-process port and, one day, over HTTP as JSON.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import StrEnum
-from functools import lru_cache
 from typing import Annotated, Literal
 
 from pydantic import Field
 
-from twokey.gateway.protocol import digest
-from twokey.gateway.protocol.business_state import BusinessState
-from twokey.gateway.protocol.records import EditRecord, Person, Record, Result, RunRef
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.protocol.verbs import Verb
+from keyturn.gateway.errors import NotAllowed
+from keyturn.gateway.protocol import digest
+from keyturn.gateway.protocol.business_state import BusinessState
+from keyturn.gateway.protocol.records import (
+    EditOutcome,
+    EditRecord,
+    Person,
+    Reading,
+    Record,
+    Result,
+    RunRef,
+)
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.verbs import Verb
 
-ARGS_TAG = "twokey/v1/args"
-APPROVAL_INTERRUPT = "twokey.approval"
-RECONCILE_INTERRUPT = "twokey.reconcile"
+ProgressVerb = Literal["begin", "enter", "give_back"]
+"""``begin`` asks to run a call, ``enter`` says that an agent began inside it, and
+``give_back`` that it paused: it may run again."""
+
+
+class CallProgress(Record):
+    """What happens to a call that runs without a record: one step of it."""
+
+    verb: ProgressVerb
+    ref: TurnRef
+    tool: str
+    tool_call_id: str
+
+
+class CallBegun(Record):
+    """Whether a call may run; else its stored result, None when nobody knows it.
+
+    ``keeps_result`` is False where the gateway would not keep what the call returns:
+    then the end of one that went well need not be told.
+    """
+
+    may_run: bool = True
+    result: Result | None = None
+    keeps_result: bool = True
+
+
+class CallEnd(Record):
+    """How a call without a record ended.
+
+    ``is_over`` is False when the call raised: it may be run again. The gateway counts
+    a failure of those alone that it let run.
+    """
+
+    ref: TurnRef
+    tool: str
+    tool_call_id: str
+    result: Result
+    is_over: bool = True
+
+
+ARGS_TAG = "keyturn/v1/args"
+APPROVAL_INTERRUPT = "keyturn.approval"
+RECONCILE_INTERRUPT = "keyturn.reconcile"
 
 
 def args_hash(args: JsonObject) -> str:
     """Hash bare arguments, to notice a change between submit and execution."""
-    return hash_of_canonical(digest.canonical(args))
-
-
-def hash_of_canonical(args: bytes) -> str:
-    """Hash arguments that are given as their canonical bytes."""
-    return digest.tagged_hash(ARGS_TAG, args)
+    return digest.tagged_hash(ARGS_TAG, digest.canonical(args))
 
 
 MAX_TASK = 200
@@ -39,8 +83,10 @@ MAX_TASK = 200
 
 
 class TurnRef(Record):
-    """One AI message of one agent in one thread; ``ns`` is its checkpoint namespace.
+    """One AI message of one agent in one thread.
 
+    A new turn ends what waits of earlier ones in its lane ``ns``, or inside it: any
+    name without ``|``, or a LangGraph namespace; the empty one contains all others.
     ``nested_in`` is the run around an agent that runs inside another one's tool.
     """
 
@@ -53,7 +99,7 @@ class TurnRef(Record):
     @property
     def run_ref(self) -> RunRef:
         """Return the run that this turn belongs to."""
-        return self.nested_in or _outermost(self.agent, self.thread)
+        return self.nested_in or RunRef(agent=self.agent, thread=self.thread)
 
     @property
     def names(self) -> dict[str, str]:
@@ -62,18 +108,12 @@ class TurnRef(Record):
         return {name: it for name, it in self.__dict__.items() if name != "nested_in"}
 
 
-@lru_cache(maxsize=256)
-def _outermost(agent: str, thread: str) -> RunRef:
-    # Made once: a call asks for that of its turn seven times.
-    return RunRef(agent=agent, thread=thread)
-
-
 class CallHint(Record):
     """Hint of the agent's own code about one call: it can raise or narrow.
 
     It is part of the turn, so it counts as it was when the turn was first submitted.
     The gateway joins it with what policy says
-    (`twokey.gateway.service.hints.apply_hint`).
+    (`keyturn.gateway.service.hints.apply_hint`).
 
     Attributes:
         hold: True asks for a person; False asks for none, and counts only where
@@ -185,13 +225,13 @@ class Answer(Record):
     """What a held call is resumed with, for the interrupt `APPROVAL_INTERRUPT`.
 
     ``action_hash`` is that of the request and binds the answer to its question.
-    ``args`` are the executed arguments of an edit. ``message`` is what those wrote who
+    ``args`` are the executed arguments of an edit; unchanged ones have the order and
+    number types in which they were submitted. ``message`` is what those wrote who
     approved, the reason of a rejection, the text of a response, or the sentence for any
-    other end.
-    ``approvals`` is what those wrote who approved an edited call.
+    other end. ``approvals`` is what those wrote who approved an edited call.
     ``has_started`` says that the call was started before it went back to people.
-    ``answers`` are those of people to the questions of a call, in order, or what the
-    agent goes on with when nobody answered in time; None for any other call.
+    ``answers`` are those that people gave to the questions of a call, in order; None
+    where nobody did. ``is_question`` says that it ends a call which asks people.
     """
 
     type: AnswerKind
@@ -203,6 +243,13 @@ class Answer(Record):
     by: Person | None = None
     has_started: bool = False
     answers: tuple[str, ...] | None = None
+    is_question: bool = False
+
+    @property
+    def asks_people(self) -> bool:
+        """Return whether it ends a call that asks people."""
+        # Before `is_question`, each such answer had `answers`.
+        return self.is_question or self.answers is not None
 
     @property
     def why_approved(self) -> str:
@@ -233,7 +280,10 @@ class StateNow(Record):
 class ClaimRequest(Record):
     """Ask for the right to execute one recorded call once.
 
-    ``owner`` names the process and attempt. ``state`` answers a `CheckState`.
+    ``owner`` and the request's idempotency key, both random, name one attempt.
+    ``state`` answers a `CheckState`.
+    ``reading`` puts an edited call to people again, because its tool would not run
+    with exactly its arguments.
     """
 
     item_id: str
@@ -242,6 +292,7 @@ class ClaimRequest(Record):
     tool_call_id: str
     owner: str
     state: StateNow | None = None
+    reading: Reading | None = None
 
 
 class Claimed(Record):
@@ -371,11 +422,47 @@ class LateReport(Record):
 
 
 class EditsKnown(Record):
-    """What our record says of edits that an agent's state names, by their hashes.
+    """The edits of an agent's state, by their hashes; those in neither were not made.
 
-    Those that are neither ``made`` nor ``unknown`` were not made. Of the unknown ones
-    there is no record, or no longer: nobody can say whether people made them.
+    ``made`` has the outcome of each call. ``unknown`` have no record, or no longer.
     """
 
-    made: frozenset[str] = frozenset()
+    made: dict[str, EditOutcome] = Field(default_factory=dict[str, EditOutcome])
     unknown: frozenset[str] = frozenset()
+
+
+def check_texts(turn: Turn) -> None:
+    """Check what names a turn and its calls, and what is said of them.
+
+    Raises:
+        NotAllowed: when the turn is not named, or a string is not Unicode.
+    """
+    for name in ("agent", "thread", "message_id"):
+        if not getattr(turn.ref, name):
+            raise NotAllowed(
+                f"A turn was submitted with {name}='', so no call was evaluated or "
+                "ran. Submit it with the name that it has."
+            )
+    for where, text in _texts(turn):
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise NotAllowed(
+                f"The {where} {text!r} holds half of a surrogate pair, so nothing of "
+                "this turn was evaluated or ran. Submit it as Unicode."
+            ) from error
+
+
+def _texts(turn: Turn) -> Iterator[tuple[str, str]]:
+    yield from turn.ref.names.items()
+    for run in (turn.ref.nested_in, turn.enclosing_run):
+        if run is not None:
+            yield "agent outside", run.agent
+            yield "thread outside", run.thread
+    yield "text", turn.says
+    for call in turn.calls:
+        yield from (("tool", call.tool), ("call id", call.tool_call_id))
+        yield "problem", call.problem
+        if call.hint is not None:
+            yield "description", call.hint.description
+    yield from (("schema of the tool", tool) for tool in turn.schemas)

@@ -1,67 +1,161 @@
-"""Remote mode (`Twokey.remote`): run agents beside a gateway in another process.
+"""Remote mode (`Keyturn.remote`): run agents beside a gateway in another process.
 
-    async with Twokey.remote("https://gateway.example.com", api_key=key) as tk:
+    async with Keyturn.remote("https://gateway.example.com", api_key=key) as tk:
         final = await tk.run(graph, {"messages": [...]}, thread_id="order-78291")
 
 The program has a URL and an API key: no store, no Slack, and nothing that could approve
 a call. Its graphs keep their threads with their own checkpointer, and it brings them
-forward itself, as `Twokey` does where it has the store.
+forward itself, as `Keyturn` does where it has the store.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, aclosing
-from typing import Any, Self
+import os
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Self
 
-from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.base import BaseCheckpointSaver
-from langgraph.types import Interrupt, StreamMode
+from pydantic import ValidationError
+from typing_extensions import override
 
-from twokey.gateway.approvals.record import Origin
-from twokey.gateway.arguments import (
+from keyturn.gateway.arguments import (
     check_ungated,
     is_a,
     is_texts,
     require,
     require_secret,
 )
-from twokey.gateway.client.choice import gateway_at
-from twokey.gateway.client.http_threads import HttpThreads
-from twokey.gateway.errors import GraphError, SettingsError
-from twokey.gateway.protocol.port import connected
-from twokey.gateway.protocol.records import Person, RunRef
-from twokey.gateway.protocol.remote_runs import PendingCall, RunFacts
-from twokey.gateway.remote.thread_runs import RemoteThreadRuns
-from twokey.gateway.remote.webhooks import WebhookNews, WebhookVerifier
-from twokey.gateway.resume.graphs import as_graph
-from twokey.gateway.resume.langgraph_local import (
-    LangGraphLocal,
-    check_config,
-    warn_of_memory,
+from keyturn.gateway.client.http_gateway import gateway_at
+from keyturn.gateway.errors import NotVerified, SettingsError
+from keyturn.gateway.protocol.port import Gateway
+from keyturn.gateway.protocol.records import Record, RunRef
+from keyturn.gateway.protocol.webhooks import DECIDED, MOST_BYTES, WebhookBody
+from keyturn.gateway.remote.thread_runs import RemoteThreadRuns, RemoteThreads
+from keyturn.gateway.resume.program import Program
+from keyturn.gateway.retrying import RetrySettings
+from keyturn.gateway.trust.webhook_signatures import (
+    TOLERANCE_S,
+    parse_webhook_secret,
+    verify_webhook,
 )
-from twokey.gateway.resume.run_rules import (
-    check_who_asked,
-    named_run,
-    streamed,
-    wait_at_most,
-)
-from twokey.gateway.resume.transient_retry import retry_transient
-from twokey.gateway.retrying import RetrySettings
+
+SECRET_VARIABLE = "KEYTURN_WEBHOOK_SECRET"  # noqa: S105 - its name
+
+_MOST_KNOWN = 10_000
 
 
-class RemoteTwokey:
+class WebhookNews(Record):
+    """What a webhook said.
+
+    Attributes:
+        type: ``approval.decided``, or another kind, such as ``webhook.test``.
+        agent: whose thread it is; "" where it is about none.
+        thread: which one.
+        approval: which approval was decided.
+        is_new: False for a message that came before: its sender did not know that it
+            had arrived, or somebody sends it again.
+    """
+
+    type: str
+    agent: str = ""
+    thread: str = ""
+    approval: str = ""
+    is_new: bool = True
+
+    @property
+    def is_decision(self) -> bool:
+        """Return whether a thread of an agent has a decision."""
+        return self.type == DECIDED and bool(self.agent and self.thread)
+
+
+class WebhookVerifier:
+    """Accepts webhooks that were signed with one of the secrets, within five minutes.
+
+    Args:
+        secrets: ``whsec_…`` each; None: those of ``KEYTURN_WEBHOOK_SECRET``, with
+            commas between them.
+        clock_s: Unix seconds.
+
+    Raises:
+        SettingsError: when one of them is no secret; it is not shown.
+    """
+
+    def __init__(
+        self,
+        secrets: Sequence[str] | None,
+        *,
+        clock_s: Callable[[], float] = time.time,  # noqa: TID251 - the sender's clock is another machine's
+    ) -> None:
+        if secrets is None:
+            secrets = os.environ.get(SECRET_VARIABLE, "").split(",")
+        try:
+            self._keys = [
+                parse_webhook_secret(one.strip()) for one in secrets if one.strip()
+            ]
+        except NotVerified as error:
+            raise SettingsError(
+                "A secret of webhooks is not what `keyturn webhooks secret` prints "
+                f"(whsec_…); see webhook_secrets= and {SECRET_VARIABLE}."
+            ) from error
+        self._clock_s = clock_s
+        self._known: OrderedDict[str, float] = OrderedDict()
+
+    def verify(self, headers: Mapping[str, str], body: bytes) -> WebhookNews:
+        """Return what a message says.
+
+        Raises:
+            NotVerified: when it is not one of the gateway's, or is too old.
+            SettingsError: when this program has no secret.
+        """
+        if not self._keys:
+            raise SettingsError(
+                "This program has no secret to verify webhooks with: pass "
+                f"webhook_secrets=, or set {SECRET_VARIABLE}, to what "
+                "`keyturn webhooks secret` prints."
+            )
+        if len(body) > MOST_BYTES:
+            raise NotVerified("malformed", "it is longer than any message")
+        now_s = self._clock_s()
+        message = verify_webhook(headers, body, keys=self._keys, now_s=now_s)
+        try:
+            read = WebhookBody.model_validate_json(body)
+        except ValidationError as error:
+            raise NotVerified("malformed", "it says nothing that is known") from error
+        return WebhookNews(
+            type=read.type,
+            agent=read.data.agent,
+            thread=read.data.thread,
+            approval=read.data.approval,
+            is_new=self._is_new(message.id, now_s),
+        )
+
+    def _is_new(self, id_: str, now_s: float) -> bool:
+        if id_ in self._known:
+            return False
+        # Twice: a message may be from five minutes in the future.
+        while self._known:
+            oldest, at_s = next(iter(self._known.items()))
+            is_old = now_s - at_s > 2 * TOLERANCE_S + 1
+            if not is_old and len(self._known) < _MOST_KNOWN:
+                break
+            del self._known[oldest]
+        self._known[id_] = now_s
+        return True
+
+
+class RemoteKeyturn(Program[RemoteThreadRuns]):
     """The gateway of another process, for a program that runs its own threads.
 
     Args:
-        url: of the gateway, ``https://…``; by default that of ``TWOKEY_GATEWAY``.
-        api_key: by default that of ``TWOKEY_API_KEY``.
-        receipt_keys: public keys of the gateway, as `twokey keys list` prints them;
+        url: of the gateway, ``https://…``; by default that of ``KEYTURN_GATEWAY``.
+        api_key: by default that of ``KEYTURN_API_KEY``.
+        receipt_keys: public keys of the gateway, as `keyturn keys list` prints them;
             with any, a claim counts only with a receipt that one of them signed.
         retries: how long a run that fails is retried; None is the default.
         ungated: agent to names of tools that may start ungated; `connected`: them all.
         webhook_secrets: see `handle_webhook`; by default those of
-            ``TWOKEY_WEBHOOK_SECRET``.
+            ``KEYTURN_WEBHOOK_SECRET``.
 
     Attributes:
         gateway: what agents are connected to; may be given to their middleware.
@@ -88,18 +182,17 @@ class RemoteTwokey:
             webhook_secrets is None or is_texts(webhook_secrets),
             "webhook_secrets",
             webhook_secrets,
-            "give a list of texts, as `twokey webhooks secret` prints them (whsec_…)",
+            "give a list of texts, as `keyturn webhooks secret` prints them (whsec_…)",
         )
         self._webhooks = WebhookVerifier(webhook_secrets)
         self.gateway = gateway_at(url, api_key, receipt_keys)
-        self._threads = HttpThreads(self.gateway.connection)
+        self._asks = RemoteThreads(self.gateway.connection)
         self._retries = retries or RetrySettings()
         self._ungated = ungated or {}
-        self._runs: RemoteThreadRuns | None = None
 
     async def __aenter__(self) -> Self:
         """Begin to work; that the gateway is away now does no harm."""
-        self._runs = RemoteThreadRuns(self.gateway, self._threads, self._retries)
+        self._runs = RemoteThreadRuns(self.gateway, self._asks, self._retries)
         return self
 
     async def __aexit__(self, *_raised: object) -> None:
@@ -107,133 +200,6 @@ class RemoteTwokey:
         runs, self._runs = self._open(), None
         await runs.close()
         await self.gateway.aclose()
-
-    def connected(self) -> AbstractContextManager[None]:
-        """Connect the agents that are run inside the block by other means."""
-        ungated = {tool for tools in self._ungated.values() for tool in tools}
-        return connected(self.gateway, ungated=ungated)
-
-    async def run(  # noqa: PLR0913 - what a program may say of a run, by name
-        self,
-        graph: object,
-        input: object = None,  # noqa: A002 - LangGraph's own word
-        *,
-        thread_id: str,
-        agent: str = "agent",
-        requester: Person | None = None,
-        origin: Origin | None = None,
-        timeout_s: float | None = None,
-        config: RunnableConfig | None = None,
-        context: object = None,
-    ) -> dict[str, Any]:
-        """Run a graph and wait, durably, until its thread is finished.
-
-        See `Twokey.run`. The graph has a checkpointer of its own; processes with the
-        same one may run a thread at the same time: one of them works on it.
-
-        Raises:
-            TimeoutError: when it takes longer; the thread goes on all the same.
-            GraphError: when graph or config cannot be used, or an answer does not fit.
-            ThreadUnavailable: when there is no thread and no input, or it was deleted.
-            KeyRefused: when the gateway refuses the API key.
-        """
-        check_config(config or {}, thread_id)
-        runner = await self._runner(graph, agent, config=config, context=context)
-        run = named_run(agent, thread_id)
-        async with wait_at_most(timeout_s, thread_id):
-            await self._remember(run, requester, origin)
-            return await self._open().run(run, runner, input)
-
-    async def stream(  # noqa: PLR0913 - what `run` takes, and how to stream
-        self,
-        graph: object,
-        input: object = None,  # noqa: A002 - LangGraph's own word
-        *,
-        thread_id: str,
-        agent: str = "agent",
-        stream_mode: StreamMode | Sequence[StreamMode] = "updates",
-        subgraphs: bool = False,
-        requester: Person | None = None,
-        origin: Origin | None = None,
-        config: RunnableConfig | None = None,
-        context: object = None,
-    ) -> AsyncGenerator[Any]:
-        """Run a graph like `run`, and yield what its steps stream, across every wait.
-
-        See `Twokey.stream`.
-        """
-        check_config(config or {}, thread_id)
-        runner = await self._runner(graph, agent, config=config, context=context)
-        run = named_run(agent, thread_id)
-        await self._remember(run, requester, origin)
-        runs = self._open()
-        chunks = streamed(
-            runner,
-            lambda: runs.run(run, runner, input),
-            stream_mode,
-            subgraphs=subgraphs,
-        )
-        async with aclosing(chunks):
-            async for chunk in chunks:
-                yield chunk
-
-    async def wait(
-        self,
-        graph: object,
-        *,
-        thread_id: str,
-        agent: str = "agent",
-        timeout_s: float | None = None,
-    ) -> dict[str, Any]:
-        """Wait until a thread is finished, without running anything; see `run`.
-
-        Raises:
-            TimeoutError: when it takes longer than ``timeout_s``.
-            GraphError: when the graph cannot be used, or its thread was given up here.
-            ThreadUnavailable: when there is no such thread.
-        """
-        runner = await self._runner(graph, agent)
-        run = named_run(agent, thread_id)
-        async with wait_at_most(timeout_s, thread_id):
-            return await self._open().wait(run, runner)
-
-    async def pending(
-        self, *, thread_id: str, agent: str = "agent"
-    ) -> tuple[PendingCall, ...]:
-        """Return the calls of a thread, and inside its tools, that wait for people."""
-        return await self._threads.pending(named_run(agent, thread_id))
-
-    async def withdraw(
-        self,
-        *,
-        thread_id: str,
-        agent: str = "agent",
-        item_ids: Collection[str] | None = None,
-    ) -> tuple[str, ...]:
-        """End calls that wait, because the program no longer wants them.
-
-        See `Twokey.withdraw`.
-        """
-        run = named_run(agent, thread_id)
-        return await self._threads.withdraw(run, item_ids)
-
-    async def answers(
-        self,
-        interrupts: Sequence[Interrupt],
-        *,
-        thread_id: str,
-        agent: str = "agent",
-        timeout_s: float | None = 0.0,
-    ) -> dict[str, Any]:
-        """Return the answers to a graph's open questions, for ``Command(resume=...)``.
-
-        For graphs that a program runs itself, inside `connected`; see `Twokey.answers`.
-
-        Raises:
-            GraphError: when an answer does not fit.
-        """
-        run = named_run(agent, thread_id)
-        return await self._open().answers(run, interrupts, timeout_s)
 
     async def handle_webhook(
         self,
@@ -263,65 +229,12 @@ class RemoteTwokey:
         if not (news.is_new and news.is_decision):
             return news
         run = RunRef(agent=news.agent, thread=news.thread)
-        if not self._open().wake(run) and graph is not None:
-            runner = await self._runner(graph, news.agent)
-            await self._open().take_up(run, runner)
+        runs = self._open()
+        if not runs.wake(run) and graph is not None:
+            await runs.take_up(run, await self._runner(graph, news.agent))
         return news
 
-    async def delete(
-        self, graph: object, *, thread_id: str, agent: str = "agent"
-    ) -> None:
-        """Delete a thread, and end what waits in it, inside its tools too.
-
-        See `Twokey.delete`.
-
-        Raises:
-            GraphError: when the graph cannot be used.
-            ThreadUnavailable: while somebody runs it; nothing was deleted.
-        """
-        runner = await self._runner(graph, agent)
-        await self._open().delete(named_run(agent, thread_id), runner)
-
-    async def _remember(
-        self, run: RunRef, requester: Person | None, origin: Origin | None
-    ) -> None:
-        check_who_asked(requester, origin)
-        if requester is None and origin is None:
-            return
-        facts = RunFacts(
-            run=run,
-            requester=requester,
-            channel=origin.channel if origin else "",
-            thread_ts=origin.thread_ts if origin else "",
-        )
-        # Before the run: what it asks must not be decided by who asked for it.
-        await retry_transient(lambda: self._threads.remember(facts))
-
-    async def _runner(
-        self,
-        graph: object,
-        agent: str,
-        *,
-        config: RunnableConfig | None = None,
-        context: object = None,
-    ) -> LangGraphLocal:
-        self._open()
-        ungated = self._ungated.get(agent, ())
-        compiled = await as_graph(graph, f"graph of {agent}", ungated)
-        saver = getattr(compiled, "checkpointer", None)
-        if not isinstance(saver, BaseCheckpointSaver):
-            raise GraphError(
-                f"The graph of {agent} keeps its threads nowhere: compile it with a "
-                "checkpointer of its own, such as AsyncPostgresSaver."
-            )
-        warn_of_memory(
-            compiled, "compile the graph with AsyncPostgresSaver, for instance"
-        )
-        return LangGraphLocal(
-            compiled, agent=agent, config=config, context=context, ungated=ungated
-        )
-
-    def _open(self) -> RemoteThreadRuns:
-        if self._runs is None:
-            raise SettingsError("Use it as: async with Twokey.remote(...) as tk: ...")
-        return self._runs
+    @property
+    @override
+    def _gateway(self) -> Gateway:
+        return self.gateway

@@ -3,82 +3,245 @@
 Theory of operation. Each run has one task here, its drive: it takes the lease, brings
 the thread forward until it waits or ends, gives the lease back, and waits with a long
 poll for the next answer. So two processes with the same checkpoints may drive one
-thread; who has the lease works, and the other one finds what was done. A wait of the
-program can be bounded or given up at any time: the drive goes on.
+thread; who has the lease works, and the other one finds what was done.
 """
 
 from __future__ import annotations
 
 import asyncio
-import copy
 import logging
-from collections.abc import Coroutine, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Collection, Coroutine, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any
 
-from langgraph.types import Interrupt
+from typing_extensions import override
 
-from twokey.gateway.arguments import check_timeout
-from twokey.gateway.client.http_threads import HttpThreads
-from twokey.gateway.errors import (
+from keyturn.gateway.client.http_connection import HttpConnection
+from keyturn.gateway.errors import (
     GraphError,
     KeyRefused,
+    KeyturnError,
+    NotAllowed,
     ThreadUnavailable,
-    TwokeyError,
 )
-from twokey.gateway.failures import log_failure
-from twokey.gateway.protocol.port import Gateway, connected
-from twokey.gateway.protocol.records import RunRef
-from twokey.gateway.remote.advancing import AwaitedAnswers, RemoteAdvancer
-from twokey.gateway.remote.attempts import BUSY_S, Attempts, NoThread
-from twokey.gateway.remote.leases import new_token, thread_lease
-from twokey.gateway.resume.classification import ThreadHalted
-from twokey.gateway.resume.diagnosis import diagnose
-from twokey.gateway.resume.held_work import while_held
-from twokey.gateway.resume.langgraph_local import LangGraphLocal
-from twokey.gateway.resume.questions import asked_items
-from twokey.gateway.resume.run_rules import given_up, input_key, rests_for_good
-from twokey.gateway.resume.runner import ThreadState
-from twokey.gateway.resume.thread_states import pending_of
-from twokey.gateway.resume.transient_retry import (
+from keyturn.gateway.failures import log_failure
+from keyturn.gateway.protocol import http_api, run_context
+from keyturn.gateway.protocol.http_api import (
+    AnswersQuestion,
+    LeaseQuestion,
+    LeaseRef,
+    LeaseReply,
+    LeaseVerb,
+    PendingCall,
+    RunFacts,
+    RunQuestion,
+    SettleQuestion,
+    Withdrawal,
+)
+from keyturn.gateway.protocol.port import Gateway, connected
+from keyturn.gateway.protocol.records import RunRef
+from keyturn.gateway.resume import program_runs
+from keyturn.gateway.resume.advancer import Threads
+from keyturn.gateway.resume.diagnosis import ThreadHalted, diagnose
+from keyturn.gateway.resume.langgraph_local import LangGraphLocal
+from keyturn.gateway.resume.program_runs import (
+    BUSY_S,
+    GRACE_S,
+    NoThread,
+    ProgramRuns,
+    given_up,
+    input_key,
+    rests_for_good,
+)
+from keyturn.gateway.resume.questions import (
+    Answers,
+    asked_items,
+    question_of,
+    questions_of,
+)
+from keyturn.gateway.resume.runner import PendingInterrupt, ThreadState
+from keyturn.gateway.resume.transient_retry import (
+    backoff_s,
     drain_tasks,
     retry_transient,
 )
-from twokey.gateway.retrying import RetrySettings
+from keyturn.gateway.retrying import RetrySettings
+from keyturn.gateway.store.fences import Lease
+from keyturn.gateway.store.held_leases import held, while_held
 
-T = TypeVar("T")
+
+class RemoteThreads(Threads):
+    """The threads of this process, by way of a gateway's API; see `Threads`.
+
+    A gateway is not told when a run in another process begins or ends: its middleware
+    supersedes what waits, and `rests` ends the rest.
+
+    Args:
+        connection: to the gateway.
+    """
+
+    def __init__(self, connection: HttpConnection) -> None:
+        super().__init__()
+        self._connection = connection
+
+    @property
+    def url(self) -> str:
+        """Return the address of the gateway."""
+        return self._connection.url
+
+    @override
+    @asynccontextmanager
+    async def lease(self, run: RunRef) -> AsyncGenerator[Lease]:
+        """Hold the right to run a thread; it may end inside the block at any time.
+
+        What is asked of the gateway inside the block is fenced by the lease, and so are
+        writes to the checkpoints.
+
+        Raises:
+            ThreadUnavailable: when another process runs this thread.
+            StoreUnavailable: when the gateway does not answer.
+        """
+
+        async def ask(verb: LeaseVerb, token: str, above: int) -> LeaseReply:
+            return await self.lease_step(run, verb, token=token, above=above)
+
+        async with held(ask) as lease:
+            with run_context.under_lease(
+                lambda: LeaseRef(run, lease.token, lease.fence).text
+            ):
+                yield lease
+
+    async def lease_step(
+        self, run: RunRef, verb: LeaseVerb, *, token: str, above: int = 0
+    ) -> LeaseReply:
+        """Take, keep, renumber or give back the right to run a thread."""
+        question = LeaseQuestion(run=run, verb=verb, token=token, above=above)
+        return await self._connection.ask(http_api.LEASE, question)
+
+    @override
+    async def answers(
+        self, run: RunRef, pending: Sequence[PendingInterrupt], *, wait_s: float = 0.0
+    ) -> Answers:
+        """Return the answers to a thread's questions; wait for the first one.
+
+        The wait may end early without any: ask again.
+        """
+        questions = questions_of(pending)
+        if not questions:
+            return Answers()
+        question = AnswersQuestion(run=run, questions=questions, wait_s=wait_s)
+        ask = self._connection.ask
+        try:
+            answered = await ask(http_api.ANSWERS, question, wait_s=wait_s)
+        except KeyRefused:
+            raise
+        except NotAllowed as error:
+            # Such as another name of the agent in its middleware than in the program.
+            raise GraphError(str(error)) from error
+        # The gateway is not trusted to fit the agent's own schema.
+        return Answers.to(pending, {one.question: one for one in answered})
+
+    @override
+    async def ends(self, run: RunRef) -> None:
+        """See `Threads.ends`."""
+        await self._connection.ask(http_api.SUPERSEDE_RUN, RunQuestion(run=run))
+
+    @override
+    async def rests(self, run: RunRef, state: ThreadState) -> None:
+        """See `Threads.rests`."""
+        # A question of another library may stand in front of the tools, which then
+        # have not asked yet.
+        if state.exists and all(question_of(one) for one in state.pending):
+            asked = asked_items(state.pending)
+            await self.settle(run, asked, is_finished=state.is_finished)
+
+    async def settle(
+        self, run: RunRef, asked: Collection[str], *, is_finished: bool
+    ) -> None:
+        """Say what a resting thread asks; the rest of what waits in it is ended."""
+        question = SettleQuestion(
+            run=run, asked=frozenset(asked), is_finished=is_finished
+        )
+        await self._connection.ask(http_api.SETTLE, question)
+
+    async def pending(self, run: RunRef) -> tuple[PendingCall, ...]:
+        """Return the calls of a run that wait for people, oldest first."""
+        return await self._connection.ask(http_api.PENDING, RunQuestion(run=run))
+
+    async def withdraw(
+        self, run: RunRef, item_ids: Collection[str] | None = None
+    ) -> tuple[str, ...]:
+        """End calls of a run that still wait; return which were ended."""
+        ids = None if item_ids is None else tuple(item_ids)
+        question = Withdrawal(run=run, item_ids=ids)
+        return await self._connection.ask(http_api.WITHDRAW, question)
+
+    async def remember(self, facts: RunFacts) -> None:
+        """Say who asked in a thread, and where: they cannot approve what it asks."""
+        await self._connection.ask(http_api.REMEMBER, facts)
+
 
 logger = logging.getLogger(__name__)
 
-POLL_S = 25.0
-"""How long one question waits for an answer: less than proxies let a request last."""
-GRACE_S = 25.0
-"""How long steps that run may take when the program ends."""
-GIVE_BACK_S = 2.0
-"""How long a lease may take that is given back unused."""
-
-
 _AS_IT_IS = (KeyRefused, ThreadHalted, ThreadUnavailable)
 """Errors that say by themselves what to do about a thread."""
+
+
+class Attempts:
+    """The attempts at one step of a thread.
+
+    Args:
+        run: of the thread.
+        retries: how long it is tried again.
+        url: of the gateway.
+    """
+
+    def __init__(self, run: RunRef, retries: RetrySettings, *, url: str) -> None:
+        self._run = run
+        self._url = url
+        self._retries = retries
+        self._pauses = backoff_s()
+        self._began_s = asyncio.get_running_loop().time()
+
+    def pause_s(self, error: Exception) -> float | None:
+        """Return how long to wait before the next attempt; None: there is none."""
+        if isinstance(error, NoThread):
+            return None
+        can_pass = isinstance(error, ThreadUnavailable)
+        if can_pass and error.__cause__ is None:
+            # Another process runs it, or finishes a call of it: not an outage.
+            return BUSY_S
+        found = diagnose(error)
+        can_pass = can_pass or found.can_pass
+        limit = self._retries.limit if can_pass else self._retries.unknown_limit
+        age_s = asyncio.get_running_loop().time() - self._began_s
+        if (found.is_final and not can_pass) or age_s >= limit.total_seconds():
+            return None
+        pause_s = max(next(self._pauses), found.retry_after_s)
+        logger.warning(
+            "run.waiting gateway=%s agent=%s thread=%s error=%s next_in_s=%.1f%s",
+            self._url,
+            self._run.agent,
+            self._run.thread,
+            type(error.__cause__ or error).__name__,
+            pause_s,
+            # Words of ours only: others may hold what no log should.
+            f": {error}" if isinstance(error, KeyturnError) else "",
+        )
+        return pause_s
 
 
 class Drive:
     """The task that brings one thread forward, until a newer one replaces it."""
 
     def __init__(self) -> None:
-        self.replaced = asyncio.Event()
-        self.news = asyncio.Event()
+        self.moved = asyncio.Event()
         self.successor: Drive | None = None
         self.task: asyncio.Task[ThreadState]
 
-    def replace(self, successor: Drive) -> None:
-        """Leave the thread to another drive, after the step that runs now."""
-        self.successor = successor
-        self.replaced.set()
 
-
-class RemoteThreadRuns:
+class RemoteThreadRuns(ProgramRuns):
     """The threads that a program runs beside a gateway in another process.
 
     Args:
@@ -88,32 +251,28 @@ class RemoteThreadRuns:
     """
 
     def __init__(
-        self, gateway: Gateway, threads: HttpThreads, retries: RetrySettings
+        self, gateway: Gateway, threads: RemoteThreads, retries: RetrySettings
     ) -> None:
-        self._gateway = gateway
-        self._threads = threads
-        self._advancer = RemoteAdvancer(threads)
+        super().__init__(gateway, threads, threads)
+        self._asks = threads
         self._retries = retries
         self._drives: dict[RunRef, Drive] = {}
-        self._closing = asyncio.Event()
+        self._is_closing = False
 
     def _attempts(self, run: RunRef) -> Attempts:
-        return Attempts(run, self._retries, url=self._threads.url)
+        return Attempts(run, self._retries, url=self._asks.url)
 
+    @override
     async def run(
         self, run: RunRef, runner: LangGraphLocal, given: object
     ) -> dict[str, Any]:
-        """Give a thread its input, unless it has it, and wait until it rests for good.
-
-        Raises:
-            GraphError: when the thread was given up.
-            ThreadUnavailable: when there is no thread and no input, or it was deleted.
-            NotAllowed: when the gateway refuses the key.
-        """
+        """See `ProgramRuns.run`."""
         before = self._drives.get(run)
         drive = self._begin(run, runner, given)
         if before is not None:
-            before.replace(drive)
+            # It leaves the thread after the step that runs now.
+            before.successor = drive
+            before.moved.set()
         # Who gives up waiting must not stop a step in its middle.
         return await self._values(run, runner, await asyncio.shield(drive.task))
 
@@ -121,7 +280,7 @@ class RemoteThreadRuns:
         """Let a thread look for its answer now; False when nothing here runs it."""
         drive = self._drives.get(run)
         if drive is not None:
-            drive.news.set()
+            drive.moved.set()
         return drive is not None
 
     async def take_up(self, run: RunRef, runner: LangGraphLocal) -> None:
@@ -130,13 +289,9 @@ class RemoteThreadRuns:
         if state.exists and not rests_for_good(state) and not self.wake(run):
             self._begin(run, runner, None)
 
+    @override
     async def wait(self, run: RunRef, runner: LangGraphLocal) -> dict[str, Any]:
-        """Wait until a thread rests for good, whichever process runs it.
-
-        Raises:
-            GraphError: when this process gave the thread up.
-            ThreadUnavailable: when there is no such thread.
-        """
+        """See `ProgramRuns.wait`."""
         while (drive := self._drives.get(run)) is None:
             state = await _probe(runner, run)
             if rests_for_good(state):
@@ -146,53 +301,19 @@ class RemoteThreadRuns:
             await asyncio.sleep(BUSY_S)
         return await self._values(run, runner, await asyncio.shield(drive.task))
 
-    async def answers(
-        self, run: RunRef, interrupts: Sequence[Interrupt], timeout_s: float | None
-    ) -> dict[str, Any]:
-        """Return the answers to questions of a thread, waiting for the first one.
+    @override
+    async def _answers(
+        self, run: RunRef, asked: Sequence[PendingInterrupt], wait_s: float
+    ) -> Answers:
+        look = partial(self._asks.answers, run, asked, wait_s=wait_s)
+        return await retry_transient(look)
 
-        Raises:
-            GraphError: when an answer does not fit its question.
-            SettingsError: when ``timeout_s`` is no number of seconds.
-        """
-        check_timeout(timeout_s)
-        asked = [pending_of(one) for one in interrupts]
-        if not asked_items(asked):
-            return {}
-        clock = asyncio.get_running_loop().time
-        ends = None if timeout_s is None else clock() + timeout_s
-        while True:
-            left_s = POLL_S if ends is None else max(0.0, ends - clock())
-            wait_s = min(left_s, POLL_S)
-            found = await retry_transient(
-                partial(self._advancer.answers, run, asked, wait_s=wait_s)
-            )
-            if found.unfit:
-                raise GraphError(
-                    f"The answer to {found.unfit[0]!r} does not fit the question that "
-                    f"the thread {run.thread!r} asked; see the agent's log."
-                )
-            if found.ready or (ends is not None and clock() >= ends):
-                return cast("dict[str, Any]", found.ready)
-
-    async def delete(self, run: RunRef, runner: LangGraphLocal) -> None:
-        """End what waits in a thread, and forget its checkpoints.
-
-        Raises:
-            ThreadUnavailable: while somebody runs the thread; nothing was deleted.
-        """
-
-        async def work() -> None:
-            # The cards first: killed after the checkpoints were deleted, they would
-            # wait for a thread that is gone.
-            await self._threads.supersede(run)
-            await runner.delete(run.thread)
-
-        await while_held(thread_lease(self._threads, run), work)
-
+    @override
     async def close(self, *, grace_s: float = GRACE_S) -> None:
-        """Let running steps rest, then stop them; threads that wait stop at once."""
-        self._closing.set()
+        """See `ProgramRuns.close`."""
+        self._is_closing = True
+        for one in self._drives.values():
+            one.moved.set()  # those that wait stop at once
         await drain_tasks([one.task for one in self._drives.values()], grace_s)
 
     def _begin(self, run: RunRef, runner: LangGraphLocal, given: object) -> Drive:
@@ -202,33 +323,16 @@ class RemoteThreadRuns:
         self._drives[run] = drive
         return drive
 
-    async def _values(
-        self, run: RunRef, runner: LangGraphLocal, state: ThreadState
-    ) -> dict[str, Any]:
-        if not state.exists:
-            raise NoThread(run, ", or it was deleted")
-        return await retry_transient(lambda: runner.values(run.thread))
-
     async def _drive(
         self, drive: Drive, run: RunRef, runner: LangGraphLocal, given: object
     ) -> ThreadState:
         """Bring a thread forward until it rests for good, or another drive does."""
         attempts, has_waited = self._attempts(run), False
-        awaited: AwaitedAnswers | None = None
-        token = ""
         while True:
-            if self._closing.is_set() or drive.successor is not None:
-                await self._give_back(run, token, awaited)
+            if self._is_closing or drive.successor is not None:
                 return await self._left(drive, run)
             try:
-                state = await self._advance(
-                    run,
-                    runner,
-                    given,
-                    has_begun=has_waited,
-                    awaited=awaited,
-                    token=token,
-                )
+                state = await self._advance(run, runner, given, has_begun=has_waited)
             except Exception as error:
                 if not (
                     has_waited
@@ -240,11 +344,10 @@ class RemoteThreadRuns:
                 pause_s = attempts.pause_s(error)
                 if pause_s is None and has_waited and not isinstance(error, _AS_IT_IS):
                     reason = diagnose(error).reason
-                    raise given_up(run.agent, run.thread, reason) from error
+                    raise given_up(run, reason) from error
                 if pause_s is None:
                     raise
                 await self._until_moved(drive, asyncio.sleep(pause_s))
-                awaited, token = None, ""
                 if given is not None and await _has_taken(runner, run, given):
                     # Given again after somebody gave another one, it would be a new
                     # message.
@@ -255,14 +358,11 @@ class RemoteThreadRuns:
             given = None
             if rests_for_good(state):
                 return state
-            token = new_token()
-            awaited = await self._until_moved(
-                drive, self._next_answer(run, state, token)
-            )
+            await self._until_moved(drive, self._next_answer(run, state))
 
     async def _left(self, drive: Drive, run: RunRef) -> ThreadState:
         """Return what a drive comes to that does not go on itself."""
-        if drive.successor is not None and not self._closing.is_set():
+        if drive.successor is not None and not self._is_closing:
             return await asyncio.shield(drive.successor.task)
         raise ThreadUnavailable(
             f"The program ended before the thread {run.thread!r} did; run it again to "
@@ -270,79 +370,35 @@ class RemoteThreadRuns:
         )
 
     async def _advance(
-        self,
-        run: RunRef,
-        runner: LangGraphLocal,
-        given: object,
-        *,
-        has_begun: bool,
-        awaited: AwaitedAnswers | None,
-        token: str,
+        self, run: RunRef, runner: LangGraphLocal, given: object, *, has_begun: bool
     ) -> ThreadState:
-        async def work() -> ThreadState:
-            key = "" if given is None else input_key(given)
-            state = await runner.probe(run.thread)
-            if given is None and not state.exists:
-                if has_begun:
-                    return state
-                raise NoThread(run, " to go on with; give it an input")
-            # The same input once more is a retry, not a second message.
-            if given is None or state.taken == key:
-                return await self._advancer.forward(
-                    run, runner, past_limits=True, state=state, awaited=awaited
-                )
-            # A copy, because LangGraph writes ids into the messages it is given.
-            fresh = copy.deepcopy(given)
-            return await self._advancer.begin(
-                run, runner, lambda: runner.give(run.thread, fresh, key=key)
+        with connected(self._gateway, run):
+            return await while_held(
+                self._threads.lease(run),
+                lambda: self._begin_or_go_on(run, runner, given, has_begun=has_begun),
             )
 
-        offered = None if awaited is None else awaited.lease
-        lease = thread_lease(self._threads, run, token=token, offered=offered)
-        with connected(self._gateway, run):
-            return await while_held(lease, work)
-
-    async def _give_back(
-        self, run: RunRef, token: str, awaited: AwaitedAnswers | None
-    ) -> None:
-        """Give back a lease that came, or may have come, and is not used."""
-        is_taken = awaited is not None and awaited.lease is not None
-        # A drive that was replaced may have left its wait when the lease was taken,
-        # which would keep its successor waiting.
-        if token and (is_taken or not self._closing.is_set()):
-            with suppress(TwokeyError, TimeoutError):
-                async with asyncio.timeout(GIVE_BACK_S):
-                    await self._threads.lease(run, "free", token=token)
-
-    async def _until_moved(
-        self, drive: Drive, work: Coroutine[Any, Any, T]
-    ) -> T | None:
+    async def _until_moved(self, drive: Drive, work: Coroutine[Any, Any, None]) -> None:
         """Wait for work; end early with news, another drive, or the end of it all."""
-        others = (drive.replaced.wait(), drive.news.wait(), self._closing.wait())
-        waiting = asyncio.create_task(work)
-        tasks: list[asyncio.Task[Any]] = [waiting, *map(asyncio.create_task, others)]
+        tasks = [asyncio.ensure_future(one) for one in (work, drive.moved.wait())]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            drive.news.clear()
-        is_done = not waiting.cancelled() and waiting.exception() is None
-        return waiting.result() if is_done else None
+            drive.moved.clear()
 
-    async def _next_answer(
-        self, run: RunRef, state: ThreadState, token: str = ""
-    ) -> AwaitedAnswers | None:
+    async def _next_answer(self, run: RunRef, state: ThreadState) -> None:
         """Wait until a question of a thread may have an answer; no longer than a poll.
 
         What cannot be asked now is waited for as well: the next attempt says why.
         """
         if not asked_items(state.pending):
-            return None
+            return
         try:
-            return await self._advancer.awaited(run, state, wait_s=POLL_S, token=token)
-        except TwokeyError as error:
+            await self._asks.answers(run, state.pending, wait_s=program_runs.POLL_S)
+        except KeyturnError as error:
             logger.warning(
                 "thread.not_followed agent=%s thread=%s error=%s",
                 run.agent,
@@ -350,7 +406,6 @@ class RemoteThreadRuns:
                 type(error).__name__,
             )
             await asyncio.sleep(BUSY_S)
-            return None
 
     def _ended(self, run: RunRef, drive: Drive) -> None:
         if self._drives.get(run) is drive:
@@ -358,7 +413,7 @@ class RemoteThreadRuns:
         if drive.task.cancelled():
             return
         error = drive.task.exception()
-        if error is not None and not self._closing.is_set():
+        if error is not None and not self._is_closing:
             # Who gave the input may not wait any more.
             log_failure(
                 logger, error, "run.failed agent=%s thread=%s", run.agent, run.thread

@@ -1,18 +1,18 @@
-"""`Twokey` where the packages of a store are not installed: its remote mode alone."""
+"""`Keyturn` where the packages of a store are not installed: its remote mode alone."""
 
 from __future__ import annotations
 
-from twokey.gateway.errors import SettingsError
-from twokey.gateway.remote.program import RemoteTwokey
+from keyturn.gateway.errors import SettingsError
+from keyturn.gateway.remote.program import RemoteKeyturn
 
 
-class Twokey:
-    """What ``twokey.Twokey`` is in a process that cannot open a store."""
+class Keyturn:
+    """What ``keyturn.Keyturn`` is in a process that cannot open a store."""
 
-    remote = RemoteTwokey
+    remote = RemoteKeyturn
 
     def __init__(self, *_given: object, **_named: object) -> None:
         raise SettingsError(
-            "A gateway in this process needs a store: pip install 'twokey[server]'. "
-            "Twokey.remote(url, api_key=...) needs none."
+            "A gateway in this process needs a store: pip install 'keyturn[server]'. "
+            "Keyturn.remote(url, api_key=...) needs none."
         )

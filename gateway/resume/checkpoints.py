@@ -2,16 +2,436 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractAsyncContextManager
+import asyncio
+import errno
+import importlib
+import os
+import secrets
+import socket
+import sqlite3
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, TypeVar, cast
+from urllib.parse import urlsplit
 
-from langgraph.checkpoint.base import BaseCheckpointSaver
+import aiosqlite
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
+from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
-from twokey.gateway.checkpoint_place import check_place, is_postgres
-from twokey.gateway.errors import SettingsError
-from twokey.gateway.resume.postgres import open_postgres
-from twokey.gateway.resume.sqlite import open_sqlite
+from keyturn.gateway.checkpoint_place import check_place, is_postgres
+from keyturn.gateway.errors import SettingsError
+from keyturn.gateway.resume.strict_state import strict_serializer
+from keyturn.gateway.secret_file import make_private
+
+# Open SQLite checkpointers, one for each file, shared inside the process.
+#
+# Theory of operation. SQLite keeps its locks as POSIX advisory locks, and a process
+# loses all of these on a file when it closes *any* descriptor of that file ("How To
+# Corrupt An SQLite Database File", section 2.2). So nothing here, and nothing else in
+# Keyturn, opens a checkpoint file but SQLite itself: a new file is made complete under
+# another name and then linked to its own, and what an existing one holds is found out
+# by SQLite.
+#
+# Several users of one file in one event loop share a saver. Its writes are brought to
+# their end when the caller is cancelled: a transaction that stays open on a shared
+# connection would keep every other process from writing.
+
+# Identity of a checkpoint database: a random id that is kept in the database itself.
+#
+# A copy and a restored backup have the id of the original; the file tells two live
+# copies apart.
+
+_SELECT = "SELECT id FROM keyturn_identity WHERE one = 1"
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Which checkpoint database a process has open.
+
+    Attributes:
+        id: kept in the database.
+        file: which file of which machine it is; "" when it is not a file.
+        shown: the same for people, without a password.
+    """
+
+    id: str
+    file: str
+    shown: str
+
+
+def identity_statements() -> tuple[str, ...]:
+    """Return what gives a database an id, unless it has one."""
+    table = "keyturn_identity (one INTEGER PRIMARY KEY, id TEXT)"
+    row = f"(1, '{secrets.token_hex(16)}')"
+    return (
+        f"CREATE TABLE IF NOT EXISTS {table}",
+        f"INSERT INTO keyturn_identity VALUES {row} ON CONFLICT DO NOTHING",  # noqa: S608 - hex digits of our own
+    )
+
+
+async def identity_of(saver: BaseCheckpointSaver[Any], place: str) -> Identity:
+    """Return the identity of an open checkpointer.
+
+    Args:
+        saver: from `keyturn.gateway.resume.checkpoints.open_checkpoints`.
+        place: the path or URL that it was opened with.
+    """
+    if isinstance(saver, AsyncSqliteSaver):
+        rows = list(await saver.conn.execute_fetchall(_SELECT))
+        file = await asyncio.to_thread(_file, place)
+        return Identity(str(rows[0][0]), file, f"{place!r} on {socket.gethostname()!r}")
+    pool: Any = saver
+    async with pool.conn.connection() as connection:
+        row = await (await connection.execute(_SELECT)).fetchone()
+    parts = urlsplit(place)
+    shown = f"Postgres {parts.path.lstrip('/')!r} at {parts.hostname or 'a socket'!r}"
+    return Identity(str(row["id"]), "", shown)
+
+
+def _file(place: str) -> str:
+    """Name a file the same for every process that can have it open with others.
+
+    Containers on one machine may share a file under different names of the host.
+    """
+    state = Path(place).stat()
+    boot = _BOOT.read_text("ascii").strip() if _BOOT.exists() else socket.gethostname()
+    # Device and inode name a file on one running machine; the boot id names the
+    # machine.
+    return f"{boot}:{state.st_dev}:{state.st_ino}"
+
+
+CoroutineT = TypeVar("CoroutineT", bound=Callable[..., Coroutine[Any, Any, Any]])
+
+_LOCK_WAIT_S = 30.0
+"""How long one process waits for another's write; SQLite allows one at a time."""
+
+
+def to_the_end(write: CoroutineT) -> CoroutineT:
+    """Bring what a coroutine writes to its end, also when its caller is cancelled."""
+
+    @wraps(write)
+    async def shielded(*args: object, **named: object) -> object:
+        return await asyncio.shield(write(*args, **named))
+
+    return cast("CoroutineT", shielded)  # it is called like what it wraps
+
+
+class SqliteSaver(AsyncSqliteSaver):
+    """A saver that leaves no transaction open, whenever its caller is cancelled.
+
+    ``reads`` is a connection for reads alone, once the saver is set up.
+    """
+
+    reads: aiosqlite.Connection | None = None
+
+    aput = to_the_end(AsyncSqliteSaver.aput)
+    aput_writes = to_the_end(AsyncSqliteSaver.aput_writes)
+    adelete_thread = to_the_end(AsyncSqliteSaver.adelete_thread)
+
+    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """Read a checkpoint, also while a write waits for another process."""
+        reader = AsyncSqliteSaver(self.reads or self.conn, serde=self.serde)
+        reader.is_setup = True
+        return await reader.aget_tuple(config)
+
+
+class _Shared:
+    """The one saver of a file in an event loop, and how many use it."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.users = 0
+        self.opening = asyncio.Lock()
+        self.saver: SqliteSaver | None = None
+
+
+_Place = tuple[Path, asyncio.AbstractEventLoop]
+SHARED: Final[dict[_Place, _Shared]] = {}
+"""The files that are open in this process."""
+
+
+@asynccontextmanager
+async def open_sqlite(path: Path) -> AsyncGenerator[SqliteSaver]:
+    """Open the saver of a file, or share the one that is open in this event loop.
+
+    Raises:
+        SettingsError: when the file cannot be used.
+    """
+    try:
+        found = await asyncio.to_thread(_ready, path)
+    except OSError as error:
+        raise _unusable_file(path, error) from error
+    # One saver for each event loop: its lock and its connection belong to the loop.
+    place = (found, asyncio.get_running_loop())
+    shared = SHARED.setdefault(place, _Shared())
+    # Counted before anything is awaited: the last other user would close the saver
+    # under this one.
+    shared.users += 1
+    try:
+        _refuse_inherited(found)
+        # Users that begin at once wait for the first one's saver.
+        async with shared.opening:
+            if shared.saver is None:
+                shared.saver = await _opened(found)
+        yield shared.saver
+    finally:
+        shared.users -= 1
+        if shared.users == 0:
+            # Before the close is awaited: who opens the file meanwhile gets a saver of
+            # its own.
+            del SHARED[place]
+            if shared.saver is not None:
+                # The queue of its thread brings writes before it to their end.
+                await asyncio.shield(_closed(shared.saver))
+
+
+async def _closed(saver: SqliteSaver) -> None:
+    if saver.reads is not None:
+        await saver.reads.close()
+    await saver.conn.close()
+
+
+async def _opened(path: Path) -> SqliteSaver:
+    connection = aiosqlite.connect(path, timeout=_LOCK_WAIT_S)
+    reads = aiosqlite.connect(path, timeout=_LOCK_WAIT_S)
+    try:
+        await connection
+        saver = SqliteSaver(connection, serde=strict_serializer())
+        await saver.setup()  # creates the tables and turns on WAL
+        for statement in identity_statements():
+            await connection.execute(statement)
+        await connection.commit()
+        saver.reads = await reads
+    except BaseException as error:
+        # A cancellation, too: an open connection keeps its thread and its locks.
+        for one in (reads, connection):
+            # What aiosqlite raises when the connection was never opened.
+            with suppress(ValueError):
+                await one.close()
+        if isinstance(error, sqlite3.Error):
+            raise _unusable_file(path, error) from error
+        raise
+    return saver
+
+
+def _ready(path: Path) -> Path:
+    """Create the file for this user only; return its one name, without links.
+
+    Checkpoints hold what tools are called with.
+    """
+    make_private(path.parent)
+    real = path.resolve()
+    if not real.exists():
+        _create(real)
+    return real
+
+
+def _create(path: Path) -> None:
+    """Create an empty database, whose descriptor is closed before it has its name."""
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    # The mode is given at creation: with a chmod after it, others could open the file
+    # in between.
+    os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    try:
+        with suppress(FileExistsError):
+            # link, unlike rename, never replaces what another process put there.
+            os.link(draft, path)
+    finally:
+        draft.unlink()
+
+
+def _refuse_inherited(path: Path) -> None:
+    """Refuse a file that the parent had open when this process was forked.
+
+    SQLite's own state was copied with it and counts locks that this process lacks.
+    """
+    pid = os.getpid()
+    if any(at == path and one.pid != pid for (at, _), one in SHARED.items()):
+        raise SettingsError(
+            f"The checkpoints in {str(path)!r} were open when this process was forked, "
+            "and SQLite must not go through a fork; open Keyturn after the fork, in "
+            "each worker, or start workers with the method 'spawn'."
+        )
+
+
+_HELP: Final = {
+    "SQLITE_BUSY": "Another process keeps it locked: end that process, then start "
+    "again.",
+    "SQLITE_FULL": "Free some space on its disk, then start again.",
+    "SQLITE_CORRUPT": "It is damaged: restore it from a backup. With a new file, "
+    "threads that wait do not go on.",
+    "SQLITE_NOTADB": "It is damaged, or another kind of file: restore it from a "
+    "backup, or correct 'checkpoints'. With a new file, threads that wait do not go "
+    "on.",
+}
+"""What to do, by the first two words of SQLite's name for an error."""
+
+_ELSEWHERE = "Set 'data_dir' or 'checkpoints' to a place this user can write."
+
+
+def _unusable_file(path: Path, error: Exception) -> SettingsError:
+    name = str(getattr(error, "sqlite_errorname", ""))
+    if isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        name = "SQLITE_FULL"
+    # An extended code has more words, such as `SQLITE_BUSY_RECOVERY`.
+    help_of = _HELP.get("_".join(name.split("_")[:2]), _ELSEWHERE)
+    return SettingsError(
+        f"The checkpoints in {str(path)!r} cannot be opened: {error}. {help_of}"
+    )
+
+
+_CONNECT_S = 10.0
+_POOL_SIZE = 8
+# Without parameters: a query that has some keeps its snapshot until the next one. The
+# number is the bytes of "keyturn".
+_TRY_LOCK = f"SELECT pg_try_advisory_xact_lock({0x74776F6B6579}) AS is_ours"
+"""Asks for the lock under which one process at a time creates the tables."""
+_SETUP_S, _SETUP_POLL_S = 60.0, 0.1
+
+
+@asynccontextmanager
+async def open_postgres(url: str) -> AsyncGenerator[BaseCheckpointSaver[Any]]:
+    """Open a checkpointer over a pool, which survives a restart of the server.
+
+    Through a pooler such as PgBouncer each transaction may get another session, so
+    prepared statements and pipelines are used only without one.
+
+    Raises:
+        SettingsError: when a package is missing or the server does not answer.
+    """
+    try:
+        # By name, at the time of need: they are an extra, and who keeps checkpoints
+        # in SQLite must not need them.
+        savers: Any = importlib.import_module("langgraph.checkpoint.postgres.aio")
+        driver: Any = importlib.import_module("psycopg")
+        pools: Any = importlib.import_module("psycopg_pool")
+        rows: Any = importlib.import_module("psycopg.rows")
+    except ImportError as error:
+        raise SettingsError(
+            "Checkpoints in Postgres need packages that are not installed; run: "
+            "pip install 'keyturn[postgres]'"
+        ) from error
+    # What `AsyncPostgresSaver.from_conn_string` sets: it reads rows by name, and its
+    # setup creates indexes CONCURRENTLY, which no transaction allows.
+    settings: dict[str, Any] = {
+        "autocommit": True,
+        "prepare_threshold": None,
+        "row_factory": rows.dict_row,
+    }
+    pool: Any = pools.AsyncConnectionPool(
+        url, min_size=1, max_size=_POOL_SIZE, open=False, kwargs=settings
+    )
+    try:
+        try:
+            # Before the pool, which would not say why it cannot connect.
+            async with (
+                await _connected(driver, url, settings) as own,
+                await _connected(driver, url, settings) as making,
+            ):
+                is_direct = await _is_direct(own)
+                await _set_up(driver, own, making, savers.AsyncPostgresSaver(making))
+            if is_direct:
+                # The pool uses these settings for the connections that it opens now.
+                settings["prepare_threshold"] = 0
+            await pool.open(wait=True, timeout=_CONNECT_S)
+            saver = savers.AsyncPostgresSaver(pool, serde=strict_serializer())
+            saver.supports_pipeline &= is_direct
+        except Exception as error:  # noqa: BLE001 - all of them are raised as another
+            # Without its cause: the text of a URL that cannot be read has the password.
+            raise _unusable(url, _said(driver, url, error)) from None
+        yield saver
+    finally:
+        await pool.close()
+
+
+async def _connected(driver: Any, url: str, settings: dict[str, Any]) -> Any:  # noqa: ANN401 - of an optional package
+    """Connect, and wait a while for a server that starts together with the gateway.
+
+    Raises:
+        psycopg.Error: the last one, and at once what no other attempt would change.
+        TimeoutError: when there is no answer at all.
+    """
+    refused: Exception | None = None
+    try:
+        async with asyncio.timeout(_CONNECT_S):
+            while True:
+                try:
+                    return await driver.AsyncConnection.connect(url, **settings)
+                except driver.OperationalError as error:
+                    refused = error
+                    tried = error.pgconn
+                    # A server asks for passwords once it has started.
+                    if tried and (tried.used_password or tried.needs_password):
+                        raise
+                await asyncio.sleep(_SETUP_POLL_S)
+    except TimeoutError:
+        raise refused or TimeoutError from None
+
+
+async def _is_direct(connection: Any) -> bool:  # noqa: ANN401 - of an optional package
+    """Return whether no pooler is between; a pooler names a session of its own."""
+    cursor = await connection.execute("SELECT pg_backend_pid() AS pid")
+    return bool((await cursor.fetchone())["pid"] == connection.info.backend_pid)
+
+
+async def _set_up(driver: Any, own: Any, making: Any, saver: Any) -> None:  # noqa: ANN401 - classes of optional packages
+    """Create the tables, one process at a time; the others wait.
+
+    The lock is polled: who waits inside ``pg_advisory_lock`` holds a snapshot, and the
+    ``CREATE INDEX CONCURRENTLY`` of the lock's holder waits for that snapshot. The lock
+    ends with its transaction, also behind a pooler. Only another connection can create
+    indexes concurrently.
+    """
+    # A snapshot of the whole transaction would be waited for as well.
+    await own.set_isolation_level(driver.IsolationLevel.READ_COMMITTED)
+    async with asyncio.timeout(_SETUP_S), own.transaction():
+        while True:
+            cursor = await own.execute(_TRY_LOCK)
+            if (await cursor.fetchone())["is_ours"]:
+                break
+            await asyncio.sleep(_SETUP_POLL_S)
+        await saver.setup()
+        for statement in identity_statements():
+            await making.execute(statement)
+
+
+def _unusable(url: str, said: str) -> SettingsError:
+    # Never the URL itself: it holds a password. Where it can be read in two ways, what
+    # seems to be its host may be the end of the password.
+    host = "" if _is_ambiguous(url) else urlsplit(url).hostname or "the local socket"
+    return SettingsError(
+        f"The checkpoints in Postgres{f' at {host!r}' if host else ''} cannot be used: "
+        f"{said}. Check host, user, password (with '%40' for '@', for instance) and "
+        "database in 'checkpoints', that the server is up, and that the database "
+        "exists and the user may create tables in it. A pooler in front has to pool "
+        "sessions or transactions, not statements."
+    )
+
+
+def _is_ambiguous(url: str) -> bool:
+    return url.count("@") > 1
+
+
+def _said(driver: Any, url: str, error: Exception) -> str:  # noqa: ANN401 - as above
+    """Return what the server or the network said, without any password."""
+    if isinstance(error, TimeoutError):
+        return f"no answer within {_CONNECT_S:g} s"
+    diagnosis = getattr(error, "diag", None)
+    text: str | None = getattr(diagnosis, "message_primary", None)
+    # Where no address was tried, the text may quote the URL.
+    if not text and getattr(error, "pgconn", None) and not _is_ambiguous(url):
+        text = str(error).partition("\n")[0]
+    if text:
+        password = driver.conninfo.conninfo_to_dict(url).get("password")
+        return text.replace(password, "***") if password else text
+    if isinstance(error, driver.OperationalError | driver.ProgrammingError):
+        return "its host is not found, or the URL cannot be read"
+    return type(error).__name__
 
 
 def open_checkpoints(

@@ -5,30 +5,465 @@ retried for a short while: a library may wrap an overloaded provider in any exce
 its own, and user code may raise anything. An error is known by its class, by the HTTP
 status or gRPC code that it carries, and else by what it was raised from. The text of an
 error is never read, and never told: it may quote arguments.
+
+No library is imported for that, so that an agent may use any of them. A limit that was
+reached counts from zero in the next attempt: a retry would spend the whole limit on
+model calls and tools again.
 """
 
 from __future__ import annotations
 
+import errno
+import math
 import re
+import socket
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from enum import StrEnum
+from traceback import walk_tb
 from typing import cast
 
-from twokey.gateway.errors import (
+from langchain.agents.middleware.model_call_limit import ModelCallLimitExceededError
+from langchain.agents.middleware.tool_call_limit import ToolCallLimitExceededError
+from langgraph.errors import GraphRecursionError
+
+from keyturn.gateway.errors import (
     BotKeyUnknown,
-    NewerRecord,
+    GraphError,
+    KeyturnError,
     StateUnknown,
     StoreUnavailable,
-    TwokeyError,
 )
-from twokey.gateway.resume.classification import AtBreakpoint, ThreadHalted, is_final
-from twokey.gateway.resume.known_errors import (
-    ErrorKind,
-    attribute,
-    kind_of_error,
-    status_of,
+
+
+class ThreadHalted(GraphError):
+    """A thread stands where only the program that runs it may bring it forward.
+
+    Attributes:
+        is_announced: it was halted before, and those who have to know were told then.
+    """
+
+    def __init__(self, problem: str, *, is_announced: bool = False) -> None:
+        self.is_announced = is_announced
+        super().__init__(problem)
+
+
+class AtBreakpoint(ThreadHalted):
+    """A graph inside the thread's graph stopped at a static breakpoint of its own."""
+
+
+def at_breakpoint(thread: str, *, is_announced: bool) -> AtBreakpoint:
+    """Return the error about a thread that stands at a breakpoint."""
+    return AtBreakpoint(
+        f"The thread {thread!r} stands at a breakpoint (interrupt_before or "
+        "interrupt_after) of a graph inside its graph, and is not run through it. Go "
+        "on with the graph's own ainvoke(None, config), or take the breakpoint out "
+        "and put the tools behind ApprovalMiddleware.",
+        is_announced=is_announced,
+    )
+
+
+def at_limit(thread: str, limit: str) -> ThreadHalted:
+    """Return the error about a thread that a limit stopped before."""
+    return ThreadHalted(
+        f"The thread {thread!r} was stopped by {limit} and is not tried again by "
+        "itself; give it a new message, or run it again with a higher limit.",
+        is_announced=True,
+    )
+
+
+CALL_LIMITS = (ModelCallLimitExceededError, ToolCallLimitExceededError)
+"""Limits of LangChain's middleware. It stands in front of the tools, so calls that were
+submitted before it cannot run."""
+
+_LIMITS = (GraphRecursionError, *CALL_LIMITS)
+_FINAL = (*_LIMITS, ThreadHalted)
+
+
+def is_limit(error: BaseException) -> bool:
+    """Return True if a limit of LangGraph or LangChain ended the step."""
+    return isinstance(error, _LIMITS)
+
+
+def is_final(error: BaseException) -> bool:
+    """Return True if the same step ends in the same error however often it is tried."""
+    return isinstance(error, _FINAL)
+
+
+class ErrorKind(StrEnum):
+    """What kept a run from going on.
+
+    Attributes:
+        CONNECTION: a service cannot be reached.
+        OVERLOAD: a service answers with a server error (5xx).
+        RATE_LIMIT: a service limits our requests (429).
+        TIMEOUT: a service did not answer in time.
+        DATABASE: the agent's database does not answer.
+        MACHINE: memory, disk or file descriptors of this machine ran out.
+        STORE: the gateway's Redis does not answer.
+        STATE: the business state that a call depends on cannot be read.
+        UNSERVED: no running process serves the agent.
+        UNKNOWN: no rule knows the error; it is retried for a while.
+        REFUSED: a service refused the request itself, such as its key or its form.
+        CODE: the agent's own code failed.
+        LIMIT: the graph reached a limit, such as its recursion limit.
+        BREAKPOINT: the graph stands at a breakpoint.
+        GRAPH: the graph cannot be built or cannot go on.
+    """
+
+    CONNECTION = "connection"
+    OVERLOAD = "overload"
+    RATE_LIMIT = "rate_limit"
+    TIMEOUT = "timeout"
+    DATABASE = "database"
+    MACHINE = "machine"
+    STORE = "store"
+    STATE = "state"
+    UNSERVED = "unserved"
+    UNKNOWN = "unknown"
+    REFUSED = "refused"
+    CODE = "code"
+    LIMIT = "limit"
+    BREAKPOINT = "breakpoint"
+    GRAPH = "graph"
+
+
+def kind_of_error(error: BaseException) -> ErrorKind | None:
+    """Return what an error is known as, without its causes; None when it is not."""
+    return (
+        # The most specific first: LangChain has read the provider's answer, a status
+        # says more than the client's class, and a builtin base class says least.
+        _by_model_error(error)
+        or _by_status(error)
+        or _by_grpc(error)
+        or _by_library(error)
+        or _by_reader(error)
+        or _by_builtin(error)
+    )
+
+
+def _by_model_error(error: BaseException) -> ErrorKind | None:
+    """Return what LangChain says of a provider's error (langchain-core >= 1.5)."""
+    is_retryable = attribute(error, "is_retryable")
+    if ("langchain_core", "ModelError") not in _names(error):
+        return None
+    if not is_retryable:
+        return ErrorKind.REFUSED
+    for name, kind in _MODEL_ERRORS.items():
+        if ("langchain_core", name) in _names(error):
+            return kind
+    return ErrorKind.OVERLOAD
+
+
+_MODEL_ERRORS = {
+    "ModelRateLimitError": ErrorKind.RATE_LIMIT,
+    "ModelConnectionError": ErrorKind.CONNECTION,
+    "ModelTimeoutError": ErrorKind.TIMEOUT,
+}
+
+_FIRST_ERROR, _FIRST_SERVER_ERROR, _LAST_STATUS = 400, 500, 599
+_STATUSES = {
+    408: ErrorKind.TIMEOUT,
+    409: ErrorKind.OVERLOAD,  # a lock at the provider; its own clients retry it, too
+    425: ErrorKind.OVERLOAD,
+    429: ErrorKind.RATE_LIMIT,
+    501: ErrorKind.REFUSED,
+    504: ErrorKind.TIMEOUT,
+    505: ErrorKind.REFUSED,
+}
+
+
+def _by_status(error: BaseException) -> ErrorKind | None:
+    status = status_of(error)
+    if not status:
+        return None
+    is_server = status >= _FIRST_SERVER_ERROR
+    return _STATUSES.get(status, ErrorKind.OVERLOAD if is_server else ErrorKind.REFUSED)
+
+
+def status_of(error: BaseException) -> int:
+    """Return the HTTP status of an error, as the common clients carry it; else 0."""
+    response = attribute(error, "response")
+    # Only integers count: `code` is a method in gRPC and a text in other clients.
+    places = [attribute(error, name) for name in ("status_code", "status", "code")]
+    places += [attribute(response, name) for name in ("status_code", "status")]
+    if isinstance(response, Mapping):  # botocore
+        about = cast("Mapping[str, object]", response).get("ResponseMetadata")
+        if isinstance(about, Mapping):
+            places.append(cast("Mapping[str, object]", about).get("HTTPStatusCode"))
+    for value in places:
+        if isinstance(value, int) and _FIRST_ERROR <= value <= _LAST_STATUS:
+            return int(value)
+    return 0
+
+
+_GRPC = {
+    "UNAVAILABLE": ErrorKind.CONNECTION,
+    "DEADLINE_EXCEEDED": ErrorKind.TIMEOUT,
+    "RESOURCE_EXHAUSTED": ErrorKind.RATE_LIMIT,
+    "ABORTED": ErrorKind.OVERLOAD,
+    "INTERNAL": ErrorKind.OVERLOAD,
+    "UNKNOWN": ErrorKind.UNKNOWN,
+}
+
+
+def _by_grpc(error: BaseException) -> ErrorKind | None:
+    if "grpc" not in {root for root, _ in _names(error)}:
+        return None
+    code = attribute(error, "code")
+    try:
+        found: object = code() if callable(code) else code
+    except Exception:  # noqa: BLE001 - foreign code; then it is not known
+        return None
+    name = attribute(found, "name")
+    return _GRPC.get(name, ErrorKind.REFUSED) if isinstance(name, str) else None
+
+
+_LIBRARIES: Mapping[tuple[str, str], ErrorKind] = {
+    # OpenAI, Anthropic and other SDKs of the same generator.
+    ("*", "APITimeoutError"): ErrorKind.TIMEOUT,
+    ("*", "APIConnectionError"): ErrorKind.CONNECTION,
+    ("anthropic", "OverloadedError"): ErrorKind.OVERLOAD,
+    ("anthropic", "RetryableError"): ErrorKind.OVERLOAD,
+    ("httpx", "UnsupportedProtocol"): ErrorKind.CODE,
+    ("httpx", "LocalProtocolError"): ErrorKind.CODE,
+    ("httpx", "TimeoutException"): ErrorKind.TIMEOUT,
+    ("httpx", "TransportError"): ErrorKind.CONNECTION,
+    ("httpcore", "TimeoutException"): ErrorKind.TIMEOUT,
+    ("httpcore", "NetworkError"): ErrorKind.CONNECTION,
+    ("httpcore", "RemoteProtocolError"): ErrorKind.CONNECTION,
+    ("httpcore", "ProxyError"): ErrorKind.CONNECTION,
+    ("aiohttp", "ClientConnectorCertificateError"): ErrorKind.REFUSED,
+    ("aiohttp", "ServerFingerprintMismatch"): ErrorKind.REFUSED,
+    ("aiohttp", "ServerTimeoutError"): ErrorKind.TIMEOUT,
+    ("aiohttp", "ClientConnectionError"): ErrorKind.CONNECTION,
+    ("aiohttp", "ClientPayloadError"): ErrorKind.CONNECTION,
+    ("requests", "SSLError"): ErrorKind.REFUSED,
+    ("requests", "Timeout"): ErrorKind.TIMEOUT,
+    ("requests", "ConnectionError"): ErrorKind.CONNECTION,
+    ("requests", "ChunkedEncodingError"): ErrorKind.CONNECTION,
+    ("urllib3", "SSLError"): ErrorKind.REFUSED,
+    ("urllib3", "TimeoutError"): ErrorKind.TIMEOUT,
+    ("urllib3", "ProtocolError"): ErrorKind.CONNECTION,
+    ("urllib3", "MaxRetryError"): ErrorKind.CONNECTION,
+    ("urllib3", "ProxyError"): ErrorKind.CONNECTION,
+    ("google", "TransportError"): ErrorKind.CONNECTION,
+    ("google", "TimeoutError"): ErrorKind.TIMEOUT,
+    ("botocore", "ReadTimeoutError"): ErrorKind.TIMEOUT,
+    ("botocore", "ConnectionError"): ErrorKind.CONNECTION,
+    ("botocore", "HTTPClientError"): ErrorKind.CONNECTION,
+    ("websockets", "ConnectionClosed"): ErrorKind.CONNECTION,
+    ("anyio", "BrokenResourceError"): ErrorKind.CONNECTION,
+    ("anyio", "EndOfStream"): ErrorKind.CONNECTION,
+    ("psycopg", "OperationalError"): ErrorKind.DATABASE,
+    ("psycopg", "InterfaceError"): ErrorKind.DATABASE,
+    ("psycopg", "ProgrammingError"): ErrorKind.CODE,
+    ("asyncpg", "PostgresConnectionError"): ErrorKind.DATABASE,
+    ("asyncpg", "OperatorInterventionError"): ErrorKind.DATABASE,
+    ("asyncpg", "InsufficientResourcesError"): ErrorKind.DATABASE,
+    ("asyncpg", "InterfaceError"): ErrorKind.DATABASE,
+    ("redis", "AuthenticationError"): ErrorKind.REFUSED,
+    ("redis", "ConnectionError"): ErrorKind.DATABASE,
+    ("redis", "TimeoutError"): ErrorKind.DATABASE,
+    ("redis", "ReadOnlyError"): ErrorKind.DATABASE,
+    ("redis", "TryAgainError"): ErrorKind.DATABASE,
+    ("redis", "ClusterDownError"): ErrorKind.DATABASE,
+    ("pymongo", "AutoReconnect"): ErrorKind.DATABASE,
+    ("pymongo", "ServerSelectionTimeoutError"): ErrorKind.DATABASE,
+    ("sqlite3", "ProgrammingError"): ErrorKind.CODE,
+    ("langgraph", "NodeTimeoutError"): ErrorKind.TIMEOUT,
+    ("langgraph", "InvalidUpdateError"): ErrorKind.CODE,
+    ("langgraph", "EmptyInputError"): ErrorKind.CODE,
+    ("langgraph", "EmptyChannelError"): ErrorKind.CODE,
+}
+"""First part of the module ("*": any) and class; the most derived class counts."""
+
+
+_SQLITE: Mapping[object, ErrorKind] = {
+    "SQLITE_ERROR": ErrorKind.CODE,  # wrong SQL
+    "SQLITE_FULL": ErrorKind.MACHINE,
+}
+"""The codes of SQLite that stand for neither a lock nor a disk that fails."""
+
+
+def _by_library(error: BaseException) -> ErrorKind | None:
+    for root, name in _names(error):
+        if (root, name) == ("sqlite3", "OperationalError"):
+            code = attribute(error, "sqlite_errorname")
+            return _SQLITE.get(code, ErrorKind.DATABASE)
+        found = _LIBRARIES.get((root, name)) or _LIBRARIES.get(("*", name))
+        if found is not None:
+            return found
+    return None
+
+
+def _names(error: BaseException) -> list[tuple[str, str]]:
+    """Return the module's first part and the name of each class, most derived first.
+
+    The second generation of a library ("httpx2") has the classes of the first.
+    """
+    return [
+        (one.__module__.partition(".")[0].rstrip("2"), one.__name__)
+        for one in type(error).__mro__
+    ]
+
+
+_READERS = frozenset(
+    {
+        "generate_from_stream",
+        "agenerate_from_stream",
+        "_create_chat_result",  # OpenAI's wire format
+        "_format_output",  # Anthropic's
+    }
 )
-from twokey.gateway.resume.retry_after import retry_after_s
+"""Functions in which LangChain reads what a provider answered."""
+
+
+def _by_reader(error: BaseException) -> ErrorKind | None:
+    """Return what an answer is that LangChain cannot read; None for other errors.
+
+    An empty stream, the page of a proxy and arguments that are no object raise the same
+    classes as a bug; asked again, the model may answer better.
+    """
+    for frame, _ in walk_tb(error.__traceback__):
+        module = str(frame.f_globals.get("__name__"))
+        if frame.f_code.co_name in _READERS and module.startswith("langchain_"):
+            return ErrorKind.UNKNOWN
+    return None
+
+
+_NETWORK = frozenset(
+    {
+        errno.EADDRNOTAVAIL,
+        errno.EHOSTDOWN,
+        errno.EHOSTUNREACH,
+        errno.ENETDOWN,
+        errno.ENETRESET,
+        errno.ENETUNREACH,
+        errno.ENOTCONN,
+    }
+)
+_SHORT = frozenset(
+    {
+        errno.EAGAIN,
+        errno.EDQUOT,
+        errno.EIO,
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.ENOBUFS,
+        errno.ENOMEM,
+        errno.ENOSPC,
+    }
+)
+
+_BUGS = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    BufferError,
+    FileNotFoundError,
+    ImportError,
+    IsADirectoryError,
+    LookupError,
+    NameError,
+    NotADirectoryError,
+    NotImplementedError,
+    PermissionError,
+    RecursionError,
+    StopAsyncIteration,
+    StopIteration,
+    SyntaxError,
+    TypeError,
+    ValueError,  # pydantic's ValidationError, too
+)
+
+
+def _by_builtin(error: BaseException) -> ErrorKind | None:
+    found: ErrorKind | None = None
+    if isinstance(error, ssl.SSLCertVerificationError):
+        found = ErrorKind.REFUSED
+    elif isinstance(error, _BUGS):
+        # Before OSError: a missing file or a permission does not come back by waiting.
+        found = ErrorKind.CODE
+    elif isinstance(error, TimeoutError):
+        found = ErrorKind.TIMEOUT
+    elif isinstance(error, ConnectionError | socket.gaierror | ssl.SSLError):
+        found = ErrorKind.CONNECTION
+    elif isinstance(error, EOFError) and hasattr(error, "partial"):
+        found = ErrorKind.CONNECTION  # asyncio.IncompleteReadError
+    elif isinstance(error, MemoryError):
+        found = ErrorKind.MACHINE
+    elif isinstance(error, OSError) and error.errno in _NETWORK:
+        found = ErrorKind.CONNECTION
+    elif isinstance(error, OSError) and error.errno in _SHORT:
+        found = ErrorKind.MACHINE
+    return found
+
+
+def attribute(thing: object, name: str) -> object:
+    """Return an attribute of a foreign object; None when reading it fails."""
+    try:
+        return cast("object", getattr(thing, name, None))
+    except Exception:  # noqa: BLE001 - a property of a foreign class may raise
+        return None
+
+
+LONGEST_S = 3600.0
+"""A service that asks for more is asked again after this long all the same."""
+
+
+def retry_after_s(error: BaseException) -> float:
+    """Return the seconds that an HTTP error's ``Retry-After`` asks for; 0 for none.
+
+    The headers are those of the error or of its response, as the common clients have
+    them. ``retry-after-ms`` is what some model providers send beside it.
+    """
+    for owner in (attribute(error, "response"), error):
+        headers = attribute(owner, "headers")
+        milliseconds = _seconds(_header(headers, "retry-after-ms"))
+        seconds = _header(headers, "retry-after")
+        found = milliseconds / 1000 or _seconds(seconds) or _until(seconds, headers)
+        if found:
+            return min(found, LONGEST_S)
+    return 0.0
+
+
+def _header(headers: object, name: str) -> str:
+    try:
+        found: object = cast("dict[str, object]", headers).get(name)
+    except Exception:  # noqa: BLE001 - no headers, or foreign ones
+        return ""
+    return found if isinstance(found, str) else ""
+
+
+def _seconds(text: str) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        return 0.0
+    # float() also takes "nan" and "inf".
+    return found if math.isfinite(found) and found > 0 else 0.0
+
+
+def _until(text: str, headers: object) -> float:
+    """Return the seconds until an HTTP date, by the clock of who wrote it."""
+    at, now = _date(text), _date(_header(headers, "date"))
+    if at is None or now is None:
+        return 0.0
+    return max(0.0, (at - now).total_seconds())
+
+
+def _date(text: str) -> datetime | None:
+    try:
+        found = parsedate_to_datetime(text)
+    except (TypeError, ValueError):
+        return None
+    # Python returns a date with the zone "-0000", which is UTC too, without a zone.
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
 
 CAN_PASS = frozenset(
     {
@@ -140,17 +575,17 @@ def _found(error: BaseException, seen: set[int]) -> Diagnosis | None:
 
 def _own(error: BaseException) -> Diagnosis | None:
     """Return what an error is known as by itself."""
-    if isinstance(error, TwokeyError):
-        return _of_twokey(error)
+    if isinstance(error, KeyturnError):
+        return _of_keyturn(error)
     if is_final(error):
         return _diagnosis(ErrorKind.LIMIT, error)
     kind = kind_of_error(error)
     return None if kind is None else _diagnosis(kind, error)
 
 
-def _of_twokey(error: TwokeyError) -> Diagnosis:
-    # Before their base class: their own sentences say what to do.
-    if isinstance(error, BotKeyUnknown | NewerRecord):
+def _of_keyturn(error: KeyturnError) -> Diagnosis:
+    # Before its base class: its own sentence says what to do.
+    if isinstance(error, BotKeyUnknown):
         return Diagnosis(ErrorKind.STORE, str(error))
     if isinstance(error, StoreUnavailable):
         return Diagnosis(ErrorKind.STORE, _SENTENCES[ErrorKind.STORE])

@@ -7,29 +7,199 @@ fence and writes.
 
 from __future__ import annotations
 
+import copy
 import importlib
+import logging
 import sqlite3
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeGuard, TypeVar, cast
 
 from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
-from langgraph.checkpoint.sqlite import SqliteSaver
-from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
-
-from twokey.gateway.errors import LeaseLost
-from twokey.gateway.resume.sqlite_writes import (
-    FENCE,
-    SqliteWrites,
-    in_thread,
-    read_apart,
-    without_waiting_for_the_disk,
+from langgraph.checkpoint.base import (
+    BaseCheckpointSaver,
+    ChannelVersions,
+    Checkpoint,
+    CheckpointMetadata,
+    CheckpointTuple,
 )
-from twokey.gateway.store.fences import Lease
+from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
+from langgraph.pregel import Pregel
+from typing_extensions import override
 
-LEASE_KEY, FENCE_KEY = "twokey_lease", "twokey_fence"
+from keyturn.gateway.errors import LeaseLost
+from keyturn.gateway.resume.checkpoints import to_the_end
+from keyturn.gateway.store.fences import Lease, current
+
+# Checkpoint saver that refuses writes of a stale lease holder.
+#
+# Theory of operation. A process that was paused or cut off may go on in the middle of a
+# write, long after another one took its thread over; no look at a clock or at the lease
+# helps against a pause right after the look. So the database that keeps the checkpoints
+# knows the newest fence of each lease (`keyturn.gateway.store.fences`). A new holder
+# writes its fence there before it reads the thread; from then on nothing of an older
+# one is kept, and what the older one had kept before is read.
+#
+# In Postgres and SQLite the fence is compared in the transaction of the write. Any
+# other saver is asked for the thread's newest checkpoint before each write, and that
+# one's metadata has the fence: between this look and the write there is a moment in
+# which a pause is not noticed.
+
+logger = logging.getLogger(__name__)
+
+
+def fenced_graph(
+    graph: Pregel[Any, Any, Any, Any],
+) -> Pregel[Any, Any, Any, Any]:
+    """Return a copy of a graph whose checkpoints only a lease's holder can write."""
+    saver: object = cast("Any", graph).checkpointer
+    # A clone of a clone would lose the atomic comparison: `fence_of` knows only the
+    # savers' own classes.
+    if not _is_saver(saver) or isinstance(saver, FencedSaver):
+        return graph
+    clone = copy.copy(graph)
+    cast("Any", clone).checkpointer = fenced(saver)
+    return clone
+
+
+def fenced(saver: Saver) -> Saver:
+    """Return a clone of a saver that refuses writes under a lease that was lost.
+
+    The clone shares everything with the saver, as that of `Saver.with_allowlist` does,
+    and has its class, so that code that checks for a kind of saver accepts it.
+    """
+    kind = type(saver)
+    clone = copy.copy(saver)
+    clone.__class__ = type(f"Fenced{kind.__name__}", (FencedSaver, kind), {})
+    cast("FencedSaver", clone).keyturn_fence = fence_of(saver)
+    return clone
+
+
+class FencedSaver(BaseCheckpointSaver[Any]):
+    """What a fenced clone does otherwise than the saver it was made of.
+
+    Outside of any lease nothing is otherwise: a program may change its threads itself.
+    """
+
+    keyturn_fence: Fence
+
+    @override
+    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """Read a checkpoint, once the database knows the reader's fence."""
+        # Before the read: from then on no older holder can write what this read would
+        # miss.
+        await self._introduce()
+        return await super().aget_tuple(config)
+
+    @override
+    async def aput(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        """Keep a checkpoint under the holder's fence."""
+        if lease := current():
+            metadata = _marked(metadata, lease)
+        given = (config, checkpoint, metadata, new_versions)
+        return await self._write(config, Put("aput", super().aput, given))
+
+    @override
+    async def aput_writes(
+        self,
+        config: RunnableConfig,
+        writes: Sequence[tuple[str, Any]],
+        task_id: str,
+        task_path: str = "",
+    ) -> None:
+        """Keep what a task wrote, under the holder's fence."""
+        given = (config, writes, task_id, task_path)
+        await self._write(config, Put("aput_writes", super().aput_writes, given))
+
+    @override
+    async def adelete_thread(self, thread_id: str) -> None:
+        """Delete a thread, unless the lease on it was lost."""
+        config: RunnableConfig = {"configurable": {"thread_id": thread_id}}
+        put = Put("adelete_thread", super().adelete_thread, (thread_id,))
+        await self._write(config, put)
+
+    @override
+    def put(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        """Keep a checkpoint, unless the lease was lost by this clock."""
+        lease = current()
+        if lease is not None:
+            # Nothing can be awaited here, so only this process's clock is asked.
+            lease.check()
+            metadata = _marked(metadata, lease)
+        return super().put(config, checkpoint, metadata, new_versions)
+
+    @override
+    def put_writes(
+        self,
+        config: RunnableConfig,
+        writes: Sequence[tuple[str, Any]],
+        task_id: str,
+        task_path: str = "",
+    ) -> None:
+        """Keep what a task wrote, unless the lease was lost by this clock."""
+        lease = current()
+        if lease is not None:
+            lease.check()
+        super().put_writes(config, writes, task_id, task_path)
+
+    async def _write(self, config: RunnableConfig, put: Put[T]) -> T:
+        """Write by a method of the saver's own, under the fence of a lease if any."""
+        lease = current()
+        if lease is None:
+            return await put.by(None)
+        # A deletion writes without having read, so the database may not know the fence
+        # yet.
+        await self._introduce()
+        # Stops most late writers; the fence stops those that are paused after this
+        # look.
+        lease.check()
+        return await self.keyturn_fence.write(self, lease, config, put)
+
+    async def _introduce(self) -> None:
+        """Let the database know the fence of the lease that this is done under."""
+        lease = current()
+        if lease is None or self.keyturn_fence in lease.known_to:
+            return
+        lease.check()
+        try:
+            # A greater fence is another holder's, or one that a restored store has
+            # forgotten. The store decides: it gives us a greater one, or raises
+            # `LeaseLost`. Another process may do the same meanwhile, hence the loop.
+            while (
+                newest := await self.keyturn_fence.raise_fence(self, lease)
+            ) > lease.fence:
+                await lease.rise_above(newest)
+        except NoFenceTable:
+            logger.warning("checkpoints.fence_not_atomic saver=%s", type(self).__name__)
+            # For all leases to come: the table is not asked for again.
+            self.keyturn_fence = ComparedFence()
+        # Last: after an error the next read or write introduces the lease again.
+        lease.known_to.add(self.keyturn_fence)
+
+
+def _is_saver(found: object) -> TypeGuard[Saver]:
+    return isinstance(found, BaseCheckpointSaver)
+
+
+def _marked(metadata: CheckpointMetadata, lease: Lease) -> CheckpointMetadata:
+    marks = {LEASE_KEY: lease.name, FENCE_KEY: lease.fence}
+    return cast("CheckpointMetadata", {**metadata, **marks})
+
+
+LEASE_KEY, FENCE_KEY = "keyturn_lease", "keyturn_fence"
 """Checkpoint metadata: the lease that a checkpoint was written under, and its fence."""
 
 Saver = BaseCheckpointSaver[Any]
@@ -40,13 +210,12 @@ T = TypeVar("T")
 class Put(Generic[T]):
     """One write: a method of a saver, by its name, and what it is called with.
 
-    ``plain`` is the saver's own, unfenced method. ``values`` are what it serializes.
+    ``plain`` is the saver's own, unfenced method.
     """
 
     name: str
     plain: Callable[..., Awaitable[T]]
     given: Sequence[Any]
-    values: Sequence[object] = ()
 
     async def by(self, saver: Saver | None) -> T:
         """Write through a saver; through the saver itself by its own method."""
@@ -55,26 +224,26 @@ class Put(Generic[T]):
         return cast("T", await same(*self.given))
 
 
-_TABLE = (
-    "CREATE TABLE IF NOT EXISTS twokey_fences "
+TABLE = (
+    "CREATE TABLE IF NOT EXISTS keyturn_fences "
     "(lease TEXT PRIMARY KEY, fence BIGINT NOT NULL)"
 )
 POSTGRES = "langgraph.checkpoint.postgres.aio"
 _SQLITE = {
     ("langgraph.checkpoint.sqlite.aio", "AsyncSqliteSaver"),
-    ("twokey.gateway.resume.sqlite", "SqliteSaver"),
+    ("keyturn.gateway.resume.checkpoints", "SqliteSaver"),
 }
 _PAUSE_MS = 15_000
 """How long a writer that was paused in its transaction may hold up others."""
 # The bytes of "twofence": any number that no other advisory lock of the database uses.
-_CREATE_LOCK = 0x74776F66656E6365
-_MAY_NOT, _IS_LOCKED, _DIVISION_BY_ZERO = "42501", "55P03", "22012"
+CREATE_LOCK = 0x74776F66656E6365
+MAY_NOT, _IS_LOCKED, _DIVISION_BY_ZERO = "42501", "55P03", "22012"
 """SQLSTATE: the user lacks a privilege; a lock was not given within `lock_timeout`."""
 
 # greatest(): a holder that comes late must not lower a later one's fence. The newest is
 # returned, so that it learns of that in the same statement.
 _RAISE = (
-    "INSERT INTO twokey_fences AS kept (lease, fence) VALUES (%s, %s) "
+    "INSERT INTO keyturn_fences AS kept (lease, fence) VALUES (%s, %s) "
     "ON CONFLICT (lease) DO UPDATE "
     "SET fence = greatest(kept.fence, excluded.fence) RETURNING fence"
 )
@@ -84,7 +253,7 @@ _RAISE = (
 _END_PAUSED = (
     "SELECT count(pg_terminate_backend(pid)) "
     "FROM pg_locks JOIN pg_stat_activity USING (pid) "
-    "WHERE relation = 'twokey_fences'::regclass AND mode = 'RowShareLock' "
+    "WHERE relation = 'keyturn_fences'::regclass AND mode = 'RowShareLock' "
     "AND wait_event = 'ClientRead' "
     "AND greatest(query_start, state_change) "
     "< clock_timestamp() - %s * interval '1 millisecond'"
@@ -96,7 +265,7 @@ _END_PAUSED = (
 # they are committed. Equal, not only as great: a database that was put back to an older
 # copy has lost our fence, and what we read from it.
 _HOLD = (
-    "SELECT 1 / count(*) FROM (SELECT 1 FROM twokey_fences "
+    "SELECT 1 / count(*) FROM (SELECT 1 FROM keyturn_fences "
     "WHERE lease = %s AND fence = %s FOR SHARE) AS held"
 )
 
@@ -127,7 +296,7 @@ class PostgresFence:
                 await _create(conn)
                 self._has_table = True
             try:
-                return await _raise_fence(saver, conn, lease)
+                return await _raise_fence(conn, lease)
             except Exception as error:
                 # By SQLSTATE: the driver is optional, so its classes cannot be named
                 # here.
@@ -137,7 +306,7 @@ class PostgresFence:
             # after this; a second time-out is raised, and the run is retried like one
             # without a database.
             await conn.execute(_END_PAUSED, (_PAUSE_MS,))
-            return await _raise_fence(saver, conn, lease)
+            return await _raise_fence(conn, lease)
 
     async def write(
         self, saver: Saver, lease: Lease, config: RunnableConfig, put: Put[T]
@@ -150,12 +319,10 @@ class PostgresFence:
         del config
         module: Any = importlib.import_module(POSTGRES)
         try:
-            async with (
-                _connection(saver) as conn,
-                _transaction(saver, conn) as pipe,
-            ):
+            async with _connection(saver) as conn, conn.transaction():
                 await conn.execute(_HOLD, (lease.name, lease.fence))
-                own = module.AsyncPostgresSaver(conn, pipe=pipe, serde=saver.serde)
+                own = module.AsyncPostgresSaver(conn, serde=saver.serde)
+                own.supports_pipeline = cast("Any", saver).supports_pipeline
                 return await put.by(own)
         except Exception as error:
             if getattr(error, "sqlstate", "") == _DIVISION_BY_ZERO:
@@ -163,8 +330,8 @@ class PostgresFence:
             raise
 
 
-async def _raise_fence(saver: Saver, conn: Any, lease: Lease) -> int:  # noqa: ANN401 - of an optional package
-    async with _transaction(saver, conn):
+async def _raise_fence(conn: Any, lease: Lease) -> int:  # noqa: ANN401 - of an optional package
+    async with conn.transaction():
         # `true`: for this transaction only; the connection goes back to a pool.
         await conn.execute(
             "SELECT set_config('lock_timeout', %s, true)", (str(_PAUSE_MS),)
@@ -173,54 +340,21 @@ async def _raise_fence(saver: Saver, conn: Any, lease: Lease) -> int:  # noqa: A
     return _first(await cursor.fetchone())
 
 
-class _NoSync:
-    """A pipeline for a saver that is not to wait for its results."""
-
-    async def sync(self) -> None:
-        """Leave it to the end of the transaction."""
-
-
-@asynccontextmanager
-async def _transaction(saver: Saver, conn: Any) -> AsyncGenerator[_NoSync | None]:  # noqa: ANN401 - as above
-    """Give a saver what it takes as its pipeline, within a transaction.
-
-    All statements of the block go out together, COMMIT with them: one round trip, where
-    each would take its own. An error of one of them is raised at the end of the block,
-    and the server skips all that come after it. So no statement may depend on what
-    Python does with the result of one before.
-    """
-    if not (cast("Any", saver).supports_pipeline and conn.autocommit):
-        async with conn.transaction():
-            yield None
-        return
-    try:
-        async with conn.pipeline():
-            await conn.execute("BEGIN")
-            yield _NoSync()
-            await conn.execute("COMMIT")
-    except BaseException:
-        # COMMIT was not sent, or skipped. A connection that cannot be used any more is
-        # the concern of whoever uses it next.
-        with suppress(Exception):
-            await conn.rollback()
-        raise
-
-
 async def _create(conn: Any) -> None:  # noqa: ANN401 - of an optional package
     cursor = await conn.execute(
         # Not left to CREATE TABLE IF NOT EXISTS: it needs the privilege to create also
         # where the table is there.
-        "SELECT (to_regclass('twokey_fences') IS NOT NULL)::int AS found"
+        "SELECT (to_regclass('keyturn_fences') IS NOT NULL)::int AS found"
     )
     if _first(await cursor.fetchone()):
         return
     try:
         async with conn.transaction():
             # Two processes that create a table at once may both fail.
-            await conn.execute("SELECT pg_advisory_xact_lock(%s)", (_CREATE_LOCK,))
-            await conn.execute(_TABLE)
+            await conn.execute("SELECT pg_advisory_xact_lock(%s)", (CREATE_LOCK,))
+            await conn.execute(TABLE)
     except Exception as error:
-        if getattr(error, "sqlstate", "") != _MAY_NOT:
+        if getattr(error, "sqlstate", "") != MAY_NOT:
             raise
         raise NoFenceTable from error
 
@@ -241,13 +375,9 @@ class SqliteFence:
     """Fences beside the checkpoints of an `AsyncSqliteSaver`.
 
     SQLite lets one process write at a time, so the whole write is one transaction. It
-    completes even if its caller is cancelled, since one function does all of it in the
-    connection's thread: left open on this connection, it would keep every other process
-    from writing.
+    completes even if its caller is cancelled: left open on this connection, it would
+    keep every other process from writing.
     """
-
-    def __init__(self) -> None:
-        self._writes = SqliteWrites()
 
     async def raise_fence(self, saver: Saver, lease: Lease) -> int:
         """Keep a new holder's fence; return the newest one."""
@@ -255,76 +385,70 @@ class SqliteFence:
         # Before the lock: setup takes it, too, and it is not reentrant.
         await own.setup()
         async with own.lock:
-            return await in_thread(own, _raise_in_sqlite, lease.name, lease.fence)
-
-    async def raise_and_read(
-        self, saver: Saver, lease: Lease, config: RunnableConfig
-    ) -> tuple[int, CheckpointTuple | None]:
-        """Do both with one change of threads: the fence is kept before the read."""
-        own = cast("AsyncSqliteSaver", saver)
-        await own.setup()
-        async with own.lock:
-            return await in_thread(
-                own, _raise_and_read, lease.name, lease.fence, config
-            )
-
-    async def read(
-        self, saver: Saver, config: RunnableConfig
-    ) -> CheckpointTuple | None:
-        """Read a checkpoint with one change of threads.
-
-        A connection for reads alone waits for no write that waits for another process.
-        """
-        own = cast("AsyncSqliteSaver", saver)
-        reads = getattr(own, "reads", None)
-        if reads is not None:
-            return await read_apart(reads, own.serde, config)
-        await own.setup()
-        async with own.lock:
-            return await in_thread(own, _read_from_sqlite, config)
+            return await _in_thread(own, _raise_in_sqlite, lease)
 
     async def write(
         self, saver: Saver, lease: Lease, config: RunnableConfig, put: Put[T]
     ) -> T:
-        """Look at the fence and write, as `PostgresFence.write` does."""
+        """Compare the fence and write, as `PostgresFence.write` does."""
         del config
-        own = cast("AsyncSqliteSaver", saver)
-        method, place = put.name.removeprefix("a"), (lease.name, lease.fence)
-        found = await self._writes.write(own, place, method, put.given, put.values)
-        return cast("T", found)
+        return await _write_in_sqlite(cast("AsyncSqliteSaver", saver), lease, put)
 
 
-def _read_from_sqlite(
-    _: sqlite3.Connection, saver: SqliteSaver, config: RunnableConfig
-) -> CheckpointTuple | None:
-    return saver.get_tuple(config)
+@to_the_end
+async def _write_in_sqlite(own: AsyncSqliteSaver, lease: Lease, put: Put[T]) -> T:
+    async with own.lock:
+        try:
+            await _in_thread(own, _begin_in_sqlite, lease)
+            # Its methods commit; another saver, because ours has the lock.
+            inner = AsyncSqliteSaver(own.conn, serde=own.serde)
+            inner.is_setup = True
+            return await put.by(inner)
+        finally:
+            if own.conn.in_transaction:
+                await own.conn.rollback()
 
 
-def _raise_and_read(
-    conn: sqlite3.Connection,
-    saver: SqliteSaver,
-    lease: str,
-    fence: int,
-    config: RunnableConfig,
-) -> tuple[int, CheckpointTuple | None]:
-    return _raise_in_sqlite(conn, saver, lease, fence), saver.get_tuple(config)
+async def _in_thread(
+    saver: AsyncSqliteSaver,
+    work: Callable[[sqlite3.Connection, Lease], T],
+    lease: Lease,
+) -> T:
+    """Run a function with the raw connection, in the connection's thread."""
+    # aiosqlite has no public way to run more than one statement in its thread.
+    conn = cast("Any", saver.conn)
+    return cast("T", await conn._execute(work, conn._conn, lease))  # noqa: SLF001
 
 
-def _raise_in_sqlite(
-    conn: sqlite3.Connection, _: object, lease: str, fence: int
-) -> int:
-    # Durable only with the next write: what is lost with the machine are fences of
-    # holders that were lost with it, and a write finds its own fence missing.
-    with without_waiting_for_the_disk(conn):
-        conn.execute(_TABLE)
-        conn.execute(
-            "INSERT INTO twokey_fences (lease, fence) VALUES (?, ?) "
-            "ON CONFLICT (lease) DO UPDATE SET fence = excluded.fence "
-            "WHERE twokey_fences.fence < excluded.fence",
-            (lease, fence),
-        )
+def _begin_in_sqlite(conn: sqlite3.Connection, lease: Lease) -> None:
+    if conn.in_transaction:
+        # Somebody else's statement on this shared connection opened it; BEGIN would
+        # fail in it. What was written is theirs, so it is not undone.
         conn.commit()
-    return _first(conn.execute(FENCE, (lease,)).fetchone())
+    # IMMEDIATE locks before the look. A deferred transaction would lock with its first
+    # write, after another process may have changed the fence.
+    conn.execute("BEGIN IMMEDIATE")
+    # Unequal, not only greater: a database that was put back to an older copy has lost
+    # our fence, and what we read from it.
+    if _kept_in_sqlite(conn, lease) != lease.fence:
+        raise LeaseLost
+
+
+def _raise_in_sqlite(conn: sqlite3.Connection, lease: Lease) -> int:
+    conn.execute(TABLE)
+    conn.execute(
+        "INSERT INTO keyturn_fences (lease, fence) VALUES (?, ?) "
+        "ON CONFLICT (lease) DO UPDATE SET fence = excluded.fence "
+        "WHERE keyturn_fences.fence < excluded.fence",
+        (lease.name, lease.fence),
+    )
+    conn.commit()
+    return _kept_in_sqlite(conn, lease)
+
+
+def _kept_in_sqlite(conn: sqlite3.Connection, lease: Lease) -> int:
+    query = "SELECT fence FROM keyturn_fences WHERE lease = ?"
+    return _first(conn.execute(query, (lease.name,)).fetchone())
 
 
 class ComparedFence:

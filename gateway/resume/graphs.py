@@ -1,21 +1,31 @@
-"""Load a graph, refuse breakpoints and ungated tools, attach the checkpointer."""
+"""Import a graph, refuse breakpoints and ungated tools, attach the checkpointer.
+
+An object is named ``folder/file.py:name`` or ``package.module:name``.
+"""
 
 from __future__ import annotations
 
+import difflib
+import hashlib
+import importlib
+import importlib.util
+import inspect
 import logging
-from collections.abc import Collection, Iterable, Iterator
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeGuard, cast
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph import StateGraph
 from langgraph.pregel import Pregel
 
-from twokey.gateway.errors import GraphError
-from twokey.gateway.resume.graph_audit import check_gates
-from twokey.gateway.resume.imports import made_by, named
-from twokey.gateway.resume.strict_state import allowed_types
+from keyturn.gateway.errors import GraphError
+from keyturn.gateway.gates.reachable import Reachable, ReachableTool, reachable
+from keyturn.gateway.protocol.parameters import signature_of
+from keyturn.gateway.resume.strict_state import allowed_types
 
 logger = logging.getLogger(__name__)
 
@@ -101,7 +111,9 @@ def _every_graph(graph: Graph) -> Iterator[tuple[str, Graph]]:
     yield "", graph
     inside = cast("Iterable[tuple[str, Graph]]", graph.get_subgraphs(recurse=True))  # pyright: ignore[reportUnknownMemberType] - subgraphs have unknown state types
     for name, inner in inside:
-        yield f" has a graph at {name!r} that", inner
+        # A graph on another server, such as a `RemoteGraph`, has nothing to look at.
+        if isinstance(inner, Pregel):  # pyright: ignore[reportUnnecessaryIsInstance] - LangGraph's own types leave it out
+            yield f" has a graph at {name!r} that", inner
 
 
 def _is_compiled(found: object) -> TypeGuard[Graph]:
@@ -110,3 +122,252 @@ def _is_compiled(found: object) -> TypeGuard[Graph]:
 
 def _compiled(found: Any) -> object:  # noqa: ANN401 - its four type parameters are the user's
     return found.compile() if isinstance(found, StateGraph) else found  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType] - as above
+
+
+def named(ref: str, base: Path, *, what: str = "graph") -> object:
+    """Return what a setting names, as it stands in its module.
+
+    Args:
+        ref: what the settings say.
+        base: the folder that a relative path starts from.
+        what: what it should be, for the sentences of errors.
+
+    Raises:
+        GraphError: one sentence that says what is missing or went wrong.
+    """
+    place, colon, name = ref.rpartition(":")
+    if not (place and colon and name):
+        raise GraphError(f"{ref!r} names no {what}; write 'folder/file.py:name'.")
+    if place.endswith(".py"):
+        module = _module_of_file((base / place).resolve(), ref)
+    else:
+        module = _module_named(place, base, ref)
+    try:
+        return getattr(module, name)
+    except AttributeError:
+        raise GraphError(_not_there(module, name, ref)) from None
+
+
+async def made_by(factory: object, ref: str, *, what: str = "graph") -> object:
+    """Call a function without arguments, synchronous or not, that makes something.
+
+    Raises:
+        GraphError: when it needs arguments, or raises.
+    """
+    maker = cast("Any", factory)
+    try:
+        # Asked before the call: a TypeError inside the function would look the same.
+        signature_of(maker).bind()
+    except (TypeError, ValueError):
+        raise GraphError(
+            f"{ref!r} is a {type(factory).__name__} that cannot be called without "
+            f"arguments; name a {what}, or a function without arguments that returns "
+            "one."
+        ) from None
+    try:
+        made = maker()
+        return await made if inspect.isawaitable(made) else made
+    except Exception as error:
+        raise GraphError(
+            f"Calling {ref!r} raised {_described(error)}. Call it on its own to see "
+            "where."
+        ) from error
+
+
+def _module_of_file(path: Path, ref: str) -> ModuleType:
+    if not path.is_file():
+        raise GraphError(
+            f"There is no file {str(path)!r}, which {ref!r} names. Correct the name; a "
+            "relative one starts at the folder of the settings file."
+        )
+    # The same name at every start: checkpoints refer to classes by module. A name of
+    # our own, because a user's bot.py must not stand for our package.
+    tail = hashlib.sha256(str(path).encode()).hexdigest()[:8]
+    name = f"keyturn_graph_{path.stem}_{tail}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise GraphError(f"{str(path)!r} cannot be imported as Python.")
+    _reachable(path.parent)
+    module = importlib.util.module_from_spec(spec)
+    # Before it runs, as `import` does: dataclasses and pydantic look up their module.
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException as error:
+        # Or the next load would get half a module.
+        del sys.modules[name]
+        raise _import_failed(ref, error) from error
+    return module
+
+
+def _module_named(name: str, base: Path, ref: str) -> ModuleType:
+    _reachable(base)
+    try:
+        return importlib.import_module(name)
+    except BaseException as error:
+        raise _import_failed(ref, error) from error
+
+
+def _import_failed(ref: str, error: BaseException) -> BaseException:
+    # A module that calls sys.exit() must not end the gateway.
+    if not isinstance(error, Exception | SystemExit):
+        return error
+    return GraphError(
+        f"Importing {ref!r} raised {_described(error)}. Import it on its own to see "
+        "where."
+    )
+
+
+def _described(error: BaseException) -> str:
+    """Return type and text, without the full stop that a sentence adds."""
+    text = f": {error}".rstrip(".") if str(error) else ""
+    return f"{type(error).__name__}{text}"
+
+
+def _reachable(folder: Path) -> None:
+    # As Python does for a script, but last: nothing of the user's hides ours.
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
+
+
+def _not_there(module: ModuleType, name: str, ref: str) -> str:
+    names = [one for one in vars(module) if not one.startswith("_")]
+    close = difflib.get_close_matches(name, names, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else "define it there."
+    return f"{ref!r}: the module has no {name!r}; {hint}"
+
+
+_SHOWN = 20
+"""How many tools of one place a refusal names."""
+
+
+def check_gates(graph: object, ref: str, ungated: Collection[str]) -> None:
+    """Check that everything that a graph can be seen to start is gated.
+
+    Behind a gate, its tools are guarded, so that nothing reaches them past the gate.
+
+    Args:
+        graph: the compiled graph.
+        ref: what the settings call it.
+        ungated: names of the tools that may start without a gate.
+
+    Raises:
+        GraphError: when another tool can; the text says where, and what to do. Also
+            when ``ungated`` is one text instead of names.
+    """
+    # A text is a collection as well: its letters would be taken as names.
+    if isinstance(ungated, str):
+        raise GraphError(
+            f"'ungated' of {ref!r} is the text {ungated!r}; give a list of names, as "
+            f"[{ungated!r}]."
+        )
+    found = reachable(graph)
+    open_tools = [
+        tool for tool in found.tools if tool.is_ungated and tool.name not in ungated
+    ]
+    if open_tools:
+        raise GraphError(
+            f"{ref!r} can start tools that no gate clears: {_listed(open_tools)}. Give "
+            "the agent that calls them ApprovalMiddleware as the last of its "
+            "middleware (for subagents of deepagents: gated_subagents), or name the "
+            "tools under 'ungated' of this agent."
+        )
+    # Last: a graph that is refused stays as it was given.
+    found.guard_tools()
+    unknown = _unknown(found, ungated)
+    if unknown:
+        logger.warning("graph.ungated_unknown graph=%s tools=%s", ref, unknown)
+
+
+def check_name(graph: object, agent: str) -> None:
+    """Check that the outermost agent of a graph calls itself by its name here.
+
+    `keyturn.agent.nesting` refuses each run of another one, once somebody has asked.
+
+    Args:
+        graph: the compiled graph.
+        agent: the name under which the settings have it.
+
+    Raises:
+        GraphError: names both names.
+    """
+    for tool in reachable(graph).tools:
+        if len(tool.place) == 1 and tool.gate not in {"", agent}:
+            raise GraphError(
+                f"The graph of the agent {agent!r} calls itself {tool.gate!r}; write "
+                f"ApprovalMiddleware({agent!r}) in it, or name the agent "
+                f"{tool.gate!r} in the settings."
+            )
+
+
+def described(
+    graph: object,
+    ungated: Collection[str],
+    is_free: Callable[[str, str], bool] = lambda _agent, _tool: False,
+) -> str:
+    """Return what a graph can start, for people: each tool, and who clears it.
+
+    Args:
+        graph: the compiled graph.
+        ungated: names of the tools that may start without a gate.
+        is_free: whether the policy lets a gated tool of an agent run without people.
+    """
+    found = reachable(graph)
+    groups: dict[str, list[str]] = {}
+    for tool in found.tools:
+        names = groups.setdefault(_status(tool, ungated, is_free), [])
+        name = (
+            tool.name if len(tool.place) == 1 else f"{tool.name} ({shown(tool.place)})"
+        )
+        if name not in names:
+            names.append(name)
+    unseen = [shown(place) for place in found.unseen]
+    if unseen:
+        groups["cannot be looked into, so what runs there is unknown"] = unseen
+    unknown = _unknown(found, ungated)
+    if unknown:
+        groups["named under 'ungated', but this graph cannot start them"] = unknown
+    listed = [f"{status}: {', '.join(names)}" for status, names in groups.items()]
+    return "; ".join(listed) or "no tools"
+
+
+def _unknown(found: Reachable, ungated: Collection[str]) -> list[str]:
+    """Return exceptions that name nothing: a wrong spelling, or a tool that is gone.
+
+    What stands inside functions cannot be read, so with such functions nobody knows.
+    """
+    if found.unseen:
+        return []
+    known = {tool.name for tool in found.tools}
+    return sorted(name for name in ungated if name not in known)
+
+
+def _status(
+    tool: ReachableTool, ungated: Collection[str], is_free: Callable[[str, str], bool]
+) -> str:
+    if tool.gate:
+        if is_free(tool.gate, tool.name):
+            return "free by policy unless a rule raises it"
+        return "gated"
+    if tool.is_safe:
+        return "safe without a gate"
+    return "ungated as the settings say" if tool.name in ungated else "ungated"
+
+
+def shown(place: tuple[str, ...]) -> str:
+    """Return a place in a graph as people read it."""
+    return " > ".join(place)
+
+
+def _listed(tools: list[ReachableTool]) -> str:
+    by_place: dict[tuple[str, ...], list[str]] = {}
+    for tool in tools:
+        by_place.setdefault(tool.place, []).append(repr(tool.name))
+    parts: list[str] = []
+    for place, names in by_place.items():
+        more = len(names) - _SHOWN
+        rest = f" and {more} more" if more > 0 else ""
+        parts.append(f"{', '.join(names[:_SHOWN])}{rest} in {shown(place)!r}")
+    return "; ".join(parts)

@@ -11,32 +11,27 @@ import asyncio
 import logging
 from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import cache
 from typing import Any, cast
 
-from langchain_core.messages import HumanMessage, RemoveMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import UnknownInterruptError, is_invalid_resume
-from langgraph.types import Command, StateSnapshot, StreamMode
+from langgraph.types import Command, Interrupt, PregelTask, StateSnapshot, StreamMode
 
-from twokey.gateway.arguments import is_a
-from twokey.gateway.errors import GraphError
-from twokey.gateway.protocol.run_context import excepting
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.resume import former_steps
-from twokey.gateway.resume.fenced_saver import fenced_graph
-from twokey.gateway.resume.graphs import Graph, as_graph, attached
-from twokey.gateway.resume.kept_readings import keeping
-from twokey.gateway.resume.known_pauses import KnownPauses
-from twokey.gateway.resume.runner import AnswerRefused, ThreadState
-from twokey.gateway.resume.thread_states import INPUT_KEY, state_of
+from keyturn.gateway.arguments import is_a
+from keyturn.gateway.errors import GraphError
+from keyturn.gateway.protocol.run_context import excepting
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.resume.fence_tables import fenced_graph
+from keyturn.gateway.resume.graphs import Graph, as_graph, attached
+from keyturn.gateway.resume.runner import AnswerRefused, PendingInterrupt, ThreadState
 
 logger = logging.getLogger(__name__)
 
-AGENT_KEY = "twokey_agent"
+AGENT_KEY = "keyturn_agent"
 """Checkpoint metadata: name of the agent whose thread it is."""
 
 _OURS = ("checkpoint_ns", "checkpoint_id", "checkpoint_map")
@@ -77,7 +72,6 @@ class LangGraphLocal:
         self._ungated = ungated
         self._given: RunnableConfig = config or {}
         self._context = context
-        self._pauses = KnownPauses()
         self._chunks: asyncio.Queue[object] | None = None
         self._stream_options: dict[str, Any] = {}
 
@@ -95,20 +89,8 @@ class LangGraphLocal:
             self._chunks = None
 
     async def probe(self, thread: str) -> ThreadState:
-        """Read where a thread stands; a step right after it need not read again."""
-        with keeping() as reading:
-            if thread in self._pauses:
-                with _asynchronous(self._saver):
-                    found = await self._saver.aget_tuple(_config(thread))
-                paused = self._pauses.again(thread, found)
-                if paused is not None:
-                    return paused
-            snapshot = await self._snapshot(thread)
-        state = state_of(snapshot)
-        if await self._former_step(thread, snapshot) is None:
-            self._pauses.keep(thread, reading.found, state)
-            return state
-        return replace(state, has_tasks=True, is_cut_off=True)
+        """Read where a thread stands."""
+        return state_of(await self._snapshot(thread))
 
     async def values(self, thread: str) -> dict[str, Any]:
         """Return the thread's whole state.
@@ -172,13 +154,6 @@ class LangGraphLocal:
 
     async def nudge(self, thread: str, *, key: str) -> None:
         """Go on with a thread that was cut off."""
-        message = await self._former_step(thread, await self._snapshot(thread))
-        if message is not None:
-            await self._graph.aupdate_state(
-                self._step_config(thread, key),
-                {"messages": [RemoveMessage(id=message)]},
-                as_node=former_steps.BEFORE_MODEL,
-            )
         await self._run(thread, None, key)
 
     async def delete(self, thread: str) -> None:
@@ -195,17 +170,7 @@ class LangGraphLocal:
         with _asynchronous(self._saver):
             return await self._graph.aget_state(_config(thread))
 
-    async def _former_step(self, thread: str, snapshot: StateSnapshot) -> str | None:
-        """Return the message whose turn an older version was about to submit."""
-        message = former_steps.unanswered(snapshot)
-        if message is None:
-            return None
-        with _asynchronous(self._saver):
-            found = await self._saver.aget_tuple(_config(thread))
-        return message if former_steps.is_at(found) else None
-
     async def _run(self, thread: str, given: object, key: str) -> None:
-        self._pauses.forget(thread)
         with excepting(self._ungated):
             await self._invoke(given, self._step_config(thread, key))
 
@@ -241,7 +206,7 @@ class LangGraphLocal:
 async def local_runner(
     graph: object,
     ref: str,
-    saver: BaseCheckpointSaver[Any],
+    saver: BaseCheckpointSaver[Any] | None,
     *,
     agent: str,
     config: RunnableConfig | None = None,
@@ -253,33 +218,37 @@ async def local_runner(
     The graph keeps its own checkpointer when it has one; otherwise it gets ``saver``.
 
     Raises:
-        GraphError: when it is not a graph that can be used; ``ref`` names it.
+        GraphError: when it is not a graph that can be used, or there is no checkpointer
+            for it; ``ref`` names it.
     """
     compiled = await as_graph(graph, ref, ungated)
     # Tested by type: LangGraph also takes True and False as a checkpointer.
     has_own = isinstance(getattr(compiled, "checkpointer", None), BaseCheckpointSaver)
-    kept = compiled if has_own else attached(compiled, saver)
-    instead = "compile the graph without a checkpointer to get Twokey's"
-    warn_of_memory(kept, instead)
+    if has_own:
+        kept = compiled
+        if isinstance(cast("Any", compiled).checkpointer, InMemorySaver):
+            _warn_of_memory(has_another=saver is not None)
+    elif saver is not None:
+        kept = attached(compiled, saver)
+    else:
+        raise GraphError(
+            f"The {ref} keeps its threads nowhere: compile it with a checkpointer of "
+            "its own, such as AsyncPostgresSaver."
+        )
     return LangGraphLocal(
         kept, agent=agent, config=config, context=context, ungated=ungated
     )
 
 
-def warn_of_memory(graph: Graph, instead: str) -> None:
-    """Warn of a graph whose threads end with this process, once in a process."""
-    saver: object = getattr(graph, "checkpointer", None)
-    if isinstance(saver, InMemorySaver):
-        _warn_once(type(saver).__name__, instead)
-
-
 @cache
-def _warn_once(saver: str, instead: str) -> None:
+def _warn_of_memory(*, has_another: bool) -> None:
+    """Warn of graphs whose threads end with this process, once in a process."""
     logger.warning(
-        "checkpoints.in_memory saver=%s: threads that wait for people are lost when "
-        "this process ends; %s",
-        saver,
-        instead,
+        "checkpoints.in_memory saver=InMemorySaver: threads that wait for people are "
+        "lost when this process ends; compile the graph %s",
+        "without a checkpointer to get Keyturn's"
+        if has_another
+        else "with AsyncPostgresSaver, for instance",
     )
 
 
@@ -296,7 +265,7 @@ def _asynchronous(saver: BaseCheckpointSaver[Any]) -> Generator[None]:
         raise GraphError(
             f"The graph keeps its threads with {name}, which has no asynchronous "
             "methods; compile it with one that has, such as AsyncSqliteSaver or "
-            "AsyncPostgresSaver, or without a checkpointer to get Twokey's."
+            "AsyncPostgresSaver, or without a checkpointer to get Keyturn's."
         ) from error
 
 
@@ -332,3 +301,89 @@ def _config(thread: str) -> RunnableConfig:
 
 def _configurable(thread: str) -> dict[str, str]:
     return {"thread_id": thread, "checkpoint_ns": ""}
+
+
+INPUT_KEY = "keyturn_input"
+"""Checkpoint metadata: key of the input that the thread was last started with."""
+
+
+def state_of(snapshot: StateSnapshot) -> ThreadState:
+    """Return where a thread stands."""
+    if snapshot.metadata is None:
+        return ThreadState(exists=False)
+    metadata = cast("Mapping[str, object]", snapshot.metadata)
+    configurable = snapshot.config.get("configurable", {})
+    return ThreadState(
+        exists=True,
+        pending=tuple(pending_of(one) for one in snapshot.interrupts),
+        has_tasks=bool(snapshot.tasks),
+        is_cut_off=_is_cut_off(snapshot),
+        checkpoint=str(configurable.get("checkpoint_id", "")),
+        taken=str(metadata.get(INPUT_KEY, "")),
+        final_message=_final_message(snapshot.values),
+    )
+
+
+def _is_cut_off(snapshot: StateSnapshot) -> bool:
+    """Return True if work is left that no answer would advance.
+
+    Tasks that have all ended are such work, too: their process died before it wrote
+    the checkpoint that follows from what they came to.
+    """
+    tasks = snapshot.tasks
+    if not any(task.interrupts for task in tasks):
+        return bool(tasks)
+    return any(_waits_for_nobody(task, snapshot) for task in tasks)
+
+
+def _waits_for_nobody(task: PregelTask, snapshot: StateSnapshot) -> bool:
+    """Return True if a task has not ended and no answer would bring it forward.
+
+    A result of None says nothing by itself: a task may end with it. Those that ended
+    are no longer among the next ones.
+    """
+    has_ended = task.result is not None or task.name not in snapshot.next
+    return not task.interrupts and not has_ended
+
+
+def pending_of(interrupt: Interrupt) -> PendingInterrupt:
+    """Return an open question as the worker reads it."""
+    schema: object = interrupt.response_schema
+    return PendingInterrupt(
+        id=interrupt.id,
+        value=interrupt.value,
+        schema=cast("JsonObject", schema) if isinstance(schema, dict) else None,
+    )
+
+
+def _final_message(values: object) -> str:
+    """Return the last text since the last person spoke: the model's, else a tool's."""
+    if not isinstance(values, Mapping):
+        return ""
+    messages = cast("Mapping[str, object]", values).get("messages")
+    if not isinstance(messages, Sequence) or isinstance(messages, str):
+        return ""
+    from_a_tool = ""
+    for message in reversed(cast("Sequence[object]", messages)):
+        if not isinstance(message, BaseMessage) or isinstance(message, HumanMessage):
+            break
+        text = str(message.text).strip() or _refusal(message)
+        if isinstance(message, AIMessage) and text:
+            return text
+        if isinstance(message, ToolMessage):
+            # An agent may end with a tool's answer (return_direct).
+            from_a_tool = from_a_tool or text
+    return from_a_tool
+
+
+def _refusal(message: BaseMessage) -> str:
+    """Return OpenAI's refusal, which LangChain does not count as text; else ""."""
+    found: list[object] = [message.additional_kwargs.get("refusal")]
+    for block in message.content:
+        if isinstance(block, dict):
+            one = cast("Mapping[str, object]", block)
+            inner = one.get("value")  # of a block in LangChain's own format
+            if isinstance(inner, dict):
+                one = cast("Mapping[str, object]", inner)
+            found.append(one.get("refusal"))
+    return "\n".join(one for one in found if isinstance(one, str)).strip()

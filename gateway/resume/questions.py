@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError, UnknownType
 from referencing import Registry
 from referencing.exceptions import Unresolvable
 
-from twokey.gateway.protocol.answer_schema import takes
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.wire import (
+from keyturn.gateway.protocol.http_api import OpenQuestion
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.wire import (
     APPROVAL_INTERRUPT,
     RECONCILE_INTERRUPT,
-    Answer,
-    ReconcileAnswer,
 )
-from twokey.gateway.resume.runner import PendingInterrupt
+from keyturn.gateway.resume.runner import PendingInterrupt
 
 _NO_SCHEMA = (
     AttributeError,
@@ -35,14 +33,18 @@ _NO_SCHEMA = (
 """What a validator raises over something that is not a schema."""
 
 
-@dataclass(frozen=True)
-class Question:
-    """An open question of ours: which item it is about, and of which kind."""
+class AnswerFound(Protocol):
+    """What people answered; ``times`` counts how often it was taken back before."""
 
-    interrupt: str
-    kind: str
-    item_id: str
-    action_hash: str
+    @property
+    def answer(self) -> JsonObject:
+        """Return what the agent's run is resumed with."""
+        ...
+
+    @property
+    def times(self) -> int:
+        """Return how often an authorization of the call was taken back."""
+        ...
 
 
 @dataclass
@@ -53,34 +55,38 @@ class Answers:
     interrupt's id is: an answer that comes back as a question again was refused.
     ``unfit`` are items whose answer the agent's own schema would refuse. One bad
     answer in a map raises after its good siblings ran, so it is never sent.
-    ``lost`` are items of which the store has no record.
     """
 
     ready: dict[str, JsonObject] = field(default_factory=dict[str, JsonObject])
     fingerprint: dict[str, str] = field(default_factory=dict[str, str])
     unfit: list[str] = field(default_factory=list[str])
-    lost: list[str] = field(default_factory=list[str])
 
-    def add(self, question: Question, answer: JsonObject, *, times: int = 0) -> None:
-        """Add an answer; ``times`` counts how often the question was asked before."""
-        about = [question.kind, question.item_id, times]
-        body = json.dumps([*about, answer], sort_keys=True)
-        self.ready[question.interrupt] = answer
-        self.fingerprint[question.interrupt] = body
+    @classmethod
+    def to(
+        cls,
+        pending: Iterable[PendingInterrupt],
+        found: Mapping[OpenQuestion, AnswerFound],
+    ) -> Answers:
+        """Return the answers that were found to open questions of a thread."""
+        answers = cls()
+        for one in pending:
+            question = question_of(one)
+            if question is not None and question in found:
+                answers.offer(one, question, found[question])
+        return answers
 
     def offer(
-        self,
-        question: Question,
-        answer: JsonObject,
-        schema: JsonObject | None,
-        *,
-        times: int = 0,
+        self, pending: PendingInterrupt, question: OpenQuestion, found: AnswerFound
     ) -> None:
         """Add an answer, unless the agent's own schema would refuse it."""
-        if _is_taken(question, answer, schema):
-            self.add(question, answer, times=times)
-        else:
+        if not fits(found.answer, pending.schema):
             self.unfit.append(question.item_id)
+            return
+        # After a revocation the same answer is a new one, and not a refused one.
+        about = [question.kind, question.item_id, found.times]
+        body = json.dumps([*about, found.answer], sort_keys=True)
+        self.ready[pending.id] = found.answer
+        self.fingerprint[pending.id] = body
 
     def without(self, sent: set[str]) -> Answers:
         """Return the answers that were not sent yet."""
@@ -92,7 +98,7 @@ class Answers:
         )
 
 
-def question_of(pending: PendingInterrupt) -> Question | None:
+def question_of(pending: PendingInterrupt) -> OpenQuestion | None:
     """Read an open question; None when it is not one of ours."""
     given = pending.value
     if not isinstance(given, Mapping):
@@ -103,18 +109,22 @@ def question_of(pending: PendingInterrupt) -> Question | None:
         return None
     if not isinstance(item_id, str):
         return None
-    return Question(
-        interrupt=pending.id,
-        kind=str(kind),
+    return OpenQuestion(
+        kind="keyturn.approval" if kind == APPROVAL_INTERRUPT else "keyturn.reconcile",
         item_id=item_id,
         action_hash=str(value.get("action_hash", "")),
     )
 
 
+def questions_of(pending: Iterable[PendingInterrupt]) -> tuple[OpenQuestion, ...]:
+    """Return the questions of ours among a thread's, each once."""
+    questions = (question_of(one) for one in pending)
+    return tuple(dict.fromkeys(one for one in questions if one is not None))
+
+
 def asked_items(pending: Sequence[PendingInterrupt]) -> frozenset[str]:
     """Return the ids of the items that a thread still asks about."""
-    questions = (question_of(one) for one in pending)
-    return frozenset(one.item_id for one in questions if one is not None)
+    return frozenset(one.item_id for one in questions_of(pending))
 
 
 def fits(answer: JsonObject, schema: JsonObject | None) -> bool:
@@ -131,13 +141,3 @@ def fits(answer: JsonObject, schema: JsonObject | None) -> bool:
         return bool(validator.is_valid(answer))
     except _NO_SCHEMA:
         return True
-
-
-def _is_taken(
-    question: Question, answer: JsonObject, schema: JsonObject | None
-) -> bool:
-    """Return whether the schema of one of our questions takes an answer to it."""
-    is_approval = question.kind == APPROVAL_INTERRUPT
-    kind = Answer if is_approval else ReconcileAnswer
-    known = None if schema is None else takes(schema, kind, answer)
-    return fits(answer, schema) if known is None else known

@@ -1,7 +1,7 @@
 """Retry failed runs with backoff, and park those that a retry cannot help.
 
 The caller of `failed` and `record_resumed` holds the thread's lease, so the record of a
-run is that of its last attempt. People change it too (`twokey.gateway.service.runs`),
+run is that of its last attempt. People change it too (`keyturn.gateway.service.runs`),
 without the lease: every write is a compare-and-set against the record that was read.
 """
 
@@ -11,22 +11,27 @@ import logging
 import random
 import secrets
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from datetime import timedelta
 
-from twokey.gateway.approvals.events import Event, EventName
-from twokey.gateway.errors import NewerRecord, StoreUnavailable
-from twokey.gateway.failures import described, log_failure
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.resume.classification import ThreadHalted
-from twokey.gateway.resume.diagnosis import diagnose, unserved
-from twokey.gateway.resume.retry_plan import failed_again, report_text
-from twokey.gateway.resume.run_events import ThreadRef
-from twokey.gateway.resume.runner import Runner
-from twokey.gateway.service.runs import run_event
-from twokey.gateway.store.jobs import Delivery, Job, JobKind
-from twokey.gateway.store.keys import KEEP_MS, Keys
-from twokey.gateway.store.stalled import RunState, StalledRun
-from twokey.gateway.store.store import Store
+from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.gateway.errors import StoreUnavailable
+from keyturn.gateway.failures import any_failure, described, log_failure
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.resume.diagnosis import (
+    Diagnosis,
+    ErrorKind,
+    ThreadHalted,
+    diagnose,
+    unserved,
+)
+from keyturn.gateway.resume.runner import Runner
+from keyturn.gateway.resume.store_threads import ThreadRef
+from keyturn.gateway.retrying import RetrySettings
+from keyturn.gateway.service.runs import run_event
+from keyturn.gateway.store.jobs import Delivery, Job, JobKind
+from keyturn.gateway.store.keys import KEEP_MS, Keys
+from keyturn.gateway.store.stalled import RunState, StalledRun
+from keyturn.gateway.store.store import Store
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +41,9 @@ take its job, or to start."""
 UNSERVED_MS, _UNSERVED_LONGEST_MS = 1000, 600_000
 """How soon, and how late at most, a job is offered again that no process serves."""
 _UNSERVED_PARKED_MS = 5000
+_PASSED_ON_MS = 50
+"""How long a job is passed on at once. The server gives it to the process that waited
+longest, so within one round it reaches one that serves it."""
 _START_MS = 60_000
 """A process that starts so soon after another one retries no parked run again."""
 # An attempt fails only when somebody else changed the same run meanwhile: this many in
@@ -213,11 +221,10 @@ class Retries:
             await self._stalled.change(keys, before.id, before, after, again=after.jobs)
 
     async def forget_old(self, keys: Keys) -> None:
-        """Forget runs of a shard that nobody advanced as long as approvals are kept."""
+        """Forget runs that nobody advanced as long as approvals are kept."""
         before_ms = await self._store.conn.now_ms(keys.retry) - KEEP_MS
         for run in await self._stalled.began_before(keys, before_ms):
-            with suppress(NewerRecord):
-                await self._forget(keys, run, before_ms)
+            await self._forget(keys, run, before_ms)
 
     async def _forget(self, keys: Keys, run: str, before_ms: int) -> None:
         before = await self._stalled.find(keys, run)
@@ -273,7 +280,7 @@ class Retries:
             delivery=delivery,
             undone=after.jobs if is_parked else (),
             again=() if is_parked else again,
-            delay_ms=max(1, after.next_ms - now_ms),
+            delay_ms=max(0, after.next_ms - now_ms),
             events=events,
         )
 
@@ -314,7 +321,7 @@ async def _was_given(at: ThreadRef, runner: Runner | None, job: Job) -> bool:
         return False
     try:
         return await runner.has_taken(at.thread, job.id)
-    except Exception as error:  # noqa: BLE001 - the checkpoints cannot be read
+    except any_failure() as error:  # the checkpoints cannot be read
         # The run went on, and that is recorded. Queued again, the message is looked
         # for again before it is given.
         log_failure(logger, error, "thread.unread job=%s", job.id)
@@ -337,7 +344,7 @@ def _unserved(before: StalledRun, now_ms: int, why: str) -> StalledRun:
     # In proportion to its age: a program that restarts gets its thread within a second,
     # and a thread of one that is gone costs a look every ten minutes.
     pause_ms = min(max(UNSERVED_MS, age_ms // 4), _UNSERVED_LONGEST_MS)
-    next_ms = now_ms + jittered(pause_ms)
+    next_ms = now_ms + (0 if age_ms < _PASSED_ON_MS else jittered(pause_ms))
     after = before.with_(unserved_since_ms=since_ms, next_ms=next_ms)
     # A run that failed before keeps its own reason until it is clear that nobody serves
     # it.
@@ -388,3 +395,81 @@ def _too_many_changes(at: ThreadRef) -> StoreUnavailable:
         f"What is kept of the run of {at.thread!r} changed {_ATTEMPTS} times while it "
         "was written; nothing was kept, and its job is delivered again."
     )
+
+
+_MOST_DOUBLINGS = 20
+_LONGEST_REASON = 500
+
+
+def failed_again(
+    before: StalledRun,
+    diagnosis: Diagnosis,
+    settings: RetrySettings,
+    *,
+    now_ms: int,
+    approved_until_ms: int,
+    spread: float,
+    is_last: bool = False,
+) -> StalledRun:
+    """Return a run after one more failure.
+
+    Args:
+        before: as it was; `first_failure` for one that had not failed.
+        diagnosis: what is known of the error.
+        settings: how long is retried.
+        now_ms: the store's clock.
+        approved_until_ms: when the last authorization of the run ends; 0 for none.
+        spread: what part of a pause is waited, so that not all runs come at once.
+        is_last: the run is not retried, whatever the error is.
+    """
+    # A permanent error parked it, and something new was tried since, such as a message:
+    # its time starts over. What could have passed was woken by a start, for one
+    # attempt.
+    starts_over = before.state is RunState.PARKED and not before.can_pass
+    since_ms = now_ms if starts_over else before.retried_since_ms
+    attempts = 1 if starts_over else before.attempts + 1
+    is_unknown = diagnosis.kind is ErrorKind.UNKNOWN
+    limit = settings.unknown_limit if is_unknown else settings.limit
+    until_ms = since_ms + milliseconds(limit)
+    if diagnosis.can_pass:
+        # People approved a call of it: that is worth retrying for as long as they
+        # allowed.
+        until_ms = max(until_ms, approved_until_ms)
+    is_parked = is_last or diagnosis.is_final or now_ms >= until_ms
+    pause_ms = _pause_ms(attempts, settings) * spread
+    # After the spread, which must not shorten what a service asked for.
+    pause_ms = max(pause_ms, 1000 * diagnosis.retry_after_s)
+    # No later than the limit, so that the last attempt is made when it is reached.
+    next_ms = 0 if is_parked else min(until_ms, now_ms + max(1, int(pause_ms)))
+    is_late = next_ms - before.since_ms >= milliseconds(settings.notify_after)
+    state = RunState.PARKED if is_parked else RunState.WAITING
+    return before.with_(
+        state=state,
+        at_ms=before.at_ms if state is before.state else now_ms,
+        trouble=diagnosis.kind.value,
+        reason=diagnosis.reason[:_LONGEST_REASON],
+        can_pass=not diagnosis.is_final,
+        attempts=attempts,
+        retried_since_ms=since_ms,
+        next_ms=next_ms,
+        until_ms=0 if is_parked else until_ms,
+        unserved_since_ms=0,
+        is_listed=True,
+        is_announced=before.is_announced or is_parked or is_late,
+    )
+
+
+def _pause_ms(attempts: int, settings: RetrySettings) -> int:
+    # Bounded: attempts may go on for days, and the integer would double with each.
+    doubled = 1 << min(attempts - 1, _MOST_DOUBLINGS)
+    return min(milliseconds(settings.first) * doubled, milliseconds(settings.longest))
+
+
+def milliseconds(time: timedelta) -> int:
+    """Return a length of time in milliseconds."""
+    return int(time.total_seconds() * 1000)
+
+
+def report_text(run: StalledRun) -> str:
+    """Return what people read of a run; they are told again when it differs."""
+    return f"{run.state} {run.until_ms} {run.reason}"

@@ -19,9 +19,9 @@ from langgraph._internal._serde import build_serde_allowlist
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.pregel import Pregel
 
-from twokey.gateway.gates.reachable import closure_values
+from keyturn.gateway.gates.reachable import closure_values
 
-OURS = frozenset({("twokey.agent.messages", "EditMessage")})
+OURS = frozenset({("keyturn.agent.messages", "EditMessage")})
 """Our own record in an agent's state; an agent inside a tool shares the saver."""
 
 

@@ -8,33 +8,41 @@ lets nothing run where there is one, else with the end of the run. The question 
 then stays in the checkpoint. What comes next into the thread drops it, and the agent is
 told of its calls that did not run.
 
-Threads that a program runs with `Twokey.run` are left to the program, which gets the
+Threads that a program runs with `Keyturn.run` are left to the program, which gets the
 question as a result.
+
+Only LangChain's own human-in-the-loop format has a known rejection. Any other interrupt
+may take a string as its input, such as the number of an account; so it gets no
+automatic answer.
 """
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import cast
 
-from twokey.gateway.approvals.events import Event, EventName
-from twokey.gateway.policy.effective_rules import EffectiveRules
-from twokey.gateway.policy.rules import Policy
-from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.resume.advancer import Advancer
-from twokey.gateway.resume.interrupt_formats import question_text, rejection
-from twokey.gateway.resume.questions import fits, question_of
-from twokey.gateway.resume.run_events import RunEvents, ThreadRef
-from twokey.gateway.resume.runner import (
+from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.gateway.approvals.evidence import redacted
+from keyturn.gateway.errors import BadJson
+from keyturn.gateway.policy.effective_rules import EffectiveRules
+from keyturn.gateway.policy.rules import Policy
+from keyturn.gateway.protocol.strict_json import JsonObject, accept_object
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.resume.advancer import Advancer
+from keyturn.gateway.resume.questions import fits, question_of
+from keyturn.gateway.resume.runner import (
     AnswerRefused,
     PendingInterrupt,
     Runner,
     ThreadState,
 )
-from twokey.gateway.service.agents import AgentService
-from twokey.gateway.store.announced_interrupts import AnnouncedInterrupt
-from twokey.gateway.store.jobs import Job
-from twokey.gateway.store.store import Store
+from keyturn.gateway.resume.store_threads import RunEvents, ThreadRef
+from keyturn.gateway.service.agents import AgentService
+from keyturn.gateway.store.announced_interrupts import AnnouncedInterrupt
+from keyturn.gateway.store.jobs import Job
+from keyturn.gateway.store.store import Store
 
 logger = logging.getLogger(__name__)
 
@@ -128,7 +136,7 @@ class ThirdPartyInterrupts:
                 )
                 return await self._give_up(at, state, due, job)
             await self._announce_end(at, job, [*answers], is_answered=True)
-            after = await self._advancer.forward(at, runner)
+            after = await self._advancer.forward(at.run_ref, runner)
             # The thread may ask the next question already.
             return await self.announce_or_end(at, runner, after)
         return await self._give_up(at, state, due, job)
@@ -162,3 +170,88 @@ class ThirdPartyInterrupts:
 def _ending(event: Event, *, is_answered: bool) -> Event:
     ends = "answered" if is_answered else "ended"
     return event.with_(data={**event.data, "ends": ends})
+
+
+MAX_CHARS = 3000
+"""Longest text of a question that is passed on."""
+
+_CALLS = 20
+_NOBODY = "Nobody answered in time, so this did not run."
+_REFUSING = ("reject", "respond")
+
+Redact = Callable[[str], Iterable[str]]
+"""Returns the paths of a tool's arguments that people do not get to see."""
+
+
+def question_text(pending: PendingInterrupt, redact: Redact) -> str:
+    """Return a question for people: bounded, and without what the policy redacts."""
+    calls = _calls(pending.value)
+    if calls:
+        lines = [_call(one, redact) for one in calls[:_CALLS]]
+        if len(calls) > _CALLS:
+            lines.append(f"… and {len(calls) - _CALLS} more calls")
+        text = "\n".join(["Should this run?", *lines])
+    elif isinstance(pending.value, str):
+        text = pending.value  # written as a question to people: ``interrupt("Go on?")``
+    else:
+        # Data of unknown shape: no redaction rule applies to it, so only names show.
+        text = _names(pending.value)
+    return text if len(text) <= MAX_CHARS else f"{text[: MAX_CHARS - 1]}…"
+
+
+def rejection(pending: PendingInterrupt) -> JsonObject | None:
+    """Return the answer that nobody answered; None when there is no safe one."""
+    value = _object(pending.value)
+    if value.get("type") == "tool_approval":
+        return {"type": "reject", "message": _NOBODY} if pending.schema else None
+    requests, rules = value.get("action_requests"), value.get("review_configs")
+    if not isinstance(requests, list) or not isinstance(rules, list):
+        return None
+    allowed = {
+        str(_object(rule).get("action_name")): _object(rule).get("allowed_decisions")
+        for rule in cast("list[object]", rules)
+    }
+    decisions: list[JsonObject] = []
+    for request in cast("list[object]", requests):
+        found = allowed.get(str(_object(request).get("name")))
+        words = cast("list[object]", found) if isinstance(found, list) else []
+        word = next((one for one in _REFUSING if one in words), None)
+        # One call without a safe answer leaves the whole question without one:
+        # LangChain takes a decision for each call or none.
+        if word is None:
+            return None
+        decisions.append({"type": word, "message": _NOBODY})
+    return {"decisions": list(decisions)} if decisions else None
+
+
+def _calls(value: object) -> list[Mapping[str, object]]:
+    """Return the calls that a question of LangChain's middleware is about."""
+    found = _object(value)
+    if found.get("type") == "tool_approval":
+        return [found]
+    requests = found.get("action_requests")
+    if not isinstance(requests, list):
+        return []
+    return [_object(one) for one in cast("list[object]", requests)]
+
+
+def _call(call: Mapping[str, object], redact: Redact) -> str:
+    tool = str(call.get("name", ""))
+    try:
+        shown = redacted(accept_object(call.get("args")), redact(tool))
+    except BadJson:
+        return f"{tool} (its arguments cannot be shown)"
+    return f"{tool} {json.dumps(shown, ensure_ascii=False, sort_keys=True)}"
+
+
+def _names(value: object) -> str:
+    if isinstance(value, Mapping):
+        names = ", ".join(map(str, cast("Mapping[object, object]", value)))
+        return f"A question with these parts: {names or 'none'}."
+    if isinstance(value, Sequence):
+        return f"A question with {len(cast('Sequence[object]', value))} parts."
+    return f"A question that is a {type(value).__name__}."
+
+
+def _object(value: object) -> Mapping[str, object]:
+    return cast("Mapping[str, object]", value) if isinstance(value, Mapping) else {}

@@ -1,232 +1,283 @@
-"""Run threads for a program and wait for results; a run outlives the wait.
+"""Run threads for a program in the process that has the store.
 
-A wait can be bounded or given up at any time: only the wait ends then. The step that
-runs is a task of its own, because a step that is stopped in the middle leaves its
-thread to be repaired. It is stopped when the program ends, after a grace.
+The program takes the first step of each run. What a decision or a retry brings back
+is done by the worker of any process that has the runner; the program waits for it.
+
+A wait may last for days, so it costs no polling: this process's worker reports its own
+threads, and one reading of the events, shared by all who wait, those that another
+process advances.
 """
 
 from __future__ import annotations
 
 import asyncio
-import copy
 import logging
-from collections.abc import Sequence
-from contextlib import suppress
-from typing import Any, cast
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from typing import Any
 
-from langgraph.types import Interrupt
+from typing_extensions import override
 
-from twokey.gateway.approvals.record import Origin
-from twokey.gateway.arguments import check_timeout
-from twokey.gateway.errors import GraphError, StoreUnavailable, ThreadUnavailable
-from twokey.gateway.failures import log_failure
-from twokey.gateway.protocol.port import connected
-from twokey.gateway.protocol.records import Person
-from twokey.gateway.resume.advancer import Advancer
-from twokey.gateway.resume.answers import answers_for
-from twokey.gateway.resume.classification import ThreadHalted
-from twokey.gateway.resume.diagnosis import diagnose
-from twokey.gateway.resume.langgraph_local import LangGraphLocal
-from twokey.gateway.resume.leases import under_lease
-from twokey.gateway.resume.questions import asked_items
-from twokey.gateway.resume.retries import Retries
-from twokey.gateway.resume.run_events import ThreadRef
-from twokey.gateway.resume.run_rules import (
-    check_who_asked,
+from keyturn.gateway.approvals.events import Event
+from keyturn.gateway.errors import StoreUnavailable, ThreadUnavailable
+from keyturn.gateway.failures import any_failure, log_failure
+from keyturn.gateway.protocol.port import connected
+from keyturn.gateway.protocol.records import RunRef
+from keyturn.gateway.resume.diagnosis import ThreadHalted, diagnose, is_limit
+from keyturn.gateway.resume.langgraph_local import LangGraphLocal
+from keyturn.gateway.resume.program_runs import (
+    BUSY_S,
+    GRACE_S,
+    ProgramRuns,
     given_up,
     input_key,
     rests_for_good,
 )
-from twokey.gateway.resume.runner import PendingInterrupt, ThreadState
-from twokey.gateway.resume.runners import Runners
-from twokey.gateway.resume.thread_states import pending_of
-from twokey.gateway.resume.thread_watch import (
-    LOOK_S,
-    SOON_S,
-    ThreadChanges,
-    ThreadWatch,
-    next_change,
-)
-from twokey.gateway.resume.transient_retry import (
+from keyturn.gateway.resume.questions import Answers
+from keyturn.gateway.resume.retries import Retries
+from keyturn.gateway.resume.runner import PendingInterrupt, Runners, ThreadState
+from keyturn.gateway.resume.store_threads import StoreThreads, ThreadRef
+from keyturn.gateway.resume.transient_retry import (
     InputNotGiven,
     backoff_s,
     drain_tasks,
     retry_transient,
     wait_or_timeout,
 )
-from twokey.gateway.resume.worker import GRACE_S, ThreadChange
-from twokey.gateway.service.agents import AgentService
-from twokey.gateway.store.jobs import Job
-from twokey.gateway.store.stalled import RunState
-from twokey.gateway.store.store import Store
-from twokey.gateway.store.threads import ThreadFacts
+from keyturn.gateway.resume.worker import ThreadChange
+from keyturn.gateway.service.agents import AgentService
+from keyturn.gateway.service.event_feed import EventFeed
+from keyturn.gateway.service.program_runs import RunCalls
+from keyturn.gateway.store.held_leases import while_held
+from keyturn.gateway.store.jobs import Job
+from keyturn.gateway.store.stalled import RunState
+from keyturn.gateway.store.store import Store
 
 logger = logging.getLogger(__name__)
 
-BUSY_S = 1.0
-"""How soon to try again for a thread that another process runs at the moment."""
+LOOK_S = 60.0
+"""After how long without a change a thread is read all the same: an event can be lost
+when the store is restored."""
+SOON_S = 1.0
+"""After how long a thread is looked at once more after each change: an event can come
+before what it announces is done, as when a thread is deleted."""
+
+ThreadChanges = asyncio.Queue[ThreadChange]
 
 
-class ThreadRuns:
-    """The threads that a program runs itself.
+class ThreadWatch:
+    """The waiters of this process for threads of a tenant; ``feed`` has its events."""
+
+    def __init__(self, feed: EventFeed) -> None:
+        self._feed = feed
+        self._waiting: dict[tuple[str, str], set[ThreadChanges]] = {}
+        self._following: AsyncExitStack | None = None
+        self._lock = asyncio.Lock()
+
+    def notify(self, change: ThreadChange) -> None:
+        """Wake who waits for a thread; an error ends their wait."""
+        for queue in self._waiting.get((change.agent, change.thread), ()):
+            queue.put_nowait(change)
+
+    def wake_all(self) -> None:
+        """Wake who waits for any thread."""
+        for agent, thread in list(self._waiting):
+            self.notify(ThreadChange(agent, thread))
+
+    @asynccontextmanager
+    async def of(self, agent: str, thread: str) -> AsyncGenerator[ThreadChanges]:
+        """Give a queue that gets something after each change, from now on.
+
+        Read the thread after this was entered, or a change in between is missed.
+        """
+        queue: ThreadChanges = asyncio.Queue()
+        key = (agent, thread)
+        self._waiting.setdefault(key, set()).add(queue)
+        try:
+            await self._follow()
+            yield queue
+        finally:
+            self._waiting[key].discard(queue)
+            if not self._waiting[key]:
+                del self._waiting[key]
+            if not self._waiting:
+                await self.close()
+
+    async def close(self) -> None:
+        """Stop reading."""
+        following, self._following = self._following, None
+        if following is not None:
+            await following.aclose()
+
+    async def _follow(self) -> None:
+        # Waiters that begin at once share one reader.
+        async with self._lock:
+            if self._following is None:
+                following = AsyncExitStack()
+                feed = self._feed.following
+                await retry_transient(
+                    lambda: following.enter_async_context(feed(self._heard))
+                )
+                self._following = following
+
+    def _heard(self, event: Event) -> bool:
+        """Wake who waits for the thread of an event; keep none."""
+        self.notify(ThreadChange(event.agent, event.thread))
+        if event.nested_in is not None:
+            self.notify(ThreadChange(event.nested_in.agent, event.nested_in.thread))
+        return False
+
+
+async def next_change(
+    changes: ThreadChanges, *, within_s: float = LOOK_S
+) -> ThreadChange | None:
+    """Wait until a thread may have moved; None when nothing was heard in time."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(within_s):
+            return await changes.get()
+    return None
+
+
+class ThreadRuns(ProgramRuns):
+    """The threads that a program runs beside the store.
 
     Args:
         store: where leases and events are kept.
         gateway: what the agents are connected to.
         runners: keeps the runner of a thread until the thread has ended.
         watch: wakes who waits.
+        tenant: whose threads these are.
     """
 
     def __init__(
-        self, store: Store, gateway: AgentService, runners: Runners, watch: ThreadWatch
+        self,
+        store: Store,
+        gateway: AgentService,
+        runners: Runners,
+        watch: ThreadWatch,
+        *,
+        tenant: str,
     ) -> None:
+        super().__init__(
+            gateway,
+            StoreThreads(store, gateway, tenant=tenant),
+            RunCalls(store, gateway, tenant=tenant),
+        )
         self._store = store
-        self._gateway = gateway
+        self._tenant = tenant
         self._runners = runners
         self._watch = watch
         self._retries = Retries(store)
-        self._steps = dict[asyncio.Task[ThreadState | None], ThreadRef]()
+        self._steps = dict[asyncio.Task[ThreadState | None], RunRef]()
         self._closing = asyncio.Event()
+        self._is_closed = False
 
+    @override
     async def run(
-        self, at: ThreadRef, runner: LangGraphLocal, given: object
+        self, run: RunRef, runner: LangGraphLocal, given: object
     ) -> dict[str, Any]:
-        """Give a thread its input, unless it has it, and wait until it rests for good.
-
-        Raises:
-            GraphError: when the thread was given up.
-            ThreadUnavailable: when there is no thread and no input, or it was deleted.
-        """
+        """See `ProgramRuns.run`."""
         # First of all, so that a wait that is over at once has begun the step as well.
-        step = asyncio.create_task(self._step(at, runner, given))
-        self._steps[step] = at
+        step = asyncio.create_task(self._step(run, runner, given))
+        self._steps[step] = run
         step.add_done_callback(self._ended)
-        async with self._watch.of(at.agent, at.thread) as changes:
-            # Who gives up waiting must not stop the step in its middle.
-            await asyncio.shield(step)
-            return await self._rest(at, runner, changes)
+        async with self._watch.of(run.agent, run.thread) as changes:
+            try:
+                # Who gives up waiting must not stop the step in its middle.
+                await asyncio.shield(step)
+            except asyncio.CancelledError:
+                caller = asyncio.current_task()
+                # The step was stopped, and not the caller.
+                if step.cancelled() and caller and not caller.cancelling():
+                    raise _closed(run) from None
+                raise
+            return await self._rest(run, runner, changes)
 
-    async def wait(self, at: ThreadRef, runner: LangGraphLocal) -> dict[str, Any]:
-        """Wait until a thread rests for good, whichever process runs it.
+    @override
+    async def wait(self, run: RunRef, runner: LangGraphLocal) -> dict[str, Any]:
+        """See `ProgramRuns.wait`."""
+        async with self._watch.of(run.agent, run.thread) as changes:
+            return await self._rest(run, runner, changes)
 
-        Raises:
-            GraphError: when the thread was given up.
-            ThreadUnavailable: when there is no such thread.
-        """
-        async with self._watch.of(at.agent, at.thread) as changes:
-            return await self._rest(at, runner, changes)
-
-    async def answers(
-        self, at: ThreadRef, interrupts: Sequence[Interrupt], timeout_s: float | None
-    ) -> dict[str, Any]:
-        """Return the answers to questions of a thread, waiting for the first one.
-
-        Raises:
-            GraphError: when an answer does not fit its question.
-            SettingsError: when ``timeout_s`` is no number of seconds.
-        """
-        check_timeout(timeout_s)
-        asked = [pending_of(one) for one in interrupts]
-        if not asked_items(asked):
-            return {}
+    @override
+    async def _answers(
+        self, run: RunRef, asked: Sequence[PendingInterrupt], wait_s: float
+    ) -> Answers:
         # Otherwise the job of each decision would be offered again, for ever.
-        self._runners.leave(at.agent, at.thread)
-        async with self._watch.of(at.agent, at.thread) as changes:
-            found = await self._ready(at, asked)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(timeout_s if timeout_s != 0 else None):
-                    while not found and timeout_s != 0:  # 0 has asked once, above
-                        await next_change(changes)
-                        found = await self._ready(at, asked)
+        self._runners.leave(run.agent, run.thread)
+        async with self._watch.of(run.agent, run.thread) as changes:
+            found = await self._threads.answers(run, asked)
+            if wait_s and not found.ready and not found.unfit:
+                await next_change(changes, within_s=wait_s)
+                self._raise_if_closed(run)
+                found = await self._threads.answers(run, asked)
             return found
 
-    async def _ready(
-        self, at: ThreadRef, asked: Sequence[PendingInterrupt]
-    ) -> dict[str, Any]:
-        found = await answers_for(self._store, at.agent, at.thread, asked)
-        if found.unfit:
-            raise GraphError(
-                f"The answer to {found.unfit[0]!r} does not fit the question that the "
-                f"thread {at.thread!r} asked; see the agent's log."
-            )
-        return cast("dict[str, Any]", found.ready)
+    @override
+    async def delete(self, run: RunRef, runner: LangGraphLocal) -> None:
+        """See `ProgramRuns.delete`."""
+        await super().delete(run, runner)
+        self._watch.notify(ThreadChange(run.agent, run.thread))
 
-    async def remember(
-        self, at: ThreadRef, requester: Person | None, origin: Origin | None
-    ) -> None:
-        """Keep who asked and where, as far as they are given."""
-        if requester is None and origin is None:
-            return
-        check_who_asked(requester, origin)
+    @override
+    async def _forget(self, run: RunRef) -> None:
+        keys = self._at(run).keys
+        await self._store.threads.end_run(keys, self._tenant, run.agent, run.thread)
+        self._runners.release(run.agent, run.thread)
 
-        def asked(before: ThreadFacts) -> ThreadFacts:
-            after = before if requester is None else before.asked_by(requester)
-            return after if origin is None else after.with_(origin=origin)
-
-        facts = (at.keys, at.tenant, at.agent, at.thread)
-        await retry_transient(lambda: self._store.threads.change(*facts, asked))
-
-    async def delete(self, at: ThreadRef, runner: LangGraphLocal) -> None:
-        """End what waits in a thread, and forget its checkpoints.
-
-        Raises:
-            ThreadUnavailable: while somebody runs the thread; nothing was deleted.
-        """
-
-        async def work() -> None:
-            # The cards first: killed after the checkpoints were deleted, they would
-            # wait for a thread that is gone until recovery finds them.
-            await self._gateway.supersede_run(at.run_ref)
-            await runner.delete(at.thread)
-            await self._store.threads.end_run(at.keys, at.tenant, at.agent, at.thread)
-            self._runners.release(at.agent, at.thread)
-
-        await under_lease(self._store, at, work)
-        self._watch.notify(ThreadChange(at.agent, at.thread))
-
+    @override
     async def close(self, *, grace_s: float = GRACE_S) -> None:
-        """Let running steps rest, then stop them."""
+        """See `ProgramRuns.close`."""
         self._closing.set()
         await drain_tasks(self._steps, grace_s)
+        self._is_closed = True
+        self._watch.wake_all()
         await self._watch.close()
 
+    def _at(self, run: RunRef) -> ThreadRef:
+        return ThreadRef.of(self._store, self._tenant, run)
+
+    def _raise_if_closed(self, run: RunRef) -> None:
+        """Raise for who waits in a program that closes, as nothing can be read now."""
+        if self._is_closed:
+            raise _closed(run) from None
+
     async def _rest(
-        self, at: ThreadRef, runner: LangGraphLocal, changes: ThreadChanges
+        self, run: RunRef, runner: LangGraphLocal, changes: ThreadChanges
     ) -> dict[str, Any]:
         # The first look waits for nothing: the thread may rest already.
         within_s: float = 0.0
         while True:
             change = await next_change(changes, within_s=within_s) if within_s else None
-            _raise_ifgiven_up(change)
+            _raise_if_given_up(change)
+            self._raise_if_closed(run)
             try:
-                state = await runner.probe(at.thread)
-                if rests_for_good(state) and (state.exists or not self._begins(at)):
-                    break
-                await self._raise_if_parked(at)
+                state = await runner.probe(run.thread)
+                # A step that runs here may be about to write the thread.
+                begins = any(
+                    of == run for step, of in self._steps.items() if not step.done()
+                )
+                if rests_for_good(state) and (state.exists or not begins):
+                    return await self._values(run, runner, state)
+                # Another process may have parked the run.
+                parked = await self._retries.find_parked(self._at(run))
+            except ThreadUnavailable:
+                raise
             except Exception as error:
+                self._raise_if_closed(run)
                 if not diagnose(error).can_pass:
                     raise
-                logger.warning("thread.unread agent=%s thread=%s", at.agent, at.thread)
-                change = ThreadChange(at.agent, at.thread)
+                logger.warning(
+                    "thread.unread agent=%s thread=%s", run.agent, run.thread
+                )
+                change = ThreadChange(run.agent, run.thread)
+            else:
+                if parked is not None:
+                    raise given_up(run, parked.reason)
             within_s = LOOK_S if change is None else SOON_S
-        if not state.exists:
-            raise ThreadUnavailable(
-                f"There is no thread {at.thread!r} of {at.agent!r}, or it was deleted."
-            )
-        return await retry_transient(lambda: runner.values(at.thread))
-
-    def _begins(self, at: ThreadRef) -> bool:
-        """Return whether a step that runs here may be about to write the thread."""
-        return at.run in {of.run for one, of in self._steps.items() if not one.done()}
-
-    async def _raise_if_parked(self, at: ThreadRef) -> None:
-        """Raise what another process parked the run for."""
-        parked = await self._retries.find_parked(at)
-        if parked is not None:
-            raise given_up(at.agent, at.thread, parked.reason)
 
     async def _step(
-        self, at: ThreadRef, runner: LangGraphLocal, given: object
+        self, run: RunRef, runner: LangGraphLocal, given: object
     ) -> ThreadState | None:
         """Take a step of a thread; one that waits for an outage is begun again.
 
@@ -238,12 +289,13 @@ class ThreadRuns:
         while True:
             pause_s = BUSY_S
             try:
-                with connected(self._gateway, at.run_ref):
-                    return await under_lease(
-                        self._store, at, lambda: self._advance(at, runner, given)
+                with connected(self._gateway, run):
+                    return await while_held(
+                        self._threads.lease(run),
+                        lambda: self._advance(run, runner, given),
                     )
             except ThreadUnavailable:
-                if self._closing.is_set() or not await _has_work(at, runner, given):
+                if self._closing.is_set() or not await _has_work(run, runner, given):
                     raise
             except (InputNotGiven, StoreUnavailable) as error:
                 if self._closing.is_set() or clock() > late:
@@ -252,31 +304,31 @@ class ThreadRuns:
                 pause_s = next(pauses)
                 logger.warning(
                     "run.waiting agent=%s thread=%s error=%s next_in_s=%.1f",
-                    at.agent,
-                    at.thread,
+                    run.agent,
+                    run.thread,
                     type(error.__cause__ or error).__name__,
                     pause_s,
                 )
             await wait_or_timeout(self._closing, pause_s)
 
     async def _advance(
-        self, at: ThreadRef, runner: LangGraphLocal, given: object
+        self, run: RunRef, runner: LangGraphLocal, given: object
     ) -> ThreadState | None:
-        self._runners.keep(at.agent, at.thread, runner)
+        self._runners.keep(run.agent, run.thread, runner)
         try:
-            state = await self._begin_or_go_on(at, runner, given)
+            state = await self._begin_or_go_on(run, runner, given)
         except ThreadUnavailable:
             raise
-        except Exception as error:  # noqa: BLE001 - raised again, unless it can pass
-            await self._failed(at, runner, given, error)
+        except any_failure() as error:  # raised again, unless it can pass
+            await self._failed(run, runner, given, error)
             return None
-        await self._retries.record_resumed(at, None, runner)
+        await self._retries.record_resumed(self._at(run), None, runner)
         if state.is_finished or not state.exists:
-            self._runners.release(at.agent, at.thread)
+            self._runners.release(run.agent, run.thread)
         return state
 
     async def _failed(
-        self, at: ThreadRef, runner: LangGraphLocal, given: object, error: Exception
+        self, run: RunRef, runner: LangGraphLocal, given: object, error: BaseException
     ) -> None:
         """Hand a thread over to the workers, which retry it; or raise the error.
 
@@ -285,7 +337,7 @@ class ThreadRuns:
         """
         can_pass = diagnose(error).can_pass
         try:
-            state = await runner.probe(at.thread)
+            state = await runner.probe(run.thread)
         except Exception as unread:
             if can_pass and diagnose(unread).can_pass:
                 raise InputNotGiven from error
@@ -295,60 +347,47 @@ class ThreadRuns:
             if can_pass:
                 raise InputNotGiven from error
             raise error
+        at = self._at(run)
         left = Job.to_resume(at.tenant, at.agent, at.thread)
-        run = await self._retries.failed(at, error, left=left, is_last=not can_pass)
-        if run is None or run.state is RunState.PARKED:
+        kept = await self._retries.failed(at, error, left=left, is_last=not can_pass)
+        if kept is not None and kept.state is RunState.PARKED and is_limit(error):
+            # As it is raised when a worker reaches the limit after a decision.
+            raise given_up(run, kept.reason) from error
+        if kept is None or kept.state is RunState.PARKED:
             raise error
 
-    async def _begin_or_go_on(
-        self, at: ThreadRef, runner: LangGraphLocal, given: object
-    ) -> ThreadState:
-        advancer = Advancer(self._store, self._gateway)
-        key = "" if given is None else input_key(given)
-        state = await runner.probe(at.thread)
-        if given is None and not state.exists:
-            raise ThreadUnavailable(
-                f"There is no thread {at.thread!r} of {at.agent!r} to go on with; "
-                "give it an input."
-            )
-        # The same input once more is a retry of the program's call, not a second
-        # message.
-        if given is None or state.taken == key:
-            await self._store.stalled.taken_up(at.keys, at.run)
-            return await advancer.forward(at, runner, past_limits=True)
-        # A copy, because LangGraph writes ids into the messages it is given.
-        fresh = copy.deepcopy(given)
-        return await advancer.begin(
-            at,
-            runner,
-            lambda: runner.give(at.thread, fresh, key=key),
-            key=key,
-        )
-
     def _ended(self, step: asyncio.Task[ThreadState | None]) -> None:
-        at = self._steps.pop(step)
+        run = self._steps.pop(step)
         if step.cancelled():
             return
         error = step.exception()
         if error is not None:
             # Who gave the input may not wait any more, and others may wait as well.
             log_failure(
-                logger, error, "run.failed agent=%s thread=%s", at.agent, at.thread
+                logger, error, "run.failed agent=%s thread=%s", run.agent, run.thread
             )
             if not isinstance(error, ThreadUnavailable):
-                self._watch.notify(ThreadChange(at.agent, at.thread, error))
+                self._watch.notify(ThreadChange(run.agent, run.thread, error))
 
 
-async def _has_work(at: ThreadRef, runner: LangGraphLocal, given: object) -> bool:
+async def _has_work(run: RunRef, runner: LangGraphLocal, given: object) -> bool:
     """Return True if a thread that another process runs is worth waiting for."""
-    of = at.thread
+    of = run.thread
     return given is not None or (await retry_transient(lambda: runner.probe(of))).exists
 
 
-def _raise_ifgiven_up(change: ThreadChange | None) -> None:
+def _closed(run: RunRef) -> ThreadUnavailable:
+    return ThreadUnavailable(
+        f"Keyturn was closed during the wait for the thread {run.thread!r} of "
+        f"{run.agent!r}. The thread keeps its state; run it again to go on."
+    )
+
+
+def _raise_if_given_up(change: ThreadChange | None) -> None:
     if change is None or change.error is None:
         return
     if isinstance(change.error, ThreadHalted):
         raise change.error
     reason = diagnose(change.error).reason
-    raise given_up(change.agent, change.thread, reason) from change.error
+    run = RunRef(agent=change.agent, thread=change.thread)
+    raise given_up(run, reason) from change.error

@@ -4,10 +4,46 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import Awaitable, Callable, Collection, Iterator
 from typing import Any, TypeVar
 
-from twokey.gateway.resume.diagnosis import diagnose
+from keyturn.gateway.errors import StoreUnavailable
+from keyturn.gateway.failures import any_failure, log_failure
+from keyturn.gateway.resume.diagnosis import diagnose
+
+SWEEP_S = 0.5
+AUDIT_S = 1.0
+MEND_S = 2.0
+FORGET_S = 600.0
+LONGEST_REST_S = 10.0
+
+
+async def repeat(
+    work: Callable[[], Awaitable[object]], stop: asyncio.Event, *, every_s: float
+) -> None:
+    """Do ``work`` about every ``every_s`` seconds until ``stop`` is set.
+
+    Replicas spread out by themselves: each pause is 50 to 150 % of ``every_s``. While
+    the store is away the pause doubles; any other failure is logged and survived,
+    because approvals must expire whatever else is wrong.
+    """
+    factor = 1.0
+    while not stop.is_set():
+        try:
+            await work()
+            factor = 1.0
+        except StoreUnavailable as error:
+            logger.warning("sweep.unavailable error=%s", error)
+            factor *= 2
+        except any_failure() as error:  # time must go on
+            log_failure(logger, error, "sweep.failed")
+            factor *= 2
+        spread = random.uniform(0.5, 1.5)  # noqa: S311 - spreads load only
+        # max(): rare work does not become frequent while the store is away.
+        pause_s = min(every_s * factor, max(LONGEST_REST_S, every_s)) * spread
+        await wait_or_timeout(stop, pause_s)
+
 
 logger = logging.getLogger(__name__)
 

@@ -4,37 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from twokey.gateway.errors import (
-    NewerRecord,
+from keyturn.gateway.errors import (
     StoreUnavailable,
     ThreadUnavailable,
     ThreadUnknown,
 )
-from twokey.gateway.failures import log_failure
-from twokey.gateway.policy.rules import Policy
-from twokey.gateway.protocol.port import connected
-from twokey.gateway.resume.advancer import Advancer
-from twokey.gateway.resume.concurrent import ahead
-from twokey.gateway.resume.job_taker import job_taker
-from twokey.gateway.resume.leases import under_lease
-from twokey.gateway.resume.retries import Retries, jittered
-from twokey.gateway.resume.run_events import ThreadRef
-from twokey.gateway.resume.runner import Runner
-from twokey.gateway.resume.runners import Runners
-from twokey.gateway.resume.third_party_interrupts import ThirdPartyInterrupts
-from twokey.gateway.resume.transient_retry import drain_tasks, wait_or_timeout
-from twokey.gateway.service.agents import AgentService
-from twokey.gateway.store.given_jobs import given
-from twokey.gateway.store.handover import Handover, Taker
-from twokey.gateway.store.jobs import Delivery, Job, JobKind, JobQueue, input_of
-from twokey.gateway.store.keys import Keys
-from twokey.gateway.store.stalled import RunState
-from twokey.gateway.store.store import Store
+from keyturn.gateway.failures import any_failure, log_failure
+from keyturn.gateway.policy.rules import Policy
+from keyturn.gateway.protocol.port import connected
+from keyturn.gateway.resume.advancer import Advancer
+from keyturn.gateway.resume.retries import Retries, jittered
+from keyturn.gateway.resume.runner import Runner, Runners
+from keyturn.gateway.resume.store_threads import StoreThreads, ThreadRef, under_lease
+from keyturn.gateway.resume.third_party_interrupts import ThirdPartyInterrupts
+from keyturn.gateway.resume.transient_retry import drain_tasks, wait_or_timeout
+from keyturn.gateway.service.agents import AgentService
+from keyturn.gateway.store.jobs import Delivery, Job, JobKind, JobQueue, input_of
+from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.stalled import RunState
+from keyturn.gateway.store.store import Store
 
 logger = logging.getLogger(__name__)
 
@@ -94,14 +86,13 @@ class Worker:
         self._gateway = gateway
         self._runners = runners
         self._tenant = tenant
-        self._advancer = Advancer(store, gateway)
+        self._threads = StoreThreads(store, gateway, tenant=tenant)
+        self._advancer = Advancer(self._threads)
         self._interrupts = ThirdPartyInterrupts(store, policy, gateway, self._advancer)
         self._retries = retries
         self._slots = asyncio.Semaphore(slots)
         self._on_change = on_change
         self._running: set[asyncio.Task[None]] = set()
-        self._joined: dict[str, list[Delivery]] = {}
-        self._beats: dict[str, AsyncExitStack] = {}
         self._unserved: set[tuple[str, str]] = set()
         self._consumer = consumer
 
@@ -112,38 +103,9 @@ class Worker:
         tool that was running then shows as in doubt, never as if it had not begun.
         """
         try:
-            # Of its own tenant's shards only: jobs in the others are of tenants whose
-            # threads it does not run.
-            parts = self._store.parts_of(self._tenant)
-            with self._store.approvals.takers.offering(self._taker(parts, stop)):
-                await asyncio.gather(*(self._read(keys, stop) for keys in parts))
+            await self._read(self._store.keys_of_tenant(self._tenant), stop)
         finally:
             await drain_tasks(self._running, grace_s)
-
-    def _taker(self, parts: Sequence[Keys], stop: asyncio.Event) -> Taker:
-        """Return what takes jobs of decisions in this process; see `handover`."""
-
-        def may_take(keys: Keys, job: Job) -> bool:
-            return (
-                not stop.is_set()
-                and job.tenant == self._tenant
-                and keys in parts
-                and self._runners.of(job.agent, job.thread) is not None
-                and _at(keys, job).run not in self._joined
-            )
-
-        return job_taker(
-            may_take,
-            self._do_handed,
-            running=self._running,
-            slots=self._slots,
-            consumer=self._consumer,
-            lease_ms=self._store.lease_ms,
-        )
-
-    async def _do_handed(self, handover: Handover) -> None:
-        if delivery := await given(self._store, handover):
-            await self._do(handover.keys, self._store.queue(handover.keys), delivery)
 
     async def _read(self, keys: Keys, stop: asyncio.Event) -> None:
         queue = self._store.queue(keys)
@@ -171,11 +133,13 @@ class Worker:
                     # The job asks the store before the next one is looked for.
                     await asyncio.sleep(0)
             except StoreUnavailable as error:
-                logger.warning("jobs.read_failed shard=%s error=%s", keys.shard, error)
+                logger.warning(
+                    "jobs.read_failed tenant=%s error=%s", keys.tenant, error
+                )
                 # A store that was away may have come back empty, without the group.
                 is_prepared = False
-            except Exception as error:  # noqa: BLE001 - the worker survives
-                log_failure(logger, error, "jobs.read_failed shard=%s", keys.shard)
+            except any_failure() as error:  # the worker survives
+                log_failure(logger, error, "jobs.read_failed tenant=%s", keys.tenant)
                 is_prepared = False
             finally:
                 if task is None:
@@ -193,7 +157,7 @@ class Worker:
         job = delivery.job
         at = _at(keys, job)
         runner = self._runners.of(job.agent, job.thread)
-        # Shards are shared by tenants; each worker runs the threads of one.
+        # Another tenant's job was put here by somebody else.
         is_ours = job.tenant == self._tenant
         is_resume = job.kind is JobKind.RESUME
         try:
@@ -203,79 +167,35 @@ class Worker:
             if runner is None or not is_ours:
                 await self._leave(keys, delivery)
                 return
-            await self._serve(at, runner, queue, delivery)
+            # Renewed, or another process takes the job over during a long run.
+            async with queue.holding(self._consumer, delivery):
+                await self._attempt(at, runner, queue, delivery)
         except StoreUnavailable as error:
             # The delivery stays pending; the next reader takes it over.
             logger.warning("job.unacknowledged job=%s error=%s", delivery.id, error)
-        except Exception as error:  # noqa: BLE001 - the worker survives
+        except any_failure() as error:  # the worker survives
             log_failure(logger, error, "job.failed job=%s", delivery.id)
-        finally:
-            # Where the job joined a run that began meanwhile, which lacks the lease.
-            if delivery.given is not None and delivery.given.lease.left_s:
-                await self._store.threads.leases.free(keys, delivery.given.lease)
-
-    async def _serve(
-        self, at: ThreadRef, runner: Runner, queue: JobQueue, delivery: Delivery
-    ) -> None:
-        """Do a job, and together those that come for its thread meanwhile.
-
-        A job to resume says only that something may have changed. So one run of the
-        thread that begins after several of them came does what each of them asks for.
-        """
-        joined = self._joined.get(at.run)
-        if joined is not None and delivery.job.kind is JobKind.RESUME:
-            joined.append(delivery.alone)
-            # As that of the run is: it may take longer than the lease of a delivery.
-            beat = queue.holding(self._consumer, delivery)
-            await self._beats[at.run].enter_async_context(beat)
-            return
-        if joined is not None:
-            await self._hold(at, runner, queue, delivery)
-            return
-        joined = self._joined[at.run] = []
-        beats = self._beats[at.run] = AsyncExitStack()
-        try:
-            await self._hold(at, runner, queue, delivery)
-            while joined:
-                *others, newest = came = tuple(joined)
-                is_done = await self._hold(at, runner, queue, newest)
-                for one in others:
-                    if is_done:
-                        await queue.done(one)
-                        self._on_change(ThreadChange(at.agent, at.thread))
-                    else:
-                        await queue.later(one, delay_ms=jittered(BUSY_MS))
-                del joined[: len(came)]
-        finally:
-            del self._joined[at.run], self._beats[at.run]
-            await beats.aclose()
-            # Nothing happens to those that are done or were put back.
-            for one in joined:
-                await queue.later(one, delay_ms=0)
-
-    async def _hold(
-        self, at: ThreadRef, runner: Runner, queue: JobQueue, delivery: Delivery
-    ) -> bool:
-        # Renewed, or another process takes the job over during a long run.
-        async with queue.holding(self._consumer, delivery):
-            return await self._attempt(at, runner, queue, delivery)
 
     async def _is_of_no_use(self, at: ThreadRef) -> bool:
         """Return True if no process has anything to do for a thread's job."""
         if self._runners.is_left(at.agent, at.thread):
             return True
-        has_ended = self._runners.has_ended(at.agent, at.thread)
-        return has_ended and not await self._advancer.unfinished(at)
+        if not self._runners.has_ended(at.agent, at.thread):
+            return False
+        if await self._threads.unfinished(at.run_ref):
+            return False
+        # Another process may run it by now: a rejected call is not unfinished.
+        place = (at.keys, at.tenant, at.agent, at.thread)
+        return not await self._store.threads.is_run_open(*place)
 
     async def _attempt(
         self, at: ThreadRef, runner: Runner, queue: JobQueue, delivery: Delivery
-    ) -> bool:
-        """Try a job; return True when it is done, False when it was put back."""
+    ) -> None:
+        """Try a job; put it back when its thread cannot be run now."""
         try:
             with connected(self._gateway, at.run_ref):
                 once = partial(self._once, at, runner, delivery)
-                taken = delivery.given.lease if delivery.given else None
-                return await under_lease(self._store, at, once, taken=taken)
+                await under_lease(self._store, at, once)
         except asyncio.CancelledError:
             # The grace is over: hand back what is left now, not when the delivery's
             # lease ends.
@@ -285,32 +205,25 @@ class Worker:
         except ThreadUnknown as error:
             logger.info("job.later job=%s reason=%s", delivery.id, error)
             await self._leave(at.keys, delivery, why=str(error))
-        except NewerRecord as error:
-            # No failure: a process of the version that wrote it goes on with it.
-            logger.warning("record.newer job=%s why=%s", delivery.id, error)
-            fresh = await self._as_far_as_it_got(at, runner, delivery)
-            await self._leave(at.keys, fresh, why=str(error))
         except ThreadUnavailable as error:
             logger.info("job.later job=%s reason=%s", delivery.id, error)
             fresh = await self._as_far_as_it_got(at, runner, delivery)
             await queue.later(fresh, delay_ms=jittered(BUSY_MS))
-        return False
 
-    async def _once(self, at: ThreadRef, runner: Runner, delivery: Delivery) -> bool:
+    async def _once(self, at: ThreadRef, runner: Runner, delivery: Delivery) -> None:
         """Try a job, and record its result while the lease of the thread is held."""
         try:
             await self._advance(at, runner, delivery)
-        except (ThreadUnavailable, NewerRecord):
+        except ThreadUnavailable:
             raise
-        except Exception as error:  # noqa: BLE001 - the worker survives
+        except any_failure() as error:  # the worker survives
             await self._failed(at, runner, delivery, error)
-            return False
+            return
         await self._retries.record_resumed(at, delivery, runner)
         self._on_change(ThreadChange(at.agent, at.thread))
-        return True
 
     async def _failed(
-        self, at: ThreadRef, runner: Runner, delivery: Delivery, error: Exception
+        self, at: ThreadRef, runner: Runner, delivery: Delivery, error: BaseException
     ) -> None:
         left = await self._left(at, runner, delivery)
         run = await self._retries.failed(at, error, left=left, delivery=delivery)
@@ -324,25 +237,19 @@ class Worker:
         is_new = is_start and not await runner.has_taken(at.thread, key)
         if is_new:
             state = await self._advancer.begin(
-                at,
+                at.run_ref,
                 runner,
                 lambda: runner.start(at.thread, input_of(sealing, job), key=key),
                 key=key,
             )
         elif is_start:
-            state = await self._advancer.forward(at, runner)
-        elif delivery.given is not None:
-            # Who handed the job over has compared whether the run was dropped.
-            seen = await self._advancer.look_given(at, runner, delivery.given)
-            state = await self._advancer.forward(at, runner, seen=seen)
+            state = await self._advancer.forward(at.run_ref, runner)
         else:
-            async with ahead(self._advancer.look(at, runner)) as looking:
-                # Somebody dropped the run while this job was queued; only a new message
-                # takes it up.
-                if await self._store.stalled.is_dropped(at.keys, at.run):
-                    return
-                seen = await looking
-            state = await self._advancer.forward(at, runner, seen=seen)
+            # Somebody dropped the run while this job was queued; only a new message
+            # takes it up.
+            if await self._store.stalled.is_dropped(at.keys, at.run):
+                return
+            state = await self._advancer.forward(at.run_ref, runner)
         if not self._runners.is_of_a_program(at.agent, at.thread):
             state = await self._interrupts.announce_or_end(at, runner, state)
         if state.is_finished:
@@ -357,7 +264,7 @@ class Worker:
         """
         try:
             return (await self._as_far_as_it_got(at, runner, delivery)).job
-        except Exception as error:  # noqa: BLE001 - the checkpoints cannot be read
+        except any_failure() as error:  # the checkpoints cannot be read
             log_failure(logger, error, "thread.unread job=%s", delivery.id)
             return delivery.job if delivery.job.id else None
 

@@ -1,7 +1,7 @@
 """Gateway service for agents: submit, claim, finish, read results.
 
 `AgentService` is the in-process implementation of
-`twokey.gateway.protocol.port.Gateway`.
+`keyturn.gateway.protocol.port.Gateway`.
 """
 
 from __future__ import annotations
@@ -10,44 +10,58 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Literal
 
-from twokey.gateway.approvals.ending import end_waiting
-from twokey.gateway.approvals.lifecycle import Transition
-from twokey.gateway.approvals.record import Approval, Item, approval_of
-from twokey.gateway.errors import CorruptRecord, NewerRecord
-from twokey.gateway.failures import log_failure
-from twokey.gateway.policy.evaluate import listed_tier
-from twokey.gateway.policy.rules import Policy
-from twokey.gateway.protocol.edits import edit_hash
-from twokey.gateway.protocol.records import EditRecord, RunRef, is_inside
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.wire import (
+from typing_extensions import override
+
+from keyturn.gateway.approvals.ending import end_waiting
+from keyturn.gateway.approvals.events import EventName, call_event
+from keyturn.gateway.approvals.lifecycle import Transition
+from keyturn.gateway.approvals.record import Approval, Item, approval_of
+from keyturn.gateway.errors import CorruptRecord
+from keyturn.gateway.failures import log_failure
+from keyturn.gateway.policy.evaluate import is_idempotent, listed_tier
+from keyturn.gateway.policy.rules import Policy
+from keyturn.gateway.protocol import digest
+from keyturn.gateway.protocol.edits import edit_hash
+from keyturn.gateway.protocol.records import EditOutcome, EditRecord, RunRef, is_inside
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.wire import (
     AgentNote,
+    CallBegun,
+    CallEnd,
     CallOutcome,
+    CallProgress,
+    Claimed,
+    ClaimReply,
+    ClaimRequest,
+    Done,
     EditsKnown,
+    InDoubt,
     LateReport,
     Turn,
     TurnRef,
     Verdict,
 )
-from twokey.gateway.service.auto_runs import AutoRunService
-from twokey.gateway.service.call_outcomes import (
+from keyturn.gateway.service.answering import (
     late_report,
     outcome_of,
+    told_edit,
     unproven_outcome,
 )
-from twokey.gateway.service.claiming import ClaimService
-from twokey.gateway.service.claims_ahead import ClaimsAhead
-from twokey.gateway.service.proven_words import (
+from keyturn.gateway.service.claiming import ClaimService
+from keyturn.gateway.service.proven_words import (
     are_proven,
     is_edit_proven,
     proven_words,
 )
-from twokey.gateway.service.submitting import Submitter
-from twokey.gateway.store.atomic_write import Loaded, Write
-from twokey.gateway.store.keys import shard_of_approval
-from twokey.gateway.store.store import Store
-from twokey.gateway.store.turn_opening import Listed
-from twokey.gateway.triage.asking import Triage
+from keyturn.gateway.service.stored_verdicts import StoredVerdicts
+from keyturn.gateway.service.submitting import Submitter
+from keyturn.gateway.store.atomic_write import Loaded, Write
+from keyturn.gateway.store.auto_runs import Note
+from keyturn.gateway.store.keys import Keys, tenant_of_approval
+from keyturn.gateway.store.run_list import Listed
+from keyturn.gateway.store.sealing import Sealed
+from keyturn.gateway.store.store import Store
+from keyturn.gateway.triage.asking import Triage
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +72,7 @@ MAX_HISTORY = 64
 _RAN = {ItemState.EXECUTED, ItemState.FAILED}
 
 
-class AgentService(ClaimService, AutoRunService):
+class AgentService(ClaimService):
     """What agents may ask. Nothing here can approve anything.
 
     Args:
@@ -66,9 +80,6 @@ class AgentService(ClaimService, AutoRunService):
         policy: returns the policy in force now.
         tenant: whose agents these are; never taken from an agent's own word.
         triage: asked about the calls that the policy puts to it.
-
-    Attributes:
-        ahead: asks the policy about calls that are claimed next.
     """
 
     def __init__(
@@ -80,7 +91,6 @@ class AgentService(ClaimService, AutoRunService):
         triage: Triage | None = None,
     ) -> None:
         super().__init__(store, policy, tenant=tenant)
-        self.ahead = ClaimsAhead(store, policy, tenant=tenant)
         self._submitter = Submitter(store, policy, tenant=tenant, triage=triage)
 
     async def submit(self, turn: Turn) -> tuple[Verdict, ...]:
@@ -94,6 +104,14 @@ class AgentService(ClaimService, AutoRunService):
             await self.supersede_approvals(ended)
         return verdicts
 
+    @override
+    async def claim(self, request: ClaimRequest) -> ClaimReply:
+        """Grant one execution; see `ClaimService.claim`."""
+        reply = await super().claim(request)
+        if isinstance(reply, Claimed | Done | InDoubt) and reply.edit is not None:
+            return reply.with_(edit=self._sealed(reply.edit, request.ref.run_ref))
+        return reply
+
     async def outcomes(self, ref: TurnRef) -> tuple[CallOutcome, ...]:
         """Return the outcomes of the held calls of one message, in the whole run."""
         approvals = await self._of_message(ref)
@@ -104,19 +122,22 @@ class AgentService(ClaimService, AutoRunService):
             for one in approvals
             for item in one.items
         ]
-        return tuple(found)
+        return tuple(
+            one.with_(edit=self._sealed(one.edit, ref.run_ref)) if one.edit else one
+            for one in found
+        )
 
     async def history(self, run: RunRef, within: str = "") -> tuple[EditRecord, ...]:
         """Return edits of calls that ran; see the port `Gateway`."""
         listed = await self._store.approvals.of_run(
-            self._keys_of(run.agent), self._tenant, run, newest=MAX_HISTORY
+            self._keys, self._tenant, run, newest=MAX_HISTORY
         )
         ids = [one.id for one in listed if _is_within(one.ns, within)]
         found = [
-            item.edit
+            self._sealed(edit, run)
             for loaded in await self._store.approvals.load_each(ids)
             for item in loaded.approval.items
-            if item.edit is not None
+            if (edit := told_edit(item)) is not None
             and item.state in _RAN
             and await is_edit_proven(self._store, loaded.approval, item)
         ]
@@ -130,7 +151,7 @@ class AgentService(ClaimService, AutoRunService):
             return item.ctx.ns != ref.ns or item.ctx.message_id == ref.message_id
 
         approvals, run = self._store.approvals, ref.run_ref
-        keys = self._keys_of(run.agent)
+        keys = self._keys
         listed = await approvals.open_of_run(keys, self._tenant, run)
         listed = [one for one in listed if _is_at(one, ref)]
         for approval_id in await approvals.unfinished(keys, listed):
@@ -142,9 +163,7 @@ class AgentService(ClaimService, AutoRunService):
         """End everything that waits in a run, inside its tools too."""
         approvals = self._store.approvals
         await self.supersede_approvals(
-            await approvals.unfinished_of_run(
-                self._keys_of(run.agent), self._tenant, run
-            )
+            await approvals.unfinished_of_run(self._keys, self._tenant, run)
         )
 
     async def supersede_approvals(self, approval_ids: Iterable[str]) -> None:
@@ -163,25 +182,129 @@ class AgentService(ClaimService, AutoRunService):
         """Return which edits were made in a run, and of which nothing is known.
 
         An edit was made when our record has it, hash, item and run alike, and the bot
-        signed it. Of an item that we have no record of, or no longer, we can say
-        neither.
+        signed it. Of an item without a record, or without it by now, the seal of the
+        edit is asked for; without a seal the edit is unknown.
         """
-        made, unknown = set[str](), set[str]()
-        for each, item_id in edits.items():
+        made, unknown = dict[str, EditOutcome](), set[str]()
+        for each, reference in edits.items():
+            item_id, _, seal = reference.partition(" ")
             found = await self._found(item_id)
-            if found is None:
+            if found is None and self._is_sealed(each, item_id, ref.run_ref, seal):
+                made[each] = EditOutcome.UNKNOWN
+            elif found is None:
                 # An id that is none of ours was never made by us: such an edit is
                 # forged, not unknown.
-                if shard_of_approval(item_id.rpartition(".")[0]) is not None:
+                if tenant_of_approval(item_id.rpartition(".")[0]) is not None:
                     unknown.add(each)
             elif _is_of_run(found[0], ref):
-                record = found[1].edit
+                told = told_edit(found[1])
                 # The whole record is compared: who changed it and why may be forged as
                 # well.
-                is_ours = record is not None and edit_hash(record) == each
-                if is_ours and await is_edit_proven(self._store, *found):
-                    made.add(each)
-        return EditsKnown(made=frozenset(made), unknown=frozenset(unknown))
+                is_ours = told is not None and edit_hash(told) == each
+                if told and is_ours and await is_edit_proven(self._store, *found):
+                    made[each] = told.outcome
+            elif found[0].agent != ref.agent:
+                # Answered like an id without a record: nobody learns of the calls of
+                # other agents.
+                unknown.add(each)
+        return EditsKnown(made=made, unknown=frozenset(unknown))
+
+    def _sealed(self, edit: EditRecord, run: RunRef) -> EditRecord:
+        """Return an edit with its seal for the run that it was made in."""
+        place = self._place(edit.item_id, run)
+        body = edit_hash(edit).encode()
+        return edit.with_(seal=self._store.sealing.seal(Sealed.EDIT, place, body).hex())
+
+    def _is_sealed(self, name: str, item_id: str, run: RunRef, seal: str) -> bool:
+        try:
+            given = bytes.fromhex(seal)
+        except ValueError:
+            return False
+        place, sealing = self._place(item_id, run), self._store.sealing
+        return sealing.is_valid(Sealed.EDIT, place, name.encode(), given)
+
+    def _place(self, item_id: str, run: RunRef) -> tuple[str, ...]:
+        return self._tenant, run.agent, run.thread, item_id
+
+    # At-most-once guard of auto-approved calls, across lease holders. All others are
+    # items of an approval.
+
+    def keeps_calls(self) -> bool:
+        """Return whether a lease counts here: one held, or one nobody may hold."""
+        return self._store.auto_runs.is_checked
+
+    async def report_progress(self, progress: CallProgress) -> CallBegun:
+        """Return whether a call may run, or note what happens to it.
+
+        Raises:
+            LeaseLost: the thread is run by somebody else now.
+        """
+        calls = self._store.auto_runs
+        if not calls.is_kept:
+            if progress.verb == "begin":
+                await calls.check_unheld()
+            return CallBegun(keeps_result=False)
+        turn_key = self._turn_key(progress.ref)
+        keys = self._keys
+        if progress.verb != "begin":
+            await calls.note(keys, turn_key, progress.verb, progress.tool_call_id)
+            return CallBegun()
+        agent, tool = progress.ref.agent, progress.tool
+        # By the current policy: the question is whether the tool may run again now.
+        repeats = is_idempotent(self._policy(), agent=agent, tool=tool)
+        begun = await calls.begin(
+            keys, self._tenant, turn_key, progress.tool_call_id, repeats=repeats
+        )
+        if begun.word == "cut_off":
+            logger.warning("call.cut_off agent=%s tool=%s", agent, tool)
+        return CallBegun(
+            may_run=begun.word == "run",
+            result=begun.result,
+            keeps_result=begun.is_kept,
+        )
+
+    async def ended(self, end: CallEnd) -> None:
+        """Keep how a call ended, and count a failure once."""
+        calls, turn_key = self._store.auto_runs, self._turn_key(end.ref)
+        keys = self._keys
+        verb: Note = "end" if end.is_over else "give_back"
+        await calls.note(keys, turn_key, verb, end.tool_call_id, end.result)
+        if end.result.ok:
+            return
+        ref = end.ref
+        reported = (end.tool, end.tool_call_id)
+        # An agent reports what it likes: only failures of calls that we let run count.
+        if not any(
+            one.runs_unclaimed and (one.tool, one.tool_call_id) == reported
+            for one in await self._verdicts(keys, turn_key)
+        ):
+            logger.warning("call.unknown_failure agent=%s", ref.agent)
+            return
+        event = call_event(EventName.CALL_FAILED, self._tenant, ref, end.tool)
+        # The same for the same call, so that a report that is sent again counts once.
+        name = f"{turn_key.removeprefix('sha256:')} {end.tool_call_id}"
+        await self._store.agent_load.count_failure(keys, name, event)
+
+    async def tools_of(self, ref: TurnRef, tool_call_id: str) -> frozenset[str]:
+        """Return the tools of the calls with this id in a turn; empty for none."""
+        keys = self._keys
+        verdicts = await self._verdicts(keys, self._turn_key(ref))
+        return frozenset(it.tool for it in verdicts if it.tool_call_id == tool_call_id)
+
+    async def _verdicts(self, keys: Keys, turn_key: str) -> tuple[Verdict, ...]:
+        stored = await self._store.agent_load.verdicts(keys, turn_key)
+        try:
+            if not stored:
+                return ()
+            sealing = self._store.sealing
+            return StoredVerdicts.read(sealing, turn_key, stored).verdicts
+        except CorruptRecord as error:
+            # A call that has run stays as it is kept: only its failure is not counted.
+            log_failure(logger, error, "turn.unread")
+            return ()
+
+    def _turn_key(self, ref: TurnRef) -> str:
+        return digest.turn_key(tenant=self._tenant, **ref.names)
 
     async def late_reports(
         self, ref: TurnRef, item_ids: Collection[str]
@@ -207,41 +330,26 @@ class AgentService(ClaimService, AutoRunService):
         )
 
     async def owner_of(self, item_id: str) -> tuple[str, str] | None:
-        """Return agent and tool of an item of this tenant, None where there is none.
-
-        Raises:
-            NewerRecord: a newer version wrote it; it may be anybody's.
-        """
-        # By what is remembered: this does not change, and is asked at each claim.
-        found = await self._found(item_id, skips_newer=False, may_be_older=True)
+        """Return agent and tool of an item of this tenant, None where there is none."""
+        found = await self._found(item_id)
         return None if found is None else (found[0].agent, found[1].tool)
 
-    async def _found(
-        self, item_id: str, *, skips_newer: bool = True, may_be_older: bool = False
-    ) -> tuple[Approval, Item] | None:
+    async def _found(self, item_id: str) -> tuple[Approval, Item] | None:
         """Return an item for telling of it."""
         try:
             approval_id, index = approval_of(item_id)
         except ValueError:
             return None
-        kept = self._store.approvals
-        approval = kept.remembered(approval_id) if may_be_older else None
         try:
-            if approval is None and (loaded := await kept.load(approval_id)):
-                approval = loaded.approval
-        except NewerRecord:
-            if skips_newer:
-                return None
-            raise
+            loaded = await self._store.approvals.load(approval_id)
         except CorruptRecord as error:
             log_failure(logger, error, "record.corrupt")
             return None
         # An agent may send any id, also that of another tenant's call.
-        if approval is None or approval.tenant != self._tenant:
+        if loaded is None or loaded.approval.tenant != self._tenant:
             return None
-        return (
-            (approval, approval.items[index]) if index < len(approval.items) else None
-        )
+        items = loaded.approval.items
+        return (loaded.approval, items[index]) if index < len(items) else None
 
     async def _of_message(self, ref: TurnRef) -> list[Approval]:
         """Return the approvals of a message: this agent's, else another's of the run.
@@ -255,16 +363,13 @@ class AgentService(ClaimService, AutoRunService):
         return own or await self._made_of(listed[-MAX_HISTORY:], ref)
 
     async def _made_of(self, listed: Sequence[Listed], ref: TurnRef) -> list[Approval]:
-        # One of a newer version stops this: what is missing would read as not run.
-        found = await self._store.approvals.load_each(
-            (one.id for one in listed), skips_newer=False
-        )
+        found = await self._store.approvals.load_each(one.id for one in listed)
         approvals = [loaded.approval for loaded in found]
         return [one for one in approvals if one.message_id == ref.message_id]
 
     async def _listed(self, ref: TurnRef) -> list[Listed]:
         run = ref.run_ref
-        keys = self._keys_of(run.agent)
+        keys = self._keys
         return await self._store.approvals.of_run(keys, self._tenant, run)
 
     async def _end(
@@ -280,8 +385,6 @@ class AgentService(ClaimService, AutoRunService):
 
         try:
             await self._store.approvals.change(approval_id, compute)
-        except NewerRecord as error:
-            logger.warning("record.newer %s", error)
         except CorruptRecord as error:
             log_failure(logger, error, "record.corrupt")
 

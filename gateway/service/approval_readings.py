@@ -5,35 +5,54 @@ from __future__ import annotations
 import base64
 import binascii
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from functools import partial
 
-from twokey.gateway.approvals.evidence import redacted
-from twokey.gateway.approvals.lifecycle import ApprovalState
-from twokey.gateway.approvals.record import Approval, Item
-from twokey.gateway.approvals.timing import end_of
-from twokey.gateway.errors import BadJson, CorruptRecord, NewerRecord
-from twokey.gateway.failures import log_failure
-from twokey.gateway.protocol.approval_views import (
+from keyturn.gateway.approvals import quorum
+from keyturn.gateway.approvals.evidence import differences, original_text, redacted
+from keyturn.gateway.approvals.lifecycle import ApprovalState
+from keyturn.gateway.approvals.precedents import Precedent
+from keyturn.gateway.approvals.record import Approval, Item
+from keyturn.gateway.approvals.similar import micro_text
+from keyturn.gateway.approvals.timing import end_of
+from keyturn.gateway.errors import BadJson, CorruptRecord
+from keyturn.gateway.failures import log_failure
+from keyturn.gateway.protocol.approval_views import (
     ApprovalPage,
     ApprovalView,
     CallView,
+    ChangeView,
+    ClauseView,
     DecisionView,
+    EditView,
+    PrecedentView,
+    RoleView,
+    VoteView,
+    WindowView,
 )
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.service.tenant_service import TenantService
-from twokey.gateway.store.due_pages import Due, due_page
-from twokey.gateway.store.keys import Keys
+from keyturn.gateway.protocol.business_state import state_in
+from keyturn.gateway.protocol.effect import Effect
+from keyturn.gateway.protocol.records import EditRecord
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.work import aside
+from keyturn.gateway.service.reevaluation import as_of_now
+from keyturn.gateway.service.tenant_service import PolicyService
+from keyturn.gateway.store.listed_members import listed_approvals
+from keyturn.gateway.store.sorted_pages import Due, due_page
 
 logger = logging.getLogger(__name__)
 
 MayBe = Callable[[str], bool]
 
+_LOOK = 100
+"""How many approvals are read together."""
+
 _SCANNED = 500
 """How many approvals one page looks at, also those that are not for who asks."""
 
 
-class ApprovalReadings(TenantService):
+class ApprovalReadings(PolicyService):
     """What agents of one tenant may read."""
 
     async def one(self, approval_id: str, may_be: MayBe) -> ApprovalView | None:
@@ -46,14 +65,13 @@ class ApprovalReadings(TenantService):
             return None
         try:
             loaded = await self._store.approvals.load(approval_id)
-        except NewerRecord:
-            return None
         except CorruptRecord as error:
             log_failure(logger, error, "record.corrupt")
             return None
         if loaded is None or not self._may_read(loaded.approval, may_be):
             return None
-        return view_of(loaded.approval)
+        now = await as_of_now(self._store, self.policy_now, loaded.approval)
+        return await aside(partial(view_of, now, may_be), _documents(now))
 
     async def page(
         self,
@@ -77,15 +95,14 @@ class ApprovalReadings(TenantService):
             BadJson: the cursor is none of ours.
             StoreUnavailable: when the store does not answer.
         """
-        parts = (self._keys_of(agent),) if agent else self._parts
-        part, due = _read_cursor(cursor, parts)
+        keys, due = self._keys, _read_cursor(cursor)
         found: list[ApprovalView] = []
-        scanned = 0
-        while part < len(parts) and len(found) < limit and scanned < _SCANNED:
-            keys = parts[part]
-            page = await due_page(self._store.conn, keys, due, limit - len(found))
-            ids = await self._store.members.approvals(
-                keys, keys.expiry, [one.member for one in page]
+        scanned, is_last = 0, False
+        while not is_last and len(found) < limit and scanned < _SCANNED:
+            size = min(limit - len(found), _LOOK)
+            page = await due_page(self._store.conn, keys.expiry, due, size)
+            ids = await listed_approvals(
+                self._store.conn, keys, keys.expiry, [one.member for one in page]
             )
             loaded = await self._store.approvals.load_each(ids)
             for each in loaded:
@@ -99,12 +116,12 @@ class ApprovalReadings(TenantService):
                     and self._may_read(approval, may_be)
                     and any(item.state in states for item in approval.items)
                 ):
-                    found.append(view_of(approval))
+                    view = partial(view_of, approval)
+                    found.append(await aside(view, _documents(approval)))
             scanned += len(page)
-            part, due = (part, page[-1]) if page else (part + 1, None)
-        is_last = part >= len(parts)
+            due, is_last = (page[-1], False) if page else (None, True)
         return ApprovalPage(
-            approvals=tuple(found), next="" if is_last else _cursor(parts[part], due)
+            approvals=tuple(found), next="" if due is None else _cursor(due)
         )
 
     def _may_read(self, approval: Approval, may_be: MayBe) -> bool:
@@ -113,8 +130,17 @@ class ApprovalReadings(TenantService):
         return is_ours and may_be(approval.agent) and may_be(approval.run_ref.agent)
 
 
-def view_of(approval: Approval) -> ApprovalView:
-    """Return an approval as it may be read by its agent's owners."""
+def _documents(approval: Approval) -> list[str]:
+    return [item.action for item in approval.items]
+
+
+def view_of(approval: Approval, may_be: MayBe = lambda _: False) -> ApprovalView:
+    """Return an approval as it may be read by its agent's owners.
+
+    Args:
+        approval: the record; precedents and windows are shown as it has them.
+        may_be: says for which agents who asks speaks: whose precedents are whole.
+    """
     return ApprovalView(
         id=approval.id,
         agent=approval.agent,
@@ -125,12 +151,18 @@ def view_of(approval: Approval) -> ApprovalView:
         is_waiting=approval.state is ApprovalState.OPEN,
         created_at=_time(approval.created_at_ms),
         requester=approval.requester,
-        calls=tuple(_call(approval, item) for item in approval.items),
+        principals=approval.principals,
+        policy_digest=approval.policy_digest,
+        digest=approval.digest,
+        agent_says=approval.says,
+        agent_task=approval.task,
+        calls=tuple(_call(approval, item, may_be) for item in approval.items),
     )
 
 
-def _call(approval: Approval, item: Item) -> CallView:
-    decision = item.decision
+def _call(approval: Approval, item: Item, may_be: MayBe) -> CallView:
+    decision, required = item.decision, item.requirement
+    original = item.original_args
     return CallView(
         id=item.id,
         index=item.index,
@@ -144,6 +176,49 @@ def _call(approval: Approval, item: Item) -> CallView:
         allow=item.allow,
         expires_at=_time(end_of(approval, item)),
         changed_at=_time(item.changed_at_ms or approval.created_at_ms),
+        agent_description=item.agent_description,
+        agent_wrote=original_text(original, item.requested_args, item.redact)
+        if original is not None
+        else "",
+        description=item.description,
+        link=item.link,
+        effect=item.effect_class or Effect.IRREVERSIBLE,
+        idempotent=item.idempotent,
+        requires_reason=item.requires_reason,
+        roles=tuple(
+            RoleView(name=one.name, users=one.users, usergroups=one.usergroups)
+            for one in required.roles
+        ),
+        needs=_clauses(quorum.clauses(required)),
+        missing=missing_of(item),
+        votes=tuple(
+            VoteView(
+                by=vote.by,
+                roles=vote.roles,
+                at=_time(vote.at_ms),
+                reason=vote.reason,
+                on_behalf_of=vote.on_behalf_of,
+            )
+            for vote in item.votes_now
+        ),
+        editor_may_vote=required.editor_may_vote,
+        is_frozen=item.is_frozen,
+        revoked=item.revoked.reason if item.revoked else "",
+        state_asked=state_in(item.requested),
+        state_now=state_in(item.action),
+        triage=item.triage.rationale if item.triage else "",
+        same_by=item.past.same_by,
+        precedents=tuple(_precedent(one, may_be) for one in item.past.precedents),
+        windows=tuple(
+            WindowView(
+                window=one.window,
+                by=one.by,
+                total=micro_text(one.others_micro),
+                within_s=one.within_ms // 1000,
+            )
+            for one in item.past.totals
+        ),
+        edit=None if item.edit is None else _edit(item, item.edit),
         approvals=len(item.votes_now),
         is_edited=item.edit is not None,
         decision=None
@@ -158,25 +233,59 @@ def _call(approval: Approval, item: Item) -> CallView:
     )
 
 
+def missing_of(item: Item) -> tuple[ClauseView, ...]:
+    """Return whose votes a call that waits still lacks."""
+    missing = quorum.missing_votes(item.requirement, item.votes, item.action_hash)
+    return _clauses(missing) if item.is_pending else ()
+
+
+def _clauses(clauses: Mapping[frozenset[str], int]) -> tuple[ClauseView, ...]:
+    return tuple(
+        ClauseView(votes=votes, of=tuple(sorted(names)))
+        for names, votes in clauses.items()
+    )
+
+
+def _edit(item: Item, edit: EditRecord) -> EditView:
+    return EditView(
+        by=edit.by,
+        at=_time(edit.at_ms),
+        reason=edit.reason,
+        changes=tuple(
+            ChangeView(
+                name=name,
+                before=before.value if before else None,
+                after=after.value if after else None,
+            )
+            for name, before, after in differences(
+                item.requested_args, item.args, item.redact
+            )
+        ),
+    )
+
+
+def _precedent(one: Precedent, may_be: MayBe) -> PrecedentView:
+    view = PrecedentView(state=one.state, at=_time(one.at_ms))
+    if not may_be(one.agent):
+        return view
+    return view.with_(agent=one.agent, by=one.by, reason=one.reason)
+
+
 def _time(at_ms: int) -> datetime:
     return datetime.fromtimestamp(at_ms / 1000, UTC)
 
 
-def _cursor(keys: Keys, due: Due | None) -> str:
-    place = f"{keys.shard} {due.at} {due.member.hex()}" if due else f"{keys.shard}"
+def _cursor(due: Due) -> str:
+    place = f"{due.at} {due.member.hex()}"
     return base64.urlsafe_b64encode(place.encode()).decode().rstrip("=")
 
 
-def _read_cursor(text: str, parts: tuple[Keys, ...]) -> tuple[int, Due | None]:
+def _read_cursor(text: str) -> Due | None:
     if not text:
-        return 0, None
+        return None
     try:
         raw = base64.b64decode(text + "=" * (-len(text) % 4), b"-_", validate=True)
-        shard, *rest = raw.decode("ascii").split(" ")
-        part = [keys.shard for keys in parts].index(shard)
-        if not rest:
-            return part, None
-        at, member = rest
-        return part, Due(str(float(at)), bytes.fromhex(member))
+        at, member = raw.decode("ascii").split(" ")
+        return Due(str(float(at)), bytes.fromhex(member))
     except (binascii.Error, ValueError) as error:
         raise BadJson("the cursor is none that this gateway made") from error

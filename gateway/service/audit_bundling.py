@@ -9,23 +9,25 @@ from collections.abc import AsyncGenerator, Callable, Collection
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
-from pydantic import JsonValue
-
-from twokey.gateway.approvals.audit_leaf import SEAL, Leaf, opened
-from twokey.gateway.approvals.events import Event
-from twokey.gateway.approvals.record import approval_of
-from twokey.gateway.errors import AuditUnreadable, NotVerified
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.service.audit_writing import public_keys, required
-from twokey.gateway.store.audit_segments import Row
-from twokey.gateway.store.audit_tree import LogName, TreeFiles
-from twokey.gateway.store.keys import Keys
-from twokey.gateway.store.readers import entry_id
-from twokey.gateway.store.store import Store
-from twokey.gateway.trust.audit_bundle import BundleWriter, entry_line, header_line
-from twokey.gateway.trust.checkpoints import Checkpoint, proof_text, verified_checkpoint
-from twokey.gateway.trust.key_folder import Role
-from twokey.gateway.trust.merkle_tree import MerkleTree, leaf_hash
+from keyturn.gateway.approvals.audit_leaf import SEAL, Leaf, opened
+from keyturn.gateway.approvals.events import Event
+from keyturn.gateway.approvals.record import approval_of
+from keyturn.gateway.errors import AuditUnreadable, NotVerified
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.service.audit_writing import public_keys, required
+from keyturn.gateway.store.audit_segments import Row, problem_of
+from keyturn.gateway.store.audit_tree import LogName, TreeFiles
+from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.readers import entry_id
+from keyturn.gateway.store.store import Store
+from keyturn.gateway.trust.audit_bundle import BundleWriter, entry_line, header_line
+from keyturn.gateway.trust.checkpoints import (
+    Checkpoint,
+    proof_text,
+    verified_checkpoint,
+)
+from keyturn.gateway.trust.key_folder import Role
+from keyturn.gateway.trust.merkle_tree import MerkleTree
 
 
 @dataclass(frozen=True)
@@ -43,16 +45,16 @@ class Proven:
 
 @dataclass(frozen=True)
 class Exported:
-    """What a bundle has: how many entries and approvals, and its logs."""
+    """What a bundle has: how many entries and approvals, and of which log."""
 
     entries: int
     approvals: int
-    origins: tuple[str, ...]
+    origin: str
 
 
 @dataclass
 class _Log:
-    """One shard's log as it is exported."""
+    """The tenant's log as it is exported."""
 
     keys: Keys
     files: TreeFiles
@@ -142,7 +144,7 @@ class AuditBundler:
         has_arguments: bool = True,
         progress: Callable[[int], None] = lambda _entries: None,
     ) -> Exported:
-        """Write a bundle; see `twokey.gateway.trust.audit_bundle`.
+        """Write a bundle; see `keyturn.gateway.trust.audit_bundle`.
 
         Args:
             write: takes each line.
@@ -158,77 +160,64 @@ class AuditBundler:
             SettingsError: when there is no key to sign the bundle with.
         """
         key = required(self._store)[0].signing(Role.AUDIT)
-        logs = [await self._open(keys) for keys in self._store.parts_of(self._tenant)]
+        log = await self._open(self._store.keys_of_tenant(self._tenant))
         chosen = frozenset(approvals)
         if sample and not chosen:
-            chosen = await self._sample(logs, since_ms, until_ms, sample)
-        for log in logs:
-            await self._bound(log, since_ms, until_ms)
+            chosen = await self._sample(log, since_ms, until_ms, sample)
+        await self._bound(log, since_ms, until_ms)
         writer = BundleWriter(write)
         is_part = bool(sample or approvals)
-        named: list[JsonValue] = [
-            {
-                "origin": log.name.origin,
-                "checkpoint": log.note,
-                "start": log.start,
-                "end": log.end,
-            }
-            for log in logs
-        ]
-        times = (since_ms, until_ms)
         writer.add(
             header_line(
                 tenant=self._tenant,
-                times=times,
+                times=(since_ms, until_ms),
                 sample=len(chosen) if is_part else 0,
-                logs=named,
+                log={
+                    "origin": log.name.origin,
+                    "checkpoint": log.note,
+                    "start": log.start,
+                    "end": log.end,
+                },
             )
         )
-        done = _Done(chosen if is_part else None)
-        for number, log in enumerate(logs):
-            done.after = log.start - 1
-            async with aclosing(self._entries(log, since_ms, until_ms)) as entries:
-                async for index, row in entries:
-                    if index >= log.end:
-                        break
-                    event = _event(row)
-                    if not done.takes(event):
-                        continue
-                    line = self._line(log, number, index, row, event)
+        done = _Done(chosen if is_part else None, after=log.start - 1)
+        async with aclosing(self._entries(log, since_ms, until_ms)) as entries:
+            async for index, row in entries:
+                if index >= log.end:
+                    break
+                event = _event(row)
+                if done.takes(event):
+                    line = self._line(log, index, row, event)
                     writer.add(done.counted(line, index, event, self._tenant))
                     progress(done.entries)
-        for line in (
-            [one async for one in self._calls(done.items)] if has_arguments else ()
-        ):
-            writer.add(line)
+        if has_arguments:
+            async for call in self._calls(done.items):
+                writer.add(call)
         writer.end(key)
-        origins = tuple(log.name.origin for log in logs)
-        return Exported(done.entries, len(done.approvals - {""}), origins)
+        return Exported(done.entries, len(done.approvals - {""}), log.name.origin)
 
-    def _line(
-        self, log: _Log, number: int, index: int, row: Row, event: Event | None
-    ) -> JsonObject:
+    def _line(self, log: _Log, index: int, row: Row, event: Event | None) -> JsonObject:
         hashes = log.tree.inclusion_proof(index, log.checkpoint.size)
         if row.leaf:
-            return entry_line(number, index, row.leaf.encode(), {}, hashes)
+            return entry_line(index, row.leaf.encode(), {}, hashes)
         leaf = row.opened_leaf
-        # Of others who share the shard, what is hidden stays so.
+        # Of another tenant, what is hidden stays so.
         is_ours = event is not None and event.tenant == self._tenant
         openings = dict(leaf.openings) if is_ours else {}
         openings.pop(SEAL, None)
-        return entry_line(number, index, leaf.text, openings, hashes)
+        return entry_line(index, leaf.text, openings, hashes)
 
     async def _open(self, keys: Keys) -> _Log:
-        """Read the tree of a shard, up to its newest checkpoint."""
+        """Read the tree of the tenant, up to its newest checkpoint."""
         keyring, folder = required(self._store)
-        files = TreeFiles(folder, keys.shard)
+        files = TreeFiles(folder, keys.tenant)
 
         def read() -> _Log:
             name, notes = files.name(), files.notes()
             if name is None or not notes:
                 raise AuditUnreadable(
                     f"There is no checkpoint in {str(folder)!r} yet: a gateway that "
-                    "runs writes one a minute after an entry. Run this where the "
+                    "runs writes one after the first entry. Run this where the "
                     "gateway runs, with its settings."
                 )
             known = public_keys(keyring)
@@ -268,28 +257,25 @@ class AuditBundler:
                 record = next(records, None)
                 if record is None:
                     return  # behind the tree, as yet
-                found = row._replace(state=record.state)
-                place = entry_id(row.seq)
-                if (place, leaf_hash(found.leaf_text)) != (record.place, record.leaf):
+                if problem := problem_of(row, record, index):
                     raise AuditUnreadable(
-                        f"Entry {index} of {log.name.origin!r} is not what the tree "
-                        "has; run: twokey audit verify"
+                        f"The log {log.name.origin!r} is not what its tree has: "
+                        f"{problem}. Run: keyturn audit verify"
                     )
-                yield index, found
+                yield index, row._replace(state=record.state)
                 index += 1
 
     async def _sample(
-        self, logs: list[_Log], since_ms: int, until_ms: int | None, sample: int
+        self, log: _Log, since_ms: int, until_ms: int | None, sample: int
     ) -> frozenset[str]:
         """Choose approvals at random, so that nobody knows before which."""
         found: dict[str, None] = {}
-        for log in logs:
-            async with aclosing(self._entries(log, since_ms, until_ms)) as entries:
-                async for index, row in entries:
-                    event = _event(row)
-                    is_ours = event is not None and event.tenant == self._tenant
-                    if event and is_ours and index < log.checkpoint.size:
-                        found[event.approval] = None
+        async with aclosing(self._entries(log, since_ms, until_ms)) as entries:
+            async for index, row in entries:
+                event = _event(row)
+                is_ours = event is not None and event.tenant == self._tenant
+                if event and is_ours and index < log.checkpoint.size:
+                    found[event.approval] = None
         found.pop("", None)
         chosen = random.SystemRandom().sample([*found], min(sample, len(found)))
         return frozenset(chosen)

@@ -7,33 +7,34 @@ on is read together, whatever their number; the rest needs no store.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
-from twokey.gateway.approvals.policy_decision import PolicyDecision
-from twokey.gateway.approvals.precedents import Precedent
-from twokey.gateway.approvals.record import Approval, Item
-from twokey.gateway.approvals.similar import Bounds
-from twokey.gateway.policy.effects import effect_of, reads_precedents
-from twokey.gateway.policy.evaluate import evaluate
-from twokey.gateway.policy.questions import evaluate_question
-from twokey.gateway.policy.rules import Policy
-from twokey.gateway.policy.standing import evaluate_standing
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.service.denials import cannot_start_message, freeze_of
-from twokey.gateway.service.precedents import past_of, with_precedents
-from twokey.gateway.service.window_usage import (
+from keyturn.gateway.approvals.policy_decision import PolicyDecision
+from keyturn.gateway.approvals.precedents import Precedent
+from keyturn.gateway.approvals.record import Approval, Item
+from keyturn.gateway.approvals.similar import Bounds
+from keyturn.gateway.policy.effects import effect_of, reads_precedents
+from keyturn.gateway.policy.evaluate import evaluate, evaluate_question
+from keyturn.gateway.policy.rules import Policy
+from keyturn.gateway.policy.standing import evaluate_standing
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.work import aside
+from keyturn.gateway.service.denials import cannot_start_message, freeze_of
+from keyturn.gateway.service.precedents import past_of, with_precedents
+from keyturn.gateway.service.window_usage import (
     CallUsage,
     facts_of,
     totals_of_waiting,
     usage_of,
 )
-from twokey.gateway.store.agent_load import AgentLoad, Wanted
-from twokey.gateway.store.atomic_write import EvaluationInputs
-from twokey.gateway.store.freezes import Freeze
-from twokey.gateway.store.keys import Keys
-from twokey.gateway.store.store import Store
-from twokey.gateway.store.windows import ItemUses, held_in
+from keyturn.gateway.store.agent_load import AgentLoad, Wanted
+from keyturn.gateway.store.atomic_write import EvaluationInputs
+from keyturn.gateway.store.freezes import Freeze
+from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.store import Store
+from keyturn.gateway.store.windows import ItemUses, held_in
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ class ReadCall:
 
     Attributes:
         policy: in force.
-        keys: of the shard of its run.
+        keys: of the tenant of its run.
         call: see there.
         effect: by which earlier calls count as the same.
         usage: what it uses of windows.
@@ -178,7 +179,7 @@ class ReadCall:
 async def read_calls(
     store: Store, policy: Policy, calls: Sequence[WaitingCall]
 ) -> list[ReadCall]:
-    """Read what the evaluations of calls of one tenant and shard depend on.
+    """Read what the evaluations of calls of one tenant depend on.
 
     That of one agent's calls, and the totals of windows, are read as of one moment.
     """
@@ -186,9 +187,9 @@ async def read_calls(
         return []
     tenant = calls[0].approval.tenant
     # Calls that one gesture decides are of one run, or share a card: of one agent.
-    keys = store.keys_of_agent(tenant, calls[0].approval.run_ref.agent)
+    keys = store.keys_of_tenant(tenant)
+    effects = await aside(partial(_effects, policy, calls), [one.args for one in calls])
     usages = [_usage(policy, keys, one) for one in calls]
-    effects = [_effect(policy, one) for one in calls]
     totals, held = await _totals(store, keys, calls, usages)
     loads: dict[str, AgentLoad] = {}
     for first in calls:
@@ -241,6 +242,10 @@ def _usage(policy: Policy, keys: Keys, call: WaitingCall) -> CallUsage:
     )
 
 
+def _effects(policy: Policy, calls: Sequence[WaitingCall]) -> list[str]:
+    return [_effect(policy, one) for one in calls]
+
+
 def _effect(policy: Policy, call: WaitingCall) -> str:
     item = call.item
     if item.bounds is not None:
@@ -272,14 +277,3 @@ async def _totals(
         for call, usage, one in zip(calls, usages, found, strict=True)
     ]
     return totals, dict(zip(windows, held, strict=True))
-
-
-def with_own_requirement(item: Item, one: CurrentEvaluation) -> CurrentEvaluation:
-    """Return an evaluation that asks for the very people that its item asks for.
-
-    Where they are equal: a decision compares them three times, by identity first.
-    """
-    own, now = item.requirement, one.policy_now
-    if own is now.requirement or own != now.requirement:
-        return one
-    return replace(one, policy_now=now.with_(requirement=own))

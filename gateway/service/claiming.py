@@ -4,50 +4,202 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import TypeVar
 
-from twokey.gateway.approvals import executing
-from twokey.gateway.approvals.record import Approval, Item, approval_of
-from twokey.gateway.approvals.revoking import revoke
-from twokey.gateway.errors import CorruptRecord, NotVerified
-from twokey.gateway.failures import log_failure
-from twokey.gateway.policy.rules import Policy
-from twokey.gateway.protocol import digest
-from twokey.gateway.protocol.business_state import stateless_hash
-from twokey.gateway.protocol.records import Result
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.wire import (
+from keyturn.gateway.approvals import executing
+from keyturn.gateway.approvals.changes import Change
+from keyturn.gateway.approvals.policy_decision import PolicyDecision
+from keyturn.gateway.approvals.record import Approval, Item, approval_of
+from keyturn.gateway.approvals.resume_value import ENDS_WITHOUT_REVIEW, end_reason
+from keyturn.gateway.approvals.revoking import ask_as_read, ask_in_new_state, revoke
+from keyturn.gateway.approvals.spending import (
+    is_asked_again_since,
+    knowing,
+    next_attempt,
+)
+from keyturn.gateway.approvals.standing import RESTORED
+from keyturn.gateway.errors import AlreadySpent, BadJson, CorruptRecord, NotVerified
+from keyturn.gateway.failures import log_failure
+from keyturn.gateway.policy.rules import Policy
+from keyturn.gateway.protocol import digest
+from keyturn.gateway.protocol.business_state import state_in, stateless_hash
+from keyturn.gateway.protocol.idempotency import attempt_of
+from keyturn.gateway.protocol.records import Reading, Result
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.wire import (
     Busy,
+    CheckState,
     Claimed,
     ClaimReply,
     ClaimRequest,
+    Done,
+    InDoubt,
     Refused,
+    Reopened,
+    StateNow,
 )
-from twokey.gateway.service.call_evaluation import CurrentEvaluation
-from twokey.gateway.service.call_outcomes import (
+from keyturn.gateway.service.answering import (
+    found_by_people,
     last_finding,
     requested_before,
+    told_edit,
 )
-from twokey.gateway.service.covering import standing_of
-from twokey.gateway.service.hidden_words import with_hidden_summary
-from twokey.gateway.service.proven_words import proven_words, unproven_end
-from twokey.gateway.service.receipts import Receipts
-from twokey.gateway.service.spot_checks import with_spot_check
-from twokey.gateway.service.starting import (
-    grant,
-    has_lapsed,
-    is_same_call,
-    start,
-    unclaimable,
+from keyturn.gateway.service.call_evaluation import (
+    CurrentEvaluation,
+    WaitingCall,
+    read_calls,
 )
-from twokey.gateway.service.starting_as_precomputed import StartingAsPrecomputed
-from twokey.gateway.service.starting_together import StartingTogether
-from twokey.gateway.service.tenant_service import PolicyService
-from twokey.gateway.service.unproven import Unproven, refuse_unproven
-from twokey.gateway.store.atomic_write import Loaded, Write
-from twokey.gateway.store.store import Store
-from twokey.gateway.uncancelled import begun, waited_for
+from keyturn.gateway.service.denials import freeze_message
+from keyturn.gateway.service.hidden_words import with_hidden_summary
+from keyturn.gateway.service.proven_words import proven_words, unproven_end
+from keyturn.gateway.service.receipts import Receipts
+from keyturn.gateway.service.spot_checks import with_spot_check
+from keyturn.gateway.service.standing import end_standing, standing_of
+from keyturn.gateway.service.tenant_service import PolicyService
+from keyturn.gateway.service.unproven import Unproven, refuse_unproven
+from keyturn.gateway.store.atomic_write import Loaded, Write
+from keyturn.gateway.store.freezes import names_of
+from keyturn.gateway.store.spending import spend_again
+from keyturn.gateway.store.store import Store
+from keyturn.gateway.uncancelled import begun, waited_for
+
+STATE_TOO_LARGE = (
+    "What this call depends on changed after it was approved, and the new state is too "
+    "large to show to people, so it did not run."
+)
+READING_TOO_LARGE = (
+    "The tool reads the edited arguments as a document that is too large to show to "
+    "people, so it did not run."
+)
+_NOT_AUTHORIZED = "Nobody authorized this call, so it must not run."
+
+
+def start(
+    loaded: Loaded,
+    item: Item,
+    evaluated: CurrentEvaluation,
+    *,
+    owner: str,
+    lease_ms: int,
+    state: StateNow | None = None,
+    reading: Reading | None = None,
+    standing: Approval | None = None,
+) -> Write | ClaimReply:
+    """Start an authorized call, unless its authorization holds no more.
+
+    Args:
+        loaded: the record as it stands.
+        item: of it.
+        evaluated: what the policy of now says of the call.
+        owner: the attempt, unique.
+        lease_ms: how long the claim stands without a heartbeat.
+        state: that the call depends on, as it is now; None where nobody looked.
+        reading: how its tool reads an edit that it would not run as it is.
+        standing: the standing approval that covered it, if any.
+    """
+    approval, now_ms = loaded.approval, loaded.now_ms
+    back: Change | CheckState | None = revoke(
+        approval,
+        item,
+        evaluated.policy_now,
+        now_ms=now_ms,
+        standing=standing,
+    )
+    # The policy first: a tool that it forbids need not be asked for its state.
+    if back is None:
+        try:
+            back = _in_another_state(loaded, item, state, evaluated.policy_now)
+        except BadJson:
+            return Refused(reason=STATE_TOO_LARGE, state=item.state)
+    if back is None and reading is not None:
+        policy_now = evaluated.policy_now
+        try:
+            back = ask_as_read(approval, item, reading, policy_now, now_ms=now_ms)
+        except BadJson:
+            return Refused(reason=READING_TOO_LARGE, state=item.state)
+    if isinstance(back, CheckState):
+        return back
+    if back is not None:
+        is_pending = back.approval.items[item.index].is_pending
+        return Write(back, inputs={item.index: evaluated.used} if is_pending else {})
+    # Last, so that a frozen call goes back to people when it has to. The script
+    # compares the freezes once more, because one may be set right now.
+    if evaluated.freeze is not None:
+        return Refused(reason=freeze_message(evaluated.freeze), state=item.state)
+    return grant(loaded, item, owner=owner, lease_ms=lease_ms, standing=standing)
+
+
+def grant(
+    loaded: Loaded, item: Item, *, owner: str, lease_ms: int, standing: Approval | None
+) -> Write:
+    """Give one attempt the right to run a call that may run."""
+    change = executing.claim(
+        loaded.approval, item, owner=owner, lease_ms=lease_ms, now_ms=loaded.now_ms
+    )
+    names = names_of(loaded.approval.agent, item.tool)
+    # The script compares both once more: somebody may stop it right now.
+    return Write(change, unfrozen=names, is_fenced=True, standing=standing)
+
+
+def has_lapsed(item: Item, now_ms: int) -> bool:
+    """Return whether an authorization has ended, also if nobody wrote that down."""
+    return 0 < item.lapses_at_ms <= now_ms
+
+
+def unclaimable(item: Item) -> ClaimReply:
+    """Return the answer to a claim of a call that cannot be started now."""
+    match item.state:
+        case ItemState.EXECUTED | ItemState.FAILED:
+            # After a reconciliation there is a state and no result.
+            return Done(
+                result=item.result or Result(ok=item.state is ItemState.EXECUTED),
+                edit=told_edit(item),
+                reconcile_answer=found_by_people(item),
+                reconciled=last_finding(item),
+            )
+        case ItemState.IN_DOUBT:
+            return InDoubt(edit=told_edit(item))
+        case ItemState.PENDING if item.revoked is not None:
+            return Reopened(reason=item.revoked.reason)
+        case state if state in ENDS_WITHOUT_REVIEW:
+            return Refused(reason=end_reason(item), state=state)
+        case state:
+            return Refused(reason=_NOT_AUTHORIZED, state=state)
+
+
+def _in_another_state(
+    loaded: Loaded, item: Item, seen: StateNow | None, evaluated: PolicyDecision
+) -> Change | CheckState | None:
+    """Return the result for a call whose state is not known to be the approved one.
+
+    Raises:
+        BadJson: when the document of the call becomes too large by its new state.
+    """
+    approved = state_in(item.action)
+    if approved is None:
+        return None
+    # A state that was read for other arguments, before an edit, says nothing of these.
+    if seen is None or seen.action_hash != item.action_hash:
+        return CheckState(
+            action=item.action,
+            action_hash=item.action_hash,
+            edit=item.edit,
+            requested=requested_before(item),
+        )
+    if approved.is_same(seen.state):
+        return None
+    return ask_in_new_state(
+        loaded.approval, item, seen.state, evaluated, now_ms=loaded.now_ms
+    )
+
+
+def is_same_call(request: ClaimRequest, item: Item) -> bool:
+    """Return True if a claim is asked for by the call that the item is."""
+    ctx, ref = item.ctx, request.ref
+    asked = (ref.agent, ref.thread, ref.ns, ref.message_id, request.tool_call_id)
+    kept = (ctx.agent, ctx.thread, ctx.ns, ctx.message_id, ctx.tool_call_id)
+    return asked == kept and request.tool == item.tool
+
 
 logger = logging.getLogger(__name__)
 
@@ -68,30 +220,31 @@ class ClaimService(PolicyService):
         self, store: Store, policy: Callable[[], Policy], *, tenant: str = "default"
     ) -> None:
         super().__init__(store, policy, tenant=tenant)
-        self._together = StartingTogether(store)
         self._receipts = Receipts(store, policy)
-        self._as_precomputed = StartingAsPrecomputed(
-            store, policy, self._receipts, tenant=tenant
-        )
 
     async def claim(self, request: ClaimRequest) -> ClaimReply:
         """Grant one execution of an authorized call, checked against our record.
 
+        An attempt is an owner and one write (`idempotency.one_write`): asked again, it
+        gets the same grant. Any other attempt waits until this one ends.
+
         Raises:
             StoreUnavailable: when it is not known to be granted, or changes all the
                 time.
-            NewerRecord: when a newer version wrote the record.
         """
-        reply = partial(self._reply, owner=request.owner, standing=None)
-        started = await self._as_precomputed.claim(request, reply)
-        if started is not None:
-            return started
+        request = request.with_(owner=attempt_of(request.owner))
 
         async def compute(loaded: Loaded, item: Item) -> Write | ClaimReply | Unproven:
             return await self._claimed(loaded, item, request)
 
-        with self._together.starts(request.item_id):
+        try:
             found = await self._change(request.item_id, compute)
+        except AlreadySpent as spent:
+            if spent.item and spent.approval != approval_of(request.item_id)[0]:
+                # Another call had this use, so the standing approval was put back.
+                keys = self._keys
+                await end_standing(self._store, keys, spent.approval, RESTORED)
+            found = await self._spent(request, spent)
         if found is None:
             return Refused(reason=_NOT_OURS)
         if isinstance(found, Unproven):
@@ -102,6 +255,19 @@ class ClaimService(PolicyService):
         return self._reply(
             found.approval, index, owner=request.owner, standing=found.standing
         )
+
+    async def _spent(
+        self, request: ClaimRequest, spent: AlreadySpent
+    ) -> Write | ClaimReply | Unproven | None:
+        """Answer a claim that the ledger refused: nothing runs by it."""
+
+        async def compute(loaded: Loaded, item: Item) -> Write | ClaimReply | Unproven:
+            return await self._claimed(loaded, item, request, spent)
+
+        try:
+            return await self._change(request.item_id, compute)
+        except AlreadySpent:
+            return _busy(self._store.lease_ms)
 
     async def heartbeat(self, item_id: str, fence: int) -> bool:
         """Keep a claim; False when it is no longer this fence's."""
@@ -158,15 +324,17 @@ class ClaimService(PolicyService):
             return await compute(loaded, approval.items[index])
 
         try:
-            return await self._store.approvals.change(
-                approval_id, computed, in_turn=True
-            )
+            return await self._store.approvals.change(approval_id, computed)
         except CorruptRecord as error:
             log_failure(logger, error, "record.corrupt")
             return None
 
     async def _claimed(
-        self, loaded: Loaded, item: Item, request: ClaimRequest
+        self,
+        loaded: Loaded,
+        item: Item,
+        request: ClaimRequest,
+        spent: AlreadySpent | None = None,
     ) -> Write | ClaimReply | Unproven:
         # An item id alone would let one call be run with the approval of another.
         if item.is_standing or not is_same_call(request, item):
@@ -180,9 +348,43 @@ class ClaimService(PolicyService):
             self._receipts.check(loaded.approval, item, standing)
         except NotVerified as error:
             return Unproven(loaded.approval, item, error)
+        if spent is not None:
+            return await self._after(spent, loaded, item, request, standing)
         if item.state is ItemState.AUTHORIZED:
             return await self._start(loaded, item, request, standing)
         return await self._take_over(loaded, item, request, standing)
+
+    async def _after(
+        self,
+        spent: AlreadySpent,
+        loaded: Loaded,
+        item: Item,
+        request: ClaimRequest,
+        standing: Approval | None,
+    ) -> Write | ClaimReply:
+        """Decide how a call continues whose attempt the ledger has as spent.
+
+        Another process may be about to write what it spent. Otherwise one died before
+        it did, or somebody put the record back as it was before: it may have run.
+        """
+        approval, now_ms = loaded.approval, loaded.now_ms
+        if spent.approval != approval.id:
+            # The standing approval ended, or another call had its use. One that is in
+            # force again, or has the use again, was put back.
+            is_back = standing and standing.items[0].state is ItemState.AUTHORIZED
+            valid = None if is_back or spent.item else standing
+            return await self._start(loaded, item, request, valid)
+        if is_asked_again_since(item, spent.at_ms):
+            known = knowing(item, spent.number)
+            return await self._start(loaded, known, request, standing)
+        is_newer = next_attempt(approval, item).number > spent.number
+        left_ms = self._store.lease_ms - abs(now_ms - spent.at_ms)
+        if left_ms > 0 or (is_newer and item.owner != request.owner):
+            return _busy(max(left_ms, 0))
+        known = knowing(item, spent.number)
+        return Write(
+            executing.put_in_doubt(approval, known, now_ms=now_ms), is_fenced=True
+        )
 
     async def _start(
         self,
@@ -202,6 +404,7 @@ class ClaimService(PolicyService):
             owner=request.owner,
             lease_ms=self._store.lease_ms,
             state=request.state,
+            reading=request.reading,
             standing=standing,
         )
 
@@ -214,10 +417,12 @@ class ClaimService(PolicyService):
     ) -> Write | ClaimReply:
         """Decide how a call that was started before continues."""
         approval, now_ms = loaded.approval, loaded.now_ms
-        # `owner` names one attempt, so this is the same claim asked again.
+        # The same request with the same key: it is asked again.
         if item.owner == request.owner:
             if await self._may_still_run(loaded, item, standing):
                 # Its answer was lost.
+                ledger = self._store.conn.ledger
+                await spend_again(ledger, loaded, standing, item)
                 return self._reply(
                     approval, item.index, owner=request.owner, standing=standing
                 )
@@ -260,7 +465,9 @@ class ClaimService(PolicyService):
         return evaluated.freeze is None and back is None
 
     async def _evaluate_now(self, loaded: Loaded, item: Item) -> CurrentEvaluation:
-        return await self._together.evaluated(self._policy(), loaded, item)
+        call = WaitingCall(loaded.approval, item, item.args)
+        (found,) = await read_calls(self._store, self._policy(), [call])
+        return found.evaluated()
 
     def _reply(
         self, approval: Approval, index: int, *, owner: str, standing: Approval | None

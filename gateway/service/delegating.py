@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from twokey.gateway.approvals.decisions import Gesture
-from twokey.gateway.approvals.events import Event, EventName
-from twokey.gateway.protocol.records import Person
-from twokey.gateway.service.tenant_service import TenantService
-from twokey.gateway.store.delegations import MOST_DELEGATIONS, Delegation
+from keyturn.gateway.approvals.decisions import Gesture
+from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.gateway.protocol.records import Person
+from keyturn.gateway.service.tenant_service import TenantService
+from keyturn.gateway.store.delegations import MOST_DELEGATIONS, Delegation
 
 LONGEST = timedelta(days=30)
 """How long a queue can be delegated without being delegated again."""
@@ -54,7 +54,7 @@ class DelegationService(TenantService):
         event = event.with_(data={**event.data, "to": to})
         for_ms = int(lasting.total_seconds() * 1000)
         until_ms = await self._store.delegations.set(
-            self._own, self._tenant, owner.user, to, for_ms=for_ms, event=event
+            self._keys, self._tenant, owner.user, to, for_ms=for_ms, event=event
         )
         if until_ms is None:
             raise ValueError(
@@ -67,12 +67,12 @@ class DelegationService(TenantService):
         """Take one's queue back; False when nobody had it."""
         event = self._event(EventName.DELEGATION_LIFTED, owner, gesture)
         return await self._store.delegations.lift(
-            self._own, self._tenant, owner.user, event
+            self._keys, self._tenant, owner.user, event
         )
 
     async def given_to(self, user: str) -> tuple[Delegation, ...]:
         """Return whose queues somebody has now."""
-        found = await self._store.delegations.all(self._own, self._tenant)
+        found = await self._store.delegations.all(self._keys, self._tenant)
         # One step only: what somebody holds for another is not handed on.
         return tuple(one for one in found if one.to == user)
 

@@ -6,18 +6,18 @@ from collections.abc import Iterable
 from contextlib import suppress
 from functools import lru_cache
 
-from twokey.gateway.errors import BadJson
-from twokey.gateway.policy.rules import Policy, Protection
-from twokey.gateway.protocol.questions import NOT_OUTERMOST, problem_of
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.wire import ProposedCall, TurnRef
-from twokey.gateway.store.agent_load import (
+from keyturn.gateway.errors import BadJson
+from keyturn.gateway.policy.rules import Policy, Protection
+from keyturn.gateway.protocol.questions import NOT_OUTERMOST, problem_of
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.wire import ProposedCall, TurnRef
+from keyturn.gateway.store.agent_load import (
     AgentLoad,
     Rejection,
     Wanted,
     fingerprint,
 )
-from twokey.gateway.store.freezes import Freeze, names_of, paused
+from keyturn.gateway.store.freezes import Freeze, names_of, paused
 
 NAMELESS = (
     "This call names no tool, so it did not run. If it is still needed, make it again "

@@ -12,20 +12,20 @@ from contextlib import aclosing
 
 from pydantic import Field
 
-from twokey.gateway.approvals.record import Approval
-from twokey.gateway.errors import CorruptRecord, NewerRecord
-from twokey.gateway.protocol.records import Record
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.service import tenant_log
-from twokey.gateway.service.stored_verdicts import erased_turn
-from twokey.gateway.service.tenant_service import TenantService
-from twokey.gateway.store.erasing import (
+from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.errors import CorruptRecord
+from keyturn.gateway.protocol.records import Record
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.service import tenant_log
+from keyturn.gateway.service.stored_verdicts import erased_turn
+from keyturn.gateway.service.tenant_service import TenantService
+from keyturn.gateway.store.erasing import (
     Wanted,
     erase_approval,
     erase_entries,
     is_asked_by,
 )
-from twokey.gateway.store.keys import shard_of_approval
+from keyturn.gateway.store.keys import tenant_of_approval
 
 _USER = re.compile(r"[UW][A-Z0-9]{2,}")
 
@@ -45,7 +45,6 @@ WHY_KEPT = {
     "moved": "it changed at this moment; try again",
     "corrupt": "nobody can read its record; it is dropped 30 days after it was set "
     "aside",
-    "newer": "a newer version of Twokey wrote it; use the command of that version",
 }
 
 
@@ -85,9 +84,9 @@ class Eraser(TenantService):
             AuditUnreadable: as `erase_entries` does.
         """
         is_person = _USER.fullmatch(what) is not None
-        if not is_person and shard_of_approval(what) is None:
+        if not is_person and tenant_of_approval(what) is None:
             raise ValueError(
-                f"{what!r} is no id of an approval (ap_s0_…, as 'twokey audit export' "
+                f"{what!r} is no id of an approval (ap_…, as 'keyturn audit export' "
                 "prints it) or of a Slack user (U0DAN)"
             )
         if not is_person and not await self._is_known(what):
@@ -106,12 +105,9 @@ class Eraser(TenantService):
                 kept[one] = WHY_KEPT[why]
         erased = tuple(dict.fromkeys(one for one in ids if one not in kept))
         wanted = Wanted(self._tenant, frozenset(erased), what if is_person else "")
-        entries = live = 0
-        for keys in self._parts:
-            found, left = await erase_entries(
-                self._store, keys, wanted, is_dry_run=is_dry_run
-            )
-            entries, live = entries + found, live + left
+        entries, live = await erase_entries(
+            self._store, self._keys, wanted, is_dry_run=is_dry_run
+        )
         return Erasure(
             approvals=erased,
             gone=tuple(gone),
@@ -126,8 +122,6 @@ class Eraser(TenantService):
         """Erase one; return why it is kept or was gone before, "" for neither."""
         try:
             found = await self._read(approval_id)
-        except NewerRecord:
-            return "newer"
         except CorruptRecord:
             return "corrupt"
         keys = self._store.keys_of_approval(approval_id)
@@ -157,7 +151,7 @@ class Eraser(TenantService):
         try:
             if await self._read(approval_id) is not None:
                 return True
-        except (CorruptRecord, NewerRecord):
+        except CorruptRecord:
             return True
         # Without this, an id with a slip in it would be reported as erased.
         async with aclosing(tenant_log.entries(self._store, self._tenant)) as entries:
@@ -167,11 +161,7 @@ class Eraser(TenantService):
         return False
 
     async def _asked_by(self, user: str) -> list[str]:
-        """Return the approvals that a person asked for, erased ones as well.
-
-        Of one that a newer version wrote, this version cannot say who asked for it: it
-        is returned, too, and told as kept.
-        """
+        """Return the approvals that a person asked for, erased ones as well."""
         # From the log, which has every approval that was opened.
         named, found = dict[str, None](), list[str]()
         async for event in tenant_log.entries(self._store, self._tenant):
@@ -180,12 +170,12 @@ class Eraser(TenantService):
                 found.append(event.approval)
             elif event.approval:
                 named[event.approval] = None
-        ids, newer = [*named], set[str]()
+        ids = [*named]
         for start in range(0, len(ids), _PAGE):
             page = ids[start : start + _PAGE]
-            for loaded in await self._store.approvals.load_each(page, newer=newer):
+            for loaded in await self._store.approvals.load_each(page):
                 approval = loaded.approval
                 is_ours = approval.tenant == self._tenant
                 if is_ours and approval.requester and approval.requester.user == user:
                     found.append(approval.id)
-        return [*found, *sorted(newer)]
+        return found

@@ -1,6 +1,6 @@
 """Share one reading of a tenant's events among all who wait for one.
 
-A wait costs no polling: one blocking read a shard serves everybody in this process,
+A wait costs no polling: one blocking read serves everybody in this process,
 and there is none while nobody waits.
 """
 
@@ -8,14 +8,115 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Mapping
+import re
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from datetime import UTC, datetime
 
-from twokey.gateway.approvals.events import Event
-from twokey.gateway.errors import StoreUnavailable
-from twokey.gateway.store.event_tail import EventTail
-from twokey.gateway.store.store import Store
+from keyturn.gateway.approvals.events import Event, EventName, state_after
+from keyturn.gateway.errors import StoreUnavailable
+from keyturn.gateway.protocol.approval_views import EventPage, EventView
+from keyturn.gateway.store.event_tail import EventTail
+from keyturn.gateway.store.readers import entry_id
+from keyturn.gateway.store.store import Store
+
+MayBe = Callable[[str], bool]
+
+_PLACE = re.compile(r"[0-9]{1,20}-[0-9]{1,20}", re.ASCII)
+_LARGEST = 2**64
+
+
+class BadPlace(Exception):
+    """A place that is none of this gateway's."""
+
+
+class Following:
+    """One follower's place among the events of a tenant.
+
+    Args:
+        feed: what happens.
+        follower: gets it.
+        place: behind which events.
+        wants: says which events are wanted.
+    """
+
+    def __init__(
+        self,
+        feed: EventFeed,
+        follower: Follower,
+        place: str,
+        wants: Callable[[Event], bool],
+    ) -> None:
+        self._feed = feed
+        self._follower = follower
+        self.place = place
+        self._wants = wants
+        self._begun = False
+
+    async def next(self, within_s: float) -> EventPage:
+        """Return what came since the last page; wait for the first, so long at most.
+
+        Raises:
+            StoreUnavailable: when the store does not answer.
+        """
+        if not self._begun:
+            self._begun = True
+            page = await self._earlier()
+            if page.events or page.missed:
+                return page
+        if self._feed.is_closing:
+            return self._page([])
+        found = await self._follower.wait(within_s)
+        missed, self._follower.missed = self._follower.missed, False
+        events: list[EventView] = []
+        for event in found:
+            if entry_id(event.seq) > entry_id(self.place):
+                self.place = event.seq
+                events.append(self._view(event))
+        return self._page(events, missed=missed)
+
+    async def _earlier(self) -> EventPage:
+        """Return what happened between the place and when following began."""
+        events: list[EventView] = []
+        tail, place = self._feed.tail, self.place
+        until = entry_id(self._follower.place)
+        if entry_id(place) >= until:
+            return self._page(events)
+        missed = not await tail.keeps(place)
+        while entry_id(place) < until:
+            found, place = await tail.read(place)
+            for event in found:
+                if self._wants(event):
+                    self.place = event.seq
+                    events.append(self._view(event))
+            if not found:
+                break
+        self.place = max(place, self.place, key=entry_id)
+        return self._page(events, missed=missed)
+
+    def _page(self, events: list[EventView], *, missed: bool = False) -> EventPage:
+        return EventPage(events=tuple(events), next=self.place, missed=missed)
+
+    def _view(self, event: Event) -> EventView:
+        return EventView(
+            id=self.place,
+            name=event.name,
+            agent=event.agent,
+            thread=event.thread,
+            run=event.run_ref,
+            approval=event.approval,
+            item=event.item,
+            tool=event.tool,
+            state=state_after(event.name, event.reason),
+            at=datetime.fromtimestamp(event.at_ms / 1000, UTC),
+        )
+
+
+def _is_about_a_call(event: Event) -> bool:
+    if event.name is EventName.RECORD_QUARANTINED:
+        return True
+    return bool(event.item) and state_after(event.name, event.reason) is not None
+
 
 logger = logging.getLogger(__name__)
 
@@ -30,51 +131,40 @@ MOST_WAITING = 1000
 missing."""
 
 
-@dataclass(frozen=True)
-class FedEvent:
-    """An event, in which shard it happened, and the place behind it."""
-
-    event: Event
-    shard: str
-    place: str
-
-
 class Follower:
     """Who waits for events.
 
     Args:
         wants: says of each event whether it is wanted.
-        places: where the follower starts in each shard.
+        place: where the follower starts.
 
     Attributes:
-        places: the same.
+        place: the same.
         missed: set when some events could not be kept.
     """
 
-    def __init__(
-        self, wants: Callable[[Event], bool], places: Mapping[str, str]
-    ) -> None:
-        self.places = places
+    def __init__(self, wants: Callable[[Event], bool], place: str) -> None:
+        self.place = place
         self.missed = False
         self._wants = wants
-        self._events: list[FedEvent] = []
+        self._events: list[Event] = []
         self._wake = asyncio.Event()
 
-    def give(self, fed: FedEvent) -> None:
+    def give(self, event: Event) -> None:
         """Hand an event over, if it is wanted and there is room."""
-        if not self._wants(fed.event):
+        if not self._wants(event):
             return
         if len(self._events) >= MOST_WAITING:
             self.missed = True
         else:
-            self._events.append(fed)
+            self._events.append(event)
         self._wake.set()
 
     def wake(self) -> None:
         """End the wait without an event."""
         self._wake.set()
 
-    async def wait(self, within_s: float) -> list[FedEvent]:
+    async def wait(self, within_s: float) -> list[Event]:
         """Return what came since the last time; wait for the first, so long at most."""
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s):
@@ -88,16 +178,16 @@ class EventFeed:
     """The events of one tenant, for all who wait in this process.
 
     Attributes:
-        tails: reads each shard of the tenant.
+        tail: reads them.
         is_closing: nobody waits any longer, since the process stops.
     """
 
     def __init__(self, store: Store, *, tenant: str) -> None:
         self._tenant = tenant
-        self.tails = [EventTail(store.conn, keys) for keys in store.parts_of(tenant)]
+        self.tail = EventTail(store.conn, store.keys_of_tenant(tenant))
         self._followers: list[Follower] = []
         self._reading: asyncio.Task[None] | None = None
-        self._places: dict[str, str] = {}
+        self._place = ""
         self._lock = asyncio.Lock()
         self.is_closing = False
 
@@ -114,9 +204,9 @@ class EventFeed:
         """
         async with self._lock:
             if self._reading is None or self._reading.done():
-                self._places = {tail.shard: await tail.newest() for tail in self.tails}
-                self._reading = asyncio.create_task(self._read_all())
-            follower = Follower(wants, dict(self._places))
+                self._place = await self.tail.newest()
+                self._reading = asyncio.create_task(self._read())
+            follower = Follower(wants, self._place)
             self._followers.append(follower)
         try:
             yield follower
@@ -124,6 +214,37 @@ class EventFeed:
             self._followers.remove(follower)
             if not self._followers:
                 await self.close()
+
+    @asynccontextmanager
+    async def following_calls(
+        self, may_be: MayBe, *, agent: str = "", after: str = ""
+    ) -> AsyncGenerator[Following]:
+        """Follow what happens to the calls of agents.
+
+        Args:
+            may_be: says for which agents who asks speaks.
+            agent: only what concerns this one; "" for all.
+            after: the place to go on from; "" for now.
+
+        Raises:
+            BadPlace: when that is no place.
+            StoreUnavailable: when the store does not answer.
+        """
+
+        def wants(event: Event) -> bool:
+            run = event.run_ref.agent
+            return (
+                event.tenant == self._tenant
+                and _is_about_a_call(event)
+                and (not agent or agent in {event.agent, run})
+                and may_be(event.agent)
+                and may_be(run)
+            )
+
+        if after and (not _PLACE.fullmatch(after) or max(entry_id(after)) >= _LARGEST):
+            raise BadPlace(after)
+        async with self.following(wants) as follower:
+            yield Following(self, follower, after or follower.place, wants)
 
     def end_waits(self) -> None:
         """Let nobody wait any longer: what they asked for is answered now."""
@@ -139,23 +260,17 @@ class EventFeed:
             # Not `await reading`: the caller's own cancellation would look like its.
             await asyncio.wait([reading])
 
-    async def _read_all(self) -> None:
-        await asyncio.gather(*map(self._read, self.tails))
-
-    async def _read(self, tail: EventTail) -> None:
+    async def _read(self) -> None:
         while True:
-            after = self._places[tail.shard]
             try:
-                events, place = await tail.read(after, block_ms=BLOCK_MS)
+                events, place = await self.tail.read(self._place, block_ms=BLOCK_MS)
             except StoreUnavailable as error:
                 # The place stays: nothing is skipped while the store is away.
                 logger.warning("events.not_followed error=%s", error)
                 await asyncio.sleep(PAUSE_S)
                 continue
-            self._places[tail.shard] = place
+            self._place = place
             for event in events:
-                if event.tenant != self._tenant:
-                    continue
-                fed = FedEvent(event, tail.shard, event.seq)
-                for follower in self._followers:
-                    follower.give(fed)
+                if event.tenant == self._tenant:
+                    for follower in self._followers:
+                        follower.give(event)

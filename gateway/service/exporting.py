@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 
-from twokey.gateway.approvals.events import Event
-from twokey.gateway.approvals.evidence import redacted
-from twokey.gateway.approvals.record import Approval, approval_of
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.service import tenant_log
-from twokey.gateway.service.tenant_service import TenantService
-from twokey.gateway.store.store import Store
+from keyturn.gateway.approvals.events import Event
+from keyturn.gateway.approvals.evidence import redacted
+from keyturn.gateway.approvals.record import Approval, approval_of
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.service import tenant_log
+from keyturn.gateway.service.tenant_service import TenantService
+from keyturn.gateway.store.store import Store
 
 _KEPT = 500
 _PAGE = 100

@@ -6,22 +6,163 @@ before does not start any more either. What runs already is not interrupted.
 
 from __future__ import annotations
 
-from twokey.gateway.approvals.decisions import Gesture
-from twokey.gateway.approvals.events import Event, EventName
-from twokey.gateway.approvals.record import Approval
-from twokey.gateway.approvals.standing import FROZEN, bounds_of
-from twokey.gateway.errors import StoreUnavailable
-from twokey.gateway.service.split_freezes import FreezesSeen, SplitFreezes
-from twokey.gateway.service.standing_ends import end_those
-from twokey.gateway.service.tenant_service import TenantService
-from twokey.gateway.store.freezes import (
+from collections.abc import Callable, Collection
+
+from keyturn.gateway.approvals.decision_context import listed
+from keyturn.gateway.approvals.decisions import Forbidden, Gesture, Reviewer
+from keyturn.gateway.approvals.events import BY_GATEWAY, Event, EventName
+from keyturn.gateway.approvals.quorum import ineligible_reason, standing_in
+from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.approvals.requirement import Requirement
+from keyturn.gateway.approvals.standing import FROZEN, bounds_of
+from keyturn.gateway.policy.eligibility import freeze_requirement, unfreeze_requirement
+from keyturn.gateway.policy.rules import Policy
+from keyturn.gateway.service.standing import end_those
+from keyturn.gateway.service.tenant_service import PolicyService, TenantService
+from keyturn.gateway.store.freeze_list import NOT_BELIEVED
+from keyturn.gateway.store.freezes import (
     Freeze,
     FreezeScope,
     ScopeKind,
     names_of,
 )
-from twokey.gateway.store.keys import Keys
-from twokey.gateway.store.store import Store
+from keyturn.gateway.store.store import Store
+from keyturn.gateway.validation_errors import did_you_mean
+
+MAX_REASON = 500
+"""How many characters a reason may have; agents and people read it."""
+
+_NOBODY_STOPS = (
+    "The policy names no reviewers for this, so nobody can stop it from here. The "
+    "operator of the gateway can, with `keyturn freeze`."
+)
+_NOBODY_LIFTS = (
+    "The policy names nobody who can unfreeze this, so it cannot be done here. The "
+    "operator of the gateway can, with `keyturn unfreeze`."
+)
+
+
+def unknown_name(policy: Policy, agents: Collection[str], scope: FreezeScope) -> str:
+    """Return what to check where nothing here names what was frozen, or "".
+
+    There may be such a tool or agent all the same, in a process elsewhere.
+
+    Args:
+        policy: that names tools and agents.
+        agents: that the settings name.
+        scope: what was frozen.
+    """
+    match scope.kind:
+        case ScopeKind.TOOL if not policy.names_tool(scope.name):
+            return "The policy does not name this tool; please check its name."
+        case ScopeKind.AGENT if scope.name not in {*policy.agents, *agents}:
+            return (
+                "Neither the settings nor the policy names this agent; please check "
+                "its name."
+            )
+        case _:
+            return ""
+
+
+def misspelled(policy: Policy, agents: Collection[str], scope: FreezeScope) -> str:
+    """Return why a misspelled name of a tool or agent is refused, or ""."""
+    agent_names = {*policy.agents, *agents}
+    is_tool = scope.kind is ScopeKind.TOOL
+    meant = did_you_mean(scope.name, policy.tool_names if is_tool else agent_names)
+    if scope.kind is ScopeKind.TENANT or not meant:
+        return ""
+    return f"There is no {scope.kind} {scope.name!r}; {meant} Nothing was changed."
+
+
+class ReviewerFreezes(PolicyService):
+    """What reviewers may stop: whatever they may review, by the policy in force now."""
+
+    def __init__(
+        self, store: Store, policy: Callable[[], Policy], *, tenant: str = "default"
+    ) -> None:
+        super().__init__(store, policy, tenant=tenant)
+        self._freezes = FreezeService(store, tenant=tenant)
+
+    def usergroups(self, scope: FreezeScope) -> frozenset[str]:
+        """Return the user groups that matter for who may stop this."""
+        roles = (*self._may_freeze(scope).roles, *self._may_unfreeze(scope).roles)
+        return frozenset(group for role in roles for group in role.usergroups)
+
+    def unknown_name(self, scope: FreezeScope, agents: Collection[str]) -> str:
+        """Return what to check by the policy of now; see `unknown_name`."""
+        return unknown_name(self._policy(), agents, scope)
+
+    def misspelled(self, scope: FreezeScope, agents: Collection[str]) -> str:
+        """Return why a name is refused by the policy of now; see `misspelled`."""
+        return misspelled(self._policy(), agents, scope)
+
+    def forbidden(self, scope: FreezeScope, reviewer: Reviewer) -> Forbidden | None:
+        """Return why somebody may not stop this; None when they may."""
+        return _forbidden(reviewer, self._may_freeze(scope), _NOBODY_STOPS)
+
+    async def freeze(
+        self, scope: FreezeScope, reviewer: Reviewer, reason: str
+    ) -> bool | Forbidden:
+        """Stop something; False when it is frozen already.
+
+        Raises:
+            StoreUnavailable: when it is not known to be stopped.
+        """
+        forbidden = self.forbidden(scope, reviewer)
+        if forbidden is not None:
+            return forbidden
+        by, behalf = _who(reviewer, self._may_freeze(scope))
+        return await self._freezes.freeze(
+            scope, by, reason, on_behalf_of=behalf, gesture=reviewer.gesture
+        )
+
+    async def unfreeze(
+        self, scope: FreezeScope, reviewer: Reviewer, reason: str
+    ) -> bool | Forbidden:
+        """Let something run again, and end an agent's pause; False when neither was.
+
+        Raises:
+            StoreUnavailable: when it is not known to be lifted.
+        """
+        requirement = self._may_unfreeze(scope)
+        forbidden = _forbidden(reviewer, requirement, _NOBODY_LIFTS)
+        if forbidden is not None:
+            return forbidden
+        by, behalf = _who(reviewer, requirement)
+        return await self._freezes.unfreeze(
+            scope, by, reason, on_behalf_of=behalf, gesture=reviewer.gesture
+        )
+
+    def _may_freeze(self, scope: FreezeScope) -> Requirement:
+        return freeze_requirement(self._policy(), **_what(scope))
+
+    def _may_unfreeze(self, scope: FreezeScope) -> Requirement:
+        return unfreeze_requirement(self._policy(), **_what(scope))
+
+
+def _what(scope: FreezeScope) -> dict[str, str]:
+    return {} if scope.kind is ScopeKind.TENANT else {scope.kind.value: scope.name}
+
+
+def _forbidden(
+    reviewer: Reviewer, requirement: Requirement, nobody: str
+) -> Forbidden | None:
+    if not any(role.users or role.usergroups for role in requirement.roles):
+        return Forbidden(reason=nobody)
+    # No principals: the requester of a call may stop its agent at any time.
+    reason = ineligible_reason(reviewer, requirement, ())
+    return Forbidden(reason=reason) if reason else None
+
+
+def _who(reviewer: Reviewer, requirement: Requirement) -> tuple[str, str]:
+    """Name who does this, and for whom if they may not by a role of their own."""
+    by = listed([reviewer.person])
+    # A person who may by a role of their own does it as themselves, even if others have
+    # delegated their queue to them.
+    if ineligible_reason(reviewer.with_(stands_in_for=()), requirement, ()) is None:
+        return by, ""
+    acting = standing_in(reviewer, requirement.roles, ())
+    return by, listed(other.person for other in acting.stands_in_for)
 
 
 class FreezeService(TenantService):
@@ -31,11 +172,6 @@ class FreezeService(TenantService):
         store: where freezes are kept.
         tenant: whose they are.
     """
-
-    def __init__(self, store: Store, *, tenant: str = "default") -> None:
-        super().__init__(store, tenant=tenant)
-        is_split = store.is_split(tenant)
-        self._split = SplitFreezes(store, tenant=tenant) if is_split else None
 
     async def freeze(
         self,
@@ -56,19 +192,13 @@ class FreezeService(TenantService):
             gesture: how they said it; for the audit log.
 
         Raises:
-            FreezeIncomplete: some shards of a tenant that is split have it.
             StoreUnavailable: when it is not known to be stopped.
         """
-        # A tenant that is split asks its shards, of which any may be away.
-        now_ms = 0
-        if self._split is None:
-            now_ms = await self._store.conn.now_ms(self._own.outbox)
+        now_ms = await self._store.conn.now_ms(self._keys.outbox)
         freeze = Freeze(scope=scope, by=by, reason=reason, at_ms=now_ms)
         event = self._event(EventName.FREEZE_SET, scope, by, on_behalf_of, gesture)
         event = event.with_(reason=reason)
-        if self._split is not None:
-            return await self._split.set(freeze, event)
-        is_new = await self._store.freezes.set(self._own, self._tenant, freeze, event)
+        is_new = await self._store.freezes.set(self._keys, self._tenant, freeze, event)
         # While it stands, no standing approval covers a call; see `unfreeze`.
         await self._end_standing(scope)
         return is_new
@@ -85,48 +215,43 @@ class FreezeService(TenantService):
         """Let something run again, and end an agent's pause; False when neither was.
 
         Raises:
-            FreezeIncomplete: some shards of a tenant that is split have it lifted.
             StoreUnavailable: when it is not known to be lifted.
         """
         event = self._event(EventName.FREEZE_LIFTED, scope, by, on_behalf_of, gesture)
         event = event.with_(reason=reason)
-        if self._split is not None:
-            return await self._split.lift(scope, event)
         # Before it is lifted, in case the freeze was cut off before it ended them: what
         # people allowed before a freeze is never in force again.
         await self._end_standing(scope)
-        return await self._store.freezes.lift(self._own, self._tenant, scope, event)
+        return await self._store.freezes.lift(self._keys, self._tenant, scope, event)
+
+    async def mend(self) -> None:
+        """Freeze everything if the store's list is gone, changed or older than the log.
+
+        Every process then shows it, until a person confirms what is frozen.
+
+        Raises:
+            StoreUnavailable: when the store does not answer.
+        """
+        epoch = self._store.audit_index.freeze_epoch(self._tenant)
+        lists = self._store.freeze_lists
+        known = await lists.compare(self._keys, self._tenant, epoch)
+        if not known.is_believed:
+            await self.freeze(NOT_BELIEVED.scope, BY_GATEWAY, NOT_BELIEVED.reason)
 
     async def frozen(self) -> tuple[Freeze, ...]:
         """Return everything that is frozen or paused, oldest first.
 
         Raises:
-            StoreUnavailable: when a shard of the tenant does not answer.
-        """
-        seen = await self.look()
-        if seen.away:
-            raise StoreUnavailable(
-                f"{', '.join(seen.away)} of {seen.parts} shards did not answer, so "
-                "something may be frozen that is not known here; try again."
-            )
-        return seen.freezes
-
-    async def look(self) -> FreezesSeen:
-        """Return what is frozen or paused, and what of it is incomplete.
-
-        Raises:
             StoreUnavailable: when the store does not answer.
         """
-        if self._split is not None:
-            return await self._split.look()
-        return FreezesSeen(await self._store.freezes.all(self._own, self._tenant))
+        return await self._store.freezes.all(self._keys, self._tenant)
 
-    async def names_in(self, part: Keys) -> str:
-        """Return the names of what is frozen in one part of the tenant, a line each.
+    async def names(self) -> str:
+        """Return the names of what is frozen, a line each.
 
         A pause is none: it keeps nobody from approving.
         """
-        freezes = await self._store.freezes.all(part, self._tenant)
+        freezes = await self.frozen()
         return "\n".join(sorted(one.name for one in freezes if not one.is_pause))
 
     async def _end_standing(self, scope: FreezeScope) -> None:
@@ -134,7 +259,7 @@ class FreezeService(TenantService):
             bounds = bounds_of(standing)
             return str(scope) in names_of(bounds.agent, bounds.tool)
 
-        await end_those(self._store, self._own, self._tenant, is_stopped, FROZEN)
+        await end_those(self._store, self._keys, self._tenant, is_stopped, FROZEN)
 
     def _event(
         self,

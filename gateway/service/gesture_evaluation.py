@@ -10,22 +10,24 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
-from twokey.gateway.approvals.batch_deciding import Partition, is_escalated
-from twokey.gateway.approvals.decisions import Approve, Decision, Edit
-from twokey.gateway.approvals.precedents import Precedent
-from twokey.gateway.approvals.record import Approval
-from twokey.gateway.policy.rules import Policy
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.service.call_evaluation import (
+from keyturn.gateway.approvals.decisions import Approve, Decision, Edit
+from keyturn.gateway.approvals.gestures import is_escalated
+from keyturn.gateway.approvals.precedents import Precedent
+from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.policy.rules import Policy
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.work import aside
+from keyturn.gateway.service.call_evaluation import (
     Beside,
     CurrentEvaluation,
     ReadCall,
+    WaitingCall,
     read_calls,
 )
-from twokey.gateway.service.reevaluation import call_of
-from twokey.gateway.store.atomic_write import Loaded
-from twokey.gateway.store.store import Store
+from keyturn.gateway.service.reevaluation import call_of
+from keyturn.gateway.store.store import Store
 
 
 @dataclass(frozen=True)
@@ -48,17 +50,6 @@ class EvaluatedGesture:
     repeats: frozenset[int]
 
 
-async def evaluate_partition(
-    store: Store, policy: Policy, loaded: Loaded, partition: Partition
-) -> EvaluatedGesture:
-    """Evaluate each call of a partition, also beside those that it approves."""
-    calls = {
-        index: DecidedCall(loaded.approval, index, decision)
-        for index, decision in partition.items()
-    }
-    return await evaluate_gesture(store, policy, calls, now_ms=loaded.now_ms)
-
-
 async def evaluate_gesture(
     store: Store, policy: Policy, calls: Mapping[int, DecidedCall], *, now_ms: int
 ) -> EvaluatedGesture:
@@ -73,14 +64,15 @@ async def evaluate_gesture(
     found: dict[int, CurrentEvaluation] = {}
     repeats: set[int] = set()
     before = _Approved(now_ms)
-    asked = {
-        number: waiting
-        for number, call in sorted(calls.items())
-        if (waiting := call_of(call.approval, call.index, call.decision))
-    }
+    asked = dict[int, WaitingCall]()
+    for number, call in sorted(calls.items()):
+        edited = [call.decision.args] if isinstance(call.decision, Edit) else ()
+        of = partial(call_of, call.approval, call.index, call.decision)
+        if waiting := await aside(of, edited):
+            asked[number] = waiting
     read = await read_calls(store, policy, [*asked.values()])
     for number, one_read in zip(asked, read, strict=True):
-        call, one = calls[number], one_read.evaluated()
+        call, one = calls[number], await aside(one_read.evaluated)
         approval, index, decision = call.approval, call.index, call.decision
         found[number] = one
         if not isinstance(decision, Approve | Edit):
@@ -93,7 +85,7 @@ async def evaluate_gesture(
         # nobody is told that both are approved.
         beside = before.beside(one_read, one)
         if beside is not None:
-            again = one_read.evaluated(beside)
+            again = await aside(partial(one_read.evaluated, beside))
             needs_more = before.ask_more(call, again, one)
             # An edit is kept, and waits for those whom it needs then.
             if needs_more or beside.micro:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from twokey.gateway.approvals.private_text import (
+from keyturn.gateway.approvals.private_text import (
     PrivateData,
     private_values,
     without_private,
 )
-from twokey.gateway.approvals.record import Approval, Item
-from twokey.gateway.policy.rules import Policy
-from twokey.gateway.protocol.digest import action_args
-from twokey.gateway.protocol.records import Result
+from keyturn.gateway.approvals.record import Approval, Item
+from keyturn.gateway.policy.rules import Policy
+from keyturn.gateway.protocol.digest import action_args
+from keyturn.gateway.protocol.records import Result
 
 MAX_WORDS = 16 * 1024
 """How many characters of an agent's or a tool's own words are kept."""

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
-from twokey.gateway.approvals.evidence import shortened
-from twokey.gateway.policy.evaluate import Evaluation
-from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.protocol.verbs import Verb
-from twokey.gateway.protocol.wire import CallHint
+from keyturn.gateway.approvals.evidence import shortened
+from keyturn.gateway.policy.evaluate import Evaluation
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.verbs import Verb
+from keyturn.gateway.protocol.wire import CallHint
 
 MAX_DESCRIPTION = 200
 """Longest description of an agent's that stands on a card; a longer one is cut."""
+
+_DEFAULT = re.compile(
+    r"\s*Tool execution requires approval\s*(\n\nTool: .*\nArgs: .*)?", re.DOTALL
+)
+"""LangChain's own description of a call, which the card already states."""
 
 Evaluate = Callable[[Tier | None], Evaluation]
 """What policy says of one call, given the tier that its agent asks for."""
@@ -68,6 +74,6 @@ def _narrowed(
 def _described(evaluation: Evaluation, text: str) -> str:
     # On one line: line breaks could imitate other parts of the card.
     line = " ".join(text.split())
-    if evaluation.description or evaluation.redact:
+    if evaluation.description or evaluation.redact or _DEFAULT.fullmatch(text):
         return ""
     return shortened(line, MAX_DESCRIPTION)

@@ -5,29 +5,29 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from twokey.gateway.approvals.precedents import (
+from keyturn.gateway.approvals.precedents import (
     KINDS,
     MOST_KEPT,
     Past,
     PrecedentKind,
     WindowTotal,
 )
-from twokey.gateway.approvals.record import Item
-from twokey.gateway.approvals.repeating import args_hash
-from twokey.gateway.policy.effective_rules import EffectiveRules
-from twokey.gateway.policy.effects import effect_of, reads_precedents
-from twokey.gateway.policy.raise_rules import Facts
-from twokey.gateway.policy.rules import Policy, WindowRule
-from twokey.gateway.policy.standing import similar_rule
-from twokey.gateway.protocol import digest
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.wire import Turn, Verdict
-from twokey.gateway.service.window_usage import CallUsage
-from twokey.gateway.store.agent_load import AgentLoad
-from twokey.gateway.store.keys import Keys
-from twokey.gateway.store.precedents import AutoRun, Known, Row, row_of_auto_run
+from keyturn.gateway.approvals.record import Item
+from keyturn.gateway.approvals.repeating import args_hash
+from keyturn.gateway.policy.effective_rules import EffectiveRules
+from keyturn.gateway.policy.effects import effect_of, reads_precedents
+from keyturn.gateway.policy.raise_rules import Facts
+from keyturn.gateway.policy.rules import Policy, WindowRule
+from keyturn.gateway.policy.standing import similar_rule
+from keyturn.gateway.protocol import digest
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.wire import Turn, Verdict
+from keyturn.gateway.service.window_usage import CallUsage
+from keyturn.gateway.store.agent_load import AgentLoad
+from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.precedents import AutoRun, Known, Row, row_of_auto_run
 
-AUTO_RUN_TAG = "twokey/v1/auto-run"
+AUTO_RUN_TAG = "keyturn/v1/auto-run"
 
 
 def with_precedents(facts: Facts, past: Past) -> Facts:
@@ -120,7 +120,7 @@ class TurnPrecedents:
     Attributes:
         policy: that says which calls are the same, and what is asked.
         turn: whose calls they are.
-        keys: of the tenant's shard.
+        keys: of the tenant.
         tenant: whose turn it is.
         effects: of each call.
         effects_read: by position, the effects of the calls whose rules ask for

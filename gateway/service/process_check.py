@@ -16,16 +16,16 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 
-from twokey.gateway.approvals.security import SecurityEvent, SecurityKind
-from twokey.gateway.errors import SettingsError, StoreUnavailable
-from twokey.gateway.failures import log_failure
-from twokey.gateway.reference_clock import offset_sentence
-from twokey.gateway.store.keys import Keys
-from twokey.gateway.store.processes import AgentCheckpoints, Processes, ProcessInfo
-from twokey.gateway.store.secret_check import SEALED_OTHERWISE, knows_secret
-from twokey.gateway.store.store import Store
-from twokey.gateway.store.unavailable import refuses
-from twokey.gateway.store.usable import until_usable
+from keyturn.gateway.approvals.security import SecurityEvent, SecurityKind
+from keyturn.gateway.errors import SettingsError, StoreUnavailable
+from keyturn.gateway.failures import log_failure
+from keyturn.gateway.reference_clock import offset_sentence
+from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.processes import AgentCheckpoints, Processes, ProcessInfo
+from keyturn.gateway.store.secret_check import SEALED_OTHERWISE, knows_secret
+from keyturn.gateway.store.store import Store
+from keyturn.gateway.store.unavailable import refuses
+from keyturn.gateway.store.usable import until_usable
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ _LOOK_S = 0.2
 
 NO_WRITES = (
     "The store answers but takes no writes, so nothing is decided or run; "
-    "'twokey doctor' says why."
+    "'keyturn doctor' says why."
 )
 
 
@@ -159,7 +159,7 @@ class Registration:
         anything else that they wrote is read.
         """
         was_known = self._is_secret_known
-        self._is_secret_known = await knows_secret(self._store.conn)
+        self._is_secret_known = await knows_secret(self._store.conn, self._keys)
         if self._is_secret_known or not was_known:
             return
         logger.error("process.secret_unknown")
@@ -207,8 +207,7 @@ class Registration:
         for agent in self._process.serves:
             if (self._process.tenant, agent) in found.kept:
                 tenant = self._process.tenant
-                keys = self._store.keys_of_agent(tenant, agent)
-                waiting = await self._store.processes.waiting(keys, tenant, agent)
+                waiting = await self._store.processes.waiting(self._keys, tenant, agent)
                 counted[agent] = waiting
         return counted
 
@@ -297,8 +296,7 @@ async def unserved(store: Store, keys: Keys) -> list[str]:
     }
     sentences: list[str] = []
     for tenant, agent in sorted(found.kept.keys() - served):
-        of_agent = store.keys_of_agent(tenant, agent)
-        count = await store.processes.waiting(of_agent, tenant, agent)
+        count = await store.processes.waiting(keys, tenant, agent)
         if count:
             sentences.append(
                 f"{_wait(count, f'{agent!r} of tenant {tenant!r}')} and "
@@ -317,7 +315,7 @@ def _two_keys(mine: ProcessInfo, other: ProcessInfo) -> str:
     return (
         f"The bot {other.where} seals buttons with the key {other.seals}, and this one "
         f"with {mine.seals}, so each would refuse the clicks on the other's cards; "
-        "give both the same TWOKEY_SECRET, or the same 'data_dir'."
+        "give both the same KEYTURN_SECRET, or the same 'data_dir'."
     )
 
 
@@ -356,7 +354,7 @@ def _lost_database(
                 f"{_wait(waiting[agent], repr(agent))}, and "
                 f"its threads are in {before.shown}, not in {mine.shown}; set "
                 "'checkpoints' to the former or restore it. If it is lost for good, "
-                "run: twokey adopt"
+                "run: keyturn adopt"
             )
     return ""
 

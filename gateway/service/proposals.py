@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from twokey.gateway.approvals.events import Event, EventName, call_event
-from twokey.gateway.approvals.quorum import stricter
-from twokey.gateway.approvals.record import (
+from keyturn.gateway.approvals import timing
+from keyturn.gateway.approvals.decision_context import listed
+from keyturn.gateway.approvals.events import (
+    BY_POLICY,
+    CALLS,
+    Event,
+    EventName,
+    approval_event,
+    call_event,
+)
+from keyturn.gateway.approvals.evidence import as_text
+from keyturn.gateway.approvals.gestures import LONGEST_ROW, MAX_ITEMS
+from keyturn.gateway.approvals.invisible_characters import mark
+from keyturn.gateway.approvals.lifecycle import Transition, advance
+from keyturn.gateway.approvals.quorum import stricter
+from keyturn.gateway.approvals.record import (
     Approval,
     Context,
     Item,
@@ -16,30 +30,124 @@ from twokey.gateway.approvals.record import (
     Waiting,
     item_id,
 )
-from twokey.gateway.approvals.requirement import Requirement, SpotCheck
-from twokey.gateway.errors import BadJson
-from twokey.gateway.policy.evaluate import Evaluation
-from twokey.gateway.policy.fields import is_channel
-from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.protocol.wire import (
+from keyturn.gateway.approvals.requirement import Requirement, SpotCheck
+from keyturn.gateway.approvals.standing import event_data, use_event, used
+from keyturn.gateway.errors import BadJson
+from keyturn.gateway.policy.evaluate import Evaluation
+from keyturn.gateway.policy.fields import is_channel
+from keyturn.gateway.protocol import business_state, digest
+from keyturn.gateway.protocol.records import Person
+from keyturn.gateway.protocol.strict_json import MAX_BYTES, JsonObject, accept_object
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.wire import (
     ProposedCall,
     Turn,
     TurnRef,
     Verdict,
     VerdictKind,
     args_hash,
-    hash_of_canonical,
 )
-from twokey.gateway.service import denials
-from twokey.gateway.service.call_documents import NO_DOCUMENT, document_of, small_args
-from twokey.gateway.service.cleared import Opened, cleared, covered, opened_events
-from twokey.gateway.store.threads import ThreadFacts
+from keyturn.gateway.service import denials
+from keyturn.gateway.store.threads import ThreadFacts
 
-MAX_ITEMS = 6
-"""Calls on one card with buttons for each: what fits Slack's 50 blocks."""
+# Build approvals that open authorized, by policy or by a standing approval.
+#
+# Pure. Their agent does not wait: the calls may start at once, lapse where it does not
+# come to them, and go to nobody when they fail.
+
+
+@dataclass(frozen=True)
+class Opened:
+    """An approval that opens authorized.
+
+    ``standing`` is the standing approval that authorizes it, with its new uses, and
+    ``events`` tell of them.
+    """
+
+    approval: Approval
+    standing: Approval | None = None
+    events: tuple[Event, ...] = ()
+
+
+def cleared(approval: Approval) -> Approval:
+    """Return an approval whose calls are authorized as it opens.
+
+    A failure is the agent's own to deal with: people are told, and asked nothing.
+    """
+    items = [
+        item.with_(state=advance(item.state, Transition.CLEAR), asks_on_failure=False)
+        for item in approval.items
+    ]
+    ages = (item.authorization_ms for item in items)
+    lifetime_ms = timing.authorization_ms(*ages)
+    return approval.replacing(*items, ttl_ms=lifetime_ms, waiting=Waiting())
+
+
+def covered(
+    approval: Approval, standing: Approval, amounts: Sequence[int], now_ms: int
+) -> Opened:
+    """Return an approval whose calls a standing approval authorizes as it opens.
+
+    Args:
+        approval: the new record.
+        standing: what covers its calls, as it was read.
+        amounts: what each call uses of its total, in millionths.
+        now_ms: the store's clock.
+    """
+    items: list[Item] = []
+    events: list[Event] = []
+    # One after the other: each use is told with what it left.
+    for item, amount in zip(approval.items, amounts, strict=True):
+        standing, cover = used(standing, item.id, amount, now_ms)
+        items.append(item.with_(cover=cover))
+        events.append(use_event(standing, item.id, cover))
+    return Opened(cleared(approval.replacing(*items)), standing, tuple(events))
+
+
+def opened_events(approval: Approval) -> list[Event]:
+    """Return what is announced of a new approval."""
+    event = opened_event(approval, approval.requester)
+    if not approval.is_auto_approved:
+        return [event]
+    return [event, *(_authorized_event(approval, item) for item in approval.items)]
+
+
+def opened_event(approval: Approval, requester: Person | None) -> Event:
+    """Return the event that an approval was opened: who asked for which calls."""
+    calls = [
+        {"item": one.id, "tool": one.tool, "tier": one.tier, "hash": one.action_hash}
+        for one in approval.items
+    ]
+    event = approval_event(approval, EventName.APPROVAL_OPENED)
+    return event.with_(
+        action_hash=approval.digest,
+        actor=listed([requester] if requester else ()),
+        data={**event.data, CALLS: json.dumps(calls)},
+    )
+
+
+def _authorized_event(approval: Approval, item: Item) -> Event:
+    reason = " ".join(item.reasons)
+    event = approval_event(approval, EventName.ITEM_AUTHORIZED, item, reason=reason)
+    if item.cover is None:
+        return event.with_(actor=BY_POLICY)
+    # Decided by those who gave the standing approval, when they gave it.
+    given_by = listed(item.cover.given_by)
+    return event.with_(actor=given_by, data=event.data | event_data(item.cover))
+
 
 MAX_BATCH = 99
 """Calls of one tool on one card: rows of Slack's table, without its heading."""
+
+_TABLE_CHARS, _NUMBER_CHARS = 5_000, 5
+"""Characters of the rows of a table, and of the first cell of each."""
+
+NO_DOCUMENT = (
+    f"A call has to be strict JSON of at most {MAX_BYTES // 1024} KiB. This one is "
+    "not, so it did not run and nobody was asked. Pass less, or say where the content "
+    "is, such as the name of a file."
+)
+"""What the model reads of a call without a document."""
 
 FORGOTTEN = (
     "Who asked earlier in this conversation is no longer known, so two people have to "
@@ -100,16 +208,18 @@ class Proposal:
 class Source:
     """A turn, whose it is, and where its ids and salts come from.
 
+    ``spelled`` has the arguments as the agent wrote them, by call id.
     ``requests_10m`` counts what the agent asked people for in the ten minutes before.
     ``now_ms`` is the store's clock.
     """
 
     turn: Turn
     tenant: str
-    shard_approval_id: Callable[[], str]
+    new_approval_id: Callable[[], str]
     salt: Callable[[], str]
     facts: ThreadFacts
     policy_digest: str
+    spelled: Mapping[str, JsonObject] = field(default_factory=dict[str, JsonObject])
     requests_10m: int = 0
     now_ms: int = 0
 
@@ -124,12 +234,12 @@ def propose(evaluated: Sequence[EvaluatedCall], source: Source) -> Proposal:
 
     Calls that wait are grouped by channel and by the time that people get, `MAX_ITEMS`
     a card, in the order of the turn; more calls of one tool that need the same people
-    share a card, `MAX_BATCH` at most. One at tier ``escalate`` has a card of its own,
-    so that no click on many calls covers it, and so have the questions of a call. Calls
-    of tier ``notify`` are authorized by the policy alone, one approval a channel and
-    lifetime, and those that a standing approval covers by that, one approval each. Two
-    calls with one id in a turn are both denied: nobody could tell later which of them a
-    decision was about.
+    share a card, `MAX_BATCH` at most, and no more than its table can show whole. One at
+    tier ``escalate`` has a card of its own, so that no click on many calls covers it,
+    and so have the questions of a call. Calls of tier ``notify`` are authorized by the
+    policy alone, one approval a channel and lifetime, and those that a standing
+    approval covers by that, one approval each. Two calls with one id in a turn are both
+    denied: nobody could tell later which of them a decision was about.
     """
     if source.facts.is_partial:
         evaluated = [_by_two(one) for one in evaluated]
@@ -141,15 +251,13 @@ def propose(evaluated: Sequence[EvaluatedCall], source: Source) -> Proposal:
     for position, one in enumerate(evaluated):
         refusal = _refusal(one, seen)
         is_auto = not refusal and one.evaluation.tier is Tier.AUTO
-        # No document is kept of a call that runs at once.
-        args = is_auto and small_args(one.call, source.tenant, source.turn.ref)
-        document = "" if refusal or args else _document(one, source)
-        if refusal or not (document or args):
+        document = "" if refusal else _document(one, source)
+        if refusal or not document:
             reason = refusal or NO_DOCUMENT
             verdicts[position] = _verdict(one, VerdictKind.DENY, reason=reason)
             events.append(_refused(one, source, reason))
         elif is_auto:
-            verdicts[position] = _verdict(one, VerdictKind.RUN, args=args or b"")
+            verdicts[position] = _verdict(one, VerdictKind.RUN)
             events.append(_event(one, source, EventName.CALL_RAN))
         elif key := _authorized_with(one):
             authorized.setdefault(key, []).append((position, one, document))
@@ -198,9 +306,29 @@ def _by_card(rows: _Rows) -> list[_Rows]:
     taken = {row[0] for kind in many for row in kind}
     others = [row for row in rows if row[0] not in taken]
     return [
-        *(card for kind in many for card in _in_parts(kind, MAX_BATCH)),
+        *(card for kind in many for card in _in_tables(kind)),
         *_in_parts(others, MAX_ITEMS),
     ]
+
+
+def _in_tables(rows: _Rows) -> list[_Rows]:
+    """Return as many calls for each card as its table can show whole.
+
+    A longer call is always cut there, so it uses only the room that is left.
+    """
+    cards: list[_Rows] = []
+    room = 0
+    for row in rows:
+        texts = map(as_text, row[1].call.args.values())
+        # In a cell, a mark takes the place of a line break.
+        size = sum(len(text.replace("\n", mark("\n"))) for text in texts)
+        size = _NUMBER_CHARS + (size if size <= LONGEST_ROW else 0)
+        if size > room or len(cards[-1]) == MAX_BATCH:
+            cards.append([])
+            room = _TABLE_CHARS
+        cards[-1].append(row)
+        room -= size
+    return cards
 
 
 def _in_parts(rows: _Rows, size: int) -> list[_Rows]:
@@ -241,14 +369,26 @@ def _refusal(one: EvaluatedCall, seen: Counter[str]) -> str:
 
 
 def _document(one: EvaluatedCall, source: Source) -> str:
-    # Calls of tier notify have no approver, so no precondition is bound.
-    is_bound = one.evaluation.tier is not Tier.NOTIFY
-    ctx = _context(one, source)
-    return document_of(one.call, ctx, source.salt, with_state=is_bound)
+    """Return the document of a call; "" when it is too large or no strict JSON."""
+    call = one.call
+    try:
+        document = digest.action_document(
+            tool=call.tool,
+            args=accept_object(call.args),
+            ctx=_context(one, source).as_dict(),
+            salt=source.salt(),
+        )
+        # Calls of tier notify have no approver, so no precondition is bound.
+        is_bound = one.evaluation.tier is not Tier.NOTIFY
+        if call.state is None or not is_bound:
+            return document
+        return business_state.with_state(document, call.state)
+    except BadJson:
+        return ""
 
 
 def _approval(channel: str, rows: _Rows, source: Source) -> Approval:
-    turn, approval_id = source.turn, source.shard_approval_id()
+    turn, approval_id = source.turn, source.new_approval_id()
     items = tuple(
         _item(one, document, source, approval_id, index)
         for index, (_, one, document) in enumerate(rows)
@@ -331,11 +471,19 @@ def _item(
         requested=document,
         action=document,
         original_args=one.call.original_args,
+        spelled=_spelled(one.call, source),
         triage=one.triage_result,
         requests_before=dict(one.requests_before),
         effect=one.effect,
         spot_check=SpotCheck() if one.is_drawn else None,
     )
+
+
+def _spelled(call: ProposedCall, source: Source) -> JsonObject | None:
+    found = source.spelled.get(call.tool_call_id)
+    if found is None or json.dumps(found) == json.dumps(call.args):
+        return None
+    return found
 
 
 def _context(one: EvaluatedCall, source: Source) -> Context:
@@ -356,17 +504,14 @@ def _recorded(one: EvaluatedCall, item: Item) -> Verdict:
     )
 
 
-def _verdict(
-    one: EvaluatedCall, kind: VerdictKind, reason: str = "", args: bytes = b""
-) -> Verdict:
-    """Return a verdict; ``args`` are the canonical arguments, where they are known."""
+def _verdict(one: EvaluatedCall, kind: VerdictKind, reason: str = "") -> Verdict:
     tier = Tier.DENY if kind is VerdictKind.DENY else one.evaluation.tier
     return Verdict(
         kind=kind,
         tool=one.call.tool,
         tool_call_id=one.call.tool_call_id,
         tier=tier,
-        args_hash=hash_of_canonical(args) if args else _args_hash(one.call),
+        args_hash=_args_hash(one.call),
         reason=reason,
     )
 

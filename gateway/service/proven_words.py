@@ -1,6 +1,6 @@
 """Tell an agent only what people are proven to have said.
 
-What runs is verified at its claim (`twokey.gateway.service.receipts`). This is about
+What runs is verified at its claim (`keyturn.gateway.service.receipts`). This is about
 what runs nothing and is read by a model: a rejection, an answer, a withdrawal, an edit,
 and what people found out about an execution in doubt.
 """
@@ -10,9 +10,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
-from twokey.gateway.approvals.record import Approval, Item
-from twokey.gateway.approvals.requirement import Vote
-from twokey.gateway.approvals.signed_decisions import (
+from keyturn.gateway.approvals.record import Approval, Item
+from keyturn.gateway.approvals.requirement import Vote
+from keyturn.gateway.approvals.signed_decisions import (
     Word,
     check,
     check_edit,
@@ -21,11 +21,11 @@ from twokey.gateway.approvals.signed_decisions import (
     word_of_observation,
     word_of_vote,
 )
-from twokey.gateway.errors import NotVerified
-from twokey.gateway.protocol.public_keys import PublicKey
-from twokey.gateway.service.unproven import Unproven, refuse_unproven
-from twokey.gateway.store.store import Store
-from twokey.gateway.trust.key_folder import Role
+from keyturn.gateway.errors import NotVerified
+from keyturn.gateway.protocol.public_keys import PublicKey
+from keyturn.gateway.service.unproven import Unproven, refuse_unproven
+from keyturn.gateway.store.store import Store
+from keyturn.gateway.trust.key_folder import Role
 
 logger = logging.getLogger(__name__)
 

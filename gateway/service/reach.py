@@ -9,61 +9,39 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
 
-from twokey.gateway.approvals.record import Approval, Item
-from twokey.gateway.approvals.requirement import Role
-from twokey.gateway.approvals.role_mapping import with_roles
-from twokey.gateway.policy.hours import utc
-from twokey.gateway.policy.on_call import on_call, turn_at
-from twokey.gateway.policy.quiet_hours import QuietRule, asked_from, last_end
-from twokey.gateway.policy.rules import Policy
-from twokey.gateway.store.atomic_write import Loaded
-
-
-class OnCall(Protocol):
-    """Knows who is on call; another source than the policy implements this."""
-
-    async def people(self, rotation: str, now_ms: int) -> tuple[str, ...]:
-        """Return Slack user ids; none: everybody who holds the role is asked."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Rotations:
-    """The rotations of the policy in force."""
-
-    policy: Callable[[], Policy]
-
-    async def people(self, rotation: str, now_ms: int) -> tuple[str, ...]:
-        """Return who has the turn; nobody before the first one."""
-        rule = self.policy().on_call.get(rotation)
-        found = on_call(rule, utc(now_ms)) if rule else ""
-        return (found,) if found else ()
+from keyturn.gateway.approvals.record import Approval, Item
+from keyturn.gateway.approvals.requirement import Role
+from keyturn.gateway.approvals.role_mapping import with_roles
+from keyturn.gateway.policy.hours import utc
+from keyturn.gateway.policy.on_call import (
+    QuietRule,
+    asked_from,
+    last_end,
+    on_call,
+    turn_at,
+)
+from keyturn.gateway.policy.rules import Policy
+from keyturn.gateway.store.atomic_write import Loaded
 
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """Whom to ask at a moment.
-
-    Attributes:
-        policy: returns the policy in force.
-        on_call: who is on call.
-    """
+    """Whom to ask at a moment; ``policy`` returns the policy in force."""
 
     policy: Callable[[], Policy]
-    on_call: OnCall
 
-    async def resolved(self, loaded: Loaded) -> Loaded:
+    def resolved(self, loaded: Loaded) -> Loaded:
         """Return an approval whose roles say whom of them to ask now."""
         approval, now_ms = loaded.approval, loaded.now_ms
-        rules = self.policy().roles
-        on_call = {
-            rule.on_call: await self.on_call.people(rule.on_call, now_ms)
+        policy = self.policy()
+        rules = policy.roles
+        turns = {
+            name: _has_turn(policy, name, now_ms)
             for rule in rules.values()
-            if rule.on_call is not None
+            if (name := rule.on_call) is not None
         }
-        if not on_call and not any(rule.quiet for rule in rules.values()):
+        if not turns and not any(rule.quiet for rule in rules.values()):
             return loaded
 
         def asked(item: Item, role: Role) -> Role:
@@ -71,7 +49,7 @@ class Reach:
             if rule is None:
                 return role
             asking = role.asked.with_(
-                on_call=on_call.get(rule.on_call or "", ()),
+                on_call=turns.get(rule.on_call or "", ()),
                 quiet_until_ms=_quiet_until_ms(rule.quiet, approval, item, now_ms),
             )
             return role.with_(asking=asking)
@@ -95,6 +73,13 @@ class Reach:
             turn = turn_at(rotation, now)
             if turn is not None:
                 yield rotation.begin(turn)
+
+
+def _has_turn(policy: Policy, rotation: str, now_ms: int) -> tuple[str, ...]:
+    """Return who is on call; nobody before the first turn: then everybody is asked."""
+    rule = policy.on_call.get(rotation)
+    found = on_call(rule, utc(now_ms)) if rule else ""
+    return (found,) if found else ()
 
 
 def _quiet_until_ms(

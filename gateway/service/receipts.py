@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from twokey.gateway.approvals.record import Approval, Item
-from twokey.gateway.approvals.requirement import Vote
-from twokey.gateway.approvals.signed_decisions import check_authorization
-from twokey.gateway.approvals.standing import has_covered
-from twokey.gateway.errors import NotVerified
-from twokey.gateway.policy.effective_rules import EffectiveRules
-from twokey.gateway.policy.rules import Policy
-from twokey.gateway.protocol import digest
-from twokey.gateway.protocol.business_state import state_in, stateless_hash
-from twokey.gateway.protocol.effect import Effect
-from twokey.gateway.protocol.receipts import (
+from keyturn.gateway.approvals.record import Approval, Item
+from keyturn.gateway.approvals.requirement import Vote
+from keyturn.gateway.approvals.signed_decisions import check_authorization
+from keyturn.gateway.approvals.standing import has_covered
+from keyturn.gateway.errors import NotVerified
+from keyturn.gateway.policy.effective_rules import EffectiveRules
+from keyturn.gateway.policy.rules import Policy
+from keyturn.gateway.protocol import digest
+from keyturn.gateway.protocol.business_state import state_in, stateless_hash
+from keyturn.gateway.protocol.effect import Effect
+from keyturn.gateway.protocol.receipts import (
     LIFETIME_S,
     PAYLOAD_TYPE,
     USABLE_S,
@@ -29,14 +29,14 @@ from twokey.gateway.protocol.receipts import (
     Receipt,
     statement,
 )
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.strict_json import parse_object
-from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.store.store import Store
-from twokey.gateway.trust.key_folder import Role
-from twokey.gateway.trust.keyring import Keyring
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.strict_json import parse_object
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.store.store import Store
+from keyturn.gateway.trust.key_folder import Role
+from keyturn.gateway.trust.keyring import Keyring
 
-RECEIPT_TAG = "twokey/v1/receipt"
+RECEIPT_TAG = "keyturn/v1/receipt"
 
 
 class Receipts:
@@ -134,7 +134,7 @@ class Receipts:
             effect=item.effect_class or Effect.IRREVERSIBLE,
             policy=approval.policy_digest,
             display=next((one.signed.display for one in votes if one.signed), ""),
-            original=edit.requested_hash if edit else "",
+            original=edit.original_hash if edit else "",
             edit=edit.patch if edit else (),
             batch=_place(approval, item),
             idempotency_key=digest.claim_key(

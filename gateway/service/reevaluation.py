@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
-from twokey.gateway.approvals.batch_deciding import Partition
-from twokey.gateway.approvals.decisions import Decision, Edit
-from twokey.gateway.approvals.permission import is_dead_end
-from twokey.gateway.approvals.raising import shown_item
-from twokey.gateway.approvals.record import Approval, Item
-from twokey.gateway.errors import BadJson
-from twokey.gateway.policy.effects import reads_precedents
-from twokey.gateway.policy.rules import Policy
-from twokey.gateway.protocol.strict_json import accept_object
-from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.service.away_parts import AwayParts
-from twokey.gateway.service.call_evaluation import (
+from keyturn.gateway.approvals.decisions import Decision, Edit
+from keyturn.gateway.approvals.permission import is_dead_end
+from keyturn.gateway.approvals.raising import shown_item
+from keyturn.gateway.approvals.record import Approval, Item
+from keyturn.gateway.errors import BadJson
+from keyturn.gateway.policy.effects import reads_precedents
+from keyturn.gateway.policy.rules import Policy
+from keyturn.gateway.protocol.strict_json import accept_object
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.work import aside
+from keyturn.gateway.service.call_evaluation import (
     CurrentEvaluation,
     WaitingCall,
     read_calls,
 )
-from twokey.gateway.service.queue import ReviewQueue
-from twokey.gateway.store.store import Store
+from keyturn.gateway.service.queue import ReviewQueue
+from keyturn.gateway.store.store import Store
 
 # Each takes readings of its own, and this runs whenever the policy changes.
 MOST_LOOKED_AT = 1_000
@@ -57,11 +57,12 @@ async def evaluate_decision(
     decision: Decision | None,
 ) -> CurrentEvaluation | None:
     """Evaluate what would run by a decision on one call, as of now; see `call_of`."""
-    call = call_of(approval, index, decision)
+    edited = [decision.args] if isinstance(decision, Edit) else ()
+    call = await aside(partial(call_of, approval, index, decision), edited)
     if call is None:
         return None
     [read] = await read_calls(store, policy, [call])
-    return read.evaluated()
+    return await aside(read.evaluated, [call.args])
 
 
 async def evaluate_waiting(
@@ -69,10 +70,15 @@ async def evaluate_waiting(
 ) -> dict[int, CurrentEvaluation]:
     """Evaluate each call that waits, by its index."""
     waiting = [item for item in approval.items if item.is_pending]
-    calls = [WaitingCall(approval, item, item.args) for item in waiting]
+    calls = await aside(
+        lambda: [WaitingCall(approval, item, item.args) for item in waiting],
+        [item.action for item in waiting],
+    )
     read = await read_calls(store, policy, calls)
     pairs = zip(waiting, read, strict=True)
-    return {item.index: one.evaluated() for item, one in pairs}
+    return {
+        item.index: await aside(one.evaluated, [item.action]) for item, one in pairs
+    }
 
 
 def shown_as(
@@ -108,19 +114,7 @@ def depends_on_others(policy: Policy, approval: Approval) -> bool:
     )
 
 
-def edits_add_up(policy: Policy, approval: Approval, partition: Partition) -> bool:
-    """Return whether several edits of one gesture add up in one window.
-
-    Each is evaluated beside what is reserved, so together they could pass a limit that
-    the second of them would not pass after the first.
-    """
-    edits = [one for one in partition.values() if isinstance(one, Edit)]
-    return len(edits) > 1 and counts_in_windows(policy, approval)
-
-
-async def dead_ends(
-    store: Store, policy: Policy, *, tenant: str, away: AwayParts | None = None
-) -> list[Item]:
+async def dead_ends(store: Store, policy: Policy, *, tenant: str) -> list[Item]:
     """Return waiting calls that nobody can approve by this policy.
 
     The policy changes while calls wait: people are replaced, roles get other names, a
@@ -131,13 +125,12 @@ async def dead_ends(
         store: has the calls.
         policy: that is in force.
         tenant: whose calls.
-        away: notes what is left out.
 
     Raises:
         StoreUnavailable: when the store does not answer.
     """
     found: list[Item] = []
-    waiting = ReviewQueue(store, tenant=tenant).waiting(MOST_LOOKED_AT, away=away)
+    waiting = ReviewQueue(store, tenant=tenant).waiting(MOST_LOOKED_AT)
     async for loaded in waiting:
         shown = await as_of_now(store, policy, loaded.approval)
         found += [item for item in shown.items if _is_stuck(shown, item)]

@@ -2,72 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+import secrets
+from collections.abc import Callable
+from typing import cast
 
-from twokey.gateway.approvals import deciding, reporting
-from twokey.gateway.approvals.batch_deciding import (
-    ONE_EDIT,
-    BatchChange,
-    Partition,
-    decide_batch,
-)
-from twokey.gateway.approvals.changes import Change
-from twokey.gateway.approvals.collected import is_collected
-from twokey.gateway.approvals.decisions import (
-    BatchDecided,
-    BatchOutcome,
+from keyturn.gateway.approvals import deadline_changes, inquiring, reporting
+from keyturn.gateway.approvals.changes import Change
+from keyturn.gateway.approvals.collected import is_collected
+from keyturn.gateway.approvals.decisions import (
     Click,
     Decision,
     Edit,
+    GestureOutcome,
     Outcome,
+    Refusal,
     Reviewer,
-    Unknown,
-    has_expired,
 )
-from twokey.gateway.approvals.policy_decision import PolicyDecision
-from twokey.gateway.approvals.record import Approval, Item
-from twokey.gateway.policy.effects import asks_for_precedents
-from twokey.gateway.policy.rules import Policy
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.service.agent_requests import AgentRequests
-from twokey.gateway.service.as_shown import AsShownService
-from twokey.gateway.service.asked_groups import AskedGroups
-from twokey.gateway.service.collected_cards import CollectedCardService
-from twokey.gateway.service.deadlines import TimeService
-from twokey.gateway.service.decided_by import Asked, decided_by
-from twokey.gateway.service.delegating import DelegationService
-from twokey.gateway.service.freezing import FreezeService
-from twokey.gateway.service.gesture_evaluation import evaluate_partition
-from twokey.gateway.service.inquiries import InquiryService
-from twokey.gateway.service.queue import MAX_QUEUE, ReviewQueue
-from twokey.gateway.service.reach import Reach, Rotations
-from twokey.gateway.service.reading_ahead import Quiet, ReadingAhead, at_once
-from twokey.gateway.service.reevaluation import (
+from keyturn.gateway.approvals.gestures import Gesture, Partition
+from keyturn.gateway.approvals.inquiry import Inquiry
+from keyturn.gateway.approvals.policy_decision import PolicyDecision
+from keyturn.gateway.approvals.record import Approval, Item, Origin
+from keyturn.gateway.policy.effective_rules import EffectiveRules
+from keyturn.gateway.policy.effects import asks_for_precedents
+from keyturn.gateway.policy.rules import Policy
+from keyturn.gateway.protocol.records import Person
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.service.collected_cards import CollectedCardService
+from keyturn.gateway.service.deciding import DecisionService
+from keyturn.gateway.service.delegating import DelegationService
+from keyturn.gateway.service.freezing import FreezeService, ReviewerFreezes
+from keyturn.gateway.service.queue import MAX_QUEUE, ReviewQueue
+from keyturn.gateway.service.reach import Reach
+from keyturn.gateway.service.reevaluation import (
     depends_on_others,
-    edits_add_up,
     evaluate_decision,
     evaluate_waiting,
     shown_as,
 )
-from twokey.gateway.service.refused_decisions import RefusedDecisions
-from twokey.gateway.service.rejections import rejection_of
-from twokey.gateway.service.reviewer_freezes import ReviewerFreezes
-from twokey.gateway.service.runs import RunService
-from twokey.gateway.service.seeded_defects import SeededDefectService
-from twokey.gateway.service.spot_checks import SpotCheckService
-from twokey.gateway.service.standing import StandingService
-from twokey.gateway.service.statistics import LiveMetrics, StatisticsService
-from twokey.gateway.service.sweep import Sweeper
-from twokey.gateway.service.voters import Voters, asked
-from twokey.gateway.store.atomic_write import Loaded, Write
-from twokey.gateway.store.keys import Keys
-from twokey.gateway.store.store import Store
+from keyturn.gateway.service.runs import RunService
+from keyturn.gateway.service.seeded_defects import SeededDefectService
+from keyturn.gateway.service.spot_checks import SpotCheckService
+from keyturn.gateway.service.standing import StandingService
+from keyturn.gateway.service.statistics import LiveMetrics, StatisticsService
+from keyturn.gateway.service.tenant_service import PolicyService
+from keyturn.gateway.service.voters import Voters
+from keyturn.gateway.store.atomic_write import Loaded, Write
+from keyturn.gateway.store.jobs import Job, JobKind
+from keyturn.gateway.store.store import Store
+from keyturn.gateway.store.threads import ThreadFacts
 
 MAX_REEVALUATED = 50
 """Waiting approvals that are evaluated again at most when a window may have changed."""
 
 
-class ReviewService(AgentRequests):
+class ReviewService(PolicyService):
     """What a chat front end may ask on behalf of a person it verified."""
 
     def __init__(
@@ -75,16 +63,12 @@ class ReviewService(AgentRequests):
     ) -> None:
         super().__init__(store, policy, tenant=tenant)
         self.store = store
-        self.reach = Reach(policy, Rotations(policy))
-        self._sweeper = Sweeper(store)
+        self.reach = Reach(policy)
         self.queue = ReviewQueue(store, tenant=tenant)
-        self._shown_by: dict[str, str] = {}
-        self._asked_groups = AskedGroups()
-        self._refused = RefusedDecisions(store)
+        self._shown_by = ""
+        self.decisions = DecisionService(store, policy, tenant=tenant)
         self.freezes = FreezeService(store, tenant=tenant)
         self.reviewer_freezes = ReviewerFreezes(store, policy, tenant=tenant)
-        self.times = TimeService(store, tenant=tenant)
-        self.inquiries = InquiryService(store, tenant=tenant)
         self.statistics = StatisticsService(store, tenant=tenant)
         self.live_metrics = LiveMetrics(store, policy, tenant=tenant)
         self.seeded_defects = SeededDefectService(store, policy, tenant=tenant)
@@ -92,12 +76,6 @@ class ReviewService(AgentRequests):
         self.runs = RunService(store, policy, tenant=tenant)
         self.delegations = DelegationService(store, tenant=tenant)
         self.collected_cards = CollectedCardService(store, policy, tenant=tenant)
-        self.as_shown = AsShownService(store, policy, tenant=tenant)
-        self.reading_ahead, *others = (
-            ReadingAhead(store, policy, self.as_shown, tenant=tenant, part=part)
-            for part in self._parts
-        )
-        self.readings_ahead = (self.reading_ahead, *others)
         self.standing = StandingService(store, policy, tenant=tenant)
 
     @property
@@ -149,133 +127,44 @@ class ReviewService(AgentRequests):
             StoreUnavailable: when it is not known to be written.
             CorruptRecord: when the record is corrupt.
         """
-        at_once = await self.as_shown.decide(
-            click, decision, reviewer, voters=voters, seen=seen
-        )
-        if at_once is not None:
-            return at_once
-        by, read = Asked(), list[Approval]()
+        gesture = Gesture.on_call(click, decision)
+        found = await self.decisions.decide(gesture, reviewer, voters=voters, seen=seen)
+        # The other outcomes name calls of a card.
+        return cast("Outcome", found)
 
-        async def compute(loaded: Loaded) -> Write | Outcome:
-            approval, index = loaded.approval, click.index
-            read[:] = [approval]
-            if approval.tenant != self._tenant:
-                return Unknown()
-            policy = self._policy()
-            evaluated = await evaluate_decision(
-                self.store, policy, approval, index, decision
-            )
-            by.note(policy, {index: evaluated} if evaluated else {})
-            result = deciding.decide(
-                approval,
-                click,
-                decision,
-                reviewer,
-                now_ms=loaded.now_ms,
-                policy_now=evaluated.policy_now if evaluated else None,
-                voters=await asked(approval, index, voters),
-                key=self._decision_key,
-            )
-            if not isinstance(result, Change):
-                return result
-            item = result.approval.items[index]
-            # A rejected call gives its uses back in this very write: it takes no new.
-            used = evaluated and item.may_run and evaluated.used
-            return Write(
-                result,
-                inputs={index: used} if used else {},
-                rejection=await rejection_of(
-                    self.store, policy, result.approval, [item]
-                ),
-            )
-
-        written = await self.store.approvals.change(click.approval, compute, seen=seen)
-        if isinstance(written, Write):
-            decided_by(self.store).keep(by, written.approval)
-            return written.change.outcome(click.index)
-        # The click came before the sweep: end it now, so that the card says so.
-        if has_expired(written):
-            await self._sweeper.expire_one(click.approval)
-        found = Unknown() if written is None else written
-        return await self._refused.noted(found, read, click, decision.kind, reviewer)
-
-    async def decide_batch(
+    async def decide_card(
         self,
+        shown: Approval,
         click: Click,
         partition: Partition,
         reviewer: Reviewer,
         *,
         voters: Voters | None = None,
         seen: Loaded | None = None,
-    ) -> BatchOutcome:
-        """Decide every waiting call of an approval by one gesture, in one write.
+    ) -> GestureOutcome:
+        """Decide the calls of a card by one gesture, in one write.
 
-        All of the partition counts or nothing; only calls that the policy of this
-        moment escalates are left out and named.
+        All of the partition counts or nothing. Only calls that the policy of this
+        moment escalates, and those that repeat another, are left out and named.
 
         Args:
-            click: approval and version; its hash is the batch digest that was shown.
-            partition: what is decided of each call that waits.
-            reviewer: who says it.
+            shown: the record of the card, as the person saw it.
+            click: approval and version; its hash is the digest that was shown.
+            partition: a decision for each call that waits.
+            reviewer: who they are.
             voters: as for `decide`.
             seen: as for `decide`.
 
         Raises:
             StoreUnavailable: when it is not known to be written.
-            CorruptRecord: when the record is corrupt.
+            CorruptRecord: when a record is corrupt.
         """
-        settled: list[BatchDecided] = []
-        by, read = Asked(), list[Approval]()
-
-        async def compute(loaded: Loaded) -> Write | BatchOutcome:
-            approval = loaded.approval
-            read[:] = [approval]
-            if approval.tenant != self._tenant:
-                return Unknown()
-            policy = self._policy()
-            if edits_add_up(policy, approval, partition):
-                return ONE_EDIT
-            found = await evaluate_partition(self.store, policy, loaded, partition)
-            evaluated = found.calls
-            by.note(policy, evaluated)
-            result = decide_batch(
-                approval,
-                click,
-                partition,
-                reviewer,
-                now_ms=loaded.now_ms,
-                policies={index: one.policy_now for index, one in evaluated.items()},
-                voters={
-                    index: await asked(approval, index, voters) for index in evaluated
-                },
-                repeats=found.repeats,
-                key=self._decision_key,
-            )
-            if not isinstance(result, BatchChange):
-                return result
-            settled[:] = [result.outcome]
-            after = result.change.approval.items
-            rejected = [after[index] for index in result.outcome.rejected]
-            return Write(
-                result.change,
-                inputs={
-                    index: one.used
-                    for index, one in evaluated.items()
-                    if one.used and after[index].may_run
-                },
-                rejection=await rejection_of(
-                    self.store, policy, result.change.approval, rejected
-                ),
-            )
-
-        written = await self.store.approvals.change(click.approval, compute, seen=seen)
-        if isinstance(written, Write):
-            decided_by(self.store).keep(by, written.approval)
-            return settled[0]
-        if has_expired(written):
-            await self._sweeper.expire_one(click.approval)
-        found = Unknown() if written is None else written
-        return await self._refused.noted(found, read, click, "batch", reviewer)
+        of_members = is_collected(shown)
+        versions = await self.collected_cards.versions(shown.id) if of_members else {}
+        gesture = Gesture.on_card(shown, click, partition, versions)
+        return await self.decisions.decide(
+            gesture, reviewer, voters=voters, seen=None if of_members else seen
+        )
 
     async def report(self, approval_id: str, reporter: Reviewer, text: str) -> bool:
         """Keep what somebody reports of calls; False when they did before.
@@ -293,9 +182,112 @@ class ReviewService(AgentRequests):
 
         return await self.store.approvals.change(approval_id, compute) is not None
 
+    async def ask_agent(
+        self,
+        agent: str,
+        thread: str,
+        text: str,
+        *,
+        requester: Person,
+        origin: Origin | None,
+        message_key: str = "",
+    ) -> bool:
+        """Give an agent a person's message; a worker runs it.
+
+        Everybody who spoke in the thread is a principal of every call that comes of
+        it. A message into a thread that waits supersedes what waits there.
+
+        Args:
+            agent: who is asked.
+            thread: where.
+            text: what.
+            requester: who asks.
+            origin: where in Slack the agent's words belong.
+            message_key: names the message where it may be delivered again.
+
+        Returns:
+            False when this message was kept before: it runs once.
+
+        Raises:
+            StoreUnavailable: when it is not known to be kept; deliver it again.
+            TooManySpeakers: when more people spoke here than are remembered.
+        """
+
+        def change(before: ThreadFacts) -> ThreadFacts:
+            return before.asked_by(requester).with_(origin=origin)
+
+        job = Job(
+            kind=JobKind.START,
+            tenant=self._tenant,
+            agent=agent,
+            thread=thread,
+            input=text,
+            id=secrets.token_hex(8),
+        )
+        key = message_key or job.id
+        return await self._store.threads.ask(self._keys, job, key, change)
+
+    async def was_asked(self, message_key: str) -> bool:
+        """Return whether a message was kept for an agent."""
+        threads = self._store.threads
+        return await threads.was_asked(self._keys, self._tenant, message_key)
+
+    async def extend(self, approval_id: str, reviewer: Reviewer) -> Change | Refusal:
+        """Extend the deadline; see `deadline_changes.extend`.
+
+        Raises:
+            StoreUnavailable: when it is not known to be written; as the next three.
+        """
+        return await self._change_own(
+            approval_id,
+            lambda approval, now_ms: deadline_changes.extend(
+                approval, reviewer, now_ms
+            ),
+        )
+
+    async def acknowledge(
+        self, approval_id: str, reviewer: Reviewer
+    ) -> Change | Refusal:
+        """Mark who handles it; see `deadline_changes.acknowledge`."""
+        return await self._change_own(
+            approval_id,
+            lambda approval, now_ms: deadline_changes.acknowledge(
+                approval, reviewer, now_ms
+            ),
+        )
+
+    async def ask_requester(
+        self, approval_id: str, call: int | None, reviewer: Reviewer, text: str
+    ) -> Change | Inquiry | Refusal:
+        """Add a question to the requester; see `inquiring.ask`."""
+        return await self._change_own(
+            approval_id,
+            lambda approval, now_ms: inquiring.ask(
+                approval, call, reviewer, text, now_ms
+            ),
+        )
+
+    async def reply(
+        self, approval_id: str, person: Person, text: str, ts: str
+    ) -> Change | Inquiry | Refusal:
+        """Add a reply of the requester; see `inquiring.reply`."""
+        return await self._change_own(
+            approval_id,
+            lambda approval, now_ms: inquiring.reply(
+                approval, person, text, ts, now_ms
+            ),
+        )
+
     def usergroups(self, item: Item) -> frozenset[str]:
-        """Return the user groups that may matter for an item, then or now."""
-        return self._asked_groups.of(self._policy(), item)
+        """Return the user groups that may matter for an item, then or now.
+
+        Those of its pinned requirement, and those that the policy names for its tool at
+        any tier: people whom either asks may come first.
+        """
+        pinned = (group for role in item.requirement.roles for group in role.usergroups)
+        rules = EffectiveRules(self._policy(), item.ctx.agent, item.tool)
+        named = (group for role in rules.everybody() for group in role.usergroups)
+        return frozenset({*named, *pinned})
 
     async def waiting(self, limit: int = MAX_QUEUE) -> list[Loaded]:
         """Return approvals with an item that waits for a person, soonest due first.
@@ -308,9 +300,8 @@ class ReviewService(AgentRequests):
         """Return an approval as it is to be shown: needing what it needs now."""
         policy = self._policy()
         evaluated = await evaluate_waiting(self.store, policy, loaded.approval)
-        self.as_shown.keep(loaded, policy, evaluated)
         shown = shown_as(loaded.approval, evaluated)
-        return await self.reach.resolved(Loaded(shown, loaded.now_ms))
+        return self.reach.resolved(Loaded(shown, loaded.now_ms))
 
     async def read_as_of_now(self, approval_id: str) -> Loaded | None:
         """Return what `read` does, as it is to be shown; never decide over this."""
@@ -319,52 +310,33 @@ class ReviewService(AgentRequests):
             return await self.collected_cards.read(approval_id, self.as_of_now)
         return None if loaded is None else await self.as_of_now(loaded)
 
-    async def reevaluated_waiting(
-        self, part: Keys | None = None, *, quiet: Quiet = at_once
-    ) -> list[Loaded]:
-        """Return waiting approvals as of now; what is due soonest comes first.
-
-        With a ``part`` of the tenant, those of it alone; ``quiet`` is waited for before
-        each.
-        """
+    async def reevaluated_waiting(self) -> list[Loaded]:
+        """Return waiting approvals as of now; what is due soonest comes first."""
         policy = self._policy()
-        found = [
-            await self.as_of_now(one)
-            async for one in _calmly(self.queue.waiting(MAX_QUEUE, part=part), quiet)
-        ]
-        self._note_shown(policy, part)
+        found = [await self.as_of_now(one) async for one in self.queue.waiting()]
+        # After all were read: if the store fails in between, the next look starts over.
+        self._shown_by = policy.digest
         return found
 
-    async def reevaluated(
-        self,
-        limit: int = MAX_REEVALUATED,
-        *,
-        part: Keys | None = None,
-        quiet: Quiet = at_once,
-    ) -> list[Loaded]:
+    async def reevaluated(self, limit: int = MAX_REEVALUATED) -> list[Loaded]:
         """Return waiting approvals whose calls depend on others, soonest due first.
 
         Those of another policy are among them, unless all were returned under it;
-        ``limit`` bounds what it costs. With a ``part`` of the tenant, only those of it
-        are looked at; ``quiet`` is waited for before each.
+        ``limit`` bounds what it costs.
         """
         policy = self._policy()
-        is_new = policy.digest != self._shown_by.get(_place(part), "")
+        is_new = policy.digest != self._shown_by
         if not (policy.windows or asks_for_precedents(policy) or is_new):
             return []
-        waiting = self.queue.waiting(MAX_QUEUE if is_new else limit, part=part)
+        waiting = self.queue.waiting(MAX_QUEUE if is_new else limit)
         found = [
             await self.as_of_now(loaded)
-            async for loaded in _calmly(waiting, quiet)
+            async for loaded in waiting
             if depends_on_others(policy, loaded.approval)
             or (is_new and loaded.approval.policy_digest != policy.digest)
         ]
-        self._note_shown(policy, part)
+        self._shown_by = policy.digest
         return found
-
-    def _note_shown(self, policy: Policy, part: Keys | None) -> None:
-        # After all were read: if the store fails in between, the next look starts over.
-        self._shown_by[_place(part)] = policy.digest
 
     async def preview(
         self, approval: Approval, index: int, args: JsonObject
@@ -378,13 +350,3 @@ class ReviewService(AgentRequests):
             self.store, self._policy(), approval, index, Edit(args=args)
         )
         return evaluated.policy_now if evaluated else None
-
-
-def _place(part: Keys | None) -> str:
-    return part.shard if part else ""
-
-
-async def _calmly(rows: AsyncGenerator[Loaded], quiet: Quiet) -> AsyncGenerator[Loaded]:
-    async for one in rows:
-        await quiet()
-        yield one

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from twokey.gateway.approvals.decisions import Forbidden, Gesture, Reviewer
-from twokey.gateway.approvals.events import Event, EventName
-from twokey.gateway.approvals.quorum import is_among, no_member
-from twokey.gateway.errors import NewerRecord
-from twokey.gateway.policy.rules import Policy
-from twokey.gateway.protocol.records import RunRef
-from twokey.gateway.service.agents import AgentService
-from twokey.gateway.service.reviewer_freezes import ReviewerFreezes
-from twokey.gateway.service.tenant_service import PolicyService
-from twokey.gateway.store.freezes import FreezeScope, ScopeKind
-from twokey.gateway.store.jobs import DeadLetter, Job
-from twokey.gateway.store.keys import Keys
-from twokey.gateway.store.stalled import HALTED, RunState, StalledRun
-from twokey.gateway.store.store import Store
-from twokey.gateway.store.threads import ThreadFacts
+from keyturn.gateway.approvals.decisions import Forbidden, Gesture, Reviewer
+from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.gateway.approvals.quorum import is_among, no_member
+from keyturn.gateway.policy.rules import Policy
+from keyturn.gateway.protocol.records import RunRef
+from keyturn.gateway.service.agents import AgentService
+from keyturn.gateway.service.freezing import ReviewerFreezes
+from keyturn.gateway.service.tenant_service import PolicyService
+from keyturn.gateway.store.freezes import FreezeScope, ScopeKind
+from keyturn.gateway.store.jobs import DeadLetter, Job
+from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.stalled import HALTED, RunState, StalledRun
+from keyturn.gateway.store.store import Store
 
 RETRIED = "retried"
 """Value of `StalledRun.announced` after a person retried the run."""
@@ -26,7 +24,7 @@ RETRIED = "retried"
 _LIMIT = "limit"
 
 _NEWEST = 3
-"""How many of a run's newest approvals are searched for a card."""
+"""How many of a run's newest approvals are read to find one that is there."""
 
 
 async def run_event(
@@ -34,7 +32,7 @@ async def run_event(
 ) -> Event:
     """Return an event about a failed run, addressed to where it was asked for.
 
-    A run that was not asked for in Slack is reported under its newest card.
+    A run that was not asked for in Slack is reported in its newest card's channel.
     """
     channel, thread_ts = await _where_to_tell(store, keys, run)
     return Event(
@@ -58,21 +56,14 @@ async def run_event(
 
 
 async def _where_to_tell(store: Store, keys: Keys, run: StalledRun) -> tuple[str, str]:
-    try:
-        facts = await store.threads.facts(keys, run.tenant, run.agent, run.thread)
-    except NewerRecord:
-        # Who may run the thread is another matter: that it waits is kept and listed by
-        # this version, too, and told where a card is.
-        facts = ThreadFacts()
+    facts = await store.threads.facts(keys, run.tenant, run.agent, run.thread)
     if facts.origin is not None:
         return facts.origin.channel, facts.origin.thread_ts
     run_ref = RunRef(agent=run.agent, thread=run.thread)
     newest = await store.approvals.of_run(keys, run.tenant, run_ref, newest=_NEWEST)
-    for listed in reversed(newest):  # which is oldest first
-        card = await store.cards.place(keys, listed.id)
-        if card is not None and card.is_sealed:
-            return card.channel, card.ts
-    return "", ""
+    # Not where their cards are by the store, which anybody may write there.
+    loaded = await store.approvals.load_each(one.id for one in newest)
+    return (loaded[-1].approval.channel if loaded else ""), ""  # oldest first
 
 
 class RunService(PolicyService):
@@ -87,9 +78,7 @@ class RunService(PolicyService):
 
     async def all(self) -> list[StalledRun]:
         """Return the runs that wait or are parked, the longest first."""
-        found = [
-            run for keys in self._parts for run in await self._store.stalled.all(keys)
-        ]
+        found = await self._store.stalled.all(self._keys)
         listed = [one for one in found if one.tenant == self._tenant and one.is_listed]
         return sorted(listed, key=lambda one: one.since_ms)
 
@@ -100,9 +89,8 @@ class RunService(PolicyService):
         return found if found and found.tenant == self._tenant else None
 
     async def counts(self) -> tuple[int, int]:
-        """Return how many runs of the tenant's shards wait, and how many are parked."""
-        found = [await self._store.stalled.counts(keys) for keys in self._parts]
-        return sum(one for one, _ in found), sum(one for _, one in found)
+        """Return how many runs of the tenant wait, and how many are parked."""
+        return await self._store.stalled.counts(self._keys)
 
     async def forbidden(self, run: StalledRun, reviewer: Reviewer) -> Forbidden | None:
         """Return why a person may not try a run again; None when they may.
@@ -113,7 +101,7 @@ class RunService(PolicyService):
         if outsider is not None:
             return Forbidden(reason=outsider)
         facts = await self._store.threads.facts(
-            self._keys_of(run.agent), run.tenant, run.agent, run.thread
+            self._keys, run.tenant, run.agent, run.thread
         )
         asked = (*((facts.requester,) if facts.requester else ()), *facts.principals)
         if is_among(reviewer.person, asked):
@@ -132,7 +120,7 @@ class RunService(PolicyService):
         Raises:
             StoreUnavailable: when it is not known to be tried.
         """
-        stalled, keys = self._store.stalled, self._keys_of(run.agent)
+        stalled, keys = self._store.stalled, self._keys
         now_ms = await self._store.conn.now_ms(keys.retry)
         after = run.with_(
             state=RunState.WAITING,
@@ -146,7 +134,7 @@ class RunService(PolicyService):
         )
         event = await self._event(run, EventName.RUN_RETRIED, by, gesture)
         return await stalled.change(
-            self._keys_of(run.agent),
+            self._keys,
             run.id,
             run,
             after,
@@ -164,19 +152,15 @@ class RunService(PolicyService):
         A new message in its thread starts a new run.
 
         Raises:
-            NewerRecord: when a newer version wrote a call of it, which would not end.
             StoreUnavailable: when it is not known to be dropped.
             ThreadUnavailable: while somebody runs the thread.
         """
-        keys = self._keys_of(run.agent)
+        keys = self._keys
         place = (keys, run.tenant, run.agent, run.thread)
         run_ref = RunRef(agent=run.agent, thread=run.thread)
-        approvals = self._store.approvals
         # Under the lease: a worker that is just retrying the run would write its
         # failure, or an approval, after the drop.
         async with self._store.threads.lease(*place):
-            ids = await approvals.unfinished_of_run(keys, run.tenant, run_ref)
-            await approvals.load_each(ids, skips_newer=False)
             event = await self._event(run, EventName.RUN_DROPPED, by, gesture)
             is_dropped = await self._store.stalled.change(
                 keys,
@@ -196,20 +180,14 @@ class RunService(PolicyService):
     async def _event(
         self, run: StalledRun, name: EventName, by: str, gesture: Gesture
     ) -> Event:
-        event = await run_event(self._store, self._keys_of(run.agent), run, name)
+        event = await run_event(self._store, self._keys, run, name)
         data = {**event.data, "gesture": gesture.value}
         return event.with_(actor=by, data=data)
 
     async def dead_letters(self) -> list[DeadLetter]:
-        """Return the corrupt jobs of the tenant's shards: whose they are, none says."""
-        return [
-            letter
-            for keys in self._parts
-            for letter in await self._store.queue(keys).dead_letters()
-        ]
+        """Return the tenant's corrupt jobs; they do not name their agents."""
+        return await self._store.queue(self._keys).dead_letters()
 
     async def forget(self, letter: DeadLetter) -> None:
         """Remove a corrupt job."""
-        # By its place in the stream of one shard: others may have an entry of that id.
-        keys = next(one for one in self._parts if one.shard == letter.shard)
-        await self._store.queue(keys).forget(letter)
+        await self._store.queue(self._keys).forget(letter)

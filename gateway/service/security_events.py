@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from twokey.gateway.approvals.events import Event, EventName
-from twokey.gateway.service import tenant_log
-from twokey.gateway.store.store import Store
+from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.gateway.service import tenant_log
+from keyturn.gateway.store.store import Store
 
 
 async def security_events(

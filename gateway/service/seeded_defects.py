@@ -10,27 +10,26 @@ from __future__ import annotations
 import logging
 import secrets
 
-from twokey.gateway.approvals import quorum
-from twokey.gateway.approvals.decisions import Reviewer
-from twokey.gateway.approvals.events import SEEDED_ANSWER, Event, EventName
-from twokey.gateway.approvals.record import Approval
-from twokey.gateway.approvals.seeded import (
+from keyturn.gateway.approvals import quorum
+from keyturn.gateway.approvals.decisions import Reviewer
+from keyturn.gateway.approvals.events import SEEDED_ANSWER, Event, EventName
+from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.approvals.seeded import (
     APPROVED,
     EXPIRED,
     NOTICED,
     Seeded,
     SeededCard,
 )
-from twokey.gateway.policy.check_rules import SeededCall
-from twokey.gateway.policy.evaluate import evaluate
-from twokey.gateway.policy.raise_rules import Facts
-from twokey.gateway.policy.rules import Policy
-from twokey.gateway.protocol.wire import ProposedCall, Turn, TurnRef
-from twokey.gateway.service.proposals import EvaluatedCall, Source, propose
-from twokey.gateway.service.tenant_service import PolicyService
-from twokey.gateway.store import keys as store_keys
-from twokey.gateway.store.atomic_write import Loaded
-from twokey.gateway.store.threads import ThreadFacts
+from keyturn.gateway.policy.evaluate import evaluate
+from keyturn.gateway.policy.raise_rules import Facts
+from keyturn.gateway.policy.rules import Policy, SeededCall
+from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef
+from keyturn.gateway.service.proposals import EvaluatedCall, Source, propose
+from keyturn.gateway.service.tenant_service import PolicyService
+from keyturn.gateway.store import keys as store_keys
+from keyturn.gateway.store.atomic_write import Loaded
+from keyturn.gateway.store.threads import ThreadFacts
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +39,7 @@ class SeededDefectService(PolicyService):
 
     async def read(self) -> Seeded:
         """Return what is shown, if anything is; raises `StoreUnavailable`."""
-        return await self._store.seeded.read(self._own, self._tenant)
+        return await self._store.seeded.read(self._keys, self._tenant)
 
     async def waiting(self) -> Loaded | None:
         """Return what is shown as an approval that waits; None when none does.
@@ -51,7 +50,7 @@ class SeededDefectService(PolicyService):
         seeded = await self.read()
         if seeded.card is None or not seeded.ts or seeded.answer:
             return None
-        now_ms = await self._store.conn.now_ms(self._own.outbox)
+        now_ms = await self._store.conn.now_ms(self._keys.outbox)
         loaded = Loaded(seeded.card.shown, now_ms)
         is_over = loaded.now_ms >= loaded.approval.expires_at_ms
         return None if is_over else loaded
@@ -70,25 +69,25 @@ class SeededDefectService(PolicyService):
             every_ms = int(rule.every.total_seconds() * 1000)
             # From half to one and a half times as long, so that nobody waits for it.
             due_ms = now_ms + every_ms // 2 + secrets.randbelow(every_ms)
-            await self._store.seeded.plan(self._own, self._tenant, due_ms)
+            await self._store.seeded.plan(self._keys, self._tenant, due_ms)
             return
         if now_ms < seeded.due_ms:
             return
         call = secrets.choice(rule.calls)
-        shown = seeded_approval(policy, call, self._tenant, self._own.shard, now_ms)
+        shown = seeded_approval(policy, call, self._tenant, now_ms)
         if shown is None:
             # A rule denies it, for one. The next one is drawn again.
             logger.warning("seeded.not_shown tool=%r", call.tool)
-            await self._store.seeded.end(self._own, self._tenant)
+            await self._store.seeded.end(self._keys, self._tenant)
             return
         card = SeededCard(shown=shown, defect=call.defect)
-        await self._store.seeded.show(self._own, self._tenant, card)
+        await self._store.seeded.show(self._keys, self._tenant, card)
 
     async def posted(self, card: SeededCard, channel: str, ts: str) -> None:
         """Count a card, and note where it stands; raises `StoreUnavailable`."""
         event = self._event(card, EventName.SEEDED_SHOWN)
         seeded = self._store.seeded
-        await seeded.posted(self._own, self._tenant, channel, ts, event)
+        await seeded.posted(self._keys, self._tenant, channel, ts, event)
 
     async def answer(
         self, card: SeededCard, reviewer: Reviewer, *, has_approved: bool
@@ -105,16 +104,16 @@ class SeededDefectService(PolicyService):
             data={"gesture": reviewer.gesture.value, SEEDED_ANSWER: answer},
         )
         seeded = self._store.seeded
-        return await seeded.answer(self._own, self._tenant, answer, event)
+        return await seeded.answer(self._keys, self._tenant, answer, event)
 
     async def expire(self, card: SeededCard) -> None:
         """Count that nobody answered in time; raises `StoreUnavailable`."""
         event = self._event(card, EventName.SEEDED_EXPIRED)
-        await self._store.seeded.answer(self._own, self._tenant, EXPIRED, event)
+        await self._store.seeded.answer(self._keys, self._tenant, EXPIRED, event)
 
     async def end(self) -> None:
         """Forget the card, which shows what it was; raises `StoreUnavailable`."""
-        await self._store.seeded.end(self._own, self._tenant)
+        await self._store.seeded.end(self._keys, self._tenant)
 
     def _event(self, card: SeededCard, name: EventName) -> Event:
         shown, item = card.shown, card.shown.items[0]
@@ -137,7 +136,7 @@ def refusal(card: SeededCard, reviewer: Reviewer) -> str | None:
 
 
 def seeded_approval(
-    policy: Policy, call: SeededCall, tenant: str, shard: str, now_ms: int
+    policy: Policy, call: SeededCall, tenant: str, now_ms: int
 ) -> Approval | None:
     """Return what the card of a call would show if an agent asked for it now.
 
@@ -155,7 +154,7 @@ def seeded_approval(
     source = Source(
         turn=Turn(ref=ref, calls=(proposed,), says=call.says),
         tenant=tenant,
-        shard_approval_id=lambda: store_keys.approval_id(shard, name),
+        new_approval_id=lambda: store_keys.approval_id(tenant, name),
         salt=lambda: secrets.token_hex(16),
         facts=ThreadFacts(),
         policy_digest=policy.digest,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 
-from twokey.gateway.approvals.record import Item
-from twokey.gateway.approvals.timing import TimerKind
-from twokey.gateway.protocol.receipts import LIFETIME_S, SKEW_S
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.store.atomic_write import Loaded
-from twokey.gateway.store.store import Store
-from twokey.gateway.trust.key_folder import Role
+from keyturn.gateway.approvals.record import Item
+from keyturn.gateway.approvals.timing import TimerKind
+from keyturn.gateway.protocol.receipts import LIFETIME_S, SKEW_S
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.store.atomic_write import Loaded
+from keyturn.gateway.store.store import Store
+from keyturn.gateway.trust.key_folder import Role
 
 _MAY_RUN = {
     ItemState.PENDING,
@@ -35,7 +35,7 @@ async def calls_under(store: Store, tenant: str, role: Role, key_id: str) -> int
         store: the store.
         tenant: whose calls.
         role: whose key it is.
-        key_id: of the key, as `twokey keys list` shows it.
+        key_id: of the key, as `keyturn keys list` shows it.
 
     Raises:
         StoreUnavailable: when it is not known.
@@ -62,12 +62,12 @@ async def calls_under(store: Store, tenant: str, role: Role, key_id: str) -> int
 
 async def _unended(store: Store, tenant: str) -> AsyncGenerator[Loaded]:
     """Yield a tenant's approvals with calls that wait, run, or are in doubt."""
-    for keys in store.parts_of(tenant):
-        ids = await store.approvals.scheduled(keys)
-        # Nothing ends a doubt by itself, so it has no deadline; people are reminded of
-        # it until they end it.
-        ids += await store.timers.approvals_with(keys, TimerKind.DOUBT)
-        for one in dict.fromkeys(ids):
-            for loaded in await store.approvals.load_each([one]):
-                if loaded.approval.tenant == tenant:
-                    yield loaded
+    keys = store.keys_of_tenant(tenant)
+    ids = await store.approvals.scheduled(keys)
+    # Nothing ends a doubt by itself, so it has no deadline; people are reminded of it
+    # until they end it.
+    ids += await store.timers.approvals_with(keys, TimerKind.DOUBT)
+    for one in dict.fromkeys(ids):
+        for loaded in await store.approvals.load_each([one]):
+            if loaded.approval.tenant == tenant:
+                yield loaded

@@ -5,19 +5,18 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 
-from twokey.gateway.approvals import spot_checking
-from twokey.gateway.approvals.changes import Change
-from twokey.gateway.approvals.decisions import Reviewer
-from twokey.gateway.approvals.requirement import Role
-from twokey.gateway.policy.check_rules import SpotCheckRule
-from twokey.gateway.policy.raise_rules import Raise
-from twokey.gateway.policy.rules import Policy
-from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.service.proposals import EvaluatedCall
-from twokey.gateway.service.tenant_service import PolicyService
-from twokey.gateway.store.atomic_write import Loaded, Write
-from twokey.gateway.store.keys import Keys
-from twokey.gateway.store.store import Store
+from keyturn.gateway.approvals import spot_checking
+from keyturn.gateway.approvals.changes import Change
+from keyturn.gateway.approvals.decisions import Reviewer
+from keyturn.gateway.approvals.requirement import Role
+from keyturn.gateway.policy.raise_rules import Raise
+from keyturn.gateway.policy.rules import Policy, SpotCheckRule
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.service.proposals import EvaluatedCall
+from keyturn.gateway.service.tenant_service import PolicyService
+from keyturn.gateway.store.atomic_write import Loaded, Write
+from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.store import Store
 
 DRAWN = Raise(to=Tier.NOTIFY, reason="Shown because a spot check was drawn of it.")
 """What makes a call of tier ``auto`` run with a card, on which somebody checks it."""

@@ -1,20 +1,22 @@
 """Propose, list and revoke standing approvals; confirm that their givers hold roles.
 
 A proposal is an approval like any other: it is opened here, and decided by
-`twokey.gateway.service.reviews`. Nothing here lets a call run.
+`keyturn.gateway.service.reviews`. Nothing here lets a call run.
 """
 
 from __future__ import annotations
 
+import logging
 import secrets
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import replace
 
-from twokey.gateway.approvals.decisions import Forbidden, Reviewer
-from twokey.gateway.approvals.events import EventName, approval_event
-from twokey.gateway.approvals.permission import denial_reason
-from twokey.gateway.approvals.quorum import is_among, stricter
-from twokey.gateway.approvals.record import Approval, Context, Item, item_id
-from twokey.gateway.approvals.similar import (
+from keyturn.gateway.approvals.decisions import Forbidden, Reviewer
+from keyturn.gateway.approvals.permission import denial_reason
+from keyturn.gateway.approvals.precedents import PrecedentKind
+from keyturn.gateway.approvals.quorum import is_among, stricter
+from keyturn.gateway.approvals.record import Approval, Context, Item, item_id
+from keyturn.gateway.approvals.similar import (
     ALLOW_SIMILAR,
     STANDING_AGENT,
     Bounds,
@@ -22,32 +24,276 @@ from twokey.gateway.approvals.similar import (
     value_at,
     without,
 )
-from twokey.gateway.approvals.standing import (
+from keyturn.gateway.approvals.standing import (
+    REJECTED,
     REVOKED,
     ROLE_LOST,
+    Wanted,
     bounds_of,
+    covered_amount,
+    end,
     end_reason,
     givers,
+    is_about,
     still_given,
+    used,
 )
-from twokey.gateway.errors import BadJson, NotAllowed, StoreUnavailable
-from twokey.gateway.policy.standing import (
+from keyturn.gateway.errors import BadJson, CorruptRecord, NotAllowed, StoreUnavailable
+from keyturn.gateway.failures import log_failure
+from keyturn.gateway.policy.rules import Policy
+from keyturn.gateway.policy.standing import (
     NOT_OFFERED,
     Chosen,
     Offer,
     evaluate_standing,
     may_repeat,
+    repeats_are_meant,
     similar_rule,
 )
-from twokey.gateway.protocol import digest
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.protocol.verbs import Verb
-from twokey.gateway.service.standing_ends import end_standing
-from twokey.gateway.service.tenant_service import PolicyService
-from twokey.gateway.store import keys as store_keys
-from twokey.gateway.store.atomic_write import Loaded
-from twokey.gateway.store.turn_opening import Preconditions
+from keyturn.gateway.protocol import digest
+from keyturn.gateway.protocol.records import Person
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.verbs import Verb
+from keyturn.gateway.service.precedents import TurnPrecedents
+from keyturn.gateway.service.proposals import EvaluatedCall, opened_event
+from keyturn.gateway.service.tenant_service import PolicyService
+from keyturn.gateway.store import keys as store_keys
+from keyturn.gateway.store.agent_load import AgentLoad, rejection_effects
+from keyturn.gateway.store.atomic_write import Loaded, Write
+from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.store import Store
+from keyturn.gateway.store.turn_opener import Preconditions
+
+# Match a turn's calls to the standing approvals that cover them.
+#
+# The calls were evaluated before: only what the policy gives to people at tier
+# ``approve`` is looked at. What is found here is compared again in the step that opens
+# the turn.
+
+
+async def covered(
+    store: Store,
+    keys: Keys,
+    same: TurnPrecedents,
+    load: AgentLoad,
+    evaluated: Sequence[EvaluatedCall],
+) -> list[EvaluatedCall]:
+    """Return the calls of a turn, those that are covered with their approval.
+
+    Args:
+        store: where the standing approvals are.
+        keys: of the tenant.
+        same: the turn, and the effects of its calls.
+        load: what was read of its agent.
+        evaluated: its calls, in their order.
+    """
+    found = list(evaluated)
+    # Who asked earlier is not known, and may have given it.
+    if load.thread.is_partial:
+        return found
+    agent, policy = same.turn.ref.agent, same.policy
+    wanted = {
+        position
+        for position, one in enumerate(evaluated)
+        if _may_be_covered(one) and similar_rule(policy, agent, one.call.tool)
+    }
+    if not wanted:
+        return found
+    found_now = await read_in_force(store, keys, same.tenant, policy)
+    standing = {one.approval.id: one.approval for one in found_now}
+    chosen = _Chosen(same, load, standing)
+    return [
+        chosen.cover(position, one) if position in wanted else one
+        for position, one in enumerate(found)
+    ]
+
+
+async def standing_of(store: Store, item: Item) -> Approval | None:
+    """Return the standing approval that covered a call, if any, as it stands."""
+    if item.cover is None:
+        return None
+    found = await store.approvals.load(item.cover.approval)
+    return found.approval if found else None
+
+
+def _may_be_covered(one: EvaluatedCall) -> bool:
+    is_asked = not one.refusal and one.evaluation.can_cover
+    # A business state is what its approver saw; nobody looks at this one.
+    is_plain = one.call.state is None and not one.call.problem
+    # What a model wants people to look at is not what they meant by similar.
+    raised = one.triage_result.raised_to if one.triage_result else None
+    # Nor is what it could not look at: an agent may have made it fail.
+    is_plain = is_plain and raised is None and not one.has_no_opinion
+    return is_asked and is_plain and bool(one.effect)
+
+
+async def read_in_force(
+    store: Store, keys: Keys, tenant: str, policy: Policy
+) -> list[Loaded]:
+    """Return a tenant's standing approvals, proposals too, the oldest first.
+
+    What the policy of now ends is ended on the way, for good.
+
+    Raises:
+        StoreUnavailable: when the store does not answer.
+    """
+    ids = await store.standing.listed(keys, tenant)
+    found: list[Loaded] = []
+    for loaded in await store.approvals.load_each(ids):
+        standing = loaded.approval
+        if standing.tenant != tenant or not standing.is_standing:
+            continue
+        if reason := end_reason(standing, policy.digest):
+            await end_standing(store, keys, standing.id, reason)
+        else:
+            found.append(loaded)
+    return found
+
+
+class _Chosen:
+    """Chooses for one call after the other; each sees the uses of those before it."""
+
+    def __init__(
+        self, same: TurnPrecedents, load: AgentLoad, standing: dict[str, Approval]
+    ) -> None:
+        self._same = same
+        self._load = load
+        self._read = standing
+        self._left = dict(standing)
+        self._effects = set[str]()
+
+    def cover(self, position: int, one: EvaluatedCall) -> EvaluatedCall:
+        """Return a call with the first standing approval that covers it, if any."""
+        is_first = self._is_first(position, one.effect)
+        for standing_id, standing in self._left.items():
+            is_allowed = is_first or repeats_are_meant(
+                self._same.policy, bounds_of(standing)
+            )
+            amount = self._amount(standing, one) if is_allowed else None
+            if amount is not None:
+                after, _ = used(standing, "", amount, self._load.now_ms)
+                self._left[standing_id] = after
+                self._effects.add(one.effect)
+                read = self._read[standing_id]
+                return replace(one, standing=read, amount_micro=amount)
+        return one
+
+    def _is_first(self, position: int, effect: str) -> bool:
+        """Return whether nothing with the same effect was decided or is in this turn.
+
+        What people rejected before goes to people again, as what was done does.
+        """
+        is_known = any(
+            self._same.has_precedent(position, self._load, kind)
+            for kind in PrecedentKind
+        )
+        return not is_known and effect not in self._effects
+
+    def _amount(self, standing: Approval, one: EvaluatedCall) -> int | None:
+        thread = self._load.thread
+        asked = (thread.requester,) if thread.requester else ()
+        call = Wanted(
+            agent=self._same.turn.ref.agent,
+            tool=one.call.tool,
+            args=one.call.args,
+            evaluation=one.evaluation,
+            principals=(*asked, *thread.principals),
+        )
+        return covered_amount(standing, call, now_ms=self._load.now_ms)
+
+
+async def rejection_of(
+    store: Store, policy: Policy, approval: Approval, items: Sequence[Item]
+) -> dict[str, object]:
+    """Return what a decision writes of its rejections; end what they end.
+
+    Args:
+        store: where standing approvals are.
+        policy: in force.
+        approval: the next version of the approval.
+        items: those that were decided.
+
+    Raises:
+        StoreUnavailable: when it is not known that the standing approvals have ended.
+    """
+    rejected = [item for item in items if item.state is ItemState.REJECTED]
+    calls = [one for one in rejected if not (one.is_standing or one.is_question)]
+    if calls:
+        keys = store.keys_of_tenant(approval.tenant)
+        # Before the rejection is written: a crash in between leaves too little allowed.
+        await end_those(
+            store,
+            keys,
+            approval.tenant,
+            lambda standing: any(is_about(standing, one) for one in calls),
+            REJECTED,
+        )
+    pause_after = policy.protect.pause_after_rejections
+    return rejection_effects(approval, rejected, pause_after=pause_after)
+
+
+logger = logging.getLogger(__name__)
+
+
+async def end_standing(
+    store: Store,
+    keys: Keys,
+    approval_id: str,
+    reason: str,
+    *,
+    by: Reviewer | None = None,
+) -> bool:
+    """End a standing approval, or its proposal; False when it has ended before.
+
+    Raises:
+        StoreUnavailable: when it is not known to have ended.
+    """
+
+    async def compute(loaded: Loaded) -> Write | None:
+        if not loaded.approval.is_standing:
+            return None
+        change = end(loaded.approval, reason, loaded.now_ms, by=by)
+        return Write(change) if change else None
+
+    try:
+        found = await store.approvals.change(approval_id, compute)
+    except CorruptRecord as error:
+        log_failure(logger, error, "record.corrupt")  # it covers nothing
+        return False
+    if not isinstance(found, Write):
+        return False
+    # After the record: one that is listed and has ended costs a look.
+    await store.standing.drop(keys, found.approval.tenant, approval_id)
+    logger.info("standing.ended approval=%s why=%s", approval_id, reason)
+    return True
+
+
+async def end_those(
+    store: Store,
+    keys: Keys,
+    tenant: str,
+    is_ended: Callable[[Approval], bool],
+    reason: str,
+) -> list[str]:
+    """End all standing approvals of a tenant that a condition holds of.
+
+    Proposals that still wait for people are among them.
+
+    Raises:
+        StoreUnavailable: when one of them is not known to have ended.
+    """
+    ids = await store.standing.listed(keys, tenant)
+    found = await store.approvals.load_each(ids)
+    chosen = [
+        loaded.approval.id
+        for loaded in found
+        if loaded.approval.tenant == tenant
+        and loaded.approval.is_standing
+        and is_ended(loaded.approval)
+    ]
+    return [one for one in chosen if await end_standing(store, keys, one, reason)]
+
 
 MOST_SHOWN = 1_500
 """Characters of the arguments that have to be equal: more do not fit on a card."""
@@ -129,7 +375,7 @@ class StandingService(PolicyService):
         Raises:
             StoreUnavailable: when it is not known to be opened.
         """
-        now_ms = await self._store.conn.now_ms(self._own.outbox)
+        now_ms = await self._store.conn.now_ms(self._keys.outbox)
         bounds = self.bounds(approval, index, chosen, now_ms)
         if isinstance(bounds, str):
             return bounds
@@ -139,10 +385,10 @@ class StandingService(PolicyService):
         # An editor of bounds who may not vote on them may still propose them.
         if why is not None and not is_among(by.person, standing.items[0].principals):
             return why
-        listed = await self._store.standing.listed(self._own, self._tenant)
+        listed = await self._store.standing.listed(self._keys, self._tenant)
         if len(listed) >= MOST_LISTED:
             return _TOO_MANY
-        await self._open(standing, bounds, now_ms)
+        await self._open(standing, bounds, by.person, now_ms)
         found = await self.read(standing.id)
         if found is None:
             raise StoreUnavailable("The standing approval is not known to be opened.")
@@ -164,19 +410,18 @@ class StandingService(PolicyService):
             StoreUnavailable: when the store does not answer.
         """
         # Only by time: one that is not there may be about to be opened.
-        await self._store.standing.drop_overdue(self._own, self._tenant)
-        ids = await self._store.standing.listed(self._own, self._tenant)
-        for one in await self._store.approvals.load_each(ids):
-            standing, state = one.approval, one.approval.items[0].state
-            if standing.tenant != self._tenant:
-                continue
-            reason = end_reason(standing, self._policy().digest)
-            if reason:
-                await self._end(standing.id, reason)
-            elif state is ItemState.AUTHORIZED:
+        await self._store.standing.drop_overdue(self._keys, self._tenant)
+        found = await read_in_force(
+            self._store, self._keys, self._tenant, self._policy()
+        )
+        for one in found:
+            state = one.approval.items[0].state
+            if state is ItemState.AUTHORIZED:
                 yield one
             elif state is not ItemState.PENDING:
-                await self._store.standing.drop(self._own, self._tenant, standing.id)
+                await self._store.standing.drop(
+                    self._keys, self._tenant, one.approval.id
+                )
 
     async def confirm(
         self, standing: Approval, people: list[Reviewer], *, asked_ms: int
@@ -196,7 +441,7 @@ class StandingService(PolicyService):
             await self._end(standing.id, ROLE_LOST)
         elif found:
             await self._store.standing.confirm(
-                self._own, standing.id, asked_ms=asked_ms
+                self._keys, standing.id, asked_ms=asked_ms
             )
 
     def forbidden(self, standing: Approval, by: Reviewer) -> Forbidden | None:
@@ -229,10 +474,10 @@ class StandingService(PolicyService):
         forbidden = self.forbidden(loaded.approval, by)
         if forbidden is not None:
             return forbidden
-        return await end_standing(self._store, self._own, approval_id, REVOKED, by=by)
+        return await end_standing(self._store, self._keys, approval_id, REVOKED, by=by)
 
     async def _end(self, approval_id: str, reason: str) -> None:
-        await end_standing(self._store, self._own, approval_id, reason)
+        await end_standing(self._store, self._keys, approval_id, reason)
 
     def _record(
         self,
@@ -248,7 +493,7 @@ class StandingService(PolicyService):
         )
         # The people of the call at hand as well: a rule may have asked for them.
         requirement = stricter(source.requirement, decision.requirement)
-        approval_id = store_keys.approval_id(self._own.shard, secrets.token_hex(16))
+        approval_id = store_keys.approval_id(self._keys.tenant, secrets.token_hex(16))
         ctx = Context(
             tenant=self._tenant,
             agent=STANDING_AGENT,
@@ -283,13 +528,13 @@ class StandingService(PolicyService):
             items=(item,),
         )
 
-    async def _open(self, standing: Approval, bounds: Bounds, now_ms: int) -> None:
-        keys, tenant = self._own, self._tenant
+    async def _open(
+        self, standing: Approval, bounds: Bounds, by: Person, now_ms: int
+    ) -> None:
+        keys, tenant = self._keys, self._tenant
         await self._store.standing.add(
             keys, tenant, standing.id, until_ms=bounds.until_ms
         )
-        opened = approval_event(standing, EventName.APPROVAL_OPENED)
-        opened = opened.with_(action_hash=standing.digest)
         found = await self._store.approvals.open_turn(
             keys,
             digest.turn_key(
@@ -302,7 +547,7 @@ class StandingService(PolicyService):
             (standing,),
             # Nobody submits it again.
             verdicts=b"",
-            events=(opened,),
+            events=(opened_event(standing, by),),
             thread=(standing.agent, standing.thread),
             preconditions=Preconditions(
                 tenant=tenant,

@@ -6,13 +6,12 @@ import asyncio
 from collections.abc import Callable
 from datetime import UTC, tzinfo
 
-from twokey.gateway.metrics.fold import EVERYTHING, Metrics, Selection
-from twokey.gateway.policy.rules import Policy
-from twokey.gateway.service import tenant_log
-from twokey.gateway.service.away_parts import AwayParts
-from twokey.gateway.service.tenant_service import PolicyService, TenantService
-from twokey.gateway.store.readers import Backlog, longest_backlog
-from twokey.gateway.store.store import Store
+from keyturn.gateway.metrics.fold import EVERYTHING, Metrics, Selection
+from keyturn.gateway.policy.rules import Policy
+from keyturn.gateway.service import tenant_log
+from keyturn.gateway.service.tenant_service import PolicyService, TenantService
+from keyturn.gateway.store.readers import Backlog, backlog
+from keyturn.gateway.store.store import Store
 
 OTHER = "other"
 """The label of every tool that the policy does not list."""
@@ -34,7 +33,6 @@ class StatisticsService(TenantService):
         zone: tzinfo = UTC,
         *,
         has_runs: bool = True,
-        away: AwayParts | None = None,
     ) -> Metrics:
         """Return what happened in a period, from the audit log.
 
@@ -43,7 +41,6 @@ class StatisticsService(TenantService):
             zone: whose days and hours.
             has_runs: whether runs are asked for: the log is then read from a week
                 before, where they may have begun.
-            away: parts of the tenant that do not answer, which are left out.
 
         Raises:
             StoreUnavailable: when there is no store.
@@ -56,7 +53,6 @@ class StatisticsService(TenantService):
             since_ms=max(0, selected.since_ms - (RUNS_BEGAN_MS if has_runs else 0)),
             # The log is found by the time of its entries; `Metrics` asks each event.
             until_ms=None if until_ms is None else until_ms + _SLACK_MS,
-            away=away,
         )
         async for event in log:
             found.add(event)
@@ -75,7 +71,7 @@ class LiveMetrics(PolicyService):
     ) -> None:
         super().__init__(store, policy, tenant=tenant)
         self._metrics = Metrics()
-        self._read_to = {keys.shard: "0-0" for keys in self._parts}
+        self._read_to = "0-0"
         self._reading = asyncio.Lock()
 
     def label(self, tool: str) -> str:
@@ -93,16 +89,15 @@ class LiveMetrics(PolicyService):
         Raises:
             StoreUnavailable: when there is no store.
         """
-        for keys in self._parts:
-            self._read_to[keys.shard] = await self._store.audit(keys).end()
+        self._read_to = await self._store.audit(self._keys).end()
 
     async def outbox(self) -> Backlog:
-        """Return how long the tenant's longest outbox is.
+        """Return how long the tenant's outbox is.
 
         Raises:
             StoreUnavailable: when there is no store.
         """
-        return await longest_backlog(self._store.conn, self._parts)
+        return await backlog(self._store.conn, self._keys)
 
     async def look(self) -> Metrics:
         """Return what happened until now.
@@ -112,10 +107,9 @@ class LiveMetrics(PolicyService):
         """
         # Two looks side by side would count the same entries twice.
         async with self._reading:
-            for keys in self._parts:
-                log, after = self._store.audit(keys), self._read_to[keys.shard]
-                async for event in log.entries(after=after):
-                    self._read_to[keys.shard] = event.seq
-                    if event.tenant == self._tenant:
-                        self._metrics.add(event.with_(tool=self.label(event.tool)))
+            log = self._store.audit(self._keys)
+            async for event in log.entries(after=self._read_to):
+                self._read_to = event.seq
+                if event.tenant == self._tenant:
+                    self._metrics.add(event.with_(tool=self.label(event.tool)))
         return self._metrics

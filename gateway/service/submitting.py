@@ -7,57 +7,157 @@ between is checked again in the step that writes; then the turn is evaluated onc
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import count
+from typing import cast
 
-from twokey.gateway.errors import StoreUnavailable
-from twokey.gateway.policy.rules import Policy
-from twokey.gateway.protocol import digest
-from twokey.gateway.protocol.turn_texts import check_texts
-from twokey.gateway.protocol.wire import (
+from keyturn.gateway.approvals.precedents import DAY_MS
+from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.errors import BadJson, StoreUnavailable
+from keyturn.gateway.policy.effective_rules import EffectiveRules
+from keyturn.gateway.policy.evaluate import Evaluation, evaluate
+from keyturn.gateway.policy.rules import Policy
+from keyturn.gateway.protocol import digest
+from keyturn.gateway.protocol.questions import Answered
+from keyturn.gateway.protocol.records import RunRef
+from keyturn.gateway.protocol.strict_json import MAX_BYTES, JsonObject, parse_object
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.wire import (
     ProposedCall,
     Turn,
     Verdict,
+    VerdictKind,
+    check_texts,
 )
-from twokey.gateway.service import denials, spot_checks
-from twokey.gateway.service.always_auto import AlwaysAuto
-from twokey.gateway.service.covering import covered
-from twokey.gateway.service.earlier_answers import with_answers
-from twokey.gateway.service.evaluated_turn import EvaluatedTurn
-from twokey.gateway.service.hidden_words import with_hidden_words
-from twokey.gateway.service.precedents import TurnPrecedents
-from twokey.gateway.service.proposals import (
+from keyturn.gateway.protocol.work import aside
+from keyturn.gateway.service import denials, spot_checks
+from keyturn.gateway.service.hidden_words import with_hidden_words
+from keyturn.gateway.service.precedents import TurnPrecedents
+from keyturn.gateway.service.proposals import (
     EvaluatedCall,
+    Proposal,
     Source,
     context_of,
     propose,
 )
-from twokey.gateway.service.stored_verdicts import (
+from keyturn.gateway.service.standing import covered
+from keyturn.gateway.service.stored_verdicts import (
     StoredVerdicts,
     read_verdicts,
     recheck_verdict,
     totals_with,
 )
-from twokey.gateway.service.tenant_service import PolicyService
-from twokey.gateway.service.turn_evaluation import (
+from keyturn.gateway.service.tenant_service import PolicyService
+from keyturn.gateway.service.turn_evaluation import (
     call_facts,
     evaluate_call,
     evaluated_calls,
     is_returned_unasked,
     requester_of,
 )
-from twokey.gateway.service.turn_triage import TurnTriage, triage_events
-from twokey.gateway.service.turn_validation import canonical, check_agent
-from twokey.gateway.service.window_usage import CallUsage, usage_of
-from twokey.gateway.store import keys as store_keys
-from twokey.gateway.store.agent_load import AgentLoad
-from twokey.gateway.store.keys import Keys
-from twokey.gateway.store.opened_records import read_opened
-from twokey.gateway.store.store import Store
-from twokey.gateway.store.threads import ThreadFacts
-from twokey.gateway.store.turn_opening import Listed
-from twokey.gateway.triage.asking import Triage
+from keyturn.gateway.service.turn_triage import TurnTriage, triage_events
+from keyturn.gateway.service.window_usage import CallUsage, usage_of
+from keyturn.gateway.store.agent_load import AgentLoad
+from keyturn.gateway.store.atomic_write import Loaded
+from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.precedents import Known
+from keyturn.gateway.store.run_list import Listed
+from keyturn.gateway.store.store import Store
+from keyturn.gateway.store.threads import ThreadFacts
+from keyturn.gateway.store.turn_opener import Preconditions
+from keyturn.gateway.store.windows import Use
+from keyturn.gateway.triage.asking import Triage
+
+# Recognise turns whose every call runs by the policy alone, and open them unread.
+#
+# What is decided of such a turn depends neither on its arguments, nor on the moment,
+# nor on earlier calls. So nothing is read before it opens: one round trip less. What
+# stops a call in spite of its policy (a freeze, a pause, a rejection, an earlier submit
+# of the turn) is compared in the step that opens it; where there is any, nothing is
+# written, and the turn is evaluated as every other one.
+
+
+def always_auto(policy: Policy, turn: Turn) -> list[Evaluation] | None:
+    """Return what is said of each call; None when not every one always runs."""
+    # A draw, and what it is drawn of, is different each time.
+    if policy.spot_checks is not None or not all(map(_is_plain, turn.calls)):
+        return None
+    found = [_always(policy, turn.ref.agent, call.tool) for call in turn.calls]
+    always = [one for one in found if one is not None]
+    return always if len(always) == len(found) else None
+
+
+def _is_plain(call: ProposedCall) -> bool:
+    """Return whether nothing but the policy has a say in a call."""
+    return bool(call.tool) and not (call.hint or call.problem or call.is_question)
+
+
+def _always(policy: Policy, agent: str, tool: str) -> Evaluation | None:
+    """Return the evaluation of every call of a tool; None when calls may differ."""
+    rules = EffectiveRules(policy, agent, tool)
+    tier, _ = rules.tier()
+    may_differ = (
+        tier is not Tier.AUTO
+        or rules.raising()
+        or rules.first.args_schema is not None
+        or rules.triage(tier) is not None
+        or any(window.covers(tool) for window in policy.windows.values())
+    )
+    return None if may_differ else evaluate(policy, agent=agent, tool=tool, args={})
+
+
+@dataclass(frozen=True)
+class EvaluatedTurn:
+    """A turn, what its calls use, and what it came to.
+
+    ``is_unread`` says that nothing was read of its agent.
+    """
+
+    same: TurnPrecedents
+    known: Sequence[Known]
+    usage: Sequence[CallUsage]
+    proposal: Proposal
+    now_ms: int = 0
+    is_unread: bool = False
+
+    def preconditions(self) -> Preconditions:
+        """Return what must not change while the turn opens."""
+        turn, verdicts = self.same.turn, self.proposal.verdicts
+        requests = [use for one in self.usage for use in one.requests]
+        protect = self.same.policy.protect
+        return Preconditions(
+            tenant=self.same.tenant,
+            names=denials.freeze_names(turn.ref.agent, self._open_tools()),
+            waiting=protect.pending_per_agent,
+            requests_10m=protect.requests_per_10m,
+            held={
+                verdict.item_id: one.uses
+                for verdict, one in zip(verdicts, self.usage, strict=True)
+                if verdict.item_id
+            },
+            counted=[*self._uses(lambda one: one.runs_unclaimed), *requests],
+            refused=self._uses(lambda one: one.kind is VerdictKind.DENY),
+            reserved=[use for one in self.usage for use in one.reserved],
+            run_ref=turn.ref.run_ref,
+            auto_runs=self.same.auto_runs(verdicts),
+            known=self.known,
+            standing=self.proposal.standing,
+            now_ms=self.now_ms,
+            not_rejected=denials.wanted_of(turn.calls, ()).calls
+            if self.is_unread
+            else (),
+        )
+
+    def _open_tools(self) -> tuple[str, ...]:
+        verdicts = self.proposal.verdicts
+        return tuple([one.tool for one in verdicts if one.kind is not VerdictKind.DENY])
+
+    def _uses(self, of: Callable[[Verdict], bool]) -> list[Use]:
+        pairs = zip(self.proposal.verdicts, self.usage, strict=True)
+        return [use for verdict, one in pairs if of(verdict) for use in one.uses]
+
 
 # Each attempt that fails had somebody else's turn, freeze or reservation in between.
 # Many agents of one tenant may submit at once; a claim has fewer rivals.
@@ -87,26 +187,25 @@ class Submitter(PolicyService):
     ) -> None:
         super().__init__(store, policy, tenant=tenant)
         self._triage = triage
-        self._always_auto = AlwaysAuto()
 
     async def submit(self, turn: Turn) -> tuple[tuple[Verdict, ...], Sequence[Listed]]:
         """Return a turn's verdicts, and the earlier approvals that it may supersede.
 
         Raises:
             StoreUnavailable: when nothing was opened.
-            NewerRecord: when a newer version opened the turn.
             CorruptRecord: when what is stored of the turn is damaged.
             TooManySpeakers: when nobody could say later who asked for these calls.
+            RefReused: when the turn was submitted before with other calls.
             NotAllowed: when the turn itself cannot be stored.
         """
         check_texts(turn)
-        if self._store.is_split(self._tenant):
-            check_agent(turn, self._tenant)
+        spelled = {call.tool_call_id: call.args for call in turn.calls}
         # Before anything evaluates them: 1.0 and 1, or another order of keys, are one
         # call.
-        turn = turn.with_(calls=tuple(canonical(call) for call in turn.calls))
+        calls = await aside(partial(_canonical, turn.calls), spelled.values())
+        turn = turn.with_(calls=calls)
         ref = turn.ref
-        keys = self._keys_of(ref.run_ref.agent)
+        keys = self._keys
         turn_key = digest.turn_key(tenant=self._tenant, **ref.names)
         # Before the load, which reads the people of the run that are added here.
         if turn.enclosing_run is not None:
@@ -117,7 +216,12 @@ class Submitter(PolicyService):
         triage = TurnTriage(self._triage, turn)
         for _ in range(_ATTEMPTS):
             # One policy for a whole attempt: it says what is read of earlier calls.
-            same = TurnPrecedents.of(self._policy(), keys, self._tenant, turn)
+            of_turn = partial(TurnPrecedents.of, self._policy(), keys, self._tenant)
+            same = await aside(partial(of_turn, turn), _args(turn))
+            wanted_of = partial(denials.wanted_of, turn.calls)
+            wanted = await aside(
+                partial(wanted_of, same.effects_read.values()), _args(turn)
+            )
             load = await self._store.agent_load.load(
                 keys,
                 self._tenant,
@@ -125,7 +229,7 @@ class Submitter(PolicyService):
                 ref.thread,
                 ref.run_ref,
                 turn_key=turn_key,
-                wanted=denials.wanted_of(turn.calls, same.effects_read.values()),
+                wanted=wanted,
             )
             # Submitted before. Nothing is evaluated or reserved again, but a freeze
             # counts.
@@ -133,7 +237,7 @@ class Submitter(PolicyService):
                 kept = await self._read(keys, turn_key, turn, load.verdicts)
                 kept = kept.halted(load, ref.agent)
                 return await self._by_now(same, kept, load), ()
-            evaluated = await self._evaluate(same, turn_key, load, triage)
+            evaluated = await self._evaluate(same, turn_key, load, triage, spelled)
             if evaluated is None:
                 continue
             opened = await self._open(turn_key, evaluated)
@@ -149,14 +253,16 @@ class Submitter(PolicyService):
     ) -> tuple[tuple[Verdict, ...], Sequence[Listed]] | None:
         """Open a turn whose calls run whatever is read; None: evaluate it."""
         policy = self._policy()
-        evaluations = self._always_auto.evaluations(policy, turn)
+        evaluations = always_auto(policy, turn)
         if evaluations is None:
             return None
-        keys = self._keys_of(turn.ref.run_ref.agent)
-        same = TurnPrecedents.of(policy, keys, self._tenant, turn, is_unread=True)
+        keys = self._keys
+        of_turn = partial(TurnPrecedents.of, policy, keys, self._tenant, turn)
+        same = await aside(partial(of_turn, is_unread=True), _args(turn))
         rows = zip(turn.calls, evaluations, same.effects, strict=True)
         evaluated = [EvaluatedCall(*row[:2], effect=row[2]) for row in rows]
-        proposal = propose(evaluated, self._source(same, _NO_FACTS))
+        source = self._source(same, turn_key, _NO_FACTS)
+        proposal = await aside(partial(propose, evaluated, source), _args(turn))
         usage = [_NO_USAGE] * len(evaluated)
         return await self._open(
             turn_key, EvaluatedTurn(same, (), usage, proposal, is_unread=True)
@@ -180,7 +286,7 @@ class Submitter(PolicyService):
             one = self._usage(same, call, load)
             totals = await totals_with(self._store, same.keys.head(""), one)
             facts = same.facts(position, call_facts(load, one, totals, held=0), load)
-            evaluation = evaluate_call(turn, policy, call, facts)
+            evaluation = await aside(partial(evaluate_call, turn, policy, call, facts))
             found.append(recheck_verdict(verdict, evaluation.tier))
         return tuple(found)
 
@@ -195,7 +301,7 @@ class Submitter(PolicyService):
         if enclosing is None or enclosing == run_ref:
             return
         outer = await threads.facts(
-            self._keys_of(enclosing.agent), tenant, enclosing.agent, enclosing.thread
+            self._keys, tenant, enclosing.agent, enclosing.thread
         )
         if outer == _NO_FACTS:
             return
@@ -205,13 +311,18 @@ class Submitter(PolicyService):
             both = both.with_(is_partial=own.is_partial or outer.is_partial)
             return both if outer.requester is None else both.asked_by(outer.requester)
 
-        position = (self._keys_of(run_ref.agent), tenant, run_ref.agent, run_ref.thread)
+        position = (self._keys, tenant, run_ref.agent, run_ref.thread)
         await threads.change(*position, joined, why="aside")
 
     async def _evaluate(
-        self, same: TurnPrecedents, turn_key: str, load: AgentLoad, triage: TurnTriage
+        self,
+        same: TurnPrecedents,
+        turn_key: str,
+        load: AgentLoad,
+        triage: TurnTriage,
+        spelled: Mapping[str, JsonObject],
     ) -> EvaluatedTurn | None:
-        turn, policy = same.turn, same.policy
+        turn, policy, args = same.turn, same.policy, _args(same.turn)
         usage = [
             # What goes back to the model is not a request; its amounts are unknown.
             # A question uses nothing: windows are about calls that run.
@@ -231,22 +342,23 @@ class Submitter(PolicyService):
         evaluate_all = partial(evaluated_calls, same, load, usage, totals)
         # Evaluated twice: triage is asked about the calls as the policy alone sees
         # them.
-        evaluated = evaluate_all({})
+        evaluated = await aside(partial(evaluate_all, {}), args)
         triaged = await triage.assess(evaluated, now_ms=load.now_ms)
         if triaged:
-            evaluated = evaluate_all(triaged)
+            evaluated = await aside(partial(evaluate_all, triaged), args)
         drawn = await spot_checks.draw(
-            self._store, self._own, self._tenant, policy.spot_checks, evaluated
+            self._store, self._keys, self._tenant, policy.spot_checks, evaluated
         )
         if drawn:
-            evaluated = evaluate_all(triaged, drawn)
+            evaluated = await aside(partial(evaluate_all, triaged, drawn), args)
         evaluated = await covered(self._store, same.keys, same, load, evaluated)
         source = replace(
-            self._source(same, load.thread),
+            self._source(same, turn_key, load.thread),
+            spelled=spelled,
             requests_10m=load.requests_10m,
             now_ms=load.now_ms,
         )
-        proposal = propose(evaluated, source)
+        proposal = await aside(partial(propose, evaluated, source), args)
         run = turn.ref.run_ref
         proposal = await with_answers(
             self._store, same.keys, self._tenant, run, proposal
@@ -269,38 +381,33 @@ class Submitter(PolicyService):
             evaluated.same.keys,
             turn_key,
             proposal.approvals,
-            verdicts=self._stored(turn_key, evaluated),
+            verdicts=await aside(
+                partial(self._stored, turn_key, evaluated), _args(turn)
+            ),
             events=proposal.events,
             thread=(turn.ref.agent, turn.ref.thread),
             preconditions=evaluated.preconditions(),
         )
-        # What an earlier submit was answered may not be what counts now.
-        if opened is None or (evaluated.is_unread and opened.kept is not None):
-            return None
-        if opened.kept is None:
-            return proposal.verdicts, opened.older
-        keys = evaluated.same.keys
-        kept = await self._read(keys, turn_key, turn, opened.kept)
-        return kept.verdicts, opened.older
+        return None if opened is None else (proposal.verdicts, opened)
 
     async def _read(
         self, keys: Keys, turn_key: str, turn: Turn, stored: bytes
     ) -> StoredVerdicts:
-        if not stored:
-            opened = await read_opened(self._store, keys, keys.first_of_turn(turn_key))
-            return StoredVerdicts.of_record(opened)
         found = await read_verdicts(
             self._store, keys, turn_key, stored, tenant=self._tenant, ref=turn.ref
         )
         if found.is_erased:
             return StoredVerdicts.of_erased(turn)
-        return await found.with_schemas(self._store, keys)
+        return found.about(turn)
 
-    def _source(self, same: TurnPrecedents, facts: ThreadFacts) -> Source:
+    def _source(
+        self, same: TurnPrecedents, turn_key: str, facts: ThreadFacts
+    ) -> Source:
+        numbers = count()
         return Source(
             turn=same.turn,
             tenant=self._tenant,
-            shard_approval_id=partial(next, self._approval_ids(same)),
+            new_approval_id=lambda: same.keys.approval_of_turn(turn_key, next(numbers)),
             # 128 random bits keep the hash that a card shows from confirming a guess at
             # arguments.
             salt=lambda: secrets.token_hex(16),
@@ -308,33 +415,11 @@ class Submitter(PolicyService):
             policy_digest=same.policy.digest,
         )
 
-    def _approval_ids(self, same: TurnPrecedents) -> Iterator[str]:
-        # Random only from the second on: submitted again, a turn finds the first.
-        yield same.keys.first_of_turn(
-            digest.turn_key(tenant=self._tenant, **same.turn.ref.names)
-        )
-        while True:
-            yield store_keys.approval_id(same.keys.shard, secrets.token_hex(16))
-
     def _stored(self, turn_key: str, evaluated: EvaluatedTurn) -> bytes:
-        """Return the verdicts to store; nothing where they follow from the record."""
-        proposal = evaluated.proposal
         found = StoredVerdicts(
-            policy=evaluated.same.policy.digest, verdicts=proposal.verdicts
+            policy=evaluated.same.policy.digest, verdicts=evaluated.proposal.verdicts
         )
-        if not proposal.approvals:
-            return found.dumped(self._store.sealing, turn_key)
-        # Each has another id: with several, one is not the turn's first.
-        first = evaluated.same.keys.first_of_turn(turn_key)
-        is_whole = all(
-            one.id == first and found == StoredVerdicts.of_record(one)
-            for one in proposal.approvals
-        )
-        return (
-            b""
-            if is_whole
-            else found.dumped(self._store.sealing, turn_key, proposal.approvals)
-        )
+        return found.dumped(self._store.sealing, turn_key)
 
     def _usage(
         self, same: TurnPrecedents, call: ProposedCall, load: AgentLoad
@@ -349,3 +434,75 @@ class Submitter(PolicyService):
             requester=requester_of(load),
             declared_schema=turn.schemas.get(call.tool),
         )
+
+
+def _args(turn: Turn) -> list[JsonObject]:
+    return [call.args for call in turn.calls]
+
+
+def _canonical(calls: Sequence[ProposedCall]) -> tuple[ProposedCall, ...]:
+    return tuple(map(canonical, calls))
+
+
+# Attach people's earlier answers to the calls that a run submits next.
+#
+# Only answers of the same run count, the newest of the last day: an agent that asked
+# which order is meant and then acts on one is reviewed beside the answer. Nothing is
+# decided by it.
+
+MOST_SETS = 3
+"""Answered sets of questions that a card has at most."""
+
+
+async def with_answers(
+    store: Store, keys: Keys, tenant: str, run_ref: RunRef, proposal: Proposal
+) -> Proposal:
+    """Return what is to be opened, with the answers beside calls that people decide.
+
+    Raises:
+        StoreUnavailable: when the run's approvals cannot be read.
+    """
+    if not any(map(_is_reviewed, proposal.approvals)):
+        return proposal
+    listed = await store.approvals.answered_of_run(keys, tenant, run_ref)
+    found = await store.approvals.load_each(one.id for one in reversed(listed))
+    answered = tuple(one for loaded in found if (one := _answer_in(loaded)))
+    approvals = [
+        one.with_(answered=answered[:MOST_SETS]) if _is_reviewed(one) else one
+        for one in proposal.approvals
+    ]
+    return replace(proposal, approvals=tuple(approvals))
+
+
+def _is_reviewed(approval: Approval) -> bool:
+    return not (approval.is_auto_approved or approval.is_question)
+
+
+def _answer_in(loaded: Loaded) -> Answered | None:
+    item = loaded.approval.items[0]
+    decision = item.decision
+    if not item.is_question or decision is None:
+        return None
+    if decision.at_ms <= loaded.now_ms - DAY_MS:
+        return None
+    return Answered(text=decision.text, by=decision.by, at_ms=decision.at_ms)
+
+
+def canonical(call: ProposedCall) -> ProposedCall:
+    """Return a call as it would run: what its canonical bytes parse to."""
+    try:
+        args = cast("JsonObject", digest.parsed(call.args))
+    except BadJson:
+        return call  # refused with a sentence when its document is made
+    return call.with_(args=args, original_args=_original_args(call))
+
+
+def _original_args(call: ProposedCall) -> JsonObject | None:
+    """Return what the model wrote; what no call could hold is not evidence either."""
+    if call.original_args is None:
+        return None
+    try:
+        text = digest.canonical(call.original_args)
+    except BadJson:
+        return None
+    return parse_object(text) if len(text) <= MAX_BYTES else None

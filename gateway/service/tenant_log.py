@@ -1,65 +1,32 @@
-"""Read the audit log of a tenant: of each of its parts, merged by time."""
+"""Read the audit log of a tenant."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from twokey.gateway.approvals.events import Event
-from twokey.gateway.service.away_parts import AwayParts
-from twokey.gateway.service.merging import merged
-from twokey.gateway.store.readers import entry_id
-from twokey.gateway.store.store import Store
+from keyturn.gateway.approvals.events import Event
+from keyturn.gateway.store.store import Store
 
 
 async def entries(
-    store: Store,
-    tenant: str,
-    *,
-    since_ms: int = 0,
-    until_ms: int | None = None,
-    away: AwayParts | None = None,
+    store: Store, tenant: str, *, since_ms: int = 0, until_ms: int | None = None
 ) -> AsyncGenerator[Event]:
-    """Yield the entries of a tenant, oldest first; see `AuditLog.entries`.
-
-    Parts that do not answer are left out where ``away`` can tell of them.
-    """
-    each = [
-        (keys, store.audit(keys).entries(since_ms=since_ms, until_ms=until_ms))
-        for keys in store.parts_of(tenant)
-    ]
-    logs = [rows if away is None else away.rows(keys, rows) for keys, rows in each]
-    async with aclosing(merged(logs, _place)) as found:
+    """Yield the entries of a tenant, oldest first; see `AuditLog.entries`."""
+    log = store.audit(store.keys_of_tenant(tenant))
+    async with aclosing(log.entries(since_ms=since_ms, until_ms=until_ms)) as found:
         async for event in found:
             if event.tenant == tenant:
                 yield event
 
 
-async def newest(
-    store: Store, tenant: str, limit: int, *, away: AwayParts | None = None
-) -> AsyncGenerator[Event]:
+async def newest(store: Store, tenant: str, limit: int) -> AsyncGenerator[Event]:
     """Yield the entries of a tenant, newest first, of those that are looked at.
 
-    At most ``limit`` are, others' among them; see `AuditLog.newest`. Parts that do not
-    answer are left out where ``away`` can tell of them.
+    At most ``limit`` are; see `AuditLog.newest`.
     """
-    each = [(keys, store.audit(keys).newest(limit)) for keys in store.parts_of(tenant)]
-    logs = [rows if away is None else away.rows(keys, rows) for keys, rows in each]
-    left = limit
-    async with aclosing(merged(logs, _back)) as found:
+    log = store.audit(store.keys_of_tenant(tenant))
+    async with aclosing(log.newest(limit)) as found:
         async for event in found:
-            if left <= 0:
-                return
-            left -= 1
             if event.tenant == tenant:
                 yield event
-
-
-def _place(event: Event) -> tuple[int, int]:
-    # The id of a stream begins with its server's milliseconds.
-    return entry_id(event.seq)
-
-
-def _back(event: Event) -> tuple[int, int]:
-    at_ms, number = entry_id(event.seq)
-    return -at_ms, -number

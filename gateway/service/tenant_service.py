@@ -1,24 +1,18 @@
-"""Base classes of services that work on one tenant's records.
-
-A tenant has its records in one shard, or, where it is split by agent, those of each
-agent's runs in one. What belongs to a run is in `keys_of_agent`, what names an approval
-is found by its id, and what the tenant has as a whole is read from each of its parts.
-"""
+"""Base classes of services that work on one tenant's records."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TypeVar
 
-from twokey.gateway.approvals.changes import Change
-from twokey.gateway.approvals.decisions import Unknown
-from twokey.gateway.approvals.record import Approval
-from twokey.gateway.policy.rules import Policy
-from twokey.gateway.store.atomic_write import Loaded, Write
-from twokey.gateway.store.keys import Keys
-from twokey.gateway.store.store import Store
-from twokey.gateway.trust.key_folder import Role
-from twokey.gateway.trust.signing_key import SigningKey
+from keyturn.gateway.approvals.changes import Change
+from keyturn.gateway.approvals.decisions import Unknown
+from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.policy.rules import Policy
+from keyturn.gateway.store.atomic_write import Loaded, Write
+from keyturn.gateway.store.store import Store
+from keyturn.gateway.trust.key_folder import Role
+from keyturn.gateway.trust.signing_key import SigningKey
 
 Other = TypeVar("Other")
 
@@ -34,15 +28,7 @@ class TenantService:
     def __init__(self, store: Store, *, tenant: str = "default") -> None:
         self._store = store
         self._tenant = tenant
-        self._own = store.keys_of_tenant(tenant)
-        self._parts = store.parts_of(tenant)
-
-    def _keys_of(self, agent: str) -> Keys:
-        """Return the keys of the shard in which the runs of an agent are."""
-        # A call asks for them three times.
-        if self._store.is_split(self._tenant):
-            return self._store.keys_of_agent(self._tenant, agent)
-        return self._own
+        self._keys = store.keys_of_tenant(tenant)
 
     @property
     def _decision_key(self) -> SigningKey | None:
@@ -91,3 +77,8 @@ class PolicyService(TenantService):
     ) -> None:
         super().__init__(store, tenant=tenant)
         self._policy = policy
+
+    @property
+    def policy_now(self) -> Policy:
+        """Return the policy in force."""
+        return self._policy()

@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
-from twokey.gateway.policy.evaluate import Evaluation, evaluate
-from twokey.gateway.policy.questions import evaluate_question
-from twokey.gateway.policy.raise_rules import Facts, Raise
-from twokey.gateway.policy.rules import Policy
-from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.protocol.wire import ProposedCall, Turn
-from twokey.gateway.service import denials, spot_checks
-from twokey.gateway.service.hints import apply_hint
-from twokey.gateway.service.precedents import TurnPrecedents
-from twokey.gateway.service.proposals import EvaluatedCall
-from twokey.gateway.service.turn_triage import TriagedCall
-from twokey.gateway.service.window_usage import CallUsage, facts_of
-from twokey.gateway.store.agent_load import AgentLoad
+from keyturn.gateway.policy.evaluate import Evaluation, evaluate, evaluate_question
+from keyturn.gateway.policy.raise_rules import Facts, Raise
+from keyturn.gateway.policy.rules import Policy
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.wire import ProposedCall, Turn
+from keyturn.gateway.service import denials, spot_checks
+from keyturn.gateway.service.hints import apply_hint
+from keyturn.gateway.service.precedents import TurnPrecedents
+from keyturn.gateway.service.proposals import EvaluatedCall
+from keyturn.gateway.service.turn_triage import TriagedCall
+from keyturn.gateway.service.window_usage import CallUsage, facts_of
+from keyturn.gateway.store.agent_load import AgentLoad
 
 
 def call_facts(

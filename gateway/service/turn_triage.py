@@ -7,16 +7,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from twokey.gateway.approvals.events import Event, EventName
-from twokey.gateway.approvals.record import TriageResult, approval_of
-from twokey.gateway.policy.raise_rules import Raise, is_strict
-from twokey.gateway.policy.triage_rules import TriageRule
-from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.protocol.wire import Turn
-from twokey.gateway.service.proposals import EvaluatedCall, Proposal, Source
-from twokey.gateway.triage.asking import Triage, TriageResponse, ask
-from twokey.gateway.triage.assessment import apply_assessment
-from twokey.gateway.triage.request import request_of
+from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.gateway.approvals.record import TriageResult, approval_of
+from keyturn.gateway.policy.raise_rules import Raise, is_strict
+from keyturn.gateway.policy.rules import TriageRule
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.wire import Turn
+from keyturn.gateway.service.proposals import EvaluatedCall, Proposal, Source
+from keyturn.gateway.triage.asking import Triage, TriageResponse, ask
+from keyturn.gateway.triage.assessment import apply_assessment
+from keyturn.gateway.triage.request import request_of
 
 
 @dataclass(frozen=True)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from twokey.gateway.approvals.record import Approval, Item
-from twokey.gateway.approvals.security import SecurityEvent, SecurityKind
-from twokey.gateway.approvals.timing import AUTHORIZATION_LIFETIME
-from twokey.gateway.errors import BotKeyUnknown, NotVerified
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.wire import Refused
-from twokey.gateway.store.quarantine import quarantine
-from twokey.gateway.store.store import Store
+from keyturn.gateway.approvals.record import Approval, Item
+from keyturn.gateway.approvals.security import SecurityEvent, SecurityKind
+from keyturn.gateway.approvals.timing import AUTHORIZATION_LIFETIME
+from keyturn.gateway.errors import BotKeyUnknown, NotVerified
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.wire import Refused
+from keyturn.gateway.store.quarantine import quarantine
+from keyturn.gateway.store.store import Store
 
 NOT_PROVEN = "It could not be proven that people decided this call, so it must not run."
 
@@ -46,10 +46,10 @@ async def refuse_unproven(store: Store, found: Unproven) -> Refused:
         raise BotKeyUnknown(
             f"The gateway does not know the key that signed the decision of "
             f"{approval.id!r}, so nothing ran. If it is the bot's, add it to "
-            "'keys: {bot: […]}' of the gateway; `twokey keys list` shows it there."
+            "'keys: {bot: […]}' of the gateway; `keyturn keys list` shows it there."
         )
     if keys is not None and not found.is_unknown_key:
-        await quarantine(store.members, keys, approval.id)
+        await quarantine(store.conn, keys, approval.id)
     return Refused(reason=found.told, state=found.item.state)
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 
-from twokey.gateway.approvals.decisions import Reviewer
-from twokey.gateway.approvals.record import Approval, Item
-from twokey.gateway.protocol.states import ItemState
+from keyturn.gateway.approvals.decisions import Reviewer
+from keyturn.gateway.approvals.record import Approval, Item
+from keyturn.gateway.protocol.states import ItemState
 
 Voters = Callable[[Item], Awaitable[Sequence[Reviewer]]]
 """Resolves, now, those who voted for an item before."""

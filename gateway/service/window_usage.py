@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from twokey.gateway.approvals.record import Context, Item
-from twokey.gateway.policy.raise_rules import Facts
-from twokey.gateway.policy.rules import Policy
-from twokey.gateway.policy.windows import window_uses
-from twokey.gateway.protocol import digest
-from twokey.gateway.protocol.records import Record
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.store.agent_load import AgentLoad
-from twokey.gateway.store.keys import Keys
-from twokey.gateway.store.windows import Use, use_of
+from keyturn.gateway.approvals.record import Context, Item
+from keyturn.gateway.policy.raise_rules import Facts
+from keyturn.gateway.policy.rules import Policy
+from keyturn.gateway.policy.windows import window_uses
+from keyturn.gateway.protocol import digest
+from keyturn.gateway.protocol.records import Record
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.store.agent_load import AgentLoad
+from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.windows import Use, use_of
 
-USE_TAG = "twokey/v1/use"
+USE_TAG = "keyturn/v1/use"
 
 
 class CallUsage(Record):

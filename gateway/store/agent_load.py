@@ -7,18 +7,18 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
-from twokey.gateway.approvals.events import (
+from keyturn.gateway.approvals.events import (
     BY_GATEWAY,
     Event,
     EventName,
     approval_event,
 )
-from twokey.gateway.approvals.record import Approval, DecisionRecord, Item
-from twokey.gateway.protocol import digest
-from twokey.gateway.protocol.records import Record, RunRef
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.store.audit_seals import event_texts, opened_rejection
-from twokey.gateway.store.connection import (
+from keyturn.gateway.approvals.record import Approval, DecisionRecord, Item
+from keyturn.gateway.protocol import digest
+from keyturn.gateway.protocol.records import Record, RunRef
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.store.audit_seals import event_texts, opened_rejection
+from keyturn.gateway.store.connection import (
     Argument,
     Connection,
     Reply,
@@ -26,19 +26,19 @@ from twokey.gateway.store.connection import (
     number,
     text,
 )
-from twokey.gateway.store.freeze_list import FreezeLists
-from twokey.gateway.store.freezes import (
+from keyturn.gateway.store.freeze_list import FreezeLists
+from keyturn.gateway.store.freezes import (
     Freeze,
     FreezeScope,
     ScopeKind,
     names_of,
     paused,
 )
-from twokey.gateway.store.keys import Keys
-from twokey.gateway.store.precedents import Known, read_all
-from twokey.gateway.store.script import Script
-from twokey.gateway.store.sealing import Sealed, Sealing
-from twokey.gateway.store.threads import ThreadFacts, read_facts
+from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.precedents import Known, read_all
+from keyturn.gateway.store.script import Script
+from keyturn.gateway.store.sealing import Sealed, Sealing
+from keyturn.gateway.store.threads import ThreadFacts, read_facts
 
 LOAD_CONTEXT = Script("load_context", writes=False)
 CONFIRMED_CONTEXT = Script("load_context")
@@ -113,7 +113,7 @@ class Wanted:
 def fingerprint(tool: str, args: JsonObject) -> str:
     """Return what is the same for the same tool with the same arguments."""
     body = digest.canonical([tool, args])
-    return digest.tagged_hash("twokey/v1/call", body)
+    return digest.tagged_hash("keyturn/v1/call", body)
 
 
 def rejection_effects(
@@ -187,7 +187,7 @@ class AgentLoadStore:
         # Each once: a turn may repeat one call, and no effect has no precedents.
         named = dict.fromkeys(effect for effect in wanted.effects if effect)
         precedents = [keys.precedents(tenant, effect) for effect in named]
-        names = [*names_of(agent, *wanted.tools), paused(agent)]
+        names = names_of(agent, *wanted.tools)
         values: dict[str, Argument | Sequence[Argument]] = {
             "turn": keys.turn(turn_key),
             "facts": keys.thread_facts(tenant, run_ref.agent, run_ref.thread),
@@ -197,9 +197,8 @@ class AgentLoadStore:
             "failures": keys.failures(tenant, agent),
             "rejections": keys.rejections(tenant, agent),
             "rejected": keys.rejected(tenant, agent, thread),
-            "first": keys.head(keys.first_of_turn(turn_key)),
             "precedents": precedents,
-            "names": json.dumps(names),
+            "names": json.dumps([paused(agent)]),
             "calls": json.dumps(["turns", *dict.fromkeys(wanted.calls)]),
             "list": self._lists.known(keys, tenant).seal,
         }
@@ -210,7 +209,7 @@ class AgentLoadStore:
             reply = await CONFIRMED_CONTEXT(self._conn, **values)
         if reply[8] is not None:
             await self._lists.learn(keys, tenant, cast("bytes", reply[8]))
-        frozen = await self._lists.in_force(keys, tenant, names, fields(reply[4]))
+        frozen = self._lists.in_force(keys, tenant, names, fields(reply[4]))
         whose = keys, tenant, run_ref.agent, run_ref.thread
         facts = await read_facts(self._sealing, whose, reply[3])
         waiting, requests_10m, failures, rejections = map(

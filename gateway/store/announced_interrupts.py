@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from twokey.gateway.approvals.events import Event
-from twokey.gateway.store.connection import Argument, fields
-from twokey.gateway.store.jobs import Job
-from twokey.gateway.store.keys import KEEP_MS, Keys
-from twokey.gateway.store.listed_members import ListedMembers
-from twokey.gateway.store.outbox import announcement
+from keyturn.gateway.approvals.events import Event
+from keyturn.gateway.store.connection import Argument, Connection, fields
+from keyturn.gateway.store.jobs import Job
+from keyturn.gateway.store.keys import KEEP_MS, Keys
+from keyturn.gateway.store.listed_members import readable_fields
+from keyturn.gateway.store.outbox import announcement
 
 _ENDED = "ended"
 
@@ -25,9 +25,8 @@ class AnnouncedInterrupt:
 class InterruptStore:
     """The interrupts that people were told of; the caller holds the thread's lease."""
 
-    def __init__(self, members: ListedMembers) -> None:
-        self._conn = members.conn
-        self._members = members
+    def __init__(self, conn: Connection) -> None:
+        self._conn = conn
 
     async def all(self, keys: Keys, job: Job) -> dict[str, AnnouncedInterrupt]:
         """Return the interrupts of a job's thread by id."""
@@ -37,7 +36,7 @@ class InterruptStore:
         def read(name: str, at: bytes) -> AnnouncedInterrupt:
             return AnnouncedInterrupt(name, 0 if at.decode() == _ENDED else int(at))
 
-        return await self._members.values(keys, key, found, read, tenant=job.tenant)
+        return readable_fields(found, read)
 
     async def ask(
         self,

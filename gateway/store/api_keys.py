@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 
-from twokey.gateway.approvals.events import Event, EventName
-from twokey.gateway.approvals.security import SecurityEvent, SecurityKind
-from twokey.gateway.errors import NotAllowed, NotVerified
-from twokey.gateway.store.audit_seals import sealed_text
-from twokey.gateway.store.connection import fields, milliseconds
-from twokey.gateway.store.script import Script
-from twokey.gateway.store.secret_check import ensure_known
-from twokey.gateway.store.store import Store
-from twokey.gateway.trust.api_keys import ApiKey, sealed, unsealed
-from twokey.gateway.trust.seals import SealKeys
+from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.gateway.approvals.security import SecurityEvent, SecurityKind
+from keyturn.gateway.errors import NotAllowed, NotVerified
+from keyturn.gateway.store.audit_seals import sealed_text
+from keyturn.gateway.store.connection import fields, milliseconds
+from keyturn.gateway.store.script import Script
+from keyturn.gateway.store.secret_check import ensure_known
+from keyturn.gateway.store.store import Store
+from keyturn.gateway.trust.api_keys import ApiKey, sealed, unsealed
+from keyturn.gateway.trust.seals import SealKeys
 
 WRITE = Script("api_key")
 
@@ -174,8 +174,7 @@ class ApiKeyStore:
 
     async def _was_revoked(self, key: ApiKey, stored: bytes) -> bool:
         """Return whether the audit log has that a key ended which is said to count."""
-        shard = self._keys.shard
-        if key.revoked_at or not self._index.is_revoked(shard, self._tenant, key.id):
+        if key.revoked_at or not self._index.is_revoked(self._tenant, key.id):
             return False
         # An older sealed copy was put back into the store.
         await self.report(SecurityKind.REPLAYED, key.id, stored)

@@ -1,21 +1,19 @@
 """A change of an approval, and what it was computed from, as both are written.
 
-It is written with optimistic concurrency: see `twokey.gateway.store.writing`.
+It is written with optimistic concurrency: see `keyturn.gateway.store.writing`.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from twokey.gateway.approvals.changes import Change
-from twokey.gateway.approvals.events import Event
-from twokey.gateway.approvals.record import Approval
-from twokey.gateway.store.keys import KeptText
-from twokey.gateway.store.precedents import Known
-from twokey.gateway.store.record_seals import Stored
-from twokey.gateway.store.windows import Use
+from keyturn.gateway.approvals.changes import Change
+from keyturn.gateway.approvals.events import Event
+from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.store.precedents import Known
+from keyturn.gateway.store.record_seals import Stored
+from keyturn.gateway.store.windows import Use
 
 
 @dataclass(frozen=True)
@@ -25,26 +23,12 @@ class Loaded:
     Attributes:
         approval: the record.
         now_ms: Unix time in milliseconds.
-        remembered: None when it was read for this. Otherwise nobody did, and the store
-            compares what moves, and not only the ``rev``, with what is remembered, and
-            these of its large fields. A master that took over may have another change
-            under the number of one that it lacks.
-        read_s: when it came here, by a clock of this process that never goes back.
         stored: as it is stored; None where somebody made a reading of what they keep.
     """
 
     approval: Approval
     now_ms: int
-    remembered: Mapping[str, bytes] | None = field(
-        default=None, repr=False, compare=False
-    )
-    read_s: float = field(default_factory=time.monotonic, repr=False, compare=False)
     stored: Stored | None = field(default=None, repr=False, compare=False)
-
-    @property
-    def age_s(self) -> float:
-        """Return for how many seconds it has been here."""
-        return time.monotonic() - self.read_s
 
 
 @dataclass(frozen=True)
@@ -63,28 +47,6 @@ class EvaluationInputs:
 
 
 @dataclass(frozen=True)
-class Assumed:
-    """What a change was computed from that nobody read for it: it has to be so.
-
-    Attributes:
-        totals: what each window comes to, by item, window and use of it.
-        place: channel and ts of the approval's own card; "" when it does not matter.
-        display: digest of what that card shows; "" when it is not known.
-        stands_in_for_nobody: user id of somebody whom no queue is delegated to; "" when
-            it does not matter.
-        unseen: key that nothing stands under yet; "" when it does not matter.
-    """
-
-    totals: Mapping[tuple[int, str, str], int] = field(
-        default_factory=dict[tuple[int, str, str], int]
-    )
-    place: str = ""
-    display: str = ""
-    stands_in_for_nobody: str = ""
-    unseen: str = ""
-
-
-@dataclass(frozen=True)
 class Write:
     """A change, and what the store keeps beside the record in the same step.
 
@@ -96,8 +58,6 @@ class Write:
         rejection: from `rejection_effects`; empty when nothing is rejected.
         is_fenced: the holder of a thread's lease writes it: refuse it of a former one.
         standing: a standing approval that has to be in the state that was read.
-        assumed: what has to be as it was assumed to be.
-        kept: texts to keep beside the record, in its shard.
     """
 
     change: Change
@@ -108,8 +68,6 @@ class Write:
     rejection: Mapping[str, object] = field(default_factory=dict[str, object])
     is_fenced: bool = False
     standing: Approval | None = None
-    assumed: Assumed = Assumed()
-    kept: Sequence[KeptText] = ()
 
     @property
     def approval(self) -> Approval:
@@ -119,7 +77,7 @@ class Write:
 
 @dataclass(frozen=True)
 class WriteMany:
-    """Changes of several approvals of one shard, which are written together or not.
+    """Changes of several approvals of one tenant, which are written together or not.
 
     They are of one tenant, and nobody writes them as the holder of a thread's lease.
 

@@ -1,4 +1,4 @@
-"""Read the audit log of a shard: sealed segments in files, and what is not sealed yet.
+"""Read the audit log of a tenant: sealed segments in files, and what is not sealed yet.
 
 A reader asks the store for how far the log is sealed together with the next entries, in
 one step. Where entries that it has not read are sealed by then, it reads them from the
@@ -11,30 +11,31 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import NamedTuple
 
-from twokey.gateway.approvals.audit_leaf import opened
-from twokey.gateway.approvals.events import Event
-from twokey.gateway.errors import AuditUnreadable, NotVerified
-from twokey.gateway.store import audit_segments
-from twokey.gateway.store.audit_seals import decrypted_event, parts_of, sealed_text
-from twokey.gateway.store.audit_segments import Header, Row
-from twokey.gateway.store.connection import (
+from keyturn.gateway.approvals.audit_leaf import opened
+from keyturn.gateway.approvals.events import Event
+from keyturn.gateway.errors import AuditUnreadable, NotVerified
+from keyturn.gateway.store import audit_segments
+from keyturn.gateway.store.audit_seals import decrypted_event, parts_of, sealed_text
+from keyturn.gateway.store.audit_segments import Row, Segment
+from keyturn.gateway.store.audit_tree import TreeFiles
+from keyturn.gateway.store.connection import (
     Argument,
     Connection,
     Entry,
     Reply,
     entries,
     fields,
-    number,
-    text,
 )
-from twokey.gateway.store.keys import Keys
-from twokey.gateway.store.readers import EntryId, entry_id
+from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.readers import EntryId, entry_id
 
 logger = logging.getLogger(__name__)
 
@@ -43,48 +44,70 @@ _TRIMMED = 10_000
 
 _PAGE = 500
 
+_NUMBER = re.compile(rb"[0-9]{1,12}")
+
 
 @dataclass(frozen=True)
 class Sealed:
-    """How far an audit log is sealed.
+    """Which entries of an audit log are in segments.
 
     Attributes:
-        first: number of the oldest segment that is kept.
-        number: that of the newest; 0 when nothing is sealed.
-        last: the place of its last entry.
-        digest: of its header.
+        first: index of the oldest.
+        end: index behind the newest; 0 when there are none.
+        last: place of the newest, by the files of the tree.
     """
 
-    first: int = 1
-    number: int = 0
+    first: int = 0
+    end: int = 0
     last: EntryId = (0, 0)
-    digest: str = audit_segments.FIRST
+
+
+class SealedNote(NamedTuple):
+    """What the store keeps of that; whoever can write to Redis can write it.
+
+    A number that is none is 0.
+    """
+
+    first: int = 0
+    end: int = 0
+    last: str = ""
 
     @classmethod
-    def of(cls, reply: Reply) -> Sealed:
-        """Read what the store keeps."""
+    def of(cls, reply: Reply) -> SealedNote:
+        """Read it."""
         found = fields(reply)
-        if not found:
-            return cls()
-        return cls(
-            first=number(found.get("first")),
-            number=number(found.get("number")),
-            last=entry_id(text(found.get("last"))),
-            digest=text(found.get("digest")),
-        )
+        first, end = (_NUMBER.fullmatch(found.get(x, b"")) for x in ("first", "end"))
+        last = found.get("last", b"").decode(errors="replace")
+        return cls(int(first[0]) if first else 0, int(end[0]) if end else 0, last)
 
-    @property
-    def numbers(self) -> range:
-        """Return the numbers of the segments that are kept."""
-        return range(self.first, self.number + 1)
+    def by_files(self, files: TreeFiles, *, is_whole: bool = True) -> Sealed:
+        """Return how far the log is sealed, by what the folder has.
+
+        The note only adds what should be in the folder.
+
+        Raises:
+            AuditUnreadable: when it `is_whole`, and the newest segment is missing.
+        """
+        found = audit_segments.segments(files)
+        end = found[-1].end if found else 0
+        if is_whole and end < self.end:
+            raise audit_segments.missing(files, end)
+        if not found:
+            return Sealed(self.first, self.end)
+        first = found[0].start
+        return Sealed(
+            first=min(self.first, first) if self.end else first,
+            end=max(self.end, end),
+            last=files.place(end - 1),
+        )
 
 
 class AuditLog:
-    """The audit log of one shard.
+    """The audit log of one tenant.
 
     Args:
         conn: to the store.
-        keys: of the shard.
+        keys: of the tenant.
         folder: where sealed segments are; None: all of it is in the store.
     """
 
@@ -94,8 +117,17 @@ class AuditLog:
         self._folder = folder
 
     async def sealed(self) -> Sealed:
-        """Return how far it is sealed."""
-        return Sealed.of(await self._conn.command("HGETALL", self._keys.audit_sealed))
+        """Return how far it is sealed.
+
+        Raises:
+            AuditUnreadable: when the newest segment is missing.
+        """
+        return await self._by_files(await self.noted())
+
+    async def noted(self) -> SealedNote:
+        """Return what the store keeps of how far it is sealed."""
+        stored = await self._conn.command("HGETALL", self._keys.audit_sealed)
+        return SealedNote.of(stored)
 
     async def append(self, event: Event) -> None:
         """Write an entry about something that changes nothing else.
@@ -169,7 +201,7 @@ class AuditLog:
         end = "+" if until_ms is None else f"({until_ms}-0"
         while until_ms is None or low < (until_ms, 0):
             sealed, reply = await self._with_sealed("XRANGE", _place(low), end, _PAGE)
-            if sealed.last >= low:
+            if sealed.end and sealed.last >= low:
                 async for row in self._sealed_from(sealed, low, until_ms):
                     yield row
                 low = _behind(sealed.last)
@@ -183,19 +215,18 @@ class AuditLog:
             # meanwhile.
             low = _behind(entry_id(found[-1].id))
 
-    async def live(self, after: EntryId | None = None) -> tuple[Sealed, list[Row]]:
-        """Return how far the log is sealed, and the entries behind that, or a place."""
-        sealed, reply = await self._with_sealed("XRANGE", "-", "+", 1)
-        low = _behind(after or sealed.last)
-        found: list[Row] = []
+    async def live(self, after: EntryId) -> AsyncGenerator[Row]:
+        """Yield the entries of the store behind a place, sealed or not."""
+        low = _behind(after)
         while True:
             reply = await self._conn.command(
                 "XRANGE", self._keys.audit, _place(low), "+", "COUNT", _PAGE
             )
             page = entries(reply)
-            found += map(self._row, page)
+            for entry in page:
+                yield self._row(entry)
             if len(page) < _PAGE:
-                return sealed, found
+                return
             low = _behind(entry_id(page[-1].id))
 
     async def newest(self, limit: int) -> AsyncGenerator[Event]:
@@ -230,62 +261,67 @@ class AuditLog:
             if (event := _event_of(row, is_logged=False)) is not None:
                 yield event
 
-    async def headers(self, sealed: Sealed) -> list[Header]:
-        """Return the headers of all kept segments, oldest first, with a whole chain.
+    async def segments(self, sealed: Sealed) -> list[Segment]:
+        """Return all kept segments, oldest first, without a gap.
 
         Raises:
-            AuditUnreadable: when a segment is missing or was changed.
+            AuditUnreadable: when one is missing.
         """
-        if not sealed.number:
+        if not sealed.end:
             return []
-        folder = self._require_folder()
-        found = await asyncio.to_thread(_chain, folder, self._keys.shard, sealed)
-        first = sealed.number - len(found) + 1
+        files = self._files()
+        listed = await asyncio.to_thread(audit_segments.segments, files)
+        found = [one for one in listed if sealed.first <= one.start < sealed.end]
+        gap = audit_segments.first_gap(found, sealed.first, sealed.end)
         # Its time may have ended while it was looked for.
-        if first > sealed.first and first > (await self.sealed()).first:
-            raise audit_segments.missing(folder, self._keys.shard, first - 1)
+        if gap is not None and gap >= (await self.sealed()).first:
+            raise audit_segments.missing(files, gap)
         return found
 
     async def _sealed_from(
         self, sealed: Sealed, low: EntryId, until_ms: int | None
     ) -> AsyncGenerator[Row]:
-        for header in await self.headers(sealed):
-            is_later = until_ms is not None and entry_id(header.first) >= (until_ms, 0)
-            if entry_id(header.last) < low or is_later:
-                continue
-            for row in await self._rows(header):
-                place = entry_id(row.seq)
-                if place >= low and (until_ms is None or place < (until_ms, 0)):
+        files, found = self._files(), await self.segments(sealed)
+        start = await asyncio.to_thread(files.index_of, low)
+        end = sealed.end
+        if until_ms is not None:
+            end = await asyncio.to_thread(files.index_of, (until_ms, 0))
+        for one in found:
+            if start < one.end and one.start < end:
+                rows = await self._rows(one)
+                for row in rows[max(0, start - one.start) : end - one.start]:
                     yield row
 
     async def _sealed_back(self, high: EntryId | None) -> AsyncGenerator[Row]:
-        for header in reversed(await self.headers(await self.sealed())):
-            if high is not None and entry_id(header.first) >= high:
-                continue
-            for row in reversed(await self._rows(header)):
-                if high is None or entry_id(row.seq) < high:
+        sealed = await self.sealed()
+        end = sealed.end
+        if high is not None and end:
+            end = await asyncio.to_thread(self._files().index_of, high)
+        for one in reversed(await self.segments(sealed)):
+            if one.start < end:
+                for row in reversed((await self._rows(one))[: end - one.start]):
                     yield row
 
-    async def _rows(self, header: Header) -> list[Row]:
-        folder = self._require_folder()
+    async def _rows(self, segment: Segment) -> list[Row]:
+        files = self._files()
         try:
-            return await asyncio.to_thread(audit_segments.read_segment, folder, header)
+            return await asyncio.to_thread(audit_segments.read_segment, files, segment)
         except FileNotFoundError:
             # Its time may have ended while others were read.
-            if header.number < (await self.sealed()).first:
+            if segment.start < (await self.sealed()).first:
                 return []
-            raise audit_segments.missing(folder, header.shard, header.number) from None
+            raise audit_segments.missing(files, segment.start) from None
 
     def _row(self, entry: Entry) -> Row:
         return row_of(self._conn, self._keys, entry)
 
-    def _require_folder(self) -> Path:
+    def _files(self) -> TreeFiles:
         if self._folder is None:
             raise AuditUnreadable(
                 "A part of the audit log is in files; set 'audit_folder' to their "
                 "folder."
             )
-        return self._folder
+        return TreeFiles(self._folder, self._keys.tenant)
 
     async def _with_sealed(
         self, command: str, start: Argument, end: Argument, count: int
@@ -295,7 +331,12 @@ class AuditLog:
             ["HGETALL", self._keys.audit_sealed],
             [command, self._keys.audit, start, end, "COUNT", count],
         )
-        return Sealed.of(sealed), reply
+        return await self._by_files(SealedNote.of(sealed)), reply
+
+    async def _by_files(self, noted: SealedNote) -> Sealed:
+        if self._folder is None and not noted.end:
+            return Sealed()
+        return await asyncio.to_thread(noted.by_files, self._files())
 
 
 def row_of(conn: Connection, keys: Keys, entry: Entry) -> Row:
@@ -313,15 +354,6 @@ def row_of(conn: Connection, keys: Keys, entry: Entry) -> Row:
 
     at, seal = (kept(entry.values.get(name, b"")) for name in ("at", "s"))
     return Row(entry.id, at, kept(event), seal)
-
-
-def _chain(folder: Path, shard: str, sealed: Sealed) -> list[Header]:
-    found: list[Header] = []
-    for header in audit_segments.chain(folder, shard, sealed.numbers, sealed.digest):
-        if header is None:
-            break
-        found.append(header)
-    return found[::-1]
 
 
 def _event_of(row: Row, *, is_logged: bool = True) -> Event | None:

@@ -1,8 +1,8 @@
-"""Note of the audit tree of a shard in the store: which one it is, and what is signed.
+"""Note of the audit tree of a tenant in the store: which one it is, and what is signed.
 
 It keeps a gateway whose folder lacks the tree from beginning another one, and tells one
-that has an older copy. It is sealed. One without a seal, as older versions write it,
-counts where the signed files say the same.
+that has an older copy. The signed files alone count: whoever writes another note keeps
+entries from being signed, which is an alarm.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from twokey.gateway.store.connection import Connection, entries, fields, text
-from twokey.gateway.store.keys import Keys
-from twokey.gateway.store.readers import EntryId, entry_id
-from twokey.gateway.store.sealing import Sealed, Sealing
+from keyturn.gateway.store.connection import Connection, entries, fields, text
+from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.readers import EntryId, entry_id
 
 OVERDUE_MS = 10 * 60 * 1000
 """From how long on it is told that entries wait for a checkpoint: it is due each minute
 while any do."""
 
-_FIELDS = ("origin", "size", "root")
+_FIELDS = ("origin", "size", "root", "last")
+_NUMBER = re.compile(rb"[0-9]{1,12}")
 _PLACE = re.compile(r"[0-9]+-[0-9]+", re.ASCII)
 
 
@@ -32,20 +32,19 @@ class TreeNote(NamedTuple):
     origin: str = ""
     size: int = 0
     root: str = ""
-    is_sealed: bool = False
+    last: str = ""
 
 
 class TreeNotes:
-    """The note of one shard.
+    """The note of one tenant.
 
     Attributes:
         last: as this process took or wrote it last.
     """
 
-    def __init__(self, conn: Connection, sealing: Sealing, keys: Keys) -> None:
+    def __init__(self, conn: Connection, keys: Keys) -> None:
         self._conn = conn
-        self._sealing = sealing
-        self._keys, self._place = keys, keys.audit_tree
+        self._place = keys.audit_tree
         self.last = TreeNote()
 
     async def read(self) -> TreeNote:
@@ -53,35 +52,33 @@ class TreeNotes:
         stored = fields(await self._conn.command("HGETALL", self._place))
         if not stored:
             return TreeNote()
-        origin, size, root = (stored.get(name, b"") for name in _FIELDS)
-        body, seal = b"\n".join((origin, size, root)), stored.get("seal", b"")
-        is_sealed = self._sealing.is_valid(Sealed.TREE_NOTE, (self._place,), body, seal)
-        if not is_sealed:
-            await self._sealing.ensure_known(self._keys)
+        origin, size, root, last = (stored.get(name, b"") for name in _FIELDS)
         return TreeNote(
             origin.decode(errors="replace"),
-            int(size) if size.isdigit() else -1,
+            int(size) if _NUMBER.fullmatch(size) else -1,
             root.decode(errors="replace"),
-            is_sealed,
+            last.decode(errors="replace"),
         )
 
     async def write(self, origin: str, size: int, root: str, at: EntryId) -> None:
-        """Write which tree a shard has, and what is signed of it.
+        """Write which tree a tenant has, and what is signed of it.
 
         Args:
             origin: name of the tree.
             size: how many entries are signed.
             root: of the tree over them.
-            at: place of the last of them; it has no seal, since nothing but
-                `is_overdue` goes by it.
+            at: place of the last of them, by which `is_overdue` goes.
         """
-        body = f"{origin}\n{size}\n{root}".encode()
         await self._conn.command(
             "HSET", self._place, "origin", origin, "size", size, "root", root,
-            "last", f"{at[0]}-{at[1]}",
-            "seal", self._sealing.seal(Sealed.TREE_NOTE, (self._place,), body),
+            "last", place_text(at),
         )  # fmt: skip
-        self.last = TreeNote(origin, size, root, is_sealed=True)
+        self.last = TreeNote(origin, size, root, place_text(at))
+
+
+def place_text(place: EntryId) -> str:
+    """Return a place of the stream as the store writes it."""
+    return f"{place[0]}-{place[1]}"
 
 
 async def is_overdue(conn: Connection, keys: Keys) -> bool:

@@ -2,7 +2,7 @@
 
 A seal stands beside an event in the outbox and in the audit log, behind a newline where
 a script is told of the event: ``12.<nonce>.<code>``. The code (HMAC-SHA256, cut to 16
-bytes) covers the shard, the rev of the approval that the event is about, the nonce and
+bytes) covers the tenant, the rev of the approval that the event is about, the nonce and
 the event's text. The nonce makes each entry another one, also where the events are
 equal, and the salts of its leaf in the audit tree are made from it.
 """
@@ -18,14 +18,18 @@ from typing import NamedTuple, cast
 
 from pydantic_core import to_json
 
-from twokey.gateway.approvals.audit_leaf import SealState
-from twokey.gateway.approvals.events import Event
-from twokey.gateway.store.connection import Connection
-from twokey.gateway.store.keys import Keys
-from twokey.gateway.store.sealed_words import opened_words, sealed_words
-from twokey.gateway.store.text_encryption import decrypted_text, encrypted_text
-from twokey.gateway.trust.derived_keys import Purpose
-from twokey.gateway.trust.seals import seal_keys
+from keyturn.gateway.approvals.audit_leaf import SealState
+from keyturn.gateway.approvals.events import Event
+from keyturn.gateway.store.connection import Connection
+from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.text_encryption import (
+    decrypted_text,
+    encrypted_text,
+    opened_words,
+    sealed_words,
+)
+from keyturn.gateway.trust.derived_keys import Purpose
+from keyturn.gateway.trust.seals import seal_keys
 
 _LABEL = "audit-entry"
 _EVENT, _REJECTION = "event", "rejection"
@@ -53,7 +57,7 @@ def sealed_text(conn: Connection, keys: Keys, body: str, *, rev: int = 0) -> str
 
     Args:
         conn: to the store, with the secrets that seal.
-        keys: of the shard whose log it stands in.
+        keys: of the tenant whose log it stands in.
         body: the event's text.
         rev: of the approval that it is about, as it is written with the event.
     """
@@ -67,13 +71,13 @@ def entry_seal(conn: Connection, keys: Keys, body: str, *, rev: int) -> str:
     """Return the seal of an event, with a nonce of its own; see `sealed_text`."""
     nonce = secrets.token_bytes(_NONCE_BYTES)
     known = seal_keys(conn.secrets, Purpose.AUDIT_ENTRIES)
-    code = known.make(_LABEL, (keys.shard, str(rev), nonce), body.encode())
+    code = known.make(_LABEL, (keys.tenant, str(rev), nonce), body.encode())
     return f"{rev}.{_encoded(nonce)}.{_encoded(code)}"
 
 
 def encrypted_event(conn: Connection, keys: Keys, body: str) -> str:
-    """Return the text of an event as a shard's streams hold it."""
-    return encrypted_text(conn, (_EVENT, keys.shard), body)
+    """Return the text of an event as a tenant's streams hold it."""
+    return encrypted_text(conn, (_EVENT, keys.tenant), body)
 
 
 def sealed_event(
@@ -83,7 +87,7 @@ def sealed_event(
 
     Raises:
         KeyError: there is no text.
-        ValueError: it was encrypted, and not as one of this shard.
+        ValueError: it was encrypted, and not as one of this tenant.
     """
     body = decrypted_event(conn, keys, values["e"])
     # With surrogates: what is no UTF-8 has no seal of ours, and must not raise.
@@ -95,12 +99,12 @@ def sealed_event(
 
 
 def decrypted_event(conn: Connection, keys: Keys, stored: bytes) -> bytes:
-    """Return the text of an event of a shard's streams.
+    """Return the text of an event of a tenant's streams.
 
     Raises:
-        ValueError: it was encrypted, and not as one of this shard.
+        ValueError: it was encrypted, and not as one of this tenant.
     """
-    return decrypted_text(conn, (_EVENT, keys.shard), stored)
+    return decrypted_text(conn, (_EVENT, keys.tenant), stored)
 
 
 def event_texts(
@@ -127,7 +131,7 @@ def sealed_texts(
 
     Args:
         conn: to the store.
-        keys: of the shard whose log they stand in.
+        keys: of the tenant whose log they stand in.
         events: to write.
         of: ids of the approvals that are written with them.
         rev: of these approvals, as they are written.
@@ -195,7 +199,7 @@ def read_seal(conn: Connection, keys: Keys, event: str, seal: str) -> EntrySeal:
     known = seal_keys(conn.secrets, Purpose.AUDIT_ENTRIES)
     # With surrogates: what is no UTF-8 has no seal of ours, and must not raise.
     body = event.encode("utf-8", "surrogateescape")
-    if not known.is_valid(code, _LABEL, (keys.shard, str(rev), nonce), body):
+    if not known.is_valid(code, _LABEL, (keys.tenant, str(rev), nonce), body):
         return EntrySeal(SealState.FORGED, 0, nonce)
     return EntrySeal(SealState.SEALED, rev, nonce)
 

@@ -1,12 +1,12 @@
-"""Files of the audit tree of a shard: leaf hashes, and the checkpoints over them.
+"""Files of the audit tree of a tenant: leaf hashes, and the checkpoints over them.
 
 Theory of operation. Three files lie beside the segments of the audit log:
 
-- ``s0.log.json`` names the log. Its random part makes two logs of one shard, begun in
+- ``T.log.json`` names the log. Its random part makes two logs of one tenant, begun in
   two folders, two logs and not one that was forked.
-- ``s0.tree`` has a record of fixed size for each entry: its place in the stream, the
+- ``T.tree`` has a record of fixed size for each entry: its place in the stream, the
   state of its seal, and the hash of its leaf. It is only appended to.
-- ``s0.checkpoints`` has each checkpoint as a signed note. It is only appended to, and
+- ``T.checkpoints`` has each checkpoint as a signed note. It is only appended to, and
   synced before anything relies on it.
 
 What stands in the tree behind the newest checkpoint was promised to nobody. It is cut
@@ -29,14 +29,14 @@ from typing import NamedTuple
 
 from pydantic import ValidationError
 
-from twokey.gateway.approvals.audit_leaf import SealState
-from twokey.gateway.errors import AuditUnreadable, NotVerified
-from twokey.gateway.protocol.public_keys import PublicKey
-from twokey.gateway.protocol.records import Record
-from twokey.gateway.secret_file import sync_folder
-from twokey.gateway.store.readers import EntryId
-from twokey.gateway.trust.checkpoints import Checkpoint, verified_checkpoint
-from twokey.gateway.trust.merkle_tree import TreeHead
+from keyturn.gateway.approvals.audit_leaf import SealState
+from keyturn.gateway.errors import AuditUnreadable, NotVerified
+from keyturn.gateway.protocol.public_keys import PublicKey
+from keyturn.gateway.protocol.records import Record
+from keyturn.gateway.secret_file import make_private, sync_folder
+from keyturn.gateway.store.readers import EntryId
+from keyturn.gateway.trust.checkpoints import Checkpoint, verified_checkpoint
+from keyturn.gateway.trust.merkle_tree import TreeHead
 
 _RECORD = struct.Struct(">QQB32s")
 RECORD_BYTES = _RECORD.size
@@ -59,32 +59,30 @@ class TreeRecord(NamedTuple):
 
 
 class LogName(Record):
-    """What ``s0.log.json`` says.
+    """What ``T.log.json`` says.
 
     Attributes:
         origin: name of the log, in each of its checkpoints.
-        begun_ms: when it was begun, in Unix milliseconds of the store.
     """
 
     v: int = 1
     origin: str
-    begun_ms: int
 
 
 class TreeFiles:
-    """The files of one shard's tree.
+    """The files of one tenant's tree.
 
     Args:
         folder: where they are.
-        shard: whose.
+        tenant: whose.
     """
 
-    def __init__(self, folder: Path, shard: str) -> None:
+    def __init__(self, folder: Path, tenant: str) -> None:
         self.folder = folder
-        self.shard = shard
-        self.name_path = folder / f"{shard}.log.json"
-        self.tree_path = folder / f"{shard}.tree"
-        self.checkpoints_path = folder / f"{shard}.checkpoints"
+        self.tenant = tenant
+        self.name_path = folder / f"{tenant}.log.json"
+        self.tree_path = folder / f"{tenant}.tree"
+        self.checkpoints_path = folder / f"{tenant}.checkpoints"
 
     def name(self) -> LogName | None:
         """Return the name of the log; None where there is none yet.
@@ -99,10 +97,10 @@ class TreeFiles:
         except (OSError, ValidationError) as error:
             raise self.damaged(self.name_path, "it cannot be read") from error
 
-    def create(self, now_ms: int) -> LogName:
+    def create(self) -> LogName:
         """Begin a log; only for who holds `locked`."""
-        origin = f"twokey/audit/{self.shard}/{secrets.token_hex(8)}"
-        name = LogName(origin=origin, begun_ms=now_ms)
+        origin = f"keyturn/audit/{self.tenant}/{secrets.token_hex(8)}"
+        name = LogName(origin=origin)
         self.tree_path.unlink(missing_ok=True)
         self.checkpoints_path.unlink(missing_ok=True)
         draft = self.name_path.with_suffix(".part")
@@ -124,9 +122,9 @@ class TreeFiles:
         Yields:
             Whether the caller was the last one; None when another process holds it.
         """
-        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private(self.folder)
         opened = os.open(
-            self.folder / f"{self.shard}.lock", os.O_RDWR | os.O_CREAT, 0o600
+            self.folder / f"{self.tenant}.lock", os.O_RDWR | os.O_CREAT, 0o600
         )
         try:
             try:
@@ -200,14 +198,18 @@ class TreeFiles:
                 low, high = (middle + 1, high) if (ms, part) < place else (low, middle)
         return low
 
+    def place(self, index: int) -> EntryId:
+        """Return the place of an entry in the stream; (0, 0) where there is none."""
+        return next((one.place for one in self.records(index, index + 1)), (0, 0))
+
     def noted_keys(self) -> str:
         """Return which signing keys the log was told of last."""
-        path = self.folder / f"{self.shard}.keys.json"
+        path = self.folder / f"{self.tenant}.keys.json"
         return path.read_text(encoding="utf-8") if path.exists() else ""
 
     def note_keys(self, keys: str) -> None:
         """Note which signing keys the log was told of."""
-        _write(self.folder / f"{self.shard}.keys.json", keys.encode(), "wb")
+        _write(self.folder / f"{self.tenant}.keys.json", keys.encode(), "wb")
 
     def append(self, records: Sequence[TreeRecord]) -> None:
         """Add records; they are on the disk when a checkpoint is written."""
@@ -267,7 +269,7 @@ class TreeFiles:
         """Return the error about a file that is not what it should be."""
         return AuditUnreadable(
             f"The file {str(path)!r} of the audit log cannot be used: {problem}. Bring "
-            "it back from a copy; 'twokey audit verify' says more."
+            "it back from a copy; 'keyturn audit verify' says more."
         )
 
 

@@ -1,4 +1,4 @@
-"""Verify the audit log of a shard: tree, checkpoints, segments and live stream.
+"""Verify the audit log of a tenant: tree, checkpoints, segments and live stream.
 
 Everything is compared with the tree, and the tree with what was signed. What is found
 is named by the index of the first entry that it is about, so that people know from
@@ -7,27 +7,26 @@ where on they cannot rely on the log.
 
 from __future__ import annotations
 
-import gzip
-import hashlib
-import json
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from pathlib import Path
-from typing import cast
 
-from pydantic import ValidationError
-
-from twokey.gateway.approvals.audit_leaf import SealState
-from twokey.gateway.errors import AuditUnreadable, NotVerified
-from twokey.gateway.protocol.public_keys import PublicKey
-from twokey.gateway.store.audit_log import Sealed
-from twokey.gateway.store.audit_segments import Header, Row, segment_path
-from twokey.gateway.store.audit_tree import RECORD_BYTES, TreeFiles, TreeRecord
-from twokey.gateway.store.readers import EntryId, entry_id
-from twokey.gateway.trust.checkpoints import Checkpoint, verified_checkpoint
-from twokey.gateway.trust.merkle_tree import TreeHead, leaf_hash
+from keyturn.gateway.approvals.audit_leaf import SealState
+from keyturn.gateway.errors import AuditUnreadable, NotVerified
+from keyturn.gateway.protocol.public_keys import PublicKey
+from keyturn.gateway.store.audit_log import Sealed
+from keyturn.gateway.store.audit_segments import (
+    Row,
+    missing,
+    problem_of,
+    read_rows,
+    segment_path,
+    segments,
+)
+from keyturn.gateway.store.audit_tree import RECORD_BYTES, TreeFiles, TreeRecord
+from keyturn.gateway.store.readers import EntryId, entry_id
+from keyturn.gateway.trust.checkpoints import Checkpoint, verified_checkpoint
+from keyturn.gateway.trust.merkle_tree import TreeHead
 
 _EVERY = 5000
 
@@ -42,10 +41,10 @@ class Problem:
 
 @dataclass
 class Verified:
-    """What was found of one shard's log.
+    """What was found of one tenant's log.
 
     Attributes:
-        shard: whose log it is.
+        tenant: whose log it is.
         origin: its name; empty where there is no tree yet.
         size: entries of the newest checkpoint.
         checkpoints: how many verify.
@@ -55,7 +54,7 @@ class Verified:
         problems: what is wrong.
     """
 
-    shard: str
+    tenant: str
     origin: str = ""
     size: int = 0
     checkpoints: int = 0
@@ -77,7 +76,6 @@ class Evidence:
     Attributes:
         files: of the tree.
         keys: public keys that may have signed its checkpoints.
-        segments: folder of the sealed segments.
         sealed: how far the store says the log is sealed.
         live: entries of the stream that are not sealed.
         noted: origin, size and root of the newest checkpoint, as the store knows it.
@@ -87,7 +85,6 @@ class Evidence:
 
     files: TreeFiles
     keys: Sequence[PublicKey]
-    segments: Path | None
     sealed: Sealed
     live: Sequence[Row]
     noted: tuple[str, int, str]
@@ -98,8 +95,8 @@ class Evidence:
 def verify_log(
     what: Evidence, *, progress: Callable[[int, int], None] = lambda _done, _all: None
 ) -> Verified:
-    """Verify one shard's log; see `Verified`."""
-    found = Verified(what.files.shard)
+    """Verify one tenant's log; see `Verified`."""
+    found = Verified(what.files.tenant)
     try:
         name = what.files.name()
     except AuditUnreadable as error:
@@ -113,8 +110,9 @@ def verify_log(
     found.origin = name.origin
     signed = _checkpoints(what, found)
     _compare_noted(what, found, signed)
-    _compare_tree(what, found, signed, progress)
-    _compare_rows(what, found, progress)
+    # Rows are found by their places, by halving, so the tree has to be in order.
+    if _compare_tree(what, found, signed, progress):
+        _compare_rows(what, found, progress)
     return found
 
 
@@ -159,7 +157,7 @@ def _compare_noted(
         found.problems.append(Problem(0, text))
     elif size and roots.get(size) != root:
         text = f"the store knows a checkpoint with {size} entries that is not here"
-        found.problems.append(Problem(min(found.size, size - 1), text))
+        found.problems.append(Problem(min(found.size, max(size, 1) - 1), text))
     if not what.outside:
         return
     try:
@@ -178,7 +176,8 @@ def _compare_tree(
     found: Verified,
     signed: Sequence[Checkpoint],
     progress: Callable[[int, int], None],
-) -> None:
+) -> bool:
+    """Compare the tree with its checkpoints; return False where it is out of order."""
     head, before, left = TreeHead(), 0, list(signed)
     last: EntryId = (-1, 0)
     try:
@@ -186,7 +185,7 @@ def _compare_tree(
             if record.place <= last:
                 text = f"entry {index} stands before the one in front of it"
                 found.problems.append(Problem(index, text))
-                return
+                return False
             head.append(record.leaf)
             last = record.place
             if left and head.size == left[0].size:
@@ -196,13 +195,13 @@ def _compare_tree(
                         "were signed"
                     )
                     found.problems.append(Problem(before, text))
-                    return
+                    return True
                 before, left = head.size, left[1:]
             if index % _EVERY == 0:
                 progress(index, found.size)
     except AuditUnreadable as error:
         found.problems.append(Problem(head.size, str(error)))
-        return
+        return True
     if head.size < found.size:
         text = f"the tree ends before entry {head.size} of {found.size}"
         found.problems.append(Problem(head.size, text))
@@ -210,6 +209,7 @@ def _compare_tree(
     if path.exists() and path.stat().st_size % RECORD_BYTES:
         # A writer may have been ended there; nobody was promised anything of it.
         found.unsigned += 1
+    return True
 
 
 def _compare_rows(
@@ -233,11 +233,10 @@ class _RowComparison:
     def run(self) -> Problem | None:
         """Return what is wrong first."""
         what, found = self._what, self._found
-        live = (row._replace(state="") for row in what.live)
-        rows = chain(self._sealed_rows(), live)
+        rows = chain(self._sealed_rows(), what.live)
         try:
             first = next(rows, None)
-        except _Unreadable as error:
+        except (AuditUnreadable, OSError) as error:
             return Problem(0, str(error))
         start = what.files.index_of(entry_id(first.seq)) if first else what.files.size
         self._index = found.kept_from = min(start, what.files.size)
@@ -248,9 +247,7 @@ class _RowComparison:
                 kept = what.files.index_of((what.oldest_ms, 0))
                 return Problem(kept, f"entry {kept} is not kept, and should be")
             return self._compare(chain([first] if first else [], rows), records)
-        except AuditUnreadable as error:
-            return Problem(self._index, str(error))
-        except _Unreadable as error:
+        except (AuditUnreadable, OSError) as error:
             return Problem(self._index, str(error))
 
     def _compare(
@@ -264,7 +261,7 @@ class _RowComparison:
                     return None  # the tree is too short, which is named already
                 found.unsigned += 1 + sum(1 for _ in rows)
                 return None
-            problem = self._problem_of(row, record)
+            problem = problem_of(row, record, self._index)
             if problem:
                 return Problem(self._index, problem)
             if record.state is not SealState.SEALED:
@@ -279,64 +276,15 @@ class _RowComparison:
             return Problem(self._index, f"entry {self._index} is not kept any more")
         return None
 
-    def _problem_of(self, row: Row, record: TreeRecord) -> str:
-        index = self._index
-        try:
-            place = entry_id(row.seq)
-            leaf = leaf_hash(row._replace(state=record.state).leaf_text)
-        except (ValueError, UnicodeError):
-            return f"entry {index} cannot be read"
-        if place < record.place:
-            return f"before entry {index} stands one that was added later"
-        if place > record.place:
-            return f"entry {index} is missing"
-        # What comes from the store does not say what its seal was found to be.
-        is_same = leaf == record.leaf and row.state in {"", record.state}
-        return "" if is_same else f"entry {index} was changed"
-
     def _sealed_rows(self) -> Iterator[Row]:
         """Yield the entries of the segments; comes as far as they can be read."""
-        sealed, folder = self._what.sealed, self._what.segments
-        if not sealed.number:
-            return
-        if folder is None:
-            raise _Unreadable("a part of the log is in segments; set 'audit_folder'")
-        expected = None
-        for number in sealed.numbers:
-            path = segment_path(folder, self._what.files.shard, number)
-            header, rows = _segment(path)
-            yield from rows
-            if header is None or (expected is not None and header.before != expected):
-                raise _Unreadable(f"the segment {path.name!r} does not fit the others")
-            expected = header.digest
-        if expected != sealed.digest:
-            raise _Unreadable("the newest segment is not the one that the store knows")
-
-
-class _Unreadable(Exception):
-    """What is kept of entries cannot be read."""
-
-
-def _segment(path: Path) -> tuple[Header | None, list[Row]]:
-    """Return a segment without comparing its parts: each entry is compared itself."""
-    try:
-        with gzip.open(path) as file:
-            line, content = file.readline(), file.read()
-    except (OSError, EOFError, zlib.error) as error:
-        problem = f"the segment {path.name!r} cannot be read"
-        raise _Unreadable(problem) from error
-    rows: list[Row] = []
-    for one in content.splitlines():
-        try:
-            row = Row(*cast("list[str]", json.loads(one)))
-        except (ValueError, TypeError):
-            row = Row("0-0", "", hashlib.sha256(one).hexdigest())
-        rows.append(row)
-    try:
-        header = Header.model_validate_json(line)
-    except ValidationError:
-        return None, rows
-    same = header.line == line and header.entries == len(rows)
-    if header.format == 1:
-        rows = [row._replace(state="") for row in rows]
-    return header if same else None, rows
+        files, sealed = self._what.files, self._what.sealed
+        end = sealed.first
+        for one in segments(files):
+            if sealed.first <= one.start < sealed.end:
+                if one.start != end:
+                    break
+                yield from read_rows(segment_path(files, one))
+                end = one.end
+        if end < sealed.end:
+            raise missing(files, end)

@@ -10,13 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, cast
 
-from twokey.gateway.errors import LeaseLost
-from twokey.gateway.protocol.records import Result
-from twokey.gateway.store.connection import Connection, Reply, text
-from twokey.gateway.store.fences import current, unheld
-from twokey.gateway.store.keys import KEEP_MS, Keys
-from twokey.gateway.store.script import Script
-from twokey.gateway.store.sealing import Sealed, Sealing
+from keyturn.gateway.errors import LeaseLost
+from keyturn.gateway.protocol.records import Result
+from keyturn.gateway.store.connection import Connection, Reply, text
+from keyturn.gateway.store.fences import current, unheld
+from keyturn.gateway.store.keys import KEEP_MS, Keys
+from keyturn.gateway.store.script import Script
+from keyturn.gateway.store.sealing import Sealed, Sealing
 
 BEGIN = Script("auto_run", is_fenced=True)
 NOTE = Script("auto_run")

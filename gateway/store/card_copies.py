@@ -9,18 +9,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from twokey.gateway.store.card_seals import (
-    AT,
-    OPENED,
-    REFUSED,
-    SHOWN,
-    CardCopy,
-    CardSeals,
-    rev_of,
-)
-from twokey.gateway.store.connection import Connection, fields, text
-from twokey.gateway.store.keys import KEEP_MS, Keys
-from twokey.gateway.store.script import Script
+from keyturn.gateway.protocol.records import Record
+from keyturn.gateway.store.connection import Connection, fields, text
+from keyturn.gateway.store.keys import KEEP_MS, Keys
+from keyturn.gateway.store.script import Script
 
 ATTACH = Script("attach")
 
@@ -60,22 +52,73 @@ class AttachedStore:
         )
 
 
-class CopyStore(AttachedStore):
-    """Personal copies of cards.
+OPENED, AT, SHOWN, REFUSED = "dm ", "dm_at ", "dm_shown ", "dm_refused "
 
-    Args:
-        conn: the server.
-        seals: of where they stand.
+
+class CardCopy(Record):
+    """One person's copy of a card.
+
+    Attributes:
+        channel: of the direct message; known before the copy is posted.
+        ts: of the message; "" while none is registered.
+        rev: of the approval as the copy shows it.
+        decision_digest: digest of what it says that the waiting calls need.
+        refused: Slack's word for why there is none; "" otherwise.
     """
 
-    def __init__(self, conn: Connection, seals: CardSeals) -> None:
-        super().__init__(conn)
-        self._seals = seals
+    channel: str = ""
+    ts: str = ""
+    rev: int = 0
+    decision_digest: str = ""
+    refused: str = ""
+
+    @property
+    def is_posted(self) -> bool:
+        """Return whether the person has a copy that can be used."""
+        return bool(self.ts) and not self.refused
+
+
+def copies_in(found: Mapping[str, bytes]) -> dict[str, CardCopy]:
+    """Return each person's copy, from the fields of the hash of a card."""
+    copies: dict[str, CardCopy] = {}
+    for name, value in found.items():
+        for prefix in (OPENED, AT, SHOWN, REFUSED):
+            if name.startswith(prefix):
+                user = name.removeprefix(prefix)
+                copy = copies.get(user, CardCopy())
+                copies[user] = _with_field(copy, prefix, readable(value))
+    return copies
+
+
+def readable(stored: bytes | None) -> str:
+    """Return a field of the hash of a card; what is no text matches nothing."""
+    return (stored or b"").decode("utf-8", "backslashreplace")
+
+
+def rev_of(stored: str) -> int:
+    """Return a rev; 0, which is older than any, for what somebody else wrote."""
+    return int(stored) if stored.isascii() and stored.isdecimal() else 0
+
+
+def _with_field(copy: CardCopy, prefix: str, value: str) -> CardCopy:
+    first, _, second = value.partition(" ")
+    if prefix == AT:
+        return copy.with_(channel=first, ts=second)
+    if prefix == SHOWN:
+        return copy.with_(rev=rev_of(first), decision_digest=second)
+    if prefix == REFUSED:
+        return copy.with_(refused=value)
+    return copy if copy.ts else copy.with_(channel=value)
+
+
+class CopyStore(AttachedStore):
+    """Personal copies of cards."""
 
     async def of_card(self, keys: Keys, approval: str) -> dict[str, CardCopy]:
         """Return each person's copy, also while no card in a channel is registered."""
-        found = fields(await self._conn.command("HGETALL", keys.card(approval)))
-        return self._seals.copies(found, keys, approval)
+        return copies_in(
+            fields(await self._conn.command("HGETALL", keys.card(approval)))
+        )
 
     async def opened(
         self, keys: Keys, approval: str, user: str, *, channel: str
@@ -98,21 +141,11 @@ class CopyStore(AttachedStore):
             approval,
             texts=[place],
             first={name: f"{channel} {ts}"},
-            newest={
-                keys.suffix(place): "",
-                self._seals.field(keys, approval, f"{channel} {ts}", user): "",
-            },
+            newest={keys.suffix(place): ""},
         )
         kept = text(await self._conn.command("HGET", keys.card(approval), name))
         kept_channel, _, kept_ts = kept.partition(" ")
         return CardCopy(channel=kept_channel, ts=kept_ts)
-
-    async def confirm(
-        self, keys: Keys, approval: str, at: tuple[str, str], user: str = ""
-    ) -> None:
-        """Seal a place that an older version registered without a seal."""
-        field = self._seals.field(keys, approval, " ".join(at), user)
-        await self._attach(keys, approval, newest={field: ""})
 
     async def shown(
         self, keys: Keys, approval: str, user: str, *, rev: int, decision_digest: str

@@ -7,27 +7,32 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from pydantic import Field
 
-from twokey.gateway.errors import NotConfirmed, StoreUnavailable
-from twokey.gateway.protocol.records import Record
-from twokey.gateway.store.card_copies import AttachedStore
-from twokey.gateway.store.card_seals import CardCopy, CardSeals, readable, rev_of
-from twokey.gateway.store.collected_cards import IN
-from twokey.gateway.store.connection import fields, text
-from twokey.gateway.store.keys import (
+from keyturn.gateway.errors import NotConfirmed, StoreUnavailable
+from keyturn.gateway.protocol.records import Record
+from keyturn.gateway.store.card_copies import (
+    AttachedStore,
+    CardCopy,
+    copies_in,
+    readable,
+    rev_of,
+)
+from keyturn.gateway.store.collected_cards import IN
+from keyturn.gateway.store.connection import fields, text
+from keyturn.gateway.store.keys import (
     DRAFT_MS,
     KEEP_MS,
     NONCE_MS,
     VIEW_MS,
-    KeptText,
     Keys,
 )
-from twokey.gateway.store.listed_members import ListedMembers
-from twokey.gateway.store.script import Script
-from twokey.gateway.store.sealing import Sealing
+from keyturn.gateway.store.listed_members import listed_approvals
+from keyturn.gateway.store.script import Script
+from keyturn.gateway.store.sealing import Sealed, Sealing
 
 # Greater than any rev, so that no state of the approval makes the message due.
 _IN_SUMMARY = 2**53
 _MENTIONED = "asked "
+_POSTING = "posting"
 
 _NOTHING: dict[str, str] = {}
 
@@ -45,7 +50,7 @@ class CardPlace(Record):
     ``mentioned_roles`` are the names of the roles that were mentioned on it or under
     it. ``copies`` are the direct messages that show it too, by the id of their person.
     ``collected`` is the collected card of which it is the place, "" for a card of its
-    own. ``is_sealed`` says that a bot registered it, so the message may be changed.
+    own.
     """
 
     channel: str
@@ -56,7 +61,6 @@ class CardPlace(Record):
     mentioned_roles: frozenset[str] = frozenset()
     copies: dict[str, CardCopy] = Field(default_factory=dict)
     collected: str = ""
-    is_sealed: bool = False
 
     @property
     def sent(self) -> tuple[str, ...]:
@@ -105,18 +109,12 @@ class ViewBinding(Record):
     staged: str = ""
 
 
-def seen_request(keys: Keys, request_digest: str) -> KeptText:
-    """Return how a signed request is remembered."""
-    return KeptText(keys.nonce(request_digest), "1", NONCE_MS)
-
-
 class CardStore(AttachedStore):
     """Cards, open modals and the nonces of signed requests."""
 
-    def __init__(self, members: ListedMembers, sealing: Sealing) -> None:
-        super().__init__(members.conn)
-        self._members = members
-        self.seals = CardSeals(sealing)
+    def __init__(self, sealing: Sealing) -> None:
+        super().__init__(sealing.conn)
+        self._sealing = sealing
         self._displays: dict[str, str] = {}
 
     def display_of(self, approval: str) -> str:
@@ -144,8 +142,7 @@ class CardStore(AttachedStore):
         if "at" not in found:
             return None
         known = {name: readable(found.get(name)) for name in _KNOWN}
-        shown, at = collected or approval, known["at"]
-        channel, _, ts = at.partition(" ")
+        channel, _, ts = known["at"].partition(" ")
         self._note_display(approval, known["display"])
         return CardPlace(
             channel=channel,
@@ -158,10 +155,17 @@ class CardStore(AttachedStore):
                 for name in found
                 if name.startswith(_MENTIONED)
             ),
-            copies=self.seals.copies(found, keys, shown),
+            copies=copies_in(found),
             collected=collected,
-            is_sealed=self.seals.has(found, keys, shown, at),
         )
+
+    async def begin_post(self, keys: Keys, approval: str, channel: str) -> None:
+        """Note where a card is posted, before it is: a crash may lose the answer."""
+        await self._attach(keys, approval, newest={_POSTING: channel})
+
+    async def begun_in(self, keys: Keys, approval: str) -> str:
+        """Return the channel of the last `begin_post`; "" for none."""
+        return text(await self._conn.command("HGET", keys.card(approval), _POSTING))
 
     async def posted(
         self, keys: Keys, approval: str, *, channel: str, ts: str
@@ -186,13 +190,12 @@ class CardStore(AttachedStore):
         texts: Sequence[str] = (),
         newest: Mapping[str, str] = _NOTHING,
     ) -> CardPlace:
-        card, at = keys.card(approval), f"{channel} {ts}"
-        sealed = {**newest, self.seals.field(keys, approval, at): ""}
-        await self._attach(keys, approval, texts=texts, first={"at": at}, newest=sealed)
+        first = {"at": f"{channel} {ts}"}
+        await self._attach(keys, approval, texts=texts, first=first, newest=newest)
         # Read back: if another bot posted the card first, ours is a surplus copy.
-        kept = text(await self._conn.command("HGET", card, "at"))
+        kept = text(await self._conn.command("HGET", keys.card(approval), "at"))
         kept_channel, _, kept_ts = kept.partition(" ")
-        return CardPlace(channel=kept_channel, ts=kept_ts, is_sealed=kept == at)
+        return CardPlace(channel=kept_channel, ts=kept_ts)
 
     async def forget_place(self, keys: Keys, approval: str) -> None:
         """Forget where a message stands that nobody can see any more."""
@@ -260,7 +263,7 @@ class CardStore(AttachedStore):
         """Return approvals whose card is missing or may be old; soonest gone first."""
         key = keys.outdated(tenant)
         reply = await self._conn.command("ZRANGE", key, 0, limit - 1)
-        return await self._members.approvals(keys, key, reply, tenant)
+        return await listed_approvals(self._conn, keys, key, reply)
 
     async def mark_outdated(self, keys: Keys, tenant: str, *approvals: str) -> None:
         """Note that cards are missing or old, until they are drawn."""
@@ -331,15 +334,25 @@ class CardStore(AttachedStore):
         return text(await self._conn.command("GET", key))
 
     async def bind_view(self, keys: Keys, view_id: str, binding: ViewBinding) -> None:
-        """Bind a modal to what it was opened for; the modal itself carries no state."""
-        await self._conn.command(
-            "SET", keys.view(view_id), binding.model_dump_json(), "PX", VIEW_MS
-        )
+        """Bind a modal to what it was opened for; the modal itself carries no state.
+
+        It is sealed, because a person's submission decides what it names.
+        """
+        name, body = keys.view(view_id), binding.model_dump_json().encode()
+        sealed = self._sealing.sealed(Sealed.VIEW, (name,), body)
+        await self._conn.command("SET", name, sealed, "PX", VIEW_MS)
 
     async def bound_view(self, keys: Keys, view_id: str) -> ViewBinding | None:
         """Return what a modal was opened for; None when it is none of ours."""
-        body = text(await self._conn.command("GET", keys.view(view_id)))
-        return ViewBinding.model_validate_json(body) if body else None
+        name = keys.view(view_id)
+        stored = await self._conn.command("GET", name)
+        if not isinstance(stored, bytes):
+            return None
+        body = self._sealing.opened(Sealed.VIEW, (name,), stored)
+        if body is None:
+            await self._sealing.refuse(keys, Sealed.VIEW, stored, tenant=keys.tenant)
+            return None
+        return ViewBinding.model_validate_json(body)
 
     async def is_first(
         self, keys: Keys, request_digest: str, mine: bytes = b""
@@ -350,7 +363,7 @@ class CardStore(AttachedStore):
         """
         # NX: of two deliveries of one request at the same moment exactly one is the
         # first. Not confirmed by itself: what the request decides comes behind it in
-        # the same shard, and a replica that has that has this.
+        # the same tenant, and a replica that has that has this.
         mine = mine or secrets.token_bytes(8)
         held = await self._conn.command(
             "SET", keys.nonce(request_digest), mine, "NX", "GET", "PX", NONCE_MS
@@ -366,7 +379,7 @@ class CardStore(AttachedStore):
         is kept a second time, and a replica has it before anything else is done.
 
         Args:
-            keys: of the tenant's shard.
+            keys: of the tenant.
             request_digest: of the request.
             token: of this delivery, the same when it is tried again.
 

@@ -10,10 +10,10 @@ import json
 from collections.abc import Sequence
 from typing import cast
 
-from twokey.gateway.approvals.short_id import short_id
-from twokey.gateway.store.card_copies import AttachedStore
-from twokey.gateway.store.connection import text
-from twokey.gateway.store.keys import KEEP_MS, Keys
+from keyturn.gateway.approvals.record import short_id
+from keyturn.gateway.store.card_copies import AttachedStore
+from keyturn.gateway.store.connection import text
+from keyturn.gateway.store.keys import KEEP_MS, Keys
 
 # Fields of the hash of a card.
 MEMBERS, GROUP, IN = "members", "group", "in"
@@ -22,10 +22,10 @@ ALONE = ""
 
 
 class CollectedCardStore(AttachedStore):
-    """Collected cards of all shards."""
+    """Collected cards of all tenants."""
 
     async def now_ms(self, keys: Keys) -> int:
-        """Return the time by the clock of a shard."""
+        """Return the time by the clock of a tenant."""
         return await self._conn.now_ms(keys.outbox)
 
     async def collect(
@@ -34,7 +34,7 @@ class CollectedCardStore(AttachedStore):
         """Let approvals without a card share one from now on.
 
         Args:
-            keys: of the tenant's shard.
+            keys: of the tenant.
             card: a new id.
             members: the approvals, in order; one that is collected already, or has left
                 a card, stays as it is.

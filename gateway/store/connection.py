@@ -1,4 +1,4 @@
-"""Commands, transactions and scripts on a Redis server, with Twokey's own errors."""
+"""Commands, transactions and scripts on a Redis server, with Keyturn's own errors."""
 
 from __future__ import annotations
 
@@ -9,35 +9,28 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Protocol, cast
-from urllib.parse import urlsplit
+from typing import cast
 
 import redis.asyncio as aioredis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError, RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from twokey.gateway.reference_clock import ReferenceClock
-from twokey.gateway.store.cluster import Cluster
-from twokey.gateway.store.confirming import Confirmer, LostWriteError
-from twokey.gateway.store.multiplexed import (
+from keyturn.gateway.reference_clock import ReferenceClock
+from keyturn.gateway.store.confirming import LostWriteError, confirmed
+from keyturn.gateway.store.ledger import Ledger
+from keyturn.gateway.store.server_address import store_address
+from keyturn.gateway.store.servers import (
     Argument,
+    Cluster,
     Command,
     MaybeDoneError,
     Reply,
+    SentinelMaster,
+    Server,
     raise_first,
 )
-from twokey.gateway.store.node import CALL_S, Node, open_connection
-from twokey.gateway.store.sentinel import SentinelMaster
-from twokey.gateway.store.server_address import (
-    CLUSTER,
-    SENTINEL,
-    cluster_addresses,
-    sentinel_address,
-    server_address,
-    unreadable_refused,
-)
-from twokey.gateway.store.unavailable import EMBEDDED_HINT, HINT, unavailable
+from keyturn.gateway.store.unavailable import EMBEDDED_HINT, HINT, unavailable
 
 __all__ = [
     "Argument", "Connection", "Entry", "Reply",
@@ -49,34 +42,23 @@ __all__ = [
 _PAUSES_S = (0.04, 0.08, 0.16)
 _CLOSE_S = 5.0
 
-
-class _Servers(Protocol):
-    """One server, the master of a Sentinel set, or a cluster."""
-
-    @property
-    def is_closed(self) -> bool: ...
-
-    async def ask(
-        self, commands: Sequence[Command], deadline: float
-    ) -> list[Reply]: ...
-
-    async def masters(self, deadline: float) -> dict[str, Node]: ...
-
-    async def close(self) -> None: ...
+CALL_S = 10.0
+"""How long a call may take, waiting included. More than the longest BLOCK of a reader,
+or each quiet moment would look like a broken connection."""
 
 
 class Connection:
     """The connections to the store, for each event loop that asks.
 
     An agent asks from several loops: the worker's, and the background loop that keeps
-    claims alive and serves synchronous agents (`twokey.agent.bridge`). A connection
-    belongs to one loop, where all callers share it: see `twokey.gateway.store.node`.
-
+    claims alive and serves synchronous agents (`keyturn.agent.bridge`). A connection
+    belongs to one loop, see `keyturn.gateway.store.servers`.
     Commands are tried again after a broken connection: callers make them repeatable.
 
     Attributes:
         secrets: what seals its texts, the one in use first.
         encrypts: whether texts of people, agents and tools are encrypted.
+        ledger: where attempts to run calls are spent; None: in records alone.
         clock: the store's clock, as read last by `ProcessStore`.
         confirmed_by: so many replicas must have what a script writes before it counts.
         resent: how often something was sent again, and may have been done before.
@@ -85,12 +67,11 @@ class Connection:
     def __init__(self, url: str, *, is_embedded: bool = False) -> None:
         self.url, self.clock = url, ReferenceClock()
         self.secrets = tuple[bytes, ...]()
-        self.encrypts = False
-        self.confirmed_by = self.resent = 0
-        self._hint = EMBEDDED_HINT if is_embedded else HINT
-        self._servers: dict[asyncio.AbstractEventLoop, _Servers] = {}
-        self._confirmers: dict[asyncio.AbstractEventLoop, Confirmer] = {}
-        self._process = os.getpid()
+        self.encrypts, self.confirmed_by, self.resent = False, 0, 0
+        self.ledger: Ledger | None = None
+        self._hint, self._process = EMBEDDED_HINT if is_embedded else HINT, os.getpid()
+        self._servers: dict[asyncio.AbstractEventLoop, Server | Cluster] = {}
+        self._parents = self._servers
 
     async def close(self) -> None:
         """Close every connection, of the other loops as well."""
@@ -153,7 +134,7 @@ class Connection:
 
         Args:
             source: the script.
-            keys: all of one shard.
+            keys: all of one tenant.
             args: its other arguments.
             writes: False when it never writes, so that no replica is waited for.
 
@@ -190,7 +171,7 @@ class Connection:
         """Run commands as one MULTI/EXEC and wait for replicas, as scripts do.
 
         For what is a promise to somebody: where a failover loses it, nobody makes it
-        again. The first command begins with one of the keys, which are of one shard.
+        again. The first command begins with one of the keys, which are of one tenant.
 
         Raises:
             StoreUnavailable: when the server did not answer or refused one.
@@ -219,20 +200,19 @@ class Connection:
         return reply
 
     async def _confirmed(self, commands: Sequence[Command], key: str) -> list[Reply]:
-        """Run commands in one step and wait for replicas, see `Confirmer`."""
-        confirmer = self._confirmer()
+        """Run commands in one step and wait for replicas, see `confirming`."""
         try:
-            return await confirmer.run(commands, key)
+            return await confirmed(self._ask, commands, key)
         except LostWriteError:
             # By the next master, or by the same one after a pause of this process.
             self.resent += 1
-            return await confirmer.run(commands, key)
+            return await confirmed(self._ask, commands, key)
 
     async def sequence(self, *commands: Sequence[Argument]) -> list[Reply]:
         """Run commands one after another on one connection, not as a transaction.
 
         So a write and then ``WAIT``, which waits for what its own connection wrote. One
-        without a write before it waits for nothing. All keys are on one shard.
+        without a write before it waits for nothing. All keys are of one tenant.
 
         Raises:
             StoreUnavailable: when the server did not answer or refused one.
@@ -281,25 +261,21 @@ class Connection:
                 return replies
         raise AssertionError("The last pause is past every deadline.")
 
-    def _here(self) -> _Servers:
+    def _here(self) -> Server | Cluster:
         """Return the store as the loop that runs sees it."""
         loop = asyncio.get_running_loop()
-        # A fork has its parent's sockets: each would get the other's replies.
+        # A fork has its parent's sockets: each would get the other's replies. They are
+        # kept, since redis-py would close them for the parent's loop as well.
         if self._process != os.getpid():
-            self._servers, self._process = {}, os.getpid()
+            self._parents, self._process = self._servers, os.getpid()
+            self._servers = {}
         found = self._servers.get(loop)
         if found is None:
             # Loops that have ended took their connections along.
             for ended in [one for one in list(self._servers) if one.is_closed()]:
                 self._servers.pop(ended, None)
-                self._confirmers.pop(ended, None)
             found = self._servers[loop] = _servers(self.url)
         return found
-
-    def _confirmer(self) -> Confirmer:
-        """Return what the writes of the loop that runs are confirmed by."""
-        loop = asyncio.get_running_loop()
-        return self._confirmers.setdefault(loop, Confirmer(self._ask))
 
     @contextmanager
     def _errors(self, *, writes: bool = False) -> Generator[None]:
@@ -310,14 +286,13 @@ class Connection:
             raise unavailable(error, self._hint, writes=writes) from error
 
 
-def _servers(url: str) -> _Servers:
-    scheme = urlsplit(url).scheme
-    with unreadable_refused():
-        if scheme in SENTINEL:
-            return SentinelMaster(sentinel_address(url))
-        if scheme in CLUSTER:
-            return Cluster(cluster_addresses(url))
-        return Node(partial(open_connection, server_address(url)))
+def _servers(url: str) -> Server | Cluster:
+    address = store_address(url)
+    if address.master:
+        return SentinelMaster(address)
+    if address.places:
+        return Cluster(address)
+    return Server(partial(aioredis.ConnectionPool, **address.options))
 
 
 @cache

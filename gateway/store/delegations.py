@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 
-from twokey.gateway.approvals.events import Event
-from twokey.gateway.protocol.records import Record
-from twokey.gateway.store.audit_seals import sealed_text
-from twokey.gateway.store.connection import (
+from keyturn.gateway.approvals.events import Event
+from keyturn.gateway.protocol.records import Record
+from keyturn.gateway.store.audit_seals import sealed_text
+from keyturn.gateway.store.connection import (
     Connection,
     Reply,
     fields,
@@ -15,14 +15,13 @@ from twokey.gateway.store.connection import (
     number,
     text,
 )
-from twokey.gateway.store.keys import Keys
-from twokey.gateway.store.script import Script
-from twokey.gateway.store.sealing import Sealed, Sealing
+from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.script import Script
+from keyturn.gateway.store.sealing import Sealed, Sealing
 
 logger = logging.getLogger(__name__)
 
 DELEGATE = Script("delegate")
-RESEAL = Script("reseal")
 
 
 MOST_DELEGATIONS = 1000
@@ -68,24 +67,6 @@ class DelegationStore:
         self._sealing.is_older(_number_of(key, user), now_ms + 1)
         return text(reply[0]) == "done"
 
-    async def reseal(self, keys: Keys, tenant: str) -> None:
-        """Seal rows with the secret in use that were sealed with one before.
-
-        Raises:
-            StoreUnavailable: when the store does not answer.
-        """
-        key = keys.delegations(tenant)
-        rows = fields(await self._conn.command("HGETALL", key))
-        for user, body in rows.items():
-            since_ms, one = self._read(key, user, body)
-            if one is None:
-                continue
-            seal = self._seal_of(key, user, one.to, since_ms, one.until_ms)
-            row = f"{seal} {since_ms} {one.to} {one.until_ms}".encode()
-            if row != body:
-                # One that was changed meanwhile is sealed with the secret in use.
-                await RESEAL(self._conn, rows=key, name=user, seen=body, row=row)
-
     async def all(self, keys: Keys, tenant: str) -> tuple[Delegation, ...]:
         """Return what holds now, by the store's clock.
 
@@ -105,7 +86,7 @@ class DelegationStore:
             if one is not None and not is_older:
                 found.append(one)
                 continue
-            logger.error("delegation.corrupt shard=%s", keys.shard)
+            logger.error("delegation.corrupt tenant=%s", keys.tenant)
             await self._sealing.refuse(
                 keys,
                 Sealed.DELEGATION,

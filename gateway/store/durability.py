@@ -16,11 +16,11 @@ from urllib.parse import urlsplit
 
 from redis.exceptions import ResponseError
 
-from twokey.gateway.errors import StoreUnavailable, UnsafeStore
-from twokey.gateway.store.connection import Connection, Reply, milliseconds, number
-from twokey.gateway.store.permissions import permission_problems
-from twokey.gateway.store.server_address import SENTINEL
-from twokey.gateway.store.topology import Passing, topology_problems
+from keyturn.gateway.errors import StoreUnavailable, UnsafeStore
+from keyturn.gateway.store.connection import Connection, Reply, milliseconds, number
+from keyturn.gateway.store.permissions import permission_problems
+from keyturn.gateway.store.server_address import SENTINEL
+from keyturn.gateway.store.topology import Passing, topology_problems
 
 OLDEST = {"redis": 7, "valkey": 8}
 _RUNS_SCRIPTS = 7
@@ -105,7 +105,7 @@ def _problems(facts: EngineFacts) -> list[str]:
     if oldest is None or facts.release[0] < oldest:
         problems.append(f"The server is {facts.name}; {_USE}.")
     if facts.role != "master":
-        why = "The server is a replica; set TWOKEY_REDIS_URL to its master."
+        why = "The server is a replica; set KEYTURN_REDIS_URL to its master."
         problems.append(Passing(why))
     if facts.settings is None:
         problems.append(
@@ -206,7 +206,7 @@ def _refuse_without_scripts(every: list[EngineFacts]) -> None:
     for facts in every:
         is_old = 0 < facts.release[0] < _RUNS_SCRIPTS
         if facts.software == "redis" and is_old:
-            why = "which cannot run the scripts of Twokey"
+            why = "which cannot run the scripts of Keyturn"
             raise UnsafeStore(f"The server is {facts.name}, {why}; {_USE}.")
 
 

@@ -25,11 +25,11 @@ from pathlib import Path
 from typing import Final, Self
 from urllib.parse import quote
 
-from twokey.gateway.errors import StoreUnavailable
-from twokey.gateway.secret_file import make_private
-from twokey.gateway.store.folder_lock import FolderLock
-from twokey.gateway.store.loading import Loading
-from twokey.gateway.store.server_process import (
+from keyturn.gateway.errors import StoreUnavailable
+from keyturn.gateway.secret_file import make_private
+from keyturn.gateway.store.folder_lock import FolderLock
+from keyturn.gateway.store.loading import Loading
+from keyturn.gateway.store.server_process import (
     STOP_S,
     Health,
     ServerProcess,
@@ -68,7 +68,7 @@ class EmbeddedEngine:
         folder: where its data lives; created for this user only.
 
     Attributes:
-        url: the address for `twokey.gateway.store.store.Store`; valid inside the
+        url: the address for `keyturn.gateway.store.store.Store`; valid inside the
             context.
         is_adopted: it was already running when this context began.
     """
@@ -297,7 +297,7 @@ class _FolderServer:
     def _silent(self) -> StoreUnavailable:
         return StoreUnavailable(
             f"The data folder {str(self.folder)!r} is in use by a server that "
-            "does not answer; stop the other Twokey on this folder, or set "
+            "does not answer; stop the other Keyturn on this folder, or set "
             "'data_dir' to another one."
         )
 

@@ -8,21 +8,23 @@ import re
 from dataclasses import dataclass
 from typing import Literal, cast
 
-from twokey.gateway.approvals.events import Event, EventName, approval_event
-from twokey.gateway.approvals.record import Approval
-from twokey.gateway.approvals.repeating import precedent_of
-from twokey.gateway.protocol import digest
-from twokey.gateway.store import audit_segments
-from twokey.gateway.store.agent_load import fingerprint
-from twokey.gateway.store.audit_seals import event_texts
-from twokey.gateway.store.audit_segments import Row
-from twokey.gateway.store.connection import text
-from twokey.gateway.store.keys import KEEP_MS, Keys
-from twokey.gateway.store.precedents import body_of
-from twokey.gateway.store.script import Script
-from twokey.gateway.store.store import Store
-from twokey.gateway.trust.derived_keys import Purpose
-from twokey.gateway.trust.seals import seal_keys
+from keyturn.gateway.approvals.events import Event, EventName, approval_event
+from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.approvals.repeating import precedent_of
+from keyturn.gateway.errors import ThreadUnavailable
+from keyturn.gateway.protocol import digest
+from keyturn.gateway.store import audit_segments
+from keyturn.gateway.store.agent_load import fingerprint
+from keyturn.gateway.store.audit_seals import event_texts
+from keyturn.gateway.store.audit_segments import Row
+from keyturn.gateway.store.audit_tree import TreeFiles
+from keyturn.gateway.store.connection import text
+from keyturn.gateway.store.keys import KEEP_MS, Keys
+from keyturn.gateway.store.precedents import body_of
+from keyturn.gateway.store.script import Script
+from keyturn.gateway.store.store import Store
+from keyturn.gateway.trust.derived_keys import Purpose
+from keyturn.gateway.trust.seals import seal_keys
 
 ERASE = Script("erase")
 
@@ -76,7 +78,7 @@ async def erase_approval(
 
     Args:
         store: where it is.
-        keys: of its shard.
+        keys: of its tenant.
         approval: as it was read.
         over: what stands in place of the verdicts on its turn.
         by: who does it, for the audit log.
@@ -93,7 +95,7 @@ async def erase_approval(
     reply = await ERASE(
         store.conn,
         head=keys.head(approval.id),
-        pinned=keys.pinned(approval.id),
+        document=keys.document(approval.id),
         facts=keys.thread_facts(tenant, run.agent, run.thread),
         outbox=keys.outbox,
         audit=keys.audit,
@@ -177,7 +179,7 @@ async def erase_entries(
 
     Args:
         store: where the log is.
-        keys: of the shard.
+        keys: of the tenant.
         wanted: what is to be erased.
         is_dry_run: count them only.
 
@@ -186,23 +188,24 @@ async def erase_entries(
         cannot be changed there.
 
     Raises:
-        AuditUnreadable: when a segment cannot be read, or is of an older version.
+        AuditUnreadable: when a segment cannot be read.
         ThreadUnavailable: when a gateway seals at this moment.
     """
     log, folder = store.audit(keys), store.audit_folder
-    sealed, live = await log.live()
+    sealed = await log.sealed()
+    live = [row async for row in log.live(sealed.last)]
     count = 0
-    for header in await log.headers(sealed):
-        assert folder is not None  # noqa: S101 - `headers` has refused it
-        rows = await asyncio.to_thread(audit_segments.read_segment, folder, header)
+    for segment in await log.segments(sealed):
+        assert folder is not None  # noqa: S101 - `segments` has refused it
+        files = TreeFiles(folder, keys.tenant)
+        rows = await asyncio.to_thread(audit_segments.read_segment, files, segment)
         seqs = {one.seq for one in rows if wanted.has(one)}
         count += len(seqs)
         if seqs and not is_dry_run:
-            # Under the lease of who seals, and removes whole segments.
+            # Under the lease and lock of who moves entries, and removes segments.
             async with store.threads.lease(keys, "", "", "audit"):
-                # A sealer that was killed may have left a whole segment in one.
-                audit_segments.remove_rough(folder, keys.shard)
-                await asyncio.to_thread(
-                    audit_segments.erase, folder, keys.shard, header.number, seqs
-                )
+                with files.locked("erasing") as was_last:
+                    if was_last is None:
+                        raise ThreadUnavailable
+                    await asyncio.to_thread(audit_segments.erase, files, segment, seqs)
     return count, sum(wanted.has(one) for one in live)

@@ -1,4 +1,4 @@
-"""Read what happened in a shard from a place on, as often as anybody likes.
+"""Read what happened to a tenant from a place on, as often as anybody likes.
 
 It is read from the audit log and not from the outbox, which forgets what its readers
 have taken: who was away for a while goes on where they were.
@@ -9,34 +9,33 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 
-from twokey.gateway.approvals.events import Event
-from twokey.gateway.store.connection import (
+from keyturn.gateway.approvals.events import Event
+from keyturn.gateway.store.connection import (
     Connection,
     Entry,
     entries,
     first_stream,
 )
-from twokey.gateway.store.keys import Keys
-from twokey.gateway.store.outbox import event_in
-from twokey.gateway.store.readers import entry_id
+from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.outbox import event_in
+from keyturn.gateway.store.readers import entry_id
 
 START = "0-0"
 """The place before everything."""
 
 
 class EventTail:
-    """The events of one shard, in order.
+    """The events of one tenant, in order.
 
     Args:
         conn: to the store.
-        keys: of the shard.
+        keys: of the tenant.
     """
 
     def __init__(self, conn: Connection, keys: Keys) -> None:
         self._conn = conn
         self._keys = keys
         self._name = keys.audit
-        self.shard = keys.shard
 
     async def newest(self) -> str:
         """Return the place of the newest event."""

@@ -4,8 +4,9 @@ Theory of operation. A lease is held by one process at a time, but a process can
 paused or cut off for any time at any instruction, and be replaced meanwhile. So a
 lease has a fence: a number that rises with each holder. Whatever a holder writes is
 written under its fence, and the step that writes compares the fence with the newest
-one: the scripts of the store (`twokey.gateway.store.script.Script`), and the checkpoint
-database (`twokey.gateway.resume.fenced_saver`). A late writer is refused there.
+one: the scripts of the store (`keyturn.gateway.store.script.Script`), and the
+checkpoint database (`keyturn.gateway.resume.fence_tables`). A late writer is refused
+there.
 
 The lease also ends by its holder's own clock, no later than in the store: a holder that
 is cut off from the store stops by itself.
@@ -18,12 +19,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Generator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 
-from twokey.gateway.clock import now_s
-from twokey.gateway.context_values import Inside
-from twokey.gateway.errors import LeaseLost
+from keyturn.gateway.clock import now_s
+from keyturn.gateway.context_values import Inside
+from keyturn.gateway.errors import LeaseLost
 
 
 class Lease:
@@ -37,7 +38,7 @@ class Lease:
         renumber: asks the store for a fence above another one.
 
     Attributes:
-        lost: set when the lease has ended; wait for it in the loop that took it.
+        lost: set after `end`; wait for it in the loop that took it.
         known_to: the checkpoint databases that know this holder's fence.
     """
 
@@ -55,6 +56,8 @@ class Lease:
         self.fence = fence
         self.lost = asyncio.Event()
         self.known_to: set[object] = set()
+        self._loop = asyncio.get_running_loop()
+        self._has_ended = False
         self._ends_s = ends_s
         self._renumber = renumber
 
@@ -66,7 +69,13 @@ class Lease:
     @property
     def left_s(self) -> float:
         """Return how long it lives unless it is kept; 0 when it has ended."""
-        return 0.0 if self.lost.is_set() else max(0.0, self._ends_s - now_s())
+        return 0.0 if self._has_ended else max(0.0, self._ends_s - now_s())
+
+    def end(self) -> None:
+        """Mark the lease as ended; callable from any thread."""
+        self._has_ended = True
+        with suppress(RuntimeError):  # its loop is closed; nobody waits there
+            self._loop.call_soon_threadsafe(self.lost.set)
 
     def keep(self, ends_s: float) -> None:
         """Extend the lease; one that has ended does not come back."""
@@ -103,8 +112,8 @@ _LOOK_S = 1.0
 NOBODY = " "
 """How scripts compare that a lease has no holder: neither fence nor token."""
 
-_unheld: ContextVar[str] = ContextVar("twokey_unheld_lease", default="")
-_current: ContextVar[Lease | None] = ContextVar("twokey_lease", default=None)
+_unheld: ContextVar[str] = ContextVar("keyturn_unheld_lease", default="")
+_current: ContextVar[Lease | None] = ContextVar("keyturn_lease", default=None)
 
 
 def current() -> Lease | None:
@@ -158,7 +167,7 @@ def ending_in_time(taken: Lease) -> Generator[None]:
         if left_s := taken.left_s:
             timer = loop.call_later(min(left_s, _LOOK_S), look)
         else:
-            taken.lost.set()
+            taken.end()
 
     look()
     try:

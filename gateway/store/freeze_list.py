@@ -1,22 +1,19 @@
 """The sealed list of a tenant's freezes: deleting one from the store lifts none.
 
-Absence cannot be sealed, so all freezes of a tenant in one shard stand in one sealed
-text with a number that rises with each change (its epoch). A process keeps the list
-that it verified last and goes by it. The scripts that let calls start compare its seal
-in the step that writes: where the store has another one, nothing is written, and the
-list is read and verified again. A list that does not verify, is older than one that
-this process knew, or is gone, freezes the whole tenant until people have frozen or
-unfrozen something anew.
+Absence cannot be sealed, so all freezes of a tenant stand in one sealed text with a
+number that rises with each change (its epoch). A process keeps the list that it
+verified last and goes by it. The scripts that let calls start compare its seal in the
+step that writes: where the store has another one, nothing is written, and the list is
+read and verified again. A list that does not verify, is older than one that this
+process knew or than the audit log, or is gone, freezes the whole tenant until people
+have unfrozen everything.
 
-Beside the list each freeze also stands in the hash that versions before it read. What
-stands there alone was set by such a version, or by whoever can write to the store: it
-holds as well, but nobody is told words of it. Pauses of agents, which keep calls from
-being asked and lift nothing, stand there alone.
+Pauses of agents, which keep calls from being asked and lift nothing, are not in the
+list: a script sets them, in a hash beside it.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,13 +24,135 @@ from weakref import WeakKeyDictionary
 
 from pydantic import Field, ValidationError
 
-from twokey.gateway.approvals.events import BY_GATEWAY
-from twokey.gateway.protocol.records import Record
-from twokey.gateway.store.connection import Connection
-from twokey.gateway.store.freezes import Freeze, FreezeScope, ScopeKind
-from twokey.gateway.store.keys import Keys
-from twokey.gateway.store.sealing import MARK, Sealed, Sealing
-from twokey.gateway.trust.seals import SEAL_BYTES
+from keyturn.gateway.approvals.events import BY_GATEWAY, EPOCH, Event
+from keyturn.gateway.errors import StoreUnavailable
+from keyturn.gateway.protocol.records import Record
+from keyturn.gateway.store.audit_seals import event_texts
+from keyturn.gateway.store.connection import (
+    Connection,
+    Reply,
+    fields,
+    milliseconds,
+    text,
+)
+from keyturn.gateway.store.freezes import Freeze, FreezeScope, ScopeKind, paused
+from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.script import Script
+from keyturn.gateway.store.sealing import MARK, Sealed, Sealing
+from keyturn.gateway.trust.seals import SEAL_BYTES
+
+FREEZE = Script("freeze")
+
+_ATTEMPTS = 16
+_BUSY = "Others froze or unfroze something at the same time; see what is frozen."
+
+
+class FreezeStore:
+    """Freezes of all tenants."""
+
+    def __init__(self, conn: Connection, lists: FreezeLists) -> None:
+        self._conn = conn
+        self._lists = lists
+
+    async def set(self, keys: Keys, tenant: str, freeze: Freeze, event: Event) -> bool:
+        """Set a freeze; False when it stands already, and then nothing changes.
+
+        Raises:
+            StoreUnavailable: when it is not known to be set.
+        """
+        for _ in range(_ATTEMPTS):
+            known, _, now_ms = await self._read(keys, tenant)
+            freezes = _frozen(known)
+            # The first freeze keeps its author and reason, which people are told.
+            if freezes.get(freeze.name, NOT_BELIEVED) != NOT_BELIEVED:
+                return False
+            freezes[freeze.name] = freeze
+            if await self._write(keys, tenant, known, freezes, now_ms, [], event):
+                return True
+        raise StoreUnavailable(_BUSY)
+
+    async def lift(
+        self, keys: Keys, tenant: str, scope: FreezeScope, event: Event
+    ) -> bool:
+        """Lift a freeze and the pause of an agent; False when there is none.
+
+        Raises:
+            StoreUnavailable: when it is not known to be lifted.
+        """
+        names = [str(scope)]
+        if scope.kind is ScopeKind.AGENT:
+            names.append(paused(scope.name))
+        for _ in range(_ATTEMPTS):
+            known, pauses, now_ms = await self._read(keys, tenant)
+            freezes = _frozen(known)
+            if not {*freezes, *pauses} & {*names}:
+                return False
+            left = {name: one for name, one in freezes.items() if name not in names}
+            if await self._write(keys, tenant, known, left, now_ms, names, event):
+                return True
+        raise StoreUnavailable(_BUSY)
+
+    async def all(self, keys: Keys, tenant: str) -> tuple[Freeze, ...]:
+        """Return everything that is frozen or paused of a tenant, oldest first."""
+        _, pauses, _ = await self._read(keys, tenant)
+        found = self._lists.in_force(keys, tenant, None, pauses)
+        return tuple(sorted(found.values(), key=lambda freeze: freeze.at_ms))
+
+    async def _read(
+        self, keys: Keys, tenant: str
+    ) -> tuple[KnownList, dict[str, bytes], int]:
+        stored, pauses, time = await self._conn.transaction(
+            ["GET", sealed_key(keys, tenant)],
+            ["HGETALL", keys.frozen(tenant)],
+            ["TIME"],
+        )
+        known = await self._lists.learn(keys, tenant, _bytes(stored))
+        return known, fields(pauses), milliseconds(time)
+
+    async def _write(
+        self,
+        keys: Keys,
+        tenant: str,
+        known: KnownList,
+        freezes: dict[str, Freeze],
+        now_ms: int,
+        removed: list[str],
+        event: Event,
+    ) -> bool:
+        after = known.found.with_(freezes=freezes)
+        stored, epoch = self._lists.sealed(keys, tenant, after, now_ms=now_ms)
+        # The audit log names the list, so that a later start finds an older one.
+        told = event.with_(data={**event.data, EPOCH: str(epoch)})
+        reply = await FREEZE(
+            self._conn,
+            frozen=keys.frozen(tenant),
+            outbox=keys.outbox,
+            audit=keys.audit,
+            before=known.seal,
+            after=stored,
+            removed=json.dumps(removed),
+            events=event_texts(self._conn, keys, [told]),
+        )
+        if text(reply[0]) != "done":
+            return False
+        await self._lists.learn(keys, tenant, stored)
+        return True
+
+
+def _frozen(known: KnownList) -> dict[str, Freeze]:
+    """Return the freezes to go on from.
+
+    Where the list is not believed, everything stays frozen until people unfreeze it:
+    freezing one thing more must not end that.
+    """
+    if not known.is_believed:
+        return {NOT_BELIEVED.name: NOT_BELIEVED}
+    return dict(known.found.freezes)
+
+
+def _bytes(reply: Reply) -> bytes:
+    return cast("bytes", reply or b"")
+
 
 _SEAL = slice(len(MARK), len(MARK) + SEAL_BYTES)
 _PAUSED = "paused "
@@ -43,17 +162,15 @@ _MOVED = "-"
 
 
 class FreezeList(Record):
-    """What is sealed of a tenant's freezes in one shard.
+    """What is sealed of a tenant's freezes of one tenant.
 
     Attributes:
         epoch: rises with each change.
         freezes: by name.
-        changes: by name, the hash of the newest change of a tenant that is split.
     """
 
     epoch: int = 0
     freezes: dict[str, Freeze] = Field(default_factory=dict)
-    changes: dict[str, str] = Field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -64,21 +181,20 @@ class KnownList:
         found: what it says; empty where it is not believed.
         seal: its seal in hexadecimal digits; empty where there is none.
         is_believed: False freezes everything.
-        is_of_key_in_use: False for one that an older secret sealed.
     """
 
     found: FreezeList = field(default_factory=FreezeList)
     seal: str = ""
     is_believed: bool = True
-    is_of_key_in_use: bool = True
 
 
-_NOT_BELIEVED = Freeze(
+NOT_BELIEVED = Freeze(
     scope=FreezeScope(kind=ScopeKind.TENANT),
     by=BY_GATEWAY,
     reason=(
-        "the list of freezes in the store is missing, changed or older than before; "
-        "the operator of Twokey can lift this (see 'twokey security')"
+        "the list of freezes in the store is missing, changed or older than the audit "
+        "log; the operator of Keyturn freezes again what must stay frozen, and then "
+        "confirms by 'keyturn unfreeze everything'"
     ),
 )
 
@@ -102,10 +218,10 @@ class FreezeLists:
         return self._known.get(sealed_key(keys, tenant), KnownList())
 
     def compared(self, keys: Keys, tenant: str, names: Iterable[str]) -> list[str]:
-        """Return what a script compares, in which none of these may be frozen.
+        """Return what a script compares: the seal of a list without these, and pauses.
 
-        The seal of the list comes first. Nothing is frozen by it, or the script finds
-        that something moved, and who asked reads again what is frozen.
+        A list that has one of them is named by no seal, so the script finds that
+        something moved, and who asked reads again what is frozen.
         """
         wanted, known = list(names), self.known(keys, tenant)
         if not wanted:
@@ -113,12 +229,18 @@ class FreezeLists:
         is_frozen = not known.is_believed or any(
             one in known.found.freezes for one in wanted
         )
-        return [_MOVED if is_frozen else known.seal, *wanted]
+        pauses = [one for one in wanted if one.startswith(_PAUSED)]
+        return [_MOVED if is_frozen else known.seal, *pauses]
 
     async def refresh(self, keys: Keys, tenant: str) -> KnownList:
         """Read the list and verify it."""
         stored = await self._conn.command("GET", sealed_key(keys, tenant))
         return await self.learn(keys, tenant, cast("bytes", stored or b""))
+
+    async def compare(self, keys: Keys, tenant: str, epoch: int) -> KnownList:
+        """Read the list, which is not believed if it is older than an epoch."""
+        self._sealing.is_older(sealed_key(keys, tenant), epoch)
+        return await self.refresh(keys, tenant)
 
     async def learn(self, keys: Keys, tenant: str, stored: bytes) -> KnownList:
         """Verify a list that was read; report one that is not believed."""
@@ -143,66 +265,45 @@ class FreezeLists:
             return KnownList(seal=seal, is_believed=False)
         found = FreezeList.model_validate_json(body) if body else FreezeList()
         is_believed = not self._sealing.is_older(key, found.epoch)
-        return KnownList(
-            found if is_believed else FreezeList(),
-            seal,
-            is_believed,
-            self._sealing.keys.is_of_key_in_use(
-                stored[_SEAL], Sealed.FREEZES, (key,), body
-            ),
-        )
+        if not is_believed:
+            found = FreezeList()
+        return KnownList(found, seal, is_believed)
 
     def sealed(
         self, keys: Keys, tenant: str, found: FreezeList, *, now_ms: int
-    ) -> bytes:
-        """Return the next list as it is stored, with a greater epoch."""
+    ) -> tuple[bytes, int]:
+        """Return the next list as it is stored, and its epoch, which is greater."""
         key = sealed_key(keys, tenant)
         # By the time, so that one that is made after a rollback is above those before.
         epoch = max(found.epoch + 1, self._sealing.newest(key) + 1, now_ms)
         body = found.with_(epoch=epoch).model_dump_json(exclude_defaults=True)
-        return self._sealing.sealed(Sealed.FREEZES, (key,), body.encode())
+        return self._sealing.sealed(Sealed.FREEZES, (key,), body.encode()), epoch
 
-    async def in_force(
+    def in_force(
         self,
         keys: Keys,
         tenant: str,
         names: Sequence[str] | None,
-        beside: Mapping[str, bytes],
+        pauses: Mapping[str, bytes],
     ) -> dict[str, Freeze]:
         """Return what is frozen or paused, by name.
 
         Args:
-            keys: of the shard.
+            keys: of the tenant.
             tenant: whose.
             names: which are asked for; None for all.
-            beside: what stands in the hash of them.
+            pauses: of agents, as they are stored.
         """
         known = self.known(keys, tenant)
         listed = known.found.freezes
-        found: dict[str, Freeze] = {}
-        for name in (*listed, *beside) if names is None else names:
-            if name in found or not (name in listed or name in beside):
-                continue
-            stored = beside.get(name, b"")
-            is_whole = name in listed and _same(listed[name], stored)
-            if name.startswith(_PAUSED) and name not in listed:
+        wanted = listed if names is None else names
+        found = {name: listed[name] for name in wanted if name in listed}
+        for name, stored in pauses.items():
+            if name.startswith(_PAUSED) and len(name) > len(_PAUSED):
                 found[name] = _pause(name, stored)
-                continue
-            found[name] = listed[name] if name in listed else of_nobody(name, stored)
-            # Of a list that is not believed, the list is what was found; that it froze
-            # everything stands in no hash.
-            is_ours = listed.get(name) == _NOT_BELIEVED
-            if not is_whole and known.is_believed and not is_ours:
-                await self.refuse(keys, tenant, name, stored)
         if not known.is_believed:
-            found[_NOT_BELIEVED.name] = _NOT_BELIEVED
+            found[NOT_BELIEVED.name] = NOT_BELIEVED
         return found
-
-    async def refuse(self, keys: Keys, tenant: str, name: str, stored: bytes) -> None:
-        """Report what stands beside the list and is not as the list has it."""
-        await self._sealing.refuse(
-            keys, Sealed.FREEZES, stored, tenant=tenant, name=name
-        )
 
 
 _OF: WeakKeyDictionary[Connection, FreezeLists] = WeakKeyDictionary()
@@ -221,67 +322,17 @@ def compared(
 
 
 def sealed_key(keys: Keys, tenant: str) -> str:
-    """String: the sealed list of a tenant's freezes in a shard; scripts derive it."""
+    """String: the sealed list of a tenant's freezes; scripts derive it."""
     return f"{keys.frozen(tenant)}_sealed"
-
-
-def hashed(row: bytes) -> str:
-    """Return the hash by which a list knows a change."""
-    return hashlib.sha256(row).hexdigest()[:32]
-
-
-def believed_list(known: KnownList, beside: Mapping[str, bytes]) -> FreezeList:
-    """Return the list to go on from: also with freezes that stand beside it alone.
-
-    They were set by an older version, or are what is left where it is not believed.
-    Then everything stays frozen until people unfreeze everything: freezing one thing
-    more must not end it.
-    """
-    unlisted = {
-        name: of_nobody(name, stored)
-        for name, stored in beside.items()
-        if name not in known.found.freezes and not name.startswith(_PAUSED)
-    }
-    if not known.is_believed:
-        unlisted[_NOT_BELIEVED.name] = _NOT_BELIEVED
-    return known.found.with_(freezes={**unlisted, **known.found.freezes})
-
-
-def _same(freeze: Freeze, stored: bytes) -> bool:
-    try:
-        return Freeze.model_validate_json(stored) == freeze
-    except ValidationError:
-        return False
 
 
 def _pause(name: str, stored: bytes) -> Freeze:
     agent = name.removeprefix(_PAUSED)
-    found = of_nobody(f"{ScopeKind.AGENT} {agent}", b"")
-    try:
-        kept = Freeze.model_validate_json(stored)
-    except ValidationError:
-        kept = found
-    # The words are ours, or none are told.
-    is_ours = kept.by == BY_GATEWAY and _PAUSE_REASON.fullmatch(kept.reason)
-    reason = kept.reason if is_ours else "its calls were rejected in a row"
-    return found.with_(
-        is_pause=True, by=BY_GATEWAY, reason=reason, at_ms=kept.at_ms if is_ours else 0
-    )
-
-
-def of_nobody(name: str, stored: bytes) -> Freeze:
-    """Return a freeze of which only the name is believed."""
-    kind, _, of = name.partition(" ")
-    at_ms = 0
+    scope = FreezeScope(kind=ScopeKind.AGENT, name=agent)
+    reason, at_ms = "its calls were rejected in a row", 0
     with suppress(ValidationError):
-        at_ms = Freeze.model_validate_json(stored).at_ms
-    try:
-        scope = FreezeScope(kind=ScopeKind(kind), name=of)
-    except ValueError:
-        scope = FreezeScope(kind=ScopeKind.TENANT)
-    return Freeze(scope=scope, by="somebody", reason="", at_ms=at_ms)
-
-
-def as_json(freezes: Mapping[str, Freeze]) -> str:
-    """Return freezes as scripts write them beside the list: bodies by name."""
-    return json.dumps({name: one.model_dump_json() for name, one in freezes.items()})
+        kept = Freeze.model_validate_json(stored)
+        # The words are the gateway's, or none are told.
+        if kept.by == BY_GATEWAY and _PAUSE_REASON.fullmatch(kept.reason):
+            reason, at_ms = kept.reason, kept.at_ms
+    return Freeze(scope=scope, by=BY_GATEWAY, reason=reason, at_ms=at_ms, is_pause=True)

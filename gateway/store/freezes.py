@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from pydantic import model_validator
 
-from twokey.gateway.protocol.records import Record
+from keyturn.gateway.protocol.records import Record
 
 
 class ScopeKind(StrEnum):

@@ -9,9 +9,9 @@ from __future__ import annotations
 from contextlib import suppress
 from datetime import timedelta
 
-from twokey.gateway.protocol.records import Record
-from twokey.gateway.store.connection import Connection, fields, milliseconds, text
-from twokey.gateway.store.keys import Keys
+from keyturn.gateway.protocol.records import Record
+from keyturn.gateway.store.connection import Connection, fields, milliseconds, text
+from keyturn.gateway.store.keys import Keys
 
 OPEN_FOR = timedelta(minutes=10)
 """How long after its last use a tab is kept up to date."""

@@ -4,25 +4,16 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from time import monotonic
-from typing import cast
 
-from pydantic import (
-    SerializerFunctionWrapHandler,
-    model_serializer,
-    model_validator,
-)
-from pydantic_core import to_json
-
-from twokey.gateway.approvals.record import Approval
-from twokey.gateway.errors import StoreUnavailable
-from twokey.gateway.protocol.records import Record
-from twokey.gateway.store.beating import beating
-from twokey.gateway.store.connection import (
+from keyturn.gateway.errors import StoreUnavailable
+from keyturn.gateway.protocol.records import Record
+from keyturn.gateway.store.beating import beating
+from keyturn.gateway.store.connection import (
     Connection,
     Entry,
     claimed,
@@ -31,14 +22,12 @@ from twokey.gateway.store.connection import (
     number,
     text,
 )
-from twokey.gateway.store.fences import Lease
-from twokey.gateway.store.keys import Keys
-from twokey.gateway.store.message_format import MESSAGE_FORMAT, is_newer
-from twokey.gateway.store.readers import make_group
-from twokey.gateway.store.record_encryption import MARK
-from twokey.gateway.store.script import Script
-from twokey.gateway.store.sealing import Sealed, Sealing
-from twokey.gateway.store.text_encryption import decrypted_text, encrypt_text
+from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.readers import make_group
+from keyturn.gateway.store.record_encryption import MARK
+from keyturn.gateway.store.script import Script
+from keyturn.gateway.store.sealing import Sealed, Sealing
+from keyturn.gateway.store.text_encryption import decrypted_text, encrypt_text
 
 PUT_BACK = Script("put_back")
 REQUEUE = Script("requeue")
@@ -47,8 +36,6 @@ logger = logging.getLogger(__name__)
 
 GROUP = "workers"
 _MARK = MARK.decode()
-_NEWER_MS = 1000
-"""How soon a job of a newer version is offered again to a process of that version."""
 _LOOKS = 60
 """How often at most abandoned jobs are looked for in the time that makes them so."""
 CORRUPT = "corrupt"
@@ -79,44 +66,10 @@ class Job(Record):
     id: str = ""
     seal: str = ""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _without_format(cls, given: object) -> object:
-        """Read what `_shorter` wrote; a higher format stays, and is refused."""
-        if isinstance(given, dict):
-            fields = cast("dict[str, object]", given)
-            if fields.get("format") == MESSAGE_FORMAT:
-                return {key: one for key, one in fields.items() if key != "format"}
-            return fields
-        return given
-
-    @model_serializer(mode="wrap")
-    def _shorter(self, dump: SerializerFunctionWrapHandler) -> dict[str, object]:
-        found: dict[str, object] = dump(self)
-        # Jobs to resume are found again by their whole text, of older versions as well.
-        if self.seal:
-            return {**found, "format": MESSAGE_FORMAT}
-        return {key: one for key, one in found.items() if key != "seal"}
-
     @classmethod
     def to_resume(cls, tenant: str, agent: str, thread: str) -> Job:
         """Return the job that resumes a thread with its answers."""
         return cls(kind=JobKind.RESUME, tenant=tenant, agent=agent, thread=thread)
-
-
-def resume_text(tenant: str, agent: str, thread: str) -> str:
-    """Return the text of `Job.to_resume`: each decision queues one."""
-    # Without the model, which takes ten times as long.
-    return to_json(
-        {
-            "kind": JobKind.RESUME,
-            "tenant": tenant,
-            "agent": agent,
-            "thread": thread,
-            "input": "",
-            "id": "",
-        }
-    ).decode()
 
 
 def sealed_job(sealing: Sealing, job: Job) -> Job:
@@ -163,46 +116,27 @@ def _content(job: Job) -> tuple[tuple[str, ...], bytes]:
 
 
 @dataclass(frozen=True)
-class Given:
-    """What a worker got with a job that was handed over; see `handover`.
-
-    Attributes:
-        lease: of the job's thread.
-        known: approvals by id as they were then, as far as it is known.
-    """
-
-    lease: Lease
-    known: Mapping[str, Approval]
-
-
-@dataclass(frozen=True)
 class Delivery:
     """A job delivered to one worker, under its id in the stream."""
 
     id: str
     job: Job
-    given: Given | None = None
-
-    @property
-    def alone(self) -> Delivery:
-        """Return it without the lease, for who takes the lease anew."""
-        return Delivery(self.id, self.job)
 
 
 @dataclass(frozen=True)
 class DeadLetter:
     """An entry of the queue that is not a job, and why it was set aside: `CORRUPT`.
 
-    The stream of the shard keeps it as it came.
+    The stream of the tenant keeps it as it came.
     """
 
     id: str
     why: str
-    shard: str
+    tenant: str
 
 
 class JobQueue:
-    """The jobs of one shard, read by one consumer group."""
+    """The jobs of one tenant, read by one consumer group."""
 
     def __init__(
         self, conn: Connection, keys: Keys, sealing: Sealing, *, lease_ms: int
@@ -228,9 +162,8 @@ class JobQueue:
     async def take(self, consumer: str, *, block_ms: int) -> Delivery | None:
         """Take one job: an abandoned one first, else a new one within ``block_ms``.
 
-        One at a time, so that no second message ages while the first one runs. A job
-        of a newer version is left to it; what is no job is quarantined as a dead
-        letter, so that it keeps no other waiting.
+        One at a time, so that no second message ages while the first one runs. What is
+        no job is quarantined as a dead letter, so that it keeps no other waiting.
         """
         while True:
             entry = await self._next(consumer, block_ms)
@@ -243,12 +176,7 @@ class JobQueue:
                 await self._refuse(entry, job)
             except ValueError:
                 # The worker goes on to the next job: one entry must not hold up every
-                # thread of the shard.
-                body = entry.values.get("j", b"")
-                if is_newer(body):
-                    logger.info("job.newer job=%s", entry.id)
-                    await self._put_back(entry.id, body, _NEWER_MS)
-                    continue
+                # thread of the tenant.
                 logger.error("job.corrupt job=%s", entry.id)  # noqa: TRY400 - its text may hold an argument
                 await self._quarantine(entry)
 
@@ -280,7 +208,7 @@ class JobQueue:
         self._next_look_s = 0.0 if found else now_s + self._lease_ms / _LOOKS / 1000
         return found
 
-    async def _put_back(self, delivery: str, job: bytes | str, delay_ms: int) -> None:
+    async def _put_back(self, delivery: str, job: str, delay_ms: int) -> None:
         await PUT_BACK(
             self._conn,
             jobs=self._keys.jobs,
@@ -350,7 +278,7 @@ class JobQueue:
         """Return what was quarantined, oldest first."""
         reply = await self._conn.command("XRANGE", self._keys.dead, "-", "+")
         return [
-            DeadLetter(entry.id, text(entry.values.get("why")), self._keys.shard)
+            DeadLetter(entry.id, text(entry.values.get("why")), self._keys.tenant)
             for entry in entries(reply)
         ]
 
@@ -362,21 +290,6 @@ class JobQueue:
         """Return how many jobs wait, run or back off."""
         streams = number(await self._conn.command("XLEN", self._keys.jobs))
         return streams + number(await self._conn.command("ZCARD", self._keys.retry))
-
-    async def texts(self, limit: int) -> set[bytes] | None:
-        """Return the jobs that wait, run or back off, each as its text in the store.
-
-        Args:
-            limit: None is returned when there are more than this; they are not read.
-        """
-        depth = await self.depth()
-        if not 0 < depth <= limit:
-            return None if depth else set()
-        ask = self._conn.command
-        stream = await ask("XRANGE", self._keys.jobs, "-", "+", "COUNT", limit)
-        waiting = {one.values.get("j", b"") for one in entries(stream)}
-        backing_off = await ask("ZRANGE", self._keys.retry, 0, limit - 1)
-        return waiting.union(cast("list[bytes]", backing_off))
 
     async def _keep(self, consumer: str, delivery: Delivery) -> None:
         with suppress(StoreUnavailable):

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 from datetime import timedelta
 
 from pydantic import ValidationError
 
-from twokey.gateway.approvals.security import SecurityEvent, SecurityKind
-from twokey.gateway.protocol.records import Record
-from twokey.gateway.store.packing import packed, unpacked
-from twokey.gateway.store.store import Store
-from twokey.gateway.store.text_encryption import decrypted, encrypted
-from twokey.gateway.trust.seals import SEAL_BYTES, SealKeys
+from keyturn.gateway.protocol.records import Record
+from keyturn.gateway.store.packing import packed, unpacked
+from keyturn.gateway.store.sealing import Sealed
+from keyturn.gateway.store.store import Store
 
 KEPT = timedelta(hours=24)
 """How long the answer to a write is kept."""
 
 _KEPT_MS = int(KEPT.total_seconds() * 1000)
-_LABEL = "http-answer"
 
 
 class KeptAnswer(Record):
@@ -38,15 +34,12 @@ class KeptAnswers:
 
     Args:
         store: where they are kept.
-        seals: the gateway's keys: an answer may let a call run, so nobody else makes
-            one.
         tenant: whose they are.
     """
 
-    def __init__(self, store: Store, seals: SealKeys, *, tenant: str) -> None:
+    def __init__(self, store: Store, *, tenant: str) -> None:
         self._store = store
         self._keys = store.keys_of_tenant(tenant)
-        self._seals = seals
         self._tenant = tenant
 
     async def find(self, api_key: str, idempotency_key: str) -> KeptAnswer | None:
@@ -59,21 +52,15 @@ class KeptAnswers:
         stored = await self._store.conn.command("GET", name)
         if not isinstance(stored, bytes):
             return None
-        seal, content = stored[:SEAL_BYTES], stored[SEAL_BYTES:]
-        if not self._seals.is_valid(seal, _LABEL, [self._tenant, name], content):
-            await self._store.sealing.ensure_known(self._keys)
-            found = SecurityEvent(
-                kind=SecurityKind.SEAL_WRONG,
-                tenant=self._tenant,
-                about="http_answer",
+        sealing = self._store.sealing
+        content = sealing.opened(Sealed.HTTP_ANSWER, (self._tenant, name), stored)
+        if content is None:
+            await sealing.refuse(
+                self._keys, Sealed.HTTP_ANSWER, stored, tenant=self._tenant,
                 name=api_key,
-                key_id=self._seals.id,
-                evidence=hashlib.sha256(stored).hexdigest(),
-            )
-            await self._store.security.report(self._keys, found)
+            )  # fmt: skip
             return None
         try:
-            content = decrypted(self._store.conn, (_LABEL, name), content)
             return KeptAnswer.model_validate_json(unpacked(content))
         except (ValidationError, ValueError):
             # Of a version that is not known; it is asked anew.
@@ -88,12 +75,10 @@ class KeptAnswers:
             StoreUnavailable: when it is not known to be kept.
         """
         name = self._name(api_key, idempotency_key)
-        content = packed(answer.model_dump_json())
-        content = encrypted(self._store.conn, (_LABEL, name), content)
-        seal = self._seals.make(_LABEL, [self._tenant, name], content)
-        await self._store.conn.command(
-            "SET", name, seal + content, "NX", "PX", _KEPT_MS
+        stored = self._store.sealing.sealed(
+            Sealed.HTTP_ANSWER, (self._tenant, name), packed(answer.model_dump_json())
         )
+        await self._store.conn.command("SET", name, stored, "NX", "PX", _KEPT_MS)
 
     def _name(self, api_key: str, idempotency_key: str) -> str:
         return self._keys.http_answer(self._tenant, api_key, idempotency_key)

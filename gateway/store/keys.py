@@ -1,9 +1,8 @@
-"""Redis key names, their shards and lifetimes.
+"""Redis key names and lifetimes.
 
-Every key starts with ``tk:{s<k>}:``. The shard ``k`` is chosen by tenant, or by agent
-where the tenant is split, and stands in the approval's id, so that a click finds its
-shard by itself and every key one script touches shares a hash tag (Redis Cluster
-specification, "Hash tags").
+Every key starts with ``tk:{<tenant>}:``: all keys of a tenant share a hash tag, so one
+script can touch any of them in a cluster (Redis Cluster specification, "Hash tags").
+An approval's id contains the tenant, so that a click finds its keys by itself.
 
 One rule for every lifetime: what is still needed has none. An approval, the place of
 its card, the verdicts of its turn and the list of its run live while an item of it is
@@ -13,16 +12,13 @@ gives them `RETENTION`. Everything else has a lifetime from the start or is perm
 
 from __future__ import annotations
 
-import json
 import re
-import zlib
 from collections.abc import Sequence
 from datetime import timedelta
 from functools import lru_cache
-from typing import NamedTuple
 
-from twokey.gateway.protocol import digest
-from twokey.gateway.protocol.records import RunRef
+from keyturn.gateway.protocol import digest
+from keyturn.gateway.protocol.records import RunRef
 
 RETENTION = timedelta(days=30)
 """How long an approval, its card and its thread are kept after they have ended."""
@@ -59,62 +55,41 @@ PERMANENT = frozenset(
         "x", "timers", "ev", "rs", "dead", "members", "au", "audit_sealed",
         "audit_tree", "retry", "frozen", "frozen_sealed", "undrawn", "fences",
         "agents", "queues", "queue_groups", "stalled", "stalled_waiting",
-        "stalled_parked", "restore_counters", "standing", "shards", "split",
-        "sealed_by", "freeze_changes", "api_keys", "messages_due", "moved_channels",
+        "stalled_parked", "restore_counters", "standing", "sealed_by", "format",
+        "api_keys", "messages_due", "moved_channels",
     }
 )  # fmt: skip
 """Last part of the keys that live as long as the store: indexes, streams, freezes."""
 
 # A click or an agent may send anything as an id: only what matches becomes a key.
-_APPROVAL_ID = re.compile(r"ap_(?P<shard>s[0-9]{1,4})_(?P<random>[0-9a-f]{32})")
-_RUN_ID = re.compile(r"run_(?P<shard>s[0-9]{1,4})_[0-9a-f]+")
+_TENANT = r"(?P<tenant>[a-z0-9][a-z0-9_-]{0,63})"
+_APPROVAL_ID = re.compile(rf"ap_{_TENANT}_(?P<random>[0-9a-f]{{32}})")
+_RUN_ID = re.compile(rf"run_{_TENANT}_[0-9a-f]{{32}}")
 
 
-@lru_cache(maxsize=256)
-def shard_of_tenant(tenant: str, shards: int) -> str:
-    """Return the shard's name, such as ``s0``, for a tenant."""
-    # crc32 and not hash(), which differs from process to process.
-    return f"s{zlib.crc32(tenant.encode('utf-8')) % shards}"
+def approval_id(tenant: str, bits: str) -> str:
+    """Return an approval id: the tenant and 128 bits in hex."""
+    return f"ap_{tenant}_{bits}"
 
 
-def shard_of_agent(tenant: str, agent: str, shards: int) -> str:
-    """Return the name of the shard of one agent's runs, of a tenant that is split."""
-    # As a JSON list: ("a", "bc") and ("ab", "c") are different agents.
-    body = json.dumps([tenant, agent])
-    return f"s{zlib.crc32(body.encode('utf-8')) % shards}"
-
-
-def approval_id(shard: str, random_hex: str) -> str:
-    """Return an approval id: the shard and 128 random bits."""
-    return f"ap_{shard}_{random_hex}"
-
-
-def shard_of_approval(approval: str) -> str | None:
-    """Return the shard of an approval id; None when it is not one of ours."""
+def tenant_of_approval(approval: str) -> str | None:
+    """Return the tenant of an approval id; None for another text."""
     found = _APPROVAL_ID.fullmatch(approval)
-    return found["shard"] if found else None
+    return found["tenant"] if found else None
 
 
-def shard_of_run(run: str) -> str | None:
-    """Return the shard of the id of a failed run; None when it is not one of ours."""
+def tenant_of_run(run: str) -> str | None:
+    """Return the tenant of the id of a failed run; None for another text."""
     found = _RUN_ID.fullmatch(run)
-    return found["shard"] if found else None
-
-
-class KeptText(NamedTuple):
-    """A text under a key of its own, and for how many milliseconds it is kept."""
-
-    key: str
-    text: str
-    keep_ms: int
+    return found["tenant"] if found else None
 
 
 class Keys:
-    """The keys of one shard."""
+    """The keys of one tenant."""
 
-    def __init__(self, shard: str) -> None:
-        self.shard = shard
-        base = f"tk:{{{shard}}}"
+    def __init__(self, tenant: str) -> None:
+        self.tenant = tenant
+        base = f"tk:{{{tenant}}}"
         self._base = base
         self.expiry = f"{base}:x"
         self.timers = f"{base}:timers"
@@ -127,26 +102,26 @@ class Keys:
         self.retry = f"{base}:retry"
         self.fences = f"{base}:fences"
         self.members = f"{base}:members"
-        self.shards = f"{base}:shards"
         self.sealed_by = f"{base}:sealed_by"
+        self.format = f"{base}:format"
         self.stalled = f"{base}:stalled"
         self.stalled_waiting = f"{base}:stalled_waiting"
         self.stalled_parked = f"{base}:stalled_parked"
 
     def stalled_run(self, tenant: str, agent: str, thread: str) -> str:
-        """Return the id of a thread's run: the shard and a hash."""
-        return f"run_{self.shard}_{_hashed(tenant, agent, thread)}"
+        """Return the id of a thread's run: the tenant and a hash."""
+        return f"run_{self.tenant}_{_hashed(tenant, agent, thread)}"
 
     def dropped(self, run: str) -> str:
         """String: mark of a run that is not advanced any more."""
         return f"{self._base}:dropped:{run}"
 
     def head(self, approval: str) -> str:
-        """Hash of what changes: rev, deadline, each item's state, hash and detail."""
+        """Hash of what scripts compare of an approval: rev, times, states, its seal."""
         return f"{self._base}:a:{approval}"
 
-    def pinned(self, approval: str) -> str:
-        """String: an approval as it was opened, with everything that never changes."""
+    def document(self, approval: str) -> str:
+        """String: the JSON document of an approval."""
         return f"{self._base}:p:{approval}"
 
     def listed(self, approval: str) -> bytes:
@@ -162,11 +137,11 @@ class Keys:
             ValueError: when it is junk, and no text.
         """
         if len(member) == LISTED_BYTES:
-            return approval_id(self.shard, member.hex())
+            return approval_id(self.tenant, member.hex())
         return member.decode("utf-8")
 
     def suffix(self, key: str) -> str:
-        """What follows the shard in a key."""
+        """Return what follows the hash tag in a key."""
         return key.removeprefix(f"{self._base}:")
 
     def card(self, approval: str) -> str:
@@ -202,19 +177,16 @@ class Keys:
         return f"{self._base}:draft:{_hashed(approval, user, ts)}"
 
     def turn(self, turn_key: str) -> str:
-        """String: the verdicts of a submitted turn, for submitting it again.
-
-        A turn with one approval, from which they follow, has no such key.
-        """
+        """String: the verdicts of a submitted turn, for submitting it again."""
         return f"{self._base}:turn:{_half(turn_key)}"
 
-    def first_of_turn(self, turn_key: str) -> str:
-        """Return the id of a turn's first approval: the turn finds it by itself."""
-        return approval_id(self.shard, _half(turn_key))
+    def approval_of_turn(self, turn_key: str, number: int) -> str:
+        """Return the id of a turn's approval.
 
-    def schema(self, schema_digest: str) -> str:
-        """Hash: what records share, and how many open approvals name it."""
-        return f"{self._base}:schema:{schema_digest.removeprefix('sha256:')}"
+        It follows from the turn: if everything about the turn is gone from the store,
+        and it is submitted again, its calls are those that the ledger knows.
+        """
+        return approval_id(self.tenant, _hashed(turn_key, str(number)))
 
     def begun(self, turn_key: str) -> str:
         """Hash: auto-approved calls of a turn: who began each, and its end."""
@@ -224,13 +196,9 @@ class Keys:
         """Sorted set: ended approvals of a run, inner agents' too, by their opening."""
         return f"{self._base}:run:{_hashed(tenant, run_ref.agent, run_ref.thread)}"
 
-    def open_of_run(self, tenant: str, run_ref: RunRef) -> str:
-        """Sorted set: what is open of a run, until format 13; then see `run_list`."""
-        # A hash holds no colon, so only the kind of the key is replaced.
-        return self.run(tenant, run_ref).replace(":run:", ":open:")
-
     def answered(self, tenant: str, run_ref: RunRef) -> str:
         """Sorted set: a run's newest answered approvals, for a day; scripts name it."""
+        # A hash holds no colon, so only the kind of the key is replaced.
         return self.run(tenant, run_ref).replace(":run:", ":answered:")
 
     def thread_facts(self, tenant: str, agent: str, thread: str) -> str:
@@ -264,10 +232,6 @@ class Keys:
         """Hash: what is frozen of a tenant, and who is paused."""
         return f"{self._base}:{_hashed(tenant)}:frozen"
 
-    def freeze_changes(self, tenant: str) -> str:
-        """Hash: by name, the newest freeze or its end, of a tenant that is split."""
-        return f"{self._base}:{_hashed(tenant)}:freeze_changes"
-
     def api_keys(self, tenant: str) -> str:
         """Hash: the sealed API keys of a tenant, by their ids."""
         return f"{self._base}:{_hashed(tenant)}:api_keys"
@@ -276,13 +240,9 @@ class Keys:
         """String: the answer to a write over HTTP, for a day."""
         return f"{self._base}:done:{_hashed(tenant, api_key, idempotency_key)}"
 
-    def webhook(self, tenant: str, target: str, part: str) -> str:
-        """What is sent to a program; parts: ``all``, ``due``, ``dead``, ``state``."""
-        return f"{self._base}:hook_{part}:{_hashed(tenant, target)}"
-
-    def split(self, tenant: str) -> str:
-        """String: whether a tenant is split by agent, in its own shard."""
-        return f"{self._base}:{_hashed(tenant)}:split"
+    def webhook(self, tenant: str, target: str) -> str:
+        """Hash: how a program that receives webhooks did lately."""
+        return f"{self._base}:hook:{_hashed(tenant, target)}"
 
     def standing(self, tenant: str) -> str:
         """Sorted set: standing approvals that may be in force, by when they end."""
@@ -359,10 +319,6 @@ class Keys:
         """String: a person's message that was kept for an agent."""
         return f"{self._base}:said:{_hashed(tenant, message)}"
 
-    def message_agent(self, tenant: str, message: str) -> str:
-        """String: for which agent of a tenant that is split a message is."""
-        return f"{self._base}:for:{_hashed(tenant, message)}"
-
     def view(self, view_id: str) -> str:
         """String: which item and version an open modal belongs to."""
         return f"{self._base}:view:{view_id}"
@@ -381,9 +337,9 @@ class Keys:
 
 
 @lru_cache(maxsize=256)
-def keys_of_shard(shard: str) -> Keys:
-    """Return the keys of a shard, made once: a click asks for them five times."""
-    return Keys(shard)
+def keys_of_tenant(tenant: str) -> Keys:
+    """Return the keys of a tenant, made once: a click asks for them five times."""
+    return Keys(tenant)
 
 
 def _half(turn_key: str) -> str:
@@ -397,4 +353,4 @@ def _hashed(*parts: str) -> str:
     # hash tag, which would move the key to another node. As a JSON list, so that ("a",
     # "bc") and ("ab", "c") differ.
     body = digest.canonical(list(parts))
-    return digest.tagged_hash("twokey/v1/key", body).removeprefix("sha256:")[:32]
+    return digest.tagged_hash("keyturn/v1/key", body).removeprefix("sha256:")[:32]

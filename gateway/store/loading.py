@@ -11,9 +11,9 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 
-from twokey.gateway.errors import StoreUnavailable
-from twokey.gateway.store.connection import Connection
-from twokey.gateway.store.durability import server_info
+from keyturn.gateway.errors import StoreUnavailable
+from keyturn.gateway.store.connection import Connection
+from keyturn.gateway.store.durability import server_info
 
 logger = logging.getLogger(__name__)
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 
-from twokey.gateway.approvals.record import Approval
-from twokey.gateway.store.connection import Argument, Reply, number
-from twokey.gateway.store.keys import Keys
-from twokey.gateway.store.sorted_pages import pages_by_score
-from twokey.gateway.store.store import Store
+from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.store.connection import Argument, Reply, number
+from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.listed_members import listed_approvals
+from keyturn.gateway.store.sorted_pages import pages_by_score
+from keyturn.gateway.store.store import Store
 
 
 async def mark_missed(store: Store, keys: Keys, tenant: str) -> int:
@@ -26,7 +27,8 @@ async def mark_missed(store: Store, keys: Keys, tenant: str) -> int:
     """
     found = set[str]()
     async for page in pages_by_score(store.conn, keys.expiry):
-        ids = await store.members.approvals(keys, keys.expiry, page)
+        listed = [one.member for one in page]
+        ids = await listed_approvals(store.conn, keys, keys.expiry, listed)
         behind = await _behind(store, keys, ids)
         for loaded in await store.approvals.load_each(behind):
             approval = loaded.approval
@@ -38,7 +40,8 @@ async def mark_missed(store: Store, keys: Keys, tenant: str) -> int:
                 found.add(approval.id)
     due = keys.messages_due(tenant)
     async for page in pages_by_score(store.conn, due):
-        ids = await store.members.approvals(keys, due, page, tenant)
+        listed = [one.member for one in page]
+        ids = await listed_approvals(store.conn, keys, due, listed)
         behind = await _behind(store, keys, [one for one in ids if one not in found])
         for loaded in await store.approvals.load_each(behind):
             approval = loaded.approval

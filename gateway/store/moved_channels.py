@@ -7,9 +7,9 @@ noted again when somebody uses a card there.
 
 from __future__ import annotations
 
-from twokey.gateway.store.connection import fields
-from twokey.gateway.store.keys import Keys
-from twokey.gateway.store.sealing import Sealed, Sealing
+from keyturn.gateway.store.connection import fields
+from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.sealing import Sealed, Sealing
 
 
 class MovedChannelStore:
@@ -23,7 +23,7 @@ class MovedChannelStore:
         """Note that a channel has another id now.
 
         Args:
-            keys: of the tenant's own shard.
+            keys: of the tenant.
             tenant: whose cards stand there.
             was: the id that Slack knows no more.
             now: the id that it has instead.

@@ -2,63 +2,36 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 
-from twokey.gateway.approvals import timing
-from twokey.gateway.approvals.record import Approval, Item
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.store import codec
-from twokey.gateway.store.atomic_write import (
-    Assumed,
+from keyturn.gateway.approvals import timing
+from keyturn.gateway.approvals.changes import Change
+from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.store import codec
+from keyturn.gateway.store.atomic_write import (
     EvaluationInputs,
     Loaded,
     Write,
 )
-from twokey.gateway.store.audit_seals import (
+from keyturn.gateway.store.audit_seals import (
     sealed_text,
     texts_of,
     with_sealed_event,
 )
-from twokey.gateway.store.connection import Connection
-from twokey.gateway.store.freeze_list import compared
-from twokey.gateway.store.keys import Keys
-from twokey.gateway.store.person_queues import moves as queue_moves
-from twokey.gateway.store.precedents import (
-    Row,
+from keyturn.gateway.store.connection import Connection
+from keyturn.gateway.store.freeze_list import compared
+from keyturn.gateway.store.jobs import Job
+from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.person_queues import moves as queue_moves
+from keyturn.gateway.store.precedents import (
     encrypted_rows,
     rows_of_change,
     seen_precedents,
 )
-from twokey.gateway.store.record_heads import following, sealed, with_format
-from twokey.gateway.store.record_seals import SEAL, RecordSeals, Stored
-from twokey.gateway.store.record_texts import changed_texts
-from twokey.gateway.store.resume_jobs import job_text
-from twokey.gateway.store.script import Script
-from twokey.gateway.store.windows import as_rows
-
-CHANGE = Script("change")
-FENCED_CHANGE = Script("change", is_fenced=True)
-
-
-@dataclass(frozen=True)
-class Unsealed:
-    """A change before its seals are made.
-
-    Attributes:
-        values: what scripts are told, but for what is sealed.
-        fields: of the head, to write or False to delete.
-        events: the text of each, and of which ``rev`` of the approval it is.
-        precedents: rows with their bodies as they are.
-        stored: the next version.
-    """
-
-    values: Mapping[str, object]
-    fields: Mapping[str, str | bool]
-    events: Sequence[tuple[str, int]]
-    precedents: Sequence[Row]
-    stored: Stored
+from keyturn.gateway.store.record_encryption import DATA_KEY
+from keyturn.gateway.store.record_seals import SEAL, RecordSeals, Stored
+from keyturn.gateway.store.windows import as_rows
 
 
 def moves(
@@ -68,37 +41,14 @@ def moves(
 
     Beside it stands what is stored from then on.
     """
-    found = unsealed(conn, keys, seen, what)
-    after = sealed(RecordSeals(conn), seen.approval.id, found.stored)
-    values = dict(found.values)
-    values["fields"] = {**found.fields, SEAL: after.seal.hex()}
-    values["events"] = [
-        sealed_text(conn, keys, one, rev=rev) for one, rev in found.events
-    ]
-    values["precedents"] = encrypted_rows(conn, found.precedents)
-    return without_empty(values), after
-
-
-def unsealed(conn: Connection, keys: Keys, seen: Loaded, what: Write) -> Unsealed:
-    """Return a change before its seals are made."""
     before, change = seen.approval, what.change
     after = change.approval
-    # Comparing identities spares the JSON of the items that nothing happened to.
-    pairs = zip(before.items, after.items, strict=True)
-    moved = [(was, now) for was, now in pairs if was is not now]
-    were, are = [was for was, _ in moved], [now for _, now in moved]
-    old = codec.head(before, were)
-    head = codec.changed(old, codec.head(after, are))
-    states = _states(before, after)
-    stored = seen.stored
-    if stored is None:
+    if seen.stored is None:
         raise ValueError("what is stored of the record is not known")
-    # Only what changed is sent: most changes are about one of six large texts.
-    texts = changed_texts(before, after, moved)
-    encryption = RecordSeals(conn).encryption
-    texts = encryption.changes(before.id, before.tenant, stored.head, texts)
-    fields = with_format(stored.head, head | texts)
     uses = {str(i): as_rows(one.uses) for i, one in what.inputs.items()}
+    fields, stored = following(RecordSeals(conn), seen.stored, before, after, uses)
+    states = _states(before, after)
+    events = texts_of(change.events, of=[before.id], rev=before.rev + 1)
     values: dict[str, object] = {
         "id": before.id,
         "rev": str(before.rev),
@@ -106,110 +56,98 @@ def unsealed(conn: Connection, keys: Keys, seen: Loaded, what: Write) -> Unseale
         "before_ms": change.before_ms,
         "unfrozen": compared(conn, keys, before.tenant, what.unfrozen),
         "fires": change.fires,
+        "fields": fields,
         # The seal says more than the `rev`: another master may have other changes under
         # the same number.
-        "as_read": _as_read(old, head, seen) | {SEAL: stored.seal.hex()},
+        "as_read": _claims_as_read(before, fields) | {SEAL: seen.stored.seal.hex()},
         "states": states,
-        "uses": {str(i): _uses(inputs) for i, inputs in what.inputs.items()},
-        "set": [*timing.timers(before, after), *change.timers],
-        "job": job_text(change),
+        "uses": [_uses(i, inputs) for i, inputs in sorted(what.inputs.items())],
+        "set": [*timing.timers(before, after, now_ms=seen.now_ms), *change.timers],
+        "events": [sealed_text(conn, keys, one, rev=rev) for one, rev in events],
+        "job": _job_text(change),
         "rejection": with_sealed_event(
             conn,
             keys,
-            script_keys_of(keys, before)["rejected"],
+            keys.rejected(before.tenant, before.agent, before.thread),
             _rejection(before, what),
         ),
         "failed": _failed(before, after),
+        "precedents": encrypted_rows(conn, rows_of_change(keys, before, after)),
         "seen": seen_precedents(one.known for one in what.inputs.values() if one.known),
         "standing": _states_as_read(what.standing),
         "queues": queue_moves(keys, before, after, is_due_moved=bool(states)),
-        "assumed": assumptions(
-            keys, before, what.assumed, large=_large_as_read(seen, were)
-        ),
-        "kept": what.kept,
     }
-    return Unsealed(
-        without_empty(values),
-        fields,
-        texts_of(change.events, of=[before.id], rev=before.rev + 1),
-        rows_of_change(keys, before, after),
-        following(stored, fields, uses),
+    # Most of it is empty.
+    return {name: one for name, one in values.items() if one}, stored
+
+
+def following(
+    seals: RecordSeals,
+    seen: Stored,
+    before: Approval,
+    after: Approval,
+    uses: Mapping[str, str],
+) -> tuple[dict[str, str | bool], Stored]:
+    """Return the fields of the head to write, and the next version as it is stored.
+
+    Args:
+        seals: of the records.
+        seen: this version as it is stored.
+        before: the same, parsed.
+        after: the next version.
+        uses: what items use of windows from now on, by index.
+    """
+    fields = codec.changed(codec.head(before), codec.head(after))
+    wrapped = seen.head.get(DATA_KEY, b"")
+    document, data_key = seals.encryption.stored(
+        after.id, codec.document(after), wrapped
     )
+    if data_key != wrapped:
+        fields[DATA_KEY] = data_key.hex()
+    head = codec.applied(seen.head, fields | {"rev": str(before.rev + 1)})
+    for i, rows in uses.items():
+        if rows.encode() != head.get(f"{i}:w", b"[]"):
+            head[f"{i}:w"] = rows.encode()
+    stored = seals.sealed(after.id, head, document)
+    return fields | {SEAL: stored.seal.hex()}, stored
 
 
-def without_empty(values: Mapping[str, object]) -> dict[str, object]:
-    """Return what is told of a change without what is empty, as most of it is."""
-    return {name: one for name, one in values.items() if one}
-
-
-def script_keys_of(keys: Keys, approval: Approval) -> dict[str, str]:
-    """Return the keys of a change of an approval, by their names in its script."""
-    of_one = script_keys(keys, approval.id, approval.tenant, approval.agent)
-    rejected = keys.rejected(approval.tenant, approval.agent, approval.thread)
-    return {**of_one, "rejected": rejected}
-
-
-def script_keys(
-    keys: Keys, approval_id: str, tenant: str, agent: str
-) -> dict[str, str]:
-    """Return the keys of a change, by the names that they have in its script."""
+def tenant_keys(keys: Keys, tenant: str) -> dict[str, str]:
+    """Return the keys that changes of a tenant share, by their names in the script."""
     return {
-        "head": keys.head(approval_id),
-        "pinned": keys.pinned(approval_id),
         "expiry": keys.expiry,
         "outbox": keys.outbox,
         "audit": keys.audit,
         "jobs": keys.jobs,
-        "waiting": keys.waiting(tenant, agent),
         "timers": keys.timers,
         "frozen": keys.frozen(tenant),
-        "rejections": keys.rejections(tenant, agent),
-        "failures": keys.failures(tenant, agent),
     }
 
 
-def _as_read(
-    old: Mapping[str, str], head: Iterable[str], seen: Loaded
-) -> dict[str, str]:
-    """Return which fields of the head have to be as they were read."""
-    if seen.remembered is not None:
-        return {**dict.fromkeys(head, ""), **old}
+def record_keys(
+    keys: Keys, approval_id: str, tenant: str, agent: str, thread: str
+) -> list[str]:
+    """Return the keys of one approval, in the order of the script."""
+    return [
+        keys.head(approval_id),
+        keys.document(approval_id),
+        keys.waiting(tenant, agent),
+        keys.rejections(tenant, agent),
+        keys.rejected(tenant, agent, thread),
+        keys.failures(tenant, agent),
+    ]
+
+
+def _claims_as_read(before: Approval, fields: Iterable[str]) -> dict[str, str]:
+    """Return which claims of the head have to be as they were read."""
     # Only claims that this change moves: a heartbeat of another item of the card is
     # none of its business.
-    return {field: old.get(field, "") for field in head if field.endswith(":u")}
-
-
-def _large_as_read(seen: Loaded, moved: Iterable[Item]) -> dict[str, str]:
-    """Return the SHA-1 of what is remembered of an approval and of these items."""
-    indexes = {str(item.index) for item in moved}
-    return {
-        # As scripts can make it. It is compared with what was in the same field.
-        name: hashlib.sha1(value, usedforsecurity=False).hexdigest()
-        for name, value in (seen.remembered or {}).items()
-        if not (index := name.partition(":")[0]).isdigit() or index in indexes
-    }
+    old = codec.head(before)
+    return {field: old.get(field, "") for field in fields if field.endswith(":u")}
 
 
 def _states_as_read(standing: Approval | None) -> list[tuple[str, str]]:
     return [(standing.id, standing.items[0].state.value)] if standing else []
-
-
-def assumptions(
-    keys: Keys, before: Approval, what: Assumed, *, large: Mapping[str, str]
-) -> dict[str, object]:
-    """Return what a script is told that has to be as it was assumed to be."""
-    # What is not assumed is left out: most changes assume nothing.
-    found: dict[str, object] = {
-        "large": large,
-        "totals": [[*use, str(total)] for use, total in what.totals.items()],
-        "place": what.place,
-        "display": what.display,
-        "alone": what.stands_in_for_nobody,
-        "unseen": what.unseen,
-    }
-    if what.stands_in_for_nobody:
-        found["delegations"] = keys.delegations(before.tenant)
-    return {name: one for name, one in found.items() if one}
 
 
 def _states(before: Approval, after: Approval) -> dict[str, str]:
@@ -224,9 +162,9 @@ def _states(before: Approval, after: Approval) -> dict[str, str]:
     }
 
 
-def _uses(inputs: EvaluationInputs) -> dict[str, object]:
+def _uses(index: int, inputs: EvaluationInputs) -> dict[str, object]:
     totals = [str(inputs.totals[use.name]) for use in inputs.uses]
-    return {"rows": as_rows(inputs.uses), "totals": totals}
+    return {"index": str(index), "rows": as_rows(inputs.uses), "totals": totals}
 
 
 def _failed(before: Approval, after: Approval) -> list[str]:
@@ -248,3 +186,13 @@ def _rejection(before: Approval, what: Write) -> dict[str, object]:
         for item, was in zip(what.approval.items, before.items, strict=True)
     )
     return {**what.rejection, **({"ends": True} if is_authorized else {})}
+
+
+def _job_text(change: Change) -> str:
+    """Return the text of the job that a change queues; "" for none."""
+    approval = change.approval
+    has_agent = not (approval.is_standing or approval.resumes_itself)
+    if not (change.resumes and has_agent):
+        return ""
+    run = approval.run_ref
+    return Job.to_resume(approval.tenant, run.agent, run.thread).model_dump_json()

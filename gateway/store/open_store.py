@@ -7,16 +7,15 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
-from twokey.gateway.secret_file import folder_secrets
-from twokey.gateway.store.durability import ensure_durable
-from twokey.gateway.store.engine import EmbeddedEngine
-from twokey.gateway.store.loading import until_loaded
-from twokey.gateway.store.secret_check import ensure_secret
-from twokey.gateway.store.shard_count import ensure_shards
-from twokey.gateway.store.split_tenants import ensure_split, require_shards
-from twokey.gateway.store.store import Store
-from twokey.gateway.store.usable import shown, until_usable
-from twokey.gateway.trust.keyring import Keyring
+from keyturn.gateway.secret_file import folder_secrets
+from keyturn.gateway.store.durability import ensure_durable
+from keyturn.gateway.store.engine import EmbeddedEngine
+from keyturn.gateway.store.loading import until_loaded
+from keyturn.gateway.store.secret_check import ensure_secret
+from keyturn.gateway.store.store import Store
+from keyturn.gateway.store.store_format import ensure_format
+from keyturn.gateway.store.usable import shown, until_usable
+from keyturn.gateway.trust.keyring import Keyring
 
 ENGINE_FOLDER = "valkey"
 """Where in the data folder the embedded server keeps its files."""
@@ -26,14 +25,12 @@ AUDIT_FOLDER = "audit"
 
 
 @asynccontextmanager
-async def open_store(  # noqa: PLR0913 - what a process says of its store, by name
+async def open_store(
     url: str | None,
     data_dir: Path,
     *,
     secrets: Sequence[bytes] = (),
-    shards: int = 1,
     tenant: str = "default",
-    split_by_agent: bool = False,
     insecure_dev: bool = False,
     waits: bool = True,
     keyring: Keyring | None = None,
@@ -48,9 +45,7 @@ async def open_store(  # noqa: PLR0913 - what a process says of its store, by na
         data_dir: the folder whose ``valkey`` folder the embedded server keeps.
         secrets: what seals the texts that decide, the same for all processes of one
             store; none are those in the data folder.
-        shards: how many shards tenants are spread over; fixed for a data set.
         tenant: whose records this process works on.
-        split_by_agent: whether that tenant is split; fixed for a tenant.
         insecure_dev: accept a server that would lose acknowledged decisions.
         waits: wait for a server that is away for a while, see `until_usable`.
         keyring: the signing keys of this process; those that are missing are made.
@@ -60,11 +55,9 @@ async def open_store(  # noqa: PLR0913 - what a process says of its store, by na
     Raises:
         StoreUnavailable: when there is no server, or none in time.
         UnsafeStore: when it would lose acknowledged decisions.
-        SettingsError: when the store was set up with another number of shards, or the
-            tenant with the other way to split it, or a signing key cannot be used.
+        SettingsError: when another secret seals the data, this version cannot read its
+            format, or a signing key cannot be used.
     """
-    if split_by_agent:
-        require_shards(shards)
     if keyring is not None:
         keyring.make_missing(datetime.now(UTC))  # noqa: TID251 - no store yet
     async with AsyncExitStack() as opened:
@@ -72,9 +65,8 @@ async def open_store(  # noqa: PLR0913 - what a process says of its store, by na
         if url is None:
             engine = EmbeddedEngine(data_dir / ENGINE_FOLDER)
             url = (await opened.enter_async_context(engine)).url
-        split = (tenant,) if split_by_agent else ()
         secrets = secrets or folder_secrets(data_dir)
-        store = Store(url, secrets=secrets, shards=shards, engine=engine, split=split)
+        store = Store(url, secrets=secrets, engine=engine)
         store.keyring, store.tree_folder = keyring, data_dir / AUDIT_FOLDER
         store.conn.encrypts = encrypt
         store.security.tenant = tenant
@@ -83,10 +75,8 @@ async def open_store(  # noqa: PLR0913 - what a process says of its store, by na
         async def check() -> None:
             await until_loaded(store.conn, shown(url))
             await ensure_durable(store.conn, insecure_dev=insecure_dev)
-            await ensure_shards(store.conn, shards)
-            await ensure_secret(store.conn)
-            own = store.keys_of_tenant(tenant)
-            await ensure_split(store.conn, own, tenant, is_split=split_by_agent)
+            await ensure_format(store, store.keys_of_tenant(tenant))
+            await ensure_secret(store.conn, store.keys_of_tenant(tenant))
 
         # The embedded one has just been started: nobody else brings it back.
         if waits and engine is None:

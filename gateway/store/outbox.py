@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import re
-from collections.abc import Sequence
-from contextlib import suppress
-from typing import NamedTuple, cast
+from typing import cast
 
-from twokey.gateway.approvals.events import Event, EventName
-from twokey.gateway.store.audit_seals import (
-    decrypted_event,
+from keyturn.gateway.approvals.events import Event
+from keyturn.gateway.store.audit_seals import (
     parts_of,
     sealed_event,
     sealed_text,
 )
-from twokey.gateway.store.connection import (
+from keyturn.gateway.store.connection import (
     Argument,
     Connection,
     Entry,
@@ -28,50 +23,23 @@ from twokey.gateway.store.connection import (
     number,
     text,
 )
-from twokey.gateway.store.keys import Keys
-from twokey.gateway.store.listed_members import ListedMembers
-from twokey.gateway.store.message_format import is_newer
-from twokey.gateway.store.readers import (
+from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.readers import (
     entry_id,
     has_group,
     make_group,
     reader_groups,
 )
+from keyturn.gateway.store.sealing import Sealed, Sealing
 
 logger = logging.getLogger(__name__)
 
 
-_OPENED = f'"{EventName.APPROVAL_OPENED}"'.encode()
-_APPROVAL = re.compile(rb'"approval":"([^"]+)"')
-"""Which approval an event is about. No text can hold it: its quotes are escaped."""
-_CLICKED = b'"request_digest":"s'
-"""In an event of what somebody did in Slack, for the same reason."""
-
-_PARSED_AT_ONCE = 20
-_LOOKED_AT = 20
-"""At how many of the newest events one look for a click looks."""
-
-
-class Changes(NamedTuple):
-    """What became of approvals since a place in the outbox.
-
-    Attributes:
-        opened: events of those that were opened.
-        moved: when the others changed last, by their ids: milliseconds of the store.
-        place: that was read to.
-    """
-
-    opened: list[Event]
-    moved: dict[str, int]
-    place: str
-
-
 class Outbox:
-    """The event stream of one shard, as one named reader sees it.
+    """The event stream of one tenant, as one named reader sees it.
 
     Each reader (Slack, a metric, another chat) has its own consumer group and gets
-    every event. An event of a newer version is left unacknowledged: a reader of that
-    version takes it over. What is no event of ours is skipped, reported and counted in
+    every event. What is no event of ours is skipped, reported and counted in
     ``corrupt``, since others wait behind it.
     """
 
@@ -81,14 +49,14 @@ class Outbox:
         keys: Keys,
         *,
         reader: str,
-        members: ListedMembers,
+        sealing: Sealing,
     ) -> None:
         self._conn = conn
-        self._members = members
+        self._sealing = sealing
         self._keys = keys
         self.reader = reader
         self.corrupt = 0
-        self._taken = self._looked = "0-0"
+        self._taken = "0-0"
 
     async def prepare(self) -> None:
         """Create this reader's group unless it is there, from the first event on."""
@@ -180,79 +148,18 @@ class Outbox:
         self._taken = max((self._taken, *(one.id for one in found)), key=entry_id)
         return await self._readable(found)
 
-    async def newest(self) -> str:
-        """Return the place of the newest event, for `tail`."""
-        reply = await self._conn.command(
-            "XREVRANGE", self._keys.outbox, "+", "-", "COUNT", 1
-        )
-        found = entries(reply)
-        return found[0].id if found else "0-0"
-
-    async def has_new_click(self) -> bool:
-        """Return whether somebody clicked since the last look; nothing is taken.
-
-        Only the newest events are looked at, and none is checked: who acts on one reads
-        it by `take`.
-        """
-        last = max(self._taken, self._looked, key=entry_id)
-        reply = await self._conn.command(
-            "XREVRANGE", self._keys.outbox, "+", f"({last}", "COUNT", _LOOKED_AT
-        )
-        if not (found := entries(reply)):
-            return False
-        self._looked = found[0].id
-        return any(_CLICKED in self._body(entry) for entry in found)
-
-    async def tail(
-        self, after: str, *, block_ms: int, limit: int = 500
-    ) -> tuple[list[Event], str]:
-        """Return what was announced after a place, and the place that was read to.
-
-        Waits up to ``block_ms`` for the first event. Nothing is taken or acknowledged;
-        what is not an event is left out.
-        """
-        found = await self._after(after, block_ms, limit)
-        return self._events(found), found[-1].id if found else after
-
-    async def changes(self, after: str, *, block_ms: int, limit: int = 500) -> Changes:
-        """Return what became of approvals after a place; waits as `tail` does."""
-        found = await self._after(after, block_ms, limit)
-        # Each process that answers gets every event: it parses what it reads alone.
-        opened: list[Entry] = []
-        moved: dict[str, int] = {}
-        for entry in found:
-            body = self._body(entry)
-            if _OPENED in body:
-                opened.append(entry)
-            elif named := _APPROVAL.search(body):
-                moved[named[1].decode("utf-8", "replace")] = entry_id(entry.id)[0]
-        place, events = found[-1].id if found else after, list[Event]()
-        for start in range(0, len(opened), _PARSED_AT_ONCE):
-            events += self._events(opened[start : start + _PARSED_AT_ONCE])
-            # All of them would take a tenth of a second, in which no click is answered.
-            await asyncio.sleep(0)
-        return Changes(events, moved, place)
-
-    async def _after(self, after: str, block_ms: int, limit: int) -> list[Entry]:
-        reply = await self._conn.command(
-            "XREAD", "COUNT", limit, "BLOCK", block_ms,
-            "STREAMS", self._keys.outbox, after,
-        )  # fmt: skip
-        return first_stream(reply)
-
     async def _readable(self, found: list[Entry]) -> list[Event]:
         read: list[Event] = []
         for entry in found:
             try:
                 read.append(self._event(entry))
             except (KeyError, ValueError) as error:
-                is_ours = not isinstance(error, KeyError | NotSealed)
-                if is_ours and is_newer(self._body(entry)):
-                    logger.info("event.newer reader=%s seq=%s", self.reader, entry.id)
-                    continue
-                if not is_ours:
+                if isinstance(error, KeyError | NotSealed):
                     # Before it is acknowledged: others may be able to read it.
-                    await self._members.ensure_known(self._keys)
+                    junk = b"\n".join(entry.values.values())
+                    await self._sealing.refuse(
+                        self._keys, Sealed.EVENT, junk, tenant=""
+                    )
                 self.corrupt += 1
                 logger.error(  # noqa: TRY400 - the error may hold what was written
                     "event.corrupt reader=%s seq=%s count=%d",
@@ -260,35 +167,14 @@ class Outbox:
                     entry.id,
                     self.corrupt,
                 )
-                if not is_ours:
-                    junk = b"\n".join(entry.values.values())
-                    await self._members.report(
-                        self._keys, self._keys.outbox, junk, about="event"
-                    )
                 # Acknowledged all the same: a reader that never does so keeps the
                 # outbox from being trimmed.
                 await self.done(entry.id)
         return read
 
-    def _events(self, found: Sequence[Entry]) -> list[Event]:
-        """Read events; what is none is left out."""
-        read: list[Event] = []
-        for entry in found:
-            # Not counted as `_readable` does: the group that reads this event reports
-            # it, once.
-            with suppress(KeyError, ValueError):
-                read.append(self._event(entry))
-        return read
-
     def _event(self, entry: Entry) -> Event:
         """Read an event; raises KeyError or ValueError for anything else."""
         return event_in(self._conn, self._keys, entry)
-
-    def _body(self, entry: Entry) -> bytes:
-        body = entry.values.get("e", b"")
-        with suppress(ValueError):
-            return decrypted_event(self._conn, self._keys, body)
-        return body
 
     async def done(self, *seqs: str) -> None:
         """Acknowledge events by their ``seq``."""

@@ -5,8 +5,8 @@ asks the kernel for a SIGKILL at the death of its parent and then becomes the pr
 A script of its own, because code between fork and exec of a threaded process is unsafe.
 
 SIGKILL and not SIGTERM: a server that shuts down in order still answers for 100 ms.
-Twokey, started again in that time, shared a server that then went away, and failed. The
-program therefore has to keep what it acknowledged also when it is killed.
+Keyturn, started again in that time, shared a server that then went away, and failed.
+The program therefore has to keep what it acknowledged also when it is killed.
 
 The kernel means the *thread* that started it (prctl(2), PR_SET_PDEATHSIG), so that
 thread has to live as long as the program. Other systems than Linux have no such signal:

@@ -2,25 +2,24 @@
 
 Each agent's pending items stand in a sorted set of its own, which every script that
 moves an item keeps exact. What is kept here is the list of agents that may have one, so
-that a tenant's items are found whatever else waits or executes in its shard.
+that a tenant's items are found whatever else waits or executes.
 """
 
 from __future__ import annotations
 
-from functools import partial
-from typing import cast
+from contextlib import suppress
 
-from twokey.gateway.store.connection import Argument, Reply, text
-from twokey.gateway.store.keys import LISTED_BYTES, Keys
-from twokey.gateway.store.listed_members import ListedMembers
+from keyturn.gateway.store.connection import Connection, text
+from keyturn.gateway.store.keys import LISTED_BYTES, Keys
+from keyturn.gateway.store.listed_members import without_junk
+from keyturn.gateway.store.sorted_pages import Due, pages_by_score
 
 
 class PendingIndex:
     """The pending items of all tenants."""
 
-    def __init__(self, members: ListedMembers) -> None:
-        self._conn = members.conn
-        self._members = members
+    def __init__(self, conn: Connection) -> None:
+        self._conn = conn
 
     async def add(self, keys: Keys, tenant: str, *agents: str) -> None:
         """List agents; before they open anything, so that nothing is ever missed."""
@@ -33,49 +32,28 @@ class PendingIndex:
         At most ``limit`` are returned.
         """
         key = keys.agents(tenant)
-        listed = await self._members.read(
-            keys,
-            key,
-            await self._conn.command("SMEMBERS", key),
-            text,
-            tenant=tenant,
-            taken_out="SREM",
-        )
-        if not listed:
-            return []
-        waiting = [keys.waiting(tenant, agent) for agent in listed]
-        # An approval has a row for each of its calls. More rows of an agent are read
-        # only where its first ones are of too few approvals.
-        rows = limit
-        while True:
-            commands: list[list[Argument]] = [
-                ["ZRANGE", name, 0, rows - 1, "WITHSCORES"] for name in waiting
-            ]
-            pages = await self._conn.transaction(*commands)
-            due: dict[str, float] = {}
-            for name, page in zip(waiting, pages, strict=True):
-                for approval, at_ms in await self._scored(keys, name, page, tenant):
-                    # A card of several calls is listed once, by the first that is due.
-                    due[approval] = min(at_ms, due.get(approval, at_ms))
-            if len(due) >= limit or not any(map(partial(_is_cut, rows), pages)):
-                break
-            rows *= 2
+        agents = await self._conn.command("SMEMBERS", key)
+        listed = await without_junk(self._conn, key, agents, text, taken_out="SREM")
+        due: dict[str, float] = {}
+        for agent in listed:
+            due |= await self._of_agent(keys, keys.waiting(tenant, agent), limit)
         # The id breaks ties, so that two looks at a queue show it in one order.
         return sorted(due, key=lambda one: (due[one], one))[:limit]
 
-    async def _scored(
-        self, keys: Keys, name: str, reply: Reply, tenant: str
-    ) -> list[tuple[str, float]]:
-        """Read the approvals of items with their scores."""
+    async def _of_agent(self, keys: Keys, name: str, limit: int) -> dict[str, float]:
+        """Return an agent's approvals by when the first call of each is due."""
 
-        def approval(member: bytes) -> str:
+        def approval(one: Due) -> str:
             # An item is listed by its approval, and its number behind that.
-            if not member[LISTED_BYTES:].isdigit():
+            if not one.member[LISTED_BYTES:].isdigit():
                 raise ValueError("no item")
-            return keys.unlisted(member[:LISTED_BYTES])
+            return keys.unlisted(one.member[:LISTED_BYTES])
 
-        return await self._members.scored(keys, name, reply, approval, tenant=tenant)
-
-
-def _is_cut(rows: int, reply: Reply) -> bool:
-    return len(cast("list[bytes]", reply or [])) >= 2 * rows
+        found: dict[str, float] = {}
+        async for page in pages_by_score(self._conn, name, size=limit):
+            for one in page:
+                with suppress(ValueError):
+                    found.setdefault(approval(one), float(one.at))
+            if len(found) >= limit:
+                break
+        return found

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from typing import cast
 
-from twokey.gateway.store.connection import Connection, Reply, text
-from twokey.gateway.store.keys import Keys
+from keyturn.gateway.store.connection import Connection, Reply, text
+from keyturn.gateway.store.keys import Keys
 
 CALLED = (
     "APPEND", "DECRBY", "DEL", "EXISTS", "GET", "HDEL", "HEXISTS", "HGET", "HGETALL",
     "HINCRBY", "HKEYS", "HLEN", "HMGET", "HSET", "HSETNX", "INCR", "INCRBY", "PERSIST",
     "PEXPIRE", "PEXPIREAT", "PTTL", "SADD", "SET", "SMEMBERS", "TIME", "XACK", "XADD",
-    "XDEL", "XGROUP DELCONSUMER", "XINFO CONSUMERS", "XINFO GROUPS", "XRANGE",
-    "XREADGROUP", "ZADD", "ZCARD", "ZCOUNT", "ZRANGE", "ZRANGEBYSCORE", "ZREM",
+    "XDEL", "XGROUP DELCONSUMER", "XINFO CONSUMERS", "XINFO GROUPS",
+    "ZADD", "ZCARD", "ZCOUNT", "ZRANGEBYSCORE", "ZREM",
     "ZREMRANGEBYRANK", "ZREMRANGEBYSCORE", "ZREVRANGE", "ZSCORE",
 )  # fmt: skip
 """The commands that scripts call."""
@@ -55,7 +55,7 @@ async def permission_problems(conn: Connection) -> list[str]:
     Raises:
         StoreUnavailable: when a server does not answer, or runs no script.
     """
-    found = await conn.on_each_master("EVAL", MISSING, 0, Keys("s0").members, *CALLED)
+    found = await conn.on_each_master("EVAL", MISSING, 0, Keys("any").members, *CALLED)
     each = [cast("list[list[Reply]]", one) for one in found.values()]
     missing, unknown = (
         sorted({text(name) for one in each for name in one[at]}) for at in (0, 1)
@@ -64,15 +64,15 @@ async def permission_problems(conn: Connection) -> list[str]:
     if unknown:
         problems.append(
             f"The server does not know {', '.join(unknown)}, which the scripts of "
-            "Twokey call, so decisions would be kept in part; take 'rename-command' of "
-            "these out of its configuration, and restart it."
+            "Keyturn call, so decisions would be kept in part; take 'rename-command' "
+            "of these out of its configuration, and restart it."
         )
     if not missing:
         return problems
     allowed = " ".join(f"+{one.lower().replace(' ', '|')}" for one in missing)
     why = (
-        "The user of TWOKEY_REDIS_URL may not run all that the scripts of Twokey call "
-        "on its keys, so decisions would be kept in part"
+        "The user of KEYTURN_REDIS_URL may not run all that the scripts of Keyturn "
+        "call on its keys, so decisions would be kept in part"
     )
     return [*problems, f"{why}; run: ACL SETUSER <user> ~tk:* {allowed}"]
 

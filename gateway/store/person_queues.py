@@ -13,12 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias, cast
+from typing import NamedTuple, TypeAlias
 
-from twokey.gateway.approvals.record import Approval
-from twokey.gateway.store.connection import Argument, Reply, number, text
-from twokey.gateway.store.keys import LISTED_BYTES, Keys
-from twokey.gateway.store.listed_members import ListedMembers
+from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.store.connection import Connection, number, text
+from keyturn.gateway.store.keys import LISTED_BYTES, Keys
+from keyturn.gateway.store.listed_members import readable
+from keyturn.gateway.store.sorted_pages import Due, pages_by_score
 
 _USER, _GROUP = "user", "group"
 
@@ -107,9 +108,8 @@ def _row(keys: Keys, tenant: str, users: Sequence[str], groups: Sequence[str]) -
 class PersonQueues:
     """What waits, by people, of all tenants."""
 
-    def __init__(self, members: ListedMembers) -> None:
-        self._conn = members.conn
-        self._members = members
+    def __init__(self, conn: Connection) -> None:
+        self._conn = conn
 
     async def groups(self, keys: Keys, tenant: str) -> frozenset[str]:
         """Return the user groups that something waits for.
@@ -119,7 +119,7 @@ class PersonQueues:
         """
         key = keys.queue_groups(tenant)
         named = await self._conn.command("SMEMBERS", key)
-        groups = sorted(await self._members.read(keys, key, named, text, tenant=tenant))
+        groups = sorted(readable(named, text))
         found = await self._lists(keys, tenant, ((_GROUP, one) for one in groups))
         known = [queue for queues in found for queue in queues]
         if not known:
@@ -147,8 +147,9 @@ class PersonQueues:
         """
         found = dict[str, float]()
         ends = list[Place]()
-        for rows, is_cut in await self._behind(keys, queues, after, size):
-            found.update((one.approval, one.due_ms) for one in rows)
+        for queue in queues:
+            rows, is_cut = await self._behind(keys, queue, after, size)
+            found |= {one.approval: one.due_ms for one in rows}
             ends += rows[-1:] if is_cut else []
         # What a cut queue has behind its last row is not known: nothing later is
         # returned, or it would be passed over.
@@ -162,31 +163,18 @@ class PersonQueues:
         )
 
     async def _behind(
-        self, keys: Keys, queues: Collection[str], after: Place, size: int
-    ) -> list[tuple[list[Place], bool]]:
-        """Return of each queue what is behind a place, and whether it has more."""
-        found = list[tuple[list[Place], bool]]()
-        left, limit = list(queues), size
-        while left:
-            commands: list[list[Argument]] = [
-                ["ZRANGEBYSCORE", queue, repr(after.due_ms), "+inf", "WITHSCORES",
-                 "LIMIT", 0, limit]
-                for queue in left
-            ]  # fmt: skip
-            again = list[str]()
-            replies = await self._conn.transaction(*commands)
-            for queue, reply in zip(left, replies, strict=True):
-                rows = await self._places(keys, queue, reply)
-                behind = [one for one in rows if one > after]
-                # By what came and not by what it means: something else may be listed.
-                is_cut = len(cast("list[Reply]", reply or [])) >= 2 * limit
-                # So many at one moment that all of them were on the pages before.
-                if is_cut and not behind:
-                    again.append(queue)
-                elif behind:
-                    found.append((behind, is_cut))
-            left, limit = again, 2 * limit
-        return found
+        self, keys: Keys, queue: str, after: Place, size: int
+    ) -> tuple[list[Place], bool]:
+        """Return what a queue has behind a place, and whether it has more."""
+        start = Due(repr(after.due_ms), keys.listed(after.approval))
+        pages = pages_by_score(
+            self._conn, queue, after=None if after == FIRST else start, size=size
+        )
+        async for page in pages:
+            # By what came and not by what it means: something else may be listed.
+            if rows := _places(keys, page):
+                return rows, len(page) == size
+        return [], False
 
     async def _lists(
         self, keys: Keys, tenant: str, names: Iterable[tuple[str, str]]
@@ -202,18 +190,13 @@ class PersonQueues:
             return name
 
         replies = await self._conn.transaction(*(["SMEMBERS", one] for one in lists))
-        return [
-            sorted(await self._members.read(keys, one, reply, queue, tenant=tenant))
-            for one, reply in zip(lists, replies, strict=True)
-        ]
+        return [sorted(readable(reply, queue)) for reply in replies]
 
-    async def _places(self, keys: Keys, queue: str, reply: Reply) -> list[Place]:
-        """Read approvals with their deadlines."""
 
-        def approval(member: bytes) -> str:
-            if len(member) != LISTED_BYTES:
-                raise ValueError("no approval")
-            return keys.unlisted(member)
-
-        rows = await self._members.scored(keys, queue, reply, approval)
-        return [Place(due_ms, approval) for approval, due_ms in rows]
+def _places(keys: Keys, page: Iterable[Due]) -> list[Place]:
+    """Return those members of a queue that are approvals, with their deadlines."""
+    return [
+        Place(float(one.at), keys.unlisted(one.member))
+        for one in page
+        if len(one.member) == LISTED_BYTES
+    ]

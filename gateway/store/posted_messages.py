@@ -18,18 +18,17 @@ from datetime import timedelta
 
 from pydantic import ValidationError
 
-from twokey.gateway.protocol.records import Record
-from twokey.gateway.store.connection import (
+from keyturn.gateway.protocol.records import Record
+from keyturn.gateway.store.connection import (
     fields,
     milliseconds,
     text,
 )
-from twokey.gateway.store.keys import Keys
-from twokey.gateway.store.listed_members import ListedMembers
-from twokey.gateway.store.script import Script
-from twokey.gateway.store.sealing import Sealed, Sealing
+from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.listed_members import listed_approvals
+from keyturn.gateway.store.script import Script
+from keyturn.gateway.store.sealing import Sealed, Sealing
 
-RESEAL = Script("reseal")
 NOTE = Script("note_message")
 
 LOOK = timedelta(days=29)
@@ -73,11 +72,10 @@ class PostedMessages:
 
 
 class PostedMessageStore:
-    """Messages of all shards."""
+    """Messages of all tenants."""
 
-    def __init__(self, members: ListedMembers, sealing: Sealing) -> None:
-        self._conn = members.conn
-        self._members = members
+    def __init__(self, sealing: Sealing) -> None:
+        self._conn = sealing.conn
         self._sealing = sealing
 
     async def note(
@@ -92,7 +90,7 @@ class PostedMessageStore:
         """Note a message that was posted.
 
         Args:
-            keys: of the shard.
+            keys: of the tenant.
             tenant: whose approval it is.
             approval: what the message is about.
             place: its channel and ts.
@@ -104,7 +102,7 @@ class PostedMessageStore:
             messages=name,
             due=keys.messages_due(tenant),
             place=at,
-            seal=self._seal(name, at),
+            seal=self._sealing.seal(Sealed.MESSAGE, (name, at), b""),
             member=keys.listed(approval),
             after_ms=_ms(min(kept, LOOK)),
             most=MOST,
@@ -120,7 +118,7 @@ class PostedMessageStore:
         reply = await self._conn.command(
             "ZRANGEBYSCORE", key, "-inf", now_ms, "LIMIT", 0, limit
         )
-        return await self._members.approvals(keys, key, reply, tenant)
+        return await listed_approvals(self._conn, keys, key, reply)
 
     async def read(self, keys: Keys, tenant: str, approval: str) -> PostedMessages:
         """Return the messages about an approval; none where none is known any more.
@@ -131,18 +129,16 @@ class PostedMessageStore:
         found, time = await self._conn.transaction(["HGETALL", name], ["TIME"])
         places: list[tuple[str, str]] = []
         ended: Ended | None = None
-        for field, stored in fields(found).items():
-            body = self._renewed(name, field, stored)
-            if body is None:
-                await self._refuse(keys, tenant, approval, field, stored)
+        for at, stored in fields(found).items():
+            channel, _, ts = at.partition(" ")
+            if at == _ENDED and (ended := self._ended(name, stored)):
                 continue
-            if body != stored:
-                await RESEAL(self._conn, rows=name, name=field, seen=stored, row=body)
-            if field == _ENDED:
-                ended = self._ended(name, body)
-            else:
-                channel, _, ts = field.partition(" ")
-                places.append((channel, ts))
+            if not self._sealing.is_valid(Sealed.MESSAGE, (name, at), b"", stored):
+                await self._refuse(keys, tenant, approval, at, stored)
+                continue
+            places.append((channel, ts))
+            if stored != (seal := self._sealing.seal(Sealed.MESSAGE, (name, at), b"")):
+                await self._conn.command("HSET", name, at, seal)
         return PostedMessages(tuple(places), ended, milliseconds(time))
 
     async def redacted(self, keys: Keys, approval: str, place: tuple[str, str]) -> None:
@@ -184,20 +180,6 @@ class PostedMessageStore:
             ["DEL", keys.messages(approval)],
             ["ZREM", keys.messages_due(tenant), keys.listed(approval)],
         )
-
-    def _seal(self, name: str, place: str) -> bytes:
-        return self._sealing.seal(Sealed.MESSAGE, (name, place), b"")
-
-    def _renewed(self, name: str, field: str, stored: bytes) -> bytes | None:
-        """Return a field under the seal in use; None: it was not sealed for its place.
-
-        How it ended is returned as it is: each look writes it again.
-        """
-        if field == _ENDED:
-            return stored if self._ended(name, stored) else None
-        at = (name, field)
-        is_ours = self._sealing.is_valid(Sealed.MESSAGE, at, b"", stored)
-        return self._seal(name, field) if is_ours else None
 
     def _ended(self, name: str, stored: bytes) -> Ended | None:
         body = self._sealing.opened(Sealed.MESSAGE, (name, _ENDED), stored)

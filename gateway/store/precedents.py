@@ -13,21 +13,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pydantic import ValidationError
-from pydantic_core import to_json
+from pydantic_core import from_json, to_json
 
-from twokey.gateway.approvals.precedents import DAY_MS, KINDS, Precedent
-from twokey.gateway.approvals.record import Approval, Item
-from twokey.gateway.approvals.repeating import precedent_of
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.store.connection import Connection, Reply, fields, text
-from twokey.gateway.store.keys import KEEP_MS, Keys
-from twokey.gateway.store.sealed_words import opened_words, seal_of_words, sealed_words
+from keyturn.gateway.approvals.precedents import DAY_MS, KINDS, Precedent
+from keyturn.gateway.approvals.record import Approval, Item
+from keyturn.gateway.approvals.repeating import precedent_of
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.store.connection import Connection, Reply, fields, text
+from keyturn.gateway.store.keys import KEEP_MS, Keys
+from keyturn.gateway.store.text_encryption import opened_words, sealed_words
 
 logger = logging.getLogger(__name__)
 
 _LABEL = "precedent"
-_TIMES = {"since_ms", "at_ms"}
+_ELSEWHERE = {"call", "since_ms", "at_ms"}
 _CHANGES = "n"
 """Field that numbers the changes."""
 
@@ -71,7 +70,7 @@ def encrypted_rows(conn: Connection, rows: Iterable[Row]) -> list[Row]:
 
 
 def read(conn: Connection, key: str, found: Mapping[str, bytes]) -> Known:
-    """Read the precedents of one effect; what another version wrote is left out."""
+    """Read the precedents of one effect; what cannot be read is left out."""
     precedents: list[Precedent] = []
     for call, value in found.items():
         if call == _CHANGES:
@@ -79,13 +78,13 @@ def read(conn: Connection, key: str, found: Mapping[str, bytes]) -> Known:
         try:
             since_ms, at_ms, _, stored = (value.split(b" ", 3) + [b""] * 4)[:4]
             body, is_sealed = opened_words(conn, (_LABEL, key, call), stored)
-            one = Precedent.model_validate_json(body)
-            one = one.with_(since_ms=int(since_ms), at_ms=int(at_ms))
+            times = {"since_ms": int(since_ms), "at_ms": int(at_ms)}
+            one = Precedent.model_validate({**from_json(body), "call": call, **times})
             if not is_sealed:
                 # It counts, as it stops a call at most; who decided it is not known.
                 logger.warning("precedent.unsealed call=%s", call)
                 one = one.with_(by=(), reason="")
-        except (ValidationError, ValueError):
+        except (TypeError, ValueError):
             logger.warning("precedent.unreadable call=%s", call)
             continue
         if one.state in KINDS:
@@ -131,8 +130,8 @@ def row_of_auto_run(keys: Keys, tenant: str, effect: str, what: AutoRun) -> Row:
     """Return the precedent that a call of tier ``auto`` is, which has no record."""
     # It was let run. What came of it is not known here. Written as `_json` writes such
     # a `Precedent`, which takes longer to make than all else about it.
-    body = {"call": what.call, "state": _LET_RUN.value, "agent": what.agent}
-    text = to_json(body | {"args_hash": what.args_hash}).decode()
+    body = {"state": _LET_RUN.value, "agent": what.agent, "args_hash": what.args_hash}
+    text = to_json(body).decode()
     key = keys.precedents(tenant, effect)
     return key, what.call, KINDS[_LET_RUN].value, text, DAY_MS
 
@@ -149,18 +148,13 @@ def _placed(keys: Keys, approval: Approval, item: Item) -> tuple[str, Precedent]
     return keys.precedents(approval.tenant, item.effect), found
 
 
-def seal_of_body(conn: Connection, key: str, call: str, body: str) -> str:
-    """Return the seal of the body of a row that is stored as it is."""
-    return seal_of_words(conn, (_LABEL, key, call), body)
-
-
 def body_of(conn: Connection, key: str, what: Precedent) -> str:
     """Return the text of a precedent as it is stored."""
     return sealed_words(conn, (_LABEL, key, what.call), _json(what))
 
 
 def _json(what: Precedent) -> str:
-    return what.model_dump_json(exclude=_TIMES, exclude_defaults=True)
+    return what.model_dump_json(exclude=_ELSEWHERE, exclude_defaults=True)
 
 
 def _row(key: str, what: Precedent) -> Row:

@@ -1,4 +1,4 @@
-"""Register the processes of a shard, with the configuration that they must share.
+"""Register the processes of a tenant, with the configuration that they must share.
 
 One hash holds it all: ``p:`` a process, with the time until which it counts as alive;
 ``r:`` why one was refused, for those who look; ``a:`` where the threads of an agent are
@@ -12,16 +12,17 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from twokey.gateway.protocol.records import Record
-from twokey.gateway.store.connection import (
+from keyturn.gateway.protocol.records import Record
+from keyturn.gateway.store.connection import (
+    Connection,
     fields,
     milliseconds,
     number,
     text,
 )
-from twokey.gateway.store.keys import Keys
-from twokey.gateway.store.listed_members import ListedMembers
-from twokey.gateway.store.script import Script
+from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.listed_members import readable_fields
+from keyturn.gateway.store.script import Script
 
 LIFE_MS = 20_000
 """How long a process counts as alive after its last sign of life."""
@@ -95,11 +96,10 @@ class Processes:
 
 
 class ProcessStore:
-    """The processes of each shard."""
+    """The processes of each tenant."""
 
-    def __init__(self, members: ListedMembers) -> None:
-        self._conn = members.conn
-        self._members = members
+    def __init__(self, conn: Connection) -> None:
+        self._conn = conn
         self.life_ms = LIFE_MS
 
     async def read(self, keys: Keys) -> Processes:
@@ -127,7 +127,7 @@ class ProcessStore:
             elif kind == "r" and int(ends) >= now_ms:
                 refused.append(body)
 
-        await self._members.values(keys, keys.members, found, read)
+        readable_fields(found, read)
         revision = text(found.get("rev", b"0"))
         return Processes(revision, alive, kept, tuple(sorted(refused)))
 

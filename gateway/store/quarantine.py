@@ -8,42 +8,42 @@ from typing import cast
 
 from pydantic_core import to_json
 
-from twokey.gateway.approvals import ending, timing
-from twokey.gateway.approvals.events import Event, EventName
-from twokey.gateway.approvals.security import SecurityEvent, SecurityKind
-from twokey.gateway.errors import ForgedRecord, StoreUnavailable
-from twokey.gateway.protocol import digest
-from twokey.gateway.protocol.wire import TurnRef
-from twokey.gateway.store import codec, run_list
-from twokey.gateway.store.agent_load import FAILED_MS
-from twokey.gateway.store.audit_seals import sealed_texts
-from twokey.gateway.store.connection import fields, milliseconds
-from twokey.gateway.store.jobs import Job
-from twokey.gateway.store.keys import KEEP_MS, Keys
-from twokey.gateway.store.listed_members import ListedMembers
-from twokey.gateway.store.next_version import CHANGE, script_keys
-from twokey.gateway.store.record_encryption import DATA_KEY
-from twokey.gateway.store.record_seals import (
+from keyturn.gateway.approvals import ending, timing
+from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.gateway.approvals.security import SecurityEvent, SecurityKind
+from keyturn.gateway.approvals.spending import NEVER_AGAIN, Attempt
+from keyturn.gateway.errors import ForgedRecord, StoreUnavailable
+from keyturn.gateway.protocol import digest
+from keyturn.gateway.protocol.wire import TurnRef
+from keyturn.gateway.store import codec, run_list
+from keyturn.gateway.store.agent_load import FAILED_MS
+from keyturn.gateway.store.audit_seals import sealed_texts
+from keyturn.gateway.store.connection import Argument, Connection, fields, milliseconds
+from keyturn.gateway.store.jobs import Job
+from keyturn.gateway.store.keys import KEEP_MS, Keys
+from keyturn.gateway.store.next_version import record_keys, tenant_keys
+from keyturn.gateway.store.record_seals import (
     QUARANTINE_SEAL,
     QUARANTINED,
     WRONG_SEAL,
     RecordSeals,
 )
-from twokey.gateway.store.secret_check import ensure_known
-from twokey.gateway.store.security_events import SecurityEvents
-from twokey.gateway.store.turn_opening import Listed
+from keyturn.gateway.store.run_list import Listed
+from keyturn.gateway.store.secret_check import ensure_known
+from keyturn.gateway.store.security_events import SecurityEvents
+from keyturn.gateway.store.writing import CHANGE
 
 
 class ForgedRecords:
     """Reports forged records, and sets them aside.
 
     Args:
-        members: reads lists of the store, whose members may be corrupt.
+        conn: to the store.
         security: reports what was noticed.
     """
 
-    def __init__(self, members: ListedMembers, security: SecurityEvents) -> None:
-        self._members = members
+    def __init__(self, conn: Connection, security: SecurityEvents) -> None:
+        self._conn = conn
         self._security = security
 
     @asynccontextmanager
@@ -59,12 +59,12 @@ class ForgedRecords:
         except ForgedRecord as error:
             if error.why == WRONG_SEAL:
                 await ensure_known(
-                    self._members.conn, self._security, keys, approval=error.approval
+                    self._conn, self._security, keys, approval=error.approval
                 )
             # Refused in any case, also where none of this is written.
             with suppress(StoreUnavailable):
                 tenant, ref = await quarantine(
-                    self._members, keys, error.approval, why=error.why
+                    self._conn, keys, error.approval, why=error.why
                 )
                 await self._security.report(keys, _event(error, tenant, ref))
             raise
@@ -83,7 +83,7 @@ def _event(error: ForgedRecord, tenant: str, ref: TurnRef) -> SecurityEvent:
 
 
 async def quarantine(
-    members: ListedMembers, keys: Keys, approval_id: str, *, why: str = ""
+    conn: Connection, keys: Keys, approval_id: str, *, why: str = ""
 ) -> tuple[str, TurnRef]:
     """End a corrupt approval: nothing in it is decided or run any more.
 
@@ -92,10 +92,9 @@ async def quarantine(
     approval that was quarantined before is left as it is. ``why`` says in words what
     was found. Returns the tenant and the turn that it names, if it does.
     """
-    conn = members.conn
-    raw_head, pinned, time = await conn.transaction(
+    raw_head, document, time = await conn.transaction(
         ["HGETALL", keys.head(approval_id)],
-        ["GET", keys.pinned(approval_id)],
+        ["GET", keys.document(approval_id)],
         ["TIME"],
     )
     head, now_ms = fields(raw_head), milliseconds(time)
@@ -104,11 +103,14 @@ async def quarantine(
     seals = RecordSeals(conn)
     is_first = not seals.is_quarantined(approval_id, head)
     # Its keys exist for nobody, so what the script does with them changes nothing.
-    nobody = ("", TurnRef(agent="", thread="", message_id=""))
-    kept = seals.encryption.pinned(approval_id, head, cast("bytes", pinned or b""))
-    tenant, ref = codec.whose(kept) or nobody
+    tenant, ref = "", TurnRef(agent="", thread="", message_id="")
+    with suppress(ForgedRecord):
+        plain = seals.encryption.opened(
+            approval_id, head, cast("bytes", document or b"")
+        )
+        tenant, ref = codec.whose(plain) or (tenant, ref)
     run_ref = ref.run_ref
-    await _mend_of(members, keys, approval_id, tenant, ref)
+    await _mend_of(conn, keys, approval_id, tenant, ref)
     event = Event(
         name=EventName.RECORD_QUARANTINED,
         tenant=tenant,
@@ -121,6 +123,11 @@ async def quarantine(
     states = {
         str(i): s for i, s in ending.quarantined_states(codec.states(head)).items()
     }
+    if conn.ledger is not None:
+        # Before the end is written: a sealed record of before that is put back later
+        # must not run what people were told has ended.
+        spent = [Attempt(approval_id, int(i), NEVER_AGAIN) for i in states]
+        await conn.ledger.spend(spent, now_ms=now_ms)
     moved = {f"{i}:s": state for i, state in states.items()}
     since = dict.fromkeys((f"{i}:t" for i in states), str(now_ms))
     change: dict[str, object] = {
@@ -128,14 +135,7 @@ async def quarantine(
         # Compared as text with what is there, whatever that is.
         "rev": head.get("rev", b"").decode("utf-8", "replace"),
         "seen_ms": now_ms,
-        "fields": {
-            **moved,
-            **since,
-            **_set_aside(seals, approval_id, now_ms),
-            # Also where it is in doubt what wrote it: an older version must not read
-            # what this one wrote into it.
-            "format": codec.format_of(is_encrypted=DATA_KEY in head),
-        },
+        "fields": {**moved, **since, **_set_aside(seals, approval_id, now_ms)},
         "states": states,
         # At 0: takes every timer out, or each would find the corrupt record again.
         "set": [(kind, 0) for kind in timing.TimerKind],
@@ -146,14 +146,13 @@ async def quarantine(
     }
     await CHANGE(
         conn,
-        **script_keys(keys, approval_id, tenant, ref.agent),
-        rejected=keys.rejected(tenant, ref.agent, run_ref.thread),
-        change=to_json(change),
+        **tenant_keys(keys, tenant),
+        records=record_keys(keys, approval_id, tenant, ref.agent, run_ref.thread),
         failed_ms=FAILED_MS,
         keep_ms=KEEP_MS,
-        # Nobody waits for its job.
-        thread=(),
-        taker="",
+        events="[]",
+        count=1,
+        changes=[to_json(change), ""],
     )
     return tenant, ref
 
@@ -165,20 +164,23 @@ def _set_aside(seals: RecordSeals, approval_id: str, now_ms: int) -> dict[str, s
 
 
 async def _mend_of(
-    members: ListedMembers, keys: Keys, approval_id: str, tenant: str, ref: TurnRef
+    conn: Connection, keys: Keys, approval_id: str, tenant: str, ref: TurnRef
 ) -> None:
     """Write again of which run and turn a record is, if that is what was damaged.
 
     The script ends by it what the run and the turn keep: without it they would count
-    the approval, and its schemas, as open for ever.
+    the approval as open for ever.
     """
-    # Believed only where the run itself lists the approval.
-    listed = await run_list.open_of_run(members, keys, tenant, ref.run_ref)
-    if Listed(approval_id, ref.ns) not in listed:
-        return
+    # Believed only where the turn and the run themselves list the approval.
     run = keys.run(tenant, ref.run_ref)
     turn = keys.turn(digest.turn_key(tenant=tenant, **ref.names))
     run_hash, turn_hash = (bytes.fromhex(key.rpartition(":")[2]) for key in (run, turn))
-    # A turn that has no key of its own is named in vain, which does no harm.
-    of = ("run", run_hash + ref.ns.encode(), "turn", turn_hash)
-    await members.conn.command("HSET", keys.head(approval_id), *of)
+    mended: list[Argument] = []
+    listed = await run_list.open_of_run(conn, keys, tenant, ref.run_ref)
+    if Listed(approval_id, ref.ns) in listed:
+        mended += ["run", run_hash + ref.ns.encode()]
+    verdicts = cast("bytes", await conn.command("GET", turn) or b"")
+    if approval_id.encode() in verdicts.partition(b"\n")[0].split():
+        mended += ["turn", turn_hash]
+    if mended:
+        await conn.command("HSET", keys.head(approval_id), *mended)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import cast
 
-from twokey.gateway.store.card_copies import AttachedStore
-from twokey.gateway.store.connection import Connection
-from twokey.gateway.store.keys import Keys
-from twokey.gateway.store.sealing import Sealed, Sealing
+from keyturn.gateway.store.card_copies import AttachedStore
+from keyturn.gateway.store.connection import Connection
+from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.sealing import Sealed, Sealing
 
 
 class ReadPageStore(AttachedStore):
@@ -36,7 +36,7 @@ class ReadPageStore(AttachedStore):
         """Note that a reviewer saw one page; say whether they have seen them all.
 
         Args:
-            keys: of the approval's shard.
+            keys: of the approval's tenant.
             approval: its id.
             tenant: whose it is.
             reader: user, item and action hash, so that an edit starts over.

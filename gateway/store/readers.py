@@ -1,17 +1,17 @@
 """Track each outbox reader's position, and trim events that all have acknowledged.
 
-Every reader is a consumer group: the bot of each tenant, the finder of orphans. An
+Every reader is a consumer group: the bot of each tenant. An
 event stays until the last of them has acknowledged it, however many events that are: a
 card, a reminder or an agent's last words may depend on it. So the outbox grows while a
 reader is away, and it is said which one that is: in the log, by the metrics, by
-``/readyz`` and by ``twokey doctor``. One that is gone for good is dropped by hand, or
-after `twokey.gateway.store.keys.RETENTION`; if it comes back, it looks at everything
+``/readyz`` and by ``keyturn doctor``. One that is gone for good is dropped by hand, or
+after `keyturn.gateway.store.keys.RETENTION`; if it comes back, it looks at everything
 once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -19,10 +19,10 @@ from typing import cast
 
 from redis.exceptions import ResponseError
 
-from twokey.gateway.errors import StoreUnavailable
-from twokey.gateway.store.connection import Connection, Reply, number, text
-from twokey.gateway.store.keys import Keys
-from twokey.gateway.store.script import Script
+from keyturn.gateway.errors import StoreUnavailable
+from keyturn.gateway.store.connection import Connection, Reply, number, text
+from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.script import Script
 
 MANY = 100_000
 """Events in an outbox from which on it is said who has not read them."""
@@ -71,7 +71,7 @@ class Backlog:
         return (
             f"The outbox holds {self.events:,} events because the reader "
             f"{self.reader!r} has not read them: start what reads as it, or run "
-            "'twokey outbox drop' if it is gone for good."
+            "'keyturn outbox drop' if it is gone for good."
         )
 
 
@@ -89,15 +89,6 @@ class ReaderState:
     name: str
     unread: int
     idle_ms: int | None
-
-    def with_(self, other: ReaderState | None) -> ReaderState:
-        """Return this reader together with what it is in another shard."""
-        if other is None:
-            return self
-        idle = [one for one in (self.idle_ms, other.idle_ms) if one is not None]
-        return ReaderState(
-            self.name, self.unread + other.unread, min(idle, default=None)
-        )
 
 
 def entry_id(entry: str) -> EntryId:
@@ -123,7 +114,7 @@ async def make_group(conn: Connection, stream: str, name: str) -> None:
 
 
 async def reader_groups(conn: Connection, keys: Keys) -> list[ReaderGroup]:
-    """Return every reader of a shard's outbox."""
+    """Return every reader of a tenant's outbox."""
     found: list[ReaderGroup] = []
     for facts in await _groups(conn, keys):
         name, taken = text(facts["name"]), text(facts["last-delivered-id"])
@@ -167,13 +158,6 @@ async def backlog(conn: Connection, keys: Keys) -> Backlog:
     return Backlog(events, last.name)
 
 
-async def longest_backlog(conn: Connection, shards: Sequence[Keys]) -> Backlog:
-    """Return the backlog of the shard that has the longest outbox."""
-    found = [await backlog(conn, keys) for keys in shards]
-    # One that is too long is said before a longer one that is not.
-    return max(found, key=lambda one: (bool(one.problem), one.events))
-
-
 async def _young_ms(conn: Connection, keys: Keys) -> int:
     return max(0, await conn.now_ms(keys.outbox) - int(_KEPT.total_seconds() * 1000))
 
@@ -196,9 +180,16 @@ async def drop_reader(conn: Connection, keys: Keys, name: str) -> bool:
 
 
 async def drop_idle_readers(
-    conn: Connection, keys: Keys, *, idle_ms: int, prefix: str = ""
+    conn: Connection,
+    keys: Keys,
+    *,
+    idle_ms: int,
+    prefix: str = "",
+    kept: Collection[str] = (),
 ) -> list[str]:
     """Drop the readers under a prefix of which no process asked for so long.
+
+    Readers that are ``kept`` are not dropped.
 
     Returns:
         Their names. Who reads as one of them again has to look at everything once.
@@ -206,7 +197,7 @@ async def drop_idle_readers(
     dropped: list[str] = []
     for group in await _groups(conn, keys):
         name = text(group["name"])
-        if not name.startswith(prefix):
+        if not name.startswith(prefix) or name in kept:
             continue
         idle = await _idle_ms(conn, keys, name)
         # A group without a consumer was made this moment, by a new reader.

@@ -1,10 +1,9 @@
 """Seal the record of an approval: all that is stored of it, in one field of its head.
 
 Whoever can write to the server could otherwise let a call run, or change what people
-and agents are told. The seal is over every field of the head by its name, and what is
-pinned, in the place of this approval's id; the parts that it shares stand under their
-digests, which are among the fields. Each change computes the seal of the next version
-before it is written, so that no script has to know the key.
+and agents are told. The seal is over every field of the head by its name, and over the
+document, for the place of this approval's id. Each change computes the seal of the next
+version before it is written, so that no script has to know the key.
 
 Not sealed is what a script changes between two versions:
 
@@ -21,14 +20,14 @@ Not sealed is what a script changes between two versions:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from twokey.gateway.errors import CorruptRecord, ForgedRecord
-from twokey.gateway.store.connection import Connection
-from twokey.gateway.store.record_encryption import RecordEncryption
-from twokey.gateway.trust.derived_keys import Purpose
-from twokey.gateway.trust.seals import SealKeys, seal_keys
+from keyturn.gateway.errors import CorruptRecord, ForgedRecord
+from keyturn.gateway.store.connection import Connection
+from keyturn.gateway.store.record_encryption import RecordEncryption
+from keyturn.gateway.trust.derived_keys import Purpose
+from keyturn.gateway.trust.seals import SealKeys, seal_keys
 
 SEAL = "h"
 """Field of the head that holds the seal."""
@@ -53,14 +52,14 @@ Fields = Mapping[str, bytes]
 
 @dataclass(frozen=True)
 class Stored:
-    """A record as it is stored: its head, and what never changes of it."""
+    """A record as it is stored: its head and its document."""
 
     head: Fields
-    pinned: bytes
+    document: bytes
 
     @property
     def seal(self) -> bytes:
-        """Return its seal; empty for a record of a format without one."""
+        """Return its seal; empty for a record without one."""
         return self.head.get(SEAL, b"")
 
 
@@ -84,11 +83,12 @@ class RecordSeals:
 
     def of(self, approval_id: str, stored: Stored) -> bytes:
         """Return the seal of a record."""
-        return self.of_content(approval_id, _content(stored))
+        return self._keys.make(_RECORD, (approval_id,), _content(stored))
 
-    def of_content(self, approval_id: str, content: bytes) -> bytes:
-        """Return the seal of what `content_of` made of a record."""
-        return seal_of_content(self._conn, approval_id, content)
+    def sealed(self, approval_id: str, head: Fields, document: bytes) -> Stored:
+        """Return a record with its seal."""
+        seal = self.of(approval_id, Stored(head, document))
+        return Stored({**head, SEAL: seal}, document)
 
     def of_moment(self, approval_id: str, field: str, at: str) -> bytes:
         """Return the seal of a moment that stands in a field of its own."""
@@ -109,9 +109,7 @@ class RecordSeals:
         if self.is_quarantined(approval_id, head):
             raise CorruptRecord(approval_id)
         if SEAL not in head:
-            # Also of a format before 15, when there were no seals: whoever writes to
-            # the store could name any. See "Upgrading" in docs/operations.md.
-            raise ForgedRecord(approval_id, NO_SEAL, is_unsealed=True)
+            raise ForgedRecord(approval_id, NO_SEAL)
         if not self._keys.is_valid(stored.seal, _RECORD, place, _content(stored)):
             raise ForgedRecord(approval_id, WRONG_SEAL)
         is_checked = CHECKED in head
@@ -123,39 +121,16 @@ class RecordSeals:
         return self._keys.is_valid(made, name, (approval_id,), at)
 
 
-def seal_of_content(conn: Connection, approval_id: str, content: bytes) -> bytes:
-    """Return the seal of what `content_of` made of a record."""
-    known = seal_keys(conn.secrets, Purpose.RECORDS)
-    return known.make(_RECORD, (approval_id,), content)
-
-
 def _content(stored: Stored) -> bytes:
     head = stored.head
-    # Each change makes this of some dozen fields.
-    rows = [row(name, head[name]) for name in sealed_names(head)]
-    return content_of(rows, stored.pinned)
-
-
-def sealed_names(head: Fields) -> list[str]:
-    """Return the fields of a head that its seal is over, in their order."""
-    return [
+    names = [
         one for one in sorted(head) if one not in _UNSEALED and one[-2:] != _CLAIM_END
     ]
+    rows = [_row(name.encode(), head[name]) for name in names]
+    return b"".join([b"%d;" % len(rows), *rows, stored.document])
 
 
-def row(name: str, value: bytes) -> bytes:
-    """Return one field of a head as it is sealed."""
+def _row(name: bytes, value: bytes) -> bytes:
     # With its length before each name and value, and the number of fields before all of
     # them: no two records give the same bytes.
-    named = name.encode()
-    return b"%d:%b%d:%b" % (len(named), named, len(value), value)
-
-
-def begin_of_content(rows: int) -> bytes:
-    """Return what stands before so many rows in what is sealed of a record."""
-    return b"%d;" % rows
-
-
-def content_of(rows: Sequence[bytes], pinned: bytes) -> bytes:
-    """Return all that is sealed of a record."""
-    return b"".join([begin_of_content(len(rows)), *rows, pinned])
+    return b"%d:%b%d:%b" % (len(name), name, len(value), value)

@@ -8,19 +8,14 @@ Source: https://docs.slack.dev/interactivity/handling-user-interaction
 
 from __future__ import annotations
 
-from twokey.gateway.store.connection import Connection, text
-from twokey.gateway.store.keys import RESPONSE_URL_MS, KeptText, Keys
-from twokey.gateway.store.script import Script
+from keyturn.gateway.store.connection import Connection, text
+from keyturn.gateway.store.keys import RESPONSE_URL_MS, Keys
+from keyturn.gateway.store.script import Script
 
 TAKE_URL = Script("take_url")
 
 USES = 4
 """One of the five is left for a private reply to the click."""
-
-
-def kept_url(keys: Keys, channel: str, ts: str, url: str) -> KeptText:
-    """Return how the URL of a click on a message is kept."""
-    return KeptText(keys.response_url(channel, ts), f"{USES} {url}", RESPONSE_URL_MS)
 
 
 class ResponseUrlStore:
@@ -31,8 +26,8 @@ class ResponseUrlStore:
 
     async def keep(self, keys: Keys, channel: str, ts: str, url: str) -> None:
         """Keep the URL of a click on a message."""
-        kept = kept_url(keys, channel, ts, url)
-        await self._conn.command("SET", kept.key, kept.text, "PX", kept.keep_ms)
+        key, kept = keys.response_url(channel, ts), f"{USES} {url}"
+        await self._conn.command("SET", key, kept, "PX", RESPONSE_URL_MS)
 
     async def take(self, keys: Keys, channel: str, ts: str) -> str:
         """Return the URL of a message for one post; "" when there is none."""

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from twokey.gateway.store.connection import (
+from keyturn.gateway.store.connection import (
+    Connection,
     fields,
     milliseconds,
     number,
     text,
 )
-from twokey.gateway.store.keys import Keys
-from twokey.gateway.store.listed_members import ListedMembers
+from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.listed_members import readable_fields
 
 _AT = ":at"
 _STORE = "store"
@@ -43,9 +44,8 @@ class RestoreCounters:
 class RestoreCounterStore:
     """The restore counters as the store has them; checkpoints keep their own."""
 
-    def __init__(self, members: ListedMembers) -> None:
-        self._conn = members.conn
-        self._members = members
+    def __init__(self, conn: Connection) -> None:
+        self._conn = conn
 
     async def read(self, keys: Keys, tenant: str) -> RestoreCounters:
         """Return all counters and the store's clock."""
@@ -58,7 +58,7 @@ class RestoreCounterStore:
             return RestoreCounter(number(kept), number(found.get(name + _AT)))
 
         counters = {name: it for name, it in found.items() if not name.endswith(_AT)}
-        of = await self._members.values(keys, key, counters, read, tenant=tenant)
+        of = readable_fields(counters, read)
         return RestoreCounters(store, of, milliseconds(time))
 
     async def named(self, keys: Keys, tenant: str, store: str) -> str:

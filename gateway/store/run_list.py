@@ -7,17 +7,17 @@ hundred thousand earlier approvals as in a new one.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import cast
 
-from twokey.gateway.protocol.records import RunRef
-from twokey.gateway.store.connection import Argument, Reply
-from twokey.gateway.store.keys import Keys
-from twokey.gateway.store.listed_members import ListedMembers
-from twokey.gateway.store.script import Script
-from twokey.gateway.store.turn_opening import Listed
+from keyturn.gateway.protocol.records import RunRef
+from keyturn.gateway.store.connection import Argument, Connection, Reply
+from keyturn.gateway.store.keys import LISTED_BYTES, Keys
+from keyturn.gateway.store.listed_members import readable
+from keyturn.gateway.store.script import Script
 
 SHORT_IDS = Script("short_ids", writes=False)
 
@@ -28,58 +28,64 @@ _DAYS = 400
 """How old an approval may be that its short id finds: most end within a month."""
 
 
+@dataclass(frozen=True)
+class Listed:
+    """An approval as its run lists it: its id, and its agent's namespace."""
+
+    id: str
+    ns: str
+
+    @classmethod
+    def read(cls, keys: Keys, member: bytes) -> Listed:
+        """Read what the store lists: an approval, and the namespace behind it."""
+        approval, ns = member[:LISTED_BYTES], member[LISTED_BYTES:]
+        return cls(keys.unlisted(approval), ns.decode())
+
+
 async def of_run(
-    members: ListedMembers, keys: Keys, tenant: str, run_ref: RunRef, *, newest: int
+    conn: Connection, keys: Keys, tenant: str, run_ref: RunRef, *, newest: int
 ) -> list[Listed]:
     """Return a run's approvals, oldest first; ``newest`` at most, 0 for all."""
     ended: list[Argument] = ["ZRANGE", keys.run(tenant, run_ref), -newest, -1]
     # In one MULTI: an approval that ends moves from one to the other.
-    found, *still_open = await members.conn.transaction(
-        [*ended, "WITHSCORES"], *_looks(keys, tenant, run_ref)
+    found, still_open = await conn.transaction(
+        [*ended, "WITHSCORES"], _look(keys, tenant, run_ref)
     )
     rows = sorted([*_scored(found), *_open(still_open)])
     newest_rows = [member for _, member in rows[-newest:]]
-    return await _listed(members, keys, tenant, run_ref, newest_rows)
+    return _listed(keys, newest_rows)
 
 
 async def open_of_run(
-    members: ListedMembers, keys: Keys, tenant: str, run_ref: RunRef
+    conn: Connection, keys: Keys, tenant: str, run_ref: RunRef
 ) -> list[Listed]:
     """Return a run's approvals in which an item is open, oldest first."""
-    found = await members.conn.transaction(*_looks(keys, tenant, run_ref))
+    found = await conn.command(*_look(keys, tenant, run_ref))
     rows = [member for _, member in _open(found)]
-    return await _listed(members, keys, tenant, run_ref, rows)
+    return _listed(keys, rows)
 
 
 async def answered_of_run(
-    members: ListedMembers, keys: Keys, tenant: str, run_ref: RunRef
+    conn: Connection, keys: Keys, tenant: str, run_ref: RunRef
 ) -> list[Listed]:
     """Return a run's newest approvals that people answered, oldest first."""
     key = keys.answered(tenant, run_ref)
-    found = await members.conn.command("ZRANGE", key, 0, -1)
-    return await _listed(members, keys, tenant, run_ref, cast("list[bytes]", found))
+    found = await conn.command("ZRANGE", key, 0, -1)
+    return _listed(keys, cast("list[bytes]", found))
 
 
-async def with_short_id(members: ListedMembers, keys: Keys, short: str) -> list[str]:
+async def with_short_id(conn: Connection, keys: Keys, short: str) -> list[str]:
     """Return the ids of approvals and collected cards with this short id."""
     key = keys.short(short)
     _, found = await SHORT_IDS(
-        members.conn, expiry=keys.expiry, key=key, short=short, days=_DAYS
+        conn, expiry=keys.expiry, key=key, short=short, days=_DAYS
     )
-    return sorted({*await members.read(keys, key, found, keys.unlisted)})
+    return sorted({*readable(found, keys.unlisted)})
 
 
-async def _listed(
-    members: ListedMembers,
-    keys: Keys,
-    tenant: str,
-    run_ref: RunRef,
-    rows: Iterable[bytes] | None,
-) -> list[Listed]:
+def _listed(keys: Keys, rows: Iterable[bytes]) -> list[Listed]:
     """Read the members of a run's lists."""
-    name = keys.run(tenant, run_ref)
-    read = partial(Listed.read, keys)
-    return await members.read(keys, name, rows, read, tenant=tenant)
+    return readable(rows, partial(Listed.read, keys))
 
 
 def listed(keys: Keys, reply: Reply) -> list[Listed]:
@@ -92,19 +98,13 @@ def listed(keys: Keys, reply: Reply) -> list[Listed]:
     return found
 
 
-def _looks(keys: Keys, tenant: str, run_ref: RunRef) -> list[list[Argument]]:
-    """Return the commands that read what is open, for `_open`."""
-    facts = keys.thread_facts(tenant, run_ref.agent, run_ref.thread)
-    return [
-        # Until format 13.
-        ["ZRANGE", keys.open_of_run(tenant, run_ref), 0, -1, "WITHSCORES"],
-        ["HGET", facts, "open"],
-    ]
+def _look(keys: Keys, tenant: str, run_ref: RunRef) -> list[Argument]:
+    """Return the command that reads what is open, for `_open`."""
+    return ["HGET", keys.thread_facts(tenant, run_ref.agent, run_ref.thread), "open"]
 
 
-def _open(replies: Sequence[Reply]) -> list[tuple[float, bytes]]:
-    before, text = replies
-    return [*_scored(before), *open_rows(cast("bytes", text or b""))]
+def _open(reply: Reply) -> list[tuple[float, bytes]]:
+    return open_rows(cast("bytes", reply or b""))
 
 
 def open_rows(text: bytes) -> list[tuple[float, bytes]]:

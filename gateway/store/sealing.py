@@ -1,7 +1,7 @@
 """Seal what is stored and decides, and refuse what was not sealed for its place.
 
-A sealed text is a mark, the seal, and the text (`twokey.gateway.trust.seals`). The
-place is the key in Redis, which names shard, tenant and thread, and what tells several
+A sealed text is a mark, the seal, and the text (`keyturn.gateway.trust.seals`). The
+place is the key in Redis, which names tenant and thread, and what tells several
 texts under it apart. Approvals have seals of their own, see `codec`.
 
 A seal does not tell an older text of the same place from the newest one. Where that
@@ -16,17 +16,17 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from enum import StrEnum
 
-from twokey.gateway.approvals.security import SecurityEvent, SecurityKind
-from twokey.gateway.store.connection import Connection
-from twokey.gateway.store.keys import Keys
-from twokey.gateway.store.secret_check import ensure_known
-from twokey.gateway.store.security_events import SecurityEvents
-from twokey.gateway.store.text_encryption import decrypted, encrypted
-from twokey.gateway.trust.derived_keys import Purpose
-from twokey.gateway.trust.seals import SEAL_BYTES, SealKeys, seal_keys
+from keyturn.gateway.approvals.security import SecurityEvent, SecurityKind
+from keyturn.gateway.store.connection import Connection
+from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.secret_check import ensure_known
+from keyturn.gateway.store.security_events import SecurityEvents
+from keyturn.gateway.store.text_encryption import decrypted, encrypted
+from keyturn.gateway.trust.derived_keys import Purpose
+from keyturn.gateway.trust.seals import SEAL_BYTES, SealKeys, seal_keys
 
 MARK = b"\x1d"
-"""What a sealed text begins with: no text of an older version does."""
+"""What a sealed text begins with."""
 
 _MOST_KNOWN = 10_000
 
@@ -41,11 +41,12 @@ class Sealed(StrEnum):
     JOB = "job"
     PAGE = "page"
     CALL_END = "call"
-    TREE_NOTE = "audit tree"
-    WEBHOOK = "webhook"
     MESSAGE = "message"
     REJECTION = "rejection"
-    CARD = "card"
+    EDIT = "edit"
+    EVENT = "event"
+    HTTP_ANSWER = "http_answer"
+    VIEW = "view"
 
 
 class Sealing:

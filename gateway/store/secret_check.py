@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from twokey.gateway.approvals.security import SecurityEvent, SecurityKind
-from twokey.gateway.errors import SettingsError, StoreUnavailable
-from twokey.gateway.store.connection import Connection, text
-from twokey.gateway.store.keys import Keys
-from twokey.gateway.store.security_events import SecurityEvents
-from twokey.gateway.trust.derived_keys import Purpose, key_id_of
+from keyturn.gateway.approvals.security import SecurityEvent, SecurityKind
+from keyturn.gateway.errors import SettingsError, StoreUnavailable
+from keyturn.gateway.store.connection import Connection, text
+from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.security_events import SecurityEvents
+from keyturn.gateway.trust.derived_keys import Purpose, key_id_of
 
 SEALED_OTHERWISE = (
     "the store is marked as sealed with a secret that this process does not accept. If "
-    "TWOKEY_SECRET was replaced, restart it with the new one; if not, see who else "
+    "KEYTURN_SECRET was replaced, restart it with the new one; if not, see who else "
     "writes to the store."
 )
 
 
-async def ensure_secret(conn: Connection) -> None:
-    """Keep with the data by which secret it is sealed, or compare it with what is kept.
+async def ensure_secret(conn: Connection, keys: Keys) -> None:
+    """Keep with a tenant's data which secret seals it, or compare it with what is kept.
 
     A process with another secret would take every record for a forgery, and set it
     aside. Only the id of a derived key is kept, which says nothing about the secret:
@@ -27,7 +27,7 @@ async def ensure_secret(conn: Connection) -> None:
         SettingsError: it is another secret; says what to do.
         StoreUnavailable: when the store does not answer.
     """
-    key, mine = Keys("s0").sealed_by, _mine(conn)
+    key, mine = keys.sealed_by, _mine(conn)
     kept = text(await conn.command("GET", key))
     if not kept:
         # Of two processes that start first at the same time one wins, and both compare.
@@ -37,7 +37,7 @@ async def ensure_secret(conn: Connection) -> None:
         raise SettingsError(
             f"What this store holds is sealed with another secret (its key is {kept}, "
             f"and this process has {', '.join(mine)}), so nothing of it could be "
-            "verified. Give all processes of a store the same TWOKEY_SECRET, or the "
+            "verified. Give all processes of a store the same KEYTURN_SECRET, or the "
             "same 'data_dir'. If that secret is lost, see 'A secret that was lost' in "
             "docs/operations.md."
         )
@@ -46,8 +46,8 @@ async def ensure_secret(conn: Connection) -> None:
         await conn.keep(["SET", key, mine[0]])
 
 
-async def knows_secret(conn: Connection) -> bool:
-    """Return whether this process accepts the secret that a store is sealed with now.
+async def knows_secret(conn: Connection, keys: Keys) -> bool:
+    """Return whether this process accepts the secret that seals a tenant's data now.
 
     A process that stood still, or was forgotten, while the secret was replaced does
     not, and nothing that it cannot verify is a forgery for that.
@@ -55,7 +55,7 @@ async def knows_secret(conn: Connection) -> bool:
     Raises:
         StoreUnavailable: when the store does not answer.
     """
-    kept = text(await conn.command("GET", Keys("s0").sealed_by))
+    kept = text(await conn.command("GET", keys.sealed_by))
     return not kept or kept in _mine(conn)
 
 
@@ -69,14 +69,14 @@ async def ensure_known(
     Args:
         conn: to the store.
         security: takes the report.
-        keys: of the shard in which something cannot be verified.
+        keys: of the tenant in which something cannot be verified.
         approval: that it is about.
 
     Raises:
         StoreUnavailable: this process does not know the secret; nothing is decided,
             acknowledged or set aside here.
     """
-    if await knows_secret(conn):
+    if await knows_secret(conn, keys):
         return
     found = SecurityEvent(
         kind=SecurityKind.SECRET_UNKNOWN, tenant="", about="secret", approval=approval

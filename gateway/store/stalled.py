@@ -7,7 +7,6 @@ of the job that failed change in one step, so that no crash leaves one without a
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Sequence
 from enum import StrEnum
@@ -15,26 +14,20 @@ from typing import Annotated, cast
 
 from pydantic import Field, PrivateAttr
 
-from twokey.gateway.approvals.events import Event
-from twokey.gateway.errors import CorruptRecord, NewerRecord
-from twokey.gateway.failures import log_failure
-from twokey.gateway.protocol.records import Record
-from twokey.gateway.store.audit_seals import event_texts
-from twokey.gateway.store.connection import fields, number, text
-from twokey.gateway.store.jobs import GROUP, Job
-from twokey.gateway.store.keys import KEEP_MS, Keys
-from twokey.gateway.store.listed_members import ListedMembers
-from twokey.gateway.store.script import Script, texts
+from keyturn.gateway.approvals.events import Event
+from keyturn.gateway.errors import CorruptRecord
+from keyturn.gateway.failures import log_failure
+from keyturn.gateway.protocol.records import Record
+from keyturn.gateway.store.audit_seals import event_texts
+from keyturn.gateway.store.connection import Connection, fields, number, text
+from keyturn.gateway.store.jobs import GROUP, Job
+from keyturn.gateway.store.keys import KEEP_MS, Keys
+from keyturn.gateway.store.listed_members import without_junk
+from keyturn.gateway.store.script import Script, texts
 
 STALL = Script("stall", is_fenced=True)
 HALTED = "halted"
 """Field of a thread's facts: at which checkpoint it was halted, and why."""
-
-FORMAT = 2
-"""Number of the format of a run's record; see `twokey.gateway.store.codec.FORMAT`.
-
-From 2 on a job that starts the thread has its seal.
-"""
 
 _END_OF_YEAR_9999_MS = 253_402_300_799_999
 
@@ -59,7 +52,7 @@ class StalledRun(Record):
         outage: id of this series of failures; a later one of the thread has another.
         state: whether it is retried by itself.
         trouble: kind of the last error; see
-            `twokey.gateway.resume.known_errors.ErrorKind`.
+            `keyturn.gateway.resume.diagnosis.ErrorKind`.
         reason: one sentence about it that anybody may read.
         detail: the error's classes and the places that it came through.
         can_pass: the error may pass by itself; a parked run is then retried at a start.
@@ -75,7 +68,6 @@ class StalledRun(Record):
         is_listed: it counts among those that wait or are parked; not so while its job
             is only offered to a process that may serve it.
         jobs: what is still to do, oldest first.
-        format: see `FORMAT`.
     """
 
     id: str
@@ -99,16 +91,13 @@ class StalledRun(Record):
     announced: str = ""
     is_listed: bool = True
     jobs: tuple[Job, ...] = ()
-    format: int = FORMAT
 
     _body: str = PrivateAttr(default="")
 
     @classmethod
     def read(cls, body: str) -> StalledRun:
-        """Read a record, and remember its text: an older version wrote fewer fields."""
+        """Read a record, and remember its text, which a change compares."""
         found = cls.model_validate_json(body)
-        # A change compares texts: written again by this version, a record of an older
-        # one would have more fields than what is stored, and would never match.
         found._body = body  # noqa: SLF001 - its own
         return found
 
@@ -119,20 +108,16 @@ class StalledRun(Record):
 
 
 class StalledRuns:
-    """The runs of all shards that failed."""
+    """The runs of all tenants that failed."""
 
-    def __init__(self, members: ListedMembers) -> None:
-        self._conn = members.conn
-        self._members = members
+    def __init__(self, conn: Connection) -> None:
+        self._conn = conn
 
     async def find(self, keys: Keys, run: str) -> StalledRun | None:
         """Return a run that failed; None when it goes on, or never did.
 
         A corrupt record is removed: it would keep its thread from going
         on for ever.
-
-        Raises:
-            NewerRecord: when a newer version wrote it.
         """
         body = cast("bytes", await self._conn.command("HGET", keys.stalled, run) or b"")
         if not body:
@@ -147,21 +132,21 @@ class StalledRuns:
             return None
 
     async def all(self, keys: Keys) -> list[StalledRun]:
-        """Return every run of a shard that failed, the longest waiting first.
+        """Return every run of a tenant that failed, the longest waiting first.
 
-        Corrupt and newer records are left out, so that they stop no other.
+        Corrupt records are left out, so that they stop no other.
         """
         found = fields(await self._conn.command("HGETALL", keys.stalled))
         runs: list[StalledRun] = []
         for run, body in found.items():
             try:
                 runs.append(_read(keys, run, body))
-            except (NewerRecord, CorruptRecord) as error:
+            except CorruptRecord as error:
                 log_failure(logger, error, "run.corrupt")
         return sorted(runs, key=lambda one: one.since_ms)
 
     async def counts(self, keys: Keys) -> tuple[int, int]:
-        """Return how many runs of a shard wait to be retried, and how many are parked.
+        """Return how many runs of a tenant wait to be retried, and how many are parked.
 
         Raises:
             StoreUnavailable: when nothing can be read.
@@ -181,9 +166,7 @@ class StalledRuns:
         return [
             one
             for name, found in zip(names, lists, strict=True)
-            for one in await self._members.read(
-                keys, name, found, text, taken_out="ZREM"
-            )
+            for one in await without_junk(self._conn, name, found, text)
         ]
 
     async def is_dropped(self, keys: Keys, run: str) -> bool:
@@ -215,7 +198,7 @@ class StalledRuns:
         the worker that does it next records the result.
 
         Args:
-            keys: of the tenant's shard.
+            keys: of the tenant.
             run: id of the run.
             before: what was read, or its text when it cannot be; None for nothing.
             after: what is kept from now on; None when it goes on or was dropped.
@@ -273,17 +256,11 @@ def _read(keys: Keys, run: str, raw: bytes) -> StalledRun:
     """Read the record of a run.
 
     Raises:
-        NewerRecord: when a newer version wrote it.
         CorruptRecord: when it cannot be parsed, or another run's.
     """
     try:
-        body = raw.decode()
-        written = json.loads(body).get("format")
-        if isinstance(written, int) and written > FORMAT:
-            raise NewerRecord(run, format=written, known=FORMAT)
-        found = StalledRun.read(body)
-    # AttributeError: JSON that is no object has no `get`.
-    except (AttributeError, RecursionError, ValueError) as error:
+        found = StalledRun.read(raw.decode())
+    except ValueError as error:
         raise CorruptRecord(run) from error
     whose = keys.stalled_run(found.tenant, found.agent, found.thread)
     # A record under another run's id would let one thread's failure park another one.

@@ -6,11 +6,11 @@ listed and has ended costs a look, and one that is not listed covers nothing.
 
 from __future__ import annotations
 
-from twokey.gateway.store.connection import text
-from twokey.gateway.store.keys import Keys
-from twokey.gateway.store.listed_members import ListedMembers
-from twokey.gateway.store.record_seals import CHECKED, RecordSeals
-from twokey.gateway.store.script import Script
+from keyturn.gateway.store.connection import Connection, text
+from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.listed_members import without_junk
+from keyturn.gateway.store.record_seals import CHECKED, RecordSeals
+from keyturn.gateway.store.script import Script
 
 CONFIRM = Script("confirm")
 
@@ -18,10 +18,9 @@ CONFIRM = Script("confirm")
 class StandingStore:
     """Standing approvals of all tenants."""
 
-    def __init__(self, members: ListedMembers) -> None:
-        self._conn = members.conn
-        self._members = members
-        self._seals = RecordSeals(members.conn)
+    def __init__(self, conn: Connection) -> None:
+        self._conn = conn
+        self._seals = RecordSeals(conn)
 
     async def add(
         self, keys: Keys, tenant: str, approval: str, *, until_ms: int
@@ -33,9 +32,7 @@ class StandingStore:
         """Return the ids of those that may be in force, the first to end first."""
         key = keys.standing(tenant)
         found = await self._conn.command("ZRANGE", key, 0, -1)
-        return await self._members.read(
-            keys, key, found, text, tenant=tenant, taken_out="ZREM"
-        )
+        return await without_junk(self._conn, key, found, text)
 
     async def drop(self, keys: Keys, tenant: str, approval: str) -> None:
         """Take one that has ended from the list."""

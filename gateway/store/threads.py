@@ -8,18 +8,18 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal, cast
 
-from twokey.gateway.approvals.record import Origin
-from twokey.gateway.errors import NewerRecord, StoreUnavailable, TooManySpeakers
-from twokey.gateway.protocol.records import Person, Record
-from twokey.gateway.store.audit_seals import sealed_text
-from twokey.gateway.store.connection import Connection, Reply, fields, text
-from twokey.gateway.store.fences import Lease
-from twokey.gateway.store.jobs import Job, sealed_job
-from twokey.gateway.store.keys import KEEP_MS, MESSAGE_LIFETIME, Keys
-from twokey.gateway.store.leases import LeaseStore
-from twokey.gateway.store.packing import packed, unpacked
-from twokey.gateway.store.script import Script
-from twokey.gateway.store.sealing import Sealed, Sealing
+from keyturn.gateway.approvals.record import Origin
+from keyturn.gateway.errors import StoreUnavailable, TooManySpeakers
+from keyturn.gateway.protocol.records import Person, Record
+from keyturn.gateway.store.audit_seals import sealed_text
+from keyturn.gateway.store.connection import Connection, Reply, fields, text
+from keyturn.gateway.store.fences import Lease
+from keyturn.gateway.store.jobs import Job, sealed_job
+from keyturn.gateway.store.keys import KEEP_MS, MESSAGE_LIFETIME, Keys
+from keyturn.gateway.store.leases import LeaseStore
+from keyturn.gateway.store.packing import packed, unpacked
+from keyturn.gateway.store.script import Script
+from keyturn.gateway.store.sealing import Sealed, Sealing
 
 REMEMBER = Script("remember")
 ASK = Script("ask")
@@ -83,7 +83,7 @@ class ThreadFacts(Record):
 
 
 Whose = tuple[Keys, str, str, str]
-"""Keys of the shard, tenant, agent and thread."""
+"""Keys of the tenant, tenant, agent and thread."""
 
 _NUMBER_BYTES = 8
 """Before the facts stands how often they changed, so that older ones are noticed."""
@@ -144,7 +144,7 @@ def _unknown(body: bytes) -> ThreadFacts:
     Whom a text names that is not believed may not be one of them all the same.
     """
     people: tuple[Person, ...] = ()
-    with suppress(ValueError, NewerRecord):
+    with suppress(ValueError):
         found = ThreadFacts.model_validate_json(unpacked(body))
         asked = () if found.requester is None else (found.requester,)
         people = (*asked, *found.principals)[:MAX_PRINCIPALS]
@@ -195,7 +195,7 @@ class ThreadStore:
         """Change who asked, so that nobody who asks at the same moment is forgotten.
 
         Args:
-            keys: of the tenant's shard.
+            keys: of the tenant.
             tenant: whose thread it is.
             agent: the run's outermost agent.
             thread: its thread.
@@ -221,7 +221,7 @@ class ThreadStore:
         delivered again, and one that was kept may too.
 
         Args:
-            keys: of the tenant's shard.
+            keys: of the tenant.
             job: starts the agent.
             message_key: names the message; the same again is the same message.
             change: the thread's facts from now on, made of those before.
@@ -252,8 +252,6 @@ class ThreadStore:
         for _ in range(_ATTEMPTS):
             kept = await self._conn.command("HGET", key, "facts")
             before = cast("bytes", kept or b"")
-            # What an older version does not know is written only where it says
-            # something: that version refuses fields that it does not know.
             found = await read_facts(self._sealing, whose, before)
             facts = changed(found.facts)
             body = packed(facts.model_dump_json(exclude_defaults=True))
@@ -307,19 +305,6 @@ class ThreadStore:
         """Give a thread's facts a lifetime: its run has ended, or it was deleted."""
         key = keys.thread_facts(tenant, agent, thread)
         await END_RUN(self._conn, facts=key, keep_ms=KEEP_MS)
-
-    async def is_for(
-        self, keys: Keys, tenant: str, message_key: str, agent: str
-    ) -> bool:
-        """Return whether a message is for this agent: the first one that was named.
-
-        For a tenant that is split, where `ask` knows the messages of one shard alone.
-        """
-        key = keys.message_agent(tenant, message_key)
-        replies = await self._conn.keep(
-            ["SET", key, agent, "NX", "PX", _SEEN_MS], ["GET", key]
-        )
-        return text(replies[1]) == agent
 
     async def was_asked(self, keys: Keys, tenant: str, message_key: str) -> bool:
         """Return whether a message was kept for an agent."""
@@ -378,18 +363,3 @@ class ThreadStore:
             ThreadUnavailable: when another process runs this thread.
         """
         return self.leases.held(keys, keys.lease(tenant, agent, thread))
-
-    async def lease_step(
-        self,
-        keys: Keys,
-        tenant: str,
-        agent: str,
-        thread: str,
-        *,
-        verb: str,
-        token: str,
-        above: int = 0,
-    ) -> tuple[str, int]:
-        """Do a step of a thread's lease for another process; see `LeaseStore.step`."""
-        name = keys.lease(tenant, agent, thread)
-        return await self.leases.step(keys, name, verb=verb, token=token, above=above)

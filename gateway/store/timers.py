@@ -1,18 +1,18 @@
 """Reminder and escalation timers of pending approvals.
 
-One sorted set a shard holds them by when they are due. A timer is set in the step that
+One sorted set a tenant holds them by when they are due. A timer is set in the step that
 opens its approval and taken out in the step that announces it, so it fires once,
 whichever process looks, and survives a restart.
 """
 
 from __future__ import annotations
 
-from twokey.gateway.approvals.record import Waiting
-from twokey.gateway.approvals.timing import TimerKind
-from twokey.gateway.protocol.records import Record
-from twokey.gateway.store.connection import milliseconds, text
-from twokey.gateway.store.keys import Keys
-from twokey.gateway.store.listed_members import ListedMembers
+from keyturn.gateway.approvals.record import Waiting
+from keyturn.gateway.approvals.timing import TimerKind
+from keyturn.gateway.protocol.records import Record
+from keyturn.gateway.store.connection import Connection, milliseconds, text
+from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.listed_members import without_junk
 
 
 class Timer(Record):
@@ -42,32 +42,24 @@ def _timer(member: bytes) -> Timer:
 
 
 class TimerStore:
-    """Timers of all shards."""
+    """Timers of all tenants."""
 
-    def __init__(self, members: ListedMembers) -> None:
-        self._conn = members.conn
-        self._members = members
+    def __init__(self, conn: Connection) -> None:
+        self._conn = conn
 
-    async def due(self, keys: Keys, limit: int, *, skip: int = 0) -> list[Timer]:
-        """Return timers that are due by the store's clock, earliest first.
-
-        ``skip`` leaves out the first ones, which the caller has to leave alone.
-        """
+    async def due(self, keys: Keys, limit: int) -> list[Timer]:
+        """Return timers that are due by the store's clock, earliest first."""
         now_ms = await self._conn.now_ms(keys.timers)
         reply = await self._conn.command(
-            "ZRANGEBYSCORE", keys.timers, 0, now_ms, "LIMIT", skip, limit
+            "ZRANGEBYSCORE", keys.timers, 0, now_ms, "LIMIT", 0, limit
         )
         # Junk is removed, or it would be due, and come first, for ever.
-        return await self._members.read(
-            keys, keys.timers, reply, _timer, taken_out="ZREM"
-        )
+        return await without_junk(self._conn, keys.timers, reply, _timer)
 
     async def approvals_with(self, keys: Keys, kind: TimerKind) -> list[str]:
-        """Return ids of a shard's approvals for which a timer of a kind is set."""
+        """Return ids of a tenant's approvals for which a timer of a kind is set."""
         reply = await self._conn.command("ZRANGE", keys.timers, 0, -1)
-        timers = await self._members.read(
-            keys, keys.timers, reply, _timer, taken_out="ZREM"
-        )
+        timers = await without_junk(self._conn, keys.timers, reply, _timer)
         return [timer.approval for timer in timers if timer.kind is kind]
 
     async def is_due(self, keys: Keys, timer: Timer) -> bool:

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import closing
-from urllib.parse import urlsplit
+from typing import cast
 
-from redis.exceptions import RedisError
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError, ResponseError
 
-from twokey.gateway.store.multiplexed import Reply
-from twokey.gateway.store.node import open_connection
-from twokey.gateway.store.server_address import (
-    CLUSTER,
-    SENTINEL,
-    ServerAddress,
-    cluster_addresses,
-    sentinel_address,
+from keyturn.gateway.store.server_address import (
+    ASK_S,
+    Options,
+    StoreAddress,
+    client_options,
+    store_address,
 )
+from keyturn.gateway.store.servers import Reply
 
-_ASK_S = 2.0
+_FEWEST = 3
 
 
 class Passing(str):
@@ -32,59 +33,63 @@ async def topology_problems(url: str) -> list[str]:
 
     What may end by itself is `Passing`.
     """
-    scheme = urlsplit(url).scheme
-    if scheme in SENTINEL:
-        return await _sentinel_problems(url)
-    if scheme in CLUSTER:
-        return await _cluster_problems(url)
+    address = store_address(url)
+    if address.master:
+        return await _sentinel_problems(address)
+    if address.places:
+        return await _cluster_problems(address)
     return []
 
 
-async def _sentinel_problems(url: str) -> list[str]:
-    found = sentinel_address(url)
-    words = ("SENTINEL", "CKQUORUM", found.name)
-    said = await asyncio.gather(*(_asked(one, words) for one in found.sentinels))
+async def _sentinel_problems(found: StoreAddress) -> list[str]:
+    said = await asyncio.gather(
+        *(
+            _asked(found.sentinel_options, one, "SENTINEL", "CKQUORUM", found.master)
+            for one in found.places
+        )
+    )
     problems: list[str] = [
         Passing(
-            f"The Sentinel {one.host}:{one.port} does not answer ({answer}); start it, "
-            "or take it out of TWOKEY_REDIS_URL."
+            f"The Sentinel {host}:{port} does not answer ({answer}); start it, "
+            "or take it out of KEYTURN_REDIS_URL."
         )
-        for one, answer in zip(found.sentinels, said, strict=True)
+        for (host, port), answer in zip(found.places, said, strict=True)
         if isinstance(answer, OSError)
     ]
     # NOQUORUM: too few of them see each other to replace a master.
-    refused = [one for one in said if isinstance(one, RedisError)]
+    refused = [one for one in said if isinstance(one, ResponseError)]
     if refused:
         problems.append(
             Passing(
-                f"The Sentinels cannot replace the master {found.name!r} "
+                f"The Sentinels cannot replace the master {found.master!r} "
                 f"({refused[0]}); start more of them, so that a majority sees it."
             )
         )
-    if len(found.sentinels) < _FEWEST:
+    if len(found.places) < _FEWEST:
         problems.append(
-            f"TWOKEY_REDIS_URL lists {len(found.sentinels)} Sentinels; list three or "
+            f"KEYTURN_REDIS_URL lists {len(found.places)} Sentinels; list three or "
             "more, on machines of their own: fewer cannot agree when one is away."
         )
     return problems
 
 
-async def _cluster_problems(url: str) -> list[str]:
-    places = cluster_addresses(url)
-    said = await asyncio.gather(*(_asked(one, ("CLUSTER", "INFO")) for one in places))
+async def _cluster_problems(found: StoreAddress) -> list[str]:
+    said = await asyncio.gather(
+        *(_asked(found.options, one, "CLUSTER", "INFO") for one in found.places)
+    )
     # One that is away is only one to ask: its slots are told of by the others.
     answers = [
-        (one, reply)
-        for one, reply in zip(places, said, strict=True)
+        (f"{host}:{port}", reply)
+        for (host, port), reply in zip(found.places, said, strict=True)
         if isinstance(reply, bytes)
     ]
     if not answers:
-        why = "No node of the cluster in TWOKEY_REDIS_URL answers; start them."
+        why = "No node of the cluster in KEYTURN_REDIS_URL answers; start them."
         return [Passing(why)]
     broken = [one for one, reply in answers if b"cluster_state:ok" not in reply]
     if not broken:
         return []
-    place = f"{broken[0].host}:{broken[0].port}"
+    place = broken[0]
     return [
         Passing(
             f"The cluster is not whole, says {place}, so some tenants have no store; "
@@ -93,18 +98,18 @@ async def _cluster_problems(url: str) -> list[str]:
     ]
 
 
-async def _asked(address: ServerAddress, words: tuple[str, ...]) -> Reply:
+async def _asked(options: Options, place: tuple[str, int], *words: str) -> Reply:
     """Return what one server says; its refusal, or an OSError when it says nothing."""
-    loop = asyncio.get_running_loop()
+    host, port = place
+    client = Redis(
+        host=host, port=port, retry=Retry(NoBackoff(), 0), **client_options(options)
+    )
     try:
-        async with asyncio.timeout(_ASK_S):
-            with closing(await open_connection(address)) as opened:
-                [reply] = await opened.ask([words], loop.time() + _ASK_S)
-                return reply
-    except RedisError as error:
-        return OSError(str(error))
-    except OSError as error:
+        async with asyncio.timeout(ASK_S):
+            return cast("Reply", await client.execute_command(*words))  # type: ignore[no-untyped-call]
+    except ResponseError as error:
         return error
-
-
-_FEWEST = 3
+    except (RedisError, OSError) as error:
+        return OSError(str(error))
+    finally:
+        await client.aclose()

@@ -2,59 +2,106 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from functools import lru_cache
-from typing import cast
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 
 from pydantic_core import to_json
 
-from twokey.gateway.approvals.events import Event
-from twokey.gateway.approvals.record import Approval
-from twokey.gateway.protocol import digest
-from twokey.gateway.store import codec, run_list, turn_opening
-from twokey.gateway.store.agent_load import ASKED_MS
-from twokey.gateway.store.atomic_write import Loaded
-from twokey.gateway.store.audit_seals import event_texts
-from twokey.gateway.store.connection import Argument, Reply, number, text
-from twokey.gateway.store.freeze_list import compared
-from twokey.gateway.store.keys import KEEP_MS, Keys
-from twokey.gateway.store.known_records import KnownRecords
-from twokey.gateway.store.listed_members import ListedMembers
-from twokey.gateway.store.packing import packed
-from twokey.gateway.store.pending import PendingIndex
-from twokey.gateway.store.precedents import (
+from keyturn.gateway.approvals.events import Event
+from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.approvals.standing import CHECKED_FOR_MS
+from keyturn.gateway.errors import CorruptRecord
+from keyturn.gateway.protocol.records import RunRef
+from keyturn.gateway.protocol.work import aside
+from keyturn.gateway.store import codec, run_list, timers
+from keyturn.gateway.store.agent_load import ASKED_MS
+from keyturn.gateway.store.atomic_write import Loaded
+from keyturn.gateway.store.audit_seals import event_texts
+from keyturn.gateway.store.connection import Argument, Connection, Reply, number, text
+from keyturn.gateway.store.freeze_list import compared
+from keyturn.gateway.store.keys import KEEP_MS, Keys
+from keyturn.gateway.store.known_records import KnownRecords
+from keyturn.gateway.store.next_version import following
+from keyturn.gateway.store.pending import PendingIndex
+from keyturn.gateway.store.person_queues import rows_of
+from keyturn.gateway.store.precedents import (
+    Known,
+    Row,
     encrypted_rows,
     rows_of_opening,
     seen_precedents,
 )
-from twokey.gateway.store.script import Script
-from twokey.gateway.store.server_clocks import ServerClocks
-from twokey.gateway.store.turn_opening import OpenedTurn, Place, Preconditions
-from twokey.gateway.store.windows import as_rows
+from keyturn.gateway.store.record_encryption import DATA_KEY
+from keyturn.gateway.store.record_seals import SEAL, RecordSeals
+from keyturn.gateway.store.run_list import Listed
+from keyturn.gateway.store.script import Script
+from keyturn.gateway.store.windows import Use, as_rows
+
+
+@dataclass(frozen=True)
+class Preconditions:
+    """What has to hold still when a turn opens, and what its calls reserved.
+
+    Attributes:
+        tenant: whose turn it is.
+        names: under none of these may anything be frozen.
+        waiting: how many items of the agent may be pending, these included.
+        requests_10m: how many it may ask people for in ten minutes, these included.
+        run_ref: the run that the turn belongs to.
+        held: item id to what the item uses.
+        counted: uses that count from now on for the length of their window: those of
+            the calls that run now, and every request.
+        refused: uses of the calls that do not run.
+        reserved: all of these, in the order in which they were reserved.
+        auto_runs: the precedents that calls without a record are from now on.
+        known: the precedents that the calls were evaluated by.
+        standing: the standing approvals that cover calls, each with the rev that was
+            read and its uses from now on.
+        now_ms: the store's clock when the calls were evaluated: what they open is not
+            created before.
+        not_rejected: fingerprints of calls that were not looked up before: none of them
+            may have been rejected in the thread.
+    """
+
+    tenant: str
+    names: tuple[str, ...]
+    waiting: int
+    requests_10m: int
+    run_ref: RunRef
+    held: Mapping[str, Sequence[Use]] = field(default_factory=dict[str, Sequence[Use]])
+    counted: Sequence[Use] = ()
+    refused: Sequence[Use] = ()
+    reserved: Sequence[Use] = ()
+    auto_runs: Sequence[Row] = ()
+    known: Sequence[Known] = ()
+    standing: Sequence[Approval] = ()
+    now_ms: int = 0
+    not_rejected: Collection[str] = ()
+
 
 OPEN = Script("open", is_fenced=True)
 
 
 class TurnOpener:
-    """Opens approvals in all shards.
+    """Opens approvals of all tenants.
 
     Args:
-        members: reads lists of the server.
+        conn: to the server.
         known: what this process knows of approvals.
         load: reads one.
     """
 
     def __init__(
         self,
-        members: ListedMembers,
+        conn: Connection,
         known: KnownRecords,
         load: Callable[[str], Awaitable[Loaded | None]],
     ) -> None:
-        self._conn = members.conn
+        self._conn = conn
         self._known = known
         self._load = load
-        self._pending = PendingIndex(members)
-        self._clocks = ServerClocks()
+        self._pending = PendingIndex(conn)
 
     async def open(
         self,
@@ -66,11 +113,11 @@ class TurnOpener:
         events: Sequence[Event],
         thread: tuple[str, str],
         preconditions: Preconditions,
-    ) -> OpenedTurn | None:
+    ) -> list[Listed] | None:
         """Store the approvals of one turn, their events and the verdicts, once.
 
         Args:
-            keys: of the tenant's shard.
+            keys: of the tenant.
             turn_key: the same for every submit of this turn.
             approvals: new records; their times are set here.
             verdicts: to answer this turn with again; see `open.lua`.
@@ -79,21 +126,18 @@ class TurnOpener:
             preconditions: what must not have changed meanwhile.
 
         Returns:
-            None when something moved since the calls were evaluated: evaluate them
-            again.
+            The run's earlier approvals in which something may still happen; None when
+            the turn was opened before, or something moved since the calls were
+            evaluated: read and evaluate them again.
+
+        Raises:
+            CorruptRecord: a record of the turn is there, and its verdicts are not.
         """
         # Before the script, not in it: an agent that is listed without anything pending
         # costs one look, one that is pending without being listed is never shown to
         # reviewers.
         if approvals:
             await self._pending.add(keys, preconditions.tenant, thread[0])
-        stored = [codec.new(one) for one in approvals]
-        encryption = self._known.seals.encryption
-        kept = [
-            encryption.opening(one.id, packed(new.pinned))
-            for one, new in zip(approvals, stored, strict=True)
-        ]
-        pinned = [text for text, _ in kept]
         standing = await self._standing_rows(preconditions.standing)
         if standing is None:
             return None
@@ -105,7 +149,7 @@ class TurnOpener:
             "expiry": keys.expiry,
             "outbox": keys.outbox,
             "audit": keys.audit,
-            "reservation": _reservation(keys, turn_key, preconditions),
+            "reservation": keys.reservation(turn_key, as_rows(preconditions.reserved)),
             "frozen": keys.frozen(preconditions.tenant),
             "waiting": keys.waiting(preconditions.tenant, thread[0]),
             "requests_10m": keys.requests_10m(preconditions.tenant, thread[0]),
@@ -113,104 +157,158 @@ class TurnOpener:
             "timers": keys.timers,
             "outdated": keys.outdated(preconditions.tenant),
             "queue_groups": keys.queue_groups(preconditions.tenant),
-            "first": keys.head(keys.first_of_turn(turn_key)),
             "records": [
                 key
                 for one in approvals
-                for key in (keys.head(one.id), keys.pinned(one.id))
+                for key in (keys.head(one.id), keys.document(one.id))
             ],
             "keep_ms": KEEP_MS,
             "verdicts": verdicts,
             "events": event_texts(
                 self._conn, keys, events, of=[one.id for one in approvals], rev=1
             ),
-            "names": _rows(compared(self._conn, keys, *preconditions.unfrozen)),
-            "limits": _limits(preconditions.waiting, preconditions.requests_10m),
+            "unfrozen": to_json(
+                compared(self._conn, keys, preconditions.tenant, preconditions.names)
+            ),
+            "limits": to_json(
+                {
+                    "waiting": preconditions.waiting,
+                    "requests_10m": preconditions.requests_10m,
+                    "asked_ms": ASKED_MS,
+                }
+            ),
             "counted": as_rows(preconditions.counted),
             "refused": as_rows(preconditions.refused),
             "is_reserved": bool(preconditions.reserved),
-            "precedents": _rows(
+            "precedents": to_json(
                 encrypted_rows(
                     self._conn,
                     [*rows_of_opening(keys, approvals), *preconditions.auto_runs],
                 )
             ),
-            "seen": _rows(seen_precedents(preconditions.known)),
-            "standing": _rows(standing),
-            "shared": _encoded(
-                {
-                    digest.to_raw(name).hex(): body
-                    for one in stored
-                    for name, body in one.shared.items()
-                }
-            ),
-            "not_rejected": _rows([*preconditions.not_rejected]),
-            "pinned": pinned,
+            "seen": to_json(seen_precedents(preconditions.known)),
+            "standing": to_json([row for row, _ in standing]),
+            "not_rejected": to_json([*preconditions.not_rejected]),
         }
-        of_turn = turn if verdicts else ""
+        of = run, turn if verdicts else ""
+        texts = [item.requested for one in approvals for item in one.items]
 
-        async def write() -> list[Reply]:
-            known_ms = self._clocks.now_ms(keys.shard)
-            created_ms = max(known_ms, preconditions.now_ms)
-            place = Place(keys, run, of_turn, created_ms)
-            rows = [
-                turn_opening.row(self._known.seals, place, *each, preconditions.held)
-                for each in zip(approvals, stored, kept, strict=True)
+        def rows(created_ms: int) -> list[tuple[dict[str, object], bytes]]:
+            seals, held = self._known.seals, preconditions.held
+            return [
+                _opening_row(seals, keys, of, one, held, created_ms)
+                for one in approvals
             ]
+
+        async def write(created_ms: int) -> list[Reply]:
+            opened = await aside(partial(rows, created_ms), texts)
             return await OPEN(
-                self._conn, **values, approvals=_rows(rows), created_ms=created_ms
+                self._conn,
+                **values,
+                approvals=to_json([row for row, _ in opened]),
+                created_ms=created_ms,
+                documents=[document for _, document in (*opened, *standing)],
             )
 
-        reply = await write()
-        if text(reply[0]) == "late":
-            # The first submit of a process does not know the time, and a clock may have
-            # been set.
-            self._clocks.saw(keys.shard, number(reply[1]))
-            reply = await write()
+        reply = await write(preconditions.now_ms)
+        if text(reply[0]) == "late":  # such as after a slow triage
+            reply = await write(number(reply[1]))
         match text(reply[0]):
             case "opened":
-                self._clocks.saw(keys.shard, number(reply[2]))
-                return OpenedTurn(older=run_list.listed(keys, reply[1]))
-            case "exists":
-                return OpenedTurn(kept=cast("bytes", reply[1]))
+                return run_list.listed(keys, reply[1])
+            case "damaged":
+                raise CorruptRecord(turn_key)
             case _:
                 return None
 
     async def _standing_rows(
         self, used: Sequence[Approval]
-    ) -> list[dict[str, object]] | None:
+    ) -> list[tuple[dict[str, object], bytes]] | None:
         """Return what is written of standing approvals; None: one has moved."""
-        found: list[dict[str, object]] = []
+        found: list[tuple[dict[str, object], bytes]] = []
         for one in used:
-            # It was read a moment ago, to see what it covers.
-            seen = self._known.latest(one.id)
-            if seen is None or seen.approval.with_(uses=one.uses) != one:
-                seen = await self._load(one.id)
-            if seen is None or seen.stored is None or seen.approval.rev != one.rev:
+            seen = await self._load(one.id)
+            row = _standing_row(self._known.seals, seen, one) if seen else None
+            if row is None:
                 return None
-            found.append(turn_opening.standing_row(self._known.seals, seen.stored, one))
+            found.append(row)
         return found
 
 
-def _encoded(value: object) -> str:
-    # Several times as fast as `json`, and each turn needs half a dozen.
-    return to_json(value).decode()
+def _standing_row(
+    seals: RecordSeals, seen: Loaded, used: Approval
+) -> tuple[dict[str, object], bytes] | None:
+    """Return what the script compares and writes of a standing approval.
+
+    Args:
+        seals: of the records.
+        seen: as it was read.
+        used: the same with its uses from now on.
+
+    Returns:
+        The row, and the document beside it; None when it has another rev.
+    """
+    before, stored = seen.approval, seen.stored
+    if stored is None or before.rev != used.rev:
+        return None
+    fields, after = following(seals, stored, before, used, {})
+    row: dict[str, object] = {
+        "id": used.id,
+        "as_read": {"rev": str(used.rev), SEAL: stored.seal.hex()},
+        "checked_ms": CHECKED_FOR_MS,
+        "fields": fields | {"rev": str(used.rev + 1)},
+    }
+    return row, after.document
 
 
-def _reservation(keys: Keys, turn_key: str, preconditions: Preconditions) -> str:
-    reserved = preconditions.reserved
-    # Where nothing is reserved the script does not look, and every turn names the same.
-    return keys.reservation(turn_key if reserved else "", as_rows(reserved))
+def _opening_row(
+    seals: RecordSeals,
+    keys: Keys,
+    of: tuple[str, str],
+    approval: Approval,
+    held: Mapping[str, Sequence[Use]],
+    created_ms: int,
+) -> tuple[dict[str, object], bytes]:
+    """Return what the script needs to store a new approval: a row, and its document.
 
-
-def _rows(rows: Sequence[object]) -> str:
-    """Return rows as the script reads them; most turns have none of most kinds."""
-    return _encoded(rows) if rows else "[]"
-
-
-@lru_cache(maxsize=64)
-def _limits(waiting: int, requests_10m: int) -> str:
-    """Return how much an agent may ask of people, as the script reads it."""
-    return _encoded(
-        {"waiting": waiting, "requests_10m": requests_10m, "asked_ms": ASKED_MS}
+    Args:
+        seals: of the records.
+        keys: of the tenant.
+        of: keys of its run and its turn; the turn is "" if nobody submits it again.
+        approval: to be opened.
+        held: item id to what the item uses.
+        created_ms: the store's clock.
+    """
+    ends_ms = created_ms + approval.ttl_ms
+    items = [
+        item
+        if item.is_pending
+        else item.with_(changed_at_ms=created_ms, lapses_at_ms=ends_ms)
+        for item in approval.items
+    ]
+    opened = approval.replacing(
+        *items, rev=1, created_at_ms=created_ms, expires_at_ms=ends_ms
     )
+    run, turn = (bytes.fromhex(key.rpartition(":")[2]) for key in of)
+    document, data_key = seals.encryption.stored(opened.id, codec.document(opened))
+    raw = {"run": run + approval.ns.encode(), "turn": turn, DATA_KEY: data_key}
+    used = ((item.index, as_rows(held.get(item.id, ()))) for item in items)
+    fields: dict[str, str | bool] = {
+        **codec.head(opened),
+        "rev": "1",
+        "n": str(len(items)),
+        **{name: one.hex() for name, one in raw.items() if one},
+        **{f"{index}:w": rows for index, rows in used if rows != "[]"},
+    }
+    stored = seals.sealed(opened.id, codec.applied({}, fields), document)
+    row: dict[str, object] = {
+        "id": approval.id,
+        "ns": approval.ns,
+        "ttl_ms": approval.ttl_ms,
+        "state": items[0].state.value,
+        "count": len(items),
+        "timers": timers.rows(approval.waiting),
+        "fields": {**fields, SEAL: stored.seal.hex()},
+        "queues": rows_of(keys, approval),
+    }
+    return row, document

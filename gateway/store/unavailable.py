@@ -6,23 +6,25 @@ from redis.exceptions import (
     AuthenticationError,
     NoPermissionError,
     OutOfMemoryError,
-    ReadOnlyError,
     ResponseError,
 )
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from twokey.gateway.errors import (
+from keyturn.gateway.errors import (
     KeptInPart,
     NotConfirmed,
     StoreUnavailable,
     Unanswered,
 )
-from twokey.gateway.store.confirming import LostWriteError, NotConfirmedError
-from twokey.gateway.store.multiplexed import MaybeDoneError
-from twokey.gateway.store.node import UntrustedCertificateError
+from keyturn.gateway.store.confirming import LostWriteError, NotConfirmedError
+from keyturn.gateway.store.servers import (
+    MaybeDoneError,
+    NotMasterError,
+    UntrustedCertificateError,
+)
 
-HINT = "check that Redis runs and that TWOKEY_REDIS_URL names it, then try again."
+HINT = "check that Redis runs and that KEYTURN_REDIS_URL names it, then try again."
 EMBEDDED_HINT = (
     "the embedded Valkey is started again by itself; try again, and see 'valkey.log' "
     "in the data folder if it does not come back."
@@ -31,18 +33,18 @@ EMBEDDED_HINT = (
 _WRITABLE_HINT = "check that Redis is writable, then try again."
 _HINTS: dict[type[Exception], str] = {
     AuthenticationError: "put the user and the password that it wants into "
-    "TWOKEY_REDIS_URL, and start this again.",
+    "KEYTURN_REDIS_URL, and start this again.",
     OutOfMemoryError: "its memory is full: raise 'maxmemory', or make room.",
-    ReadOnlyError: "it is a replica: set TWOKEY_REDIS_URL to its master.",
+    NotMasterError: "if it stays a replica, set KEYTURN_REDIS_URL to its master.",
     UntrustedCertificateError: "its certificate is not trusted here: renew one that "
     "has expired, use the host name that it was made for, and name the authority of "
-    "your own that signed it (…?ssl_ca_certs=/path/ca.pem in TWOKEY_REDIS_URL).",
+    "your own that signed it (…?ssl_ca_certs=/path/ca.pem in KEYTURN_REDIS_URL).",
     NoPermissionError: "let its user do this (ACL SETUSER), then try again.",
 }
 _BEGINNINGS = {
     "MISCONF": "it cannot write its snapshot: make room on its disk, see its log, then "
     "run BGSAVE.",
-    "DB index": "name a database that it has, such as /0, in TWOKEY_REDIS_URL.",
+    "DB index": "name a database that it has, such as /0, in KEYTURN_REDIS_URL.",
 }
 """Hints about errors that have no class, by how they begin."""
 # How a server marks an error that ended a script at one of its lines. No class tells
@@ -70,7 +72,8 @@ def unavailable(error: Exception, hint: str, *, writes: bool) -> StoreUnavailabl
         return Unanswered(f"{kind}: {error}", hint)
     # Two classes of the name ConnectionError: Python's, and redis-py's, which is no
     # OSError.
-    if isinstance(error, RedisConnectionError | RedisTimeoutError | OSError):
+    is_away = isinstance(error, RedisConnectionError | RedisTimeoutError | OSError)
+    if is_away and not isinstance(error, NotMasterError):
         hint = _HINTS.get(type(error), hint)
         return StoreUnavailable(
             f"The store does not answer ({kind}: {error}). Nothing was recorded; {hint}"

@@ -22,14 +22,14 @@ from redis.exceptions import (
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from twokey.gateway.clock import now_s
-from twokey.gateway.errors import (
+from keyturn.gateway.clock import now_s
+from keyturn.gateway.errors import (
     NotConfirmed,
     StoreUnavailable,
     Unanswered,
     UnsafeStore,
 )
-from twokey.gateway.store.node import UntrustedCertificateError
+from keyturn.gateway.store.servers import UntrustedCertificateError
 
 logger = logging.getLogger(__name__)
 

@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
-from twokey.gateway.policy.windows import MAX_MICRO
-from twokey.gateway.store.connection import Connection, Reply, number, text
-from twokey.gateway.store.keys import Keys
-from twokey.gateway.store.script import Script
+from keyturn.gateway.policy.windows import MAX_MICRO
+from keyturn.gateway.store.connection import Connection, Reply, number, text
+from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.script import Script
 
 RESERVE = Script("reserve")
 TOTALS = Script("totals", writes=False)
@@ -96,7 +96,7 @@ def as_rows(uses: Sequence[Use]) -> str:
 
 
 class WindowStore:
-    """The windows of all shards."""
+    """The windows of all tenants."""
 
     def __init__(self, conn: Connection) -> None:
         self._conn = conn
@@ -109,7 +109,7 @@ class WindowStore:
         The same uses of the same turn again get their first answer.
 
         Args:
-            keys: of the tenant's shard.
+            keys: of the tenant.
             turn_key: the same for every submit of this turn.
             uses: of each call, in the order of the calls.
 
@@ -122,7 +122,6 @@ class WindowStore:
             self._conn,
             turn=keys.turn(turn_key),
             reservation=keys.reservation(turn_key, as_rows(flat)),
-            first=keys.head(keys.first_of_turn(turn_key)),
             windows=[use.window for use in flat],
             uses=json.dumps([use.use for use in flat]),
             hold_ms=HOLD_MS,
@@ -146,7 +145,7 @@ class WindowStore:
     async def totals_of_each(self, items: Sequence[ItemUses]) -> list[list[int]]:
         """Return what windows would come to if one of the items used these.
 
-        All are of one shard, and what is returned is as of one moment.
+        All are of one tenant, and what is returned is as of one moment.
 
         Returns:
             For each item the total with each of its uses, in their order.

@@ -10,10 +10,10 @@ from enum import StrEnum
 from inspect import iscoroutinefunction
 from typing import Protocol, cast
 
-from twokey.gateway.errors import SettingsError
-from twokey.gateway.protocol.records import Record
-from twokey.gateway.triage.assessment import Assessment, parse_assessment
-from twokey.gateway.triage.request import TriageRequest
+from keyturn.gateway.errors import SettingsError
+from keyturn.gateway.protocol.records import Record
+from keyturn.gateway.triage.assessment import Assessment, parse_assessment
+from keyturn.gateway.triage.request import TriageRequest
 
 logger = logging.getLogger(__name__)
 
@@ -21,8 +21,8 @@ logger = logging.getLogger(__name__)
 class Triage(Protocol):
     """An opinion on calls, usually a model's, that can only ask for more.
 
-    Nothing relies on it. `twokey.gateway.triage.assessment.parse_assessment` reads what
-    it returns; an error, a time-out or an invalid answer changes nothing.
+    Nothing relies on it. `keyturn.gateway.triage.assessment.parse_assessment` reads
+    what it returns; an error, a time-out or an invalid answer changes nothing.
     """
 
     async def assess(self, request: TriageRequest) -> object:

@@ -9,8 +9,8 @@ from typing import cast
 
 from pydantic import BaseModel, Field
 
-from twokey.gateway.protocol.records import Record
-from twokey.gateway.protocol.tiers import Tier, join
+from keyturn.gateway.protocol.records import Record
+from keyturn.gateway.protocol.tiers import Tier, join
 
 MAX_SCORE = 100
 """The score of what people should look at first."""

@@ -10,8 +10,12 @@ from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 from langchain_core.runnables import Runnable
 from pydantic import BaseModel, Field
 
-from twokey.gateway.triage.assessment import Assessment, most_cautious, parse_assessment
-from twokey.gateway.triage.request import TriageRequest
+from keyturn.gateway.triage.assessment import (
+    Assessment,
+    most_cautious,
+    parse_assessment,
+)
+from keyturn.gateway.triage.request import TriageRequest
 
 PROMPT = """\
 You look at one tool call that an AI agent wants to make, before it runs. A written \

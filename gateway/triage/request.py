@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from twokey.gateway.approvals.evidence import Argument, arguments, shortened
-from twokey.gateway.approvals.policy_decision import PolicyDecision
-from twokey.gateway.protocol.effect import Effect
-from twokey.gateway.protocol.records import Record
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.tiers import Tier
+from keyturn.gateway.approvals.evidence import Argument, arguments, shortened
+from keyturn.gateway.approvals.policy_decision import PolicyDecision
+from keyturn.gateway.protocol.effect import Effect
+from keyturn.gateway.protocol.records import Record
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.tiers import Tier
 
 MAX_ARGUMENTS = 30
 """Arguments that are shown at most, in the order of their names."""

@@ -18,10 +18,10 @@ from typing import NamedTuple
 
 from pydantic import AwareDatetime, Field, ValidationError
 
-from twokey.gateway.errors import NotVerified
-from twokey.gateway.protocol.http_api import Scope
-from twokey.gateway.protocol.records import Record
-from twokey.gateway.trust.seals import SEAL_BYTES, SealKeys
+from keyturn.gateway.errors import NotVerified
+from keyturn.gateway.protocol.http_api import Scope
+from keyturn.gateway.protocol.records import Record
+from keyturn.gateway.trust.seals import SEAL_BYTES, SealKeys
 
 _TEXT = re.compile(r"tk_([0-9a-f]{16})_([0-9a-f]{64})", re.ASCII)
 _ID_BYTES, _SECRET_BYTES = 8, 32

@@ -1,7 +1,7 @@
 """Bundles of audit entries that prove themselves, without a store or settings.
 
-A bundle is JSON Lines. The first line names the logs, each with a signed checkpoint. A
-line for each entry has its leaf, the salted values that the leaf hides, and the proof
+A bundle is JSON Lines. The first line names the log, with a signed checkpoint. A line
+for each entry has its leaf, the salted values that the leaf hides, and the proof
 that the checkpoint's tree has it at its index. Then come the calls that are still kept,
 by whose hashes entries name them. The last line has the SHA-256 of all lines before it,
 signed: what was left out or put in is noticed, whatever else still fits.
@@ -19,24 +19,24 @@ from typing import cast
 
 from pydantic import JsonValue
 
-from twokey.gateway.approvals.audit_leaf import Hidden, opened
-from twokey.gateway.approvals.audit_story import Stories
-from twokey.gateway.errors import BadJson, NotVerified
-from twokey.gateway.protocol import digest
-from twokey.gateway.protocol.public_keys import PublicKey
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.trust.checkpoints import Checkpoint, verified_checkpoint
-from twokey.gateway.trust.merkle_tree import is_included, leaf_hash
-from twokey.gateway.trust.signed_note import signed_note, verified_note
-from twokey.gateway.trust.signing_key import SigningKey
+from keyturn.gateway.approvals.audit_leaf import Hidden, opened
+from keyturn.gateway.approvals.audit_story import Stories
+from keyturn.gateway.errors import BadJson, NotVerified
+from keyturn.gateway.protocol import digest
+from keyturn.gateway.protocol.public_keys import PublicKey
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.trust.checkpoints import Checkpoint, verified_checkpoint
+from keyturn.gateway.trust.merkle_tree import is_included, leaf_hash
+from keyturn.gateway.trust.signed_note import signed_note, verified_note
+from keyturn.gateway.trust.signing_key import SigningKey
 
-FORMAT = "twokey/audit-bundle/v1"
+FORMAT = "keyturn/audit-bundle/v1"
 _EVERY = 2000
 
 
 @dataclass
 class BundleLog:
-    """One log in a bundle.
+    """The log that a bundle has entries of.
 
     Attributes:
         origin: its name.
@@ -54,7 +54,6 @@ class BundleLog:
     is_whole: bool
     entries: int = 0
     last: int = -1
-    seq: tuple[int, int] = (-1, 0)
 
 
 @dataclass
@@ -62,19 +61,17 @@ class BundleReport:
     """What was found of a bundle.
 
     Attributes:
-        logs: that it holds entries of.
+        log: that it has entries of; None where it names none.
         stories: what it tells of each approval, as far as it verifies.
         problem: what is wrong first; "" where all of it verifies.
-        bad_log: origin of the log that the problem is in.
-        bad_index: index of the first entry in it that cannot be relied on.
+        bad_index: index of the first entry that cannot be relied on.
         header: the first line.
         calls: how many calls came with their arguments.
     """
 
-    logs: list[BundleLog] = field(default_factory=list[BundleLog])
+    log: BundleLog | None = None
     stories: Stories = field(default_factory=Stories)
     problem: str = ""
-    bad_log: str = ""
     bad_index: int | None = None
     header: JsonObject = field(default_factory=dict[str, JsonValue])
     calls: int = 0
@@ -90,7 +87,7 @@ def header_line(
     tenant: str,
     times: tuple[int, int | None],
     sample: int,
-    logs: Sequence[JsonValue],
+    log: JsonObject,
 ) -> JsonObject:
     """Return the first line of a bundle; ``sample`` is 0 where all entries are in."""
     return {
@@ -99,12 +96,11 @@ def header_line(
         "since_ms": times[0],
         "until_ms": times[1],
         "sample": sample,
-        "logs": [*logs],
+        "log": log,
     }
 
 
 def entry_line(
-    log: int,
     index: int,
     leaf: bytes,
     openings: dict[str, Hidden],
@@ -112,7 +108,6 @@ def entry_line(
 ) -> JsonObject:
     """Return the line of an entry."""
     return {
-        "log": log,
         "index": index,
         "leaf": cast("JsonObject", json.loads(leaf)),
         "open": {name: list(one) for name, one in openings.items()},
@@ -157,16 +152,13 @@ def verify_bundle(
                 progress(number)
         check.end()
     except _Refused as error:
-        report.problem = str(error)
-        if error.log is not None:
-            report.bad_log, report.bad_index = error.log.origin, error.index
+        report.problem, report.bad_index = str(error), error.index
     return report
 
 
 class _Refused(Exception):
-    def __init__(self, text: str, log: BundleLog | None = None, index: int = 0) -> None:
+    def __init__(self, text: str, index: int | None = None) -> None:
         super().__init__(text)
-        self.log = log
         self.index = index
 
 
@@ -210,18 +202,13 @@ class _Check:
 
     def _here(self, text: str) -> _Refused:
         """Return a refusal that names the entry that would come next."""
-        for log in self._report.logs:
-            if log.last + 1 < log.end:
-                return _Refused(text, log, max(log.start, log.last + 1))
-        last = self._report.logs[-1] if self._report.logs else None
-        return _Refused(text, last, last.end if last else 0)
+        log = self._report.log
+        return _Refused(text, log.last + 1 if log else None)
 
     def _header(self, line: JsonObject) -> None:
         if line.get("format") != FORMAT:
             raise _Refused(f"its format is not {FORMAT}")
-        logs = line.get("logs")
-        for one in logs if isinstance(logs, list) else []:
-            self._report.logs.append(self._log(one, is_whole=not line.get("sample")))
+        self._report.log = self._log(line.get("log"), is_whole=not line.get("sample"))
         self._report.header = line
 
     def _log(self, one: JsonValue, *, is_whole: bool) -> BundleLog:
@@ -234,33 +221,27 @@ class _Check:
             and type(start) is int
             and type(end) is int
         ):
-            raise _Refused("its first line does not name its logs")
+            raise _Refused("its first line does not name its log")
         try:
             checkpoint = verified_checkpoint(note, origin=origin, keys=self._keys)
         except NotVerified as error:
             raise _Refused(f"the checkpoint of {origin!r}: {error.problem}") from None
         log = BundleLog(origin, checkpoint, start, end, is_whole, last=start - 1)
         if not 0 <= start <= end <= checkpoint.size:
-            raise _Refused("its entries are not those of its checkpoint", log, start)
+            raise _Refused("its entries are not those of its checkpoint", start)
         return log
 
     def _entry(self, line: JsonObject) -> None:
-        number, index = line.get("log"), line.get("index")
-        logs = self._report.logs
-        if type(number) is not int or not 0 <= number < len(logs):
-            raise self._here("an entry is of no log")
-        log = logs[number]
-        for before in logs[:number]:
-            self._require_end(before)
-        if type(index) is not int or index <= log.last:
+        index, log = line.get("index"), self._report.log
+        if log is None or type(index) is not int or index <= log.last:
             raise self._here("an entry stands where it does not belong")
         if log.is_whole and index != log.last + 1:
-            raise _Refused(f"entry {log.last + 1} is missing", log, log.last + 1)
+            raise _Refused(f"entry {log.last + 1} is missing", log.last + 1)
         if not log.is_whole and line.get("after") != log.last:
-            raise _Refused("an entry is missing", log, log.last + 1)
+            raise _Refused("an entry is missing", log.last + 1)
         leaf = line.get("leaf")
         if not isinstance(leaf, dict):
-            raise _Refused(f"entry {index} has no leaf", log, index)
+            raise _Refused(f"entry {index} has no leaf", index)
         self._verify(log, index, leaf, line)
         log.last, log.entries = index, log.entries + 1
 
@@ -271,14 +252,14 @@ class _Check:
             proof = [base64.b64decode(one, validate=True) for one in _texts(line)]
             hashed = leaf_hash(digest.canonical(leaf))
         except (BadJson, TypeError, ValueError, binascii.Error):
-            raise _Refused(f"entry {index} cannot be read", log, index) from None
+            raise _Refused(f"entry {index} cannot be read", index) from None
         head = log.checkpoint
         if not is_included(hashed, index, head.size, proof, head.root):
-            raise _Refused(f"entry {index} is not in the signed log", log, index)
+            raise _Refused(f"entry {index} is not in the signed log", index)
         try:
             event = opened(leaf, dict(_openings(line)))
         except NotVerified as error:
-            raise _Refused(f"entry {index}: {error.problem}", log, index) from None
+            raise _Refused(f"entry {index}: {error.problem}", index) from None
         if event is None:
             return
         if event.action_hash:
@@ -294,19 +275,16 @@ class _Check:
             raise self._here(f"the call of {item} is not the one in the log")
         self._report.calls += 1
 
-    def _require_end(self, log: BundleLog) -> None:
-        if log.is_whole and log.last + 1 != log.end:
-            raise _Refused(f"entry {log.last + 1} is missing", log, log.last + 1)
-
     def _ends(self, line: JsonObject) -> None:
-        for log in self._report.logs:
-            self._require_end(log)
+        log = self._report.log
+        if log is not None and log.is_whole and log.last + 1 != log.end:
+            raise _Refused(f"entry {log.last + 1} is missing", log.last + 1)
         note = line.get("end")
         try:
             text = verified_note(note if isinstance(note, str) else "", self._keys)
         except NotVerified as error:
             raise self._here(f"its end is refused: {error.problem}") from None
-        if text != _whole(self._lines, self._sum.digest()) or not self._report.logs:
+        if text != _whole(self._lines, self._sum.digest()) or log is None:
             raise self._here("something was put in, left out or changed in it")
         self._is_ended = True
 

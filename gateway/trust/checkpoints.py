@@ -12,17 +12,15 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from twokey.gateway.errors import NotVerified
-from twokey.gateway.protocol.public_keys import PublicKey
-from twokey.gateway.trust.merkle_tree import EMPTY_ROOT, is_included, leaf_hash
-from twokey.gateway.trust.signed_note import signed_note, verified_note
-from twokey.gateway.trust.signing_key import SigningKey
+from keyturn.gateway.errors import NotVerified
+from keyturn.gateway.protocol.public_keys import PublicKey
+from keyturn.gateway.trust.merkle_tree import EMPTY_ROOT
+from keyturn.gateway.trust.signed_note import signed_note, verified_note
+from keyturn.gateway.trust.signing_key import SigningKey
 
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,17}", re.ASCII)
 _HEAD = re.compile(rf"([^\n]+)\n({_NUMBER.pattern})\n([^\n]+)\n", re.ASCII)
 _PROOF = "c2sp.org/tlog-proof@v1"
-_MAX_PROOF = 63
-"""Hashes of a proof; a log of 2^63 entries would need as many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,29 +63,6 @@ def proof_text(index: int, proof: Sequence[bytes], note: str) -> str:
     """Return the proof of the entry at a place in the tree of a signed checkpoint."""
     hashes = "".join(f"{_encoded(one)}\n" for one in proof)
     return f"{_PROOF}\nindex {index}\n{hashes}\n{note}"
-
-
-def verify_proof(
-    text: str, entry: bytes, *, origin: str, keys: Sequence[PublicKey]
-) -> tuple[int, Checkpoint]:
-    """Return the place of an entry and the checkpoint of the log that has it.
-
-    Raises:
-        NotVerified: also ``not_included``.
-    """
-    head, gap, note = text.partition("\n\n")
-    first, *rest = head.split("\n")
-    if not gap or first != _PROOF or not rest or len(rest) > _MAX_PROOF + 1:
-        raise NotVerified("malformed", "it is not a proof of an entry")
-    word, _, number = rest[0].partition(" ")
-    if word != "index" or not _NUMBER.fullmatch(number):
-        raise NotVerified("malformed", "it does not say which entry it proves")
-    checkpoint = verified_checkpoint(note, origin=origin, keys=keys)
-    proof = [_decoded(line) for line in rest[1:]]
-    leaf = leaf_hash(entry)
-    if not is_included(leaf, int(number), checkpoint.size, proof, checkpoint.root):
-        raise NotVerified("not_included", "the log does not have this entry there")
-    return int(number), checkpoint
 
 
 def _encoded(value: bytes) -> str:

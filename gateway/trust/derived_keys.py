@@ -18,13 +18,13 @@ KEY_BYTES = 32
 class Purpose(StrEnum):
     """What a derived key is for; the text is part of its derivation."""
 
-    RECORDS = "twokey/v1/records"
-    AUDIT_ENTRIES = "twokey/v1/audit-entries"
-    FACTS = "twokey/v1/facts"
-    DATA_KEYS = "twokey/v1/data-keys"
-    TEXTS = "twokey/v1/texts"
-    API_KEYS = "twokey/v1/api-keys"
-    WEBHOOKS = "twokey/v1/webhooks"
+    RECORDS = "keyturn/v1/records"
+    AUDIT_ENTRIES = "keyturn/v1/audit-entries"
+    FACTS = "keyturn/v1/facts"
+    DATA_KEYS = "keyturn/v1/data-keys"
+    TEXTS = "keyturn/v1/texts"
+    API_KEYS = "keyturn/v1/api-keys"
+    WEBHOOKS = "keyturn/v1/webhooks"
 
 
 @lru_cache(maxsize=64)

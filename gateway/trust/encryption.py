@@ -16,8 +16,8 @@ from functools import lru_cache
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from twokey.gateway.errors import NotVerified
-from twokey.gateway.trust.derived_keys import Purpose, derived_key, key_id_of
+from keyturn.gateway.errors import NotVerified
+from keyturn.gateway.trust.derived_keys import Purpose, derived_key, key_id_of
 
 KEY_BYTES = 32
 _NONCE_BYTES = 12
@@ -40,7 +40,7 @@ class Place:
         encoded = [part.encode() for part in parts]
         # With its length before each: a separator alone could stand in a name.
         joined = b"".join(b"%d:%b" % (len(part), part) for part in encoded)
-        return b"twokey/v1/text\x00" + joined
+        return b"keyturn/v1/text\x00" + joined
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,11 +23,11 @@ from pathlib import Path
 
 from pydantic import AwareDatetime, Field, ValidationError
 
-from twokey.gateway.errors import SettingsError
-from twokey.gateway.protocol.public_keys import PublicKey, parse_public_key
-from twokey.gateway.protocol.records import Record
-from twokey.gateway.secret_file import make_private, sync_folder
-from twokey.gateway.trust.signing_key import SigningKey
+from keyturn.gateway.errors import SettingsError
+from keyturn.gateway.protocol.public_keys import PublicKey, parse_public_key
+from keyturn.gateway.protocol.records import Record
+from keyturn.gateway.secret_file import make_private, sync_folder
+from keyturn.gateway.trust.signing_key import SigningKey
 
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _SUFFIX = ".key.json"
@@ -117,7 +117,7 @@ class KeyFolder:
                 return self._signing(self._read(self._path(key.public)))
         raise SettingsError(
             f"There is no key for {self._role.value!r} in {str(self._folder)!r}; run: "
-            f"twokey keys create {self._role}"
+            f"keyturn keys create {self._role}"
         )
 
     def verifying(self) -> tuple[PublicKey, ...]:
@@ -135,7 +135,7 @@ class KeyFolder:
         if any(key.state is KeyState.SIGNS for key in self.listed()):
             raise SettingsError(
                 f"{self._role.value!r} has a key already; to replace it run: "
-                f"twokey keys rotate {self._role}"
+                f"keyturn keys rotate {self._role}"
             )
         return self._new(now)
 
@@ -174,7 +174,7 @@ class KeyFolder:
         """Return a key that no longer signs.
 
         Args:
-            label: its name and id, or its id, as `twokey keys list` shows them.
+            label: its name and id, or its id, as `keyturn keys list` shows them.
 
         Raises:
             SettingsError: when there is no such key, or it signs.
@@ -186,19 +186,19 @@ class KeyFolder:
         ]
         if not found:
             raise SettingsError(
-                f"{self._role.value!r} has no key {label!r}; see: twokey keys list"
+                f"{self._role.value!r} has no key {label!r}; see: keyturn keys list"
             )
         [key] = found
         if key.state is KeyState.SIGNS:
             raise SettingsError(
                 f"The key {key.public.label} signs for {self._role.value!r}; "
-                f"first run: twokey keys rotate {self._role}"
+                f"first run: keyturn keys rotate {self._role}"
             )
         return key
 
     def _new(self, now: datetime) -> PublicKey:
         seed = secrets.token_bytes(_SEED_BYTES)
-        public = SigningKey.from_seed(f"twokey/{self._role}", seed).public
+        public = SigningKey.from_seed(f"keyturn/{self._role}", seed).public
         # Never before an older key, whatever the clock says: the newest signs.
         step = timedelta(microseconds=1)
         times = [key.created_at + step for key in self.listed()]

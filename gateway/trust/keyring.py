@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from twokey.gateway.clock import now_s
-from twokey.gateway.config import Settings
-from twokey.gateway.errors import SettingsError
-from twokey.gateway.failures import log_failure
-from twokey.gateway.protocol.public_keys import PublicKey, parse_public_key
-from twokey.gateway.trust.key_folder import KeyFolder, Role
-from twokey.gateway.trust.signing_key import SigningKey
+from keyturn.gateway.clock import now_s
+from keyturn.gateway.config import Settings
+from keyturn.gateway.errors import SettingsError
+from keyturn.gateway.failures import log_failure
+from keyturn.gateway.protocol.public_keys import PublicKey, parse_public_key
+from keyturn.gateway.trust.key_folder import KeyFolder, Role
+from keyturn.gateway.trust.signing_key import SigningKey
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +34,6 @@ _LOOK_S = 1.0
 @dataclass(frozen=True, slots=True)
 class _Found:
     looked_s: float
-    changed_ns: int
     signing: SigningKey | None
     verifying: tuple[PublicKey, ...]
 
@@ -112,9 +111,7 @@ class Keyring:
         For a signature whose key is not known: a bot that has just made its first key
         signs with it at once.
         """
-        self._found[role] = self._read(
-            role, self._clock(), _changed_ns(self.folder / role), self._found.get(role)
-        )
+        self._found[role] = self._read(role, self._clock(), self._found.get(role))
         return self.verifying(role)
 
     def known(self, role: Role) -> tuple[PublicKey, ...]:
@@ -125,17 +122,10 @@ class Keyring:
         found, at_s = self._found.get(role), self._clock()
         if found is not None and at_s - found.looked_s < _LOOK_S:
             return found
-        changed_ns = _changed_ns(self.folder / role)
-        if found is not None and found.changed_ns == changed_ns:
-            found = _Found(at_s, changed_ns, found.signing, found.verifying)
-        else:
-            found = self._read(role, at_s, changed_ns, found)
-        self._found[role] = found
+        found = self._found[role] = self._read(role, at_s, found)
         return found
 
-    def _read(
-        self, role: Role, at_s: float, changed_ns: int, before: _Found | None
-    ) -> _Found:
+    def _read(self, role: Role, at_s: float, before: _Found | None) -> _Found:
         folder = self._folder_of(role)
         try:
             verifying = folder.verifying()
@@ -146,19 +136,11 @@ class Keyring:
             # A process that runs goes on with what it has read; the next look tries
             # again.
             log_failure(logger, error, "keys.unreadable role=%s", role)
-            return _Found(at_s, -1, before.signing, before.verifying)
-        return _Found(at_s, changed_ns, signing, verifying)
+            return _Found(at_s, before.signing, before.verifying)
+        return _Found(at_s, signing, verifying)
 
     def _folder_of(self, role: Role) -> KeyFolder:
         return KeyFolder(self.folder, role)
-
-
-def _changed_ns(folder: Path) -> int:
-    """Return when files of a folder were last added or replaced; 0: there is none."""
-    try:
-        return folder.stat().st_mtime_ns
-    except OSError:
-        return 0
 
 
 def own_keyring(settings: Settings | None, data_dir: Path) -> Keyring:

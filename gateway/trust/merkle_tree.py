@@ -68,22 +68,6 @@ class MerkleTree:
             raise ValueError(f"There is no leaf {index} among {size}.")
         return self._path(index, 0, size)
 
-    def consistency_proof(self, first: int, size: int | None = None) -> list[bytes]:
-        """Return the hashes that prove an earlier tree is the beginning of a later one.
-
-        Section 2.1.4. Empty for equal sizes, and for a first tree without leaves, of
-        which there is nothing to prove.
-
-        Raises:
-            ValueError: when the first is larger than the second.
-        """
-        size = self._bounded(size)
-        if not 0 <= first <= size:
-            raise ValueError(f"A tree of {first} is no beginning of one of {size}.")
-        if first in {0, size}:
-            return []
-        return self._subproof(first, 0, size, is_whole=True)
-
     def _bounded(self, size: int | None) -> int:
         if size is None:
             return self.size
@@ -107,19 +91,6 @@ class MerkleTree:
         if index < middle:
             return [*self._path(index, start, middle), self._subtree(middle, end)]
         return [*self._path(index, middle, end), self._subtree(start, middle)]
-
-    def _subproof(
-        self, first: int, start: int, end: int, *, is_whole: bool
-    ) -> list[bytes]:
-        if first == end - start:
-            return [] if is_whole else [self._subtree(start, end)]
-        half = _split(end - start)
-        middle = start + half
-        if first <= half:
-            inner = self._subproof(first, start, middle, is_whole=is_whole)
-            return [*inner, self._subtree(middle, end)]
-        inner = self._subproof(first - half, middle, end, is_whole=False)
-        return [*inner, self._subtree(start, middle)]
 
 
 class TreeHead:
@@ -177,38 +148,6 @@ def is_included(
             found = node_hash(found, part)
         place, last = place >> 1, last >> 1
     return last == 0 and found == root
-
-
-def is_consistent(
-    first: int, size: int, proof: Sequence[bytes], first_root: bytes, root: bytes
-) -> bool:
-    """Return whether a tree is the beginning of another (section 2.1.4.2).
-
-    Of a tree without leaves nothing is proven: every tree begins with it.
-    """
-    if not 0 < first <= size:
-        return False
-    if first == size:
-        return not proof and first_root == root
-    if not proof:
-        return False
-    # A first tree that is one complete subtree is not repeated in the proof.
-    path = [first_root, *proof] if first & (first - 1) == 0 else list(proof)
-    place, last = first - 1, size - 1
-    while place % 2 == 1:
-        place, last = place >> 1, last >> 1
-    old = new = path[0]
-    for part in path[1:]:
-        if last == 0:
-            return False
-        if place % 2 == 1 or place == last:
-            old, new = node_hash(part, old), node_hash(part, new)
-            while place % 2 == 0 and place != 0:
-                place, last = place >> 1, last >> 1
-        else:
-            new = node_hash(new, part)
-        place, last = place >> 1, last >> 1
-    return last == 0 and old == first_root and new == root
 
 
 def _split(count: int) -> int:

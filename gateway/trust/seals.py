@@ -11,9 +11,9 @@ import hmac
 from collections.abc import Sequence
 from functools import lru_cache
 
-from twokey.gateway.errors import NotVerified
-from twokey.gateway.trust.derived_keys import Purpose, derived_key, key_id_of
-from twokey.gateway.trust.keyed_hash import KeyedHash
+from keyturn.gateway.errors import NotVerified
+from keyturn.gateway.trust.derived_keys import Purpose, derived_key, key_id_of
+from keyturn.gateway.trust.keyed_hash import KeyedHash
 
 SEAL_BYTES = 16
 """How long a seal is."""
@@ -54,12 +54,6 @@ class SealKeys:
         message = _message(label, place, content)
         return any(hmac.compare_digest(_mac(key, message), seal) for key in self._keys)
 
-    def is_of_key_in_use(
-        self, seal: bytes, label: str, place: Sequence[str | bytes], content: bytes
-    ) -> bool:
-        """Return whether a seal is that of the key which seals now."""
-        return hmac.compare_digest(self.make(label, place, content), seal)
-
     def check(
         self, seal: bytes, label: str, place: Sequence[str | bytes], content: bytes
     ) -> None:
@@ -82,7 +76,7 @@ def _message(label: str, place: Sequence[str | bytes], content: bytes) -> bytes:
     # With its length before each part, the number of parts before all of them: no two
     # places and contents give the same bytes.
     part = label.encode()
-    message = b"twokey/v1/seal\x00%d:%d:%b" % (1 + len(place), len(part), part)
+    message = b"keyturn/v1/seal\x00%d:%d:%b" % (1 + len(place), len(part), part)
     for one in place:
         part = one.encode() if isinstance(one, str) else one
         message += b"%d:%b" % (len(part), part)

@@ -7,9 +7,9 @@ import binascii
 import re
 from collections.abc import Sequence
 
-from twokey.gateway.errors import NotVerified
-from twokey.gateway.protocol.public_keys import PublicKey
-from twokey.gateway.trust.signing_key import SigningKey
+from keyturn.gateway.errors import NotVerified
+from keyturn.gateway.protocol.public_keys import PublicKey
+from keyturn.gateway.trust.signing_key import SigningKey
 
 MAX_NOTE_BYTES = 64 * 1024
 MAX_SIGNATURES = 16

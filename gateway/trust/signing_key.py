@@ -10,8 +10,8 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
 )
 
-from twokey.gateway.protocol.dsse import enveloped, pae
-from twokey.gateway.protocol.public_keys import PublicKey
+from keyturn.gateway.protocol.public_keys import PublicKey
+from keyturn.gateway.protocol.receipts import enveloped, pae
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,28 +1,26 @@
 """Sign and verify webhooks as the Standard Webhooks specification 1.0.0 says.
 
-A signature covers the id of the message, its time and its body. A header may hold
-several, one for each key, so that a secret can be replaced without a gap: ``v1`` is
-HMAC-SHA256 with a shared secret, ``v1a`` Ed25519.
+A signature (``v1``, HMAC-SHA256) covers the id of the message, its time and its body. A
+header may hold several, one for each secret, so that a secret can be replaced without a
+gap. Secrets are derived, one for each program that is told, and stored nowhere.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-import hashlib
 import hmac
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from twokey.gateway.errors import NotVerified
-from twokey.gateway.protocol.public_keys import PublicKey
-from twokey.gateway.trust.signing_key import SigningKey
+from keyturn.gateway.errors import NotVerified
+from keyturn.gateway.trust.derived_keys import Purpose, derived_key
 
 TOLERANCE_S = 5 * 60
 ID, TIMESTAMP, SIGNATURE = "webhook-id", "webhook-timestamp", "webhook-signature"
 
-_SECRET_PREFIX = "whsec_"  # noqa: S105 - the prefix and no secret
+_PREFIX = "whsec_"
 _SECONDS = re.compile(r"[0-9]{10}", re.ASCII)
 _MAX_SIGNATURES = 16
 
@@ -35,29 +33,26 @@ class Message:
     at_s: int
     body: bytes
 
-    @property
-    def signed(self) -> bytes:
-        """Return the bytes that are signed."""
-        return b"%b.%d.%b" % (self.id.encode(), self.at_s, self.body)
+    def signature(self, secret: bytes) -> str:
+        """Return the signature by a secret."""
+        signed = b"%b.%d.%b" % (self.id.encode(), self.at_s, self.body)
+        raw = hmac.digest(secret, signed, "sha256")
+        return f"v1,{base64.b64encode(raw).decode()}"
 
 
-def headers(message: Message, keys: Iterable[bytes | SigningKey]) -> dict[str, str]:
-    """Return the three headers; bytes are shared secrets, keys sign with Ed25519."""
+def headers(message: Message, secrets: Iterable[bytes]) -> dict[str, str]:
+    """Return the three headers of a message that is signed with these secrets."""
     return {
         ID: message.id,
         TIMESTAMP: str(message.at_s),
-        SIGNATURE: " ".join(_signature(message, key) for key in keys),
+        SIGNATURE: " ".join(map(message.signature, secrets)),
     }
 
 
 def verify_webhook(
-    received: Mapping[str, str],
-    body: bytes,
-    *,
-    keys: Sequence[bytes | PublicKey],
-    now_s: float,
+    received: Mapping[str, str], body: bytes, *, keys: Sequence[bytes], now_s: float
 ) -> Message:
-    """Return a message that one of the keys has signed within five minutes.
+    """Return a message that one of the secrets has signed within five minutes.
 
     The receiver keeps its id for as long, and refuses a second message with it.
 
@@ -68,7 +63,8 @@ def verify_webhook(
     id_, at, signatures = (lower.get(name, "") for name in (ID, TIMESTAMP, SIGNATURE))
     # A dot in the id would move the border between what is signed as id and as time.
     # What servers decode of bytes that are no text cannot be encoded again.
-    if not _is_id(id_) or not _SECONDS.fullmatch(at):
+    is_id = id_ and id_.isascii() and id_.isprintable() and "." not in id_
+    if not is_id or not _SECONDS.fullmatch(at):
         raise NotVerified("malformed", "its id or its time is missing or wrong")
     if int(at) < now_s - TOLERANCE_S:
         raise NotVerified(
@@ -77,8 +73,13 @@ def verify_webhook(
     if int(at) > now_s + TOLERANCE_S:
         raise NotVerified("not_yet", "it was sent in the future; compare the clocks")
     message = Message(id_, int(at), body)
-    given = signatures.split(" ")[:_MAX_SIGNATURES]
-    if not any(_is_by(message, one, key) for one in given for key in keys):
+    given = [one.encode("utf-8", "replace") for one in signatures.split(" ")]
+    expected = [message.signature(key).encode() for key in keys]
+    if not any(
+        hmac.compare_digest(one, known)
+        for one in given[:_MAX_SIGNATURES]
+        for known in expected
+    ):
         raise NotVerified("signature_wrong", "no trusted key has signed it")
     return message
 
@@ -90,7 +91,7 @@ def parse_webhook_secret(text: str) -> bytes:
         NotVerified: ``malformed``; does not show it.
     """
     try:
-        raw = base64.b64decode(text.removeprefix(_SECRET_PREFIX), validate=True)
+        raw = base64.b64decode(text.removeprefix(_PREFIX), validate=True)
     except (binascii.Error, ValueError) as error:
         raise NotVerified("malformed", "the secret is not base64") from error
     if not 24 <= len(raw) <= 64:  # noqa: PLR2004 - the specification's bounds
@@ -98,26 +99,37 @@ def parse_webhook_secret(text: str) -> bytes:
     return raw
 
 
-def _is_id(text: str) -> bool:
-    return bool(text) and text.isascii() and text.isprintable() and "." not in text
+def webhook_secret(secret: bytes, tenant: str, target: str, number: int) -> bytes:
+    """Return the 32 bytes that a message to a target is signed with.
+
+    Args:
+        secret: of the installation.
+        tenant: whose threads.
+        target: name of the receiver.
+        number: which of its secrets.
+    """
+    key = derived_key(secret, Purpose.WEBHOOKS)
+    parts = [one.encode() for one in (tenant, target, str(number))]
+    # With its length before each part, so that no two names give the same bytes.
+    named = b"".join(b"%d:%b" % (len(part), part) for part in parts)
+    return hmac.digest(key, named, "sha256")
 
 
-def _signature(message: Message, key: bytes | SigningKey) -> str:
-    if isinstance(key, SigningKey):
-        return f"v1a,{base64.b64encode(key.sign(message.signed)).decode()}"
-    return f"v1,{base64.b64encode(_hmac(message, key)).decode()}"
+def webhook_secrets(
+    secrets: Sequence[bytes], tenant: str, target: str, numbers: Sequence[int]
+) -> list[bytes]:
+    """Return everything that a message is signed with, the secret in use first.
+
+    A message carries a signature by each number, and by each secret that the
+    installation still knows: whichever of them is replaced, receivers can follow later.
+    """
+    return [
+        webhook_secret(secret, tenant, target, number)
+        for number in numbers
+        for secret in secrets
+    ]
 
 
-def _is_by(message: Message, signature: str, key: bytes | PublicKey) -> bool:
-    version, _, encoded = signature.partition(",")
-    try:
-        raw = base64.b64decode(encoded, validate=True)
-    except (binascii.Error, ValueError):
-        return False
-    if isinstance(key, PublicKey):
-        return version == "v1a" and key.has_signed(message.signed, raw)
-    return version == "v1" and hmac.compare_digest(_hmac(message, key), raw)
-
-
-def _hmac(message: Message, secret: bytes) -> bytes:
-    return hmac.new(secret, message.signed, hashlib.sha256).digest()
+def shown(secret: bytes) -> str:
+    """Return a secret as it is written: ``whsec_`` and base64."""
+    return _PREFIX + base64.b64encode(secret).decode()

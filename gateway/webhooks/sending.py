@@ -1,314 +1,298 @@
 """Send webhooks of a tenant in the background of a gateway.
 
-Theory of operation. One task for each shard reads the outbox as a reader of its own, so
-no step that people or agents wait for has more to do, and events wait while every
-gateway is away. It queues a message for each target, in the store, and then
-acknowledges the events. One task for each target takes from its queue under a lease,
-posts, and records what came of it, so that a receiver that is slow or away keeps no
-other one waiting. Whatever dies, and wherever, the message is in the outbox or in the
-queue: it is sent at least once, each time with the same id.
+Each target is a reader of the outbox, so a receiver that is slow or away
+delays no other. One gateway reads for a target at a time, under a lease, and
+acknowledges events when their message was taken or given up. Whatever dies, the events
+stay in the outbox, and the next holder of the lease sends their messages again, with
+the same id.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import logging
-import os
 import random
-import secrets
-import socket
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import NoReturn
 
-from twokey.gateway.approvals.events import Event
-from twokey.gateway.approvals.security import SecurityEvent, SecurityKind
-from twokey.gateway.config import Settings
-from twokey.gateway.errors import CorruptRecord, NewerRecord, StoreUnavailable
-from twokey.gateway.failures import log_failure
-from twokey.gateway.protocol.webhooks import News
-from twokey.gateway.store.keys import Keys
-from twokey.gateway.store.outbox import Outbox
-from twokey.gateway.store.readers import drop_idle_readers
-from twokey.gateway.store.store import Store
-from twokey.gateway.store.webhooks import (
-    Delivery,
-    Outcome,
-    Taken,
-    WebhookQueue,
+from keyturn.gateway.approvals.events import Event, EventName, state_after
+from keyturn.gateway.approvals.security import SecurityEvent, SecurityKind
+from keyturn.gateway.config import Settings
+from keyturn.gateway.errors import StoreUnavailable, ThreadUnavailable
+from keyturn.gateway.failures import any_failure, log_failure
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.webhooks import DECIDED, News, body_of
+from keyturn.gateway.store.fences import Lease
+from keyturn.gateway.store.readers import drop_idle_readers
+from keyturn.gateway.store.store import Store
+from keyturn.gateway.store.webhooks import note_attempt
+from keyturn.gateway.trust.webhook_signatures import Message, headers, webhook_secrets
+from keyturn.gateway.webhook_settings import WebhookTarget
+from keyturn.gateway.webhooks.posting import (
+    GONE,
+    Answer,
+    Poster,
+    Resolve,
+    system_resolve,
 )
-from twokey.gateway.trust.webhook_secrets import webhook_secrets
-from twokey.gateway.trust.webhook_signatures import Message, headers
-from twokey.gateway.webhook_settings import WebhookTarget
-from twokey.gateway.webhooks.addresses import Resolve, system_resolve
-from twokey.gateway.webhooks.attempts import after
-from twokey.gateway.webhooks.decisions import messages
-from twokey.gateway.webhooks.posting import Answer, Poster
 
 logger = logging.getLogger(__name__)
 
-READERS = "webhooks"
-"""How the names of these readers begin."""
+FIRST_S = 2.0
+"""The pause after the first attempt; each one after it is twice as long."""
+
+LONGEST_S = 60 * 60.0
+"""The longest pause."""
 
 GONE_MS = 60 * 60 * 1000
-"""How long nobody reads as a reader that is dropped by a gateway without targets: it
-would keep the outbox from being trimmed."""
+"""How long nobody reads for a target before its reader is dropped: it was taken out of
+the settings, and would keep the outbox from being trimmed."""
 
 AT_ONCE = 4
-"""How many messages one process sends to one target at the same time."""
+"""How many messages are sent to one target at the same time."""
 
+MOST_WAITING = 1_000
+"""How many messages for one target are in memory; later events wait in the outbox."""
+
+_CONSUMER = "sender"
 _EVENTS = 200
 _BLOCK_MS = 2_000
-_ABANDONED_MS = 30_000
-_POLL_S = 5.0
 _PAUSE_S = 1.0
 _DROP_S = 600.0
 
+_NEWS = frozenset(
+    {
+        ItemState.AUTHORIZED,
+        ItemState.REJECTED,
+        ItemState.ANSWERED,
+        ItemState.EXPIRED,
+        ItemState.WITHDRAWN,
+        ItemState.LAPSED,
+    }
+)
+"""States that give a waiting thread an answer. The others are of what the program does
+itself: it runs calls, and moves on."""
 
-class WebhookSender:
-    """Tells the targets of one tenant about decisions.
 
-    Args:
-        settings: the targets, and how to reach them.
-        store: where events and messages are.
-        resolve: returns the addresses of a host.
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One message for one receiver.
+
+    Attributes:
+        id: the same in every attempt.
+        kind: what it tells.
+        news: of which thread.
+        at_ms: when that happened.
+        seqs: the events that it tells of.
     """
 
+    id: str
+    kind: str
+    news: News
+    at_ms: int
+    seqs: tuple[str, ...] = ()
+
+
+def is_news(event: Event) -> bool:
+    """Return whether a thread may go on because of an event."""
+    if event.name in {EventName.RECORD_QUARANTINED, EventName.ITEM_RECONCILED}:
+        return bool(event.approval)
+    # Nobody waits for a call that opened authorized.
+    if event.is_auto_approved or not event.item:
+        return False
+    return state_after(event.name, event.reason) in _NEWS
+
+
+def messages(
+    events: Iterable[Event], target: WebhookTarget, *, tenant: str, to: str
+) -> list[Delivery]:
+    """Return what a target is to be told: one message for each approval.
+
+    Args:
+        events: in their order; a message is named after its first event.
+        target: who is told.
+        tenant: whose threads they are told of.
+        to: the target's name.
+    """
+    about: dict[News, list[Event]] = {}
+    for event in events:
+        run = event.run_ref
+        if event.tenant == tenant and is_news(event) and target.is_of(run.agent):
+            news = News(agent=run.agent, thread=run.thread, approval=event.approval)
+            about.setdefault(news, []).append(event)
+    found = list[Delivery]()
+    for news, told in about.items():
+        named = json.dumps([tenant, to, told[0].seq, news.approval])
+        id_ = f"msg_{hashlib.sha256(named.encode()).hexdigest()[:32]}"
+        seqs = tuple(one.seq for one in told)
+        found.append(Delivery(id_, DECIDED, news, told[0].at_ms, seqs))
+    return found
+
+
+def pause_after(attempts: int, answer: Answer, left_s: float, spread: float) -> float:
+    """Return how long to wait before a message is sent again, in seconds.
+
+    Args:
+        attempts: how often it was sent.
+        answer: what came of it.
+        left_s: how long until its end, at which it is tried once more.
+        spread: from 0 to 1, at random: pauses are 50 to 100 % of their length, so that
+            messages that failed together are not all sent again together.
+    """
+    grown_s = min(FIRST_S * (1 << min(attempts - 1, 20)), LONGEST_S) * (
+        0.5 + spread / 2
+    )
+    return max(0.001, min(max(grown_s, answer.pause_s), left_s))
+
+
+class _Target:
+    """Sends what one target of a tenant is told."""
+
     def __init__(
-        self, settings: Settings, store: Store, resolve: Resolve = system_resolve
+        self, settings: Settings, store: Store, poster: Poster, name: str
     ) -> None:
-        self._settings = settings.webhooks
-        self._secrets = settings.secret_keys()
-        self._tenant = settings.tenant
-        self._store = store
-        self._resolve = resolve
-        self._queues = {
-            name: WebhookQueue(store, tenant=self._tenant, target=name)
-            for name in self._settings.targets
-        }
-        self._wakes = {name: asyncio.Event() for name in self._queues}
-        self._consumer = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        self._settings, self._store, self._poster = settings, store, poster
+        self._name = name
+        self._target = settings.webhooks.targets[name]
+        self._keys = store.keys_of_tenant(settings.tenant)
+        reader = f"{_readers(settings.tenant)}{json.dumps(name)}"
+        self.outbox = store.outbox(self._keys, reader=reader)
+        self._room = asyncio.Semaphore(MOST_WAITING)
+        self._at_once = asyncio.Semaphore(AT_ONCE)
 
-    async def run(self) -> None:
-        """Send until the task is cancelled."""
-        if not self._settings.targets:
-            await self._forever(self._drop_reader)
-        poster = Poster(self._settings, self._resolve)
+    async def tell(self) -> None:
+        """Read events and send messages while this process holds the lease."""
+        place = (self._keys, self._settings.tenant, "", f"webhook {self._name}")
+        # A task that is cancelled before it begins gives nothing back.
+        self._room = asyncio.Semaphore(MOST_WAITING)
         try:
-            async with asyncio.TaskGroup() as tasks:
-                for keys in self._store.parts_of(self._tenant):
-                    tasks.create_task(self._forever(_Reading(self, keys).step))
-                for name, target in self._settings.targets.items():
-                    sending = _Sending(self, name, target, poster)
-                    tasks.create_task(self._forever(sending.step))
-        finally:
-            await poster.close()
-
-    async def queue(self, shard: str, events: Sequence[Event]) -> None:
-        """Queue what the targets are to be told of events, each message once.
-
-        Raises:
-            StoreUnavailable: when a message is not known to be queued.
-        """
-        known: dict[News, bool] = {}
-        for name, target in self._settings.targets.items():
-            found = messages(events, target, tenant=self._tenant, shard=shard, to=name)
-            for message in found:
-                if message.news not in known:
-                    known[message.news] = await self._is_of_a_record(message.news)
-                if not known[message.news]:
-                    logger.error("webhook.unknown target=%s id=%s", name, message.id)
-                    continue
-                if await self._queues[name].put(message) == "full":
-                    logger.error("webhook.dropped target=%s id=%s", name, message.id)
-                    await self.report(name, "full")
-                self._wakes[name].set()
-
-    async def _is_of_a_record(self, news: News) -> bool:
-        """Return whether a record is of the thread that an event names.
-
-        Events have no seal: who can write to the store could have anything signed that
-        stands in one. What nobody can read was put aside, and its thread goes on.
-        """
-        try:
-            loaded = await self._store.approvals.load(news.approval)
-        except (CorruptRecord, NewerRecord):
-            return True
-        if loaded is None:
-            # Never there, erased, or its time is over: nobody waits for it.
-            return False
-        tenant, run = loaded.approval.tenant, loaded.approval.run_ref
-        return (tenant, run.agent, run.thread) == (
-            self._tenant,
-            news.agent,
-            news.thread,
-        )
-
-    async def take(self, name: str) -> tuple[Taken, ...]:
-        """Return messages to send now; waits for them for a while."""
-        # A message that is taken has its one attempt, and its end is written, in time.
-        lease_ms = int((2 * self._settings.timeout_s + 5) * 1000)
-        batch = await self._queues[name].take(AT_ONCE, lease_ms=lease_ms)
-        if batch.taken:
-            return batch.taken
-        pause_s = _POLL_S if batch.next_ms is None else batch.next_ms / 1000
-        with suppress(TimeoutError):
-            async with asyncio.timeout(min(pause_s, _POLL_S) + 0.001):
-                await self._wakes[name].wait()
-        self._wakes[name].clear()
-        return ()
-
-    async def attempt(
-        self, name: str, target: WebhookTarget, taken: Taken, poster: Poster
-    ) -> None:
-        """Send a message once, and record what came of it."""
-        queue, delivery = self._queues[name], taken.delivery
-        now_ms = await queue.now_ms()
-        if not delivery.ends_ms:
-            kept_ms = int(self._settings.retry_for.total_seconds() * 1000)
-            delivery = delivery.with_(ends_ms=now_ms + kept_ms)
-        answer = await send(
-            self._secrets, self._tenant, name, target, delivery, poster, now_ms
-        )
-        outcome, tried, delay_ms = after(
-            delivery,
-            answer,
-            now_ms=await queue.now_ms(),
-            spread=random.random(),  # noqa: S311 - spreads load only
-        )
-        is_ours = await queue.end(taken, outcome, tried, delay_ms=delay_ms)
-        if outcome is Outcome.SENT:
-            logger.info("webhook.sent target=%s id=%s", name, delivery.id)
-            return
-        logger.warning(
-            "webhook.failed target=%s id=%s attempts=%d outcome=%s why=%r",
-            name, delivery.id, tried.attempts, outcome, tried.error,
-        )  # fmt: skip
-        if outcome is Outcome.DEAD and is_ours:
-            await self.report(name, "given up")
-
-    async def report(self, name: str, why: str) -> None:
-        """Report that a target does not get what it should; never fails."""
-        found = SecurityEvent(
-            kind=SecurityKind.STALLED,
-            tenant=self._tenant,
-            about="webhook",
-            name=name,
-            evidence=why,
-        )
-        await self._store.security.report(
-            self._store.keys_of_tenant(self._tenant), found
-        )
-
-    def outbox(self, keys: Keys) -> Outbox:
-        """Return the events of a shard, for the reader of this tenant."""
-        return self._store.outbox(keys, reader=self._reader)
-
-    @property
-    def _reader(self) -> str:
-        return f"{READERS}:{json.dumps([self._tenant])}"
-
-    @property
-    def consumer(self) -> str:
-        """Return the name of this process among those that read."""
-        return self._consumer
-
-    async def _drop_reader(self) -> None:
-        """Drop the reader of before, as which no gateway reads any more."""
-        for keys in self._store.parts_of(self._tenant):
-            await drop_idle_readers(
-                self._store.conn, keys, prefix=self._reader, idle_ms=GONE_MS
-            )
-        await asyncio.sleep(_DROP_S)
-
-    async def _forever(self, step: Callable[[], Awaitable[None]]) -> NoReturn:
-        while True:
-            try:
-                await step()
-                continue
-            except StoreUnavailable as error:
-                logger.warning("webhooks.unavailable error=%s", error)
-            except Exception as error:  # noqa: BLE001 - later messages must be sent
-                log_failure(logger, error, "webhooks.failed")
+            async with (
+                self._store.threads.lease(*place) as lease,
+                asyncio.TaskGroup() as tasks,
+            ):
+                await self.outbox.prepare()
+                after = "0-0"
+                while after:
+                    # The holder of the lease owns all unacknowledged events.
+                    events, after = await self.outbox.left(_CONSUMER, start=after)
+                    await self._of(events, lease, tasks)
+                while True:
+                    events = await self.outbox.take(
+                        _CONSUMER, block_ms=_BLOCK_MS, limit=_EVENTS
+                    )
+                    await self._of(events, lease, tasks)
+        except* ThreadUnavailable:
+            await asyncio.sleep(_PAUSE_S)
+        except* StoreUnavailable as errors:
+            logger.warning("webhooks.unavailable error=%s", errors.exceptions[0])
             await asyncio.sleep(_PAUSE_S)
 
-
-class _Reading:
-    """Reads the events of one shard."""
-
-    def __init__(self, sender: WebhookSender, keys: Keys) -> None:
-        self._sender = sender
-        self._shard = keys.shard
-        self._outbox = sender.outbox(keys)
-        self._is_prepared = False
-
-    async def step(self) -> None:
-        if not self._is_prepared:
-            await self._outbox.prepare()
-            self._is_prepared = True
-        try:
-            # Apart from new events: together they would give other messages than
-            # those that the process which is gone may have queued.
-            for take in (self._abandoned, self._new):
-                events = await take()
-                await self._sender.queue(self._shard, events)
-                await self._outbox.done(*(one.seq for one in events))
-        except StoreUnavailable:
-            # The reader may have been dropped.
-            self._is_prepared = False
-            raise
-
-    async def _abandoned(self) -> list[Event]:
-        return await self._outbox.unfinished(
-            self._sender.consumer, idle_ms=_ABANDONED_MS, limit=_EVENTS
-        )
-
-    async def _new(self) -> list[Event]:
-        return await self._outbox.take(
-            self._sender.consumer, block_ms=_BLOCK_MS, limit=_EVENTS
-        )
-
-
-class _Sending:
-    """Sends the messages of one target."""
-
-    def __init__(
-        self, sender: WebhookSender, name: str, target: WebhookTarget, poster: Poster
+    async def _of(
+        self, events: Sequence[Event], lease: Lease, tasks: asyncio.TaskGroup
     ) -> None:
-        self._sender = sender
-        self._name = name
-        self._target = target
-        self._poster = poster
+        """Send messages about events, in the background; acknowledge the others."""
+        lease.check()
+        tenant = self._settings.tenant
+        found = messages(events, self._target, tenant=tenant, to=self._name)
+        told = {seq for one in found for seq in one.seqs}
+        await self.outbox.done(*(one.seq for one in events if one.seq not in told))
+        for message in found:
+            await self._room.acquire()
+            tasks.create_task(self._deliver(message, lease))
 
-    async def step(self) -> None:
-        taken = await self._sender.take(self._name)
-        done = await asyncio.gather(
-            *(
-                self._sender.attempt(self._name, self._target, one, self._poster)
-                for one in taken
-            ),
-            return_exceptions=True,
+    async def _deliver(self, message: Delivery, lease: Lease) -> None:
+        """Send a message until it is taken, or its time is over."""
+        attempts = 0
+        try:
+            # A process that lost the lease leaves the events to the next holder.
+            while lease.left_s:
+                answer, is_over, left_s = Answer(), False, LONGEST_S
+                try:
+                    answer, is_over = await self._attempt(message)
+                    left_s = (self._ends_ms(message) - self._now_ms()) / 1000
+                except StoreUnavailable as error:
+                    logger.warning("webhooks.unavailable error=%s", error)
+                if is_over:
+                    return
+                attempts += 1
+                spread = random.random()  # noqa: S311 - spreads load only
+                await asyncio.sleep(pause_after(attempts, answer, left_s, spread))
+        finally:
+            self._room.release()
+
+    async def _attempt(self, message: Delivery) -> tuple[Answer, bool]:
+        """Send a message once; return the answer, and whether that was its end."""
+        settings, name = self._settings, self._name
+        is_last = self._now_ms() >= self._ends_ms(message)
+        async with self._at_once:
+            now_ms = self._now_ms()
+            answer = await send(settings, name, message, self._poster, now_ms)
+        await note_attempt(self._store, settings.tenant, name, answer.error)
+        is_over = not answer.error or answer.status == GONE or is_last
+        if not answer.error:
+            logger.info("webhook.sent target=%s id=%s", name, message.id)
+        else:
+            logger.warning(
+                "webhook.failed target=%s id=%s is_over=%s why=%r",
+                name, message.id, is_over, answer.error,
+            )  # fmt: skip
+        if is_over:
+            if answer.error:
+                await self._report()
+            await self.outbox.done(*message.seqs)
+        return answer, is_over
+
+    async def _report(self) -> None:
+        """Report that a message was given up; never fails."""
+        found = SecurityEvent(
+            kind=SecurityKind.STALLED,
+            tenant=self._settings.tenant,
+            about="webhook",
+            name=self._name,
+            evidence="given up",
         )
-        for one in done:
-            if isinstance(one, BaseException):
-                raise one
+        await self._store.security.report(self._keys, found)
+
+    def _ends_ms(self, message: Delivery) -> float:
+        retried = self._settings.webhooks.retry_for.total_seconds()
+        return message.at_ms + retried * 1000
+
+    def _now_ms(self) -> float:
+        return self._store.conn.clock.now_s() * 1000
 
 
 async def send(
-    secrets_: Sequence[bytes],
-    tenant: str,
-    name: str,
-    target: WebhookTarget,
-    delivery: Delivery,
-    poster: Poster,
-    now_ms: int,
+    settings: Settings, name: str, message: Delivery, poster: Poster, now_ms: float
 ) -> Answer:
     """Sign a message with all secrets of a target, and post it once."""
-    body = delivery.body
-    message = Message(delivery.id, now_ms // 1000, body)
-    keys = webhook_secrets(secrets_, tenant, name, target.secrets)
-    return await poster.post(target.url, body, headers(message, keys))
+    target = settings.webhooks.targets[name]
+    body = body_of(message.kind, message.news, message.at_ms)
+    keys = webhook_secrets(
+        settings.secret_keys(), settings.tenant, name, target.secrets
+    )
+    signed = headers(Message(message.id, int(now_ms / 1000), body), keys)
+    return await poster.post(target.url, body, signed)
+
+
+def _readers(tenant: str) -> str:
+    """Return how the names of all readers of a tenant's webhooks begin."""
+    return f"webhooks:{json.dumps(tenant)}:"
+
+
+async def _forever(step: Callable[[], Awaitable[None]]) -> NoReturn:
+    while True:
+        try:
+            await step()
+            continue
+        except StoreUnavailable as error:
+            logger.warning("webhooks.unavailable error=%s", error)
+        except any_failure() as error:  # later messages must be sent
+            log_failure(logger, error, "webhooks.failed")
+        await asyncio.sleep(_PAUSE_S)
 
 
 @asynccontextmanager
@@ -320,12 +304,30 @@ async def sending_webhooks(
     Raises:
         SettingsError: when the file of certificates cannot be used.
     """
-    if settings.webhooks.targets:
-        await Poster(settings.webhooks, resolve).close()
-    task = asyncio.create_task(WebhookSender(settings, store, resolve).run())
+    poster = Poster(settings.webhooks, resolve)
+    targets = [
+        _Target(settings, store, poster, name) for name in settings.webhooks.targets
+    ]
+
+    async def drop_readers() -> None:
+        """Drop readers of targets that are in the settings of no gateway any more."""
+        await drop_idle_readers(
+            store.conn,
+            store.keys_of_tenant(settings.tenant),
+            prefix=_readers(settings.tenant),
+            idle_ms=GONE_MS,
+            # A target that takes nothing has its reader wait, for hours if need be.
+            kept={one.outbox.reader for one in targets},
+        )
+        await asyncio.sleep(_DROP_S)
+
+    steps = [drop_readers, *(one.tell for one in targets)]
+    tasks = [asyncio.create_task(_forever(step)) for step in steps]
     try:
         yield
     finally:
-        task.cancel()
+        for task in tasks:
+            task.cancel()
         # Not `await task`: the caller's own cancellation would look like its.
-        await asyncio.wait([task])
+        await asyncio.wait(tasks)
+        await poster.close()

@@ -5,10 +5,10 @@ bot holds every outgoing payload to it, the sandbox answers with its error names
 imports nothing but the standard library.
 """
 
-from twokey.sandbox.blockkit.jsontypes import JSON, ReadOnlyJSON
-from twokey.sandbox.blockkit.messages import validate_message
-from twokey.sandbox.blockkit.problem import Problem
-from twokey.sandbox.blockkit.views import validate_home, validate_modal
+from keyturn.sandbox.blockkit.jsontypes import JSON, ReadOnlyJSON
+from keyturn.sandbox.blockkit.messages import validate_message
+from keyturn.sandbox.blockkit.problem import Problem
+from keyturn.sandbox.blockkit.views import validate_home, validate_modal
 
 __all__ = [
     "JSON",

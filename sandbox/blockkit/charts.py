@@ -22,12 +22,12 @@ Sources, read in November 2026:
 
 from collections.abc import Mapping
 
-from twokey.sandbox.blockkit import limits
-from twokey.sandbox.blockkit.jsontypes import ReadOnlyJSON
-from twokey.sandbox.blockkit.objects import ID
-from twokey.sandbox.blockkit.problem import Violation, Violations
-from twokey.sandbox.blockkit.rules import items_of
-from twokey.sandbox.blockkit.shape import Many, Node, Number, Record, Rule, Str, Tagged
+from keyturn.sandbox.blockkit import limits
+from keyturn.sandbox.blockkit.jsontypes import ReadOnlyJSON
+from keyturn.sandbox.blockkit.objects import ID
+from keyturn.sandbox.blockkit.problem import Violation, Violations
+from keyturn.sandbox.blockkit.rules import items_of
+from keyturn.sandbox.blockkit.shape import Many, Node, Number, Record, Rule, Str, Tagged
 
 _LABEL = Str(limits.CHART_LABEL)
 _AXIS_TITLE = Str(limits.AXIS_TITLE)

@@ -3,8 +3,8 @@
 Source: https://docs.slack.dev/reference/block-kit/block-elements
 """
 
-from twokey.sandbox.blockkit import formats, limits
-from twokey.sandbox.blockkit.objects import (
+from keyturn.sandbox.blockkit import formats, limits
+from keyturn.sandbox.blockkit.objects import (
     BOX_OPTION,
     CONFIRM,
     DISPATCH,
@@ -15,7 +15,7 @@ from twokey.sandbox.blockkit.objects import (
     SLACK_FILE,
     plain,
 )
-from twokey.sandbox.blockkit.rules import (
+from keyturn.sandbox.blockkit.rules import (
     chosen_are_offered,
     exactly_one_of,
     not_more_than_allowed,
@@ -25,7 +25,7 @@ from twokey.sandbox.blockkit.rules import (
     whole_unless,
     within,
 )
-from twokey.sandbox.blockkit.shape import (
+from keyturn.sandbox.blockkit.shape import (
     Choice,
     Flag,
     Many,

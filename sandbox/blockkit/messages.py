@@ -2,17 +2,17 @@
 
 from collections.abc import Sequence
 
-from twokey.sandbox.blockkit import limits
-from twokey.sandbox.blockkit.jsontypes import ReadOnlyJSON
-from twokey.sandbox.blockkit.payload_rules import (
+from keyturn.sandbox.blockkit import limits
+from keyturn.sandbox.blockkit.jsontypes import ReadOnlyJSON
+from keyturn.sandbox.blockkit.payload_rules import (
     markdown_length,
     shared_violations,
     surplus_violations,
     text_length,
 )
-from twokey.sandbox.blockkit.problem import Problem
-from twokey.sandbox.blockkit.schema_validator import is_encodable, violations
-from twokey.sandbox.blockkit.surfaces import MESSAGE_BLOCKS
+from keyturn.sandbox.blockkit.problem import Problem
+from keyturn.sandbox.blockkit.schema_validator import is_encodable, violations
+from keyturn.sandbox.blockkit.surfaces import MESSAGE_BLOCKS
 
 
 def validate_message(

@@ -3,9 +3,9 @@
 Source: https://docs.slack.dev/reference/block-kit/composition-objects
 """
 
-from twokey.sandbox.blockkit import formats, limits
-from twokey.sandbox.blockkit.rules import exactly_one_of
-from twokey.sandbox.blockkit.shape import Choice, Flag, Many, Record, Str, Tagged
+from keyturn.sandbox.blockkit import formats, limits
+from keyturn.sandbox.blockkit.rules import exactly_one_of
+from keyturn.sandbox.blockkit.shape import Choice, Flag, Many, Record, Str, Tagged
 
 ID = Str(limits.ID)
 

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from twokey.sandbox.blockkit import limits
-from twokey.sandbox.blockkit.jsontypes import ReadOnlyJSON
-from twokey.sandbox.blockkit.problem import Violation, Violations
-from twokey.sandbox.blockkit.rules import duplicates
-from twokey.sandbox.blockkit.shape import Node
+from keyturn.sandbox.blockkit import limits
+from keyturn.sandbox.blockkit.jsontypes import ReadOnlyJSON
+from keyturn.sandbox.blockkit.problem import Violation, Violations
+from keyturn.sandbox.blockkit.rules import duplicates
+from keyturn.sandbox.blockkit.shape import Node
 
 _COUNTED = frozenset(
     {"text", "url", "image_url", "alt_text", "fallback", "title", "label", "name"}

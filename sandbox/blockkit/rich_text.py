@@ -3,9 +3,9 @@
 Source: https://docs.slack.dev/reference/block-kit/blocks/rich-text-block
 """
 
-from twokey.sandbox.blockkit import formats, limits
-from twokey.sandbox.blockkit.objects import ID
-from twokey.sandbox.blockkit.shape import (
+from keyturn.sandbox.blockkit import formats, limits
+from keyturn.sandbox.blockkit.objects import ID
+from keyturn.sandbox.blockkit.shape import (
     Choice,
     Flag,
     Format,

@@ -5,10 +5,10 @@ Each rule is handed an object whose fields already have their own shapes.
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from twokey.sandbox.blockkit.formats import to_decimal
-from twokey.sandbox.blockkit.jsontypes import ReadOnlyJSON
-from twokey.sandbox.blockkit.problem import Violation, Violations, step
-from twokey.sandbox.blockkit.shape import Node, Rule
+from keyturn.sandbox.blockkit.formats import to_decimal
+from keyturn.sandbox.blockkit.jsontypes import ReadOnlyJSON
+from keyturn.sandbox.blockkit.problem import Violation, Violations, step
+from keyturn.sandbox.blockkit.shape import Node, Rule
 
 
 def at_least_one_of(*keys: str) -> Rule:

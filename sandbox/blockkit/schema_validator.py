@@ -4,9 +4,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import assert_never
 
-from twokey.sandbox.blockkit.jsontypes import ReadOnlyJSON
-from twokey.sandbox.blockkit.problem import Violation, step
-from twokey.sandbox.blockkit.shape import (
+from keyturn.sandbox.blockkit.jsontypes import ReadOnlyJSON
+from keyturn.sandbox.blockkit.problem import Violation, step
+from keyturn.sandbox.blockkit.shape import (
     Choice,
     Flag,
     Many,

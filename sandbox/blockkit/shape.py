@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TypeAlias
 
-from twokey.sandbox.blockkit.jsontypes import ReadOnlyJSON
-from twokey.sandbox.blockkit.problem import Violations
+from keyturn.sandbox.blockkit.jsontypes import ReadOnlyJSON
+from keyturn.sandbox.blockkit.problem import Violations
 
 Node: TypeAlias = Mapping[str, ReadOnlyJSON]
 Rule: TypeAlias = Callable[[Node], Violations]

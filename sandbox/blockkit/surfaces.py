@@ -3,17 +3,17 @@
 Source: https://docs.slack.dev/reference/block-kit/blocks
 """
 
-from twokey.sandbox.blockkit import formats, limits
-from twokey.sandbox.blockkit.charts import DATA_VISUALIZATION
-from twokey.sandbox.blockkit.elements import IMAGE, IN_ACTIONS, IN_INPUT, IN_SECTION
-from twokey.sandbox.blockkit.objects import ID, SLACK_FILE, plain, text
-from twokey.sandbox.blockkit.rich_text import RICH_TEXT
-from twokey.sandbox.blockkit.rules import (
+from keyturn.sandbox.blockkit import formats, limits
+from keyturn.sandbox.blockkit.charts import DATA_VISUALIZATION
+from keyturn.sandbox.blockkit.elements import IMAGE, IN_ACTIONS, IN_INPUT, IN_SECTION
+from keyturn.sandbox.blockkit.objects import ID, SLACK_FILE, plain, text
+from keyturn.sandbox.blockkit.rich_text import RICH_TEXT
+from keyturn.sandbox.blockkit.rules import (
     action_ids_are_unique,
     at_least_one_of,
     exactly_one_of,
 )
-from twokey.sandbox.blockkit.shape import (
+from keyturn.sandbox.blockkit.shape import (
     Choice,
     Flag,
     Many,

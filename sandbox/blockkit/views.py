@@ -6,14 +6,14 @@ Source: https://docs.slack.dev/reference/views
 import json
 from collections.abc import Mapping, Sequence
 
-from twokey.sandbox.blockkit import limits
-from twokey.sandbox.blockkit.jsontypes import ReadOnlyJSON
-from twokey.sandbox.blockkit.objects import plain
-from twokey.sandbox.blockkit.payload_rules import of_kind, shared_violations
-from twokey.sandbox.blockkit.problem import Problem, Violation, Violations, step
-from twokey.sandbox.blockkit.schema_validator import violations
-from twokey.sandbox.blockkit.shape import Flag, Node, Record, Shape, Str, Tagged
-from twokey.sandbox.blockkit.surfaces import HOME_BLOCKS, MODAL_BLOCKS
+from keyturn.sandbox.blockkit import limits
+from keyturn.sandbox.blockkit.jsontypes import ReadOnlyJSON
+from keyturn.sandbox.blockkit.objects import plain
+from keyturn.sandbox.blockkit.payload_rules import of_kind, shared_violations
+from keyturn.sandbox.blockkit.problem import Problem, Violation, Violations, step
+from keyturn.sandbox.blockkit.schema_validator import violations
+from keyturn.sandbox.blockkit.shape import Flag, Node, Record, Shape, Str, Tagged
+from keyturn.sandbox.blockkit.surfaces import HOME_BLOCKS, MODAL_BLOCKS
 
 _ID = Str(limits.ID, least=0)
 _VIEW: dict[str, Shape] = {

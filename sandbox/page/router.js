@@ -1,6 +1,6 @@
 // Client-side routing: keep the person, channel and thread in the URL, for reloads:
 // `?user=U0ANA#/C0APPROVALS`, `#/C0APPROVALS/1700000000.000100` (a thread), `#/home`.
-// What `chat.getPermalink` returns opens the thread of a message: `#C0.../p1700000000000100`.
+// A message's address, `/archives/C0.../p1700000000000100`, opens its thread.
 
 /** Read the address: `{user, home, channel, thread}`. */
 export function readPlace() {
@@ -25,8 +25,9 @@ export function addressOf({ user, home, channel, thread }) {
 /** The address in this page of a link to a message of it; null for any other link. */
 export function placeOfLink(url) {
   const target = URL.canParse(url) ? new URL(url) : null;
-  const isOurs = target?.origin === location.origin && target.pathname === "/";
-  return isOurs && target.hash !== "" ? `${location.search}${target.hash}` : null;
+  const isOurs = target?.origin === location.origin;
+  const place = isOurs && target.pathname.match(/^\/archives\/(.+)$/);
+  return place ? `${location.search}#${place[1]}` : null;
 }
 
 function tsOf(text) {

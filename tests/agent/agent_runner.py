@@ -14,11 +14,11 @@ from langchain_core.tools import BaseTool, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command, StateSnapshot
 
+from keyturn.agent import ApprovalMiddleware, grant, guarded
+from keyturn.agent.scripted_model import ScriptedModel, calling, scripted
+from keyturn.gateway.approvals.record import Item
+from keyturn.gateway.protocol.tiers import Tier
 from tests.agent.fake_gateway import FakeGateway
-from twokey.agent import ApprovalMiddleware, grant, guarded
-from twokey.agent.scripted_model import ScriptedModel, calling, scripted
-from twokey.gateway.approvals.record import Item
-from twokey.gateway.protocol.tiers import Tier
 
 FREE = {"look_up": Tier.AUTO}
 CONFIG: RunnableConfig = {"configurable": {"thread_id": "thread-1"}}
@@ -30,6 +30,10 @@ STRICT: RunnableConfig = {
 def pay(amount: float = 10, to: str = "ada", call_id: str = "c1") -> AIMessage:
     """Return a message that asks for one payment."""
     return calling(("pay", {"amount": amount, "to": to}, call_id))
+
+
+class Killed(BaseException):
+    """Stands for a process that is gone: nothing catches it."""
 
 
 class Effects:

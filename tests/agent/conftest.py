@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,9 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
-from tests.agent.agent_runner import Effects, Runner
-from twokey.agent import bridge
+from keyturn.agent import bridge
+from keyturn.gateway import background_loop
+from tests.agent.agent_runner import Effects, Killed, Runner
 
 
 @pytest.fixture(autouse=True)
@@ -20,15 +22,21 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bridge, "FIRST_PAUSE_S", 0.001)
 
 
+@pytest.fixture(autouse=True)
+def killed_is_an_exit(monkeypatch: pytest.MonkeyPatch) -> None:
+    exits = (SystemExit, GeneratorExit, asyncio.CancelledError, Killed)
+    monkeypatch.setattr("keyturn.gateway.failures._EXITS", exits)
+
+
 @pytest.fixture
 def quick_beats(monkeypatch: pytest.MonkeyPatch) -> None:
     """Send heartbeats all the time under a lease that no busy machine lets end."""
-    call_later = bridge.call_later
+    call_later = background_loop.call_later
 
     def soon(_: float, callback: Callable[[], None]) -> None:
         call_later(0.02, callback)
 
-    monkeypatch.setattr(bridge, "call_later", soon)
+    monkeypatch.setattr(background_loop, "call_later", soon)
 
 
 @pytest.fixture(params=["sync", "async"])

@@ -12,33 +12,35 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from twokey.gateway.approvals import editing, lifecycle, resume_value
-from twokey.gateway.approvals.authorization import Revocation
-from twokey.gateway.approvals.lifecycle import Transition
-from twokey.gateway.approvals.record import Context, DecisionRecord, Item
-from twokey.gateway.approvals.requirement import Observation, Requirement, Vote
-from twokey.gateway.errors import NotAllowed, StoreUnavailable
-from twokey.gateway.policy.evaluate import Evaluation
-from twokey.gateway.protocol import digest, wire
-from twokey.gateway.protocol.business_state import state_in, stateless_hash, with_state
-from twokey.gateway.protocol.call_progress import CallBegun, CallEnd, CallProgress
-from twokey.gateway.protocol.edits import edit_hash
-from twokey.gateway.protocol.records import (
+from keyturn.gateway.approvals import editing, lifecycle, resume_value
+from keyturn.gateway.approvals.authorization import Revocation
+from keyturn.gateway.approvals.lifecycle import Transition
+from keyturn.gateway.approvals.record import Context, DecisionRecord, Item
+from keyturn.gateway.approvals.requirement import Observation, Requirement, Vote
+from keyturn.gateway.errors import NotAllowed, StoreUnavailable
+from keyturn.gateway.policy.evaluate import Evaluation
+from keyturn.gateway.protocol import digest, wire
+from keyturn.gateway.protocol.business_state import state_in, stateless_hash, with_state
+from keyturn.gateway.protocol.edits import edit_hash
+from keyturn.gateway.protocol.records import (
     EditRecord,
     Person,
     Result,
     RunRef,
     is_inside,
 )
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.tiers import Tier, join
-from twokey.gateway.protocol.verbs import Finding, Verb
-from twokey.gateway.protocol.wire import (
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.tiers import Tier, join
+from keyturn.gateway.protocol.verbs import Finding, Verb
+from keyturn.gateway.protocol.wire import (
     AgentNote,
     Answer,
     Busy,
+    CallBegun,
+    CallEnd,
     CallOutcome,
+    CallProgress,
     CheckState,
     Claimed,
     ClaimReply,
@@ -56,15 +58,16 @@ from twokey.gateway.protocol.wire import (
     Verdict,
     VerdictKind,
 )
-from twokey.gateway.service.call_outcomes import (
+from keyturn.gateway.service.answering import (
     found_by_people,
     last_finding,
     late_report,
     outcome_of,
     reconcile_answer,
     requested_before,
+    told_edit,
 )
-from twokey.gateway.service.hints import apply_hint
+from keyturn.gateway.service.hints import apply_hint
 
 ANNA = Person(team="T1", user="U1", name="Anna")
 ALL = (Verb.APPROVE, Verb.EDIT, Verb.REJECT, Verb.RESPOND)
@@ -135,7 +138,7 @@ class FakeGateway:
         if not approved.is_same(seen.state):
             document = with_state(item.action, seen.state)
             hash_now = digest.action_hash(document)
-            edit = item.edit and item.edit.with_(executed_hash=hash_now)
+            edit = item.edit and item.edit.with_(edited_hash=hash_now)
             self.items[item.id] = item.with_(action=document, edit=edit)
             self.take_back(item.id)
         return None
@@ -150,11 +153,11 @@ class FakeGateway:
             case ItemState.EXECUTING:
                 return Busy(retry_after_s=0.01)
             case ItemState.IN_DOUBT:
-                return InDoubt(edit=item.edit)
+                return InDoubt(edit=told_edit(item))
             case ItemState.EXECUTED | ItemState.FAILED:
                 return Done(
                     result=item.result or Result(ok=item.state is ItemState.EXECUTED),
-                    edit=item.edit,
+                    edit=told_edit(item),
                     reconcile_answer=found_by_people(item),
                     reconciled=last_finding(item),
                 )
@@ -202,9 +205,9 @@ class FakeGateway:
     async def history(self, run: RunRef, within: str = "") -> tuple[EditRecord, ...]:
         with self._entered("history"):
             return tuple(
-                item.edit
+                edit
                 for item in self.items.values()
-                if item.edit is not None
+                if (edit := told_edit(item)) is not None
                 and item.state in {ItemState.EXECUTED, ItemState.FAILED}
                 and self.runs[item.id] == run
                 and (
@@ -224,22 +227,20 @@ class FakeGateway:
 
     async def edits_known(self, ref: TurnRef, edits: Mapping[str, str]) -> EditsKnown:
         with self._entered("edits_known"):
-            items = [(each, self.items.get(item_id)) for each, item_id in edits.items()]
-            made = frozenset(
-                each
+            ids = {each: named.partition(" ")[0] for each, named in edits.items()}
+            items = [(each, self.items.get(item_id)) for each, item_id in ids.items()]
+            made = {
+                each: edit.outcome
                 for each, item in items
                 if item
                 and self.runs[item.id] == ref.run_ref
-                and item.edit
-                and edit_hash(item.edit) == each
-            )
+                and (edit := told_edit(item))
+                and edit_hash(edit) == each
+            }
             ours = re.compile(r"ap\d+\.\d+")
-            unknown = frozenset(
-                each
-                for each, item_id in edits.items()
-                if item_id not in self.items and ours.fullmatch(item_id)
-            )
-            return EditsKnown(made=made, unknown=unknown)
+            gone = [each for each, item in items if item is None]
+            unknown = [each for each in gone if ours.fullmatch(ids[each])]
+            return EditsKnown(made=made, unknown=frozenset(unknown))
 
     async def late_reports(
         self, ref: TurnRef, item_ids: Collection[str]

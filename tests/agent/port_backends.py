@@ -6,9 +6,7 @@ from typing import Protocol
 
 from typing_extensions import override
 
-from tests.agent.fake_gateway import FakeGateway
-from tests.service.harness import ANA, ServiceHarness
-from twokey.gateway.approvals.decisions import (
+from keyturn.gateway.approvals.decisions import (
     Approve,
     Decided,
     Decision,
@@ -17,14 +15,16 @@ from twokey.gateway.approvals.decisions import (
     Reject,
     Respond,
 )
-from twokey.gateway.approvals.record import Item
-from twokey.gateway.client.http_gateway import HttpGateway
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.port import Gateway
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.protocol.verbs import Finding
-from twokey.gateway.store.store import Store
+from keyturn.gateway.approvals.record import Item
+from keyturn.gateway.client.http_gateway import HttpGateway
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.port import Gateway
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.verbs import Finding
+from keyturn.gateway.store.store import Store
+from tests.agent.fake_gateway import FakeGateway
+from tests.service.harness import ANA, ServiceHarness
 
 TIERS = {"look_up": Tier.AUTO, "pay": Tier.APPROVE, "drop_table": Tier.DENY}
 POLICY = """

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from twokey import Twokey
-from twokey.agent import aask_questions, arequire_approval
-from twokey.agent.middleware import ApprovalMiddleware
-from twokey.gateway.errors import SettingsError
+from keyturn import Keyturn
+from keyturn.agent import aask_questions, arequire_approval
+from keyturn.agent.middleware import ApprovalMiddleware
+from keyturn.gateway.errors import SettingsError
 
-ASKED = Twokey.remote("http://127.0.0.1:9", api_key="tk_" + "a" * 43).gateway
+ASKED = Keyturn.remote("http://127.0.0.1:9", api_key="tk_" + "a" * 43).gateway
 NO_NAMES: list[Any] = ["", " ", " a", "a\n", "a\0", "\ud800", 5, None, b"a", []]
 
 

@@ -14,10 +14,10 @@ from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command, interrupt
 
+from keyturn.agent.scripted_model import calling
+from keyturn.gateway.errors import StoreUnavailable, ThreadUnavailable
 from tests.agent.agent_runner import STRICT, Runner, build, by_call, item_of
 from tests.agent.fake_gateway import FakeGateway
-from twokey.agent.scripted_model import calling
-from twokey.gateway.errors import StoreUnavailable, ThreadUnavailable
 
 
 @tool
@@ -63,7 +63,7 @@ async def test_a_call_cut_off_by_another_is_asked_about_and_not_stuck(
     await runner.resume(graph, gateway)
 
     (pause,) = (await runner.state(graph)).interrupts
-    assert pause.value["type"] == "twokey.reconcile"
+    assert pause.value["type"] == "keyturn.reconcile"
     found = gateway.reconcile(paying, "executed").model_dump(mode="json")
     end = await runner.run(graph, Command(resume={pause.id: found}), STRICT)
     assert "took effect" in by_call(end)["c1"].text

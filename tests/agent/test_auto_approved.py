@@ -7,13 +7,13 @@ from langchain_core.tools import StructuredTool, ToolException
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
+from keyturn.agent import Approved
+from keyturn.agent.scripted_model import calling
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.wire import CallEnd
 from tests.agent.agent_runner import CONFIG, Effects, Runner, build, by_call
 from tests.agent.fake_gateway import FakeGateway
 from tests.agent.unheld_scenes import asking_inside, broken, handing_over, wiring
-from twokey.agent import Approved
-from twokey.agent.scripted_model import calling
-from twokey.gateway.protocol.call_progress import CallEnd
-from twokey.gateway.protocol.tiers import Tier
 
 AUTO = {"pay": Tier.AUTO, "look_up": Tier.AUTO, "ask": Tier.AUTO}
 TURN = calling(

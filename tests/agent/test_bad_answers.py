@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import random
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from jsonschema import Draft202012Validator
@@ -13,12 +13,12 @@ from langgraph.errors import is_invalid_resume
 from langgraph.types import Command
 from pydantic import TypeAdapter, ValidationError
 
+from keyturn.agent import interrupts
+from keyturn.agent.scripted_model import calling
+from keyturn.gateway.protocol.verbs import Verb
+from keyturn.gateway.protocol.wire import AnswerKind, Verdict
 from tests.agent.agent_runner import FREE, STRICT, Effects, Runner, build, by_call, pay
 from tests.agent.fake_gateway import FakeGateway
-from twokey.agent import interrupts
-from twokey.agent.scripted_model import calling
-from twokey.gateway.protocol.verbs import Verb
-from twokey.gateway.protocol.wire import AnswerKind, Verdict
 
 JUNK: list[Any] = [
     None,
@@ -203,7 +203,9 @@ def test_an_edit_has_to_fit_the_schema_and_a_response_has_to_say_something() -> 
 
     assert expected.accepts({"type": "edit", "args": {"amount": 1}, **base})
     assert not expected.accepts({"type": "edit", "args": {"amount": "1"}, **base})
-    assert not expected.accepts({"type": "edit", "args": {"amount": 2**60}, **base})
+    assert expected.accepts({"type": "edit", "args": {"amount": 2**63 - 1}, **base})
+    assert not expected.accepts({"type": "edit", "args": {"amount": 2**63}, **base})
+    assert not expected.accepts({"type": "edit", "args": {"amount": 2.0**53}, **base})
     assert not expected.accepts({"type": "edit", "args": {"other": 1}, **base})
     assert not expected.accepts({"type": "edit", **base})
     assert not expected.accepts({"type": "respond", "message": "  ", **base})
@@ -233,8 +235,7 @@ def test_the_schema_that_a_client_sees_is_what_answers_have_to_fit() -> None:
     expected = interrupts.expected_answer(_verdict(gateway, "sha256:" + "1" * 64))
     base = {"item_id": "ap0.0", "action_hash": "sha256:" + "1" * 64}
 
-    with expected.form() as form:
-        schema = TypeAdapter[Any](form).json_schema()
+    schema = TypeAdapter[Any](cast("Any", expected)).json_schema()
 
     Draft202012Validator.check_schema(schema)
     given: Any = Draft202012Validator(schema)
@@ -250,11 +251,10 @@ def test_the_schema_that_a_client_sees_is_what_answers_have_to_fit() -> None:
         {"type": "nonsense", **base},
     ):
         assert given.is_valid(answer) is expected.accepts(answer), answer
-    with (
-        expected.form() as form,
-        pytest.raises(ValidationError, match="carries `args`"),
-    ):
-        TypeAdapter[Any](form).validate_python({"type": "edit", **base})
+    with pytest.raises(ValidationError, match="carries `args`"):
+        TypeAdapter[Any](cast("Any", expected)).validate_python(
+            {"type": "edit", **base}
+        )
 
 
 def test_a_client_that_changes_a_schema_changes_no_other() -> None:
@@ -279,8 +279,6 @@ def test_an_answer_that_was_valid_elsewhere_is_checked_again() -> None:
     assert not other.accepts(parsed)
     assert not one.accepts(parsed.with_(type=AnswerKind.EDIT))
     assert not one.accepts(parsed.with_(message=7))
-    with pytest.raises(ValidationError, match="nothing was asked"):
-        type(parsed).model_validate(answer)
 
 
 def test_a_process_that_asked_about_many_calls_keeps_nothing_of_them() -> None:
@@ -293,10 +291,9 @@ def test_a_process_that_asked_about_many_calls_keeps_nothing_of_them() -> None:
             "item_id": "ap0.0",
             "action_hash": expected.action_hash,
         }
-        with expected.form() as form:
-            adapter = TypeAdapter[Any](form)
-            adapter.json_schema()
-            adapter.validate_python(answer)
+        adapter = TypeAdapter[Any](cast("Any", expected))
+        adapter.json_schema()
+        adapter.validate_python(answer)
 
     ask(0)
     gc.collect()

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
-from tests.agent.agent_runner import pay
-from tests.agent.fake_gateway import FakeGateway
-from twokey.agent import bridge, interrupts
-from twokey.agent.bridge import (
+from keyturn.agent import bridge, interrupts
+from keyturn.agent.bridge import (
     Awaiting,
     Blocking,
     ask_while_held,
     ask_with_retries,
     drive,
-    spawn,
 )
-from twokey.gateway.errors import NotAllowed, StoreUnavailable, TwokeyError
-from twokey.gateway.protocol import run_context
-from twokey.gateway.protocol.wire import Turn
+from keyturn.gateway.background_loop import spawn
+from keyturn.gateway.errors import KeyturnError, NotAllowed, StoreUnavailable
+from keyturn.gateway.protocol import run_context
+from keyturn.gateway.protocol.wire import Turn
+from tests.agent.agent_runner import pay
+from tests.agent.fake_gateway import FakeGateway
 
 
 async def _fail(error: Exception) -> None:
@@ -106,9 +104,9 @@ async def test_what_is_no_outage_is_not_put_again_for_longer(
 
     async def odd() -> None:
         tries.append(1)
-        raise TwokeyError("odd")
+        raise KeyturnError("odd")
 
-    with run_context.lasting(lambda: 15.0), pytest.raises(TwokeyError, match="odd"):
+    with run_context.lasting(lambda: 15.0), pytest.raises(KeyturnError, match="odd"):
         await ask_while_held(shell, odd)
 
     assert len(tries) == bridge.PORT_TRIES
@@ -139,36 +137,7 @@ def test_the_background_loop_is_one_thread_apart_from_the_agents() -> None:
     async def where() -> str:
         return threading.current_thread().name
 
-    assert {spawn(where()).result(5) for _ in range(3)} == {"twokey-agent"}
-
-
-def test_what_is_due_later_than_all_else_does_not_wake_the_background_loop(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The thread would take the processor from an agent that is about to run a tool."""
-    loop = spawn(_running_loop()).result()
-    wake, wakes = loop.call_soon_threadsafe, list[object]()
-
-    def counted(callback: Callable[..., object], *args: Any) -> asyncio.Handle:
-        wakes.append(callback)
-        return wake(callback, *args)
-
-    called = threading.Event()
-    bridge.call_later(60.0, called.clear)
-    monkeypatch.setattr(loop, "call_soon_threadsafe", counted)
-
-    bridge.call_later(61.0, called.clear)
-    bridge.call_later(62.0, called.clear)
-
-    assert not wakes
-    # What comes before all of them is called in time.
-    bridge.call_later(0.001, called.set)
-    assert called.wait(10.0)
-    assert len(wakes) == 1
-
-
-async def _running_loop() -> asyncio.AbstractEventLoop:
-    return asyncio.get_running_loop()
+    assert {spawn(where()).result(5) for _ in range(3)} == {"keyturn-background"}
 
 
 async def test_an_answer_that_came_through_unchecked_is_asked_for_again(

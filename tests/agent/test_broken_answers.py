@@ -20,13 +20,13 @@ from langchain_core.messages import (
 from langchain_core.messages.tool import tool_call_chunk
 from langgraph.checkpoint.memory import InMemorySaver
 
+from keyturn.agent import is_cut_off
+from keyturn.agent.scripted_model import calling
+from keyturn.agent.turns import NO_ID
+from keyturn.gateway.protocol.tiers import Tier
 from tests.agent import providers
 from tests.agent.agent_runner import FREE, Effects, Runner, build, by_call, results
 from tests.agent.fake_gateway import FakeGateway
-from twokey.agent import is_cut_off
-from twokey.agent.scripted_model import calling
-from twokey.agent.turns import NO_ID
-from twokey.gateway.protocol.tiers import Tier
 
 OPENAI = {"model_provider": "openai"}
 ANTHROPIC = {"model_provider": "anthropic", "model_name": "claude-sonnet-4-5"}

@@ -20,14 +20,15 @@ from pydantic import (
 )
 from pydantic import v1 as pydantic_v1
 
+from keyturn.agent.calls import schema_of
+from keyturn.agent.canonical import ArgumentMismatch, SchemaFault, canonical_args
+from keyturn.agent.prepared_calls import Toolbox, prepare_calls
+from keyturn.agent.scripted_model import calling
+from keyturn.gateway.policy.schemas import unusable
+from keyturn.gateway.protocol import digest
+from keyturn.gateway.protocol.edits import argument_errors
+from keyturn.gateway.protocol.strict_json import JsonObject
 from tests.agent.shapes import SPELLINGS, shapes
-from twokey.agent.canonical import ArgumentMismatch, SchemaFault, canonical_args, same
-from twokey.agent.prepared_calls import Toolbox, prepare_calls
-from twokey.agent.scripted_model import calling
-from twokey.agent.tool_schemas import schema_of
-from twokey.gateway.policy.schemas import unusable
-from twokey.gateway.protocol.edits import argument_errors
-from twokey.gateway.protocol.strict_json import JsonObject
 
 SHAPES = shapes([])
 
@@ -62,7 +63,7 @@ def test_a_canonical_document_is_read_as_itself_and_fits_its_schema(
         except ArgumentMismatch:
             continue
         fitting += 1
-        assert same(canonical_args(one, document), document)
+        assert digest.same(canonical_args(one, document), document)
         schema = schema_of(one)
         assert argument_errors(schema, document) == {} or shape == "described"
     assert fitting

@@ -14,11 +14,11 @@ from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 from pydantic import BaseModel, ConfigDict, Field
 
+from keyturn.agent import ApprovalMiddleware, guarded
+from keyturn.agent.scripted_model import ScriptedModel, calling, scripted
+from keyturn.gateway.protocol.tiers import Tier
 from tests.agent.agent_runner import Effects, Runner, build, by_call, pay
 from tests.agent.fake_gateway import FakeGateway
-from twokey.agent import ApprovalMiddleware, guarded
-from twokey.agent.scripted_model import ScriptedModel, calling, scripted
-from twokey.gateway.protocol.tiers import Tier
 
 
 class Cat(BaseModel):

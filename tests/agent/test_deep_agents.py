@@ -10,12 +10,12 @@ from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariab
 from langchain_core.messages import AIMessage
 from langgraph.checkpoint.memory import InMemorySaver
 
+from keyturn.agent import ApprovalMiddleware, gated_subagents
+from keyturn.agent.scripted_model import calling, scripted
+from keyturn.gateway.errors import GraphError
+from keyturn.gateway.protocol.tiers import Tier
 from tests.agent.agent_runner import Effects, Runner, by_call, item_of, pay
 from tests.agent.fake_gateway import FakeGateway
-from twokey.agent import ApprovalMiddleware, gated_subagents
-from twokey.agent.scripted_model import calling, scripted
-from twokey.gateway.errors import GraphError
-from twokey.gateway.protocol.tiers import Tier
 
 TIERS = {"task": Tier.AUTO}
 PAYER: dict[str, Any] = {

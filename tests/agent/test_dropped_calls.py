@@ -12,6 +12,8 @@ from langchain_core.messages import AIMessage, ToolMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from typing_extensions import override
 
+from keyturn.agent.scripted_model import calling
+from keyturn.gateway.protocol.states import ItemState
 from tests.agent.agent_runner import (
     CONFIG,
     FREE,
@@ -22,8 +24,6 @@ from tests.agent.agent_runner import (
     pay,
 )
 from tests.agent.fake_gateway import FakeGateway
-from twokey.agent.scripted_model import calling
-from twokey.gateway.protocol.states import ItemState
 
 BOTH = calling(
     ("pay", {"amount": 1, "to": "ada"}, "c1"), ("look_up", {"query": "x"}, "c2")

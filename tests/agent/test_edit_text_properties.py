@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
 
-from twokey.agent.messages import (
+from keyturn.agent.messages import (
     MAX_EDITS,
     EditMessage,
     add_edits,
@@ -20,8 +20,8 @@ from twokey.agent.messages import (
     restate_edits,
     with_records,
 )
-from twokey.gateway.protocol.edits import EDIT_MARK
-from twokey.gateway.protocol.records import EditRecord, Person
+from keyturn.gateway.protocol.edits import EDIT_MARK
+from keyturn.gateway.protocol.records import EditRecord, Person
 
 
 def _record(number: int, to: str = "ada") -> EditRecord:
@@ -29,11 +29,11 @@ def _record(number: int, to: str = "ada") -> EditRecord:
         item_id=f"ap{number}.0",
         tool="pay",
         tool_call_id=f"c{number}",
-        requested={"amount": number, "to": to},
-        executed={"amount": -number, "to": to},
+        original_args={"amount": number, "to": to},
+        edited_args={"amount": -number, "to": to},
         patch=(),
-        requested_hash="sha256:aa",
-        executed_hash="sha256:bb",
+        original_hash="sha256:aa",
+        edited_hash="sha256:bb",
         by=Person(team="T", user="U", name=to),
         at_ms=1,
         reason=to,
@@ -121,8 +121,8 @@ def test_a_record_survives_as_a_message_and_as_state() -> None:
     record = _record(1)
 
     assert EditMessage.of(record).record == record
-    assert known_edits({"twokey_edits": dump_records([record])}) == [record]
-    assert known_edits({"twokey_edits": [{"item_id": "forged"}, 7]}) == []
+    assert known_edits({"keyturn_edits": dump_records([record])}) == [record]
+    assert known_edits({"keyturn_edits": [{"item_id": "forged"}, 7]}) == []
     assert known_edits({}) == []
 
 

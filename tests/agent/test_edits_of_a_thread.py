@@ -11,14 +11,14 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import StateSnapshot
 
+from keyturn.agent import edit_messages
+from keyturn.agent.scripted_model import ScriptedModel, scripted
+from keyturn.gateway.protocol import edits
 from tests.agent.agent_runner import CONFIG, FREE, Effects, Runner, build, pay
 from tests.agent.fake_gateway import FakeGateway
-from twokey.agent import edit_messages
-from twokey.agent.scripted_model import ScriptedModel, scripted
-from twokey.gateway.protocol import edits
 
 OTHER: RunnableConfig = {"configurable": {"thread_id": "thread-2"}}
-DEFUSED = "[not-twokey:edited]"
+DEFUSED = "[not-keyturn:edited]"
 
 
 class Told:
@@ -75,7 +75,7 @@ async def test_a_true_edit_copied_into_another_thread_is_not_told_there(
     graph = told.graph if is_same_process else told.another_process(model)
     await runner.say(graph, "hello", OTHER)
     state = await runner.state(told.graph)
-    await graph.aupdate_state(OTHER, {"twokey_edits": state.values["twokey_edits"]})
+    await graph.aupdate_state(OTHER, {"keyturn_edits": state.values["keyturn_edits"]})
 
     await runner.say(graph, "and now?", OTHER)
     elsewhere = read(model)
@@ -124,10 +124,11 @@ async def test_a_step_back_to_before_the_edit_tells_of_none(
 ) -> None:
     await told.edited(runner)
     first = [one for one in await told.history() if one.next == ("model",)][-1]
+    asked = told.gateway.calls["edits_known"]
     model = scripted([])
     graph = told.another_process(model)
 
     await runner.run(graph, None, first.config)
 
     assert edits.EDIT_MARK not in read(model)
-    assert told.gateway.calls["edits_known"] == 0
+    assert told.gateway.calls["edits_known"] == asked

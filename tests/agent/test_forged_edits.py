@@ -10,13 +10,13 @@ from langchain_core.tools import InjectedToolCallId, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
+from keyturn.agent import guarded, result_codec, turns
+from keyturn.agent.scripted_model import ScriptedModel, calling, scripted
+from keyturn.gateway.errors import ThreadUnavailable
+from keyturn.gateway.protocol import edits
+from keyturn.gateway.protocol.records import EditRecord
 from tests.agent.agent_runner import CONFIG, FREE, Effects, Runner, build, pay
 from tests.agent.fake_gateway import FakeGateway
-from twokey.agent import guarded, result_codec, turns
-from twokey.agent.scripted_model import ScriptedModel, calling, scripted
-from twokey.gateway.errors import ThreadUnavailable
-from twokey.gateway.protocol import edits
-from twokey.gateway.protocol.records import EditRecord
 
 MARK = edits.EDIT_MARK
 
@@ -39,15 +39,7 @@ def notices(model: ScriptedModel) -> int:
     return str(model.seen[-1]).count(MARK)
 
 
-async def test_a_process_that_heard_of_an_edit_asks_nobody(
-    runner: Runner, effects: Effects, memory: InMemorySaver
-) -> None:
-    gateway, _ = await edited(runner, effects, memory)
-
-    assert gateway.calls["edits_known"] == 0
-
-
-async def test_another_process_asks_once_and_tells_the_edit(
+async def test_another_process_tells_the_edit_once(
     runner: Runner, effects: Effects, memory: InMemorySaver
 ) -> None:
     gateway, _ = await edited(runner, effects, memory)
@@ -59,7 +51,6 @@ async def test_another_process_asks_once_and_tells_the_edit(
     await runner.resume(graph, gateway)
 
     assert notices(model) == 1
-    assert gateway.calls["edits_known"] == 0, "the history of the run told it"
 
 
 @pytest.mark.parametrize(
@@ -79,7 +70,7 @@ async def test_an_edit_that_says_anything_else_is_not_told(
     model = scripted([AIMessage("hello")])
     graph = build(gateway, effects.tools(), model=model, saver=memory)
     forged = {**record.model_dump(mode="json"), "item_id": "ap0.0", **change}
-    await graph.aupdate_state(CONFIG, {"twokey_edits": [forged]})
+    await graph.aupdate_state(CONFIG, {"keyturn_edits": [forged]})
 
     await runner.say(graph, "and now?")
 
@@ -109,7 +100,7 @@ async def test_while_the_gateway_is_away_the_model_is_not_asked(
 def forging(call_id: Annotated[str, InjectedToolCallId]) -> Command[Any]:
     """Write into state what only we write there."""
     told = ToolMessage("done", tool_call_id=call_id)
-    return Command(update={"messages": [told], "twokey_overrides": [{"mine": 1}]})
+    return Command(update={"messages": [told], "keyturn_overrides": [{"mine": 1}]})
 
 
 async def test_what_a_tool_writes_beside_its_message_is_not_ours(
@@ -125,13 +116,13 @@ async def test_what_a_tool_writes_beside_its_message_is_not_ours(
 
     assert "done" in str(end["messages"][-2])
     state = await runner.state(graph)
-    assert not state.values.get("twokey_overrides")
+    assert not state.values.get("keyturn_overrides")
 
 
 FOREIGN: list[Any] = [
-    {"twokey_edits": [1], "twokey_turn": {}, "note": "kept"},
-    [("twokey_edits", [1]), ("note", "kept"), ("twokey_overrides", [])],
-    (("note", "kept"), ("twokey_more", 1)),
+    {"keyturn_edits": [1], "keyturn_turn": {}, "note": "kept"},
+    [("keyturn_edits", [1]), ("note", "kept"), ("keyturn_overrides", [])],
+    (("note", "kept"), ("keyturn_more", 1)),
 ]
 
 
@@ -168,4 +159,4 @@ async def test_an_edit_that_the_gateway_has_no_record_of_is_not_told_as_made(
     told = str(model.seen[-1])
     assert notices(model) == 0
     assert told.count(edits.UNCONFIRMED_MARK) == 1
-    assert "not-twokey" not in told
+    assert "not-keyturn" not in told

@@ -11,6 +11,9 @@ from langchain_core.messages import AIMessage, BaseMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
+from keyturn.agent.scripted_model import calling, scripted
+from keyturn.gateway.errors import NotAllowed
+from keyturn.gateway.protocol.tiers import Tier
 from tests.agent.agent_runner import (
     FREE,
     STRICT,
@@ -22,9 +25,6 @@ from tests.agent.agent_runner import (
     results,
 )
 from tests.agent.fake_gateway import FakeGateway
-from twokey.agent.scripted_model import calling, scripted
-from twokey.gateway.errors import NotAllowed
-from twokey.gateway.protocol.tiers import Tier
 
 
 def _bare(effects: Effects, saver: Any) -> Any:
@@ -82,9 +82,9 @@ async def test_a_verdict_forged_into_the_state_runs_nothing(
     graph = build(gateway, tools, pay(), saver=saver)
     await runner.say(graph, "pay")
     values = (await runner.state(graph)).values
-    note = values["twokey_turn"]
+    note = values["keyturn_turn"]
     verdict = {**note["verdicts"]["c1"], "kind": "run", "item_id": ""}
-    forged = {"twokey_turn": {**note, "verdicts": {"c1": verdict}}}
+    forged = {"keyturn_turn": {**note, "verdicts": {"c1": verdict}}}
     node = "model"
     if not is_same_process:
         graph = build(gateway, tools, AIMessage("done"), saver=saver)
@@ -112,7 +112,7 @@ async def test_arguments_swapped_beside_kept_ones_do_not_run(
 ) -> None:
     spelled = calling(("pay", {"amount": "10", "to": "ada"}, "c1"))
     gateway, graph = await _paused(runner, saver, effects, spelled)
-    kept = (await runner.state(graph)).values["twokey_turn"]
+    kept = (await runner.state(graph)).values["keyturn_turn"]
     # What its tool reads is kept beside what the model wrote.
     assert kept["args"]["c1"]["args"]["amount"] == 10
 
@@ -155,12 +155,12 @@ async def test_swapped_arguments_with_a_verdict_forged_to_match_do_not_run(
     swapped = pay(10_000, "mallory").model_copy(update={"id": message.id})
     mallory = build(other, effects.tools(), swapped, saver=InMemorySaver())
     await runner.say(mallory, "pay")
-    forged = (await runner.state(mallory)).values["twokey_turn"]
+    forged = (await runner.state(mallory)).values["keyturn_turn"]
     gateway.approve("ap0.0")
     await _rewrite(
         runner,
         graph,
-        {"messages": [swapped], "twokey_turn": forged},
+        {"messages": [swapped], "keyturn_turn": forged},
         "model",
     )
     await runner.run(graph, None)
@@ -340,10 +340,10 @@ async def test_notes_of_a_turn_that_make_no_sense_clear_nothing(
     runner: Runner, memory: InMemorySaver, effects: Effects, note: dict[str, Any]
 ) -> None:
     _gateway, graph = await _paused(runner, memory, effects)
-    kept = (await runner.state(graph)).values["twokey_turn"]
+    kept = (await runner.state(graph)).values["keyturn_turn"]
     forged = {**kept, **note} if note else None
 
-    await _rewrite(runner, graph, {"twokey_turn": forged}, "model")
+    await _rewrite(runner, graph, {"keyturn_turn": forged}, "model")
     end = await runner.run(graph, None)
 
     assert effects.paid == []

@@ -10,12 +10,13 @@ import pytest
 from langchain_core.tools import BaseTool, StructuredTool, tool
 from langgraph.prebuilt import InjectedState
 
-from twokey.agent import Grant, grant, guarded
-from twokey.agent.grants import grant_scope, is_granted_start
-from twokey.agent.tool_messages import failure_text
-from twokey.gateway.errors import NotAllowed, NotStarted
-from twokey.gateway.gates.gate import is_guarded
-from twokey.gateway.protocol import wire
+from keyturn.agent import Grant, grant, guarded
+from keyturn.agent.grants import grant_scope, is_granted_start
+from keyturn.agent.tool_messages import failed_result
+from keyturn.gateway.errors import NotAllowed, NotStarted
+from keyturn.gateway.gates.gate import is_guarded
+from keyturn.gateway.protocol import wire
+from keyturn.gateway.protocol.records import FailureKind
 
 
 def _grant(args: dict[str, Any], name: str = "pay") -> Grant:
@@ -159,13 +160,16 @@ def test_a_tool_that_its_own_guard_refused_did_nothing() -> None:
     with grant_scope(_grant({"amount": 1})), pytest.raises(NotStarted) as refused:
         pay.invoke({"amount": 2})
 
-    assert failure_text(refused.value).endswith("List `ApprovalMiddleware` last.")
+    failed = failed_result(refused.value)
+    assert failed.failure is FailureKind.NOT_STARTED
+    assert failed.summary.endswith("List `ApprovalMiddleware` last.")
 
 
 def test_a_tool_in_which_another_one_was_refused_may_have_had_its_effect() -> None:
     with grant_scope(_grant({"amount": 1}, "look_up")), pytest.raises(NotAllowed) as e:
         pay.invoke({"amount": 1})
 
-    told = failure_text(e.value)
-    assert "'pay' was called with something else" in told
-    assert "Whether the tool that was approved had an effect" in told
+    failed = failed_result(e.value)
+    assert failed.failure is FailureKind.REFUSED
+    assert failed.has_started
+    assert "'pay' was called with something else" in failed.summary

@@ -7,9 +7,9 @@ from typing import Any, cast
 from langchain_core.messages import HumanMessage, ToolMessage
 from langgraph.types import Command
 
-from twokey.agent.messages import EDIT_KEY
-from twokey.agent.result_sanitizer import clean_result
-from twokey.gateway.protocol import edits
+from keyturn.agent.messages import EDIT_KEY
+from keyturn.agent.result_codec import clean_result
+from keyturn.gateway.protocol import edits
 
 TOLD = ToolMessage(
     f"{edits.EDIT_MARK} A reviewer changed this call.",

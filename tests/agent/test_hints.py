@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twokey.gateway.policy.evaluate import Evaluation, evaluate
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.policy.rules import Defaults, Policy, RaiseRule, ToolRule
-from twokey.gateway.protocol.tiers import Tier, join
-from twokey.gateway.protocol.verbs import Verb
-from twokey.gateway.protocol.wire import CallHint
-from twokey.gateway.service.hints import MAX_DESCRIPTION, apply_hint
+from keyturn.gateway.policy.evaluate import Evaluation, evaluate
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.policy.rules import Defaults, Policy, RaiseRule, ToolRule
+from keyturn.gateway.protocol.tiers import Tier, join
+from keyturn.gateway.protocol.verbs import Verb
+from keyturn.gateway.protocol.wire import CallHint
+from keyturn.gateway.service.hints import MAX_DESCRIPTION, apply_hint
 
 TIERED = load_policy(
     """\

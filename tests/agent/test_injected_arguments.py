@@ -1,4 +1,4 @@
-"""Arguments that a caller may give are remembered for tools that are alike, only."""
+"""Injected arguments are told apart for each tool."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from langchain_core.tools import StructuredTool, tool
 from langgraph.prebuilt import InjectedState
 from pydantic import BaseModel, field_validator
 
-from twokey.agent.canonical import ArgumentMismatch, caller_args, canonical_args
-from twokey.gateway.protocol.strict_json import JsonObject
+from keyturn.agent.canonical import ArgumentMismatch, caller_args, canonical_args
+from keyturn.gateway.protocol.strict_json import JsonObject
 
 
 def test_what_is_injected_is_told_apart_by_function_and_by_schema() -> None:
@@ -31,10 +31,9 @@ def test_what_is_injected_is_told_apart_by_function_and_by_schema() -> None:
     described = StructuredTool.from_function(look, args_schema=Given)
     args: JsonObject = {"n": 1, "state": {"a": 1}}
 
-    for _ in range(2):  # asked anew, then from memory
-        assert canonical_args(hidden, args) == {"n": 1}
-        assert canonical_args(shown, args) == args
-        assert canonical_args(described, args) == {"n": 1}
+    assert canonical_args(hidden, args) == {"n": 1}
+    assert canonical_args(shown, args) == args
+    assert canonical_args(described, args) == {"n": 1}
 
 
 def test_a_class_of_its_own_decides_for_each_tool_what_is_injected() -> None:

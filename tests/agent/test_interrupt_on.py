@@ -14,13 +14,13 @@ from langchain.agents.middleware import InterruptOnConfig
 from langchain.agents.middleware.types import ToolCallRequest
 from langgraph.checkpoint.memory import InMemorySaver
 
+from keyturn.agent import ApprovalMiddleware, HumanInTheLoopMiddleware
+from keyturn.agent.interrupt_on import InterruptConfig
+from keyturn.agent.scripted_model import calling, scripted
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.verbs import Verb
 from tests.agent.agent_runner import Effects, Runner, agent_with, pay
 from tests.agent.fake_gateway import FakeGateway
-from twokey.agent import ApprovalMiddleware, HumanInTheLoopMiddleware
-from twokey.agent.interrupt_on import InterruptConfig
-from twokey.agent.scripted_model import calling, scripted
-from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.protocol.verbs import Verb
 
 OPEN = frozenset({"pay", "look_up"})
 TURN = calling(

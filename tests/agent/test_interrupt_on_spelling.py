@@ -7,8 +7,8 @@ from typing import Any, cast
 import pytest
 from langchain.agents.middleware import HumanInTheLoopMiddleware as Stock
 
-from twokey.agent import ApprovalMiddleware, HumanInTheLoopMiddleware
-from twokey.agent.interrupt_on import InterruptConfig
+from keyturn.agent import ApprovalMiddleware, HumanInTheLoopMiddleware
+from keyturn.agent.interrupt_on import InterruptConfig
 
 SCHEMA = {"type": "object", "properties": {"amount": {"type": "number"}}}
 CAMEL: Any = {
@@ -36,6 +36,45 @@ def test_a_tool_may_be_called_like_the_option() -> None:
     config: Any = {"interruptOn": {"allowedDecisions": ["approve"]}}
 
     assert InterruptConfig(config).names == ("interruptOn",)
+
+
+@pytest.mark.parametrize("option", ["interruptOn", "interrupt_on"])
+@pytest.mark.parametrize("prefix", ["descriptionPrefix", "description_prefix"])
+def test_a_document_of_options_is_read_as_a_whole(option: str, prefix: str) -> None:
+    document: Any = {option: CAMEL, prefix: "Look at this"}
+
+    config = InterruptConfig(document)
+
+    assert config.names == ("mail", "pay")
+    assert {one.description for one in config.tools.values()} == {"Look at this"}
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"interruptOn": CAMEL, "interrupt_on": SNAKE},
+        {"interruptOn": CAMEL, "descriptionPrefix": 7},
+        {"interruptOn": "pay", "descriptionPrefix": ""},
+        {"interruptOn": None},
+    ],
+    ids=str,
+)
+def test_a_document_that_cannot_be_read_gates_nothing_in_silence(document: Any) -> None:
+    with pytest.raises(ValueError, match="interruptOn"):
+        InterruptConfig(document)
+
+
+def test_the_middleware_is_made_of_javascripts_options() -> None:
+    ours = HumanInTheLoopMiddleware(interruptOn=CAMEL, descriptionPrefix="Look")
+
+    assert ours.interrupt_on == HumanInTheLoopMiddleware(SNAKE).interrupt_on
+    assert ours.description_prefix == "Look"
+
+
+@pytest.mark.parametrize("options", [{}, {"interruptOn": CAMEL, "interruptMode": "x"}])
+def test_any_other_option_is_refused_by_name(options: Any) -> None:
+    with pytest.raises(TypeError, match=r"Give `interrupt_on`, or `interruptOn`"):
+        HumanInTheLoopMiddleware(**options)
 
 
 def test_two_spellings_of_one_thing_are_refused() -> None:

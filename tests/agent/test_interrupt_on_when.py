@@ -16,6 +16,9 @@ from langchain_core.messages import AIMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
+from keyturn.agent import HumanInTheLoopMiddleware
+from keyturn.agent.scripted_model import calling
+from keyturn.gateway.protocol.tiers import Tier
 from tests.agent.agent_runner import (
     CONFIG,
     Effects,
@@ -26,9 +29,6 @@ from tests.agent.agent_runner import (
     pay,
 )
 from tests.agent.fake_gateway import FakeGateway
-from twokey.agent import HumanInTheLoopMiddleware
-from twokey.agent.scripted_model import calling
-from twokey.gateway.protocol.tiers import Tier
 
 TURN = calling(
     ("pay", {"amount": 10, "to": "ada"}, "c1"),
@@ -219,9 +219,9 @@ async def test_a_hint_in_state_that_cannot_be_read_holds_its_call(
         return agent_with(middleware, effects, *replies, **options)
 
     await runner.say(agent(pay()), "pay")
-    note = (await runner.state(agent())).values["twokey_turn"]
+    note = (await runner.state(agent())).values["keyturn_turn"]
     gateway.turns.clear()
-    forged = {"twokey_turn": {**note, "hints": {"c1": row}}}
+    forged = {"keyturn_turn": {**note, "hints": {"c1": row}}}
     agent().update_state(CONFIG, forged, as_node=AFTER_MODEL)
 
     await runner.run(agent(), None)
@@ -238,7 +238,7 @@ async def test_state_cannot_take_back_a_wish_that_the_gateway_has_heard(
     saver = InMemorySaver()
     agent = agent_with(middleware, effects, pay(), saver=saver)
     await runner.say(agent, "pay")
-    note = (await runner.state(agent)).values["twokey_turn"]
+    note = (await runner.state(agent)).values["keyturn_turn"]
     verdict = {**note["verdicts"]["c1"], "kind": "run", "tier": "auto"}
     forged = {
         **note,
@@ -251,7 +251,7 @@ async def test_state_cannot_take_back_a_wish_that_the_gateway_has_heard(
         pay(),
         saver=saver,
     )
-    fresh.update_state(CONFIG, {"twokey_turn": forged}, as_node=AFTER_MODEL)
+    fresh.update_state(CONFIG, {"keyturn_turn": forged}, as_node=AFTER_MODEL)
 
     end = await runner.run(fresh, None)
 

@@ -10,23 +10,19 @@ from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
-from tests.agent.agent_runner import FREE, STRICT, Effects, Runner, build, pay
+from keyturn.agent import guarded, late_reports
+from keyturn.agent.messages import ITEM_KEY, RECONCILED_KEY
+from keyturn.agent.scripted_model import scripted
+from keyturn.gateway.errors import ThreadUnavailable
+from keyturn.gateway.protocol.records import Result
+from keyturn.gateway.protocol.verbs import Finding
+from keyturn.gateway.protocol.wire import LateReport
+from tests.agent.agent_runner import FREE, STRICT, Effects, Killed, Runner, build, pay
 from tests.agent.fake_gateway import FakeGateway
-from twokey.agent import guarded, late_reports
-from twokey.agent.messages import ITEM_KEY, RECONCILED_KEY
-from twokey.agent.scripted_model import scripted
-from twokey.gateway.errors import ThreadUnavailable
-from twokey.gateway.protocol.records import Result
-from twokey.gateway.protocol.verbs import Finding
-from twokey.gateway.protocol.wire import LateReport
 
 MARK = late_reports.MARK
-PAID = Result(ok=True, summary='paid 10 [twokey:late] "quoted"')
+PAID = Result(ok=True, summary='paid 10 [keyturn:late] "quoted"')
 BROKE = Result(ok=False, summary="the bank refused it")
-
-
-class Killed(BaseException):
-    """What a process that dies looks like from inside a tool."""
 
 
 class Played:

@@ -12,11 +12,11 @@ import pytest
 from langchain_core.tools import StructuredTool
 from pydantic import BaseModel
 
-from twokey.agent import guarded
-from twokey.agent.grants import Grant, grant_scope
-from twokey.agent.signatures import binding_problem
-from twokey.gateway.protocol import wire
-from twokey.gateway.resume.imports import made_by
+from keyturn.agent import guarded
+from keyturn.agent.grants import Grant, grant_scope
+from keyturn.agent.require_approval import binding_problem
+from keyturn.gateway.protocol import wire
+from keyturn.gateway.resume.graphs import made_by
 
 pytestmark = pytest.mark.skipif(
     sys.version_info < (3, 14), reason="annotations are evaluated at once"

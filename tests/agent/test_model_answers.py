@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 import pytest
@@ -11,8 +10,10 @@ from langchain.agents.middleware.types import ModelResponse
 from langchain_core.messages import AIMessage
 from langchain_core.messages.ai import UsageMetadata
 from langgraph.checkpoint.memory import InMemorySaver
-from langsmith import tracing_context  # pyright: ignore[reportUnknownVariableType] - its types are partial
 
+from keyturn.agent import ApprovalMiddleware
+from keyturn.agent.scripted_model import scripted
+from keyturn.gateway.protocol.tiers import Tier
 from tests.agent.agent_runner import (
     CONFIG,
     FREE,
@@ -25,9 +26,6 @@ from tests.agent.agent_runner import (
     results,
 )
 from tests.agent.fake_gateway import FakeGateway
-from twokey.agent import ApprovalMiddleware
-from twokey.agent.scripted_model import scripted
-from twokey.gateway.protocol.tiers import Tier
 
 ALL_FREE = {"pay": Tier.AUTO, "look_up": Tier.AUTO}
 
@@ -105,7 +103,7 @@ async def test_no_checkpoint_has_an_answer_without_the_verdicts_on_its_calls(
         asked = [m for m in messages if isinstance(m, AIMessage) and m.tool_calls]
         if asked:
             kept += 1
-            assert one.values["twokey_turn"]["message_id"] == asked[-1].id
+            assert one.values["keyturn_turn"]["message_id"] == asked[-1].id
     assert kept > 1
 
 
@@ -172,17 +170,6 @@ async def test_of_an_answer_that_another_middleware_throws_away_nothing_runs(
 
     assert effects.paid == [(2, "ada")]
     assert len(results(final)) == 1
-
-
-def test_hooks_get_a_task_of_their_own_only_where_they_are_traced() -> None:
-    """LangSmith's wrapper makes a task and two visits to a thread of each call."""
-    names = "awrap_model_call", "awrap_tool_call"
-    plain = ApprovalMiddleware("support")
-    with tracing_context(enabled=True):
-        traced = ApprovalMiddleware("support")
-
-    assert not any(inspect.iscoroutinefunction(getattr(plain, one)) for one in names)
-    assert all(inspect.iscoroutinefunction(getattr(traced, one)) for one in names)
 
 
 async def test_hooks_that_a_subclass_overrides_are_called(

@@ -12,12 +12,12 @@ from langchain_core.tools import BaseTool, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 
+from keyturn.agent import ApprovalMiddleware, edit_messages
+from keyturn.agent.scripted_model import ScriptedModel, calling, scripted
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.tiers import Tier
 from tests.agent.agent_runner import Effects, Runner, by_call, item_of, pay
 from tests.agent.fake_gateway import FakeGateway
-from twokey.agent import ApprovalMiddleware, edit_messages
-from twokey.agent.scripted_model import ScriptedModel, calling, scripted
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.tiers import Tier
 
 TIERS = {"delegate": Tier.AUTO, "task": Tier.AUTO}
 DELEGATE = calling(
@@ -122,8 +122,8 @@ async def test_the_outer_agent_learns_of_an_edit_inside_its_tool(
     assert "Inside this tool, about a call of 'pay'" in message.text
     assert '"too much"' in message.text
     assert message.text.endswith("ada is paid")
-    assert read.count("[twokey:edited]") == 1
-    assert edit.record.executed == {"amount": 0.5, "to": "ada"}
+    assert read.count("[keyturn:edited]") == 1
+    assert edit.record.edited_args == {"amount": 0.5, "to": "ada"}
 
 
 async def test_a_gated_tool_with_an_agent_inside_is_asked_twice_and_runs_once(
@@ -181,7 +181,7 @@ async def test_a_subagent_of_deepagents_is_gated_and_its_parent_is_told(
     assert effects.paid == [(0.5, "ada")]
     assert '"amount": 0.5' in told
     assert told.endswith("I paid ada 1")
-    assert str(parent.seen[-1]).count("[twokey:edited]") == 1
+    assert str(parent.seen[-1]).count("[keyturn:edited]") == 1
 
 
 async def test_an_agent_as_a_node_of_a_graph_is_gated_in_its_own_namespace(
@@ -225,8 +225,8 @@ async def test_an_edit_is_not_told_twice_when_siblings_settle_one_by_one(
 
     assert len(effects.paid) == 2
     result = next(message for message in read if isinstance(message, ToolMessage))
-    assert result.text.count("[twokey:") == 1
-    assert str(read).count("[twokey:edited]") == 2
+    assert result.text.count("[keyturn:") == 1
+    assert str(read).count("[keyturn:edited]") == 2
 
 
 @pytest.mark.parametrize("first", ["c1", "c2"])
@@ -252,10 +252,10 @@ async def test_an_agent_that_ends_with_its_tools_tells_of_the_edits_to_all_of_th
 
     state = await runner.state(graph)
 
-    told = [one.record.executed["to"] for one in edit_messages(state.values)]
+    told = [one.record.edited_args["to"] for one in edit_messages(state.values)]
     assert sorted(effects.paid) == [(7, "ada"), (7, "bob")]
     assert sorted(map(str, told)) == ["ada", "bob"]
-    assert by_call(state.values)["d1"].text.count("[twokey:edited]") == 2
+    assert by_call(state.values)["d1"].text.count("[keyturn:edited]") == 2
 
 
 async def test_an_edit_before_a_pause_is_told_where_the_last_call_ends_the_agent(
@@ -283,5 +283,5 @@ async def test_an_edit_before_a_pause_is_told_where_the_last_call_ends_the_agent
 
     told = by_call(end)["d1"].text
     assert effects.paid == [(0.5, "ada")]
-    assert told.count("[twokey:edited]") == 1
+    assert told.count("[keyturn:edited]") == 1
     assert told.endswith("found q")

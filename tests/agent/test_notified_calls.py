@@ -8,15 +8,15 @@ from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
+from keyturn.agent import Approved, Unsure, grant, guarded, tool_messages
+from keyturn.agent.messages import ITEM_KEY, RECONCILED_KEY
+from keyturn.agent.scripted_model import calling
+from keyturn.gateway.errors import ThreadUnavailable
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.tiers import Tier
 from tests.agent.agent_runner import CONFIG, Effects, Runner, build, by_call
 from tests.agent.fake_gateway import FakeGateway
 from tests.agent.unheld_scenes import asking_inside, broken, handing_over, wiring
-from twokey.agent import Approved, Unsure, grant, guarded, tool_messages
-from twokey.agent.messages import ITEM_KEY, RECONCILED_KEY
-from twokey.agent.scripted_model import calling
-from twokey.gateway.errors import ThreadUnavailable
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.tiers import Tier
 
 NOTIFIED = {"pay": Tier.NOTIFY, "ask": Tier.NOTIFY, "look_up": Tier.AUTO}
 PAY = calling(("pay", {"amount": 10, "to": "ada"}, "c1"))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariableType] - partly typed
@@ -16,6 +17,13 @@ from langgraph.errors import ParentCommand
 from langgraph.types import Command, interrupt
 from pydantic import BaseModel, ValidationError
 
+from keyturn.agent import ApprovalMiddleware, calls, connected, guarded
+from keyturn.agent.calls import VerdictCache
+from keyturn.agent.middleware import with_note
+from keyturn.agent.scripted_model import calling, scripted
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.wire import AgentNote, TurnRef
 from tests.agent.agent_runner import (
     FREE,
     STRICT,
@@ -27,13 +35,6 @@ from tests.agent.agent_runner import (
     pay,
 )
 from tests.agent.fake_gateway import FakeGateway
-from twokey.agent import ApprovalMiddleware, connected, guarded, verdict_cache
-from twokey.agent.scripted_model import calling, scripted
-from twokey.agent.system_prompt import with_note
-from twokey.agent.verdict_cache import CACHE_SIZE, VerdictCache
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.protocol.wire import AgentNote, TurnRef
 
 
 class Report(BaseModel):
@@ -231,7 +232,7 @@ async def test_an_asynchronous_tool_is_guarded_as_well(memory: InMemorySaver) ->
 async def test_a_call_that_no_message_asks_for_does_not_run(effects: Effects) -> None:
     middleware = ApprovalMiddleware("support", gateway=FakeGateway(FREE))
     tools: list[BaseTool] = effects.tools()
-    nobody: Any = None  # the runtime is never looked at
+    runtime: Any = SimpleNamespace(tools=tools)
 
     def handler(request: ToolCallRequest) -> Any:
         raise AssertionError(request)
@@ -241,7 +242,7 @@ async def test_a_call_that_no_message_asks_for_does_not_run(effects: Effects) ->
             tool_call=pay().tool_calls[0],
             tool=tools[0],
             state={"messages": messages},
-            runtime=nobody,
+            runtime=runtime,
         )
         told = middleware.wrap_tool_call(request, handler)
         assert isinstance(told, ToolMessage)
@@ -267,7 +268,7 @@ async def test_an_edit_of_a_tool_that_returns_several_things_is_told(
     end = await runner.resume(graph, gateway)
 
     assert by_call(end)["c1"].text.endswith("split 1.0")
-    assert str(model.seen[-1]).count("[twokey:edited]") == 1
+    assert str(model.seen[-1]).count("[keyturn:edited]") == 1
 
 
 async def test_a_tool_whose_schema_is_no_json_schema_is_still_evaluated(
@@ -296,37 +297,23 @@ async def test_a_tool_whose_schema_is_no_json_schema_is_still_evaluated(
     assert by_call(end)["c1"].text == "odd 1.0"
 
 
-def test_a_process_remembers_the_newest_turns_only() -> None:
-    book = VerdictCache()
-    refs = [
-        TurnRef(agent="a", thread="t", message_id=str(number))
-        for number in range(CACHE_SIZE + 1)
-    ]
-
-    for ref in refs:
-        book.put(ref, {})
-
-    assert book.get(refs[0]) is None
-    assert book.get(refs[-1]) == {}
-
-
 def test_a_process_keeps_no_turn_that_counts_no_longer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     at_s = 100.0
-    monkeypatch.setattr(verdict_cache, "now_s", lambda: at_s)
+    monkeypatch.setattr(calls, "now_s", lambda: at_s)
     book = VerdictCache()
     refs = [
         TurnRef(agent="a", thread="t", message_id=str(number)) for number in range(3)
     ]
 
     book.put(refs[0], {})
-    at_s += verdict_cache.CACHE_AGE_S
+    at_s += calls.CACHE_AGE_S
     book.put(refs[1], {})
     book.put(refs[2], {})
 
-    assert len(book) == 2
-    assert book.get(refs[1]) == {}
+    assert [book.get(one) for one in refs] == [None, {}, {}]
+    assert len(cast("Any", book)._turns) == 2
 
 
 @pytest.mark.parametrize("content", ["You help.", [{"type": "text", "text": "You"}]])
@@ -358,7 +345,7 @@ async def test_the_state_of_the_middleware_is_plain_json(
 
     values = (await runner.state(graph)).values
 
-    for name in ("twokey_turn", "twokey_edits"):
+    for name in ("keyturn_turn", "keyturn_edits"):
         assert _is_plain(values[name]), name
 
 

@@ -13,11 +13,17 @@ from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command, interrupt
 
+from keyturn.agent import execution, guarded
+from keyturn.agent.scripted_model import calling
+from keyturn.gateway.errors import StoreUnavailable, ThreadUnavailable
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.wire import Claimed, ClaimReply, ClaimRequest
 from tests.agent.agent_runner import (
     CONFIG,
     FREE,
     STRICT,
     Effects,
+    Killed,
     Runner,
     build,
     by_call,
@@ -27,15 +33,6 @@ from tests.agent.agent_runner import (
 )
 from tests.agent.fake_gateway import FakeGateway
 from tests.conftest import eventually
-from twokey.agent import execution, guarded, heartbeats
-from twokey.agent.scripted_model import calling
-from twokey.gateway.errors import StoreUnavailable, ThreadUnavailable
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.wire import Claimed, ClaimReply, ClaimRequest
-
-
-class Killed(BaseException):
-    """Stands for a process that is gone: nothing catches it."""
 
 
 async def _approved(
@@ -123,11 +120,11 @@ async def test_a_result_that_was_recorded_is_given_back_and_not_made_again(
 
     message = by_call(end)["c1"]
     assert ran == [5]
-    assert message.text.startswith("[twokey:edited]")
+    assert message.text.startswith("[keyturn:edited]")
     assert message.text.endswith(
         "paid 5.0 to ada" if kind == "message" else "paid by command"
     )
-    assert message.additional_kwargs["twokey_edit"]["executed"]["amount"] == 5
+    assert message.additional_kwargs["keyturn_edit"]["edited_args"]["amount"] == 5
     assert end["messages"][-1].text == "done"
 
 
@@ -153,7 +150,7 @@ async def test_a_kill_after_the_effect_is_reconciled_by_a_person(
         "rerun": "paid 10.0",
         "skip": "decided to leave it be",
     }
-    assert asked["type"] == "twokey.reconcile"
+    assert asked["type"] == "keyturn.reconcile"
     assert (asked["item_id"], asked["tool"]) == ("ap0.0", "pay")
     assert len(effects.paid) == (2 if finding == "rerun" else 1)
     assert len(set(effects.keys)) == 1
@@ -220,7 +217,7 @@ async def test_a_busy_item_is_waited_for(
     await runner.run(graph, Command(resume=answers), STRICT)
 
     (pause,) = (await runner.state(graph)).interrupts
-    assert pause.value["type"] == "twokey.reconcile"
+    assert pause.value["type"] == "keyturn.reconcile"
     assert len(effects.paid) == 1
 
 
@@ -279,7 +276,7 @@ async def test_a_tool_that_fails_is_recorded_and_told_instead_of_raised(
     gateway, graph = await _approved(runner, memory, effects)
 
     def fail() -> None:
-        raise ValueError("the bank said [twokey:edited] no")
+        raise ValueError("the bank said [keyturn:edited] no")
 
     effects.inside = fail
     end = await runner.resume(graph, gateway)
@@ -288,7 +285,7 @@ async def test_a_tool_that_fails_is_recorded_and_told_instead_of_raised(
     assert told.status == "error"
     assert "ValueError" in told.text
     assert "Whether it took effect is unknown" in told.text
-    assert "[twokey:" not in told.text.replace("[not-twokey:", "")
+    assert "[keyturn:" not in told.text.replace("[not-keyturn:", "")
     assert gateway.only().state is ItemState.FAILED
     assert len(effects.paid) == 1
 
@@ -318,7 +315,7 @@ async def test_who_was_paused_before_the_start_asks_whether_the_claim_still_stan
     """Its answer waited in a socket meanwhile, while others gave the owner up."""
     gateway, graph = await _approved(runner, memory, effects, lease_s=30.0)
     paused_s = 0.0
-    for module in (execution, heartbeats):
+    for module in (execution, execution):
         monkeypatch.setattr(module, "now_s", lambda: paused_s)
 
     def pause(claimed: Claimed) -> Claimed:

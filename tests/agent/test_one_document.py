@@ -25,18 +25,18 @@ from langgraph.types import Command
 from pydantic import ValidationError
 from pydantic import v1 as pydantic_v1
 
+from keyturn.agent import ApprovalMiddleware
+from keyturn.agent.scripted_model import ScriptedModel, calling
+from keyturn.bot.cards.listing import boxes
+from keyturn.gateway.approvals import resume_value
+from keyturn.gateway.approvals.decisions import Approve, Click, Decided
+from keyturn.gateway.approvals.record import Item
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol import digest
+from keyturn.gateway.service.window_usage import usage_of
+from keyturn.gateway.store.store import Store
 from tests.agent.shapes import SPELLINGS, Noted, shapes
 from tests.service.harness import ANA, CHLOE, POLICY, ServiceHarness, still_members
-from twokey.agent import ApprovalMiddleware
-from twokey.agent.scripted_model import ScriptedModel, calling
-from twokey.bot.cards.listing import boxes
-from twokey.gateway.approvals import resume_value
-from twokey.gateway.approvals.decisions import Approve, Click, Decided
-from twokey.gateway.approvals.record import Item
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol import digest
-from twokey.gateway.service.window_usage import usage_of
-from twokey.gateway.store.store import Store
 
 LISTED = "\n".join(f"  {name}: {{tier: approve}}" for name in shapes([]))
 COUNTED = f"""

@@ -15,6 +15,14 @@ from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
+from keyturn.agent import ApprovalMiddleware
+from keyturn.agent.overrides import CORRUPT_OVERRIDES, hint, merge_hints
+from keyturn.agent.repair import merge_update
+from keyturn.agent.scripted_model import calling, scripted
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.verbs import Verb
+from keyturn.gateway.protocol.wire import CallHint
 from tests.agent.agent_runner import (
     CONFIG,
     FREE,
@@ -26,14 +34,6 @@ from tests.agent.agent_runner import (
     pay,
 )
 from tests.agent.fake_gateway import FakeGateway
-from twokey.agent import ApprovalMiddleware
-from twokey.agent.overrides import CORRUPT_OVERRIDES, hint, merge_hints
-from twokey.agent.repair import merge_update
-from twokey.agent.scripted_model import calling, scripted
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.protocol.verbs import Verb
-from twokey.gateway.protocol.wire import CallHint
 
 ASK = [("user", "pay")]
 HINTS = st.none() | st.builds(
@@ -45,11 +45,17 @@ HINTS = st.none() | st.builds(
 
 
 def overriding(overrides: object, thread: str = "thread-1") -> RunnableConfig:
-    return {"configurable": {"thread_id": thread, "twokey": overrides}}
+    return {"configurable": {"thread_id": thread, "keyturn": overrides}}
 
 
 def for_pay(**override: Any) -> dict[str, Any]:
     return {"tools": {"pay": override}}
+
+
+DESCRIBED: dict[str, Any] = {
+    "description": "A payment",
+    "args_schema": {"type": "object", "properties": {"amount": {}}},
+}
 
 
 @dataclass
@@ -57,7 +63,7 @@ class Setting:
     """A context of an application's own, with our member among its own."""
 
     customer: str
-    twokey: dict[str, Any]
+    keyturn: dict[str, Any]
 
 
 async def test_a_run_can_hold_a_tool_that_policy_lets_run(
@@ -142,7 +148,7 @@ async def test_a_run_loosens_only_what_policy_marks_overridable(
 
 @pytest.mark.parametrize(
     "context",
-    [{"twokey": for_pay(hold=True)}, Setting("C-1", for_pay(hold=True))],
+    [{"keyturn": for_pay(hold=True)}, Setting("C-1", for_pay(hold=True))],
     ids=["mapping", "object"],
 )
 async def test_a_wish_can_come_in_the_agents_context(
@@ -159,6 +165,83 @@ async def test_a_wish_can_come_in_the_agents_context(
     await agent.ainvoke({"messages": ASK}, CONFIG, context=context)
 
     assert len(gateway.pending()) == 1
+    assert effects.paid == []
+
+
+PAY_IN_JS: Any = {
+    "interruptOn": {
+        "pay": {
+            "allowedDecisions": ["approve", "edit"],
+            "description": "A payment",
+            "argsSchema": {"type": "object", "properties": {"amount": {}}},
+        },
+        "look_up": False,
+    }
+}
+
+
+@dataclass
+class Options:
+    """LangChain's options as a context of their own."""
+
+    interrupt_on: dict[str, Any]
+
+
+@pytest.mark.parametrize(
+    "context",
+    [
+        PAY_IN_JS,
+        {"interrupt_on": PAY_IN_JS["interruptOn"], "customer": "C-1"},
+        {**PAY_IN_JS, "descriptionPrefix": "Please look"},
+        Options(PAY_IN_JS["interruptOn"]),
+        {"keyturn": for_pay(hold=True, allow=["approve", "edit"], **DESCRIBED)},
+    ],
+    ids=["interruptOn", "interrupt_on", "document", "object", "override"],
+)
+async def test_options_of_a_run_hold_describe_and_give_a_schema_in_each_spelling(
+    effects: Effects, context: Any
+) -> None:
+    gateway = FakeGateway(default=Tier.AUTO)
+    agent = agent_with(
+        ApprovalMiddleware(gateway=gateway),
+        effects,
+        pay(),
+        context_schema=type(context),
+    )
+
+    await agent.ainvoke({"messages": ASK}, CONFIG, context=context)
+
+    item = gateway.only()
+    assert effects.paid == []
+    assert set(item.allow) == {Verb.APPROVE, Verb.EDIT, Verb.REJECT}
+    assert item.agent_description == "A payment"
+    assert item.args_schema == DESCRIBED["args_schema"]
+
+
+@pytest.mark.parametrize("options", [{"pay": False}, {}, {"look_up": True}])
+async def test_options_of_a_run_loosen_nothing(
+    runner: Runner, effects: Effects, options: Any
+) -> None:
+    gateway = FakeGateway(overridable=frozenset({"pay"}))
+    agent = agent_with(ApprovalMiddleware(gateway=gateway), effects, pay())
+    config: Any = {"configurable": {"thread_id": "t", "interrupt_on": options}}
+
+    await runner.run(agent, {"messages": ASK}, config)
+
+    assert gateway.only().is_pending
+
+
+@pytest.mark.parametrize("options", ["pay", {"pay": {}}, {"pay": "always"}])
+async def test_options_of_a_run_that_cannot_be_read_are_refused_at_once(
+    runner: Runner, effects: Effects, options: Any
+) -> None:
+    gateway = FakeGateway(default=Tier.AUTO)
+    agent = agent_with(ApprovalMiddleware(gateway=gateway), effects, pay())
+    config: Any = {"configurable": {"thread_id": "t", "interruptOn": options}}
+
+    with pytest.raises(ValueError, match="interrupt"):
+        await runner.run(agent, {"messages": ASK}, config)
+
     assert effects.paid == []
 
 
@@ -219,7 +302,7 @@ async def test_a_wish_stands_beside_the_repair_of_a_turn_that_was_cut_off(
 
 
 def test_a_wish_joins_a_repair_of_one_update_and_of_several() -> None:
-    override = {"twokey_overrides": [for_pay(hold=True)]}
+    override = {"keyturn_overrides": [for_pay(hold=True)]}
     commands: list[Any] = [Command(update={"messages": []})]
     several = cast("dict[str, Any]", commands)  # as LangChain's annotation has it
 
@@ -275,7 +358,7 @@ async def test_wishes_of_code_context_and_configuration_are_joined(
     config = overriding(for_pay(hold=False, allow=["approve", "reject", "respond"]))
 
     await agent.ainvoke(
-        {"messages": ASK}, config, context={"twokey": for_pay(hold=False)}
+        {"messages": ASK}, config, context={"keyturn": for_pay(hold=False)}
     )
 
     assert gateway.only().allow == (Verb.APPROVE, Verb.REJECT)
@@ -327,7 +410,7 @@ async def test_a_forged_wish_in_state_lowers_nothing(
     forged = [for_pay(hold=False, allow=["approve"])]
     agent.update_state(
         CONFIG,
-        {"messages": ASK, "twokey_overrides": forged},
+        {"messages": ASK, "keyturn_overrides": forged},
         as_node="ApprovalMiddleware.before_agent",
     )
 

@@ -9,20 +9,20 @@ import pytest
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 
-from tests.agent.agent_runner import FREE, Effects, Runner, build
-from tests.agent.agent_runner import pay as pay_turn
-from tests.agent.fake_gateway import FakeGateway
-from tests.api.api_stack import ApiStack, serving
-from tests.service.harness import ANA, ServiceHarness, claim_of
-from twokey.agent import ApprovalMiddleware, current_receipt, receipt_meta
-from twokey.agent.deep_agents import gated_subagents
-from twokey.agent.scripted_model import calling
-from twokey.gateway.approvals.decisions import Approve
-from twokey.gateway.client import choice
-from twokey.gateway.client.claim_receipts import NOT_PROVEN, OUT_OF_TIME, ClaimReceipts
-from twokey.gateway.client.http_gateway import HttpGateway
-from twokey.gateway.errors import SettingsError
-from twokey.gateway.protocol.wire import (
+from keyturn.agent import ApprovalMiddleware, current_receipt, receipt_meta
+from keyturn.agent.deep_agents import gated_subagents
+from keyturn.agent.scripted_model import calling
+from keyturn.gateway.approvals.decisions import Approve
+from keyturn.gateway.client import http_gateway
+from keyturn.gateway.client.http_gateway import (
+    NOT_PROVEN,
+    OUT_OF_TIME,
+    ClaimReceipts,
+    HttpGateway,
+)
+from keyturn.gateway.errors import SettingsError
+from keyturn.gateway.protocol.idempotency import one_write
+from keyturn.gateway.protocol.wire import (
     Busy,
     Claimed,
     ClaimReply,
@@ -31,12 +31,17 @@ from twokey.gateway.protocol.wire import (
     Refused,
     Turn,
 )
-from twokey.gateway.remote.program import RemoteTwokey
-from twokey.gateway.store.store import Store
-from twokey.gateway.trust.key_folder import Role
-from twokey.gateway.trust.signing_key import SigningKey
+from keyturn.gateway.remote.program import RemoteKeyturn
+from keyturn.gateway.store.store import Store
+from keyturn.gateway.trust.key_folder import Role
+from keyturn.gateway.trust.signing_key import SigningKey
+from tests.agent.agent_runner import FREE, Effects, Runner, build
+from tests.agent.agent_runner import pay as pay_turn
+from tests.agent.fake_gateway import FakeGateway
+from tests.api.api_stack import ApiStack, serving
+from tests.service.harness import ANA, ServiceHarness, claim_of
 
-OTHER = SigningKey.from_seed("twokey/gateway", bytes(range(32)))
+OTHER = SigningKey.from_seed("keyturn/gateway", bytes(range(32)))
 
 
 async def test_a_tool_sees_the_receipt_of_its_call_and_of_no_other(
@@ -52,7 +57,7 @@ async def test_a_tool_sees_the_receipt_of_its_call_and_of_no_other(
     gateway.approve("ap0.0")
     await runner.resume(graph, gateway)
 
-    assert seen == [("signed", {"dev.twokey/receipt": "signed"})]
+    assert seen == [("signed", {"dev.keyturn/receipt": "signed"})]
     assert (current_receipt(), receipt_meta()) == ("", {})
 
 
@@ -100,8 +105,9 @@ async def test_an_agent_with_the_gateways_key_verifies_each_claim(
     theirs = HttpGateway(stack.url, stack.key(), receipt_keys=[OTHER.public.text])
     try:
         claim = await _approved(stack, ours)
-        refused = await theirs.claim(claim)
-        granted = await ours.claim(claim)
+        with one_write():
+            refused = await theirs.claim(claim)
+            granted = await ours.claim(claim)
     finally:
         await ours.aclose()
         await theirs.aclose()
@@ -140,21 +146,25 @@ async def test_an_answer_to_a_claim_is_for_one_attempt(stack: ApiStack) -> None:
     gateway = HttpGateway(stack.url, stack.key(), receipt_keys=known)
     try:
         claim = await _approved(stack, gateway)
-        granted = await gateway.claim(claim)
-        # The first answer may have been lost.
-        assert await gateway.claim(claim) == granted
+        with one_write():
+            granted = await gateway.claim(claim)
+            # The first answer may have been lost.
+            assert await gateway.claim(claim) == granted
     finally:
         await gateway.aclose()
     now_s = (await stack.harness.item(claim.item_id)).changed_at_ms / 1000
     receipts = ClaimReceipts(known)
     other = claim.with_(owner="worker-2")
 
-    assert receipts.verified(granted, claim, now_s) == granted
-    assert receipts.verified(granted, claim, now_s) == granted
-    # Until the receipt has ended by itself.
-    for later_s in (0, 929):
-        found = receipts.verified(granted, other, now_s + later_s)
-        assert found == Refused(reason=NOT_PROVEN)
+    with one_write():
+        assert receipts.verified(granted, claim, now_s) == granted
+        assert receipts.verified(granted, claim, now_s) == granted
+        # Until the receipt has ended by itself.
+        for later_s in (0, 929):
+            found = receipts.verified(granted, other, now_s + later_s)
+            assert found == Refused(reason=NOT_PROVEN)
+    # The same owner in another write is another attempt.
+    assert receipts.verified(granted, claim, now_s) == Refused(reason=NOT_PROVEN)
 
 
 def test_keys_are_a_list_of_whole_keys() -> None:
@@ -168,35 +178,38 @@ async def test_a_program_that_knows_the_gateways_key_takes_no_other(
     stack: ApiStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other, key = [OTHER.public.text], stack.key()
-    monkeypatch.setenv(choice.URL_VARIABLE, stack.url)
-    monkeypatch.setenv(choice.KEY_VARIABLE, key)
+    monkeypatch.setenv(http_gateway.URL_VARIABLE, stack.url)
+    monkeypatch.setenv(http_gateway.KEY_VARIABLE, key)
     gateways = [
-        choice.given_gateway(stack.url, key, other),
-        choice.given_gateway(None, None, other),
-        RemoteTwokey(stack.url, api_key=key, receipt_keys=other).gateway,
+        http_gateway.given_gateway(stack.url, key, other),
+        http_gateway.given_gateway(None, None, other),
+        RemoteKeyturn(stack.url, api_key=key, receipt_keys=other).gateway,
     ]
-    plain = choice.given_gateway(stack.url, key)
+    plain = http_gateway.given_gateway(stack.url, key)
     assert isinstance(plain, HttpGateway)
     claim = await _approved(stack, plain)
-    for gateway in gateways:
-        assert isinstance(gateway, HttpGateway)
-        assert await gateway.claim(claim) == Refused(reason=NOT_PROVEN)
-        await gateway.aclose()
+    with one_write():
+        for gateway in gateways:
+            assert isinstance(gateway, HttpGateway)
+            assert await gateway.claim(claim) == Refused(reason=NOT_PROVEN)
+            await gateway.aclose()
 
-    assert isinstance(await plain.claim(claim), Claimed)
+        assert isinstance(await plain.claim(claim), Claimed)
     await plain.aclose()
 
 
 def test_keys_of_a_gateway_are_for_one_at_a_url(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.delenv(choice.URL_VARIABLE, raising=False)
+    monkeypatch.delenv(http_gateway.URL_VARIABLE, raising=False)
     for given in (None, FakeGateway(FREE)):
         with pytest.raises(SettingsError, match="for a gateway at a URL"):
-            choice.given_gateway(given, None, [OTHER.public.text])
+            http_gateway.given_gateway(given, None, [OTHER.public.text])
     with pytest.raises(SettingsError):
         ApprovalMiddleware(
             "a", gateway="https://a.example", api_key="tk_1", receipt_keys=["x"]
         )
     with pytest.raises(SettingsError):
-        gated_subagents([], gateway="https://a.example", receipt_keys="twokey/gateway+")
+        gated_subagents(
+            [], gateway="https://a.example", receipt_keys="keyturn/gateway+"
+        )

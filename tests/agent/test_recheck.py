@@ -14,9 +14,7 @@ from langgraph.graph import START, StateGraph
 from langgraph.types import Command
 from typing_extensions import TypedDict
 
-from tests.agent.agent_runner import STRICT, Runner, build, pay, results
-from tests.agent.fake_gateway import FakeGateway
-from twokey.agent import (
+from keyturn.agent import (
     Approved,
     NotApproved,
     arequire_approval,
@@ -25,12 +23,14 @@ from twokey.agent import (
     rechecks,
     require_approval,
 )
-from twokey.agent.grants import recheck_of
-from twokey.agent.scripted_model import calling
-from twokey.gateway.errors import StateUnknown
-from twokey.gateway.protocol.business_state import BusinessState, state_in
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.tiers import Tier
+from keyturn.agent.grants import recheck_of
+from keyturn.agent.scripted_model import calling
+from keyturn.gateway.errors import StateUnknown
+from keyturn.gateway.protocol.business_state import BusinessState, state_in
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.tiers import Tier
+from tests.agent.agent_runner import STRICT, Runner, build, pay, results
+from tests.agent.fake_gateway import FakeGateway
 
 ASKED = {"amount": 10.0, "to": "ada"}
 

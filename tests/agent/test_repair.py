@@ -13,6 +13,11 @@ from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
+from keyturn.agent import edit_messages, guarded
+from keyturn.agent.scripted_model import ScriptedModel, calling, scripted
+from keyturn.gateway.approvals.lifecycle import Transition
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.tiers import Tier
 from tests.agent import providers
 from tests.agent.agent_runner import (
     FREE,
@@ -25,11 +30,6 @@ from tests.agent.agent_runner import (
     pay,
 )
 from tests.agent.fake_gateway import FakeGateway
-from twokey.agent import edit_messages, guarded
-from twokey.agent.scripted_model import ScriptedModel, calling, scripted
-from twokey.gateway.approvals.lifecycle import Transition
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.tiers import Tier
 
 TURN = calling(
     ("pay", {"amount": 1, "to": "ada"}, "edited"),
@@ -71,7 +71,7 @@ async def test_results_are_put_back_and_the_rest_is_superseded(
     roles = [message.type for message in end["messages"]]
     assert roles == ["human", "ai", *["tool"] * 5, "human", "ai"]
     assert set(told) == {"edited", "rejected", "waiting", "approved", "free"}
-    assert told["edited"].text.startswith("[twokey:edited]")
+    assert told["edited"].text.startswith("[keyturn:edited]")
     assert told["edited"].text.endswith("paid 0.5 to ada")
     assert '"not bob"' in told["rejected"].text
     assert "moved on" in told["waiting"].text
@@ -83,7 +83,7 @@ async def test_results_are_put_back_and_the_rest_is_superseded(
     for provider, payload in providers.payloads(model.seen[-1]).items():
         assert providers.problems(provider, payload) == []
         text = "\n".join(providers.texts(payload))
-        assert text.count("[twokey:edited]") == 1
+        assert text.count("[keyturn:edited]") == 1
 
 
 async def test_the_facts_of_a_repaired_edit_are_kept(
@@ -95,7 +95,7 @@ async def test_the_facts_of_a_repaired_edit_are_kept(
     await runner.say(graph, "and now?")
 
     (edit,) = edit_messages((await runner.state(graph)).values)
-    assert edit.record.executed == {"amount": 0.5, "to": "ada"}
+    assert edit.record.edited_args == {"amount": 0.5, "to": "ada"}
 
 
 async def test_a_whole_history_is_left_alone_and_nobody_is_asked(

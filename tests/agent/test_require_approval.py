@@ -10,9 +10,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, Send
 
-from tests.agent.agent_runner import STRICT, Effects, Runner
-from tests.agent.fake_gateway import ANNA, FakeGateway
-from twokey.agent import (
+from keyturn.agent import (
     Approved,
     NotApproved,
     Unsure,
@@ -21,11 +19,14 @@ from twokey.agent import (
     grant,
     require_approval,
 )
-from twokey.gateway.approvals.lifecycle import Transition
-from twokey.gateway.approvals.requirement import Vote
-from twokey.gateway.errors import BadJson, NotAllowed, ThreadUnavailable
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.tiers import Tier
+from keyturn.gateway.approvals.lifecycle import Transition
+from keyturn.gateway.approvals.requirement import Vote
+from keyturn.gateway.errors import BadJson, NotAllowed, ThreadUnavailable
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.service.answering import told_edit
+from tests.agent.agent_runner import STRICT, Effects, Killed, Runner
+from tests.agent.fake_gateway import ANNA, FakeGateway
 
 SCHEMA: Any = {
     "type": "object",
@@ -116,7 +117,7 @@ async def test_an_edited_step_runs_with_the_edit_and_says_so(
     outcome = end["outcome"]
     assert effects.paid == [(2, "ada")]
     assert outcome.args == {"amount": 2, "to": "ada"}
-    assert outcome.edit == gateway.only().edit
+    assert outcome.edit == told_edit(gateway.only())
 
 
 @pytest.mark.parametrize("is_edited", [True, False])
@@ -199,10 +200,6 @@ async def test_a_step_that_failed_is_said_to_be_unsure(
     assert gateway.only().state is ItemState.FAILED
 
 
-class Killed(BaseException):
-    """Stands for a process that is gone."""
-
-
 async def test_a_step_that_was_recorded_is_given_back_and_not_run_again(
     runner: Runner, memory: InMemorySaver, effects: Effects
 ) -> None:
@@ -223,7 +220,7 @@ async def test_a_step_that_was_recorded_is_given_back_and_not_run_again(
 
     assert effects.paid == [(2, "ada")]
     assert end["outcome"].result == "wired 2"
-    assert end["outcome"].edit == gateway.only().edit
+    assert end["outcome"].edit == told_edit(gateway.only())
 
 
 @pytest.mark.parametrize("finding", ["executed", "skip"])

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from langchain_core.messages import HumanMessage, ToolMessage
 from langgraph.types import Command, Send
 
-from twokey.agent import result_codec
-from twokey.agent.result_codec import ToolResult
+from keyturn.agent import result_codec
+from keyturn.agent.result_codec import ToolResult
 
 TOLD = ToolMessage("hello", tool_call_id="c1", name="pay", artifact={"a": [1]})
 PLAIN = st.recursive(

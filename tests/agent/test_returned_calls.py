@@ -21,6 +21,15 @@ from langchain_core.tools import BaseTool, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from typing_extensions import override
 
+from keyturn.agent import ApprovalMiddleware
+from keyturn.agent.scripted_model import ScriptedModel, calling, scripted
+from keyturn.gateway.approvals.events import EventName
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef, VerdictKind
+from keyturn.gateway.service.denials import MISFIT
+from keyturn.gateway.store.store import Store
 from tests.agent.agent_runner import (
     CONFIG,
     FREE,
@@ -35,15 +44,6 @@ from tests.agent.fake_gateway import FakeGateway
 from tests.agent.shapes import Noted, shapes
 from tests.service.harness import POLICY, ServiceHarness
 from tests.streams import audit_entries
-from twokey.agent import ApprovalMiddleware
-from twokey.agent.scripted_model import ScriptedModel, calling, scripted
-from twokey.gateway.approvals.events import EventName
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.protocol.wire import ProposedCall, Turn, TurnRef, VerdictKind
-from twokey.gateway.service.denials import MISFIT
-from twokey.gateway.store.store import Store
 
 
 @pytest.fixture
@@ -132,11 +132,19 @@ async def test_a_call_that_does_not_fit_goes_back_and_nobody_is_asked(
     assert (EventName.CALL_RETURNED, MISFIT) in await events(harness)
 
 
+TOO_LONG = "an integer has more than 64 bits. So this call did not run."
+
+
 @pytest.mark.parametrize(
     ("written", "kept", "said"),
     [
-        ({"amount": 10**21}, {"amount": "1" + "0" * 21}, "send it as a string"),
-        ({"amount": [-(10**21)]}, {"amount": ["-1" + "0" * 21]}, "as a string"),
+        ({"amount": 2**64}, {"amount": str(2**64)}, f"'/amount': {TOO_LONG}"),
+        ({"amount": 10**21}, {"amount": "1" + "0" * 21}, f"'/amount': {TOO_LONG}"),
+        (
+            {"amount": [-(10**21)]},
+            {"amount": ["-1" + "0" * 21]},
+            f"'/amount/0': {TOO_LONG}",
+        ),
         ({"amount": 1, "\ud800": 2}, {}, "surrogate pair"),
     ],
 )

@@ -11,6 +11,16 @@ from langchain_core.tools import BaseTool, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 
+from keyturn.agent import (
+    ApprovalMiddleware,
+    arequire_approval,
+    connected,
+    require_approval,
+)
+from keyturn.agent.scripted_model import calling
+from keyturn.gateway.protocol.records import RunRef
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.tiers import Tier
 from tests.agent.agent_runner import (
     CONFIG,
     Effects,
@@ -21,16 +31,6 @@ from tests.agent.agent_runner import (
     pay,
 )
 from tests.agent.fake_gateway import FakeGateway
-from twokey.agent import (
-    ApprovalMiddleware,
-    arequire_approval,
-    connected,
-    require_approval,
-)
-from twokey.agent.scripted_model import calling
-from twokey.gateway.protocol.records import RunRef
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.tiers import Tier
 
 TIERS = {"delegate": Tier.AUTO}
 DELEGATE = calling(("delegate", {"job": "pay ada"}, "d1"))

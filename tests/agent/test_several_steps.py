@@ -12,10 +12,10 @@ from langgraph.graph import START, StateGraph
 from langgraph.types import RetryPolicy
 from typing_extensions import TypedDict
 
+from keyturn.agent import Approved, Unsure, arequire_approval, connected
+from keyturn.gateway.protocol.states import ItemState
 from tests.agent.agent_runner import CONFIG, Runner
 from tests.agent.fake_gateway import FakeGateway
-from twokey.agent import Approved, Unsure, arequire_approval, connected
-from twokey.gateway.protocol.states import ItemState
 
 FLAKY = 3
 

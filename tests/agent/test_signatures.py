@@ -9,13 +9,13 @@ import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, StateGraph
 
+from keyturn.agent import Approved, NotApproved, arequire_approval, require_approval
+from keyturn.agent.require_approval import binding_problem
+from keyturn.gateway.errors import BadStep
+from keyturn.gateway.protocol.states import ItemState
 from tests.agent.agent_runner import Effects, Runner
 from tests.agent.fake_gateway import FakeGateway
 from tests.agent.test_require_approval import State
-from twokey.agent import Approved, NotApproved, arequire_approval, require_approval
-from twokey.agent.signatures import binding_problem
-from twokey.gateway.errors import BadStep
-from twokey.gateway.protocol.states import ItemState
 
 
 def _graph(runner: Runner, saver: InMemorySaver, run: Any, gateway: Any) -> Any:

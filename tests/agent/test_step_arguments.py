@@ -12,13 +12,13 @@ from langgraph.graph import END, START, StateGraph
 from pydantic import Field
 from typing_extensions import TypedDict
 
+from keyturn.agent import Approved, NotApproved, arequire_approval, require_approval
+from keyturn.agent.require_approval import canonical_step, step_problem, values
+from keyturn.gateway.errors import BadStep
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.tiers import Tier
 from tests.agent.agent_runner import Runner
 from tests.agent.fake_gateway import FakeGateway
-from twokey.agent import Approved, NotApproved, arequire_approval, require_approval
-from twokey.agent.step_arguments import canonical_step, problem, values
-from twokey.gateway.errors import BadStep
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.tiers import Tier
 
 
 class State(TypedDict):
@@ -115,11 +115,11 @@ def test_a_function_takes_arguments_under_any_name() -> None:
 def test_a_function_that_declares_nothing_gets_what_was_given() -> None:
     args: JsonObject = {"amount": "07"}
 
-    takes: list[Any] = [lambda **_: None, lambda amount: amount, print]  # pyright: ignore[reportUnknownLambdaType] - that is the point
+    takes: list[Any] = [lambda **_: None, lambda amount: amount, dict]  # pyright: ignore[reportUnknownLambdaType] - that is the point
     for run in takes:
         assert canonical_step(run, args, "t") == args
         assert values(run, args, "t") == args
-        assert problem(run, args, "t") == ""
+        assert step_problem(run, args, "t") == ""
 
 
 def test_annotations_that_nobody_can_read_are_left_alone() -> None:
@@ -131,6 +131,6 @@ def test_annotations_that_nobody_can_read_are_left_alone() -> None:
 
 
 def test_an_edit_that_does_not_fit_is_a_problem() -> None:
-    assert "do not fit (seats:" in problem(
+    assert "do not fit (seats:" in step_problem(
         book, {"day": "2026-01-02", "seats": []}, "t"
     )

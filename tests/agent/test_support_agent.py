@@ -14,11 +14,11 @@ import pytest
 from langchain_core.messages import HumanMessage, ToolMessage
 from langgraph.checkpoint.memory import InMemorySaver
 
+from keyturn.agent import connected
+from keyturn.gateway.approvals.lifecycle import Transition
+from keyturn.gateway.protocol.tiers import Tier
 from tests.agent.agent_runner import Runner
 from tests.agent.fake_gateway import FakeGateway
-from twokey.agent import connected
-from twokey.gateway.approvals.lifecycle import Transition
-from twokey.gateway.protocol.tiers import Tier
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "support_agent.py"
 Act = Callable[[FakeGateway, str], None]
@@ -38,7 +38,7 @@ def sample() -> ModuleType:
 @pytest.fixture
 def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "ledger.jsonl"
-    monkeypatch.setenv("TWOKEY_DEMO_LEDGER", str(path))
+    monkeypatch.setenv("KEYTURN_DEMO_LEDGER", str(path))
     return path
 
 

@@ -9,6 +9,12 @@ from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command, interrupt
 
+from keyturn.agent import calls
+from keyturn.agent.scripted_model import calling
+from keyturn.gateway.approvals.lifecycle import Transition
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.wire import VerdictKind
 from tests.agent.agent_runner import (
     CONFIG,
     STRICT,
@@ -19,12 +25,6 @@ from tests.agent.agent_runner import (
     results,
 )
 from tests.agent.fake_gateway import FakeGateway
-from twokey.agent import verdict_cache
-from twokey.agent.scripted_model import calling
-from twokey.gateway.approvals.lifecycle import Transition
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.protocol.wire import VerdictKind
 
 
 async def went_back(
@@ -134,7 +134,7 @@ async def test_a_cleared_call_that_the_policy_takes_back_says_so(
     runner: Runner, memory: InMemorySaver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The thread rests before its tools, and goes on under another policy."""
-    monkeypatch.setattr(verdict_cache, "CACHE_AGE_S", 0.0)
+    monkeypatch.setattr(calls, "CACHE_AGE_S", 0.0)
     gateway, effects = FakeGateway({"pay": Tier.AUTO}), Effects()
     graph = build(gateway, effects.tools(), pay(), saver=memory)
     graph.interrupt_before_nodes = ["tools"]

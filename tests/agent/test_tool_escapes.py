@@ -11,13 +11,13 @@ import pytest
 from langchain_core.tools import BaseTool, tool
 from langgraph.checkpoint.memory import InMemorySaver
 
+from keyturn.agent import guarded
+from keyturn.agent.scripted_model import calling
+from keyturn.agent.tool_escapes import ToolEscape, contained
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.tiers import Tier
 from tests.agent.agent_runner import Runner, build, by_call
 from tests.agent.fake_gateway import FakeGateway
-from twokey.agent import guarded
-from twokey.agent.scripted_model import calling
-from twokey.agent.tool_escapes import ToolEscape, contained
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.tiers import Tier
 
 
 def _exit() -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from langchain_core.messages import ToolCall
 
-from twokey.agent.tool_messages import decision_message, ended_text, message_for
-from twokey.gateway.protocol import edits
-from twokey.gateway.protocol.records import Person
-from twokey.gateway.protocol.wire import Answer, AnswerKind
+from keyturn.agent.tool_messages import decision_message, ended_text, message_for
+from keyturn.gateway.protocol import edits
+from keyturn.gateway.protocol.records import Person
+from keyturn.gateway.protocol.wire import Answer, AnswerKind
 
 CALL = ToolCall(name="pay", args={"amount": 1}, id="c1")
 ANA = Person(team="T0", user="U0ANA", name="Ana")
@@ -45,4 +45,4 @@ def test_what_people_wrote_cannot_look_like_a_message_of_ours() -> None:
 
     for message in (told, failed):
         assert edits.EDIT_MARK not in message.text
-        assert "[not-twokey:" in message.text
+        assert "[not-keyturn:" in message.text

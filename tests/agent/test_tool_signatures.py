@@ -11,9 +11,9 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool, StructuredTool
 from pydantic import BaseModel
 
-from twokey.agent import guarded, tool_signatures
-from twokey.agent.grants import Grant, grant_scope
-from twokey.gateway.protocol import wire
+from keyturn.agent import guarded
+from keyturn.agent.grants import Grant, grant_scope
+from keyturn.gateway.protocol import wire
 
 CONFIG: RunnableConfig = {"tags": ["one"], "configurable": {"place": "here"}}
 ARGS = {"order": "7"}
@@ -124,27 +124,3 @@ async def test_a_class_that_runs_in_its_own_way_does_so() -> None:
     tool = Own(name="look", description="L", args_schema=Args, coroutine=plain)
 
     assert await ran(guarded(tool)) == "its own way"
-
-
-async def test_a_function_that_is_exchanged_is_looked_at(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    looked: list[object] = []
-    looked_at = cast("Any", tool_signatures)._looked_at
-
-    def noted(function: object) -> object:
-        looked.append(function)
-        return looked_at(function)
-
-    async def once(order: str) -> object:
-        return order, "once", None
-
-    tool = guarded(tool_of(once))
-    monkeypatch.setattr(tool_signatures, "_looked_at", noted)
-    await ran(tool)
-    await ran(tool)
-    assert looked == [once]
-
-    cast("StructuredTool", tool).coroutine = with_config
-
-    assert await ran(tool) == ("7", "here", None)

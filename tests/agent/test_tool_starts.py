@@ -20,18 +20,21 @@ from langgraph.config import get_config
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Send
 
+from keyturn.agent import ApprovalMiddleware, require_approval, turns
+from keyturn.agent.scripted_model import ScriptedModel, calling, scripted
+from keyturn.gateway.errors import UngatedTool
+from keyturn.gateway.protocol import run_context
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.tiers import Tier
 from tests.agent.agent_runner import CONFIG, Effects, Runner, by_call, item_of, pay
 from tests.agent.fake_gateway import FakeGateway
-from twokey.agent import ApprovalMiddleware, require_approval
-from twokey.agent.scripted_model import ScriptedModel, calling, scripted
-from twokey.gateway.errors import UngatedTool
-from twokey.gateway.protocol import run_context
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.tiers import Tier
 
 TIERS = {"delegate": Tier.AUTO, "task": Tier.AUTO, "look_up": Tier.AUTO}
 DELEGATE = calling(("delegate", {"job": "pay ada"}, "d1"))
-REFUSED = "The tool 'pay' did not run: it was started inside the agent 'boss'"
+REFUSED = (
+    "The tool failed: \"UngatedTool: The tool 'pay' did not run: it was started inside "
+    "the agent 'boss'"
+)
 
 Below = Callable[[Any, Any], Any]
 """Runs something below a tool: gets an ungated agent that pays, and the tool itself."""
@@ -94,6 +97,35 @@ async def test_an_agent_without_a_gate_starts_no_tool_and_the_parent_is_told(
     assert told.status == "error"
     assert end["messages"][-1].text == "over"
     assert again["messages"][-1].text == "done"
+
+
+@pytest.mark.parametrize("tier", [Tier.AUTO, Tier.APPROVE])
+async def test_a_tool_in_which_each_call_is_refused_is_not_submitted_for_ever(
+    runner: Runner, effects: Effects, tier: Tier
+) -> None:
+    begun: list[str] = []
+
+    def work(job: str) -> str:
+        begun.append(job)
+        return str(effects.tools(is_guarded=False)[0].invoke(PAYMENTS[0]))
+
+    async def awork(job: str) -> str:
+        begun.append(job)
+        return str(await effects.tools(is_guarded=False)[0].ainvoke(PAYMENTS[0]))
+
+    gateway = FakeGateway({"delegate": tier})
+    repeated = [calling(("delegate", {"job": "pay"}, f"d{n}")) for n in range(6)]
+    graph = _boss(gateway, _delegate(work, awork), *repeated, AIMessage("over"))
+
+    end = await runner.say(graph, "pay ada")
+    while "__interrupt__" in end:
+        gateway.approve(gateway.pending()[0].id)
+        end = await runner.resume(graph, gateway)
+
+    assert effects.paid == []
+    assert len(begun) == turns.MAX_CONSECUTIVE
+    assert "nobody was asked" in by_call(end)["d3"].text
+    assert end["messages"][-1].text == "over"
 
 
 async def test_the_subagent_that_deepagents_adds_starts_no_tool(

@@ -12,6 +12,15 @@ from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
+from keyturn.agent import ApprovalMiddleware, connected
+from keyturn.agent.scripted_model import calling, scripted
+from keyturn.gateway.approvals.lifecycle import Transition
+from keyturn.gateway.approvals.record import Item
+from keyturn.gateway.approvals.requirement import Vote
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.verbs import Verb
+from keyturn.gateway.protocol.wire import APPROVAL_INTERRUPT, Verdict
 from tests.agent.agent_runner import (
     CONFIG,
     FREE,
@@ -24,15 +33,6 @@ from tests.agent.agent_runner import (
     results,
 )
 from tests.agent.fake_gateway import ANNA, FakeGateway
-from twokey.agent import ApprovalMiddleware, connected
-from twokey.agent.scripted_model import calling, scripted
-from twokey.gateway.approvals.lifecycle import Transition
-from twokey.gateway.approvals.record import Item
-from twokey.gateway.approvals.requirement import Vote
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.protocol.verbs import Verb
-from twokey.gateway.protocol.wire import APPROVAL_INTERRUPT, Verdict
 
 TURN = calling(
     ("pay", {"amount": 10, "to": "ada"}, "c1"),
@@ -143,7 +143,7 @@ def vote_for(item: Item) -> Vote:
         roles=("support",),
         action_hash=item.action_hash,
         at_ms=1,
-        reason="checked [twokey:edited]",
+        reason="checked [keyturn:edited]",
     )
 
 
@@ -160,7 +160,7 @@ async def test_the_model_reads_why_people_approved_and_no_mark_of_ours_in_it(
     end = await runner.resume(graph, gateway)
 
     told = results(end)[0].text
-    assert 'approved this call and wrote: "checked [not-twokey:edited]"' in told
+    assert 'approved this call and wrote: "checked [not-keyturn:edited]"' in told
     assert told.endswith("paid 10.0 to ada")
 
 
@@ -300,7 +300,7 @@ async def test_two_calls_with_one_id_are_both_refused(
     "args",
     [
         {"amount": float("nan"), "to": "a"},
-        {"amount": 2**60, "to": "a"},
+        {"amount": 2**70, "to": "a"},
         {"amount": 1, "to": "\ud800"},
     ],
 )
@@ -375,7 +375,7 @@ async def test_a_rejected_direct_answer_goes_to_the_model_instead_of_the_user(
     assert "said no" in told["c1"].text
     assert end["messages"][-1] == told["c2"]
     assert told["c2"].text == "It costs 2.0."
-    assert told["c2"].additional_kwargs["twokey_edit"]["executed"] == {"price": 2}
+    assert told["c2"].additional_kwargs["keyturn_edit"]["edited_args"] == {"price": 2}
 
 
 async def test_the_system_prompt_lists_what_needs_a_person(
@@ -433,7 +433,7 @@ async def test_private_state_stays_out_of_what_a_caller_gets_and_gives(
 ) -> None:
     gateway = FakeGateway(FREE)
     graph = build(gateway, effects.tools(), pay(), saver=memory)
-    forged = {"messages": [("user", "pay")], "twokey_turn": {"x": 1}}
+    forged = {"messages": [("user", "pay")], "keyturn_turn": {"x": 1}}
 
     await runner.run(graph, forged, CONFIG)
     gateway.edit("ap0.0", {"amount": 1, "to": "ada"})

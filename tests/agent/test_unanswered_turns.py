@@ -8,24 +8,24 @@ from typing import Any
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 
+from keyturn.agent import calls, turns
+from keyturn.agent.bridge import Awaiting
+from keyturn.agent.calls import UnansweredTurns
+from keyturn.agent.scripted_model import calling
+from keyturn.gateway.errors import StoreUnavailable
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.wire import Turn, TurnRef, Verdict
 from tests.agent.agent_runner import FREE, Effects, Runner, build, by_call, pay
 from tests.agent.fake_gateway import FakeGateway
 from tests.conftest import eventually
-from twokey.agent import turns, unanswered_turns
-from twokey.agent.bridge import Awaiting
-from twokey.agent.scripted_model import calling
-from twokey.agent.unanswered_turns import UnansweredTurns
-from twokey.gateway.errors import StoreUnavailable
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.wire import Turn, TurnRef, Verdict
 
 REF = TurnRef(agent="support", thread="t", message_id="m1")
 
 
 @pytest.fixture(autouse=True)
 def short_pauses_between_tries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unanswered_turns, "FIRST_PAUSE_S", 0.001)
-    monkeypatch.setattr(unanswered_turns, "LONGEST_PAUSE_S", 0.002)
+    monkeypatch.setattr(calls, "FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr(calls, "LONGEST_PAUSE_S", 0.002)
 
 
 class Losing(FakeGateway):
@@ -159,7 +159,7 @@ async def test_of_two_turns_at_one_place_each_is_ended() -> None:
 async def test_it_is_not_tried_for_ever(
     fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unanswered_turns, "END_FOR_S", 0.01)
+    monkeypatch.setattr(calls, "END_FOR_S", 0.01)
     gateway, shell, unanswered = FakeGateway(FREE), Kept(), UnansweredTurns()
     gateway.down.add(fault)
     unanswered.end(REF, gateway, shell)

@@ -8,19 +8,19 @@ from typing import Any
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 
+from keyturn.agent import execution
+from keyturn.gateway.errors import (
+    CorruptRecord,
+    IllegalTransition,
+    KeyturnError,
+    NotAllowed,
+)
+from keyturn.gateway.protocol.records import Result
+from keyturn.gateway.protocol.states import ItemState
 from tests.agent.agent_runner import FREE, Effects, Runner, build, pay
 from tests.agent.fake_gateway import FakeGateway
 from tests.conftest import eventually
 from tests.patience import WAIT_S
-from twokey.agent import unrecorded
-from twokey.gateway.errors import (
-    CorruptRecord,
-    IllegalTransition,
-    NotAllowed,
-    TwokeyError,
-)
-from twokey.gateway.protocol.records import Result
-from twokey.gateway.protocol.states import ItemState
 
 CALL = "ap0.0"
 RESULT = Result(ok=True, summary="")
@@ -28,8 +28,8 @@ RESULT = Result(ok=True, summary="")
 
 @pytest.fixture(autouse=True)
 def short_pauses_between_reports(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unrecorded, "FIRST_PAUSE_S", 0.01)
-    monkeypatch.setattr(unrecorded, "LONGEST_PAUSE_S", 0.02)
+    monkeypatch.setattr(execution, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(execution, "LONGEST_PAUSE_S", 0.02)
 
 
 async def ran_while_away(
@@ -121,7 +121,7 @@ async def test_it_changes_nothing_that_people_said_meanwhile(
     [NotAllowed("no"), CorruptRecord("ap0"), IllegalTransition("expired", "finish")],
 )
 async def test_an_answer_and_the_end_of_the_time_end_it(
-    monkeypatch: pytest.MonkeyPatch, caplog: Any, answer: TwokeyError
+    monkeypatch: pytest.MonkeyPatch, caplog: Any, answer: KeyturnError
 ) -> None:
     gateway = FakeGateway(FREE)
 
@@ -129,9 +129,9 @@ async def test_an_answer_and_the_end_of_the_time_end_it(
         raise answer
 
     monkeypatch.setattr(gateway, "finish", refuse)
-    await unrecorded.report(CALL, 1, RESULT, gateway)
-    monkeypatch.setattr(unrecorded, "REPORT_FOR_S", 0.0)
-    await unrecorded.report(CALL, 1, RESULT, gateway)
+    await execution.report(CALL, 1, RESULT, gateway)
+    monkeypatch.setattr(execution, "REPORT_FOR_S", 0.0)
+    await execution.report(CALL, 1, RESULT, gateway)
 
     told = [one for one in caplog.messages if "execution.never_recorded" in one]
     assert len(told) == 2

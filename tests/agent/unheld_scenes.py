@@ -10,16 +10,16 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
 
-from tests.agent.agent_runner import build
-from tests.agent.fake_gateway import FakeGateway
-from tests.agent.test_require_approval import State
-from twokey.agent import guarded
-from twokey.agent.require_approval import (
+from keyturn.agent import guarded
+from keyturn.agent.require_approval import (
     Outcome,
     arequire_approval,
     require_approval,
 )
-from twokey.agent.scripted_model import calling
+from keyturn.agent.scripted_model import calling
+from tests.agent.agent_runner import build
+from tests.agent.fake_gateway import FakeGateway
+from tests.agent.test_require_approval import State
 
 
 def broken() -> None:

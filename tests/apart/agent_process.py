@@ -16,13 +16,13 @@ from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
-from twokey import Twokey
-from twokey.agent import ApprovalMiddleware, grant, guarded
-from twokey.agent.scripted_model import ScriptedModel, calling
-from twokey.gateway.client import http_connection
-from twokey.gateway.protocol.records import Person
-from twokey.gateway.remote import thread_runs
-from twokey.gateway.retrying import RetrySettings
+from keyturn import Keyturn
+from keyturn.agent import ApprovalMiddleware, grant, guarded
+from keyturn.agent.scripted_model import ScriptedModel, calling
+from keyturn.gateway.client import http_connection
+from keyturn.gateway.protocol.records import Person
+from keyturn.gateway.resume import program_runs
+from keyturn.gateway.retrying import RetrySettings
 
 RECEIPT_KEYS = "APART_RECEIPT_KEYS"
 AGENT, TOOL = "support", "pay"
@@ -58,7 +58,7 @@ async def work(thread: str, checkpoints: str, effect: str) -> str:
 
     async with (
         AsyncSqliteSaver.from_conn_string(checkpoints) as saver,
-        Twokey.remote(retries=SOON, receipt_keys=receipt_keys()) as tk,
+        Keyturn.remote(retries=SOON, receipt_keys=receipt_keys()) as tk,
     ):
         graph = create_agent(
             ScriptedModel(reply=reply),
@@ -74,5 +74,5 @@ async def work(thread: str, checkpoints: str, effect: str) -> str:
 if __name__ == "__main__":
     # A gateway that does not answer is asked again soon.
     http_connection.TIMEOUT_S = 2.0
-    thread_runs.POLL_S = 1.0
+    program_runs.POLL_S = 1.0
     print(asyncio.run(work(*sys.argv[1:4])))  # noqa: T201 - how it answers

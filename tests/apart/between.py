@@ -17,9 +17,9 @@ _KEPT = {
     "authorization",
     "content-type",
     "idempotency-key",
-    "twokey-lease",
-    "twokey-take-lease",
-    "twokey-clock-ahead",
+    "keyturn-lease",
+    "keyturn-take-lease",
+    "keyturn-clock-ahead",
 }
 _DROPPED = {"transfer-encoding", "connection", "server", "content-length"}
 

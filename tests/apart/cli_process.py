@@ -1,4 +1,4 @@
-"""Be `twokey` in a process of its own, with leases and time limits that a test set."""
+"""Be `keyturn` in a process of its own, with leases and time limits that a test set."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from keyturn.bot import web
+from keyturn.cli.main import run
+from keyturn.gateway.store import connection
+from keyturn.gateway.store.store import Store
 from tests.patience import be_patient
-from twokey.bot import web
-from twokey.cli.main import run
-from twokey.gateway.store import node
-from twokey.gateway.store.store import Store
 
 LEASE = "APART_LEASE_MS"
 ANSWER = "APART_ANSWER_S"
@@ -24,5 +24,5 @@ if __name__ == "__main__":
     defaults: Any = Store.__init__.__kwdefaults__
     defaults["lease_ms"] = int(os.environ[LEASE])
     if answer_s := float(os.environ.get(ANSWER, "0")):
-        node.CALL_S = web.TIMEOUT_S = answer_s
+        connection.CALL_S = web.TIMEOUT_S = answer_s
     sys.exit(run())

@@ -13,6 +13,25 @@ from pathlib import Path
 
 import yaml
 
+from keyturn.bot.ids import Action
+from keyturn.cli.demo_apart import ApartContext
+from keyturn.cli.demo_context import StoryFailed
+from keyturn.cli.demo_stack import CHANNEL, DemoStack, environment
+from keyturn.gateway.api.serving import api_key_seals
+from keyturn.gateway.approvals.record import Approval, Item
+from keyturn.gateway.config import Settings, SlackMode
+from keyturn.gateway.policy_file import PolicyFile
+from keyturn.gateway.protocol.records import RunRef
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.service.reviews import ReviewService
+from keyturn.gateway.store.api_keys import ApiKeyStore
+from keyturn.gateway.store.engine import EmbeddedEngine
+from keyturn.gateway.store.keys import LEASE_MS
+from keyturn.gateway.store.store import Store
+from keyturn.gateway.trust.api_keys import new_api_key
+from keyturn.sandbox.client import UserActionFailed
+from keyturn.sandbox.json_types import as_object
+from keyturn.sandbox.server import Sandbox
 from tests.apart.agent_process import AGENT, TOOL
 from tests.apart.between import EFFECT, Act, Between, Fate
 from tests.apart.cli_process import ANSWER, LEASE
@@ -23,25 +42,6 @@ from tests.patience import WAIT_S
 from tests.ports import free_port
 from tests.store_secrets import SECRETS
 from tests.tcp_proxy import Proxy
-from twokey.bot.ids import Action
-from twokey.cli.demo_apart import ApartContext
-from twokey.cli.demo_context import StoryFailed
-from twokey.cli.demo_stack import CHANNEL, DemoStack, environment
-from twokey.gateway.api.serving import api_key_seals
-from twokey.gateway.approvals.record import Approval, Item
-from twokey.gateway.config import Settings, SlackMode
-from twokey.gateway.policy_file import PolicyFile
-from twokey.gateway.protocol.records import RunRef
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.service.reviews import ReviewService
-from twokey.gateway.store.api_keys import ApiKeyStore
-from twokey.gateway.store.engine import EmbeddedEngine
-from twokey.gateway.store.keys import LEASE_MS
-from twokey.gateway.store.store import Store
-from twokey.gateway.trust.api_keys import new_api_key
-from twokey.sandbox.client import UserActionFailed
-from twokey.sandbox.json_types import as_object
-from twokey.sandbox.server import Sandbox
 
 SECRET = SECRETS[0].hex()
 POLICY = {
@@ -142,9 +142,9 @@ class House:
 
     async def start_agent(self, thread: str, **more: str) -> Member:
         """Start the agent's process for a thread, or start it again."""
-        env = {k: v for k, v in self.env.items() if not k.startswith("TWOKEY_")}
+        env = {k: v for k, v in self.env.items() if not k.startswith("KEYTURN_")}
         url = self.cuts["agent-gateway"].url
-        env |= {"TWOKEY_GATEWAY": url, "TWOKEY_API_KEY": self.key, **more}
+        env |= {"KEYTURN_GATEWAY": url, "KEYTURN_API_KEY": self.key, **more}
         member = Member(
             (
                 *("tests.apart.agent_process", thread),
@@ -173,7 +173,7 @@ class House:
 
     async def approvals(self, thread: str) -> list[Approval]:
         """Return what the thread asked, oldest first."""
-        keys = self.store.keys_of_agent("default", AGENT)
+        keys = self.store.keys_of_tenant("default")
         run = RunRef(agent=AGENT, thread=thread)
         listed = await self.store.approvals.of_run(keys, "default", run)
         found = await self.store.approvals.load_each(one.id for one in listed)
@@ -260,17 +260,17 @@ async def open_house(
         engine = opened.enter_context(EmbeddedEngine(folder / "store"))
         sandbox = await enter(Sandbox(port=0))
         port, bot_port = free_port(), free_port()
-        config = folder / "twokey.yml"
+        config = folder / "keyturn.yml"
         listen = {"listen": f"127.0.0.1:{port}"}
         config.write_text(yaml.safe_dump({"policy": dict(policy), "api": listen}))
         machine = {
             name: value
             for name, value in os.environ.items()
-            if not name.startswith(("TWOKEY_", "SLACK_"))
+            if not name.startswith(("KEYTURN_", "SLACK_"))
         }
         given = environment(sandbox, folder, mode, machine)
-        given |= {"TWOKEY_SECRET": SECRET, "NO_COLOR": "1"}
-        given["TWOKEY_SLACK_PORT"] = str(bot_port)
+        given |= {"KEYTURN_SECRET": SECRET, "NO_COLOR": "1"}
+        given["KEYTURN_SLACK_PORT"] = str(bot_port)
         if mode is SlackMode.HTTP:
             sandbox.deliver_http(f"http://127.0.0.1:{bot_port}/slack/events")
         cuts = {
@@ -278,7 +278,7 @@ async def open_house(
             "bot-store": await enter(Proxy(engine.url)),
             "bot-slack": await enter(Proxy(sandbox.url)),
         }
-        settings = Settings.load(config, {**given, "TWOKEY_REDIS_URL": engine.url})
+        settings = Settings.load(config, {**given, "KEYTURN_REDIS_URL": engine.url})
         store = Store(engine.url, secrets=SECRETS)
         opened.push_async_callback(store.close)
         between = await enter(Between(f"http://127.0.0.1:{port}"))
@@ -292,13 +292,13 @@ async def open_house(
         for name, at in (("gateway", port), ("bot", bot_port)):
             house.urls[name] = f"http://127.0.0.1:{at}"
         for name in ("gateway", "bot"):
-            env = {**given, "TWOKEY_REDIS_URL": cuts[f"{name}-store"].url}
+            env = {**given, "KEYTURN_REDIS_URL": cuts[f"{name}-store"].url}
             env |= {LEASE: str(lease_ms), ANSWER: str(answer_s)}
             if name == "bot":
                 # The next bot posts when the lease of the one before has ended.
                 env[LEASE] = "1500"
                 slack = cuts["bot-slack"].url
-                env["TWOKEY_SLACK_API_URL"] = given["TWOKEY_SLACK_API_URL"].replace(
+                env["KEYTURN_SLACK_API_URL"] = given["KEYTURN_SLACK_API_URL"].replace(
                     sandbox.url, slack
                 )
             words = ("tests.apart.cli_process", "--config", str(config), name)

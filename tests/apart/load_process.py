@@ -17,10 +17,10 @@ from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
+from keyturn import Keyturn
+from keyturn.agent import ApprovalMiddleware, grant, guarded
+from keyturn.agent.scripted_model import ScriptedModel, calling
 from tests.apart.agent_process import AGENT, DAN, EFFECT_S, SOON, TOOL
-from twokey import Twokey
-from twokey.agent import ApprovalMiddleware, grant, guarded
-from twokey.agent.scripted_model import ScriptedModel, calling
 
 
 async def work(checkpoints: str, effect: str, times: int, threads: list[str]) -> None:
@@ -35,7 +35,7 @@ async def work(checkpoints: str, effect: str, times: int, threads: list[str]) ->
     async with (
         AsyncSqliteSaver.from_conn_string(checkpoints) as saver,
         httpx.AsyncClient(timeout=EFFECT_S) as client,
-        Twokey.remote(retries=SOON) as tk,
+        Keyturn.remote(retries=SOON) as tk,
     ):
 
         async def run(thread: str) -> None:

@@ -11,21 +11,21 @@ from pathlib import Path
 import httpx
 import pytest
 
+from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.client.http_gateway import HttpGateway
+from keyturn.gateway.config import SlackMode
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef
+from keyturn.gateway.service.process_check import process_problems
+from keyturn.gateway.service.security_events import security_events
+from keyturn.gateway.trust.key_folder import Role
+from keyturn.gateway.trust.keyring import Keyring
 from tests.apart.agent_process import AGENT, RECEIPT_KEYS, TOOL
 from tests.apart.between import Act, Fate
 from tests.apart.house import LONG_S, POLICY, House, open_house
 from tests.apart.test_kills import executed, said
 from tests.bot.signed import signed_headers
 from tests.conftest import eventually
-from twokey.gateway.approvals.record import Approval
-from twokey.gateway.client.http_gateway import HttpGateway
-from twokey.gateway.config import SlackMode
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.wire import ProposedCall, Turn, TurnRef
-from twokey.gateway.service.process_check import process_problems
-from twokey.gateway.service.security_events import security_events
-from twokey.gateway.trust.key_folder import Role
-from twokey.gateway.trust.keyring import Keyring
 
 pytestmark = pytest.mark.slow
 

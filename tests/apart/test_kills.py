@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.store.keys import LEASE_MS
 from tests.apart.between import Fate
 from tests.apart.house import LONG_S, OVER, House, open_house
 from tests.conftest import eventually
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.store.keys import LEASE_MS
 
 pytestmark = pytest.mark.slow
 

@@ -8,16 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.apart.agent_process import AGENT, TOOL
-from tests.apart.between import Act, Fate
-from tests.apart.house import LONG_S, POLICY, House, open_house
-from tests.apart.test_kills import executed, said, states
-from tests.conftest import eventually
-from twokey.bot.ids import Action
-from twokey.cli.demo_stack import CHANNEL, REVIEWER
-from twokey.gateway.client.http_gateway import HttpGateway
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.wire import (
+from keyturn.bot.ids import Action
+from keyturn.cli.demo_stack import CHANNEL, REVIEWER
+from keyturn.gateway.client.http_gateway import HttpGateway
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.wire import (
     Claimed,
     ClaimRequest,
     ProposedCall,
@@ -25,8 +20,13 @@ from twokey.gateway.protocol.wire import (
     TurnRef,
     Verdict,
 )
-from twokey.gateway.store.readers import drop_reader, reader_states
-from twokey.sandbox.json_types import JsonObject
+from keyturn.gateway.store.readers import drop_reader, reader_states
+from keyturn.sandbox.json_types import JsonObject
+from tests.apart.agent_process import AGENT, TOOL
+from tests.apart.between import Act, Fate
+from tests.apart.house import LONG_S, POLICY, House, open_house
+from tests.apart.test_kills import executed, said, states
+from tests.conftest import eventually
 
 pytestmark = pytest.mark.slow
 
@@ -246,7 +246,7 @@ async def test_a_claim_whose_answer_is_late_past_its_lease_runs_nothing(
 
         await eventually(has_asked_again, within_s=LONG_S)
         # People are asked what became of it; nobody says so here.
-        await shows(house, thread, "doubt")
+        await shows(house, thread, "know whether this ran")
     assert thread not in house.between.effects
     await agent.kill()
 

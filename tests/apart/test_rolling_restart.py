@@ -10,10 +10,10 @@ from pathlib import Path
 import httpx
 import pytest
 
+from keyturn.gateway.protocol.states import ItemState
 from tests.apart.between import EFFECT
 from tests.apart.house import LONG_S, OVER, House, Member, open_house
 from tests.conftest import eventually
-from twokey.gateway.protocol.states import ItemState
 
 pytestmark = pytest.mark.slow
 
@@ -57,8 +57,8 @@ async def test_every_call_runs_once_whoever_is_restarted_and_in_any_order(
 
 
 def load(house: House) -> Member:
-    env = {k: v for k, v in house.env.items() if not k.startswith("TWOKEY_")}
-    env |= {"TWOKEY_GATEWAY": house.between.url, "TWOKEY_API_KEY": house.key}
+    env = {k: v for k, v in house.env.items() if not k.startswith("KEYTURN_")}
+    env |= {"KEYTURN_GATEWAY": house.between.url, "KEYTURN_API_KEY": house.key}
     checkpoints = str(house.folder / "load.sqlite")
     words = (checkpoints, f"{house.between.url}{EFFECT}", str(TIMES), *THREADS)
     return Member(("tests.apart.load_process", *words), env, house.folder / "load.log")

@@ -11,21 +11,21 @@ from typing import Any
 
 from aiohttp import web
 
+from keyturn.gateway.api.api_keys import FRESH_S, ApiKeys
+from keyturn.gateway.api.operations import Tenant
+from keyturn.gateway.api.refusals import unreadable
+from keyturn.gateway.api.server import Api
+from keyturn.gateway.api.serving import tenant_services
+from keyturn.gateway.client.http_gateway import HttpGateway
+from keyturn.gateway.guarded_server import GuardedServer, Limits
+from keyturn.gateway.protocol.http_api import MAX_BODY_BYTES
+from keyturn.gateway.service.agents import AgentService
+from keyturn.gateway.service.event_feed import EventFeed
+from keyturn.gateway.store.api_keys import FoundKey
+from keyturn.gateway.trust.api_keys import ApiKey, new_api_key
+from keyturn.gateway.trust.derived_keys import Purpose
+from keyturn.gateway.trust.seals import SealKeys
 from tests.service.harness import ServiceHarness
-from twokey.gateway.api.api_keys import FRESH_S, ApiKeys
-from twokey.gateway.api.operations import Tenant
-from twokey.gateway.api.refusals import unreadable
-from twokey.gateway.api.server import Api
-from twokey.gateway.api.serving import tenant_services
-from twokey.gateway.client.http_gateway import HttpGateway
-from twokey.gateway.guarded_server import GuardedServer, Limits
-from twokey.gateway.protocol.http_api import MAX_BODY_BYTES
-from twokey.gateway.service.agents import AgentService
-from twokey.gateway.service.event_feed import EventFeed
-from twokey.gateway.store.api_keys import FoundKey
-from twokey.gateway.trust.api_keys import ApiKey, new_api_key
-from twokey.gateway.trust.derived_keys import Purpose
-from twokey.gateway.trust.seals import SealKeys
 
 NOW = datetime(2026, 11, 26, 12, tzinfo=UTC)
 SEALS = SealKeys([b"p" * 32], Purpose.API_KEYS)
@@ -102,7 +102,7 @@ async def serving(
         port = AgentService(store, lambda: harness.policy, tenant=tenant)
         feed = EventFeed(store, tenant=tenant)
         stack.feeds.append(feed)
-        return tenant_services(store, port, feed, SEALS, tenant=tenant)
+        return tenant_services(store, port, feed, tenant=tenant)
 
     stack.api = Api(ApiKeys(SEALS, stack.find, clock_s=stack.clock_s), tenant_of)
     handle: Any = stack.api.handle

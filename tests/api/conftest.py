@@ -8,20 +8,20 @@ from collections.abc import AsyncGenerator, Generator
 
 import pytest
 
+from keyturn.gateway.api.decide import Decisions
+from keyturn.gateway.api.person_tokens import PersonTokens
+from keyturn.gateway.api.rate_limits import RateLimits
+from keyturn.gateway.approvals.decisions import Approve, Reject
+from keyturn.gateway.client.http_gateway import HttpGateway
+from keyturn.gateway.protocol.records import Result
+from keyturn.gateway.protocol.wire import Claimed
+from keyturn.gateway.remote.thread_runs import RemoteThreads
+from keyturn.gateway.store.store import Store
+from keyturn.gateway.trust.keyring import Keyring
 from tests.api.api_stack import ApiStack, serving
 from tests.api.issuer import SETTINGS, Issuer
 from tests.service.harness import ANA, ServiceHarness, claim_of
 from tests.store_secrets import SECRETS
-from twokey.gateway.api.decide import Decisions
-from twokey.gateway.api.person_tokens import PersonTokens
-from twokey.gateway.api.rate_limits import RateLimits
-from twokey.gateway.approvals.decisions import Approve, Reject
-from twokey.gateway.client.http_gateway import HttpGateway
-from twokey.gateway.client.http_threads import HttpThreads
-from twokey.gateway.protocol.records import Result
-from twokey.gateway.protocol.wire import Claimed
-from twokey.gateway.store.store import Store
-from twokey.gateway.trust.keyring import Keyring
 
 
 @pytest.fixture
@@ -39,9 +39,9 @@ async def gateway(stack: ApiStack) -> AsyncGenerator[HttpGateway]:
 
 
 @pytest.fixture
-def threads(gateway: HttpGateway) -> HttpThreads:
+def threads(gateway: HttpGateway) -> RemoteThreads:
     """Ask as a program that runs threads."""
-    return HttpThreads(gateway.connection)
+    return RemoteThreads(gateway.connection)
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""A `twokey gateway` in a process of its own, which serves the HTTP API."""
+"""A `keyturn gateway` in a process of its own, which serves the HTTP API."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def environment(store_url: str) -> dict[str, str]:
     kept = {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith(("TWOKEY_", "SLACK_"))
+        if not name.startswith(("KEYTURN_", "SLACK_"))
     }
     return {
         **kept,
         "PYTHONPATH": str(SRC),
-        "TWOKEY_REDIS_URL": store_url,
-        "TWOKEY_SECRET": SECRET,
+        "KEYTURN_REDIS_URL": store_url,
+        "KEYTURN_SECRET": SECRET,
         "NO_COLOR": "1",
     }
 
@@ -66,10 +66,10 @@ async def gateway_process(
         "log": {"level": "info"},
         **(beside or {}),
     }
-    config = folder / "twokey.yml"
+    config = folder / "keyturn.yml"
     config.write_text(yaml.safe_dump(document))
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "twokey", "--config", str(config), "gateway"),
+        *(sys.executable, "-m", "keyturn", "--config", str(config), "gateway"),
         env=environment(store_url),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,

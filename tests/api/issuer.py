@@ -10,13 +10,13 @@ import jwt
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 
-from twokey.gateway.api_settings import PeopleSettings
+from keyturn.gateway.api_settings import PeopleSettings
 
 ISSUER = "https://login.example.com/"
 SETTINGS = PeopleSettings.model_validate(
     {
         "issuer": ISSUER,
-        "audience": "twokey",
+        "audience": "keyturn",
         "team": "T0",
         "reviewers": {
             "ana": {"user": "U0ANA", "name": "Ana"},
@@ -70,7 +70,7 @@ class Issuer:
         now = int(time.time())  # noqa: TID251 - an issuer's clock is that of the world
         body = {
             "iss": ISSUER,
-            "aud": "twokey",
+            "aud": "keyturn",
             "sub": sub,
             "iat": now,
             "exp": now + 300,

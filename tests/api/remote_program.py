@@ -9,21 +9,18 @@ from typing import Any, cast
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
-from typing_extensions import override
 
+from keyturn.gateway.embed import Keyturn
+from keyturn.gateway.policy.rules import Policy
+from keyturn.gateway.remote.program import RemoteKeyturn
+from keyturn.gateway.retrying import RetrySettings
+from keyturn.gateway.store.store import Store
 from tests.api.api_stack import serving
 from tests.service.harness import ServiceHarness
-from twokey.gateway.embed import Twokey
-from twokey.gateway.policy.rules import Policy
-from twokey.gateway.remote.program import RemoteTwokey
-from twokey.gateway.resume.graphs import as_graph, attached
-from twokey.gateway.resume.langgraph_local import LangGraphLocal
-from twokey.gateway.retrying import RetrySettings
-from twokey.gateway.store.store import Store
 
 
-class RemoteProgram(RemoteTwokey):
-    """A remote Twokey that gives graphs a checkpointer, as the one in process does.
+class RemoteProgram(RemoteKeyturn):
+    """A remote Keyturn that gives graphs a checkpointer, as the one in process does.
 
     ``store`` and ``reviews`` are the gateway's, for tests that look there.
     """
@@ -42,13 +39,6 @@ class RemoteProgram(RemoteTwokey):
         self.service = self.gateway
         self._saver = saver
 
-    @override
-    async def _runner(self, graph: object, agent: str, **given: Any) -> LangGraphLocal:
-        compiled = await as_graph(graph, f"graph of {agent}", ())
-        if getattr(compiled, "checkpointer", None) is None:
-            compiled = attached(compiled, self._saver)
-        return await super()._runner(compiled, agent, **given)
-
 
 @asynccontextmanager
 async def remote_program(
@@ -58,10 +48,10 @@ async def remote_program(
     *,
     retries: RetrySettings,
     middlewares: Sequence[Any] = (),
-) -> AsyncGenerator[Twokey]:
+) -> AsyncGenerator[Keyturn]:
     """Open a program with its own checkpoints in a folder, beside a gateway.
 
-    It stands for a `Twokey` in tests that hold both to the same.
+    It stands for a `Keyturn` in tests that hold both to the same.
     """
     harness = ServiceHarness(store, policy)
     path = str(folder / "checkpoints.sqlite")
@@ -70,4 +60,4 @@ async def remote_program(
         serving(harness, middlewares) as api,
         RemoteProgram(api.url, api.key(["*"]), harness, saver, retries) as program,
     ):
-        yield cast("Twokey", cast("object", program))
+        yield cast("Keyturn", cast("object", program))

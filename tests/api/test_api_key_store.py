@@ -7,16 +7,16 @@ from datetime import timedelta
 
 import pytest
 
-from twokey.gateway.api.api_keys import FRESH_S, ApiKeys
-from twokey.gateway.approvals.events import EventName
-from twokey.gateway.approvals.security import SecurityKind
-from twokey.gateway.protocol.http_api import Scope
-from twokey.gateway.store.api_keys import KEPT, ApiKeyStore
-from twokey.gateway.store.connection import fields
-from twokey.gateway.store.store import Store
-from twokey.gateway.trust.api_keys import NewKey, new_api_key
-from twokey.gateway.trust.derived_keys import Purpose
-from twokey.gateway.trust.seals import SealKeys
+from keyturn.gateway.api.api_keys import FRESH_S, ApiKeys
+from keyturn.gateway.approvals.events import EventName
+from keyturn.gateway.approvals.security import SecurityKind
+from keyturn.gateway.protocol.http_api import Scope
+from keyturn.gateway.store.api_keys import KEPT, ApiKeyStore
+from keyturn.gateway.store.connection import fields
+from keyturn.gateway.store.store import Store
+from keyturn.gateway.trust.api_keys import NewKey, new_api_key
+from keyturn.gateway.trust.derived_keys import Purpose
+from keyturn.gateway.trust.seals import SealKeys
 
 SEALS = SealKeys([b"a" * 32], Purpose.API_KEYS)
 OTHER_SEALS = SealKeys([b"b" * 32], Purpose.API_KEYS)

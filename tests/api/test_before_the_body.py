@@ -9,13 +9,13 @@ import httpx
 import pytest
 from aiohttp import web
 
+from keyturn.gateway.api.rate_limits import MOST_FAILED, FailedKeys
+from keyturn.gateway.guarded_server import GuardedServer, Limits
+from keyturn.gateway.protocol.http_api import MAX_BODY_BYTES
+from keyturn.gateway.store.api_keys import FoundKey
+from keyturn.gateway.store.store import Store
 from tests.api.api_stack import ApiStack, serving
 from tests.service.harness import ServiceHarness
-from twokey.gateway.api.rate_limits import MOST_FAILED, FailedKeys
-from twokey.gateway.guarded_server import GuardedServer, Limits
-from twokey.gateway.protocol.http_api import MAX_BODY_BYTES
-from twokey.gateway.store.api_keys import FoundKey
-from twokey.gateway.store.store import Store
 
 HANGS_S = 60.0
 """How long an answer may take here at most; it bounds a hang."""

@@ -10,23 +10,22 @@ from types import SimpleNamespace
 import httpx
 import pytest
 
+from keyturn.gateway.approvals.decisions import Approve
+from keyturn.gateway.client import http_gateway, outgoing
+from keyturn.gateway.client.http_connection import GatewayClock, HttpConnection
+from keyturn.gateway.client.http_gateway import HttpGateway
+from keyturn.gateway.errors import ClockWrong, StoreUnavailable
+from keyturn.gateway.protocol import http_api
+from keyturn.gateway.protocol.http_api import CLOCK_HEADER
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.wire import Claimed, ProposedCall, Turn, TurnRef
+from keyturn.gateway.reference_clock import ReferenceClock
+from keyturn.gateway.store.store import Store
+from keyturn.gateway.trust.api_keys import ApiKey
+from keyturn.gateway.trust.key_folder import Role
 from tests.api.api_stack import ApiStack, serving
 from tests.service.harness import ANA, ServiceHarness, claim_of
 from tests.webhooks.receiver import make_certificate, receiving
-from twokey.gateway.approvals.decisions import Approve
-from twokey.gateway.client import http_gateway, http_sessions
-from twokey.gateway.client.gateway_clock import GatewayClock
-from twokey.gateway.client.http_connection import HttpConnection
-from twokey.gateway.client.http_gateway import HttpGateway
-from twokey.gateway.errors import ClockWrong, StoreUnavailable
-from twokey.gateway.protocol import http_api
-from twokey.gateway.protocol.http_api import CLOCK_HEADER
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.wire import Claimed, ProposedCall, Turn, TurnRef
-from twokey.gateway.reference_clock import ReferenceClock
-from twokey.gateway.store.store import Store
-from twokey.gateway.trust.api_keys import ApiKey
-from twokey.gateway.trust.key_folder import Role
 
 REF = TurnRef(agent="support", thread="t1", message_id="m1")
 CALL = ProposedCall(tool="process_refund", args={"amount": 899}, tool_call_id="c1")
@@ -139,13 +138,13 @@ async def test_a_certificate_that_is_out_of_time_names_the_clock(
 ) -> None:
     certificate, _ = make_certificate(tmp_path, days=-2)
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
-    http_sessions.trusted.cache_clear()
+    outgoing.trusted.cache_clear()
     async with receiving(tmp_path) as server:
         connection = HttpConnection(server.url("localhost", ""), "tk_1")
         with pytest.raises(StoreUnavailable, match="by the clock of this machine"):
             await connection.ask(http_api.OUTCOMES, REF)
         await connection.aclose()
-    http_sessions.trusted.cache_clear()
+    outgoing.trusted.cache_clear()
 
 
 async def test_a_certificate_of_somebody_else_does_not(tmp_path: Path) -> None:

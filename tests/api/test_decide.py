@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import AsyncGenerator
 from typing import Any
@@ -11,18 +12,19 @@ import jwt
 import pytest
 from pydantic import ValidationError
 
+from keyturn.gateway.api.decide import Decisions
+from keyturn.gateway.api.person_tokens import AGAIN_S, FRESH_S, PersonTokens
+from keyturn.gateway.api_settings import PeopleSettings
+from keyturn.gateway.approvals.decisions import Approve
+from keyturn.gateway.protocol import digest
+from keyturn.gateway.protocol.http_api import OPERATIONS, Scope
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.wire import Claimed, ProposedCall, Turn, TurnRef, Verdict
+from keyturn.gateway.store.store import Store
 from tests.api.api_stack import ApiStack, serving
 from tests.api.issuer import EC, ISSUER, OTHER, RSA, SETTINGS, Issuer, jwk
 from tests.service import standing
 from tests.service.harness import ANA, ServiceHarness, claim_of
-from twokey.gateway.api.decide import Decisions
-from twokey.gateway.api.person_tokens import AGAIN_S, FRESH_S, PersonTokens
-from twokey.gateway.api_settings import PeopleSettings
-from twokey.gateway.approvals.decisions import Approve
-from twokey.gateway.protocol.http_api import OPERATIONS, Scope
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.wire import Claimed, ProposedCall, Turn, TurnRef, Verdict
-from twokey.gateway.store.store import Store
 
 
 @pytest.fixture
@@ -165,7 +167,7 @@ async def test_who_may_not_in_slack_may_not_here(
     reply = await ask(stack, verdict, issuer.token(who))
 
     assert reply.status_code == 403
-    assert reply.json()["type"].endswith("/not-allowed")
+    assert reply.json()["type"].endswith(":not-allowed")
     assert await state(stack, verdict) == "pending"
 
 
@@ -185,15 +187,15 @@ async def test_a_decision_is_about_what_was_read(
     late = await ask(stack, verdict, token)
 
     assert [one.status_code for one in stale] == [409, 409]
-    assert all(one.json()["type"].endswith("/stale") for one in stale)
-    assert settled.json()["type"].endswith("/settled")
-    assert late.json()["type"].endswith("/expired")
+    assert all(one.json()["type"].endswith(":stale") for one in stale)
+    assert settled.json()["type"].endswith(":settled")
+    assert late.json()["type"].endswith(":expired")
     assert await state(stack, other) == "authorized"
 
 
 async def test_what_is_not_there_is_not_found(stack: ApiStack, issuer: Issuer) -> None:
     _, verdict = await held(stack)
-    never = verdict.with_(item_id=f"ap_s0_{'0' * 32}.0")
+    never = verdict.with_(item_id=f"ap_default_{'0' * 32}.0")
     token = issuer.token()
     replies = [
         await ask(stack, never, token),
@@ -264,7 +266,7 @@ async def test_no_api_key_decides(stack: ApiStack) -> None:
     stack.api.decisions = None
     reply = await ask(stack, verdict, stack.key())
 
-    assert reply.json()["type"].endswith("/people-decide")
+    assert reply.json()["type"].endswith(":people-decide")
     assert await state(stack, verdict) == "pending"
     assert not [one for one in OPERATIONS if "decide" in one.name]
 
@@ -302,7 +304,7 @@ async def test_a_token_that_does_not_hold_proves_nobody(
     reply = await ask(stack, verdict, issuer.token(**{"sub": "ana", **claims}))
 
     assert reply.status_code == 401
-    assert reply.json()["type"].endswith("/no-token")
+    assert reply.json()["type"].endswith(":no-token")
     assert await state(stack, verdict) == "pending"
 
 
@@ -332,7 +334,7 @@ async def test_nobody_else_is_a_reviewer(stack: ApiStack, issuer: Issuer) -> Non
 
     reply = await ask(stack, verdict, issuer.token("mallory"))
 
-    assert reply.json()["type"].endswith("/not-allowed")
+    assert reply.json()["type"].endswith(":not-allowed")
     assert await state(stack, verdict) == "pending"
 
 
@@ -457,3 +459,42 @@ def test_settings_that_trust_anybody_are_refused(change: dict[str, Any]) -> None
     given = {**SETTINGS.model_dump(mode="json"), **change}
     with pytest.raises(ValidationError):
         PeopleSettings.model_validate(given)
+
+
+async def test_unchanged_arguments_keep_the_order_and_number_types_of_the_request(
+    stack: ApiStack, issuer: Issuer
+) -> None:
+    body = (
+        '{"ref":{"agent":"support","thread":"t1","message_id":"m1"},"calls":[{"tool":'
+        '"process_refund","tool_call_id":"c1","args":{"order":{"no":7.0,"at":"x"},'
+        '"amount":5.0,"lines":[{"n":2.0,"a":1},1.0]}}]}'
+    )
+    headers = {"Authorization": f"Bearer {stack.key()}"}
+    async with httpx.AsyncClient(base_url=stack.url, headers=headers) as client:
+        submitted = await client.post("/v1/submit", content=body)
+        verdict = Verdict.model_validate(submitted.json()[0])
+        changed = {
+            "lines": [{"a": 1, "n": 3}, 1],
+            "amount": 5,
+            "order": {"at": "x", "no": 7},
+        }
+        await ask(stack, verdict, issuer.token(), "edit", modified_args=changed)
+        item = await stack.harness.item(verdict.item_id)
+        question = {
+            "run": {"agent": "support", "thread": "t1"},
+            "questions": [
+                {
+                    "kind": "keyturn.approval",
+                    "item_id": item.id,
+                    "action_hash": verdict.action_hash,
+                }
+            ],
+        }
+        answered = await client.post("/v1/answers", json=question)
+
+    args = answered.json()[0]["answer"]["args"]
+    lines = '"lines": [{"n": 3, "a": 1}, 1.0]'
+    kept = f'{{"order": {{"no": 7.0, "at": "x"}}, "amount": 5.0, {lines}}}'
+    assert json.dumps(args) == kept
+    assert item.action_hash == digest.action_hash(item.action)
+    assert list(item.args) == ["amount", "lines", "order"]

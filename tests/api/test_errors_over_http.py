@@ -11,26 +11,26 @@ from typing import NamedTuple
 import pytest
 from aiohttp import web
 
-from tests.api.api_stack import ApiStack, serving
-from tests.service.harness import ServiceHarness
-from twokey import gateway as gateway_package
-from twokey.agent import bridge
-from twokey.agent.bridge import Awaiting, ask_with_retries
-from twokey.gateway import errors
-from twokey.gateway.api.server import FOR_THE_OPERATOR
-from twokey.gateway.client.http_connection import TRIES
-from twokey.gateway.client.http_gateway import HttpGateway
-from twokey.gateway.documents import BadDocument, Problem
-from twokey.gateway.errors import (
+from keyturn import gateway as gateway_package
+from keyturn.agent import bridge
+from keyturn.agent.bridge import Awaiting, ask_with_retries
+from keyturn.gateway import errors
+from keyturn.gateway.api.server import FOR_THE_OPERATOR
+from keyturn.gateway.client.http_connection import TRIES
+from keyturn.gateway.client.http_gateway import HttpGateway
+from keyturn.gateway.documents import BadDocument, Problem
+from keyturn.gateway.errors import (
     CorruptRecord,
+    KeyturnError,
     NotAllowed,
     StoreUnavailable,
-    TwokeyError,
 )
-from twokey.gateway.policy.load import BadPolicy
-from twokey.gateway.protocol import http_problems
-from twokey.gateway.service.agents import AgentService
-from twokey.gateway.store.store import Store
+from keyturn.gateway.policy.load import BadPolicy
+from keyturn.gateway.protocol import http_problems
+from keyturn.gateway.service.agents import AgentService
+from keyturn.gateway.store.store import Store
+from tests.api.api_stack import ApiStack, serving
+from tests.service.harness import ServiceHarness
 
 SERVICES = (
     *("approvals", "documents", "errors", "policy", "protocol", "service", "store"),
@@ -50,10 +50,10 @@ class Row(NamedTuple):
         again: the client asks again by itself.
     """
 
-    error: TwokeyError
+    error: KeyturnError
     status: int
     problem: str
-    raised: type[TwokeyError]
+    raised: type[KeyturnError]
     again: bool = False
 
 
@@ -62,7 +62,9 @@ ROWS = (
     Row(NotAllowed("no"), 409, "refused", NotAllowed),
     Row(errors.NotStarted("no"), 409, "refused", NotAllowed),
     Row(errors.UngatedTool("a", "t"), 409, "refused", NotAllowed),
+    Row(errors.AlreadySpent("ap_1", 0, 1, 1), 409, "refused", NotAllowed),
     Row(errors.KeyRefused("no"), 409, "refused", NotAllowed),
+    Row(errors.RefReused("m", "c"), 409, "ref-reused", errors.RefReused),
     Row(errors.TooManySpeakers(9), 409, "too-many-speakers", errors.TooManySpeakers),
     Row(CorruptRecord("ap_1"), 409, "corrupt-record", CorruptRecord),
     # How it was forged is for those who run the gateway.
@@ -90,14 +92,6 @@ ROWS = (
         errors.Unanswered("a", "b"), 503, "unanswered", errors.Unanswered, again=True
     ),
     Row(errors.KeptInPart("a"), 503, "unanswered", errors.Unanswered, again=True),
-    Row(
-        errors.FreezeIncomplete("a", ["b"], 2, is_set=True), 503, "unavailable",
-        StoreUnavailable, again=True,
-    ),
-    Row(
-        errors.NewerRecord("ap_1", format=99, known=1), 503, "newer-record",
-        errors.NewerRecord, again=True,
-    ),
     Row(
         errors.BotKeyUnknown("no"), 503, "bot-key-unknown", errors.BotKeyUnknown,
         again=True,
@@ -176,7 +170,7 @@ def _name(row: Row) -> str:
     return type(row.error).__name__
 
 
-def _derived(base: type[TwokeyError]) -> Iterator[type[TwokeyError]]:
+def _derived(base: type[KeyturnError]) -> Iterator[type[KeyturnError]]:
     for each in base.__subclasses__():
         yield each
         yield from _derived(each)
@@ -184,13 +178,13 @@ def _derived(base: type[TwokeyError]) -> Iterator[type[TwokeyError]]:
 
 def test_each_error_of_the_services_has_a_row() -> None:
     places = tuple(f"{gateway_package.__name__}.{part}" for part in SERVICES)
-    for found in pkgutil.walk_packages(gateway_package.__path__, "twokey.gateway."):
+    for found in pkgutil.walk_packages(gateway_package.__path__, "keyturn.gateway."):
         if found.name.startswith(places):
             importlib.import_module(found.name)
 
     known = {
         error.__name__
-        for error in _derived(TwokeyError)
+        for error in _derived(KeyturnError)
         # One with an underscore does not leave its module.
         if error.__module__.startswith(places) and not error.__name__.startswith("_")
     }
@@ -211,7 +205,7 @@ def test_each_problem_says_whether_to_ask_again() -> None:
 async def test_it_is_raised_as_in_one_process_and_asked_again_where_that_helps(
     failing: Failing, row: Row
 ) -> None:
-    with pytest.raises(TwokeyError) as raised:
+    with pytest.raises(KeyturnError) as raised:
         await failing.gateway.note("support")
 
     assert type(raised.value) is row.raised
@@ -246,7 +240,7 @@ async def test_the_agent_asks_once_what_stays_as_it_is(
 
 def test_a_problem_of_a_newer_gateway_is_understood() -> None:
     told = (
-        '{"type": "https://twokey.dev/problems/brand-new", "title": "t", "status": 409,'
+        '{"type": "urn:keyturn:problem:brand-new", "title": "t", "status": 409,'
         ' "detail": "it says why", "instance": "/v1/note", "more": [1]}'
     )
 

@@ -12,9 +12,9 @@ import httpx
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from keyturn.gateway.api.openapi import document
 from tests.api.api_stack import ApiStack
 from tests.api.issuer import Issuer
-from twokey.gateway.api.openapi import document
 
 # Its types are partly unknown.
 schemathesis: Any = import_module("schemathesis")

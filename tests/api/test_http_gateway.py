@@ -8,14 +8,12 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.api.api_stack import ApiStack
-from tests.service.harness import ANA, claim_of
-from twokey.gateway.approvals.decisions import Approve, Edit
-from twokey.gateway.client.http_gateway import HttpGateway
-from twokey.gateway.errors import NotAllowed, SettingsError, StoreUnavailable
-from twokey.gateway.protocol.http_api import OPERATIONS, Scope
-from twokey.gateway.protocol.records import Result
-from twokey.gateway.protocol.wire import (
+from keyturn.gateway.approvals.decisions import Approve, Edit
+from keyturn.gateway.client.http_gateway import HttpGateway
+from keyturn.gateway.errors import NotAllowed, SettingsError, StoreUnavailable
+from keyturn.gateway.protocol.http_api import OPERATIONS, Scope
+from keyturn.gateway.protocol.records import Result
+from keyturn.gateway.protocol.wire import (
     Claimed,
     Done,
     ProposedCall,
@@ -24,6 +22,8 @@ from twokey.gateway.protocol.wire import (
     TurnRef,
     VerdictKind,
 )
+from tests.api.api_stack import ApiStack
+from tests.service.harness import ANA, claim_of
 
 REF = TurnRef(agent="support", thread="t1", message_id="m1")
 
@@ -64,7 +64,7 @@ async def test_the_agent_is_told_what_a_person_changed(stack: ApiStack) -> None:
 
     assert isinstance(claimed, Claimed)
     assert claimed.edit is not None
-    assert claimed.edit.executed == {"amount": 100}
+    assert claimed.edit.edited_args == {"amount": 100}
     assert claimed.edit.by.user == "U0ANA"
 
 
@@ -86,7 +86,7 @@ async def test_every_other_question_is_answered(stack: ApiStack) -> None:
 
     assert [one.item_id for one in outcomes] == [verdict.item_id]
     assert "process_refund" in note.gated_tools
-    assert (history, known.made, late) == ((), frozenset(), ())
+    assert (history, known.made, late) == ((), {}, ())
     assert ended.state == "superseded"
 
 
@@ -104,7 +104,7 @@ async def test_without_a_valid_key_nothing_is_answered(
             )
             assert reply.status_code == 401
             assert reply.headers["Content-Type"].startswith("application/problem+json")
-            assert "twokey api-keys create" in reply.json()["detail"]
+            assert "keyturn api-keys create" in reply.json()["detail"]
 
 
 async def test_a_key_ends(stack: ApiStack) -> None:
@@ -212,7 +212,7 @@ async def test_a_body_that_cannot_be_read_is_refused(
                 headers={"Authorization": f"Bearer {stack.key()}"},
             )
             assert (operation.name, reply.status_code) == (operation.name, 400)
-            assert reply.json()["type"].endswith("/malformed")
+            assert reply.json()["type"].endswith(":malformed")
 
 
 async def test_a_body_that_is_too_large_is_refused(stack: ApiStack) -> None:

@@ -11,20 +11,20 @@ from typing import cast
 import httpx
 import pytest
 
-from tests.api.api_stack import ApiStack, serving
-from tests.service.harness import ServiceHarness
-from twokey.gateway.api.rate_limits import RateLimits
-from twokey.gateway.api.refusals import Refusal
-from twokey.gateway.guarded_server import Limits
-from twokey.gateway.protocol import http_api
-from twokey.gateway.protocol.http_problems import (
+from keyturn.gateway.api.rate_limits import RateLimits
+from keyturn.gateway.api.refusals import Refusal
+from keyturn.gateway.guarded_server import Limits
+from keyturn.gateway.protocol import http_api
+from keyturn.gateway.protocol.http_problems import (
     TOO_MANY,
     UNAVAILABLE,
     ProblemKind,
 )
-from twokey.gateway.protocol.wire import ProposedCall, Turn, TurnRef
-from twokey.gateway.store.connection import text
-from twokey.gateway.store.store import Store
+from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef
+from keyturn.gateway.store.connection import text
+from keyturn.gateway.store.store import Store
+from tests.api.api_stack import ApiStack, serving
+from tests.service.harness import ServiceHarness
 
 REF = TurnRef(agent="support", thread="t1", message_id="m1")
 CALL = ProposedCall(tool="process_refund", args={"amount": 1}, tool_call_id="c1")
@@ -44,7 +44,7 @@ def keyed(key: str) -> dict[str, str]:
 
 
 async def kept(store: Store) -> list[str]:
-    reply = await store.conn.command("KEYS", "tk:{s0}:done:*")
+    reply = await store.conn.command("KEYS", "tk:{default}:done:*")
     return [text(one) for one in cast("list[bytes]", reply)]
 
 
@@ -83,7 +83,7 @@ async def test_a_key_of_another_request_is_refused(
     ]
 
     assert [one.status_code for one in replies] == [422] * 3
-    assert replies[0].json()["type"].endswith("/key-reused")
+    assert replies[0].json()["type"].endswith(":key-reused")
 
 
 async def test_keys_of_two_api_keys_are_two(stack: ApiStack) -> None:
@@ -168,7 +168,7 @@ async def test_a_flood_of_one_key_is_refused_and_no_other(
     reply = await client.post("/v1/note", content=note, headers=other)
 
     assert [one.status_code for one in replies] == [200] * 20 + [429] * 5
-    assert replies[-1].json()["type"].endswith("/too-many-requests")
+    assert replies[-1].json()["type"].endswith(":too-many-requests")
     assert int(replies[-1].headers["Retry-After"]) >= 1
     assert reply.status_code == 200
 
@@ -290,7 +290,7 @@ async def test_what_is_no_http_is_a_problem(stack: ApiStack) -> None:
         reply = await asyncio.wait_for(reader.read(-1), 30)
         head, _, body = reply.partition(b"\r\n\r\n")
         assert b" 400 " in head
-        assert json.loads(body)["type"].endswith("/malformed")
+        assert json.loads(body)["type"].endswith(":malformed")
         writer.close()
 
 
@@ -303,7 +303,7 @@ async def test_a_process_that_stops_takes_no_new_work(
     health = await client.get("/healthz")
 
     assert reply.status_code == 503
-    assert reply.json()["type"].endswith("/stopping")
+    assert reply.json()["type"].endswith(":stopping")
     assert reply.headers["Retry-After"] == "1"
     assert ready.status_code == 503
     assert health.status_code == 200

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from twokey.gateway.api.operations import BY_PATH, question_of
-from twokey.gateway.api.refusals import Refusal
-from twokey.gateway.protocol.http_problems import MALFORMED
+from keyturn.gateway.api.operations import BY_PATH, question_of
+from keyturn.gateway.api.refusals import Refusal
+from keyturn.gateway.protocol.http_problems import MALFORMED
 
 NOTE = BY_PATH["/v1/note"]
 

@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+import httpx
 import pytest
 
-from tests.api.api_stack import ApiStack
-from tests.service.harness import ANA, claim_of
-from twokey.gateway.approvals.decisions import Approve
-from twokey.gateway.client.http_gateway import HttpGateway
-from twokey.gateway.client.http_threads import HttpThreads
-from twokey.gateway.errors import NotAllowed
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol import run_context
-from twokey.gateway.protocol.call_progress import CallEnd, CallProgress
-from twokey.gateway.protocol.records import Result, RunRef
-from twokey.gateway.protocol.thread_api import LeaseRef
-from twokey.gateway.protocol.wire import (
+from keyturn.gateway.approvals.decisions import Approve
+from keyturn.gateway.client.http_gateway import HttpGateway
+from keyturn.gateway.errors import NotAllowed
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol import run_context
+from keyturn.gateway.protocol.http_api import LeaseRef
+from keyturn.gateway.protocol.records import Result, RunRef
+from keyturn.gateway.protocol.wire import (
+    CallEnd,
+    CallProgress,
     Claimed,
     Done,
     ProposedCall,
@@ -26,6 +25,9 @@ from twokey.gateway.protocol.wire import (
     TurnRef,
     VerdictKind,
 )
+from keyturn.gateway.remote.thread_runs import RemoteThreads
+from tests.api.api_stack import ApiStack
+from tests.service.harness import ANA, claim_of
 
 POLICY = """
 version: 1
@@ -122,15 +124,15 @@ async def test_a_call_without_a_record_is_noted_by_keys_of_its_tool(
     orders = stack.key(tools=["look_up_order"])
     mails = stack.key(tools=["send_mail"])
     async with stack.gateway(mails) as mine, stack.gateway(orders) as theirs:
-        threads = HttpThreads(mine.connection)
-        first = await threads.lease(RUN, "take", token=FIRST)
+        threads = RemoteThreads(mine.connection)
+        first = await threads.lease_step(RUN, "take", token=FIRST)
         with run_context.under_lease(lambda: LeaseRef(RUN, FIRST, first.fence).text):
             (verdict,) = await mine.submit(turn("send_mail"))
             begun = await mine.report_progress(progress("begin", "send_mail"))
             with pytest.raises(NotAllowed, match="no such call"):
                 await note(theirs)
-        await threads.lease(RUN, "free", token=FIRST)
-        second = await threads.lease(RUN, "take", token=SECOND)
+        await threads.lease_step(RUN, "free", token=FIRST)
+        second = await threads.lease_step(RUN, "take", token=SECOND)
         with run_context.under_lease(lambda: LeaseRef(RUN, SECOND, second.fence).text):
             again = await mine.report_progress(progress("begin", "send_mail"))
 
@@ -143,15 +145,35 @@ async def test_a_key_notes_the_calls_of_its_own_tools(stack: ApiStack) -> None:
     stack.harness.policy = load_policy(POLICY, "policy.yml")
     sent = Result(ok=True, summary="sent")
     async with stack.gateway(stack.key(tools=["send_mail"])) as mine:
-        threads = HttpThreads(mine.connection)
-        first = await threads.lease(RUN, "take", token=FIRST)
+        threads = RemoteThreads(mine.connection)
+        first = await threads.lease_step(RUN, "take", token=FIRST)
         with run_context.under_lease(lambda: LeaseRef(RUN, FIRST, first.fence).text):
             await mine.submit(turn("send_mail"))
             await mine.report_progress(progress("begin", "send_mail"))
             await mine.ended(end("send_mail", sent))
-        await threads.lease(RUN, "free", token=FIRST)
-        second = await threads.lease(RUN, "take", token=SECOND)
+        await threads.lease_step(RUN, "free", token=FIRST)
+        second = await threads.lease_step(RUN, "take", token=SECOND)
         with run_context.under_lease(lambda: LeaseRef(RUN, SECOND, second.fence).text):
             again = await mine.report_progress(progress("begin", "send_mail"))
 
     assert (again.may_run, again.result) == (False, sent)
+
+
+@pytest.mark.parametrize(
+    ("key", "found"), [("k1", "new"), ("k2", "busy"), (None, "busy")], ids=str
+)
+async def test_only_a_claim_with_the_same_key_is_the_same_attempt(
+    stack: ApiStack, key: str | None, found: str
+) -> None:
+    click, claim = await stack.harness.refund()
+    await stack.harness.reviews.decide(click, Approve(), ANA)
+    body = claim.model_dump_json()
+    url, auth = f"{stack.url}/v1/claim", {"Authorization": f"Bearer {stack.key()}"}
+    named = {} if key is None else {"Idempotency-Key": key}
+    async with httpx.AsyncClient(headers=auth) as http:
+        first = await http.post(url, content=body, headers={"Idempotency-Key": "k1"})
+        again = await http.post(url, content=body, headers=named)
+
+    assert first.json()["kind"] == "new"
+    assert again.json()["kind"] == found
+    assert (again.json() == first.json()) is (found == "new")

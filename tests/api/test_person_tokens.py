@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed448 import Ed448PrivateKey
+from jwt.algorithms import OKPAlgorithm
 
-from tests.api.issuer import SETTINGS, Issuer
-from twokey.gateway.api.person_tokens import AGAIN_S, PersonTokens
-from twokey.gateway.api.refusals import Refusal
-from twokey.gateway.reference_clock import ReferenceClock
+from keyturn.gateway.api.person_tokens import AGAIN_S, PersonTokens
+from keyturn.gateway.api.refusals import Refusal
+from keyturn.gateway.reference_clock import ReferenceClock
+from tests.api.issuer import EC, ISSUER, RSA, SETTINGS, Issuer, jwk
 
 
 async def test_nobody_waits_for_a_key_that_somebody_else_named(
@@ -60,3 +64,41 @@ async def test_the_clock_of_the_store_says_whether_a_token_has_ended(
     with pytest.raises(Refusal) as refused:
         await tokens.reviewer(issuer.token())
     assert "the clock of the store or the issuer is wrong" in refused.value.detail
+
+
+def _public(key: Any) -> dict[str, Any]:
+    return {**json.loads(OKPAlgorithm.to_jwk(key.public_key())), "kid": "odd"}
+
+
+ODD_KEYS: dict[str, object] = {
+    "for encryption": jwk(RSA, "odd") | {"alg": "RSA-OAEP"},
+    "unknown algorithm": jwk(RSA, "odd") | {"alg": "XX999"},
+    "X25519": {"kty": "OKP", "crv": "X25519", "x": "A" * 43, "kid": "odd"},
+    "Ed448": _public(Ed448PrivateKey.generate()),
+    "unknown curve": jwk(EC, "odd") | {"crv": "P-999"},
+    "unknown kind": {"kty": "AKP", "alg": "ML-DSA-44", "pub": "AA", "kid": "odd"},
+    "certificate only": {"kty": "RSA", "x5c": ["AAAA"], "kid": "odd"},
+    "numbers for texts": jwk(RSA, "odd") | {"n": 5, "e": 3},
+    "broken base64": jwk(RSA, "odd") | {"n": "é%"},
+    "no point of its curve": jwk(EC, "odd") | {"x": "AAAA"},
+    "the id of another": {"kty": "RSA", "kid": "a"},
+    "no id": {"kty": "RSA"},
+    "a text": "key",
+    "nothing": None,
+}
+
+
+@pytest.mark.parametrize("odd", ODD_KEYS)
+async def test_a_key_that_cannot_be_used_is_skipped(
+    odd: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    issuer = Issuer()
+    keys = issuer.documents[f"{ISSUER}keys"]["keys"]
+    issuer.documents[f"{ISSUER}keys"]["keys"] = [ODD_KEYS[odd], *keys, ODD_KEYS[odd]]
+    tokens = PersonTokens(SETTINGS, now_s=ReferenceClock().now_s, fetch=issuer.fetch)
+
+    by_rsa = await tokens.reviewer(issuer.token())
+    by_ec = await tokens.reviewer(issuer.token("ben", key=EC, kid="b", alg="ES256"))
+
+    assert (by_rsa.user, by_ec.user) == ("U0ANA", "U0BEN")
+    assert "issuer_keys_unread" not in caplog.text

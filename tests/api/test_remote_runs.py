@@ -10,14 +10,11 @@ from dataclasses import dataclass
 import pytest
 from pydantic import JsonValue
 
-from tests.api.api_stack import ApiStack
-from tests.service.harness import ANA, DAN, ServiceHarness, claim_of
-from twokey.gateway.approvals.decisions import Approve, Edit, Forbidden
-from twokey.gateway.client.http_connection import HttpConnection
-from twokey.gateway.errors import KeyRefused, NotAllowed
-from twokey.gateway.protocol import http_api
-from twokey.gateway.protocol.records import RunRef
-from twokey.gateway.protocol.remote_runs import (
+from keyturn.gateway.approvals.decisions import Approve, Edit, Forbidden
+from keyturn.gateway.client.http_connection import HttpConnection
+from keyturn.gateway.errors import KeyRefused, NotAllowed
+from keyturn.gateway.protocol import http_api
+from keyturn.gateway.protocol.http_api import (
     Answered,
     AnswersQuestion,
     OpenQuestion,
@@ -25,8 +22,9 @@ from twokey.gateway.protocol.remote_runs import (
     RunQuestion,
     Withdrawal,
 )
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.wire import (
+from keyturn.gateway.protocol.records import RunRef
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.wire import (
     ClaimRequest,
     ProposedCall,
     Turn,
@@ -34,11 +32,13 @@ from twokey.gateway.protocol.wire import (
     Verdict,
     VerdictKind,
 )
+from tests.api.api_stack import ApiStack
+from tests.service.harness import ANA, DAN, ServiceHarness, claim_of
 
 REF = TurnRef(agent="support", thread="t1", message_id="m1")
 RUN = REF.run_ref
 NEVER = OpenQuestion(
-    kind="twokey.approval", item_id=f"ap_s0_{'0' * 32}.0", action_hash="sha256:0"
+    kind="keyturn.approval", item_id=f"ap_default_{'0' * 32}.0", action_hash="sha256:0"
 )
 
 
@@ -56,7 +56,7 @@ def turn(ref: TurnRef = REF, calls: int = 1) -> Turn:
 
 def question(verdict: Verdict) -> OpenQuestion:
     return OpenQuestion(
-        kind="twokey.approval",
+        kind="keyturn.approval",
         item_id=verdict.item_id,
         action_hash=verdict.action_hash,
     )

@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
 
+from keyturn.gateway.api.api_keys import ApiKeys
+from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.gateway.approvals.security import SecurityKind
+from keyturn.gateway.store.api_keys import ApiKeyStore
+from keyturn.gateway.store.audit_index import AuditIndex
+from keyturn.gateway.store.audit_seals import parts_of, sealed_text
+from keyturn.gateway.store.store import Store
+from keyturn.gateway.trust.api_keys import NewKey
 from tests.api.test_api_key_store import SEALS, made, put, stored
 from tests.service.audit_harness import AuditHarness
-from twokey.gateway.api.api_keys import ApiKeys
-from twokey.gateway.approvals.events import Event, EventName
-from twokey.gateway.approvals.security import SecurityKind
-from twokey.gateway.store.api_keys import ApiKeyStore
-from twokey.gateway.store.audit_index import AuditIndex
-from twokey.gateway.store.audit_seals import parts_of, sealed_text
-from twokey.gateway.store.store import Store
-from twokey.gateway.trust.api_keys import NewKey
 
 
 @pytest.fixture
-async def house(store: Store, tmp_path: Path) -> AsyncGenerator[AuditHarness]:
-    yield AuditHarness(store, tmp_path)
-    store.audit_index.close()
+def house(store: Store, tmp_path: Path) -> AuditHarness:
+    return AuditHarness(store, tmp_path)
 
 
 def started(house: AuditHarness) -> ApiKeys:
     """Return the API keys of a gateway that has just started on the same folder."""
-    house.store.audit_index.close()
     house.store.audit_index = AuditIndex()
     house.store.audit_index.folder = house.store.tree_folder
     kept = ApiKeyStore(house.store, SEALS, tenant="default")

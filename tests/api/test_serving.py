@@ -1,4 +1,4 @@
-"""`twokey gateway` serves the HTTP API where the settings have it."""
+"""`keyturn gateway` serves the HTTP API where the settings have it."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ import httpx
 import pytest
 from pydantic import ValidationError
 
+from keyturn.gateway.api.serving import serving_api
+from keyturn.gateway.api_settings import ApiSettings
+from keyturn.gateway.approvals.decisions import Approve
+from keyturn.gateway.approvals.security import SecurityKind
+from keyturn.gateway.client import outgoing
+from keyturn.gateway.client.http_gateway import HttpGateway
+from keyturn.gateway.config import Settings
+from keyturn.gateway.embed import Keyturn
+from keyturn.gateway.errors import (
+    KeyRefused,
+    NotAllowed,
+    SettingsError,
+    StoreUnavailable,
+)
+from keyturn.gateway.protocol.wire import Claimed, ProposedCall, Turn, TurnRef, Verdict
+from keyturn.gateway.service.security_events import security_events
+from keyturn.gateway.store.store import Store
+from keyturn.gateway.trust.key_folder import Role
+from keyturn.gateway.trust.keyring import FOLDER, Keyring
 from tests.api.api_stack import ApiStack, serving
 from tests.api.gateway_process import SECRET, environment, gateway_process
 from tests.conftest import eventually
 from tests.forked import Forked
 from tests.service.harness import ANA, RULES, ServiceHarness, claim_of
 from tests.store_secrets import SECRETS
-from twokey.gateway.api.serving import serving_api
-from twokey.gateway.api_settings import ApiSettings
-from twokey.gateway.approvals.decisions import Approve
-from twokey.gateway.approvals.security import SecurityKind
-from twokey.gateway.client import http_sessions
-from twokey.gateway.client.http_gateway import HttpGateway
-from twokey.gateway.config import Settings
-from twokey.gateway.embed import Twokey
-from twokey.gateway.errors import (
-    KeyRefused,
-    NotAllowed,
-    SettingsError,
-    StoreUnavailable,
-)
-from twokey.gateway.protocol.wire import Claimed, ProposedCall, Turn, TurnRef, Verdict
-from twokey.gateway.service.security_events import security_events
-from twokey.gateway.store.store import Store
-from twokey.gateway.trust.key_folder import Role
-from twokey.gateway.trust.keyring import FOLDER, Keyring
 
 REF = TurnRef(agent="support", thread="t1", message_id="m1")
 CALL = ProposedCall(tool="process_refund", args={"amount": 899}, tool_call_id="c1")
@@ -48,10 +48,10 @@ CREATE = ("api-keys", "create", "billing", "--agent", "support", "--json")
 NO_KEY = "tk_" + "0" * 16 + "_" + "0" * 64
 
 
-def twokey(folder: Path, store_url: str, *words: str) -> str:
-    """Run a command of `twokey` beside the gateway."""
+def keyturn(folder: Path, store_url: str, *words: str) -> str:
+    """Run a command of `keyturn` beside the gateway."""
     env = environment(store_url)
-    run = Forked("twokey", "--config", "twokey.yml", *words, cwd=folder, env=env)
+    run = Forked("keyturn", "--config", "keyturn.yml", *words, cwd=folder, env=env)
     shown = run.stdout.read()
     assert run.wait() == 0, shown
     return shown
@@ -64,11 +64,11 @@ async def test_an_agent_elsewhere_needs_nothing_but_its_key(
     harness = ServiceHarness(store)
     # People decide in a process that holds the bot's key; the gateway reads its public
     # half in the folder that both have.
-    store.keyring = Keyring(tmp_path / ".twokey" / FOLDER, makes=[Role.BOT])
+    store.keyring = Keyring(tmp_path / ".keyturn" / FOLDER, makes=[Role.BOT])
     store.keyring.make_missing(datetime(2026, 11, 26, tzinfo=UTC))
     async with gateway_process(tmp_path, store.conn.url) as running:
         made = await asyncio.to_thread(
-            lambda: twokey(
+            lambda: keyturn(
                 *(tmp_path, store.conn.url, "api-keys", "create", "billing"),
                 *("--agent", "support", "--json"),
             )
@@ -80,7 +80,7 @@ async def test_an_agent_elsewhere_needs_nothing_but_its_key(
         await harness.reviews.decide(click, Approve(), ANA)
         claimed = await gateway.claim(claim_of(REF, verdict))
         await asyncio.to_thread(
-            twokey, tmp_path, store.conn.url, "api-keys", "revoke", key["id"]
+            keyturn, tmp_path, store.conn.url, "api-keys", "revoke", key["id"]
         )
 
         async def is_refused() -> bool:
@@ -123,9 +123,9 @@ async def _submitted(stack: ApiStack, turn: Turn) -> tuple[Verdict, ...]:
 
 
 def settings(folder: Path, **api: object) -> Settings:
-    config = folder / "twokey.yml"
+    config = folder / "keyturn.yml"
     config.write_text(json.dumps({"policy": {"version": 1}, "api": api}))
-    return Settings.load(config, {"TWOKEY_SECRET": SECRET})
+    return Settings.load(config, {"KEYTURN_SECRET": SECRET})
 
 
 async def test_without_an_address_nothing_is_served(
@@ -160,7 +160,7 @@ async def test_a_process_that_does_not_fit_is_not_ready(
 ) -> None:
     found = settings(tmp_path, listen="127.0.0.1:0")
     async with (
-        Twokey(
+        Keyturn(
             policy=RULES, url=store.conn.url, secrets=SECRETS, data_dir=tmp_path
         ) as house,
         serving_api(
@@ -212,7 +212,7 @@ async def test_an_agent_asks_only_who_has_a_certificate_that_it_trusts(
     await asyncio.to_thread(_make_certificate, tmp_path)
     if is_trusted:
         monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "tls.crt"))
-    http_sessions.trusted.cache_clear()
+    outgoing.trusted.cache_clear()
     found = settings(
         tmp_path, listen="127.0.0.1:0", certificate="tls.crt", private_key="tls.key"
     )
@@ -222,7 +222,7 @@ async def test_an_agent_asks_only_who_has_a_certificate_that_it_trusts(
         with pytest.raises(why):
             await gateway.note("support")
         await gateway.aclose()
-    http_sessions.trusted.cache_clear()
+    outgoing.trusted.cache_clear()
 
 
 @pytest.mark.parametrize("broken", ["tls.crt", "tls.key"])
@@ -293,7 +293,7 @@ def test_an_address_that_would_show_keys_is_refused(
 @pytest.mark.slow
 async def test_a_stop_answers_those_who_wait(store: Store, tmp_path: Path) -> None:
     async with gateway_process(tmp_path, store.conn.url) as running:
-        made = await asyncio.to_thread(twokey, tmp_path, store.conn.url, *CREATE)
+        made = await asyncio.to_thread(keyturn, tmp_path, store.conn.url, *CREATE)
         headers = {"Authorization": f"Bearer {json.loads(made)['key']}"}
         async with httpx.AsyncClient(base_url=running.url, headers=headers) as client:
             ready = await client.get("/readyz")

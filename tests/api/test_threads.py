@@ -10,23 +10,25 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.api.api_stack import ApiStack
-from tests.service.harness import ANA, claim_of
-from twokey.gateway.approvals.decisions import Approve, Decided
-from twokey.gateway.client.http_gateway import HttpGateway
-from twokey.gateway.client.http_threads import HttpThreads
-from twokey.gateway.errors import LeaseLost, NotAllowed
-from twokey.gateway.protocol import run_context
-from twokey.gateway.protocol.http_api import LEASE_HEADER, Scope
-from twokey.gateway.protocol.records import RunRef
-from twokey.gateway.protocol.thread_api import (
+from keyturn.gateway.approvals.decisions import Approve, Decided
+from keyturn.gateway.client.http_gateway import HttpGateway
+from keyturn.gateway.errors import LeaseLost, NotAllowed
+from keyturn.gateway.protocol import run_context
+from keyturn.gateway.protocol.http_api import (
+    LEASE,
+    LEASE_HEADER,
     MAX_FENCE,
-    THREAD_OPERATIONS,
+    SETTLE,
     LeaseRef,
+    Scope,
     read_lease,
 )
-from twokey.gateway.protocol.wire import ProposedCall, Turn, TurnRef
-from twokey.gateway.store.leases import REACH
+from keyturn.gateway.protocol.records import RunRef
+from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef
+from keyturn.gateway.remote.thread_runs import RemoteThreads
+from keyturn.gateway.store.leases import REACH
+from tests.api.api_stack import ApiStack
+from tests.service.harness import ANA, claim_of
 
 RUN = RunRef(agent="support", thread="t 1/ä%")
 REF = TurnRef(agent=RUN.agent, thread=RUN.thread, message_id="m1")
@@ -42,27 +44,27 @@ def turn(*ids: str) -> Turn:
 
 
 @asynccontextmanager
-async def leased(threads: HttpThreads, run: RunRef = RUN) -> AsyncGenerator[None]:
-    held = await threads.lease(run, "take", token=MINE)
+async def leased(threads: RemoteThreads, run: RunRef = RUN) -> AsyncGenerator[None]:
+    held = await threads.lease_step(run, "take", token=MINE)
     with run_context.under_lease(partial(str, LeaseRef(run, MINE, held.fence).text)):
         yield
 
 
-async def settled_under_a_lease(threads: HttpThreads) -> None:
+async def settled_under_a_lease(threads: RemoteThreads) -> None:
     with run_context.under_lease(partial(str, LeaseRef(RUN, MINE, 1).text)):
         await threads.settle(RUN, [], is_finished=True)
 
 
-async def test_one_process_at_a_time_runs_a_thread(threads: HttpThreads) -> None:
-    first = await threads.lease(RUN, "take", token=MINE)
-    again = await threads.lease(RUN, "take", token=MINE)
-    busy = await threads.lease(RUN, "take", token=OTHERS)
-    stolen = await threads.lease(RUN, "free", token=OTHERS)
-    kept = await threads.lease(RUN, "keep", token=MINE)
-    above = await threads.lease(RUN, "renumber", token=MINE, above=50)
-    free = await threads.lease(RUN, "free", token=MINE)
-    lost = await threads.lease(RUN, "keep", token=MINE)
-    second = await threads.lease(RUN, "take", token=OTHERS)
+async def test_one_process_at_a_time_runs_a_thread(threads: RemoteThreads) -> None:
+    first = await threads.lease_step(RUN, "take", token=MINE)
+    again = await threads.lease_step(RUN, "take", token=MINE)
+    busy = await threads.lease_step(RUN, "take", token=OTHERS)
+    stolen = await threads.lease_step(RUN, "free", token=OTHERS)
+    kept = await threads.lease_step(RUN, "keep", token=MINE)
+    above = await threads.lease_step(RUN, "renumber", token=MINE, above=50)
+    free = await threads.lease_step(RUN, "free", token=MINE)
+    lost = await threads.lease_step(RUN, "keep", token=MINE)
+    second = await threads.lease_step(RUN, "take", token=OTHERS)
 
     assert (first.state, busy.state, stolen.state) == ("held", "busy", "lost")
     assert (free.state, lost.state) == ("free", "lost")
@@ -75,24 +77,26 @@ async def test_one_process_at_a_time_runs_a_thread(threads: HttpThreads) -> None
 
 @pytest.mark.parametrize("above", [REACH + 10, MAX_FENCE - 2])
 async def test_no_key_uses_up_the_fences_of_a_shard(
-    threads: HttpThreads, above: int
+    threads: RemoteThreads, above: int
 ) -> None:
-    first = await threads.lease(RUN, "take", token=MINE, above=above)
+    first = await threads.lease_step(RUN, "take", token=MINE, above=above)
     with pytest.raises(NotAllowed, match="above the newest fence"):
-        await threads.lease(RUN, "renumber", token=MINE, above=above)
-    kept = await threads.lease(RUN, "keep", token=MINE, above=above)
-    again = await threads.lease(RUN, "renumber", token=MINE, above=first.fence + REACH)
+        await threads.lease_step(RUN, "renumber", token=MINE, above=above)
+    kept = await threads.lease_step(RUN, "keep", token=MINE, above=above)
+    again = await threads.lease_step(
+        RUN, "renumber", token=MINE, above=first.fence + REACH
+    )
 
     assert kept.fence == first.fence < REACH
     assert again.fence == first.fence + REACH + 1
 
 
 async def test_what_a_late_holder_writes_is_refused(
-    stack: ApiStack, gateway: HttpGateway, threads: HttpThreads
+    stack: ApiStack, gateway: HttpGateway, threads: RemoteThreads
 ) -> None:
-    late = await threads.lease(RUN, "take", token=MINE)
-    await threads.lease(RUN, "free", token=MINE)
-    now = await threads.lease(RUN, "take", token=OTHERS)
+    late = await threads.lease_step(RUN, "take", token=MINE)
+    await threads.lease_step(RUN, "free", token=MINE)
+    now = await threads.lease_step(RUN, "take", token=OTHERS)
 
     with run_context.under_lease(lambda: LeaseRef(RUN, MINE, late.fence).text):
         with pytest.raises(LeaseLost):
@@ -112,9 +116,9 @@ async def test_what_a_late_holder_writes_is_refused(
 
 
 async def test_who_does_not_know_the_holders_token_writes_nothing_under_its_lease(
-    gateway: HttpGateway, threads: HttpThreads
+    gateway: HttpGateway, threads: RemoteThreads
 ) -> None:
-    held = await threads.lease(RUN, "take", token=MINE)
+    held = await threads.lease_step(RUN, "take", token=MINE)
     free = RunRef(agent=RUN.agent, thread="t2")
 
     for run, token in ((RUN, OTHERS), (RUN, "0" * 32), (free, MINE)):
@@ -129,7 +133,7 @@ async def test_who_does_not_know_the_holders_token_writes_nothing_under_its_leas
 
 
 async def test_what_a_resting_thread_does_not_ask_is_ended(
-    gateway: HttpGateway, threads: HttpThreads
+    gateway: HttpGateway, threads: RemoteThreads
 ) -> None:
     first, second = await gateway.submit(turn("c1", "c2"))
 
@@ -141,7 +145,7 @@ async def test_what_a_resting_thread_does_not_ask_is_ended(
 
 
 async def test_a_finished_thread_ends_what_was_approved_as_well(
-    stack: ApiStack, gateway: HttpGateway, threads: HttpThreads
+    stack: ApiStack, gateway: HttpGateway, threads: RemoteThreads
 ) -> None:
     (verdict,) = await gateway.submit(turn("c1"))
     click = await stack.harness.click(verdict)
@@ -153,11 +157,11 @@ async def test_a_finished_thread_ends_what_was_approved_as_well(
         await threads.settle(RUN, [], is_finished=True)
         (ended,) = await gateway.outcomes(REF)
 
-    assert (approved.state, ended.state) == ("authorized", "lapsed")
+    assert (approved.state, ended.state) == ("authorized", "withdrawn")
 
 
 async def test_who_has_no_lease_ends_nothing_of_a_thread(
-    gateway: HttpGateway, threads: HttpThreads
+    gateway: HttpGateway, threads: RemoteThreads
 ) -> None:
     await gateway.submit(turn("c1"))
 
@@ -168,8 +172,8 @@ async def test_who_has_no_lease_ends_nothing_of_a_thread(
         with pytest.raises(LeaseLost):
             await threads.settle(RUN, [], is_finished=True)
     async with leased(threads):
-        await threads.lease(RUN, "free", token=MINE)
-        await threads.lease(RUN, "take", token=OTHERS)
+        await threads.lease_step(RUN, "free", token=MINE)
+        await threads.lease_step(RUN, "take", token=OTHERS)
         with pytest.raises(LeaseLost):
             await threads.settle(RUN, [], is_finished=True)
 
@@ -177,9 +181,9 @@ async def test_who_has_no_lease_ends_nothing_of_a_thread(
     assert waiting.state == "pending"
 
 
-Ask = Callable[[HttpThreads], Coroutine[Any, Any, object]]
+Ask = Callable[[RemoteThreads], Coroutine[Any, Any, object]]
 ASKS: list[Ask] = [
-    lambda it: it.lease(RUN, "take", token=OTHERS),
+    lambda it: it.lease_step(RUN, "take", token=OTHERS),
     settled_under_a_lease,
 ]
 
@@ -189,21 +193,21 @@ async def test_a_key_of_another_agent_or_tenant_changes_nothing(
     stack: ApiStack, gateway: HttpGateway, ask: Ask
 ) -> None:
     await gateway.submit(turn("c1"))
-    held = await HttpThreads(gateway.connection).lease(RUN, "take", token=MINE)
+    held = await RemoteThreads(gateway.connection).lease_step(RUN, "take", token=MINE)
     other = stack.key(agents=["billing"])
     stranger = stack.key(agents=["support"], tenant="acme")
     async with stack.gateway(other) as theirs:
         with pytest.raises(NotAllowed, match="does not speak for"):
-            await ask(HttpThreads(theirs.connection))
+            await ask(RemoteThreads(theirs.connection))
     async with stack.gateway(stranger) as theirs:
         # Their own tenant has a thread of the same name, which is another one.
-        found = await ask(HttpThreads(theirs.connection))
+        found = await ask(RemoteThreads(theirs.connection))
         assert not found or getattr(found, "name", "") != held.name
 
-    mine = HttpThreads(gateway.connection)
+    mine = RemoteThreads(gateway.connection)
     (waiting,) = await gateway.outcomes(REF)
     assert waiting.state == "pending"
-    assert (await mine.lease(RUN, "keep", token=MINE)).state == "held"
+    assert (await mine.lease_step(RUN, "keep", token=MINE)).state == "held"
 
 
 async def test_a_lease_of_another_agent_is_refused_and_so_is_what_is_none(
@@ -238,7 +242,7 @@ def test_a_lease_is_read_as_it_was_written() -> None:
 async def test_a_key_does_what_its_scopes_say(stack: ApiStack, scope: Scope) -> None:
     key = stack.key(scopes=[scope])
     async with httpx.AsyncClient(base_url=stack.url) as client:
-        for operation in THREAD_OPERATIONS:
+        for operation in (LEASE, SETTLE):
             reply = await client.post(
                 operation.path, headers={"Authorization": f"Bearer {key}"}
             )

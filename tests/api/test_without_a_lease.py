@@ -9,17 +9,23 @@ from typing import Any
 
 import pytest
 
+from keyturn.gateway.approvals.decisions import Approve
+from keyturn.gateway.client.http_gateway import HttpGateway
+from keyturn.gateway.errors import LeaseLost
+from keyturn.gateway.protocol import run_context
+from keyturn.gateway.protocol.http_api import LeaseRef
+from keyturn.gateway.protocol.records import Result, RunRef
+from keyturn.gateway.protocol.wire import (
+    CallProgress,
+    Claimed,
+    ProposedCall,
+    Turn,
+    TurnRef,
+    Verdict,
+)
+from keyturn.gateway.remote.thread_runs import RemoteThreads
 from tests.api.api_stack import ApiStack
 from tests.service.harness import ANA, claim_of
-from twokey.gateway.approvals.decisions import Approve
-from twokey.gateway.client.http_gateway import HttpGateway
-from twokey.gateway.client.http_threads import HttpThreads
-from twokey.gateway.errors import LeaseLost
-from twokey.gateway.protocol import run_context
-from twokey.gateway.protocol.call_progress import CallProgress
-from twokey.gateway.protocol.records import Result, RunRef
-from twokey.gateway.protocol.thread_api import LeaseRef
-from twokey.gateway.protocol.wire import Claimed, ProposedCall, Turn, TurnRef, Verdict
 
 RUN = RunRef(agent="support", thread="t1")
 OTHER = RunRef(agent="support", thread="t2")
@@ -63,11 +69,11 @@ ASKS: dict[str, Ask] = {
 
 @pytest.mark.parametrize("ask", ASKS.values(), ids=ASKS)
 async def test_nobody_acts_for_a_thread_beside_the_holder_of_its_lease(
-    stack: ApiStack, gateway: HttpGateway, threads: HttpThreads, ask: Ask
+    stack: ApiStack, gateway: HttpGateway, threads: RemoteThreads, ask: Ask
 ) -> None:
     verdict = await approved(stack, gateway)
-    held = await threads.lease(RUN, "take", token=MINE)
-    others = await threads.lease(OTHER, "take", token=OTHERS)
+    held = await threads.lease_step(RUN, "take", token=MINE)
+    others = await threads.lease_step(OTHER, "take", token=OTHERS)
 
     with pytest.raises(LeaseLost):
         await ask(gateway, verdict)
@@ -83,30 +89,30 @@ async def test_nobody_acts_for_a_thread_beside_the_holder_of_its_lease(
 
 @pytest.mark.parametrize("ask", ASKS.values(), ids=ASKS)
 async def test_a_program_that_takes_no_leases_needs_none(
-    stack: ApiStack, gateway: HttpGateway, threads: HttpThreads, ask: Ask
+    stack: ApiStack, gateway: HttpGateway, threads: RemoteThreads, ask: Ask
 ) -> None:
     verdict = await approved(stack, gateway)
-    await threads.lease(OTHER, "take", token=OTHERS)
+    await threads.lease_step(OTHER, "take", token=OTHERS)
 
     await ask(gateway, verdict)
 
 
 async def test_a_lease_that_was_given_back_keeps_nobody_out(
-    gateway: HttpGateway, threads: HttpThreads
+    gateway: HttpGateway, threads: RemoteThreads
 ) -> None:
-    await threads.lease(RUN, "take", token=MINE)
-    await threads.lease(RUN, "free", token=MINE)
+    await threads.lease_step(RUN, "take", token=MINE)
+    await threads.lease_step(RUN, "free", token=MINE)
 
     assert await gateway.submit(turn(REF))
 
 
 async def test_what_came_of_a_claim_is_told_by_its_own_fence(
-    stack: ApiStack, gateway: HttpGateway, threads: HttpThreads
+    stack: ApiStack, gateway: HttpGateway, threads: RemoteThreads
 ) -> None:
     verdict = await approved(stack, gateway)
     claimed = await gateway.claim(claim_of(REF, verdict))
     assert isinstance(claimed, Claimed)
-    await threads.lease(RUN, "take", token=MINE)
+    await threads.lease_step(RUN, "take", token=MINE)
 
     kept = await gateway.heartbeat(verdict.item_id, claimed.fence)
     done = await gateway.finish(verdict.item_id, claimed.fence, Result(ok=True))

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from twokey.gateway.approvals.decisions import AccountKind, Click, Reviewer
-from twokey.gateway.approvals.record import Approval, Context, Item, item_id
-from twokey.gateway.approvals.requirement import Requirement, Role
-from twokey.gateway.protocol import digest
-from twokey.gateway.protocol.records import Person
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.protocol.verbs import Verb
+from keyturn.gateway.approvals.decisions import AccountKind, Click, Reviewer
+from keyturn.gateway.approvals.record import Approval, Context, Item, item_id
+from keyturn.gateway.approvals.requirement import Requirement, Role
+from keyturn.gateway.protocol import digest
+from keyturn.gateway.protocol.records import Person
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.verbs import Verb
 
 NOW_MS = 1_800_000_000_000
 HOUR_MS = 3_600_000
-APPROVAL_ID = "ap_s0_" + "ab" * 16
+APPROVAL_ID = "ap_default_" + "ab" * 16
 ANA = Person(team="T0", user="U0ANA", name="Ana")
 BEN = Person(team="T0", user="U0BEN", name="Ben")
 CHLOE = Person(team="T0", user="U0CHLOE", name="Chloé")
 DAN = Person(team="T0", user="U0DAN", name="Dan")
+EVE = Person(team="T0", user="U0EVE", name="Eve")
 SUPPORT = Role(name="support", users=("U0ANA", "U0BEN", "U0DAN"))
 SENIOR = Role(name="senior", users=("U0CHLOE",))
 ONE = Requirement(approvals=1, of=(SUPPORT,))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from keyturn.gateway.approvals.record import Approval, Item, Waiting
+from keyturn.gateway.approvals.requirement import Asking, Role
+from keyturn.gateway.approvals.role_mapping import with_roles
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.tiers import Tier
 from tests.approvals.builders import SENIOR, TWO, an_approval, an_item
-from twokey.gateway.approvals.record import Approval, Item, Waiting
-from twokey.gateway.approvals.requirement import Asking, Role
-from twokey.gateway.approvals.role_mapping import with_roles
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.tiers import Tier
 
 
 def asks_of(found: Approval) -> list[tuple[str, ...]]:

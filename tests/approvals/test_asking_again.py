@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from keyturn.gateway.approvals.changes import Change
+from keyturn.gateway.approvals.deciding import decide
+from keyturn.gateway.approvals.decisions import Approve
+from keyturn.gateway.approvals.policy_decision import PolicyDecision
+from keyturn.gateway.protocol.tiers import Tier
 from tests.approvals.builders import (
     ANA,
     NOW_MS,
@@ -11,11 +16,6 @@ from tests.approvals.builders import (
     click_on,
     reviewer,
 )
-from twokey.gateway.approvals.changes import Change
-from twokey.gateway.approvals.deciding import decide
-from twokey.gateway.approvals.decisions import Approve
-from twokey.gateway.approvals.policy_decision import PolicyDecision
-from twokey.gateway.protocol.tiers import Tier
 
 MINUTE_MS = 60_000
 

@@ -9,22 +9,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twokey.gateway.approvals.audit_leaf import (
+from keyturn.gateway.approvals.audit_leaf import (
     Hidden,
     Leaf,
     SealState,
     leaf_of,
     opened,
 )
-from twokey.gateway.approvals.events import Event, EventName
-from twokey.gateway.errors import NotVerified
-from twokey.gateway.protocol import digest
+from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.gateway.errors import NotVerified
+from keyturn.gateway.protocol import digest
 
 EVENT = Event(
     name=EventName.ITEM_REJECTED,
     tenant="default",
-    approval="ap_s0_1",
-    item="ap_s0_1/0",
+    approval="ap_default_1",
+    item="ap_default_1/0",
     actor="T1/U0ANA",
     roles=("finance",),
     reason="Zu teuer — 高すぎる",
@@ -50,7 +50,7 @@ def test_who_acted_and_what_they_wrote_are_hashes_with_salts() -> None:
     assert "ANA" not in text
     assert "teuer" not in text
     assert "button" not in text
-    assert json.loads(text)["approval"] == "ap_s0_1"
+    assert json.loads(text)["approval"] == "ap_default_1"
     assert json.loads(text)["roles"] == ["finance"]
 
 

@@ -4,11 +4,46 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from keyturn.gateway.approvals.changes import Change
+from keyturn.gateway.approvals.deciding import NEEDS_OWN_DECISION
+from keyturn.gateway.approvals.decisions import (
+    Approve,
+    Changed,
+    Click,
+    Decision,
+    Edit,
+    Expired,
+    Forbidden,
+    GestureDecided,
+    GestureRefused,
+    Invalid,
+    Refusal,
+    Reject,
+    Reviewer,
+    Stale,
+)
+from keyturn.gateway.approvals.events import BATCH_MEMBER, EventName
+from keyturn.gateway.approvals.gestures import (
+    Asked,
+    Gesture,
+    GestureChange,
+    Partition,
+    decide_gesture,
+    index_ranges,
+    indexes_in,
+)
+from keyturn.gateway.approvals.policy_decision import PolicyDecision
+from keyturn.gateway.approvals.record import Approval, Item
+from keyturn.gateway.approvals.requirement import Requirement
+from keyturn.gateway.protocol.records import Person
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.tiers import Tier
 from tests.approvals.builders import (
     ANA,
     BEN,
@@ -23,37 +58,6 @@ from tests.approvals.builders import (
     reviewer,
 )
 from tests.levels import examples
-from twokey.gateway.approvals.batch_deciding import (
-    BatchChange,
-    Partition,
-    count_ranges,
-    decide_batch,
-    index_ranges,
-)
-from twokey.gateway.approvals.deciding import NEEDS_OWN_DECISION
-from twokey.gateway.approvals.decisions import (
-    Approve,
-    BatchDecided,
-    BatchOutcome,
-    BatchRefused,
-    Changed,
-    Click,
-    Decision,
-    Edit,
-    Expired,
-    Forbidden,
-    Invalid,
-    Reject,
-    Reviewer,
-    Stale,
-)
-from twokey.gateway.approvals.events import BATCH_MEMBER, EventName
-from twokey.gateway.approvals.policy_decision import PolicyDecision
-from twokey.gateway.approvals.record import Approval, Item
-from twokey.gateway.approvals.requirement import Requirement
-from twokey.gateway.protocol.records import Person
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.tiers import Tier
 
 EDIT = Edit(args={"order_id": "55", "amount": 5}, reason="half")
 REJECT = Reject(reason="already got a replacement")
@@ -92,15 +96,13 @@ def say(
     now_ms: int = NOW_MS,
     policies: Mapping[int, PolicyDecision] | None = None,
     voters: Mapping[int, Sequence[Reviewer]] | None = None,
-) -> BatchChange | BatchOutcome:
-    return decide_batch(
-        approval,
-        click or seen(approval),
-        partition,
+) -> GestureChange | GestureRefused | Refusal:
+    return decide_gesture(
+        {approval.id: approval},
+        Gesture.on_card(approval, click or seen(approval), partition),
         by or reviewer(ANA),
         now_ms=now_ms,
-        policies=policies or {},
-        voters=voters or {},
+        asked=Asked(policies or {}, voters or {}),
     )
 
 
@@ -108,9 +110,17 @@ def approve_all(approval: Approval) -> dict[int, Decision]:
     return {item.index: Approve() for item in approval.items if item.is_pending}
 
 
-def settled(result: BatchChange | BatchOutcome) -> BatchChange:
-    assert isinstance(result, BatchChange), result
-    return result
+class Settled(NamedTuple):
+    change: Change
+    outcome: GestureDecided
+
+
+def settled(result: GestureChange | GestureRefused | Refusal) -> Settled:
+    assert isinstance(result, GestureChange), result
+    assert isinstance(result.outcome, GestureDecided)
+    assert not result.events
+    [change] = result.changes.values()
+    return Settled(change, result.outcome)
 
 
 def test_56_calls_are_54_approved_1_edited_and_1_rejected_in_one_change() -> None:
@@ -127,8 +137,11 @@ def test_56_calls_are_54_approved_1_edited_and_1_rejected_in_one_change() -> Non
     assert after.items[55].state is ItemState.REJECTED
     assert result.change.resumes
     assert result.change.before_ms == batch.expires_at_ms
-    assert result.outcome == BatchDecided(
-        approval=after, approved=tuple(range(54)), edited=(54,), rejected=(55,)
+    assert result.outcome == GestureDecided(
+        approvals={after.id: after},
+        approved=tuple(range(54)),
+        edited=(54,),
+        rejected=(55,),
     )
 
 
@@ -261,8 +274,8 @@ def test_one_call_that_may_not_be_decided_stops_the_whole_decision() -> None:
 
     refused = say(batch, {**approve_all(batch), 2: bad})
 
-    assert isinstance(refused, BatchRefused)
-    assert (refused.index, refused.refusal.kind) == (2, "invalid")
+    assert isinstance(refused, GestureRefused)
+    assert {n: one.kind for n, one in refused.refusals.items()} == {2: "invalid"}
 
 
 def test_who_asked_for_the_calls_cannot_approve_them_together() -> None:
@@ -270,8 +283,9 @@ def test_who_asked_for_the_calls_cannot_approve_them_together() -> None:
 
     refused = say(batch, approve_all(batch), by=reviewer(DAN))
 
-    assert isinstance(refused, BatchRefused)
-    assert isinstance(refused.refusal, Forbidden)
+    assert isinstance(refused, GestureRefused)
+    assert [*refused.refusals] == [0, 1, 2]
+    assert {*map(type, refused.refusals.values())} == {Forbidden}
 
 
 def _policy(tier: Tier, requirement: Requirement = ONE) -> PolicyDecision:
@@ -305,7 +319,7 @@ def test_an_edit_that_changes_nothing_is_no_way_around_a_decision_of_its_own() -
         policies={1: _policy(Tier.ESCALATE, ONE)},
     )
 
-    assert refused == BatchRefused(index=1, refusal=NEEDS_OWN_DECISION)
+    assert refused == GestureRefused(refusals={1: NEEDS_OWN_DECISION})
 
 
 def test_a_batch_of_which_every_call_is_escalated_is_refused() -> None:
@@ -369,13 +383,9 @@ def test_ranges_name_each_index_once() -> None:
     assert index_ranges([4, 6, 7]) == "4,6-7"
 
 
-def test_counts_of_ranges() -> None:
-    assert [count_ranges(text) for text in ("", "3", "0-53,55")] == [0, 1, 55]
-
-
 @given(st.sets(st.integers(0, 99)))
-def test_ranges_can_be_counted(indexes: set[int]) -> None:
-    assert count_ranges(index_ranges(indexes)) == len(indexes)
+def test_ranges_are_read_as_they_were_written(indexes: set[int]) -> None:
+    assert indexes_in(index_ranges(indexes)) == sorted(indexes)
 
 
 def _ended(item: Item, state: ItemState) -> Item:
@@ -409,13 +419,15 @@ def test_all_or_nothing(
 
     result = say(batch, partition, by=reviewer(person), now_ms=NOW_MS + after_ms)
 
-    if not isinstance(result, BatchChange):
+    if not isinstance(result, GestureChange):
         return
     assert partition.keys() == waiting
     assert after_ms < HOUR_MS
     assert person in (ANA, BEN) or not any(
         isinstance(one, Approve | Edit) for one in partition.values()
     )
-    for before, item in zip(batch.items, result.change.approval.items, strict=True):
+    for before, item in zip(
+        batch.items, settled(result).change.approval.items, strict=True
+    ):
         assert (item == before) is (item.index not in waiting)
         assert not item.is_pending

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import itertools
 
+from keyturn.gateway.approvals.collected import collected, is_collected
+from keyturn.gateway.approvals.deciding import not_as_seen
+from keyturn.gateway.approvals.decisions import Changed
+from keyturn.gateway.approvals.record import Approval, Origin, item_id
+from keyturn.gateway.protocol.records import Result
+from keyturn.gateway.protocol.states import ItemState
 from tests.approvals.builders import (
     ANA,
     BEN,
@@ -13,19 +19,13 @@ from tests.approvals.builders import (
     an_item,
     click_on,
 )
-from twokey.gateway.approvals.collected import collected, is_collected
-from twokey.gateway.approvals.deciding import not_as_seen
-from twokey.gateway.approvals.decisions import Changed
-from twokey.gateway.approvals.record import Approval, Origin, item_id
-from twokey.gateway.protocol.records import Result
-from twokey.gateway.protocol.states import ItemState
 
-CARD = "ap_s0_" + "cc" * 16
+CARD = "ap_default_" + "cc" * 16
 
 
 def member(number: int, **changes: object) -> Approval:
     """Return an approval of its own thread, with one refund."""
-    approval_id = f"ap_s0_{number:032x}"
+    approval_id = f"ap_default_{number:032x}"
     item = an_item(args={"order_id": f"{number}", "amount": number})
     return an_approval(item.with_(id=item_id(approval_id, 0))).with_(
         id=approval_id, thread=f"t{number}", rev=number, **changes
@@ -55,7 +55,7 @@ def test_its_digest_is_that_of_these_calls_in_this_order() -> None:
         collected(CARD, [*THREE, member(4)]),
         collected(CARD, [*THREE, THREE[0]]),
         collected(CARD, [*THREE[:2], changed]),
-        collected("ap_s0_" + "dd" * 16, THREE),
+        collected("ap_default_" + "dd" * 16, THREE),
     ]
 
     digests = {collected(CARD, THREE).digest, *(one.digest for one in others)}

@@ -3,11 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from keyturn.gateway.approvals.changes import Change
+from keyturn.gateway.approvals.deciding import (
+    ALREADY_APPROVED,
+    NEEDS_OWN_DECISION,
+    decide,
+)
+from keyturn.gateway.approvals.decisions import (
+    Approve,
+    Changed,
+    Click,
+    Decision,
+    Expired,
+    Forbidden,
+    GestureDecided,
+    GestureRefused,
+    Invalid,
+    Refusal,
+    Reject,
+    Reviewer,
+    Stale,
+    Unknown,
+)
+from keyturn.gateway.approvals.events import BATCH_MEMBER, Event, EventName
+from keyturn.gateway.approvals.gestures import (
+    Asked,
+    Choice,
+    Gesture,
+    GestureChange,
+    decide_gesture,
+)
+from keyturn.gateway.approvals.policy_decision import PolicyDecision
+from keyturn.gateway.approvals.record import Approval, item_id
+from keyturn.gateway.approvals.requirement import Requirement
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.tiers import Tier
 from tests.approvals.builders import (
     ANA,
     BEN,
@@ -23,39 +59,6 @@ from tests.approvals.builders import (
     reviewer,
 )
 from tests.levels import examples
-from twokey.gateway.approvals.changes import Change
-from twokey.gateway.approvals.collection_deciding import (
-    Choice,
-    CollectionChange,
-    SeenCollection,
-    decide_together,
-)
-from twokey.gateway.approvals.deciding import (
-    ALREADY_APPROVED,
-    NEEDS_OWN_DECISION,
-    decide,
-)
-from twokey.gateway.approvals.decisions import (
-    Approve,
-    Changed,
-    Click,
-    CollectionDecided,
-    CollectionRefused,
-    Expired,
-    Forbidden,
-    Invalid,
-    Refusal,
-    Reject,
-    Reviewer,
-    Stale,
-    Unknown,
-)
-from twokey.gateway.approvals.events import BATCH_MEMBER, EventName
-from twokey.gateway.approvals.policy_decision import PolicyDecision
-from twokey.gateway.approvals.record import Approval, item_id
-from twokey.gateway.approvals.requirement import Requirement
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.tiers import Tier
 
 DIGEST = "sha256:" + "c" * 64
 YES, NO = Approve(), Reject(reason="no")
@@ -65,7 +68,7 @@ def a_collection(count: int, requirement: Requirement = ONE) -> list[Approval]:
     """Return so many approvals of one call each, each of its own thread."""
     found: list[Approval] = []
     for number in range(count):
-        approval_id = f"ap_s0_{number:032x}"
+        approval_id = f"ap_default_{number:032x}"
         item = an_item(
             args={"order_id": f"{number}", "amount": number + 1},
             requirement=requirement,
@@ -77,34 +80,46 @@ def a_collection(count: int, requirement: Requirement = ONE) -> list[Approval]:
 
 def say(
     approvals: Sequence[Approval],
-    *decisions: Choice | None,
+    *decisions: Decision | None,
     clicks: Sequence[Click] = (),
     by: Reviewer | None = None,
     now_ms: int = NOW_MS,
     policies: Mapping[int, PolicyDecision] | None = None,
     voters: Mapping[int, Sequence[Reviewer]] | None = None,
     repeats: Sequence[int] = (),
-) -> CollectionChange | CollectionRefused | Invalid:
-    seen = clicks or [click_on(one) for one in approvals]
-    return decide_together(
+) -> GestureChange | GestureRefused | Refusal:
+    seen = [
+        one.with_(is_shared=True)
+        for one in clicks or [click_on(one) for one in approvals]
+    ]
+    card = Click(approval="col_1", index=0, version=1, action_hash=DIGEST)
+    return decide_gesture(
         {one.id: one for one in approvals},
-        SeenCollection("col_1", DIGEST, seen),
-        decisions,
+        Gesture(dict(enumerate(map(Choice, seen, decisions))), card),
         by or reviewer(ANA),
         now_ms=now_ms,
-        policies=policies or {},
-        voters=voters or {},
-        repeats=repeats,
+        asked=Asked(policies or {}, voters or {}, repeats),
     )
 
 
-def settled(result: object) -> CollectionChange:
-    assert isinstance(result, CollectionChange), result
-    return result
+class Settled(NamedTuple):
+    """What came of a gesture: changes by the place of their call."""
+
+    changes: dict[int, Change]
+    outcome: GestureDecided
+    event: Event
 
 
-def refused(result: object) -> CollectionRefused:
-    assert isinstance(result, CollectionRefused), result
+def settled(result: object) -> Settled:
+    assert isinstance(result, GestureChange), result
+    assert isinstance(result.outcome, GestureDecided)
+    [event] = result.events
+    changes = {int(one.split("_")[-1], 16): two for one, two in result.changes.items()}
+    return Settled(changes, result.outcome, event)
+
+
+def refused(result: object) -> GestureRefused:
+    assert isinstance(result, GestureRefused), result
     return result
 
 
@@ -132,8 +147,8 @@ def test_each_call_becomes_what_a_decision_on_it_alone_makes_of_it() -> None:
         assert [one.data for one in change.events] == [
             one.data | {BATCH_MEMBER: DIGEST} for one in alone.events
         ]
-    after = {number: one.approval for number, one in result.changes.items()}
-    assert result.outcome == CollectionDecided(
+    after = {one.approval.id: one.approval for one in result.changes.values()}
+    assert result.outcome == GestureDecided(
         approvals=after, approved=(0, 3), rejected=(1,)
     )
 
@@ -216,7 +231,7 @@ MOVES: dict[Callable[[Approval], Approval], type[Refusal]] = {
 @pytest.mark.parametrize("decision", [YES, NO])
 @pytest.mark.parametrize("move", MOVES)
 def test_one_call_that_moved_stops_all_and_is_named(
-    move: Callable[[Approval], Approval], decision: Choice
+    move: Callable[[Approval], Approval], decision: Decision
 ) -> None:
     approvals = a_collection(3)
     clicks = [click_on(one) for one in approvals]
@@ -297,7 +312,7 @@ def test_a_gesture_of_which_everything_is_left_out_is_refused() -> None:
 
     result = say(approvals, YES, YES, policies=policies, repeats=(1,))
 
-    assert refused(result).refusals == {0: NEEDS_OWN_DECISION, 1: NEEDS_OWN_DECISION}
+    assert result == NEEDS_OWN_DECISION
 
 
 def test_who_approved_some_of_the_calls_before_approves_the_others() -> None:
@@ -309,7 +324,7 @@ def test_who_approved_some_of_the_calls_before_approves_the_others() -> None:
 
     assert (result.outcome.approved, result.outcome.already) == ((1,), (0,))
     assert {*result.changes} == {1}
-    assert refused(again).refusals == {0: ALREADY_APPROVED, 1: ALREADY_APPROVED}
+    assert again == ALREADY_APPROVED
 
 
 def test_calls_that_need_two_people_wait_and_the_entry_says_so() -> None:
@@ -359,13 +374,6 @@ def test_nothing_chosen_is_no_decision() -> None:
     assert isinstance(say(a_collection(2), None, None), Invalid)
 
 
-def test_a_collection_shows_one_call_of_each_approval() -> None:
-    (one,) = a_collection(1)
-
-    with pytest.raises(ValueError, match="one call of each approval"):
-        SeenCollection("col_1", DIGEST, [click_on(one), click_on(one)])
-
-
 @settings(max_examples=examples(200))
 @given(st.data())
 def test_all_that_is_decided_is_written_or_nothing(data: st.DataObject) -> None:
@@ -390,18 +398,20 @@ def test_all_that_is_decided_is_written_or_nothing(data: st.DataObject) -> None:
 
     chosen = {n for n, decision in enumerate(decisions) if decision is not None}
     stopping = {n for n in chosen if moved[n]}
-    if isinstance(result, Invalid):
+    if isinstance(result, GestureRefused):
+        assert {*result.refusals} == stopping
+    elif isinstance(result, Invalid):
         assert not chosen
-    elif isinstance(result, CollectionRefused):
-        assert {*result.refusals} == (stopping or chosen)
+    elif isinstance(result, Forbidden):
+        assert chosen
     else:
-        outcome = result.outcome
+        changes, outcome, _ = settled(result)
         assert not stopping
-        assert {*outcome.approved, *outcome.rejected} == {*result.changes}
-        assert {*result.changes} | {*outcome.left_out} == chosen
-        assert not {*result.changes} & {*outcome.left_out}
-        states = {n: one.approval.items[0].state for n, one in result.changes.items()}
+        assert {*outcome.approved, *outcome.rejected} == {*changes}
+        assert {*changes} | {*outcome.left_out} == chosen
+        assert not {*changes} & {*outcome.left_out}
+        states = {n: one.approval.items[0].state for n, one in changes.items()}
         assert {n for n, state in states.items() if state is ItemState.REJECTED} == {
             *outcome.rejected
         }
-        assert all(one.before_ms == NOW_MS + HOUR_MS for one in result.changes.values())
+        assert all(one.before_ms == NOW_MS + HOUR_MS for one in changes.values())

@@ -4,25 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.approvals.builders import (
-    ANA,
-    BEN,
-    CHLOE,
-    DAN,
-    HOUR_MS,
-    NOW_MS,
-    ONE,
-    SENIOR,
-    SUPPORT,
-    TWO,
-    an_approval,
-    an_item,
-    click_on,
-    reviewer,
-)
-from twokey.gateway.approvals.changes import Change
-from twokey.gateway.approvals.deciding import decide
-from twokey.gateway.approvals.decisions import (
+from keyturn.gateway.approvals.changes import Change
+from keyturn.gateway.approvals.deciding import decide
+from keyturn.gateway.approvals.decisions import (
     AccountKind,
     Approve,
     Changed,
@@ -38,14 +22,32 @@ from twokey.gateway.approvals.decisions import (
     Reviewer,
     Stale,
 )
-from twokey.gateway.approvals.events import EventName
-from twokey.gateway.approvals.policy_decision import PolicyDecision
-from twokey.gateway.approvals.record import Approval
-from twokey.gateway.approvals.requirement import Requirement, Role
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.protocol.verbs import Verb
+from keyturn.gateway.approvals.events import EventName
+from keyturn.gateway.approvals.policy_decision import PolicyDecision
+from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.approvals.requirement import Requirement, Role
+from keyturn.gateway.protocol.records import Person
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.verbs import Verb
+from tests.approvals.builders import (
+    ANA,
+    BEN,
+    CHLOE,
+    DAN,
+    EVE,
+    HOUR_MS,
+    NOW_MS,
+    ONE,
+    SENIOR,
+    SUPPORT,
+    TWO,
+    an_approval,
+    an_item,
+    click_on,
+    reviewer,
+)
 
 HALF: JsonObject = {"order_id": "78291", "amount": 449.5}
 
@@ -58,6 +60,7 @@ def say(
     click: Click | None = None,
     now_ms: int = NOW_MS,
     policy_now: PolicyDecision | None = None,
+    waiting_now: PolicyDecision | None = None,
     voters: tuple[Reviewer, ...] | None = None,
 ) -> Change | Outcome:
     """Decide; earlier voters are still members, unless others are given."""
@@ -69,6 +72,7 @@ def say(
         by,
         now_ms=now_ms,
         policy_now=policy_now,
+        waiting_now=waiting_now,
         voters=tuple(map(reviewer, before)) if voters is None else voters,
     )
 
@@ -106,8 +110,8 @@ def test_an_edit_authorizes_other_arguments_and_records_the_difference() -> None
     assert record.patch == ({"op": "replace", "path": "/amount", "value": 449.5},)
     assert (record.by, record.reason) == (ANA, "half was damaged")
     assert (
-        record.requested_hash
-        != record.executed_hash
+        record.original_hash
+        != record.edited_hash
         == change.approval.items[0].action_hash
     )
 
@@ -161,11 +165,11 @@ def test_an_empty_answer_is_none(message: str) -> None:
 def test_an_edit_that_no_strict_json_can_hold_is_refused_at_its_place() -> None:
     approval = an_approval(an_item(schema=None))
 
-    result = say(approval, Edit(args={"lines": [1, 2**53]}), reviewer(ANA))
+    result = say(approval, Edit(args={"lines": [1, 2**63]}), reviewer(ANA))
 
     assert isinstance(result, Invalid)
     assert list(result.errors) == ["/lines/1"]
-    assert result.errors["/lines/1"].startswith("an integer is beyond 2^53-1")
+    assert result.errors["/lines/1"].startswith("an integer has more than 64 bits")
 
 
 def test_a_rejection_needs_its_reason_where_the_policy_says_so() -> None:
@@ -196,8 +200,8 @@ def test_what_is_wrong_with_the_reason_of_an_edit_is_not_told_of_an_argument(
 @pytest.mark.parametrize(
     ("by", "words"),
     [
-        (reviewer(DAN), "yourself"),
-        (reviewer(CHLOE), "not on that list"),
+        (reviewer(DAN), "You asked for this"),
+        (reviewer(CHLOE), "Please ask one of them"),
         (reviewer(ANA, AccountKind.GUEST), "Guests"),
         (reviewer(ANA, AccountKind.STRANGER), "other organizations"),
         (reviewer(ANA, AccountKind.BOT), "Bots"),
@@ -357,6 +361,46 @@ def test_an_edit_that_raises_the_tier_makes_its_editor_a_principal() -> None:
     assert edited.voted
     assert edited.voted.have == 0
     assert isinstance(own, Forbidden)
+
+
+def test_who_may_decide_a_call_may_change_it_into_one_that_is_for_others() -> None:
+    either = Requirement(approvals=1, of=(SUPPORT, SENIOR))
+    senior = Requirement(approvals=1, of=(SENIOR,))
+    approval = an_approval(an_item(requirement=either))
+
+    def said(decision: Decision, by: Person) -> Change | Outcome:
+        return say(
+            approval,
+            decision,
+            reviewer(by),
+            policy_now=evaluation(Tier.APPROVE, senior),
+            waiting_now=evaluation(Tier.APPROVE, either),
+        )
+
+    change = changed(said(Edit(args=HALF), ANA))
+    refused = said(Edit(args=HALF), EVE)
+
+    item = change.approval.items[0]
+    assert (item.state, item.votes) == (ItemState.PENDING, ())
+    assert item.requirement.roles == (SENIOR,)
+    assert item.principals == (ANA,)
+    assert isinstance(refused, Forbidden), "who may not decide the call as it waits"
+    assert isinstance(said(Approve(), ANA), Forbidden)
+
+
+def test_who_lost_the_role_by_the_policy_of_now_changes_nothing() -> None:
+    either = Requirement(approvals=1, of=(SUPPORT, SENIOR))
+    senior = evaluation(Tier.APPROVE, Requirement(approvals=1, of=(SENIOR,)))
+
+    result = say(
+        an_approval(an_item(requirement=either)),
+        Edit(args=HALF),
+        reviewer(ANA),
+        policy_now=senior,
+        waiting_now=senior,
+    )
+
+    assert isinstance(result, Forbidden)
 
 
 def test_a_policy_that_denies_now_wins_over_the_frozen_one() -> None:

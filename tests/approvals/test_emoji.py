@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twokey.bot.text import excerpt, fit, pieces, pieces_backwards, reveal
-from twokey.gateway.approvals.emoji import SEQUENCE
-from twokey.gateway.approvals.invisible_characters import has_hidden
+from keyturn.bot.text import excerpt, fit, pieces, pieces_backwards, reveal
+from keyturn.gateway.approvals.emoji import SEQUENCE
+from keyturn.gateway.approvals.invisible_characters import has_hidden
 
 EMOJI = (
     "👩‍💻",  # joined by U+200D

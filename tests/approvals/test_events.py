@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from twokey.gateway.approvals.events import COLLECTION, Event, EventName
-from twokey.gateway.protocol.tiers import Tier
+from keyturn.gateway.approvals.events import COLLECTION, Event, EventName
+from keyturn.gateway.protocol.tiers import Tier
 
 
 @pytest.mark.parametrize(

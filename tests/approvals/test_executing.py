@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from keyturn.gateway.approvals.changes import Change
+from keyturn.gateway.approvals.executing import finish, shorten_claim
+from keyturn.gateway.approvals.record import Approval, Item
+from keyturn.gateway.protocol.records import Result
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.verbs import Finding
 from tests.approvals.builders import NOW_MS, an_approval, an_item
-from twokey.gateway.approvals.changes import Change
-from twokey.gateway.approvals.executing import finish, shorten_claim
-from twokey.gateway.approvals.record import Approval, Item
-from twokey.gateway.protocol.records import Result
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.verbs import Finding
 
 LEASE_MS = 60_000
 RAN, FAILED = Result(ok=True), Result(ok=False)

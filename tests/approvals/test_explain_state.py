@@ -4,6 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from keyturn.gateway.approvals.deciding import decide
+from keyturn.gateway.approvals.decisions import (
+    Approve,
+    Changed,
+    Expired,
+    Stale,
+    explain_state,
+)
+from keyturn.gateway.protocol.states import ItemState
 from tests.approvals.builders import (
     ANA,
     NOW_MS,
@@ -12,15 +21,6 @@ from tests.approvals.builders import (
     click_on,
     reviewer,
 )
-from twokey.gateway.approvals.deciding import decide
-from twokey.gateway.approvals.decisions import (
-    Approve,
-    Changed,
-    Expired,
-    Stale,
-    explain_state,
-)
-from twokey.gateway.protocol.states import ItemState
 
 
 @pytest.mark.parametrize("state", ItemState)

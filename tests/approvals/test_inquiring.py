@@ -6,6 +6,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keyturn.gateway.approvals.changes import Change
+from keyturn.gateway.approvals.deciding import decide
+from keyturn.gateway.approvals.decisions import (
+    Approve,
+    Expired,
+    Forbidden,
+    Refusal,
+    Stale,
+    Unknown,
+)
+from keyturn.gateway.approvals.events import EventName
+from keyturn.gateway.approvals.inquiring import ask, reply, takes_reply
+from keyturn.gateway.approvals.inquiry import (
+    MAX_QUESTION,
+    MAX_REPLY,
+    MOST_QUESTIONS,
+    MOST_REPLIES,
+    Inquiry,
+    answered_by,
+    unanswered,
+)
+from keyturn.gateway.approvals.lifecycle import ApprovalState
+from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.protocol.states import ItemState
 from tests.approvals.builders import (
     ANA,
     BEN,
@@ -19,30 +43,6 @@ from tests.approvals.builders import (
     click_on,
     reviewer,
 )
-from twokey.gateway.approvals.changes import Change
-from twokey.gateway.approvals.deciding import decide
-from twokey.gateway.approvals.decisions import (
-    Approve,
-    Expired,
-    Forbidden,
-    Refusal,
-    Stale,
-    Unknown,
-)
-from twokey.gateway.approvals.events import EventName
-from twokey.gateway.approvals.inquiring import ask, reply, takes_reply
-from twokey.gateway.approvals.inquiry import (
-    MAX_QUESTION,
-    MAX_REPLY,
-    MOST_QUESTIONS,
-    MOST_REPLIES,
-    Inquiry,
-    answered_by,
-    unanswered,
-)
-from twokey.gateway.approvals.lifecycle import ApprovalState
-from twokey.gateway.approvals.record import Approval
-from twokey.gateway.protocol.states import ItemState
 
 LATER = NOW_MS + HOUR_MS
 WHY = "Was it broken?"

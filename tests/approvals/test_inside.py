@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from twokey.gateway.protocol.records import is_inside
+from keyturn.gateway.protocol.records import is_inside
 
 INSIDE = [
     ("tools:1", ""),

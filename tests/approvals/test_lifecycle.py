@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from twokey.gateway.approvals.lifecycle import (
+from keyturn.gateway.approvals.lifecycle import (
     FINAL,
     TRANSITIONS,
     UNEXECUTED,
@@ -16,8 +16,8 @@ from twokey.gateway.approvals.lifecycle import (
     advance,
     approval_state,
 )
-from twokey.gateway.errors import IllegalTransition
-from twokey.gateway.protocol.states import ItemState
+from keyturn.gateway.errors import IllegalTransition
+from keyturn.gateway.protocol.states import ItemState
 
 README = Path(__file__).parents[2] / "README.md"
 

@@ -4,6 +4,23 @@ from __future__ import annotations
 
 import pytest
 
+from keyturn.gateway.approvals.changes import Change
+from keyturn.gateway.approvals.deciding import decide
+from keyturn.gateway.approvals.decisions import (
+    AccountKind,
+    Approve,
+    Decision,
+    Edit,
+    Forbidden,
+    Reject,
+    Reviewer,
+)
+from keyturn.gateway.approvals.membership import unresolved_roles
+from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.approvals.requirement import Requirement, Role
+from keyturn.gateway.protocol.records import Person
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.tiers import Tier
 from tests.approvals.builders import (
     ANA,
     BEN,
@@ -13,23 +30,6 @@ from tests.approvals.builders import (
     an_item,
     click_on,
 )
-from twokey.gateway.approvals.changes import Change
-from twokey.gateway.approvals.deciding import decide
-from twokey.gateway.approvals.decisions import (
-    AccountKind,
-    Approve,
-    Decision,
-    Edit,
-    Forbidden,
-    Reject,
-    Reviewer,
-)
-from twokey.gateway.approvals.membership import unresolved_roles
-from twokey.gateway.approvals.record import Approval
-from twokey.gateway.approvals.requirement import Requirement, Role
-from twokey.gateway.protocol.records import Person
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.tiers import Tier
 
 SUPPORT = Role(name="support", users=("U0ANA",), usergroups=("S0SUPPORT",))
 SENIOR = Role(name="senior", usergroups=("S0SENIOR",))

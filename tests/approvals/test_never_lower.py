@@ -5,6 +5,15 @@ from __future__ import annotations
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from keyturn.gateway.approvals.changes import Change
+from keyturn.gateway.approvals.deciding import decide
+from keyturn.gateway.approvals.decisions import Approve, Decision, Edit, Reject
+from keyturn.gateway.approvals.policy_decision import PolicyDecision
+from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.approvals.requirement import Requirement
+from keyturn.gateway.protocol.records import Person
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.tiers import Tier
 from tests.approvals.builders import (
     ANA,
     BEN,
@@ -22,15 +31,6 @@ from tests.approvals.builders import (
     reviewer,
 )
 from tests.levels import examples
-from twokey.gateway.approvals.changes import Change
-from twokey.gateway.approvals.deciding import decide
-from twokey.gateway.approvals.decisions import Approve, Decision, Edit, Reject
-from twokey.gateway.approvals.policy_decision import PolicyDecision
-from twokey.gateway.approvals.record import Approval
-from twokey.gateway.approvals.requirement import Requirement
-from twokey.gateway.protocol.records import Person
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.tiers import Tier
 
 REQUIREMENTS = {
     **dict.fromkeys(Tier, Requirement(approvals=1, of=(SUPPORT, SENIOR))),

@@ -8,6 +8,28 @@ from dataclasses import dataclass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from keyturn.gateway.approvals.changes import Change
+from keyturn.gateway.approvals.deadline_changes import acknowledge, extend
+from keyturn.gateway.approvals.deciding import decide
+from keyturn.gateway.approvals.decisions import (
+    Approve,
+    Decision,
+    Edit,
+    Expired,
+    GestureRefused,
+    Reject,
+)
+from keyturn.gateway.approvals.ending import end_overdue
+from keyturn.gateway.approvals.gestures import Asked, Gesture, decide_gesture
+from keyturn.gateway.approvals.policy_decision import PolicyDecision
+from keyturn.gateway.approvals.record import Approval, Item
+from keyturn.gateway.approvals.requirement import Requirement
+from keyturn.gateway.approvals.revoking import revoke
+from keyturn.gateway.approvals.timing import LONGEST, end_of, ends, is_extendable
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.verbs import Verb
+from keyturn.gateway.store import codec
 from tests.approvals.builders import (
     ANA,
     BEN,
@@ -20,28 +42,6 @@ from tests.approvals.builders import (
     reviewer,
 )
 from tests.levels import examples
-from twokey.gateway.approvals.batch_deciding import decide_batch
-from twokey.gateway.approvals.changes import Change
-from twokey.gateway.approvals.deadline_changes import acknowledge, extend
-from twokey.gateway.approvals.deciding import decide
-from twokey.gateway.approvals.decisions import (
-    Approve,
-    BatchRefused,
-    Decision,
-    Edit,
-    Expired,
-    Reject,
-)
-from twokey.gateway.approvals.ending import end_overdue
-from twokey.gateway.approvals.policy_decision import PolicyDecision
-from twokey.gateway.approvals.record import Approval, Item
-from twokey.gateway.approvals.requirement import Requirement
-from twokey.gateway.approvals.revoking import revoke
-from twokey.gateway.approvals.timing import LONGEST, end_of, ends, is_extendable
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.protocol.verbs import Verb
-from twokey.gateway.store import codec
 
 CALLS = 4
 MINUTE_MS = 60_000
@@ -195,18 +195,16 @@ def test_a_decision_on_all_calls_is_refused_while_an_expired_one_is_among_them()
     click = click_on(approval).with_(action_hash=approval.digest)
     partition = {item.index: Approve() for item in approval.items}
 
-    result = decide_batch(
-        approval,
-        click,
-        partition,
+    result = decide_gesture(
+        {approval.id: approval},
+        Gesture.on_card(approval, click, partition),
         reviewer(BEN),
         now_ms=NOW_MS + SHORT_MS,
-        policies={},
-        voters={},
+        asked=Asked(),
     )
 
     over = Expired(expires_at_ms=NOW_MS + SHORT_MS)
-    assert result == BatchRefused(index=1, refusal=over)
+    assert result == GestureRefused(refusals={1: over})
 
 
 def test_what_expired_with_its_own_deadline_is_told_so_later() -> None:
@@ -278,10 +276,9 @@ def test_somebody_can_be_on_it_while_an_expired_call_is_not_swept() -> None:
 def test_own_deadlines_are_stored_beside_the_states_that_scripts_read() -> None:
     approval = edited(a_card(), 1, NOW_MS)
 
-    fields = codec.head(approval, approval.items)
+    fields = codec.head(approval)
 
     assert fields["1:e"] == fields["expires"] == str(NOW_MS + SHORT_MS)
     assert fields["0:e"] == str(NOW_MS + HOUR_MS)
-    assert "0:y" not in fields
-    assert fields["1:y"] == str(NOW_MS + LONGEST * SHORT_MS)
+    assert approval.items[1].latest_at_ms == NOW_MS + LONGEST * SHORT_MS
     assert isinstance(approval.items[0], Item)

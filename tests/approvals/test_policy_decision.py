@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from keyturn.gateway.approvals.policy_decision import PolicyDecisionFields
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.verbs import Verb
 from tests.approvals.builders import ONE
-from twokey.gateway.approvals.policy_decision import PolicyDecisionFields
-from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.protocol.verbs import Verb
 
 
 @pytest.mark.parametrize(

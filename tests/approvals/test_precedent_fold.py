@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from twokey.gateway.approvals.events import EventName
-from twokey.gateway.approvals.precedent_fold import PrecedentFold
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.verbs import Finding
+from keyturn.gateway.approvals.events import EventName
+from keyturn.gateway.approvals.precedent_fold import PrecedentFold
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.verbs import Finding
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twokey.gateway.approvals.evidence import HIDDEN
-from twokey.gateway.approvals.private_text import (
+from keyturn.gateway.approvals.evidence import HIDDEN
+from keyturn.gateway.approvals.private_text import (
     PrivateData,
     private_values,
     without_private,
 )
-from twokey.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.strict_json import JsonObject
 
 ALL = tuple(PrivateData)
 CARD = "(card number hidden)"

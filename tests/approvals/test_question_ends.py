@@ -4,6 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from keyturn.gateway.approvals.deciding import decide
+from keyturn.gateway.approvals.decisions import Invalid, Respond
+from keyturn.gateway.approvals.permission import is_dead_end
+from keyturn.gateway.approvals.record import DecisionRecord, Item
+from keyturn.gateway.approvals.requirement import Requirement, Role
+from keyturn.gateway.approvals.resume_value import answer_for
+from keyturn.gateway.protocol.questions import QuestionSet
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.verbs import Verb
+from keyturn.gateway.protocol.wire import Answer, AnswerKind
 from tests.approvals.builders import (
     ANA,
     DAN,
@@ -14,16 +24,6 @@ from tests.approvals.builders import (
     click_on,
     reviewer,
 )
-from twokey.gateway.approvals.deciding import decide
-from twokey.gateway.approvals.decisions import Invalid, Respond
-from twokey.gateway.approvals.permission import is_dead_end
-from twokey.gateway.approvals.record import DecisionRecord, Item
-from twokey.gateway.approvals.requirement import Requirement, Role
-from twokey.gateway.approvals.resume_value import answer_for
-from twokey.gateway.protocol.questions import QuestionSet
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.verbs import Verb
-from twokey.gateway.protocol.wire import Answer, AnswerKind
 
 ASKED = QuestionSet.model_validate(
     {
@@ -66,12 +66,15 @@ def test_questions_that_people_skip_are_rejected_with_their_reason() -> None:
     found = answer(ended(ItemState.REJECTED, decision))
 
     assert (found.type, found.message) == (AnswerKind.REJECT, "Not now.")
+    assert found.answers is None
+    assert found.is_question
 
 
-def test_questions_that_expire_are_answered_with_their_defaults() -> None:
+def test_questions_that_expire_name_their_defaults_and_have_no_answers() -> None:
     found = answer(ended(ItemState.EXPIRED))
 
-    assert (found.type, found.answers) == (AnswerKind.EXPIRED, ("refund", ""))
+    assert (found.type, found.answers) == (AnswerKind.EXPIRED, None)
+    assert found.is_question
     assert found.message.startswith("Nobody answered in time.")
     assert "your default: refund" in found.message
 
@@ -96,7 +99,8 @@ def test_questions_that_end_otherwise_have_no_answers(
 ) -> None:
     found = answer(ended(state))
 
-    assert (found.type, found.answers, found.message) == (kind, (), why)
+    assert (found.type, found.answers, found.message) == (kind, None, why)
+    assert found.is_question
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keyturn.gateway.approvals.quorum import roles_of, stricter, tally
+from keyturn.gateway.approvals.requirement import Requirement, Role, Vote
+from keyturn.gateway.protocol.records import Person
 from tests.approvals.builders import ANA, BEN, CHLOE, SENIOR, SUPPORT, TWO, reviewer
-from twokey.gateway.approvals.quorum import roles_of, stricter, tally
-from twokey.gateway.approvals.requirement import Requirement, Role, Vote
-from twokey.gateway.protocol.records import Person
 
 HASH = "sha256:" + "a" * 64
 OTHER = "sha256:" + "b" * 64

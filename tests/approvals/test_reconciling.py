@@ -4,6 +4,27 @@ from __future__ import annotations
 
 import pytest
 
+from keyturn.gateway.approvals.changes import Change
+from keyturn.gateway.approvals.deciding import decide
+from keyturn.gateway.approvals.decisions import (
+    AccountKind,
+    Changed,
+    Click,
+    Forbidden,
+    Invalid,
+    Outcome,
+    Reconcile,
+    Reviewer,
+    Stale,
+)
+from keyturn.gateway.approvals.policy_decision import PolicyDecision
+from keyturn.gateway.approvals.reconciling import MAX_NOTE
+from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.approvals.requirement import Requirement
+from keyturn.gateway.protocol.records import Result
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.verbs import Finding, Verb
 from tests.approvals.builders import (
     ANA,
     BEN,
@@ -17,27 +38,6 @@ from tests.approvals.builders import (
     click_on,
     reviewer,
 )
-from twokey.gateway.approvals.changes import Change
-from twokey.gateway.approvals.deciding import decide
-from twokey.gateway.approvals.decisions import (
-    AccountKind,
-    Changed,
-    Click,
-    Forbidden,
-    Invalid,
-    Outcome,
-    Reconcile,
-    Reviewer,
-    Stale,
-)
-from twokey.gateway.approvals.policy_decision import PolicyDecision
-from twokey.gateway.approvals.reconciling import MAX_NOTE
-from twokey.gateway.approvals.record import Approval
-from twokey.gateway.approvals.requirement import Requirement
-from twokey.gateway.protocol.records import Result
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.protocol.verbs import Finding, Verb
 
 GROUPS = SUPPORT.with_(users=(), usergroups=("S0SUPPORT",))
 TWO = Requirement(approvals=2, of=(GROUPS, SENIOR), at_least={"senior": 1})

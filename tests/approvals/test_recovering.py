@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from tests.approvals.builders import ANA, HOUR_MS, NOW_MS, an_approval, an_item
-from twokey.gateway.approvals.authorization import Revocation
-from twokey.gateway.approvals.record import Approval, Item
-from twokey.gateway.approvals.recovering import (
+from keyturn.gateway.approvals.authorization import Revocation
+from keyturn.gateway.approvals.ending import (
     RESTORED,
     THREAD_LOST,
     doubt_restored,
     end_with_thread,
 )
-from twokey.gateway.approvals.requirement import Vote
-from twokey.gateway.protocol.states import ItemState
+from keyturn.gateway.approvals.record import Approval, Item
+from keyturn.gateway.approvals.requirement import Vote
+from keyturn.gateway.protocol.states import ItemState
+from tests.approvals.builders import ANA, HOUR_MS, NOW_MS, an_approval, an_item
 
 UNTOUCHED = sorted(set(ItemState) - {ItemState.PENDING, ItemState.AUTHORIZED})
 LATE_MS = NOW_MS + HOUR_MS

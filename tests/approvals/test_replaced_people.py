@@ -4,6 +4,23 @@ from __future__ import annotations
 
 import pytest
 
+from keyturn.gateway.approvals.changes import Change
+from keyturn.gateway.approvals.deciding import decide
+from keyturn.gateway.approvals.decisions import (
+    Approve,
+    Decision,
+    Forbidden,
+    Outcome,
+    Reject,
+    Reviewer,
+)
+from keyturn.gateway.approvals.permission import NOBODY
+from keyturn.gateway.approvals.policy_decision import PolicyDecision
+from keyturn.gateway.approvals.quorum import is_possible
+from keyturn.gateway.approvals.requirement import Requirement, Role
+from keyturn.gateway.protocol.records import Person
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.tiers import Tier
 from tests.approvals.builders import (
     ANA,
     BEN,
@@ -15,23 +32,6 @@ from tests.approvals.builders import (
     click_on,
     reviewer,
 )
-from twokey.gateway.approvals.changes import Change
-from twokey.gateway.approvals.deciding import decide
-from twokey.gateway.approvals.decisions import (
-    Approve,
-    Decision,
-    Forbidden,
-    Outcome,
-    Reject,
-    Reviewer,
-)
-from twokey.gateway.approvals.permission import NOBODY
-from twokey.gateway.approvals.policy_decision import PolicyDecision
-from twokey.gateway.approvals.quorum import is_possible
-from twokey.gateway.approvals.requirement import Requirement, Role
-from twokey.gateway.protocol.records import Person
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.tiers import Tier
 
 THEN = Requirement(approvals=1, of=(Role(name="reviewers", users=(ANA.user,)),))
 NOW = Requirement(approvals=1, of=(Role(name="reviewers", users=(BEN.user,)),))
@@ -72,9 +72,7 @@ def test_nobody_outside_of_both_circles_rejects() -> None:
     refused = say(Reject(reason="no"), reviewer(CHLOE))
 
     assert isinstance(refused, Forbidden)
-    assert refused.reason == (
-        "Only reviewers can decide this, and you are not on that list."
-    )
+    assert refused.reason == ("Only reviewers can decide this. Please ask one of them.")
 
 
 def test_who_is_in_both_circles_decides_as_before() -> None:

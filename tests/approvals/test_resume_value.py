@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from tests.approvals.builders import ANA, CHLOE, NOW_MS, an_item
-from twokey.gateway.approvals.authorization import Revocation
-from twokey.gateway.approvals.record import DecisionRecord, Item
-from twokey.gateway.approvals.recovering import RESTORED, THREAD_LOST
-from twokey.gateway.approvals.requirement import Vote
-from twokey.gateway.approvals.resume_value import answer_for, unknown_answer
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.verbs import Verb
-from twokey.gateway.protocol.wire import Answer, AnswerKind
+from keyturn.gateway.approvals.authorization import Revocation
+from keyturn.gateway.approvals.ending import (
+    RESTORED,
+    THREAD_LOST,
+    end_overdue,
+    end_waiting,
+)
+from keyturn.gateway.approvals.lifecycle import Transition
+from keyturn.gateway.approvals.record import DecisionRecord, Item
+from keyturn.gateway.approvals.requirement import Vote
+from keyturn.gateway.approvals.resume_value import answer_for, unknown_answer
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.verbs import Verb
+from keyturn.gateway.protocol.wire import Answer, AnswerKind
+from tests.approvals.builders import ANA, CHLOE, NOW_MS, an_approval, an_item
 
 
 def in_state(state: ItemState, verb: Verb, text: str = "") -> Item:
@@ -119,4 +125,21 @@ def test_a_call_that_nothing_is_known_of_does_not_run_and_may_have() -> None:
     assert found.message == (
         "Its record is gone. So it does not run now. Look before you ask again whether "
         "it ran before."
+    )
+
+
+def test_an_authorization_lapses_for_the_reason_that_ended_it() -> None:
+    item = in_state(ItemState.AUTHORIZED, Verb.APPROVE).with_(lapses_at_ms=100)
+    approval = an_approval(item)
+
+    moved_on = end_waiting(approval, Transition.SUPERSEDE, 50)
+    overdue = end_overdue(approval, 100)
+
+    assert moved_on
+    assert overdue
+    assert answer(moved_on.approval.items[0]).message == (
+        "A newer message came, so the call did not run."
+    )
+    assert answer(overdue.approval.items[0]).message == (
+        "The authorization was not used in time, so the call did not run."
     )

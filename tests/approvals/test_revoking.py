@@ -4,6 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from keyturn.gateway.approvals.policy_decision import PolicyDecision
+from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.approvals.requirement import Requirement, Role, Vote
+from keyturn.gateway.approvals.revoking import revoke
+from keyturn.gateway.approvals.similar import Cover
+from keyturn.gateway.protocol.records import Person
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.tiers import Tier
 from tests.approvals.builders import (
     ANA,
     BEN,
@@ -12,14 +20,6 @@ from tests.approvals.builders import (
     an_approval,
     an_item,
 )
-from twokey.gateway.approvals.policy_decision import PolicyDecision
-from twokey.gateway.approvals.record import Approval
-from twokey.gateway.approvals.requirement import Requirement, Role, Vote
-from twokey.gateway.approvals.revoking import revoke
-from twokey.gateway.approvals.similar import Cover
-from twokey.gateway.protocol.records import Person
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.tiers import Tier
 
 DAY = Role(name="day", users=(ANA.user,), usergroups=("S0DAY",))
 
@@ -65,7 +65,7 @@ def test_a_vote_counts_while_the_policy_gives_its_role(
 
 
 def test_a_notification_that_a_standing_approval_opened_ends_with_it() -> None:
-    cover = Cover(approval="ap_s0_1", given_by=(ANA,), uses_left=1)
+    cover = Cover(approval="ap_default_1", given_by=(ANA,), uses_left=1)
     item = an_item().with_(state=ItemState.AUTHORIZED, cover=cover)
     policy_now = PolicyDecision(
         tier=Tier.NOTIFY, requirement=item.requirement, policy_digest="sha256:1"

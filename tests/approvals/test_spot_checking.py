@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from keyturn.gateway.approvals.decisions import AccountKind, Reviewer
+from keyturn.gateway.approvals.requirement import Role, SpotCheck
+from keyturn.gateway.approvals.spot_checking import NOT_YOU, refusal
+from keyturn.gateway.protocol.states import ItemState
 from tests.approvals.builders import NOW_MS, an_approval, an_item
-from twokey.gateway.approvals.decisions import AccountKind, Reviewer
-from twokey.gateway.approvals.requirement import Role, SpotCheck
-from twokey.gateway.approvals.spot_checking import NOT_YOU, refusal
-from twokey.gateway.protocol.states import ItemState
 
 NIGHT = Role(name="night", usergroups=("S0NIGHT",))
 EVE = Reviewer(team="T0", user="U0EVE", name="Eve", account=AccountKind.MEMBER)

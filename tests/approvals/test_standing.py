@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 from pydantic import JsonValue
 
-from twokey.gateway.approvals.decisions import AccountKind, Reviewer
-from twokey.gateway.approvals.policy_decision import PolicyDecision
-from twokey.gateway.approvals.record import Approval, Context, Item
-from twokey.gateway.approvals.requirement import Requirement, Role, Vote
-from twokey.gateway.approvals.similar import (
+from keyturn.gateway.approvals.decisions import AccountKind, Reviewer
+from keyturn.gateway.approvals.policy_decision import PolicyDecision
+from keyturn.gateway.approvals.record import Approval, Context, Item
+from keyturn.gateway.approvals.requirement import Requirement, Role, Vote
+from keyturn.gateway.approvals.similar import (
     ALLOW_SIMILAR,
     STANDING_AGENT,
     Bounds,
     without,
 )
-from twokey.gateway.approvals.standing import (
+from keyturn.gateway.approvals.standing import (
     CHECKED_FOR_MS,
     POLICY_CHANGED,
     REVOKED,
@@ -29,12 +29,12 @@ from twokey.gateway.approvals.standing import (
     used,
     was_taken_back,
 )
-from twokey.gateway.protocol import digest
-from twokey.gateway.protocol.records import Person
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.protocol.verbs import Verb
+from keyturn.gateway.protocol import digest
+from keyturn.gateway.protocol.records import Person
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.verbs import Verb
 
 NOW = 1_000_000
 POLICY = "sha256:now"
@@ -67,9 +67,9 @@ def standing(state: ItemState = ItemState.AUTHORIZED, **changes: object) -> Appr
     ctx = Context(
         tenant="default",
         agent=STANDING_AGENT,
-        thread="ap_s0_1",
+        thread="ap_default_1",
         ns="",
-        message_id="ap_s0_1",
+        message_id="ap_default_1",
         tool_call_id=ALLOW_SIMILAR,
     )
     document = digest.action_document(
@@ -85,7 +85,7 @@ def standing(state: ItemState = ItemState.AUTHORIZED, **changes: object) -> Appr
         at_ms=NOW,
     )
     item = Item(
-        id="ap_s0_1.0",
+        id="ap_default_1.0",
         index=0,
         ctx=ctx,
         tool=ALLOW_SIMILAR,
@@ -101,11 +101,11 @@ def standing(state: ItemState = ItemState.AUTHORIZED, **changes: object) -> Appr
         votes=(vote,),
     )
     return Approval(
-        id="ap_s0_1",
+        id="ap_default_1",
         tenant="default",
         agent=STANDING_AGENT,
-        thread="ap_s0_1",
-        message_id="ap_s0_1",
+        thread="ap_default_1",
+        message_id="ap_default_1",
         channel="C0",
         ttl_ms=1000,
         policy_digest=POLICY,

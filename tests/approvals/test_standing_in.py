@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from tests.bot.samples import KIM, NOW, TEAM, a_refund, an_approval
-from twokey.gateway.approvals.changes import Change
-from twokey.gateway.approvals.deciding import decide
-from twokey.gateway.approvals.decisions import (
+from keyturn.gateway.approvals.changes import Change
+from keyturn.gateway.approvals.deciding import decide
+from keyturn.gateway.approvals.decisions import (
     AccountKind,
     Approve,
     Click,
@@ -13,9 +12,10 @@ from twokey.gateway.approvals.decisions import (
     Reject,
     Reviewer,
 )
-from twokey.gateway.approvals.record import Approval
-from twokey.gateway.approvals.requirement import Requirement, Role
-from twokey.gateway.protocol.states import ItemState
+from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.approvals.requirement import Requirement, Role
+from keyturn.gateway.protocol.states import ItemState
+from tests.bot.samples import KIM, NOW, TEAM, a_refund, an_approval
 
 SUPPORT = Role(name="support", users=("U0ANA", "U0CHLOE"))
 SENIOR = Role(name="senior", users=("U0CHLOE",))

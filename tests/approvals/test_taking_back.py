@@ -4,6 +4,31 @@ from __future__ import annotations
 
 import pytest
 
+from keyturn.gateway.approvals.changes import Change
+from keyturn.gateway.approvals.deciding import decide
+from keyturn.gateway.approvals.decisions import (
+    AccountKind,
+    Approve,
+    Decision,
+    Edit,
+    Forbidden,
+    Invalid,
+    Outcome,
+    Reject,
+    Respond,
+    Reviewer,
+    Voted,
+)
+from keyturn.gateway.approvals.events import EventName
+from keyturn.gateway.approvals.policy_decision import PolicyDecision
+from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.approvals.requirement import Requirement
+from keyturn.gateway.approvals.resume_value import answer_for
+from keyturn.gateway.protocol.records import Person
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.verbs import Verb
+from keyturn.gateway.protocol.wire import AnswerKind
 from tests.approvals.builders import (
     ANA,
     BEN,
@@ -18,31 +43,6 @@ from tests.approvals.builders import (
     click_on,
     reviewer,
 )
-from twokey.gateway.approvals.changes import Change
-from twokey.gateway.approvals.deciding import decide
-from twokey.gateway.approvals.decisions import (
-    AccountKind,
-    Approve,
-    Decision,
-    Edit,
-    Forbidden,
-    Invalid,
-    Outcome,
-    Reject,
-    Respond,
-    Reviewer,
-    Voted,
-)
-from twokey.gateway.approvals.events import EventName
-from twokey.gateway.approvals.policy_decision import PolicyDecision
-from twokey.gateway.approvals.record import Approval
-from twokey.gateway.approvals.requirement import Requirement
-from twokey.gateway.approvals.resume_value import answer_for
-from twokey.gateway.protocol.records import Person
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.protocol.verbs import Verb
-from twokey.gateway.protocol.wire import AnswerKind
 
 HALF = Edit(args={"order_id": "78291", "amount": 449.5})
 SENIOR_ONLY = Requirement(approvals=1, of=(SENIOR,))
@@ -125,7 +125,7 @@ def test_nobody_takes_a_call_back_in_the_place_of_another() -> None:
 def test_who_asked_may_say_nothing_but_no_and_is_told_so(decision: Decision) -> None:
     reason = forbidden(say(an_approval(), decision, reviewer(DAN)))
 
-    assert "You asked for this one yourself" in reason
+    assert "You asked for this" in reason
     assert "You can reject it if you no longer want it." in reason
 
 
@@ -162,7 +162,7 @@ def test_who_changed_a_call_may_still_reject_it_and_not_approve_it(
 
     assert isinstance(edit.voted, Voted)
     assert edit.voted.have == 0
-    assert "You changed this call yourself" in forbidden(again)
+    assert "You edited this" in forbidden(again)
     assert "You can still reject it." in forbidden(again)
     assert no.approval.items[0].state is ItemState.REJECTED
 

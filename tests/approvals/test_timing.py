@@ -5,16 +5,15 @@ from __future__ import annotations
 from typing import Protocol
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tests.bot.samples import KIM, LATER, NOW, TEAM, a_refund, an_approval, in_state
-from twokey.gateway.approvals.changes import Change
-from twokey.gateway.approvals.deadline_changes import acknowledge, extend, fire
-from twokey.gateway.approvals.decisions import AccountKind, Refusal, Reviewer
-from twokey.gateway.approvals.events import EventName
-from twokey.gateway.approvals.record import Approval, Waiting
-from twokey.gateway.approvals.timing import (
+from keyturn.gateway.approvals.changes import Change
+from keyturn.gateway.approvals.deadline_changes import acknowledge, extend, fire
+from keyturn.gateway.approvals.decisions import AccountKind, Refusal, Reviewer
+from keyturn.gateway.approvals.events import EventName
+from keyturn.gateway.approvals.record import Approval, Waiting
+from keyturn.gateway.approvals.timing import (
     DOUBT_THEN_MS,
     LONGEST,
     TimerKind,
@@ -22,7 +21,8 @@ from twokey.gateway.approvals.timing import (
     is_pressing,
     timers,
 )
-from twokey.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.states import ItemState
+from tests.bot.samples import KIM, LATER, NOW, TEAM, a_refund, an_approval, in_state
 
 ANA = Reviewer(
     team=TEAM,
@@ -120,7 +120,9 @@ def test_who_takes_it_is_named_for_ten_minutes_and_may_be_followed() -> None:
     taken = second.approval.acknowledged
     assert taken is not None
     assert (taken.by.user, taken.until_ms) == ("U0BEN", NOW + 1 + 600_000)
-    assert timers(first.approval, second.approval) == [("release", taken.until_ms)]
+    assert timers(first.approval, second.approval, now_ms=NOW) == [
+        ("release", taken.until_ms)
+    ]
     assert second.events[0].name is EventName.APPROVAL_ACKNOWLEDGED
     assert second.events[0].actor == f"{TEAM}/U0BEN"
 
@@ -173,11 +175,30 @@ def test_a_longer_time_is_followed_by_another_reminder() -> None:
     result = extend(approval, ANA, now_ms=NOW)
     assert isinstance(result, Change)
 
-    rings = dict(timers(approval, result.approval))
+    rings = dict(timers(approval, result.approval, now_ms=NOW))
 
     assert rings == {"remind": NOW + HOUR, "escalate": NOW + HOUR * 13 // 10}
     called = result.approval.with_(escalated_at_ms=NOW)
-    assert dict(timers(approval, called)) == {"remind": NOW + HOUR}
+    assert dict(timers(approval, called, now_ms=NOW)) == {"remind": NOW + HOUR}
+
+
+@given(st.integers(1, 99), st.integers(0, 59), st.integers(-HOUR // 2, HOUR // 2))
+def test_another_end_reminds_nobody_at_once(
+    share: int, minutes: int, added_ms: int
+) -> None:
+    """Whether a raise brought the end forward, or somebody gave it more time."""
+    at_ms, now_ms = HOUR * share // 100, NOW + minutes * HOUR // 60
+    waiting = Waiting(remind_at_ms=at_ms, escalate_at_ms=at_ms)
+    approval = an_approval(waiting=waiting)
+    after = approval.with_(expires_at_ms=approval.expires_at_ms + added_ms)
+    left_ms = after.expires_at_ms - now_ms
+    assume(added_ms and left_ms > 0)
+
+    rings = dict(timers(approval, after, now_ms=now_ms))
+
+    assert rings.keys() == {"remind", "escalate"}
+    for due_ms in rings.values():
+        assert now_ms + left_ms * share // 100 - 1 <= due_ms < after.expires_at_ms
 
 
 def test_more_time_is_offered_when_little_is_left_or_people_were_called() -> None:

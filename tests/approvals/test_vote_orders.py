@@ -9,11 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.approvals.builders import DAN, NOW_MS, an_approval, an_item, click_on
-from tests.levels import examples
-from twokey.gateway.approvals.changes import Change
-from twokey.gateway.approvals.deciding import decide
-from twokey.gateway.approvals.decisions import (
+from keyturn.gateway.approvals.changes import Change
+from keyturn.gateway.approvals.deciding import decide
+from keyturn.gateway.approvals.decisions import (
     AccountKind,
     Approve,
     Click,
@@ -22,10 +20,12 @@ from twokey.gateway.approvals.decisions import (
     Reject,
     Reviewer,
 )
-from twokey.gateway.approvals.policy_decision import PolicyDecision
-from twokey.gateway.approvals.record import Approval
-from twokey.gateway.approvals.requirement import Requirement, Role
-from twokey.gateway.protocol.tiers import Tier
+from keyturn.gateway.approvals.policy_decision import PolicyDecision
+from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.approvals.requirement import Requirement, Role
+from keyturn.gateway.protocol.tiers import Tier
+from tests.approvals.builders import DAN, NOW_MS, an_approval, an_item, click_on
+from tests.levels import examples
 
 SUPPORT = Role(name="support", usergroups=("S0SUPPORT",))
 SENIOR = Role(name="senior", usergroups=("S0SENIOR",))
@@ -72,7 +72,7 @@ STEPS = st.sampled_from(
         for is_late_copy in (*[False] * 9, True)
     ]
 )
-ORDERS = int(os.environ.get("TWOKEY_VOTE_ORDERS", "2000"))
+ORDERS = int(os.environ.get("KEYTURN_VOTE_ORDERS", "2000"))
 """GitHub plays 10,000 once a week."""
 
 SHARES = 5

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
+from keyturn.bot.ids import seal
+from keyturn.gateway.approvals.events import EventName
+from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.protocol.wire import Verdict
+from keyturn.sandbox.json_types import JsonObject
 from tests.bot.bot_stack import CHANNEL, TEAM, Stack
 from tests.bot.signed import FORM, interaction, post, signed_headers
 from tests.streams import audit_entries
-from twokey.bot.ids import seal
-from twokey.gateway.approvals.events import EventName
-from twokey.gateway.approvals.record import Approval
-from twokey.gateway.protocol.wire import Verdict
-from twokey.sandbox.json_types import JsonObject
 
 Payload = dict[str, Any]
 
@@ -59,7 +59,7 @@ def click_payload(
         "type": "block_actions",
         "team": {"id": TEAM, "domain": "sandbox"},
         "user": {"id": user, "team_id": TEAM, "name": user.lower()},
-        "api_app_id": "A0TWOKEY",
+        "api_app_id": "A0KEYTURN",
         "channel": {"id": CHANNEL, "name": "agent-approvals"},
         "container": {
             "type": "message",

@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from keyturn.bot import limits
+from keyturn.bot.limits import POST, UPDATE, Rate
+from keyturn.gateway.config import SlackMode
+from keyturn.gateway.store.store import Store
+from keyturn.sandbox.server import Sandbox
 from tests.bot.bot_stack import Stack
 from tests.store_secrets import SECRETS
-from twokey.bot import limits
-from twokey.bot.limits import POST, UPDATE, Rate
-from twokey.gateway.config import SlackMode
-from twokey.gateway.store.store import Store
-from twokey.sandbox.server import Sandbox
 
 
 @pytest.fixture

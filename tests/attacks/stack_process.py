@@ -15,23 +15,23 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
+from keyturn.bot.app import SlackBot
+from keyturn.bot.config import BotConfig
+from keyturn.bot.ingress import StoreNonces
+from keyturn.gateway.config import SlackMode
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.resume.checkpoints import open_checkpoints
+from keyturn.gateway.resume.graphs import attached
+from keyturn.gateway.resume.langgraph_local import LangGraphLocal
+from keyturn.gateway.running import running
+from keyturn.gateway.service.agents import AgentService
+from keyturn.gateway.service.reviews import ReviewService
+from keyturn.gateway.store.cards import CardStore
+from keyturn.gateway.store.changing import Changes
+from keyturn.gateway.store.outbox import Outbox
+from keyturn.gateway.store.store import Store
 from tests.resume import sample_tools
 from tests.store_secrets import SECRETS
-from twokey.bot.app import SlackBot
-from twokey.bot.config import BotConfig
-from twokey.bot.store_nonces import StoreNonces
-from twokey.gateway.config import SlackMode
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.resume.checkpoints import open_checkpoints
-from twokey.gateway.resume.graphs import attached
-from twokey.gateway.resume.langgraph_local import LangGraphLocal
-from twokey.gateway.running import running
-from twokey.gateway.service.agents import AgentService
-from twokey.gateway.service.reviews import ReviewService
-from twokey.gateway.store.approvals import ApprovalStore
-from twokey.gateway.store.cards import CardStore
-from twokey.gateway.store.outbox import Outbox
-from twokey.gateway.store.store import Store
 
 LEASE_MS = 1000 if os.environ.get(sample_tools.DIE) else 15_000
 """Short where the process dies, since others wait for its end. Long where it lives: a
@@ -70,7 +70,7 @@ def dying(point: str, *, after: bool) -> Callable[[Method[P, R]], Method[P, R]]:
 POINTS: dict[str, tuple[type, str, bool]] = {
     "seen": (StoreNonces, "is_first", True),
     # What changes of one step and of several have in common.
-    "decided": (ApprovalStore, "_write", True),
+    "decided": (Changes, "_write", True),
     "posted": (CardStore, "posted", False),
     "shown": (CardStore, "shown", True),
     "acknowledged": (Outbox, "done", True),

@@ -9,16 +9,21 @@ from contextlib import contextmanager
 import pytest
 from pydantic import JsonValue
 
+from keyturn.gateway.policy.evaluate import Evaluation, evaluate
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.policy.schemas import unusable
+from keyturn.gateway.protocol.edits import argument_errors
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.verbs import Verb
+from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef
+from keyturn.gateway.store.store import Store
 from tests.service.harness import ServiceHarness
-from twokey.gateway.policy.evaluate import Evaluation, evaluate
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.policy.schemas import unusable
-from twokey.gateway.protocol.edits import argument_errors
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.verbs import Verb
-from twokey.gateway.protocol.wire import ProposedCall, Turn, TurnRef
-from twokey.gateway.store.store import Store
 
+LONG = (
+    "Raised to escalate: The call takes too long to check against the agent's schema, "
+    "so it cannot be edited."
+)
 SHORT_S = 2.0
 """Far more than any of it takes, far less than it takes without its limit."""
 
@@ -123,7 +128,7 @@ def test_a_schema_that_refers_to_itself_is_not_followed_for_ever() -> None:
 
 
 def test_a_schema_of_very_many_parts_is_not_looked_through() -> None:
-    """To check one takes a millisecond for each part, and an agent declares it."""
+    """An agent declares it, so people who may escalate decide, and nobody edits."""
     any_of: list[JsonValue] = [{"type": "string"}, True, {}] * 8
     each: JsonObject = {"anyOf": any_of}
     large: JsonObject = {"properties": {f"p{n}": each for n in range(6000)}}
@@ -137,9 +142,8 @@ def test_a_schema_of_very_many_parts_is_not_looked_through() -> None:
     with soon():
         found = evaluated(large)
 
-    assert "The agent's schema for this tool is unusable: no edits here." in (
-        found.reasons
-    )
+    assert found.tier is Tier.ESCALATE
+    assert LONG in found.reasons
     assert Verb.EDIT not in found.allow
     assert Verb.EDIT in evaluated(usual).allow
 

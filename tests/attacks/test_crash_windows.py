@@ -14,22 +14,22 @@ from pathlib import Path
 
 import pytest
 
+from keyturn.bot.ids import Action
+from keyturn.gateway.approvals.events import EventName
+from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.store.connection import text
+from keyturn.gateway.store.store import Store
+from keyturn.sandbox.client import Person as Actor
+from keyturn.sandbox.client import UserActionFailed
+from keyturn.sandbox.json_types import JsonObject
+from keyturn.sandbox.server import Sandbox
 from tests.bot.bot_stack import CHANNEL, has_button, is_card_of
 from tests.conftest import eventually
 from tests.forked import Forked
 from tests.lifetimes import listed
 from tests.resume import sample_tools
 from tests.streams import audit_entries
-from twokey.bot.ids import Action
-from twokey.gateway.approvals.events import EventName
-from twokey.gateway.approvals.record import Approval
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.store.connection import text
-from twokey.gateway.store.store import Store
-from twokey.sandbox.client import Person as Actor
-from twokey.sandbox.client import UserActionFailed
-from twokey.sandbox.json_types import JsonObject
-from twokey.sandbox.server import Sandbox
 
 pytestmark = pytest.mark.slow
 
@@ -69,7 +69,7 @@ class Scene:
 
     async def ask(self, text: str) -> None:
         with contextlib.suppress(UserActionFailed):
-            await self.sandbox.person("U0DAN").say(CHANNEL, f"@twokey {text}")
+            await self.sandbox.person("U0DAN").say(CHANNEL, f"@keyturn {text}")
 
     async def approvals(self) -> list[Approval]:
         keys = self.store.keys_of_tenant("default")
@@ -141,7 +141,7 @@ async def killed(process: Forked) -> None:
 
 
 @pytest.mark.parametrize("point", ["posted", "shown"])
-async def test_a_bot_that_dies_beside_the_posting_leaves_one_card_that_counts(
+async def test_a_bot_that_dies_beside_the_posting_leaves_one_card(
     scene: Scene, point: str
 ) -> None:
     async with scene.stack(point) as first:
@@ -153,13 +153,10 @@ async def test_a_bot_that_dies_beside_the_posting_leaves_one_card_that_counts(
 
         assert await scene.ended() is ItemState.EXECUTED
         approval = await scene.approval()
-        usable = await scene.usable_card()
         shown = await scene.ana.messages(CHANNEL)
         copies = [each for each in shown if is_card_of(each, approval.id)]
-        for copy in copies:
-            if copy["ts"] != usable["ts"]:
-                await scene.ana.click(CHANNEL, str(copy["ts"]), Action.APPROVE)
-    assert len(copies) == (2 if point == "posted" else 1)
+    # A card that was posted and not registered is found, and not posted again.
+    assert len(copies) == 1
     assert len(sample_tools.ledger()) == 1
     assert await scene.count(EventName.ITEM_AUTHORIZED) == 1
 
@@ -210,7 +207,7 @@ async def test_a_worker_that_dies_inside_leaves_a_doubt_that_a_person_sees(
                 m["ts"] == card["ts"] and has_button(m, Action.RECONCILE_EXECUTED)
             ),
         )
-        assert "In doubt" in str(doubtful["blocks"])
+        assert "know whether this ran" in str(doubtful["blocks"])
         assert len(sample_tools.ledger()) == effects, "nothing ran again by itself"
 
         found = Action.RECONCILE_EXECUTED if effects else Action.RECONCILE_RERUN

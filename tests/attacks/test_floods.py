@@ -12,12 +12,12 @@ from contextlib import AsyncExitStack
 import aiohttp
 import pytest
 
+from keyturn.bot import ingress
+from keyturn.bot.ids import Action
+from keyturn.gateway.store.connection import Connection
 from tests.attacks.attacker import click_payload, trace, value_of
 from tests.bot.bot_stack import Stack
 from tests.bot.signed import interaction, signed_headers
-from twokey.bot import ingress
-from twokey.bot.ids import Action
-from twokey.gateway.store.connection import Connection
 
 CLICKS = 1_000
 FEW = 20

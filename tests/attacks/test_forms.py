@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from itertools import count
 
 import pytest
 
+from keyturn.bot.ids import VALUE, Action, Input, View
+from keyturn.bot.modals import choose
+from keyturn.gateway.approvals.decisions import Edit, Reject
+from keyturn.gateway.protocol.wire import Verdict
+from keyturn.gateway.service.security_events import security_events
+from keyturn.gateway.store.cards import ViewBinding
+from keyturn.gateway.store.keys import Keys
+from keyturn.sandbox.json_types import JsonObject, as_object
 from tests.attacks.attacker import (
     Payload,
     Trace,
@@ -16,11 +25,9 @@ from tests.attacks.attacker import (
 )
 from tests.attacks.test_wrong_people import click_on, member
 from tests.bot.bot_stack import CHANNEL, Stack
+from tests.bot.listeners import test_large_batches as batches
+from tests.bot.listeners import test_review_together as together
 from tests.bot.tampering import expire
-from twokey.bot.ids import VALUE, Action, Input, View
-from twokey.gateway.approvals.decisions import Edit, Reject
-from twokey.gateway.protocol.wire import Verdict
-from twokey.sandbox.json_types import JsonObject, as_object
 
 FORMS = {
     View.EDIT: Action.EDIT,
@@ -151,6 +158,105 @@ async def test_a_form_that_was_meddled_with_records_nothing(
 
             assert any(words in answer for words in CALM), (spoil, answer)
             assert is_same(await trace(stack, verdict), before), spoil
+
+
+async def confirming(stack: Stack, view: View) -> tuple[Verdict, Payload]:
+    """Let Ana open a form; return a call of it, and the submission that decides it."""
+    if view is View.REVIEW_CONFIRM:
+        verdict, _ = await together.waiting(stack, 2)
+        ana = await together.reviewing(stack, count=2)
+        await together.confirmed(ana, {})
+    elif view is View.CHOOSE_CONFIRM:
+        verdict, _, ts = await batches.opened(stack)
+        ana = await batches.choose(stack, "U0ANA", ts)
+        await ana.submit({**batches.without(1), Input.OTHERS: "reject"})
+    else:
+        verdict = await stack.refund()
+        return verdict, await opened(stack, verdict, view)
+    page = await ana.wait_for_view(lambda top: top["callback_id"] == view)
+    return verdict, submission_payload(page, WORDS)
+
+
+async def unsealed(stack: Stack, key: str, binding: ViewBinding) -> bytes:
+    return binding.model_dump_json().encode()
+
+
+async def of_another_view(stack: Stack, key: str, binding: ViewBinding) -> bytes:
+    await stack.store.cards.bind_view(stack.keys, "V0OTHER", binding)
+    return await stored(stack, stack.keys.view("V0OTHER"))
+
+
+async def with_another_end(stack: Stack, key: str, binding: ViewBinding) -> bytes:
+    return (await stored(stack, key))[:-1] + b" "
+
+
+FORGED = (unsealed, of_another_view, with_another_end)
+
+
+async def stored(stack: Stack, key: str) -> bytes:
+    found = await stack.store.conn.command("GET", key)
+    assert isinstance(found, bytes)
+    return found
+
+
+@pytest.mark.parametrize("encrypts", [False, True])
+@pytest.mark.parametrize(
+    "view",
+    [View.EDIT, View.REJECT, View.RESPOND, View.REVIEW_CONFIRM, View.CHOOSE_CONFIRM],
+)
+async def test_a_form_whose_binding_somebody_wrote_records_nothing(
+    stack: Stack, view: View, *, encrypts: bool
+) -> None:
+    """Not even with the words that it had: others would count as well."""
+    stack.store.conn.encrypts = encrypts
+    async with stack.running():
+        verdict, good = await confirming(stack, view)
+        key, command = stack.keys.view(good["view"]["id"]), stack.store.conn.command
+        binding = await stack.store.cards.bound_view(stack.keys, good["view"]["id"])
+        assert binding
+        ours, ids = await stored(stack, key), map(str, count())
+        assert (b"U0ANA" in ours) is not encrypts
+
+        for forge in FORGED:
+            await command("SET", key, await forge(stack, key, binding), "KEEPTTL")
+            for _ in range(2):
+                answer = await told(stack, changed(good, "trigger_id", next(ids)))
+                assert "This window is not known any more" in answer, forge
+            assert (await stack.approval(verdict)).items[0].is_pending
+        await command("SET", key, ours, "KEEPTTL")
+        await told(stack, good)
+
+        assert not (await stack.approval(verdict)).items[0].is_pending
+        events = security_events(stack.store, "default")
+        found = [(one.reason, one.data["about"]) async for one in events]
+        assert found == [("seal_wrong", "view")] * len(FORGED), "each once"
+
+
+async def test_a_page_is_not_decided_with_an_older_choice_of_its_form(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A seal does not tell them apart, so what is verified is what is decided."""
+    async with stack.running():
+        verdict, good = await confirming(stack, View.CHOOSE_CONFIRM)
+        read = stack.store.cards.bound_view
+        newest = await read(stack.keys, good["view"]["id"])
+        assert newest
+        older = [
+            newest.with_(
+                purpose=View.CHOOSE,
+                staged=choose.Choice(approve=(0,)).model_dump_json(),
+            )
+        ]
+
+        async def raced(keys: Keys, view_id: str) -> ViewBinding | None:
+            return older.pop() if older else await read(keys, view_id)
+
+        monkeypatch.setattr(stack.store.cards, "bound_view", raced)
+        answer = await told(stack, good)
+
+        assert not older
+        assert "This window is not known any more" in answer
+        assert (await stack.approval(verdict)).items[0].is_pending
 
 
 @pytest.mark.slow

@@ -13,6 +13,15 @@ from typing import Any, cast
 
 import pytest
 
+from keyturn.bot.cards.listing import boxes
+from keyturn.bot.ids import COMMAND, Action, View
+from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.records import Result
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.strict_json import JsonObject as Args
+from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef, Verdict
+from keyturn.sandbox.json_types import JsonObject, as_object, as_objects
 from tests.attacks.attacker import (
     click_payload,
     deliver,
@@ -22,15 +31,6 @@ from tests.attacks.attacker import (
 from tests.attacks.test_tampered_store import claim_of
 from tests.bot.bot_stack import CHANNEL, POLICY, Stack, has_button
 from tests.conftest import eventually
-from twokey.bot.cards.listing import boxes
-from twokey.bot.ids import COMMAND, Action, View
-from twokey.gateway.approvals.events import Event, EventName
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.records import Result
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.strict_json import JsonObject as Args
-from twokey.gateway.protocol.wire import ProposedCall, Turn, TurnRef, Verdict
-from twokey.sandbox.json_types import JsonObject, as_object, as_objects
 
 BEGIN, END = "EVIL", "LIVE"
 MARKUP = [
@@ -113,7 +113,7 @@ async def whole_life(stack: Stack, number: int, text: str) -> None:
     edit, reject, respond, approve = verdicts
     await say_last_words(stack, agent, text)
     await stack.actor("U0BEN").command(COMMAND, f"show {text}", CHANNEL)
-    await stack.actor("U0GUEST").say(CHANNEL, f"@twokey {text}")
+    await stack.actor("U0GUEST").say(CHANNEL, f"@keyturn {text}")
     card = await stack.card(edit, timeout_s=30)
     await form(stack, card, edit, Action.EDIT, text)
     await form(stack, card, reject, Action.REJECT, text)
@@ -288,7 +288,7 @@ def deep() -> Any:
     "more",
     [
         [],
-        [deep(), float("nan"), 2**60, "\ud800"],
+        [deep(), float("nan"), 2**70, "\ud800"],
     ],
 )
 async def test_what_is_too_large_or_no_json_is_denied_and_never_shown(

@@ -12,6 +12,13 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from keyturn.bot.ids import Action, Input
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.records import Result
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.store.jobs import Job
+from keyturn.gateway.store.store import Store
+from keyturn.sandbox.json_types import as_object, as_objects
 from tests.attacks.attacker import deliver_bytes
 from tests.attacks.test_hostile_texts import nothing_is_left
 from tests.attacks.test_tampered_store import claim_of
@@ -20,13 +27,6 @@ from tests.conftest import eventually
 from tests.resume import sample_tools
 from tests.resume.resume_stack import Stack as Shop
 from tests.resume.resume_stack import open_stack
-from twokey.bot.ids import Action, Input
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.records import Result
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.store.jobs import Job
-from twokey.gateway.store.store import Store
-from twokey.sandbox.json_types import as_object, as_objects
 
 CANARY = "CANARY4111111111111111"
 HIDDEN = "HIDDEN5500005555555559"
@@ -190,7 +190,7 @@ async def test_an_error_that_quotes_arguments_is_logged_without_them(
         await shop_stack.decide(item)
         await eventually(lambda: is_logged(caplog, "run.parked"))
 
-    mine = [r for r in caplog.records if r.name.startswith("twokey")]
+    mine = [r for r in caplog.records if r.name.startswith("keyturn")]
     caplog.records[:] = mine
     assert CANARY not in logged(caplog)
 

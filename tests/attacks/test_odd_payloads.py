@@ -8,6 +8,8 @@ from urllib.parse import urlencode
 
 import pytest
 
+from keyturn.bot.ids import Action, Input
+from keyturn.sandbox.json_types import as_object
 from tests.attacks.attacker import (
     Payload,
     changed,
@@ -19,8 +21,6 @@ from tests.attacks.attacker import (
     value_of,
 )
 from tests.bot.bot_stack import CHANNEL, TEAM, Stack
-from twokey.bot.ids import Action, Input
-from twokey.sandbox.json_types import as_object
 
 JSON = "application/json"
 SERVER_ERROR = 500

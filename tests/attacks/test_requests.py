@@ -9,15 +9,15 @@ from collections.abc import Callable
 import aiohttp
 import pytest
 
+from keyturn.bot.app import SlackBot
+from keyturn.bot.ids import Action
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.wire import Verdict
+from keyturn.gateway.store.connection import number, text
 from tests.attacks.attacker import Payload, click_payload, deliver, trace, value_of
 from tests.bot.bot_stack import CHANNEL, Stack
 from tests.bot.signed import FORM, interaction, post, signed_headers
 from tests.lifetimes import listed
-from twokey.bot.app import SlackBot
-from twokey.bot.ids import Action
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.wire import Verdict
-from twokey.gateway.store.connection import number, text
 
 STAMP, SIGNATURE = "X-Slack-Request-Timestamp", "X-Slack-Signature"
 TIMES = 60

@@ -6,6 +6,13 @@ import json
 
 import pytest
 
+from keyturn.bot.ids import Action
+from keyturn.gateway.approvals.decisions import Approve, Edit, Reconcile
+from keyturn.gateway.errors import StoreUnavailable
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.verbs import Finding
+from keyturn.gateway.service.reviews import ReviewService
 from tests.attacks.attacker import (
     changed,
     click_payload,
@@ -17,13 +24,6 @@ from tests.attacks.attacker import (
 from tests.attacks.test_wrong_people import click_on, has_votes, member, set_state
 from tests.bot.bot_stack import CHANNEL, POLICY, TEAM, Stack
 from tests.conftest import eventually
-from twokey.bot.ids import Action
-from twokey.gateway.approvals.decisions import Approve, Edit, Reconcile
-from twokey.gateway.errors import StoreUnavailable
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.verbs import Finding
-from twokey.gateway.service.reviews import ReviewService
 
 RULE = "process_refund:\n    tier: approve"
 NARROW = "no_edits: {tier: approve, allow: [approve, reject]}"

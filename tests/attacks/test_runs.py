@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 from pydantic import JsonValue
 
+from keyturn.gateway.approvals.decisions import Approve, Click, Edit, Reconcile
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.policy.windows import window_key
+from keyturn.gateway.protocol.edits import edit_hash
+from keyturn.gateway.protocol.records import RunRef
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.verbs import Finding
+from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef
+from keyturn.gateway.store.store import Store
 from tests.service.harness import ANA, BEN, POLICY, ServiceHarness
-from twokey.gateway.approvals.decisions import Approve, Click, Edit, Reconcile
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.policy.window_keys import window_key
-from twokey.gateway.protocol.edits import edit_hash
-from twokey.gateway.protocol.records import RunRef
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.verbs import Finding
-from twokey.gateway.protocol.wire import ProposedCall, Turn, TurnRef
-from twokey.gateway.store.store import Store
 
 REFUND = "process_refund: {tier: approve}"
 
@@ -84,12 +84,12 @@ async def test_an_edit_of_another_agent_in_a_thread_of_the_same_name_is_not_told
         own.with_(thread="T1"),
     ]
 
-    assert (await harness.agents.edits_known(own, asked)).made == asked.keys()
+    assert (await harness.agents.edits_known(own, asked)).made.keys() == asked.keys()
     assert (
         await harness.agents.edits_known(own.with_(nested_in=outer), asked)
-    ).made == asked.keys()
+    ).made.keys() == asked.keys()
     for other in others:
-        assert (await harness.agents.edits_known(other, asked)).made == frozenset()
+        assert (await harness.agents.edits_known(other, asked)).made == {}
 
 
 async def test_an_edit_inside_one_agent_is_not_told_inside_another(
@@ -107,9 +107,9 @@ async def test_an_edit_inside_one_agent_is_not_told_inside_another(
     assert record is not None
     asked = {edit_hash(record): verdict.item_id}
 
-    assert (await harness.agents.edits_known(inside, asked)).made == asked.keys()
+    assert (await harness.agents.edits_known(inside, asked)).made.keys() == asked.keys()
     elsewhere = inside.with_(nested_in=other)
-    assert (await harness.agents.edits_known(elsewhere, asked)).made == frozenset()
+    assert (await harness.agents.edits_known(elsewhere, asked)).made == {}
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from keyturn.cli.main import USAGE, run
 from tests.store_secrets import ENV
-from twokey.cli.main import USAGE, run
 
 HOSTILE = "x\x1b]0;owned\x07\x9b2J\u202e\u2066\r"
 
@@ -23,10 +23,10 @@ def tell(
 ) -> Tell:
     """Return what a command prints."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "twokey.yml").write_text("policy: {version: 1}\n")
+    (tmp_path / "keyturn.yml").write_text("policy: {version: 1}\n")
 
     def told(*words: str, url: str = "") -> str:
-        env = {**ENV, "TWOKEY_REDIS_URL": url} if url else {}
+        env = {**ENV, "KEYTURN_REDIS_URL": url} if url else {}
         run(words, env)
         return capsys.readouterr().out
 

@@ -12,25 +12,30 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 
+from keyturn.agent import guarded
+from keyturn.gateway.approvals.decisions import (
+    AccountKind,
+    Decided,
+    Forbidden,
+    Reviewer,
+)
+from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.embed import Keyturn
+from keyturn.gateway.errors import TooManySpeakers
+from keyturn.gateway.protocol.records import Person
+from keyturn.gateway.resume.checkpoints import open_checkpoints
+from keyturn.gateway.resume.graphs import attached
+from keyturn.gateway.resume.langgraph_local import LangGraphLocal
+from keyturn.gateway.store.store import Store
+from keyturn.gateway.store.threads import MAX_PRINCIPALS
 from tests.conftest import eventually
 from tests.resume import sample_tools
 from tests.resume.resume_stack import ANA, DAN, RULES, Stack
 from tests.service.harness import ServiceHarness
 from tests.store_secrets import SECRETS
-from twokey.agent import guarded
-from twokey.gateway.approvals.decisions import AccountKind, Decided, Forbidden, Reviewer
-from twokey.gateway.approvals.record import Approval
-from twokey.gateway.embed import Twokey
-from twokey.gateway.errors import TooManySpeakers
-from twokey.gateway.protocol.records import Person
-from twokey.gateway.resume.checkpoints import open_checkpoints
-from twokey.gateway.resume.graphs import attached
-from twokey.gateway.resume.langgraph_local import LangGraphLocal
-from twokey.gateway.store.store import Store
-from twokey.gateway.store.threads import MAX_PRINCIPALS
 
 REFUND = [["refund", {"order": "1", "amount": 5}]]
-RUNNING: list[Twokey] = []
+RUNNING: list[Keyturn] = []
 OWN: RunnableConfig = {"configurable": {"thread_id": "own"}}
 
 
@@ -114,8 +119,8 @@ async def test_the_outer_requester_cannot_approve_there(stack: Stack) -> None:
 async def hand_on_by_run(task: str) -> str:
     """Let another agent do something by a run of its own."""
     given = {"messages": [{"role": "user", "content": task}]}
-    twokey = RUNNING[0]
-    await twokey.run(sample_tools.graph, given, thread_id="own", agent="shop")
+    keyturn = RUNNING[0]
+    await keyturn.run(sample_tools.graph, given, thread_id="own", agent="shop")
     return "handed on"
 
 
@@ -130,7 +135,7 @@ async def test_a_run_that_a_tool_starts_knows_them_too(
             ("user", json.dumps([("hand_on_by_run", {"task": json.dumps(REFUND)})]))
         ]
     }
-    async with Twokey(
+    async with Keyturn(
         policy=RULES,
         url=store.conn.url,
         secrets=SECRETS,

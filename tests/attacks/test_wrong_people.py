@@ -7,6 +7,25 @@ import itertools
 
 import pytest
 
+from keyturn.bot import user_cache
+from keyturn.bot.app import SlackBot
+from keyturn.bot.ids import Action, Input, View
+from keyturn.bot.user_cache import FRESH_S
+from keyturn.gateway.approvals.decisions import (
+    AccountKind,
+    Approve,
+    Click,
+    Edit,
+    Reconcile,
+    Reviewer,
+)
+from keyturn.gateway.config import SlackMode
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.records import Person
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.verbs import Finding
+from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef, Verdict
+from keyturn.sandbox.json_types import as_object
 from tests.attacks.attacker import (
     Payload,
     changed,
@@ -18,25 +37,6 @@ from tests.attacks.attacker import (
 )
 from tests.bot.bot_stack import CHANNEL, POLICY, TEAM, Stack
 from tests.conftest import eventually
-from twokey.bot import user_cache
-from twokey.bot.app import SlackBot
-from twokey.bot.ids import Action, Input, View
-from twokey.bot.user_cache import FRESH_S
-from twokey.gateway.approvals.decisions import (
-    AccountKind,
-    Approve,
-    Click,
-    Edit,
-    Reconcile,
-    Reviewer,
-)
-from twokey.gateway.config import SlackMode
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.records import Person
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.verbs import Finding
-from twokey.gateway.protocol.wire import ProposedCall, Turn, TurnRef, Verdict
-from twokey.sandbox.json_types import as_object
 
 DECIDING = [
     *(Action.APPROVE, Action.EDIT, Action.REJECT, Action.RESPOND),
@@ -48,7 +48,7 @@ NOBODY = {
     "of another role": "U0CHLOE",
     "the requester": "U0DAN",
     "a guest": "U0GUEST",
-    "a bot": "U0TWOKEY",
+    "a bot": "U0KEYTURN",
     "a stranger": "U0STRANGER",
     "somebody who left": "U0GONE",
     "nobody Slack knows": "U0NONE",

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from bench.cards_lost import measured
-from twokey.bot.delivery import feed
-from twokey.gateway.store import readers
-from twokey.gateway.store.store import Store
-from twokey.sandbox.server import Sandbox
+from keyturn.bot.delivery import feed
+from keyturn.gateway.store import readers
+from keyturn.gateway.store.store import Store
+from keyturn.sandbox.server import Sandbox
 
 
 @pytest.mark.slow

@@ -18,4 +18,4 @@ async def test_calls_are_measured_one_by_one_and_at_once_beside_langchain() -> N
         "LangChain, at once",
     ]
     assert all(one.at(0.0) > 0 for one in figure.measured)
-    assert [one.at_most for one in figure.ratios] == [3.0, 0.5, None, None]
+    assert [one.at_most for one in figure.ratios] == [6.0, 0.6, None, None]

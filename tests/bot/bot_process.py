@@ -13,15 +13,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from keyturn.bot.app import SlackBot
+from keyturn.bot.config import BotConfig
+from keyturn.gateway.approvals.decisions import Outcome
+from keyturn.gateway.config import SlackMode
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.policy.rules import Policy
+from keyturn.gateway.service.reviews import ReviewService
+from keyturn.gateway.store.store import Store
 from tests.store_secrets import SECRETS
-from twokey.bot.app import SlackBot
-from twokey.bot.config import BotConfig
-from twokey.gateway.approvals.decisions import Outcome
-from twokey.gateway.config import SlackMode
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.policy.rules import Policy
-from twokey.gateway.service.reviews import ReviewService
-from twokey.gateway.store.store import Store
 
 
 class Dying(ReviewService):

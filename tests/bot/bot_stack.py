@@ -9,19 +9,18 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
-from tests.conftest import eventually
-from tests.patience import WAIT_S
-from twokey.bot.app import SlackBot
-from twokey.bot.config import BotConfig
-from twokey.bot.ids import Action, chosen
-from twokey.gateway.approvals.record import Approval, Origin, approval_of
-from twokey.gateway.config import SlackMode
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.policy.rules import Policy
-from twokey.gateway.protocol.questions import ASK_USER
-from twokey.gateway.protocol.records import Person, Result
-from twokey.gateway.protocol.strict_json import JsonObject as Args
-from twokey.gateway.protocol.wire import (
+from keyturn.bot.app import SlackBot
+from keyturn.bot.config import BotConfig
+from keyturn.bot.identity import Identity
+from keyturn.bot.ids import Action, chosen
+from keyturn.gateway.approvals.record import Approval, Origin, approval_of
+from keyturn.gateway.config import SlackMode
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.policy.rules import Policy
+from keyturn.gateway.protocol.questions import ASK_USER
+from keyturn.gateway.protocol.records import Person, Result
+from keyturn.gateway.protocol.strict_json import JsonObject as Args
+from keyturn.gateway.protocol.wire import (
     CallHint,
     ClaimRequest,
     ProposedCall,
@@ -29,21 +28,24 @@ from twokey.gateway.protocol.wire import (
     TurnRef,
     Verdict,
 )
-from twokey.gateway.service.agents import AgentService
-from twokey.gateway.service.reviews import ReviewService
-from twokey.gateway.service.sweep import Sweeper
-from twokey.gateway.store.cards import CardPlace
-from twokey.gateway.store.keys import Keys
-from twokey.gateway.store.store import Store
-from twokey.gateway.store.threads import ThreadFacts
-from twokey.sandbox.client import Person as Actor
-from twokey.sandbox.elements import find, placed_elements
-from twokey.sandbox.json_types import JsonObject, as_objects
-from twokey.sandbox.server import Sandbox
-from twokey.sandbox.state_values import choice
+from keyturn.gateway.service.agents import AgentService
+from keyturn.gateway.service.reviews import ReviewService
+from keyturn.gateway.service.sweep import Sweeper
+from keyturn.gateway.store.cards import CardPlace
+from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.store import Store
+from keyturn.gateway.store.threads import ThreadFacts
+from keyturn.sandbox.client import Person as Actor
+from keyturn.sandbox.elements import find, placed_elements
+from keyturn.sandbox.json_types import JsonObject, as_objects
+from keyturn.sandbox.server import Sandbox
+from keyturn.sandbox.state_values import choice
+from tests.conftest import eventually
+from tests.patience import WAIT_S
 
 CHANNEL = "C0APPROVALS"
 TEAM = "T0SANDBOX"
+ME = Identity(team=TEAM, enterprise="", user="U0KEYTURN", bot_id="B0KEYTURN")
 DAN = Person(team=TEAM, user="U0DAN", name="dan")
 POLICY = """
 version: 1
@@ -254,7 +256,7 @@ class Stack:
 def is_card_of(message: Mapping[str, object], approval_id: str) -> bool:
     """Say whether a message is a card of this approval."""
     is_note = message.get("thread_ts") is not None
-    is_shown = approval_id in str(message["blocks"])
+    is_shown = approval_id in str(message.get("metadata"))
     return is_shown and not is_note and not message["ephemeral"]
 
 

@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from keyturn.bot import limits
+from keyturn.gateway.config import SlackMode
+from keyturn.gateway.store.store import Store
+from keyturn.sandbox.api_errors import ApiError
+from keyturn.sandbox.response_urls import ResponseUrls
+from keyturn.sandbox.server import Sandbox
 from tests.bot.bot_stack import Stack
-from twokey.bot import limits
-from twokey.gateway.config import SlackMode
-from twokey.gateway.store.store import Store
-from twokey.sandbox.api_errors import ApiError
-from twokey.sandbox.response_urls import ResponseUrls
-from twokey.sandbox.server import Sandbox
 
 
 @pytest.fixture

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tests.bot.markup_audit import assert_whole
+
 
 def readable(blocks: Any, text: str = "") -> str:
     """Return one line or box for each part, from top to bottom."""
@@ -63,10 +65,15 @@ def _block(block: Any) -> list[str]:
     return _WRITERS[block["type"]](block)
 
 
+def _context(block: Any) -> list[str]:
+    assert_whole(block)
+    return ["~ " + " | ".join(map(_text, block["elements"]))]
+
+
 _WRITERS: dict[str, Callable[[Any], list[str]]] = {
     "header": lambda block: [f"# {_text(block['text'])}"],
     "section": lambda block: [_text(block["text"])],
-    "context": lambda block: ["~ " + " | ".join(map(_text, block["elements"]))],
+    "context": _context,
     "divider": lambda _: ["-----"],
     "table": lambda block: [
         "| " + " | ".join(cell["text"] for cell in row) for row in block["rows"]

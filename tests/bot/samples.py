@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from twokey.bot.cards.frame import Frame
-from twokey.gateway.approvals import editing
-from twokey.gateway.approvals.record import Approval, Context, DecisionRecord, Item
-from twokey.gateway.approvals.requirement import Requirement, Role, Vote
-from twokey.gateway.protocol import digest
-from twokey.gateway.protocol.records import EditRecord, Person, Result
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.protocol.verbs import Verb
+from keyturn.bot.cards.frame import Frame
+from keyturn.gateway.approvals import editing
+from keyturn.gateway.approvals.record import Approval, Context, DecisionRecord, Item
+from keyturn.gateway.approvals.requirement import Requirement, Role, Vote
+from keyturn.gateway.protocol import digest
+from keyturn.gateway.protocol.records import EditRecord, Person, Result
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.verbs import Verb
 
 KEY = b"k" * 32
-TEAM = "T0TWOKEY"
+TEAM = "T0KEYTURN"
 LISTED = "The policy lists this tool as approve."
 NOW = 1_795_255_200_000  # 2026-11-21 10:00:00 UTC
 LATER = NOW + 3_600_000

@@ -6,11 +6,11 @@ from collections import Counter
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
-from twokey.bot.cards.metrics_messages import DIGEST, digest_of
-from twokey.gateway.approvals.events import Event, EventName
-from twokey.gateway.metrics.counts import Counts, Outcome
-from twokey.gateway.metrics.fold import Metrics, Selection
-from twokey.gateway.metrics_settings import DigestSettings
+from keyturn.bot.cards.metrics_messages import DIGEST, digest_of
+from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.gateway.metrics.counts import Counts, Outcome
+from keyturn.gateway.metrics.fold import Metrics, Selection
+from keyturn.gateway.metrics_settings import DigestSettings
 
 _WEEK = {
     "2026-11-16": (31, 12, 2, 1),

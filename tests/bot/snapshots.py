@@ -1,4 +1,4 @@
-"""Compare text with a file beside the test; `TWOKEY_SNAPSHOTS=write` renews it."""
+"""Compare text with a file beside the test; `KEYTURN_SNAPSHOTS=write` renews it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 def assert_same(folder: Path, name: str, text: str) -> None:
     """Fail when the text differs from what the file holds, or there is no file."""
     path = folder / f"{name}.txt"
-    if os.environ.get("TWOKEY_SNAPSHOTS") == "write":
+    if os.environ.get("KEYTURN_SNAPSHOTS") == "write":
         path.write_text(text, encoding="utf-8")
     assert path.is_file(), (
-        f"There is no snapshot {path}; run with TWOKEY_SNAPSHOTS=write."
+        f"There is no snapshot {path}; run with KEYTURN_SNAPSHOTS=write."
     )
     assert text == path.read_text(encoding="utf-8")

@@ -6,6 +6,18 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from keyturn.gateway.approvals.gestures import MAX_ITEMS
+from keyturn.gateway.approvals.precedents import KINDS, Past, Precedent, WindowTotal
+from keyturn.gateway.approvals.preview import Preview
+from keyturn.gateway.approvals.record import Approval, Item, TriageResult
+from keyturn.gateway.approvals.requirement import SpotCheck
+from keyturn.gateway.protocol import digest
+from keyturn.gateway.protocol.questions import Answered
+from keyturn.gateway.protocol.records import Result
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.verbs import Verb
 from tests.bot.samples import (
     ANA,
     BEN,
@@ -21,17 +33,6 @@ from tests.bot.samples import (
     edited,
     in_state,
 )
-from twokey.gateway.approvals.precedents import KINDS, Past, Precedent, WindowTotal
-from twokey.gateway.approvals.preview import Preview
-from twokey.gateway.approvals.record import Approval, Item, TriageResult
-from twokey.gateway.approvals.requirement import SpotCheck
-from twokey.gateway.protocol import digest
-from twokey.gateway.protocol.questions import Answered
-from twokey.gateway.protocol.records import Result
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.protocol.verbs import Verb
 
 CANARY = "zQxCANARYxQz"
 """Stands in every hostile text; where it shows up, a stranger's bytes do."""
@@ -141,12 +142,12 @@ spot_checks = st.none() | st.builds(
 
 
 @st.composite
-def items(draw: st.DrawFn, index: int = 0) -> Item:
+def items(draw: st.DrawFn, index: int = 0, tool: str = "") -> Item:
     """Draw an item in any state, with hostile text wherever text can be."""
     tier = draw(st.sampled_from([Tier.APPROVE, Tier.ESCALATE]))
     item = an_item(
         draw(arguments),
-        tool=draw(hostile) or "tool",
+        tool=tool or draw(hostile) or "tool",
         index=index,
         tier=tier,
         requirement=TWO if tier is Tier.ESCALATE else ONE,
@@ -181,10 +182,11 @@ answers = st.builds(
 
 @st.composite
 def approvals(draw: st.DrawFn, most: int = 9) -> Approval:
-    """Draw an approval of 1 to ``most`` items."""
+    """Draw an approval of 1 to ``most`` items; many are of one tool, as on a card."""
     count = draw(st.one_of(st.just(1), st.integers(2, most)))
+    tool = draw(hostile) if count > MAX_ITEMS else ""
     return an_approval(
-        *[draw(items(index)) for index in range(count)],
+        *[draw(items(index, tool)) for index in range(count)],
         says=draw(hostile),
         answered=draw(st.lists(answers, max_size=3).map(tuple)),
         agent=draw(hostile),

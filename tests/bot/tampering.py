@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from keyturn.bot.ids import seal
+from keyturn.gateway.approvals.record import Approval
+from keyturn.sandbox.json_types import JsonObject
 from tests.bot.bot_stack import CHANNEL, TEAM, Stack
-from twokey.bot.ids import seal
-from twokey.gateway.approvals.record import Approval
-from twokey.sandbox.json_types import JsonObject
 
 FORGED = "forged"
 

@@ -11,17 +11,17 @@ from typing import Any
 import aiohttp
 import pytest
 
+from keyturn.bot import identity
+from keyturn.bot.config import BotConfig
+from keyturn.bot.ids import Action
+from keyturn.bot.tasks import Tasks
+from keyturn.gateway.config import SlackMode
+from keyturn.gateway.errors import SettingsError, StoreUnavailable
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.service.reviews import ReviewService
 from tests.bot.bot_stack import CHANNEL, Stack
 from tests.bot.signed import interaction, post_signed
 from tests.conftest import eventually
-from twokey.bot import identity
-from twokey.bot.config import BotConfig
-from twokey.bot.ids import Action
-from twokey.bot.tasks import Tasks
-from twokey.gateway.config import SlackMode
-from twokey.gateway.errors import SettingsError, StoreUnavailable
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.service.reviews import ReviewService
 
 
 @pytest.mark.parametrize(
@@ -225,7 +225,7 @@ async def test_an_envelope_that_comes_twice_is_taken_once(stack: Stack) -> None:
     async with stack.running(mode=SlackMode.SOCKET):
         stack.sandbox.faults.plan_delivery("duplicate")
 
-        await stack.actor("U0DAN").say("#general", "@twokey refund")
+        await stack.actor("U0DAN").say("#general", "@keyturn refund")
 
         async def is_asked() -> bool:
             return await stack.store.queue(stack.keys).depth() == 1
@@ -241,12 +241,34 @@ async def test_a_retry_is_not_dropped_for_being_one(
     async with stack.running(mode=mode):
         stack.sandbox.faults.plan_delivery("retry_headers")
 
-        await stack.actor("U0DAN").say("#general", "@twokey refund")
+        await stack.actor("U0DAN").say("#general", "@keyturn refund")
 
         async def is_asked() -> bool:
             return await stack.store.queue(stack.keys).depth() == 1
 
         await eventually(is_asked)
+
+
+async def test_the_log_keeps_its_level_after_requests(
+    stack: Stack, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="keyturn")
+    async with stack.running():
+        await stack.actor("U0DAN").say("#general", "@keyturn refund")
+        await stack.actor("U0DAN").command("/approvals", "list", "#general")
+        verdict = await stack.refund()
+        card = await stack.card(verdict)
+        caplog.clear()
+        await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
+        await stack.approval(verdict)
+
+    assert "click.decided" in caplog.text
+    levels = {
+        name: one.level
+        for name, one in logging.root.manager.loggerDict.items()
+        if name.startswith("keyturn") and isinstance(one, logging.Logger) and one.level
+    }
+    assert levels == {"keyturn": logging.INFO}
 
 
 @pytest.mark.parametrize("mode", [SlackMode.HTTP, SlackMode.SOCKET])
@@ -272,7 +294,7 @@ async def test_without_the_store_an_event_is_left_for_slack_to_repeat(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with stack.running() as bot:
-        await stack.actor("U0DAN").say("#general", "@twokey refund")
+        await stack.actor("U0DAN").say("#general", "@keyturn refund")
         body = stack.sandbox.requests[-1].body
 
         async def unavailable(*_: object) -> bool:

@@ -9,20 +9,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from twokey.bot import blocks as b
-from twokey.bot.inputs import (
+from keyturn.bot import blocks as b
+from keyturn.bot.blocks import (
+    Block,
     checkboxes,
+    confirm,
     date_input,
     input_block,
     multi_select,
     number_input,
+    option,
     radio_buttons,
     select,
     text_input,
 )
-from twokey.bot.objects import Block, confirm, option
-from twokey.bot.text import EMPTY, excerpt, reveal
-from twokey.bot.text_types import (
+from keyturn.bot.text import EMPTY, excerpt, reveal
+from keyturn.bot.text_types import (
     Ref,
     Template,
     Untrusted,
@@ -36,8 +38,8 @@ from twokey.bot.text_types import (
     user,
     usergroup,
 )
-from twokey.gateway.approvals.invisible_characters import has_hidden
-from twokey.sandbox.blockkit import JSON
+from keyturn.gateway.approvals.invisible_characters import has_hidden
+from keyturn.sandbox.blockkit import JSON
 
 CANARY = "zqCANARYzq"
 NASTY = [
@@ -65,15 +67,14 @@ def every_block(text: str) -> list[Block]:
     sure = confirm(stranger, cut, yes=stranger)
     choices = [option(stranger, str(number)) for number in range(3)]
     return [
-        b.header(stranger, block_id="h"),
+        b.header(stranger),
         b.section(short, accessory=b.button("s", stranger)),
         b.section(template("by {who}", who=user("U1"))),
         b.context(short, label("ours"), template("*{n}* items", n=3)),
-        b.divider(block_id="d"),
+        b.divider(),
         b.rich_text(
             b.box(short.text),
             b.line(b.text_run(label("by ")), b.bold(label("us ")), b.mention("U1")),
-            block_id="p",
         ),
         b.actions(
             b.button(
@@ -236,7 +237,7 @@ def test_an_empty_text_is_said_to_be_empty() -> None:
 
 
 def test_a_box_is_never_cut_by_the_builder() -> None:
-    block = b.rich_text(b.box("x" * 9_500), block_id="p")
+    block = b.rich_text(b.box("x" * 9_500))
 
     with pytest.raises(b.BadBlocks, match="9000 characters, has 9500") as caught:
         b.ensure_valid_message([block], "text")

@@ -7,12 +7,12 @@ import logging
 import aiohttp
 import pytest
 
+from keyturn.bot.identity import CHECKED_S, REJECTED_S
+from keyturn.bot.ids import Action
+from keyturn.gateway.config import SlackMode
+from keyturn.gateway.protocol.states import ItemState
 from tests.bot.bot_stack import CHANNEL, Stack
 from tests.conftest import eventually
-from twokey.bot.bot_token import CHECKED_S, REJECTED_S
-from twokey.bot.ids import Action
-from twokey.gateway.config import SlackMode
-from twokey.gateway.protocol.states import ItemState
 
 
 async def readiness(stack: Stack) -> tuple[int, list[str]]:
@@ -96,7 +96,7 @@ async def test_a_slack_that_is_away_is_no_lost_token(stack: Stack) -> None:
 async def test_what_happens_without_a_token_is_told_when_it_works_again(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("twokey.bot.delivery.card_updater.BROKEN_S", 0.1)
+    monkeypatch.setattr("keyturn.bot.delivery.card_updater.BROKEN_S", 0.1)
     async with stack.running():
         verdict = await stack.refund()
         card = await stack.card(verdict)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from keyturn.bot.ids import Action
+from keyturn.gateway.approvals.timing import TimerKind
+from keyturn.gateway.protocol.wire import Verdict
 from tests.bot.bot_stack import CHANNEL, Stack, has_button
 from tests.bot.listeners.test_time import PATIENT, ring
 from tests.bot.test_collected_cards import (
@@ -17,9 +20,7 @@ from tests.bot.test_collected_cards import (
 )
 from tests.bot.test_publisher import nothing_is_left
 from tests.conftest import eventually
-from twokey.bot.ids import Action
-from twokey.gateway.approvals.timing import TimerKind
-from twokey.gateway.protocol.wire import Verdict
+from tests.stored_records import put_detail
 
 pytestmark = pytest.mark.usefixtures("brisk_posts")
 
@@ -80,8 +81,8 @@ async def test_the_last_call_on_a_card_can_be_decided_there(stack: Stack) -> Non
         stack.policy = batched("within: 10m, up_to: 3", OVER_100)
         await posted(stack, 3)
 
-        card = await shown(stack, "Approve all 1 waiting")
-        assert "1 call: process_refund" in str(card["blocks"])
+        card = await shown(stack, "Approve all 1")
+        assert "1 × process_refund" in str(card["blocks"])
         await stack.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE_ALL)
 
         assert await states(stack, verdicts) == ["authorized", "pending", "pending"]
@@ -131,13 +132,12 @@ async def test_a_corrupt_record_does_not_keep_people_from_the_others(
     async with stack.running():
         verdicts, ts = await three(stack)
         broken = (await stack.approval(verdicts[1])).id
-        await stack.store.conn.transaction(
-            ["HSET", stack.keys.head(broken), "0:d", "{"],
-            ["ZADD", stack.keys.expiry, 1, stack.keys.listed(broken)],
-        )
+        conn, keys = stack.store.conn, stack.keys
+        await put_detail(conn, keys, broken, tier="{")
+        await conn.command("ZADD", keys.expiry, 1, keys.listed(broken))
         await stack.sweeper.sweep()
 
-        await shown(stack, "Approve all 2 waiting")
+        await shown(stack, "Approve all 2")
         await stack.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE_ALL)
 
         await shown(stack, "2 approved")

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from keyturn.bot.blocks import Message
+from keyturn.bot.cards import table
+from keyturn.bot.delivery import card_publisher
+from keyturn.bot.ids import Action
+from keyturn.gateway.approvals.record import short_id
+from keyturn.gateway.approvals.timing import TimerKind
 from tests.bot.bot_stack import CHANNEL, Stack, has_button, says
 from tests.bot.listeners.test_read_access import answer
 from tests.bot.listeners.test_time import ring
@@ -18,11 +24,6 @@ from tests.bot.test_collected_cards import (
 from tests.bot.test_collected_cards_faults import have_cards
 from tests.bot.test_publisher import nothing_is_left
 from tests.conftest import eventually
-from twokey.bot.blocks import Message
-from twokey.bot.delivery import card_publisher
-from twokey.bot.ids import Action
-from twokey.gateway.approvals.short_id import short_id
-from twokey.gateway.approvals.timing import TimerKind
 
 pytestmark = pytest.mark.usefixtures("brisk_posts")
 
@@ -55,17 +56,32 @@ async def test_a_call_that_a_row_does_not_show_whole_has_its_own_card(
     stack: Stack,
 ) -> None:
     async with stack.running():
-        long = await stack.refund("t9", amount=9, note="a word " * 12)
+        long = await stack.refund("t9", amount=9, note="a word " * 24)
         own = await stack.card(long)
         assert has_button(own, Action.APPROVE)
         verdicts = [await stack.refund(f"t{n}", amount=100 + n) for n in range(3)]
 
         _, shared = await posted(stack, 2)
-        assert "Approve all 3 waiting" in str(shared["blocks"])
+        assert "Approve all 3" in str(shared["blocks"])
         await have_cards(stack, verdicts)
 
 
-async def test_a_card_holds_as_many_calls_as_it_shows_whole(stack: Stack) -> None:
+async def test_the_same_call_twice_has_two_cards_that_name_the_other(
+    stack: Stack,
+) -> None:
+    stack.policy = batched("within: 1s, up_to: 2")
+    async with stack.running():
+        same = [await stack.refund(f"t{n}", amount=9) for n in range(2)]
+
+        for verdict in same:
+            own = await stack.card(verdict, says("*The same call* waits on another"))
+            assert has_button(own, Action.APPROVE)
+
+
+async def test_a_card_holds_as_many_calls_as_it_shows_whole(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table, "TABLE_CHARS", 3_000)
     stack.policy = batched("within: 10m, up_to: 40")
     async with stack.running():
         for n in range(40):
@@ -73,7 +89,7 @@ async def test_a_card_holds_as_many_calls_as_it_shows_whole(stack: Stack) -> Non
 
         # The others wait with those that come after them.
         (card,) = await posted(stack)
-        assert "Approve all 20 waiting" in str(card["blocks"])
+        assert "Approve all 20" in str(card["blocks"])
 
 
 async def test_the_id_on_a_card_finds_it(stack: Stack) -> None:

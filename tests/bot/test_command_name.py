@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from keyturn.sandbox.client import UserActionFailed
+from keyturn.sandbox.json_types import as_objects
 from tests.bot.bot_stack import CHANNEL, Stack
 from tests.conftest import eventually
-from twokey.sandbox.client import UserActionFailed
-from twokey.sandbox.json_types import as_objects
 
 NAME = "/refund-approvals"
 

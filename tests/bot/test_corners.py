@@ -8,26 +8,28 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from types import SimpleNamespace
 from typing import Any, cast
 
 import aiohttp
 import pytest
+from slack_bolt.response import BoltResponse
 
-from tests.bot.bot_stack import CHANNEL, TEAM, Stack, says
+from keyturn.bot.blocks import Message
+from keyturn.bot.delivery import publisher
+from keyturn.bot.delivery.card_publisher import CardPublisher
+from keyturn.bot.ingress import Delivery
+from keyturn.bot.limits import Limits
+from keyturn.bot.reviewers import Reviewers
+from keyturn.bot.sockets import Sockets
+from keyturn.bot.user_cache import UserCache
+from keyturn.bot.web import Slack
+from keyturn.gateway.approvals.decisions import AccountKind
+from keyturn.gateway.approvals.record import Origin
+from keyturn.gateway.config import SlackMode
+from keyturn.sandbox.server import Sandbox
+from tests.bot.bot_stack import CHANNEL, ME, TEAM, Stack, says
 from tests.conftest import eventually
-from twokey.bot.blocks import Message
-from twokey.bot.delivery import publisher
-from twokey.bot.delivery.card_publisher import CardPublisher
-from twokey.bot.ingress import Answer, Delivery
-from twokey.bot.limits import Limits
-from twokey.bot.reviewers import Reviewers
-from twokey.bot.sockets import Sockets
-from twokey.bot.user_cache import UserCache
-from twokey.bot.web import Slack
-from twokey.gateway.approvals.decisions import AccountKind
-from twokey.gateway.approvals.record import Origin
-from twokey.gateway.config import SlackMode
-from twokey.sandbox.server import Sandbox
 
 
 @asynccontextmanager
@@ -38,12 +40,11 @@ async def slack_of(sandbox: Sandbox) -> AsyncGenerator[Slack]:
 
 def card_publisher_with(slack: Slack, stack: Stack) -> CardPublisher:
     return CardPublisher(
-        slack=slack,
-        limits=Limits(asyncio.get_running_loop().time),
-        cards=stack.store.cards,
-        keys=stack.keys,
-        team=TEAM,
-        seal_key=stack.config.seal_key,
+        slack,
+        Limits(asyncio.get_running_loop().time),
+        stack.store,
+        stack.config,
+        ME,
     )
 
 
@@ -63,6 +64,8 @@ async def test_a_surplus_copy_that_stays_is_logged(
 
     assert place.ts == "1.000001"
     assert "card.surplus_stays" in caplog.text
+    [message] = await stack.actor("U0ANA").messages(CHANNEL)
+    assert "was replaced" in str(message)
 
 
 async def test_a_note_that_we_cannot_show_says_so(stack: Stack) -> None:
@@ -127,6 +130,7 @@ class Client:
     """A socket's other end; Slack sends an envelope again when an ack was lost."""
 
     sent: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    logger: logging.Logger = field(default_factory=logging.getLogger)
 
     async def send_socket_mode_response(self, response: Any) -> None:
         self.sent.append(response.to_dict())
@@ -156,18 +160,18 @@ class Nonces:
 @pytest.mark.parametrize(
     ("answer", "times", "answered"),
     [
-        (Answer(body=""), 1, 2),
-        (Answer(body='{"response_action": "clear"}'), 1, 2),
-        (Answer(status=HTTPStatus.SERVICE_UNAVAILABLE), 2, 0),
-        (Answer(status=HTTPStatus.BAD_REQUEST), 1, 1),
+        (BoltResponse(status=200), 1, 2),
+        (BoltResponse(status=200, body={"response_action": "clear"}), 1, 2),
+        (BoltResponse(status=HTTPStatus.SERVICE_UNAVAILABLE), 2, 0),
+        (BoltResponse(status=HTTPStatus.BAD_REQUEST), 1, 1),
     ],
 )
 async def test_an_envelope_is_handled_until_it_is_kept_and_then_acknowledged(
-    answer: Answer, times: int, answered: int
+    answer: BoltResponse, times: int, answered: int
 ) -> None:
     handled: list[Delivery] = []
 
-    async def handle(envelope: Delivery) -> Answer:
+    async def handle(envelope: Delivery) -> BoltResponse:
         handled.append(envelope)
         return answer
 
@@ -180,6 +184,35 @@ async def test_an_envelope_is_handled_until_it_is_kept_and_then_acknowledged(
 
     assert len(handled) == times
     assert len(client.sent) == answered
+
+
+async def test_a_socket_is_closed_once_running_envelopes_are_answered() -> None:
+    started, may_end = asyncio.Event(), asyncio.Event()
+    answered_at_close = list[int]()
+    client = Client()
+
+    async def handle(envelope: Delivery) -> BoltResponse:
+        del envelope
+        started.set()
+        await may_end.wait()
+        return BoltResponse(status=200)
+
+    async def close() -> None:
+        answered_at_close.append(len(client.sent))
+
+    slack: Any = None
+    sockets: Any = Sockets(slack, "xapp-1", nonces=Nonces(), handle=handle)
+    sockets._clients.append(SimpleNamespace(close=close))
+    async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
+        tasks.create_task(sockets._receive(client, Request()))
+        await started.wait()
+        closing = tasks.create_task(sockets.close())
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not closing.done()
+        may_end.set()
+
+    assert answered_at_close == [1]
 
 
 def reviewers_of(slack: Slack) -> Reviewers:
@@ -217,7 +250,7 @@ async def test_an_event_that_breaks_a_listener_is_not_repeated(
     monkeypatch.setattr(type(stack.reviews), "ask_agent", broken)
     with caplog.at_level(logging.ERROR):
         async with stack.running():
-            await stack.actor("U0DAN").say("#general", "@twokey refund")
+            await stack.actor("U0DAN").say("#general", "@keyturn refund")
 
             async def is_answered() -> bool:
                 return [sent.status for sent in stack.sandbox.requests] == [200]

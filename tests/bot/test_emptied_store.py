@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from keyturn.gateway.approvals.events import EventName
+from keyturn.gateway.resume.store_threads import RunEvents, ThreadRef
 from tests.bot.bot_stack import Stack, says
 from tests.bot.listeners.test_asking import next_job
 from tests.bot.test_publisher import put
-from twokey.gateway.approvals.events import EventName
-from twokey.gateway.resume.run_events import RunEvents, ThreadRef
 
 ASKED = "#general"
 
@@ -19,7 +19,7 @@ async def test_a_run_ends_where_it_was_asked_for_although_the_store_was_emptied(
 ) -> None:
     async with stack.running():
         dan = stack.actor("U0DAN")
-        ts = await dan.say(ASKED, "@twokey refund 78291")
+        ts = await dan.say(ASKED, "@keyturn refund 78291")
         thread = (await next_job(stack)).thread
         await put(stack, EventName.RUN_STARTED, channel="C0GENERAL", thread_ts=ts)
         await dan.message_with(ASKED, says("working on it"))

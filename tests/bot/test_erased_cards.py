@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from keyturn.bot.ids import Action, Input
+from keyturn.gateway.approvals.record import approval_of
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.service.erasing import Eraser
 from tests.bot.bot_stack import CHANNEL, REFUND, Stack, says
 from tests.conftest import eventually
 from tests.service.harness import DAN
-from twokey.bot.ids import Action, Input
-from twokey.gateway.approvals.record import approval_of
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.service.erasing import Eraser
 
 
 async def test_a_card_is_replaced_by_one_sentence(stack: Stack) -> None:

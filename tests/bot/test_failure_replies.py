@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import pytest
 
+from keyturn.bot.cards.history import failures_note, thread_note
+from keyturn.bot.delivery.event_messages import messages_of
+from keyturn.bot.delivery.failure_replies import HOLD_S, FailureReplies
+from keyturn.bot.delivery.queue_entry import QueueEntry
+from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.protocol.records import Result
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.sandbox.blockkit import validate_message
 from tests.bot.readable import readable
 from tests.bot.samples import TWO, an_approval, an_item, in_state
-from twokey.bot.cards.failure_notes import failures_note
-from twokey.bot.cards.history import thread_note
-from twokey.bot.delivery.event_messages import messages_of
-from twokey.bot.delivery.failure_replies import HOLD_S, FailureReplies
-from twokey.bot.delivery.queue_entry import QueueEntry
-from twokey.gateway.approvals.events import Event, EventName
-from twokey.gateway.approvals.record import Approval
-from twokey.gateway.protocol.records import Result
-from twokey.gateway.protocol.states import ItemState
-from twokey.sandbox.blockkit import validate_message
 
 PLACE = ("C0APPROVALS", "1.0")
 
@@ -61,8 +60,8 @@ def test_failures_that_wait_to_be_told_share_one_reply(*, asks: bool) -> None:
         add(entry, replies, approval, event_of(approval, index, asks=asks))
 
     (text,) = texts(entry)
-    assert "m:*Calls* *1-3, 8:* ❌ These failed." in text
-    assert ("Please say whether they run again" in text) is asks
+    assert "m:*Calls 1-3, 8:* ❌ These failed." in text
+    assert ("Should they run again" in text) is asks
     assert [f"| {n}: no funds" in text for n in (1, 2, 3, 4, 8)] == [
         True,
         True,
@@ -158,7 +157,7 @@ def test_many_long_errors_fit_into_one_reply() -> None:
     note = failures_note([event_of(approval, n) for n in range(99)], approval)
 
     assert validate_message([*note.blocks], note.text) == []
-    assert "*Calls* *1-99:* ❌ These failed." in readable(note.blocks)
+    assert "*Calls 1-99:* ❌ These failed." in readable(note.blocks)
     assert "… and 89 more" in readable(note.blocks)
     assert note.text == "99 calls failed."
 
@@ -171,5 +170,6 @@ def test_calls_that_may_have_run_are_told_apart_from_failed_ones() -> None:
     note = failures_note(events, approval.replacing(doubt))
 
     text = readable(note.blocks)
-    assert "*1:* ❌ These failed. Please say whether they run again." in text
-    assert "*2:* ❓ The worker stopped while these ran. Please check." in text
+    assert "*Calls 1:* ❌ These failed. Should they run again?" in text
+    told = "❓ We don't know whether these ran: the worker stopped. Please check."
+    assert f"*Calls 2:* {told}" in text

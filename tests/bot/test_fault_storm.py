@@ -15,21 +15,21 @@ from typing import Any
 
 import pytest
 
+from keyturn.bot.ids import Action
+from keyturn.bot.limits import HISTORY, OPEN_DM, POST, UPDATE
+from keyturn.bot.listeners.usable_copy import is_usable_copy
+from keyturn.bot.payload import BlockAction
+from keyturn.bot.web import RateLimited, Slack, SlackNoResponse
+from keyturn.gateway.config import SlackMode
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.wire import Verdict
+from keyturn.gateway.store.store import Store
+from keyturn.sandbox.client import UserActionFailed
+from keyturn.sandbox.server import Sandbox
 from tests.bot.bot_stack import CHANNEL, POLICY, TEAM, Stack, has_button, is_card_of
 from tests.bot.test_publisher import nothing_is_left
 from tests.conftest import eventually
-from twokey.bot.ids import Action
-from twokey.bot.limits import HISTORY, OPEN_DM, POST, UPDATE
-from twokey.bot.listeners.usable_copy import is_usable_copy
-from twokey.bot.payload import BlockAction
-from twokey.bot.web import RateLimited, Slack, SlackNoResponse
-from twokey.gateway.config import SlackMode
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.wire import Verdict
-from twokey.gateway.store.store import Store
-from twokey.sandbox.client import UserActionFailed
-from twokey.sandbox.server import Sandbox
 
 CALLS = 12
 DIRECT = POLICY.replace(

@@ -6,18 +6,18 @@ from collections.abc import Sequence
 
 import pytest
 
+from keyturn.bot.delivery import feed
+from keyturn.bot.delivery.feed import Feed
+from keyturn.bot.delivery.outbox_queue import NOTIFICATIONS_AT_ONCE, OutboxQueue
+from keyturn.bot.delivery.queue_entry import Urgency
+from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.outbox import Outbox
+from keyturn.gateway.store.store import Store
 from tests.bot.bot_stack import Stack, says
 from tests.bot.test_publisher import nothing_is_left, put
 from tests.conftest import eventually
-from twokey.bot.delivery import feed
-from twokey.bot.delivery.feed import Feed
-from twokey.bot.delivery.outbox_queue import NOTIFICATIONS_AT_ONCE, OutboxQueue
-from twokey.bot.delivery.queue_entry import Urgency
-from twokey.gateway.approvals.events import Event, EventName
-from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.store.keys import Keys
-from twokey.gateway.store.outbox import Outbox
-from twokey.gateway.store.store import Store
 
 HISTORY, CARD, VOTE = (
     EventName.ITEM_EXECUTED,

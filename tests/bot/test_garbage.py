@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from keyturn.gateway.logs import LogSettings, write_logs
 from tests.bot.bot_stack import Stack
 from tests.bot.signed import post, signed_headers
-from twokey.gateway.logs import LogSettings, write_logs
 
 REQUESTS = 200
 BODIES = [
@@ -31,7 +31,7 @@ def unchanged() -> Iterator[None]:
     yield
     root.handlers[:] = handlers
     root.setLevel(level)
-    logging.getLogger("twokey").setLevel(logging.NOTSET)
+    logging.getLogger("keyturn").setLevel(logging.NOTSET)
 
 
 async def test_unsigned_requests_are_a_few_lines_and_no_stack_trace(

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest
+from slack_bolt.response import BoltResponse
 
+from keyturn.bot import ingress, user_cache
+from keyturn.bot.ids import COMMAND, Action
+from keyturn.bot.ingress import Delivery, StoreNonces, handle_once
+from keyturn.gateway.config import SlackMode
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.store.store import Store
+from keyturn.sandbox import delivery
+from keyturn.sandbox.server import Sandbox
 from tests.bot.bot_stack import CHANNEL, Stack
 from tests.conftest import eventually
 from tests.store_secrets import SECRETS
 from tests.tcp_proxy import Proxy
-from twokey.bot import ingress, user_cache
-from twokey.bot.ids import COMMAND, Action
-from twokey.bot.ingress import Answer, Delivery, handle_once
-from twokey.bot.store_nonces import StoreNonces
-from twokey.gateway.config import SlackMode
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.store.store import Store
-from twokey.sandbox import delivery
-from twokey.sandbox.server import Sandbox
 
 DIGEST = "sha256:" + "5" * 64
 FREEZE = "freeze tool process_refund wrong"
@@ -81,13 +81,10 @@ async def test_a_command_is_answered_whose_store_answers_no_more(
     assert "it is not confirmed that anything was done" in said
 
 
-@pytest.mark.parametrize(
-    ("before", "words"), [(0, "nothing was recorded"), (1, "not confirmed")]
-)
+@pytest.mark.parametrize("before", [0, 1])
 async def test_a_click_is_answered_while_the_store_answers_nothing(
-    stack: Stack, wire: Proxy, before: int, words: str
+    stack: Stack, wire: Proxy, before: int
 ) -> None:
-    """Of whom Slack has said who they are, a click is decided in one step."""
     async with stack.running():
         ana = stack.actor("U0ANA")
         for _ in range(before):
@@ -102,7 +99,7 @@ async def test_a_click_is_answered_while_the_store_answers_nothing(
 
         await ana.click(*place)
 
-        await stack.told("U0ANA", words)
+        await stack.told("U0ANA", "nothing was recorded")
         wire.open()
         await ana.click(*place)
         assert (await stack.approval(verdict)).items[0].state is ItemState.AUTHORIZED
@@ -129,11 +126,11 @@ async def test_an_envelope_that_the_store_remembers_too_late_is_handled_when_it_
     nonces, handled = StoreNonces(over, "default"), list[bool]()
     await nonces.is_first("sha256:" + "6" * 64)  # opens the connection
 
-    async def handle(delivery: Delivery) -> Answer:
+    async def handle(delivery: Delivery) -> BoltResponse:
         handled.append(delivery.is_recorded)
-        return Answer(200 if delivery.is_recorded else 503)
+        return BoltResponse(status=200 if delivery.is_recorded else 503)
 
-    async def comes() -> Answer | None:
+    async def comes() -> BoltResponse | None:
         return await handle_once(Delivery("{}", {}, DIGEST), nonces, handle)
 
     async def is_remembered() -> bool:

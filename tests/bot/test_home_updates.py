@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
+from keyturn.bot.cards.queue import HomeFilter
+from keyturn.bot.ids import Action
+from keyturn.bot.listeners import home_tab
+from keyturn.bot.listeners.home_tab import filter_of
+from keyturn.gateway.store.freezes import FreezeScope, ScopeKind
+from keyturn.gateway.store.home_tabs import HomeTab, ShownTab
 from tests.bot.bot_stack import Stack
 from tests.bot.listeners.test_review_together import home, home_of, text_of, waiting
 from tests.conftest import eventually
-from twokey.bot.cards.queue import HomeFilter
-from twokey.bot.ids import Action
-from twokey.bot.listeners import home_tab
-from twokey.bot.listeners.home_tab import filter_of
-from twokey.gateway.store.freezes import FreezeScope, ScopeKind
-from twokey.gateway.store.home_tabs import HomeTab, ShownTab
 
 LOOKING = pytest.mark.usefixtures("looking")
 
@@ -50,9 +50,7 @@ async def test_an_open_tab_shows_what_comes_and_what_goes(stack: Stack) -> None:
         await stack.agents.withdraw(frozenset({item.id}))
 
         await shown(stack, "U0ANA", "Waiting for you: 0")
-        assert "Changes appear here within seconds until" in text_of(
-            await stack.actor("U0ANA").home()
-        )
+        assert "Live until" in text_of(await stack.actor("U0ANA").home())
 
 
 @LOOKING

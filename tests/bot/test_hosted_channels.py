@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from keyturn.bot.ids import Action
+from keyturn.sandbox.samples import OTHER_TEAM
 from tests.bot.bot_stack import CHANNEL, Stack, has_button
 from tests.conftest import eventually
-from twokey.bot.ids import Action
-from twokey.sandbox.samples import OTHER_TEAM
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def hosted(stack: Stack) -> Stack:
 
 async def test_a_member_can_ask_an_agent_there(hosted: Stack) -> None:
     async with hosted.running():
-        await hosted.actor("U0DAN").say(CHANNEL, "@twokey refund order 78291")
+        await hosted.actor("U0DAN").say(CHANNEL, "@keyturn refund order 78291")
 
         async def is_asked() -> bool:
             return await hosted.store.queue(hosted.keys).depth() == 1
@@ -31,7 +31,7 @@ async def test_words_under_a_card_there_are_offered(hosted: Stack) -> None:
         card = await hosted.card(await hosted.refund())
         ana = hosted.actor("U0ANA")
 
-        await ana.say(CHANNEL, "@twokey too much", str(card["ts"]))
+        await ana.say(CHANNEL, "@keyturn too much", str(card["ts"]))
 
         await ana.message_with(CHANNEL, lambda m: has_button(m, Action.REJECT_WORDS))
 
@@ -40,7 +40,7 @@ async def test_who_is_of_the_other_workspace_is_told_that_they_cannot(
     hosted: Stack,
 ) -> None:
     async with hosted.running():
-        await hosted.actor("U0STRANGER").say(CHANNEL, "@twokey refund order 78291")
+        await hosted.actor("U0STRANGER").say(CHANNEL, "@keyturn refund order 78291")
 
         await hosted.told("U0STRANGER", "Only members of this workspace can ask")
         assert await hosted.store.queue(hosted.keys).depth() == 0

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.bot.samples import KEY, REFUND, TEAM, a_refund, an_approval, an_item, edited
-from twokey.bot import ids
-from twokey.bot.ids import Action, BadSeal, Sealed, View, seal, unseal, verify
-from twokey.gateway.approvals.record import Approval
+from keyturn.bot import ids
+from keyturn.bot.ids import Action, BadSeal, Sealed, View, seal, unseal, verify
+from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.store.keys import approval_id
+from tests.bot.samples import KEY, TEAM, a_refund, an_approval, an_item, edited
 
 BATCH = an_approval(a_refund(), an_item({"n": 1}, index=1), an_item({}, index=2))
 
@@ -170,21 +171,9 @@ def test_a_malformed_seal_is_called_one(text: str) -> None:
         unseal(text)
 
 
-def test_seals_and_block_ids_fit_where_slack_puts_them() -> None:
-    long = an_approval(id="ap_s12_" + "x" * 40, version=10**6, rev=10**6)
+def test_seals_fit_where_slack_puts_them() -> None:
+    long = an_approval(id=approval_id("x" * 64, "0" * 32), version=10**6, rev=10**6)
 
     value = seal(long, 0, key=KEY, team=TEAM, purpose=Action.RECONCILE_EXECUTED)
 
-    assert len(value) < 150
-    assert len(ids.block_id(long, "99.page99.actions")) <= 255
-
-
-def test_block_ids_are_new_on_each_change_of_the_record() -> None:
-    first = an_approval()
-    edit = first.replacing(edited(first.items[0], REFUND | {"amount": 1}), version=2)
-
-    found = {
-        ids.block_id(one, "head") for one in (first, edit, first.with_(rev=2), first)
-    }
-
-    assert len(found) == 3
+    assert len(value) < 200

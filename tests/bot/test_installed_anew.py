@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from keyturn.bot.ids import Action
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.sandbox.tokens import TokenKind
 from tests.bot.bot_stack import CHANNEL, Stack, says
 from tests.bot.test_publisher import nothing_is_left
 from tests.conftest import eventually
-from twokey.bot.ids import Action
-from twokey.gateway.protocol.states import ItemState
-from twokey.sandbox.tokens import TokenKind
 
 NEW_BOT = "U0NEWBOT"
 SECRET = b"a key that outlives every bot token"

@@ -5,14 +5,14 @@ from __future__ import annotations
 import aiohttp
 import pytest
 
+from keyturn.bot.app import SlackBot
+from keyturn.bot.ids import Action, seal
+from keyturn.gateway.errors import SettingsError
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.wire import Verdict
 from tests.bot.bot_stack import CHANNEL, Stack
 from tests.bot.tampering import click_with
 from tests.conftest import eventually
-from twokey.bot.app import SlackBot
-from twokey.bot.ids import Action, seal
-from twokey.gateway.errors import SettingsError
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.wire import Verdict
 
 ONE, TWO, THREE = (bytes([number]) * 32 for number in (1, 2, 3))
 
@@ -23,7 +23,7 @@ async def test_a_bot_with_another_key_is_refused_and_readyz_of_the_first_tells_i
     stack.store.processes.life_ms = 2000
     async with stack.running(seal_key=ONE) as bot:
         foreign = SlackBot(stack.config_with(seal_key=TWO), stack.reviews)
-        with pytest.raises(SettingsError, match="give both the same TWOKEY_SECRET"):
+        with pytest.raises(SettingsError, match="give both the same KEYTURN_SECRET"):
             await foreign.__aenter__()
 
         async with (
@@ -55,7 +55,7 @@ async def test_a_seal_of_before_the_rotation_counts_and_a_foreign_one_does_not(
         if key == ONE:
             await eventually(lambda: is_authorized(stack, verdict))
         else:
-            await stack.told("U0ANA", "the key of Twokey was replaced")
+            await stack.told("U0ANA", "the key of Keyturn was replaced")
             assert not await is_authorized(stack, verdict)
 
 

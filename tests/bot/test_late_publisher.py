@@ -7,12 +7,12 @@ import time
 import aiohttp
 import pytest
 
-from tests.bot.bot_stack import CHANNEL, TEAM, Stack
-from twokey.bot.delivery.card_publisher import CardPublisher
-from twokey.bot.limits import Limits
-from twokey.bot.web import Slack
-from twokey.gateway.errors import LeaseLost
-from twokey.gateway.store.fences import holding
+from keyturn.bot.delivery.card_publisher import CardPublisher
+from keyturn.bot.limits import Limits
+from keyturn.bot.web import Slack
+from keyturn.gateway.errors import LeaseLost
+from keyturn.gateway.store.fences import holding
+from tests.bot.bot_stack import CHANNEL, ME, Stack
 
 
 async def test_a_late_publisher_changes_no_card_and_posts_none(stack: Stack) -> None:
@@ -27,16 +27,15 @@ async def test_a_late_publisher_changes_no_card_and_posts_none(stack: Stack) -> 
         stack.store.threads.lease(stack.keys, "default", "", "slack") as lease,
     ):
         card_publisher = CardPublisher(
-            slack=Slack(
+            Slack(
                 stack.sandbox.bot_token, api_url=stack.sandbox.api_url, session=session
             ),
-            limits=Limits(time.monotonic),
-            cards=stack.store.cards,
-            keys=stack.keys,
-            team=TEAM,
-            seal_key=stack.config.seal_key,
+            Limits(time.monotonic),
+            stack.store,
+            stack.config,
+            ME,
         )
-        lease.lost.set()
+        lease.end()
         with holding(lease), pytest.raises(LeaseLost):
             await card_publisher.update_card(approval, place, now_ms=0)
         with holding(lease), pytest.raises(LeaseLost):

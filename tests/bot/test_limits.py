@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from twokey.bot.delivery.outbox_queue import OutboxQueue
-from twokey.bot.limits import POST, UPDATE, Limits
-from twokey.gateway.approvals.events import Event, EventName
-from twokey.sandbox.clock import Clock
-from twokey.sandbox.rate_limits import RateLimits
+from keyturn.bot.delivery.outbox_queue import OutboxQueue
+from keyturn.bot.limits import POST, UPDATE, Limits
+from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.sandbox.clock import Clock
+from keyturn.sandbox.rate_limits import RateLimits
 
 
 @dataclass

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
+from keyturn.bot.delivery.card_updater import CardUpdater
+from keyturn.gateway.approvals.decisions import Approve
+from keyturn.gateway.approvals.events import EventName
 from tests.approvals.builders import click_on
 from tests.bot.bot_stack import Stack, says
 from tests.bot.test_notified import ana
 from tests.conftest import eventually
-from twokey.bot.delivery.card_updater import CardUpdater
-from twokey.gateway.approvals.decisions import Approve
-from twokey.gateway.approvals.events import EventName
 
 
 async def test_news_that_comes_while_a_card_is_drawn_is_told_by_its_own_record(

@@ -8,18 +8,17 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from keyturn.bot import user_cache
+from keyturn.bot.ids import Action
+from keyturn.bot.user_cache import FRESH_S
+from keyturn.gateway.approvals.record import Item
+from keyturn.gateway.config import SlackMode
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.wire import Verdict
+from keyturn.gateway.store.store import Store
+from keyturn.sandbox.faults import Fault
+from keyturn.sandbox.server import Sandbox
 from tests.bot.bot_stack import CHANNEL, Stack
-from tests.conftest import eventually
-from twokey.bot import user_cache
-from twokey.bot.ids import Action
-from twokey.bot.user_cache import FRESH_S
-from twokey.gateway.approvals.record import Item
-from twokey.gateway.config import SlackMode
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.wire import Verdict
-from twokey.gateway.store.store import Store
-from twokey.sandbox.faults import Fault
-from twokey.sandbox.server import Sandbox
 
 GROUPS = "usergroups.users.list"
 USERS = "users.info"
@@ -41,20 +40,6 @@ async def wire(stack: Stack, number: int) -> Verdict:
     """Let an agent ask for something that two people decide."""
     (verdict,) = await stack.submit(("wire_money", {"n": number}), thread=f"t{number}")
     return verdict
-
-
-async def warmed(stack: Stack, verdict: Verdict) -> str:
-    """Return the card's ts, once the bot has asked ahead who may decide it."""
-    card = await stack.card(verdict)
-    since = stack.sandbox.clock.now() - 60
-
-    async def is_warm() -> bool:
-        calls = [c for c in stack.sandbox.calls if c.method == GROUPS and c.at > since]
-        return len(calls) >= 2
-
-    await eventually(is_warm)
-    await stack.bot_is_quiet()
-    return str(card["ts"])
 
 
 async def item_of(stack: Stack, verdict: Verdict) -> Item:
@@ -98,7 +83,7 @@ async def test_after_one_failed_lookup_a_second_click_ends_where_no_failure_ends
                 number += 1
                 stack.sandbox.control.advance(120)
                 verdict = await wire(stack, number)
-                ts = await warmed(stack, verdict)
+                ts = str((await stack.card(verdict))["ts"])
                 stack.sandbox.control.advance(120)
                 stack.sandbox.faults.plan(fault, method, seconds=30, after=nth)
                 # aiohttp repeats a GET on a connection that was cut under it.

@@ -8,14 +8,14 @@ from contextlib import AsyncExitStack
 import aiohttp
 import pytest
 
+from keyturn.bot import sockets
+from keyturn.bot.ids import Action
+from keyturn.bot.web import Slack
+from keyturn.gateway.config import SlackMode
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.sandbox.socket_mode import CONNECTIONS, TICKET_LIFE_S, Connection
 from tests.bot.bot_stack import CHANNEL, Stack
 from tests.conftest import eventually
-from twokey.bot import sockets
-from twokey.bot.ids import Action
-from twokey.bot.web import Slack
-from twokey.gateway.config import SlackMode
-from twokey.gateway.protocol.states import ItemState
-from twokey.sandbox.socket_mode import CONNECTIONS, TICKET_LIFE_S, Connection
 
 OPEN = "apps.connections.open"
 

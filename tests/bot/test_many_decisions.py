@@ -8,16 +8,16 @@ from typing import Any, cast
 
 import pytest
 
+from keyturn.bot.limits import POST, UPDATE
+from keyturn.gateway.approvals.decisions import Approve
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.wire import Verdict
+from keyturn.sandbox.clock import Clock
+from keyturn.sandbox.json_types import JsonObject
 from tests.approvals.builders import click_on
 from tests.bot.bot_stack import CHANNEL, POLICY, Stack
 from tests.bot.test_notified import ana
 from tests.conftest import eventually
-from twokey.bot.limits import POST, UPDATE
-from twokey.gateway.approvals.decisions import Approve
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.wire import Verdict
-from twokey.sandbox.clock import Clock
-from twokey.sandbox.json_types import JsonObject
 
 DECISIONS = 200
 DIRECT = POLICY.replace(
@@ -49,7 +49,7 @@ class Time:
         """Let it pass until cancelled."""
         while True:
             await asyncio.sleep(0.002)
-            (publisher,) = cast("Any", stack.bot)._publishers
+            publisher = cast("Any", stack.bot)._publisher
             term = publisher._term
             if term is not None and not (self.is_working or term.scheduler.running):
                 stack.sandbox.control.advance(0.2)

@@ -9,24 +9,24 @@ from typing import Any
 
 import pytest
 
-from tests.bot.bot_stack import CHANNEL, Stack, says
-from tests.bot.test_prometheus import ANA, click
-from tests.conftest import eventually
-from tests.streams import announced, audit_entries
-from twokey.bot.cards.metrics_messages import metrics_message
-from twokey.bot.delivery.metrics_reports import MetricsReports
-from twokey.gateway.approvals.decisions import Approve, Reject
-from twokey.gateway.approvals.events import Event, EventName
-from twokey.gateway.metrics_settings import (
+from keyturn.bot.cards.metrics_messages import metrics_message
+from keyturn.bot.delivery.metrics_reports import MetricsReports
+from keyturn.gateway.approvals.decisions import Approve, Reject
+from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.gateway.metrics_settings import (
     AlertSettings,
     DigestSettings,
     MetricsSettings,
 )
-from twokey.gateway.store.fences import holding
-from twokey.gateway.store.store import Store
-from twokey.sandbox.api_errors import ApiError
-from twokey.sandbox.server import Sandbox
-from twokey.sandbox.validation import check_message
+from keyturn.gateway.store.fences import holding
+from keyturn.gateway.store.store import Store
+from keyturn.sandbox.api_errors import ApiError
+from keyturn.sandbox.server import Sandbox
+from keyturn.sandbox.validation import check_message
+from tests.bot.bot_stack import CHANNEL, Stack, says
+from tests.bot.test_prometheus import ANA, click
+from tests.conftest import eventually
+from tests.streams import announced, audit_entries
 
 pytestmark = pytest.mark.usefixtures("brisk_posts")
 
@@ -45,9 +45,9 @@ def due_today(**more: Any) -> MetricsSettings:
     return MetricsSettings(digest=digest, **more)
 
 
-def reports(stack: Stack, settings: MetricsSettings) -> MetricsReports:
+def reports(stack: Stack, settings: MetricsSettings, **more: Any) -> MetricsReports:
     return MetricsReports(
-        stack.reviews, settings, tenant="default", reader="slack:default"
+        stack.reviews, settings, tenant="default", reader="slack:default", **more
     )
 
 
@@ -106,7 +106,7 @@ def refuse_charts(monkeypatch: pytest.MonkeyPatch, *, all_of: bool = False) -> N
             raise ApiError("invalid_blocks")
         check_message(blocks, text, **more)
 
-    monkeypatch.setattr("twokey.sandbox.messages.check_message", checked)
+    monkeypatch.setattr("keyturn.sandbox.messages.check_message", checked)
 
 
 async def test_a_workspace_without_charts_gets_bars_of_text_once(
@@ -227,6 +227,29 @@ async def test_people_hear_once_a_day_that_they_correct_more(
         assert "Of 2 decisions of the last 24 hours, 1 were an edit" in words
 
 
+@pytest.mark.parametrize(("took_s", "counts"), [(0.0, 12), (30.0, 2), (3.0, 6)])
+async def test_counting_corrections_takes_a_twentieth_of_the_time_at_most(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch, took_s: float, counts: int
+) -> None:
+    now_s, counted = [0.0], list[float]()
+    count = stack.reviews.statistics.metrics
+
+    async def slow(*args: Any, **more: Any) -> Any:
+        counted.append(now_s[0])
+        now_s[0] += took_s
+        return await count(*args, **more)
+
+    monkeypatch.setattr(stack.reviews.statistics, "metrics", slow)
+    alert = MetricsSettings(alert=AlertSettings(corrected=1))
+    made = reports(stack, alert, clock_s=lambda: now_s[0])
+
+    for minute in range(12):
+        now_s[0] = minute * 60.0
+        await look(stack, made)
+
+    assert len(counted) == counts
+
+
 async def test_few_decisions_say_nothing(stack: Stack) -> None:
     verdict = await stack.refund()
     await stack.reviews.decide(await click(stack, verdict), Reject(reason="no"), ANA)
@@ -256,4 +279,4 @@ def test_numbers_of_another_version_hold_nothing_up(
 ) -> None:
     event = Event(name=name, tenant="default", reason="waiting", data=data)
 
-    assert "twokey stats" in metrics_message(event).text
+    assert "keyturn stats" in metrics_message(event).text

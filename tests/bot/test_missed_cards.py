@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from keyturn.bot.ids import Action
+from keyturn.gateway.approvals.decisions import Approve, Reject
+from keyturn.gateway.store import missed_cards
+from keyturn.gateway.store.connection import number
+from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.posted_messages import Ended
+from keyturn.gateway.store.readers import drop_reader
+from keyturn.gateway.store.store import Store
 from tests.bot.bot_stack import Stack, has_button
 from tests.bot.test_prometheus import ANA, click
-from twokey.bot.ids import Action
-from twokey.gateway.approvals.decisions import Approve, Reject
-from twokey.gateway.store import missed_cards
-from twokey.gateway.store.connection import number
-from twokey.gateway.store.keys import Keys
-from twokey.gateway.store.posted_messages import Ended
-from twokey.gateway.store.readers import drop_reader
-from twokey.gateway.store.store import Store
 
 
 async def forget_events(stack: Stack) -> None:
@@ -86,7 +86,7 @@ async def test_a_bot_that_starts_again_looks_at_no_card(
         looks.append(tenant)
         return 0
 
-    monkeypatch.setattr("twokey.bot.delivery.publisher.mark_missed", mark_missed)
+    monkeypatch.setattr("keyturn.bot.delivery.publisher.mark_missed", mark_missed)
     for _ in range(2):
         async with stack.running():
             await stack.card(await stack.refund())

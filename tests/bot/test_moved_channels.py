@@ -7,6 +7,13 @@ from datetime import timedelta
 import aiohttp
 import pytest
 
+from keyturn.bot.delivery import redacting
+from keyturn.bot.delivery.conversation_links import MovedChannels
+from keyturn.bot.ids import Action, Input
+from keyturn.bot.web import Slack, SlackRefused
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.wire import Verdict
 from tests.bot.bot_stack import CHANNEL, POLICY, Stack, has_button, says
 from tests.bot.test_publisher import nothing_is_left
 from tests.bot.test_redacted_messages import (
@@ -18,13 +25,6 @@ from tests.bot.test_redacted_messages import (
     time_is_over,
 )
 from tests.conftest import eventually
-from twokey.bot.delivery import redacting
-from twokey.bot.delivery.moved_channels import MovedChannels
-from twokey.bot.ids import Action, Input
-from twokey.bot.web import Slack, SlackRefused
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.wire import Verdict
 
 NEW = "C0SHARED"
 NEWEST = "C0NEWEST"
@@ -42,7 +42,7 @@ async def shared(stack: Stack, thread: str = "t1") -> tuple[Verdict, str]:
 async def reject_by_words(stack: Stack, ts: str, channel: str = NEW) -> None:
     """Say why in the thread of a card, and reject by the form that is offered."""
     ana = stack.actor("U0ANA")
-    await ana.say(channel, "@twokey too much", ts)
+    await ana.say(channel, "@keyturn too much", ts)
     offer = await ana.message_with(
         channel, lambda m: has_button(m, Action.REJECT_WORDS)
     )
@@ -115,7 +115,7 @@ async def test_a_card_is_not_found_in_a_channel_where_slack_does_not_know_it(
         )
         ana = stack.actor("U0ANA")
 
-        await ana.say(NEW, "@twokey too much", ts)
+        await ana.say(NEW, "@keyturn too much", ts)
 
         keys, store = stack.keys, stack.store.moved_channels
         assert await store.known(keys, "default") == {}

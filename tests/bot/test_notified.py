@@ -7,21 +7,21 @@ from typing import Any
 
 import pytest
 
-from tests.approvals.builders import click_on
-from tests.bot.bot_stack import CHANNEL, POLICY, TEAM, Stack, says
-from tests.bot.test_publisher import calls, nothing_is_left
-from tests.conftest import eventually
-from twokey.bot.ids import Action
-from twokey.gateway.approvals.decisions import (
+from keyturn.bot.ids import Action
+from keyturn.gateway.approvals.decisions import (
     AccountKind,
     Approve,
     Edit,
     Reviewer,
 )
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.wire import ClaimRequest, TurnRef, Verdict
-from twokey.gateway.service.reviews import ReviewService
-from twokey.sandbox.json_types import JsonObject
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.wire import ClaimRequest, TurnRef, Verdict
+from keyturn.gateway.service.reviews import ReviewService
+from keyturn.sandbox.json_types import JsonObject
+from tests.approvals.builders import click_on
+from tests.bot.bot_stack import CHANNEL, POLICY, TEAM, Stack, says
+from tests.bot.test_publisher import calls, nothing_is_left
+from tests.conftest import eventually
 
 pytestmark = pytest.mark.usefixtures("brisk_posts")
 

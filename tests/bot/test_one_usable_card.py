@@ -8,22 +8,22 @@ from typing import Any
 import aiohttp
 import pytest
 
+from keyturn.bot.delivery.card_publisher import CardPublisher
+from keyturn.bot.ids import Action, Input
+from keyturn.bot.listeners.usable_copy import is_usable_copy
+from keyturn.bot.payload import BlockAction
+from keyturn.bot.web import Slack
+from keyturn.gateway.approvals.decisions import Approve
+from keyturn.gateway.errors import StoreUnavailable
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.store.cards import CardPlace, CardStore
 from tests.approvals.builders import click_on
 from tests.bot.bot_stack import CHANNEL, TEAM, Stack, has_button, says
 from tests.bot.test_publisher import POST, nothing_is_left
 from tests.conftest import eventually
 from tests.service.harness import ANA
-from twokey.bot.delivery.card_publisher import CardPublisher
-from twokey.bot.ids import Action, Input
-from twokey.bot.listeners.usable_copy import is_usable_copy
-from twokey.bot.payload import BlockAction
-from twokey.bot.web import Slack
-from twokey.gateway.approvals.decisions import Approve
-from twokey.gateway.errors import StoreUnavailable
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.store.cards import CardPlace, CardStore
 
-BOT, GENERAL = "U0TWOKEY", "C0GENERAL"
+BOT, GENERAL = "U0KEYTURN", "C0GENERAL"
 
 
 @pytest.mark.slow

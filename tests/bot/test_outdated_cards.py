@@ -7,21 +7,20 @@ from collections.abc import Awaitable, Callable
 import aiohttp
 import pytest
 
+from keyturn.bot.delivery import outdated_cards, publishers
+from keyturn.bot.ids import Action
+from keyturn.bot.web import Slack
+from keyturn.gateway.approvals.decisions import AccountKind, Reject, Reviewer
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.wire import Verdict
+from keyturn.gateway.store.freezes import FreezeScope, ScopeKind
+from keyturn.sandbox.json_types import JsonObject
 from tests.approvals.builders import click_on
 from tests.bot.bot_stack import CHANNEL, POLICY, TEAM, Stack, has_button, says
 from tests.bot.tampering import expire
 from tests.bot.test_publisher import UPDATE, calls, nothing_is_left
 from tests.conftest import eventually
-from twokey.bot import outdated_cards
-from twokey.bot.delivery import publishers
-from twokey.bot.ids import Action
-from twokey.bot.web import Slack
-from twokey.gateway.approvals.decisions import AccountKind, Reject, Reviewer
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.wire import Verdict
-from twokey.gateway.store.freezes import FreezeScope, ScopeKind
-from twokey.sandbox.json_types import JsonObject
 
 PLAIN = """  process_refund:
     tier: approve
@@ -36,7 +35,7 @@ WINDOWS = """
 windows:
   refunds: {tools: [process_refund], by: args.order_id, sum: args.amount, within: 24h}
 """
-TWO = says("Approval needed from 2 people")
+TWO = says("Needs 2 approvals")
 BEN = Reviewer(
     team=TEAM,
     user="U0BEN",

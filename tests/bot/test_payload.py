@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twokey.bot import message_events, payload
-from twokey.bot.payload import BadPayload
+from keyturn.bot import payload
+from keyturn.bot.listeners import message_events
+from keyturn.bot.payload import BadPayload
 
 CLICK: Any = {
     "type": "block_actions",

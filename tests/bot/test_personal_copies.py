@@ -7,6 +7,16 @@ from types import SimpleNamespace
 
 import pytest
 
+from keyturn.bot.ids import Action
+from keyturn.bot.listeners.usable_copy import is_usable_copy
+from keyturn.bot.payload import BlockAction
+from keyturn.gateway.approvals.decisions import Approve, Edit, Reviewer
+from keyturn.gateway.approvals.record import Item
+from keyturn.gateway.approvals.timing import TimerKind
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.wire import Verdict
+from keyturn.sandbox.json_types import JsonObject, as_objects
 from tests.approvals.builders import click_on
 from tests.bot.bot_stack import (
     CHANNEL,
@@ -22,16 +32,6 @@ from tests.bot.listeners.test_time import ring
 from tests.bot.test_notified import PLAIN, RAISING, WINDOWS, ana
 from tests.bot.test_publisher import nothing_is_left
 from tests.conftest import eventually
-from twokey.bot.ids import Action
-from twokey.bot.listeners.usable_copy import is_usable_copy
-from twokey.bot.payload import BlockAction
-from twokey.gateway.approvals.decisions import Approve, Edit, Reviewer
-from twokey.gateway.approvals.record import Item
-from twokey.gateway.approvals.timing import TimerKind
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.wire import Verdict
-from twokey.sandbox.json_types import JsonObject, as_objects
 
 DIRECT = POLICY.replace(
     "  support: {usergroups: [S0SUPPORT], users: [U0DAN]}",
@@ -73,7 +73,9 @@ async def test_a_decision_on_one_copy_is_shown_on_all(direct: Stack) -> None:
 
         # The requester is asked by nobody; who has a copy is mentioned nowhere.
         assert "<@U0ANA>" in str(card)
-        asked = [one for one in as_objects(card["blocks"]) if "origin" not in str(one)]
+        asked = [
+            one for one in as_objects(card["blocks"]) if "Requested by" not in str(one)
+        ]
         assert "<@U0DAN>" not in str(asked)
         assert not card["mentions_me"]
         assert has_button(anas, Action.APPROVE)
@@ -158,6 +160,25 @@ async def test_a_copy_whose_answer_was_lost_becomes_true_after_the_decision(
         (copy,) = await copies_of(direct, verdict, user)
         assert says(", done ")(copy)
         assert not has_button(copy, Action.APPROVE)
+
+
+async def test_no_copy_is_posted_where_somebody_wrote_that_it_belongs(
+    direct: Stack,
+) -> None:
+    verdict = await direct.refund()
+    approval = (await direct.approval(verdict)).id
+    written = {f"dm {user}": "C0GENERAL" for user in DM}
+    fields = [text for pair in written.items() for text in pair]
+    name = direct.keys.card(approval)
+    await direct.store.conn.command("HSET", name, *fields)
+    await direct.store.conn.command("PEXPIRE", name, 60_000)
+    async with direct.running():
+        for user in ("U0ANA", "U0BEN"):
+            await copy_of(direct, verdict, user)
+        await nothing_is_left(direct)
+
+    posted = await direct.actor("U0ANA").messages("C0GENERAL")
+    assert not any(is_card_of(one, approval) for one in posted)
 
 
 async def test_nobody_is_sent_a_copy_of_a_call_that_was_decided_meanwhile(

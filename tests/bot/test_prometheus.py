@@ -1,4 +1,4 @@
-"""Prometheus reads what `twokey stats` counts, under labels that nobody can choose."""
+"""Prometheus reads what `keyturn stats` counts, under labels that nobody can choose."""
 
 from __future__ import annotations
 
@@ -11,24 +11,27 @@ from typing import Any
 
 import aiohttp
 import pytest
+import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from keyturn.bot.prometheus import Waiting, exposition
+from keyturn.gateway.approvals.decisions import Approve, Click, Reject
+from keyturn.gateway.approvals.record import approval_of
+from keyturn.gateway.metrics.counts import Counts, Outcome
+from keyturn.gateway.metrics.fold import Metrics
+from keyturn.gateway.protocol.wire import Verdict
+from keyturn.gateway.service.statistics import OTHER
+from keyturn.gateway.store.readers import Backlog
+from keyturn.gateway.store.store import Store
+from keyturn.sandbox.server import Sandbox
 from tests.bot.bot_stack import Stack
 from tests.bot.strategies import CANARY
 from tests.service.harness import person
-from twokey.bot.prometheus import Waiting, exposition
-from twokey.gateway.approvals.decisions import Approve, Click, Reject
-from twokey.gateway.approvals.record import approval_of
-from twokey.gateway.metrics.counts import Counts, Outcome
-from twokey.gateway.metrics.fold import Metrics
-from twokey.gateway.protocol.wire import Verdict
-from twokey.gateway.service.statistics import OTHER
-from twokey.gateway.store.readers import Backlog
-from twokey.gateway.store.store import Store
-from twokey.sandbox.server import Sandbox
 
 ROOT = Path(__file__).parents[2]
-DASHBOARD = json.loads((ROOT / "docs/grafana/twokey.json").read_text(encoding="utf-8"))
+DASHBOARD = json.loads((ROOT / "docs/grafana/keyturn.json").read_text(encoding="utf-8"))
+PAGE = (ROOT / "docs/metrics.md").read_text(encoding="utf-8")
+OUTCOME = r"outcome(?:=~|!~|!=|=)\"([\w|]+)\""
 ANA = person("U0ANA").with_(usergroups=frozenset({"S0SUPPORT"}))
 Samples = dict[tuple[str, frozenset[str]], float]
 
@@ -83,17 +86,17 @@ async def test_what_happens_is_scraped(stack: Stack) -> None:
         found = samples(await scraped(stack))
 
     refund = {"process_refund", "approve"}
-    assert found[of("twokey_calls_total", *refund, "approved")] == 1
-    assert found[of("twokey_calls_total", *refund, "rejected")] == 1
-    assert found[of("twokey_wait_seconds_count", *refund)] == 2
-    assert found[of("twokey_wait_seconds_bucket", *refund, "+Inf")] == 2
+    assert found[of("keyturn_calls_total", *refund, "approved")] == 1
+    assert found[of("keyturn_calls_total", *refund, "rejected")] == 1
+    assert found[of("keyturn_wait_seconds_count", *refund)] == 2
+    assert found[of("keyturn_wait_seconds_bucket", *refund, "+Inf")] == 2
     # What waited when the bot started still does.
-    assert found[of("twokey_waiting_calls", *refund)] == 1
-    assert found[of("twokey_waiting_oldest_seconds", *refund)] >= 0
-    assert found[of("twokey_stalled_runs", "parked")] == 0
-    assert found[of("twokey_outbox_events")] > 0
-    assert found[of("twokey_outbox_held_up")] == 0
-    assert samples(whole_text())[of("twokey_outbox_held_up")] == 1
+    assert found[of("keyturn_waiting_calls", *refund)] == 1
+    assert found[of("keyturn_waiting_oldest_seconds", *refund)] >= 0
+    assert found[of("keyturn_stalled_runs", "parked")] == 0
+    assert found[of("keyturn_outbox_events")] > 0
+    assert found[of("keyturn_outbox_held_up")] == 0
+    assert samples(whole_text())[of("keyturn_outbox_held_up")] == 1
 
 
 async def test_a_look_counts_each_entry_once_and_as_the_audit_log_does(
@@ -126,8 +129,8 @@ async def test_neither_a_name_that_an_agent_made_up_nor_an_argument_is_a_label(
 
     assert CANARY not in text
     found = samples(text)
-    assert found[of("twokey_calls_total", OTHER, "approve", "rejected")] == 1
-    assert found[of("twokey_waiting_calls", OTHER, "approve")] == 1
+    assert found[of("keyturn_calls_total", OTHER, "approve", "rejected")] == 1
+    assert found[of("keyturn_waiting_calls", OTHER, "approve")] == 1
 
 
 async def test_many_requests_are_answered_by_one_look(stack: Stack) -> None:
@@ -176,10 +179,10 @@ def test_buckets_grow_and_end_with_all() -> None:
     refund = ("process_refund", "approve")
 
     bounds = ("60.0", "120.0", "604800.0", "+Inf")
-    counted = [found[of("twokey_wait_seconds_bucket", *refund, le)] for le in bounds]
+    counted = [found[of("keyturn_wait_seconds_bucket", *refund, le)] for le in bounds]
 
     assert counted == [0, 1, 1, 1]
-    assert found[of("twokey_wait_seconds_sum", *refund)] == 70
+    assert found[of("keyturn_wait_seconds_sum", *refund)] == 70
 
 
 def expressions() -> list[str]:
@@ -187,18 +190,35 @@ def expressions() -> list[str]:
     return [target["expr"] for panel in panels for target in panel["targets"]]
 
 
-@pytest.mark.parametrize("expression", expressions())
-def test_the_dashboard_asks_for_metrics_and_labels_that_exist(expression: str) -> None:
+def rules() -> list[str]:
+    """Return the expressions of the alerts in the docs."""
+    (text,) = re.findall(r"^```yaml\n(groups:.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    (group,) = yaml.safe_load(text)["groups"]
+    return [rule["expr"] for rule in group["rules"]]
+
+
+@pytest.mark.parametrize("expression", [*expressions(), *rules()])
+def test_expressions_ask_for_metrics_and_labels_that_exist(expression: str) -> None:
     known = labels_by_metric()
 
-    names = set(re.findall(r"\btwokey_\w+", expression))
-    selected = re.findall(r"(\w+)(?:=~|!=|=)\"", expression)
+    names = set(re.findall(r"\bkeyturn_\w+", expression))
+    selected = re.findall(r"(\w+)(?:=~|!~|!=|=)\"", expression)
+    outcomes = set(re.findall(r"\w+", " ".join(re.findall(OUTCOME, expression))))
     grouped = ",".join(re.findall(r"by \(([^)]*)\)", expression))
     labels = {*selected, *filter(None, map(str.strip, grouped.split(",")))}
 
     assert names
     assert names <= known.keys()
     assert labels <= {label for name in names for label in known[name]}
+    assert outcomes <= set(Outcome)
+    assert expression.count("(") == expression.count(")")
+
+
+def test_alerts_are_for_each_tool_and_tier() -> None:
+    assert rules()
+    for expression in rules():
+        for grouped in re.findall(r"by \(([^)]*)\)", expression):
+            assert {"tool", "tier"} <= set(grouped.split(", "))
 
 
 def test_the_dashboard_s_rate_leaves_out_what_the_product_s_does() -> None:
@@ -211,10 +231,10 @@ def test_the_dashboard_s_rate_leaves_out_what_the_product_s_does() -> None:
     part, whole = rate.split(" / ")
 
     # As `Counts.autonomous`: neither what did not run nor what failed.
-    assert "twokey_calls_unused_total" in part
-    assert 'twokey_calls_failed_total{asked="no"}' in part
-    assert "twokey_calls_unused_total" in whole
-    assert "twokey_calls_failed_total" not in whole
+    assert "keyturn_calls_unused_total" in part
+    assert 'keyturn_calls_failed_total{asked="no"}' in part
+    assert "keyturn_calls_unused_total" in whole
+    assert "keyturn_calls_failed_total" not in whole
 
 
 def test_failures_are_told_apart_by_whether_people_were_asked() -> None:
@@ -222,14 +242,14 @@ def test_failures_are_told_apart_by_whether_people_were_asked() -> None:
     refund = ("process_refund", "approve")
 
     # Of tier `approve`: a standing approval covered two of the three.
-    assert found[of("twokey_calls_failed_total", *refund, "no")] == 2
-    assert found[of("twokey_calls_failed_total", *refund, "yes")] == 1
+    assert found[of("keyturn_calls_failed_total", *refund, "no")] == 2
+    assert found[of("keyturn_calls_failed_total", *refund, "yes")] == 1
 
 
 @pytest.mark.parametrize("expression", expressions())
 def test_the_dashboard_adds_up_failures_of_both_kinds(expression: str) -> None:
     grouped = re.findall(
-        r"max by \(([^)]*)\) \(increase\(twokey_calls_failed_total", expression
+        r"max by \(([^)]*)\) \(increase\(keyturn_calls_failed_total", expression
     )
 
     assert all("asked" in labels for labels in grouped)
@@ -248,8 +268,7 @@ def test_the_dashboard_shows_every_metric() -> None:
 
 
 def test_the_docs_name_every_metric_with_its_labels() -> None:
-    page = (ROOT / "docs/metrics.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| `(twokey_\w+)` \| ([^|]*)\|", page, re.MULTILINE)
+    rows = re.findall(r"^\| `(keyturn_\w+)` \| ([^|]*)\|", PAGE, re.MULTILINE)
     told = {name: set(re.findall(r"`(\w+)`", labels)) for name, labels in rows}
 
     known = {

@@ -12,19 +12,19 @@ from typing import cast
 import aiohttp
 import pytest
 
-from tests.bot.bot_stack import CHANNEL, TEAM, Stack, has_button, says
+from keyturn.bot.blocks import Message
+from keyturn.bot.delivery import card_publisher, queue_sender
+from keyturn.bot.delivery.card_publisher import CardPublisher
+from keyturn.bot.delivery.publisher import Publisher
+from keyturn.bot.ids import Action
+from keyturn.bot.limits import Limits
+from keyturn.bot.web import Slack
+from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.sandbox.json_types import JsonObject
+from tests.bot.bot_stack import CHANNEL, ME, Stack, has_button, says
 from tests.bot.tampering import expire
 from tests.conftest import eventually
-from twokey.bot.blocks import Message
-from twokey.bot.delivery import card_publisher, queue_sender
-from twokey.bot.delivery.card_publisher import CardPublisher
-from twokey.bot.delivery.publisher import Publisher
-from twokey.bot.ids import Action
-from twokey.bot.limits import Limits
-from twokey.bot.web import Slack
-from twokey.gateway.approvals.events import Event, EventName
-from twokey.gateway.protocol.states import ItemState
-from twokey.sandbox.json_types import JsonObject
 
 POST, UPDATE = "chat.postMessage", "chat.update"
 
@@ -96,10 +96,11 @@ async def test_an_event_that_a_dead_publisher_took_is_said_by_the_next(
 
 
 @pytest.mark.slow
-async def test_a_card_whose_posting_got_no_answer_is_posted_again_and_one_counts(
+async def test_a_card_that_cannot_be_looked_for_is_posted_again_and_one_counts(
     stack: Stack,
 ) -> None:
     stack.sandbox.faults.plan("lost_response", POST)
+    stack.sandbox.faults.plan("refuse", "conversations.history")
     async with stack.running():
         verdict = await stack.refund()
 
@@ -113,6 +114,12 @@ async def test_a_card_whose_posting_got_no_answer_is_posted_again_and_one_counts
         await stack.told("U0ANA", "not the newest copy")
         assert (await stack.approval(verdict)).items[0].is_pending
 
+        def is_replaced(message: JsonObject) -> bool:
+            return message["ts"] == lost["ts"] and "was replaced" in str(message)
+
+        found = await stack.actor("U0ANA").message_with(CHANNEL, is_replaced)
+        assert not has_button(found, Action.APPROVE)
+        assert str(registered["ts"]).replace(".", "") in str(found["blocks"])
         await stack.actor("U0ANA").click(CHANNEL, str(registered["ts"]), Action.APPROVE)
         assert not (await stack.approval(verdict)).items[0].is_pending
 
@@ -142,14 +149,13 @@ async def test_a_surplus_copy_is_taken_down(stack: Stack) -> None:
     )
     async with aiohttp.ClientSession() as session:
         card_publisher = CardPublisher(
-            slack=Slack(
+            Slack(
                 stack.sandbox.bot_token, api_url=stack.sandbox.api_url, session=session
             ),
-            limits=Limits(time.monotonic),
-            cards=stack.store.cards,
-            keys=stack.keys,
-            team=TEAM,
-            seal_key=stack.config.seal_key,
+            Limits(time.monotonic),
+            stack.store,
+            stack.config,
+            ME,
         )
 
         place = await card_publisher.post_card(approval, channel=CHANNEL, now_ms=0)
@@ -383,7 +389,7 @@ async def test_when_the_leading_bot_stops_the_other_takes_over(
             publishers.append(self)
             await super().run(stop)
 
-    monkeypatch.setattr("twokey.bot.delivery.publishers.Publisher", Noted)
+    monkeypatch.setattr("keyturn.bot.delivery.publishers.Publisher", Noted)
 
     async def leads(place: int) -> bool:
         return len(publishers) > place and publishers[place].is_leading
@@ -419,7 +425,7 @@ async def test_an_agents_last_words_stand_as_plain_text_where_it_was_asked(
     stack: Stack,
 ) -> None:
     async with stack.running():
-        ts = await stack.actor("U0DAN").say("#general", "@twokey refund")
+        ts = await stack.actor("U0DAN").say("#general", "@keyturn refund")
 
         place = {"channel": "C0GENERAL", "thread_ts": ts}
         await put(stack, EventName.RUN_STARTED, **place)
@@ -435,7 +441,7 @@ async def test_an_agents_last_words_stand_as_plain_text_where_it_was_asked(
 
 async def test_a_run_that_failed_is_told_calmly(stack: Stack) -> None:
     async with stack.running():
-        ts = await stack.actor("U0DAN").say("#general", "@twokey refund")
+        ts = await stack.actor("U0DAN").say("#general", "@keyturn refund")
 
         await put(stack, EventName.RUN_FAILED, channel="C0GENERAL", thread_ts=ts)
 
@@ -447,7 +453,7 @@ async def test_a_question_of_another_library_is_told_where_the_agent_was_asked(
     stack: Stack,
 ) -> None:
     async with stack.running():
-        ts = await stack.actor("U0DAN").say("#general", "@twokey refund")
+        ts = await stack.actor("U0DAN").say("#general", "@keyturn refund")
         place = {"channel": "C0GENERAL", "thread_ts": ts}
 
         await put(stack, EventName.RUN_ASKED, text="Which <!channel>?", **place)

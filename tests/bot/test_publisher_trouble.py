@@ -11,27 +11,25 @@ from typing import Any
 import aiohttp
 import pytest
 
+from keyturn.bot.blocks import Message
+from keyturn.bot.delivery import card_updater, feed, publisher, queue_sender
+from keyturn.bot.delivery.card_copies import CopyUpdater
+from keyturn.bot.delivery.card_publisher import CardPublisher
+from keyturn.bot.delivery.card_updater import CardUpdater
+from keyturn.bot.delivery.collecting import Collector
+from keyturn.bot.delivery.queue_entry import QueuedMessage, QueueEntry
+from keyturn.bot.delivery.queue_sender import QueueSender
+from keyturn.bot.ids import Action
+from keyturn.bot.limits import Limits
+from keyturn.bot.web import Slack, SlackNoResponse
+from keyturn.gateway.approvals.decisions import Reject
+from keyturn.gateway.errors import StoreUnavailable
+from keyturn.gateway.store.outbox import Outbox
 from tests.approvals.builders import click_on
-from tests.bot.bot_stack import CHANNEL, TEAM, Stack, has_button
+from tests.bot.bot_stack import CHANNEL, ME, TEAM, Stack, has_button
 from tests.conftest import eventually
 from tests.lifetimes import lose_records
 from tests.service.harness import ANA
-from twokey.bot.blocks import Message
-from twokey.bot.delivery import card_updater, feed, publisher, queue_sender
-from twokey.bot.delivery.card_copies import CopyUpdater
-from twokey.bot.delivery.card_publisher import CardPublisher
-from twokey.bot.delivery.card_replacer import CardReplacer
-from twokey.bot.delivery.card_updater import CardUpdater
-from twokey.bot.delivery.collecting import Collector
-from twokey.bot.delivery.queue_entry import QueuedMessage, QueueEntry
-from twokey.bot.delivery.queue_sender import QueueSender
-from twokey.bot.ids import Action
-from twokey.bot.limits import Limits
-from twokey.bot.web import Slack, SlackNoResponse
-from twokey.gateway.approvals.decisions import Reject
-from twokey.gateway.approvals.record import Approval
-from twokey.gateway.errors import StoreUnavailable
-from twokey.gateway.store.outbox import Outbox
 
 
 @pytest.mark.slow
@@ -284,10 +282,6 @@ async def test_without_anybody_to_tell_it_is_logged_alone(
         await stack.card(await stack.refund(thread="t2"))
 
 
-def ignored(_: Approval) -> None:
-    """Warm nothing."""
-
-
 async def unread(_: str) -> None:
     """Know no record."""
 
@@ -300,13 +294,9 @@ def dispatcher_of(
     """Return a dispatcher of its own for a test of one step."""
     updater = CardUpdater(
         card_publisher=card_publisher,
-        replacer=CardReplacer(card_publisher, stack.store.response_urls, stack.keys),
-        copies=CopyUpdater(card_publisher, stack.store.copies, stack.keys, "U0TWOKEY"),
+        copies=CopyUpdater(card_publisher),
         outbox=stack.store.outbox(stack.keys, reader="x"),
-        keys=stack.keys,
-        tenant="default",
         read=read,
-        posted=ignored,
         clock=asyncio.get_running_loop().time,
     )
     collector = Collector(
@@ -320,14 +310,13 @@ async def card_publisher_of(stack: Stack) -> AsyncGenerator[CardPublisher]:
     """Give a card publisher of its own for a test of one step."""
     async with aiohttp.ClientSession() as session:
         yield CardPublisher(
-            slack=Slack(
+            Slack(
                 stack.sandbox.bot_token, api_url=stack.sandbox.api_url, session=session
             ),
-            limits=Limits(asyncio.get_running_loop().time),
-            cards=stack.store.cards,
-            keys=stack.keys,
-            team=TEAM,
-            seal_key=stack.config.seal_key,
+            Limits(asyncio.get_running_loop().time),
+            stack.store,
+            stack.config,
+            ME,
         )
 
 

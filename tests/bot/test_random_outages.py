@@ -24,30 +24,31 @@ import httpx
 import pytest
 from langchain_core.messages import AIMessage, BaseMessage
 
+from keyturn.bot.cards.reply_texts import agent_answer
+from keyturn.bot.cards.run_state import RUN_TEXTS
+from keyturn.bot.ids import Action
+from keyturn.bot.limits import POST
+from keyturn.bot.web import Slack, SlackNoResponse
+from keyturn.gateway.approvals.decisions import Approve, Click, Decision, Reconcile
+from keyturn.gateway.approvals.events import TROUBLED_RUN, Event, EventName
+from keyturn.gateway.approvals.record import Origin
+from keyturn.gateway.errors import StoreUnavailable
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.verbs import Finding
+from keyturn.gateway.resume.checkpoints import open_checkpoints
+from keyturn.gateway.resume.graphs import attached
+from keyturn.gateway.resume.langgraph_local import LangGraphLocal
+from keyturn.gateway.retrying import RetrySettings
+from keyturn.gateway.running import running
+from keyturn.gateway.store.connection import Connection
+from keyturn.gateway.store.event_tail import START, EventTail
+from keyturn.gateway.store.store import Store
 from tests.bot.bot_stack import Stack
 from tests.conftest import eventually
 from tests.resume import sample_tools
 from tests.resume.resume_stack import ANA, DAN, RULES
 from tests.store_secrets import SECRETS
 from tests.streams import announced
-from twokey.bot.cards.reply_texts import agent_answer
-from twokey.bot.cards.run_state import RUN_TEXTS
-from twokey.bot.ids import Action
-from twokey.bot.limits import POST
-from twokey.bot.web import Slack, SlackNoResponse
-from twokey.gateway.approvals.decisions import Approve, Click, Decision, Reconcile
-from twokey.gateway.approvals.events import TROUBLED_RUN, Event, EventName
-from twokey.gateway.approvals.record import Origin
-from twokey.gateway.errors import StoreUnavailable
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.verbs import Finding
-from twokey.gateway.resume.checkpoints import open_checkpoints
-from twokey.gateway.resume.graphs import attached
-from twokey.gateway.resume.langgraph_local import LangGraphLocal
-from twokey.gateway.retrying import RetrySettings
-from twokey.gateway.running import running
-from twokey.gateway.store.connection import Connection
-from twokey.gateway.store.store import Store
 
 CHANNEL = "C0GENERAL"
 SCALED = RetrySettings(
@@ -58,7 +59,7 @@ SCALED = RetrySettings(
 BROKEN = "broken"
 KINDS = ("model", "checkpoints", "store", "slack")
 LEASE_MS = 1500
-PATIENCE_S = 60.0 if "TWOKEY_OUTAGES" not in os.environ else 300.0
+PATIENCE_S = 60.0 if "KEYTURN_OUTAGES" not in os.environ else 300.0
 REQUEST = httpx.Request("POST", "https://model.example/v1")
 ERRORS: tuple[Callable[[], Exception], ...] = (
     ConnectionError,
@@ -213,10 +214,10 @@ class Shop:
 
     async def people(self) -> None:
         """Approve what is asked, and reconcile doubts by the shop's ledger."""
-        outbox, after = self.stack.store.outbox(self.stack.keys, reader=""), "0-0"
+        tail, after = EventTail(self.stack.store.conn, self.stack.keys), START
         while True:
             try:
-                events, after = await outbox.tail(after, block_ms=50)
+                events, after = await tail.read(after, block_ms=50)
             except StoreUnavailable:
                 await asyncio.sleep(0.01)
                 continue
@@ -373,7 +374,7 @@ async def test_each_of_20_runs_ends_with_its_words_or_visibly_parked(
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.skipif("TWOKEY_OUTAGES" not in os.environ, reason="takes five minutes")
+@pytest.mark.skipif("KEYTURN_OUTAGES" not in os.environ, reason="takes five minutes")
 async def test_each_of_100_runs_ends_with_its_words_or_visibly_parked(
     stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

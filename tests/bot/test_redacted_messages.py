@@ -10,26 +10,26 @@ from typing import cast
 
 import pytest
 
+from keyturn.bot.delivery import redacting
+from keyturn.bot.ids import Action
+from keyturn.gateway.approvals.decisions import Edit, Reject
+from keyturn.gateway.approvals.events import EventName
+from keyturn.gateway.approvals.record import short_id
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.strict_json import JsonObject as Args
+from keyturn.gateway.protocol.wire import Verdict
+from keyturn.gateway.service.erasing import Eraser
+from keyturn.gateway.service.security_events import security_events
+from keyturn.gateway.store import posted_messages
+from keyturn.gateway.store.keys import RETENTION
+from keyturn.gateway.store.posted_messages import LOOK, Ended
+from keyturn.sandbox.faults import Fault
 from tests.approvals.builders import click_on
 from tests.bot.bot_stack import CHANNEL, POLICY, Stack, has_button
 from tests.bot.test_notified import ana
 from tests.bot.test_publisher import nothing_is_left
 from tests.conftest import eventually
 from tests.streams import audit_entries
-from twokey.bot.delivery import redacting
-from twokey.bot.ids import Action
-from twokey.gateway.approvals.decisions import Edit, Reject
-from twokey.gateway.approvals.events import EventName
-from twokey.gateway.approvals.short_id import short_id
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.strict_json import JsonObject as Args
-from twokey.gateway.protocol.wire import Verdict
-from twokey.gateway.service.erasing import Eraser
-from twokey.gateway.service.security_events import security_events
-from twokey.gateway.store import posted_messages
-from twokey.gateway.store.keys import RETENTION
-from twokey.gateway.store.posted_messages import LOOK, Ended
-from twokey.sandbox.faults import Fault
 
 DIRECT = POLICY.replace(
     "  support: {usergroups: [S0SUPPORT], users: [U0DAN]}",
@@ -39,7 +39,7 @@ SHARED = POLICY.replace(
     "  send_email: {tier: approve, idempotent: true}",
     "  send_email: {tier: approve, batch: {within: 1s, up_to: 2}}",
 )
-BOT = "U0TWOKEY"
+BOT = "U0KEYTURN"
 CANARY = "order-CANARY-4711"
 DAY = timedelta(days=1)
 OVER = timedelta(0)
@@ -188,7 +188,7 @@ async def test_what_the_store_has_forgotten_is_redacted(stack: Stack) -> None:
 
         await eventually(knows_the_end)
     approval = (await stack.approval(verdict)).id
-    for name in (stack.keys.head(approval), stack.keys.pinned(approval)):
+    for name in (stack.keys.head(approval), stack.keys.document(approval)):
         await stack.store.conn.command("DEL", name)
     await stack.store.cards.forget_place(stack.keys, approval)
     await redact(stack)
@@ -297,7 +297,8 @@ async def test_what_stays_as_it_is_does_not_count_as_redacted(stack: Stack) -> N
 
     async def is_done() -> bool:
         found = await stack.store.posted_messages.read(stack.keys, "default", approval)
-        return not found.places
+        # Of the card it is kept, to be redacted again while the record is there.
+        return len(found.places) == 1
 
     await time_is_over(stack)
     async with keeping(stack, OVER):
@@ -318,10 +319,11 @@ async def test_two_bots_redact_once(stack: Stack) -> None:
 async def test_calls_that_share_a_card_are_redacted_together(stack: Stack) -> None:
     stack.policy = load_policy(SHARED, "policy.yml")
     async with keeping(stack, DAY):
-        args: Args = {"to": CANARY}
+        # The same call twice would get two cards.
+        args: list[Args] = [{"to": CANARY, "subject": f"{n}"} for n in range(2)]
         verdicts = [
-            (await stack.submit(("send_email", args), thread=f"t{n}"))[0]
-            for n in range(2)
+            (await stack.submit(("send_email", one), thread=f"t{n}"))[0]
+            for n, one in enumerate(args)
         ]
 
         async def is_shown() -> bool:
@@ -381,7 +383,7 @@ async def test_so_many_messages_are_noted(
 ) -> None:
     monkeypatch.setattr(posted_messages, "MOST", 2)
     store, keys = stack.store.posted_messages, stack.keys
-    id_ = f"ap_s0_{'a' * 32}"
+    id_ = f"ap_default_{'a' * 32}"
     for n in range(4):
         await store.note(keys, "default", id_, ("C1", f"{n}.0"), kept=DAY)
 
@@ -397,38 +399,16 @@ async def test_so_many_messages_are_noted(
     assert await store.due(keys, "default", 9) == []
 
 
-@pytest.mark.parametrize("is_known", [True, False], ids=["ended", "made up"])
-async def test_a_message_that_nobody_noted_is_not_touched(
-    stack: Stack, *, is_known: bool
+async def test_no_message_is_redacted_with_words_that_somebody_wrote(
+    stack: Stack,
 ) -> None:
     async with keeping(stack, DAY):
-        verdict = await decided(stack)
-        waiting = await stack.refund("t2", note=CANARY)
-        card = await stack.card(waiting)
-    id_ = (await stack.approval(verdict)).id if is_known else f"ap_s0_{'a' * 32}"
-    other = (await stack.approval(waiting)).id
+        id_ = (await stack.approval(await decided(stack))).id
     name, conn = stack.keys.messages(id_), stack.store.conn
-    at = f"{CHANNEL} {card['ts']}"
-    stolen = await conn.command("HGET", stack.keys.messages(other), at)
-    assert isinstance(stolen, bytes)
-    forged = Ended(at_ms=1, outcome="a text of somebody", is_erased=True)
+    forged = Ended(at_ms=1, outcome="a text of somebody")
+    await conn.command("HSET", name, "=", forged.model_dump_json())
+    await redact(stack)
 
-    async def is_seen() -> bool:
-        return await conn.command("HEXISTS", name, at) == 0
-
-    for seal in (b"", stolen):
-        await conn.command("HSET", name, at, seal, "=", forged.model_dump_json())
-        await conn.command("PEXPIRE", name, 60_000)
-        due = stack.keys.messages_due("default")
-        await conn.command("ZADD", due, 1, stack.keys.listed(id_))
-
-        async with keeping(stack, OVER):
-            await eventually(is_seen)
-            await nothing_is_left(stack)
-
-    after = await stack.card(waiting)
-    assert has_button(after, Action.APPROVE)
-    assert after["blocks"] == card["blocks"]
     assert not any("somebody" in one for one in await shown(stack))
     told = [one async for one in security_events(stack.store, "default")]
     assert {(one.reason, one.data["about"]) for one in told} == {
@@ -436,8 +416,56 @@ async def test_a_message_that_nobody_noted_is_not_touched(
     }
 
 
+async def test_a_card_that_a_click_registers_is_noted(stack: Stack) -> None:
+    async with keeping(stack, DAY):
+        verdict = await stack.refund()
+        card = await stack.drawn(verdict)
+        id_, at = (await stack.approval(verdict)).id, (card.channel, card.ts)
+        store, conn = stack.store.posted_messages, stack.store.conn
+        await store.redacted(stack.keys, id_, at)
+        await conn.command("HDEL", stack.keys.card(id_), "at")
+
+        await stack.actor("U0ANA").click(*at, Action.APPROVE)
+
+        async def is_noted() -> bool:
+            return at in (await store.read(stack.keys, "default", id_)).places
+
+        await eventually(is_noted)
+
+
+@pytest.mark.parametrize("written", ["note", "moved note", "card", "copy"])
+async def test_a_message_that_nobody_noted_is_not_touched(
+    stack: Stack, written: str
+) -> None:
+    async with keeping(stack, DAY):
+        verdict = await decided(stack)
+        waiting = await stack.refund("t2", note="waiting")
+        card = await stack.drawn(waiting)
+    id_, other = [(await stack.approval(one)).id for one in (verdict, waiting)]
+    conn, keys, at = stack.store.conn, stack.keys, f"{card.channel} {card.ts}"
+    stolen = await conn.command("HGET", keys.messages(other), at)
+    assert isinstance(stolen, bytes)
+    written_to: dict[str, tuple[str, str, str | bytes]] = {
+        "note": (keys.messages(id_), at, "1"),
+        "moved note": (keys.messages(id_), at, stolen),
+        "card": (keys.card(id_), "at", at),
+        "copy": (keys.card(id_), "dm_at U0ANA", at),
+    }
+    name, field, value = written_to[written]
+    await conn.command("HSET", name, field, value)
+    before = await stack.card(waiting)
+
+    await redact(stack)
+
+    after = await stack.card(waiting)
+    assert after["blocks"] == before["blocks"]
+    assert has_button(after, Action.APPROVE)
+    told = [one async for one in security_events(stack.store, "default")]
+    assert len(told) == ("note" in written)
+
+
 async def test_messages_are_redacted_under_another_secret(stack: Stack) -> None:
-    store, id_ = stack.store.posted_messages, f"ap_s0_{'a' * 32}"
+    store, id_ = stack.store.posted_messages, f"ap_default_{'a' * 32}"
     await store.note(stack.keys, "default", id_, ("C1", "1.0"), kept=DAY)
     conn = stack.store.conn
     old, new = conn.secrets[0], b"the secret that takes its place."
@@ -457,7 +485,7 @@ async def test_what_is_no_approval_keeps_no_other_from_its_time(stack: Stack) ->
     for member in (b"", b"\xff", b"\xff" * 1000, b"text"):
         await stack.store.conn.command("ZADD", key, "-inf", member)
     await stack.store.conn.command("PEXPIRE", key, 60_000)
-    id_ = f"ap_s0_{'a' * 32}"
+    id_ = f"ap_default_{'a' * 32}"
     await store.note(stack.keys, "default", id_, (CHANNEL, "1.0"), kept=OVER)
 
     async with keeping(stack, OVER):

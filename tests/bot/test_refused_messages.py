@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from keyturn.bot.delivery import card_updater, queue_sender
+from keyturn.bot.web import ABOUT_THE_BLOCKS, WORKSPACE_ERRORS
+from keyturn.gateway.approvals.decisions import Edit
+from keyturn.gateway.approvals.events import EventName
+from keyturn.gateway.policy.load import load_policy
+from keyturn.sandbox.faults import Fault
 from tests.approvals.builders import click_on
 from tests.bot.bot_stack import CHANNEL, POLICY, REFUND, Stack, says
 from tests.bot.test_notified import ana
 from tests.bot.test_publisher import nothing_is_left, put
-from twokey.bot.delivery import card_updater, queue_sender
-from twokey.bot.web import ABOUT_THE_BLOCKS, WORKSPACE_ERRORS
-from twokey.gateway.approvals.decisions import Edit
-from twokey.gateway.approvals.events import EventName
-from twokey.gateway.policy.load import load_policy
-from twokey.sandbox.faults import Fault
 
 DIRECT = POLICY.replace("users: [U0DAN]}", "users: [U0DAN], notify: dm}")
 POST = "chat.postMessage"
@@ -26,7 +26,7 @@ def refuse(stack: Stack, error: str, *, calls: int = 1) -> None:
 
 async def asked(stack: Stack) -> dict[str, str]:
     """Let Dan ask; return where the agent answers."""
-    ts = await stack.actor("U0DAN").say("#general", "@twokey refund")
+    ts = await stack.actor("U0DAN").say("#general", "@keyturn refund")
     return {"channel": ASKED_IN, "thread_ts": ts}
 
 

@@ -8,17 +8,17 @@ from urllib.parse import urlencode
 
 import pytest
 
+from keyturn.bot.ids import COMMAND
+from keyturn.gateway.errors import NotConfirmed
+from keyturn.gateway.store.durability import ensure_durable
+from keyturn.gateway.store.freezes import FreezeScope, ScopeKind
+from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.store import Store
+from keyturn.sandbox.server import Sandbox
 from tests.bot.bot_stack import CHANNEL, TEAM, Stack
 from tests.bot.signed import post, signed_headers
 from tests.store_secrets import SECRETS
 from tests.topologies import Node, SentinelSet, until
-from twokey.bot.ids import COMMAND
-from twokey.gateway.errors import NotConfirmed
-from twokey.gateway.store.durability import ensure_durable
-from twokey.gateway.store.freezes import FreezeScope, ScopeKind
-from twokey.gateway.store.keys import Keys
-from twokey.gateway.store.store import Store
-from twokey.sandbox.server import Sandbox
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("topologies")]
 

@@ -6,23 +6,23 @@ from typing import Any
 
 import pytest
 
+from keyturn.bot.ids import Action
+from keyturn.bot.limits import RATES, UPDATE, Rate
+from keyturn.bot.web import RateLimited, Slack, SlackNoResponse
+from keyturn.gateway.approvals.decisions import Edit
+from keyturn.gateway.protocol.wire import Verdict
+from keyturn.gateway.store.keys import RESPONSE_URL_MS
+from keyturn.gateway.store.response_urls import USES
+from keyturn.sandbox import responses
+from keyturn.sandbox.api_errors import ApiError
+from keyturn.sandbox.fake_slack import FakeSlack
+from keyturn.sandbox.json_types import JsonObject
+from keyturn.sandbox.messages import remove
+from keyturn.sandbox.response_urls import LIFE_S, POSTS, ResponseUrl, ResponseUrls
 from tests.approvals.builders import click_on
 from tests.bot.bot_stack import CHANNEL, TEAM, Stack, has_button, says
 from tests.conftest import eventually
 from tests.service.harness import BEN
-from twokey.bot.ids import Action
-from twokey.bot.limits import RATES, UPDATE, Rate
-from twokey.bot.web import RateLimited, Slack, SlackNoResponse
-from twokey.gateway.approvals.decisions import Edit
-from twokey.gateway.protocol.wire import Verdict
-from twokey.gateway.store.keys import RESPONSE_URL_MS
-from twokey.gateway.store.response_urls import USES
-from twokey.sandbox import responses
-from twokey.sandbox.api_errors import ApiError
-from twokey.sandbox.fake_slack import FakeSlack
-from twokey.sandbox.json_types import JsonObject
-from twokey.sandbox.messages import remove
-from twokey.sandbox.response_urls import LIFE_S, POSTS, ResponseUrl, ResponseUrls
 
 
 def updates(stack: Stack) -> int:

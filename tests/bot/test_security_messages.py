@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from twokey.bot.blocks import ensure_valid_message
-from twokey.bot.cards.security_messages import security_message
-from twokey.bot.delivery.event_messages import is_silent
-from twokey.gateway.approvals.security import SecurityEvent, SecurityKind, summary
+from keyturn.bot.blocks import ensure_valid_message
+from keyturn.bot.cards.security_messages import security_message
+from keyturn.bot.delivery.event_messages import is_silent
+from keyturn.gateway.approvals.security import SecurityEvent, SecurityKind, summary
 
 HOSTILE = "<!channel> *x* <https://evil.example|ok>\u202e"
 

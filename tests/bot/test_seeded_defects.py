@@ -9,22 +9,22 @@ from typing import Any
 import aiohttp
 import pytest
 
+from keyturn.bot.delivery import publisher
+from keyturn.bot.delivery.seeded_defects import SeededDefects
+from keyturn.bot.ids import Action
+from keyturn.bot.web import Slack
+from keyturn.gateway.approvals.decisions import AccountKind, Approve, Click, Reviewer
+from keyturn.gateway.approvals.decisions import Unknown as UnknownApproval
+from keyturn.gateway.approvals.events import EventName
+from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.policy.load import BadPolicy, load_policy
+from keyturn.gateway.protocol.wire import ClaimRequest, Refused, TurnRef
+from keyturn.gateway.service.statistics import StatisticsService
+from keyturn.gateway.store.store import Store
+from keyturn.sandbox.json_types import JsonObject
+from keyturn.sandbox.server import Sandbox
 from tests.bot.bot_stack import CHANNEL, POLICY, TEAM, Stack, has_button, says
 from tests.streams import audit_entries
-from twokey.bot.delivery import publisher
-from twokey.bot.delivery.seeded_defects import SeededDefects
-from twokey.bot.ids import Action
-from twokey.bot.web import Slack
-from twokey.gateway.approvals.decisions import AccountKind, Approve, Click, Reviewer
-from twokey.gateway.approvals.decisions import Unknown as UnknownApproval
-from twokey.gateway.approvals.events import EventName
-from twokey.gateway.approvals.record import Approval
-from twokey.gateway.policy.load import BadPolicy, load_policy
-from twokey.gateway.protocol.wire import ClaimRequest, Refused, TurnRef
-from twokey.gateway.service.statistics import StatisticsService
-from twokey.gateway.store.store import Store
-from twokey.sandbox.json_types import JsonObject
-from twokey.sandbox.server import Sandbox
 
 RULE = """
 seeded_defects:
@@ -138,7 +138,7 @@ async def test_one_answer_counts_and_others_do_not_decide(stack: Stack) -> None:
     async with stack.running():
         ts = str(message["ts"])
         await stack.actor("U0EVE").click(CHANNEL, ts, Action.APPROVE)
-        await stack.told("U0EVE", "not on that list")
+        await stack.told("U0EVE", "Please ask one of them")
         await stack.actor("U0BEN").click(CHANNEL, ts, Action.TAKE)
         await stack.told("U0BEN", "does nothing on this card")
         assert await names(stack) == [EventName.SEEDED_SHOWN]

@@ -7,6 +7,11 @@ import re
 
 import pytest
 
+from keyturn.bot.ids import Action
+from keyturn.gateway.approvals.events import EventName
+from keyturn.gateway.approvals.record import short_id
+from keyturn.gateway.service.statistics import StatisticsService
+from keyturn.sandbox.json_types import JsonObject, as_objects
 from tests.bot import test_seeded_defects
 from tests.bot.bot_stack import CHANNEL, Stack, says
 from tests.bot.listeners.test_review_together import (
@@ -17,11 +22,6 @@ from tests.bot.listeners.test_review_together import (
     reviewing,
 )
 from tests.bot.test_seeded_defects import look, names, shown
-from twokey.bot.ids import Action
-from twokey.gateway.approvals.events import EventName
-from twokey.gateway.approvals.short_id import short_id
-from twokey.gateway.service.statistics import StatisticsService
-from twokey.sandbox.json_types import JsonObject, as_objects
 
 pytestmark = pytest.mark.usefixtures("brisk_posts")
 
@@ -40,7 +40,10 @@ def without_ids(blocks: list[JsonObject]) -> str:
 def rows(state: JsonObject, approval: str) -> list[JsonObject]:
     """Return the blocks of an approval's row on a Home tab."""
     blocks = as_objects(state["home"]["blocks"])
-    return [one for one in blocks if str(one.get("block_id", "")).find(approval) >= 0]
+    (last,) = [
+        place for place, one in enumerate(blocks) if approval in str(one["block_id"])
+    ]
+    return blocks[last - 2 : last + 1]
 
 
 async def rubber_stamped(stack: Stack) -> tuple[int, int]:
@@ -64,15 +67,17 @@ async def listed(stack: Stack, user: str = "U0ANA", words: str = "list") -> str:
 async def test_its_row_on_home_looks_like_that_of_a_real_call(stack: Stack) -> None:
     seeded, _ = await shown(stack)
     async with stack.running():
-        real = await stack.refund(amount=890, order_id="78291")
+        real = await stack.refund(amount=890, order_id="78292")
         real_id = (await stack.approval(real)).id
         ana = await home(stack, shows="Waiting for you: 2")
         state = await ana.state()
 
         found, expected = rows(state, seeded.id), rows(state, real_id)
-        asked = ("asked by <@U0DAN>", "asked by the agent")
+        asked = ("requested by <@U0DAN>", "requested by the agent")
         assert len(found) == len(expected) == 3
-        assert without_ids(found) == without_ids(expected).replace(*asked)
+        assert without_ids(found) == without_ids(expected).replace(*asked).replace(
+            "78292", "78291"
+        )
         assert "Review 2 together" in home_of(state)
 
 
@@ -163,7 +168,7 @@ async def test_reviewed_together_with_others_it_counts_among_them(
 ) -> None:
     seeded, _ = await shown(stack)
     async with stack.running():
-        real = await stack.refund(amount=890, order_id="78291")
+        real = await stack.refund(amount=890, order_id="78292")
         ana = await reviewing(stack, count=2)
         await confirmed(ana, {})
 

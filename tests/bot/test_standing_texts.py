@@ -6,23 +6,20 @@ import json
 from types import SimpleNamespace
 from typing import cast
 
+from keyturn.bot.cards.frame import Frame
+from keyturn.bot.cards.standing_card import standing_card
+from keyturn.bot.delivery.card_copies import CopyUpdater
+from keyturn.bot.delivery.card_publisher import CardPublisher, policy_decision_digest
+from keyturn.bot.delivery.queue_entry import QueueEntry
+from keyturn.bot.modals import allow_similar
+from keyturn.gateway.approvals.standing import used
+from keyturn.gateway.policy.standing import Offer
+from keyturn.gateway.store.card_copies import CardCopy
+from keyturn.gateway.store.cards import CardPlace
+from keyturn.gateway.store.store import Store
 from tests.approvals.test_standing import NOW, standing
 from tests.service.harness import ServiceHarness
 from tests.service.standing import allowing
-from twokey.bot.cards.frame import Frame
-from twokey.bot.cards.standing_card import standing_card
-from twokey.bot.delivery.card_copies import CopyUpdater
-from twokey.bot.delivery.card_publisher import CardPublisher
-from twokey.bot.delivery.decision_digest import policy_decision_digest
-from twokey.bot.delivery.queue_entry import QueueEntry
-from twokey.bot.modals import allow_similar
-from twokey.gateway.approvals.standing import used
-from twokey.gateway.policy.standing import Offer
-from twokey.gateway.store.card_copies import CopyStore
-from twokey.gateway.store.card_seals import CardCopy
-from twokey.gateway.store.cards import CardPlace
-from twokey.gateway.store.keys import Keys
-from twokey.gateway.store.store import Store
 
 KEY = b"k" * 32
 
@@ -35,11 +32,11 @@ def test_a_direct_message_shows_what_is_left_of_a_standing_approval() -> None:
         rev=2,
         decision_digest=policy_decision_digest(given, KEY),
     )
-    after, _ = used(given, "ap_s0_2.0", 40_000_000, NOW)
+    after, _ = used(given, "ap_default_2.0", 40_000_000, NOW)
     after = after.with_(rev=3)
     place = CardPlace(channel="C0", ts="1.0", rev=3, copies={"U0BEN": copy})
     publisher = cast("CardPublisher", SimpleNamespace(seal_key=KEY))
-    updater = CopyUpdater(publisher, cast("CopyStore", None), Keys("s0"), "U0BOT")
+    updater = CopyUpdater(publisher)
 
     shown = json.dumps(standing_card(Frame(given, KEY, "T0", NOW)).blocks)
     now = json.dumps(standing_card(Frame(after, KEY, "T0", NOW)).blocks)

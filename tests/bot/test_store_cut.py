@@ -11,14 +11,14 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from keyturn.bot.ids import Action
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.store.store import Store
+from keyturn.sandbox.client import UserActionFailed
+from keyturn.sandbox.server import Sandbox
 from tests.bot.bot_stack import CHANNEL, Stack
 from tests.conftest import eventually
 from tests.store_secrets import SECRETS
-from twokey.bot.ids import Action
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.store.store import Store
-from twokey.sandbox.client import UserActionFailed
-from twokey.sandbox.server import Sandbox
 
 CLICKS = 20
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from keyturn.bot.ids import Action
+from keyturn.cli.command_context import CommandContext
+from keyturn.cli.doctor import run_checks
+from keyturn.cli.reviewer_checks import State
+from keyturn.gateway.service.process_check import NO_WRITES
 from tests.bot.bot_stack import CHANNEL, Stack
 from tests.conftest import eventually
-from twokey.bot.ids import Action
-from twokey.cli.check import State
-from twokey.cli.checks import run_checks
-from twokey.cli.command_context import CommandContext
-from twokey.gateway.service.process_check import NO_WRITES
 
 
 @pytest.fixture
@@ -73,8 +73,8 @@ async def test_the_doctor_says_that_a_full_store_keeps_nothing(
     stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "twokey.yml").write_text("{}")
-    env = {"TWOKEY_REDIS_URL": stack.store.conn.url}
+    (tmp_path / "keyturn.yml").write_text("{}")
+    env = {"KEYTURN_REDIS_URL": stack.store.conn.url}
     await stack.store.conn.command("CONFIG SET", "maxmemory", "1")
 
     checks = run_checks(CommandContext(env, None, debug=False), post=False)

@@ -6,11 +6,11 @@ import time
 
 import pytest
 
+from keyturn.bot.app import SlackBot
+from keyturn.bot.ids import Action
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.wire import Verdict
 from tests.bot.bot_stack import CHANNEL, Stack
-from twokey.bot.app import SlackBot
-from twokey.bot.ids import Action
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.wire import Verdict
 
 ASLEEP_S = 600.0
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from twokey.bot import text as text_module
-from twokey.bot.homoglyphs import homoglyph_warnings
-from twokey.bot.text import EMPTY, escape_mrkdwn, excerpt, fit, reveal
-from twokey.gateway.approvals.invisible_characters import DEFAULT_IGNORABLE, has_hidden
+from keyturn.bot import text as text_module
+from keyturn.bot.cards.homoglyphs import homoglyph_warnings
+from keyturn.bot.text import EMPTY, escape_mrkdwn, excerpt, fit, reveal
+from keyturn.gateway.approvals.invisible_characters import DEFAULT_IGNORABLE, has_hidden
 
 Form = Literal["NFC", "NFD"]
 EVERY = [chr(point) for point in range(0x110000)]
@@ -140,6 +140,19 @@ def test_a_long_text_shows_head_tail_and_how_much_is_missing() -> None:
     assert len(tail) > 200
 
 
+WORDS = st.from_regex(r"[a-zé0-9.-]{1,10}", fullmatch=True)
+
+
+@given(st.lists(WORDS, min_size=60, max_size=90), st.sampled_from(" \n,"))
+def test_nothing_is_cut_inside_a_word_or_a_number(words: list[str], gap: str) -> None:
+    seen = excerpt(gap.join(words), 150)
+    label = fit(" ".join(words), 60)
+
+    head, _, rest = seen.text.partition("\n⟦")
+    shown = [*head.split(gap), *rest.partition("⟧\n")[2].split(gap)]
+    assert {*shown, *label.removesuffix("…").split(" ")} <= {*words, ""}
+
+
 @settings(deadline=None)  # the machine may be busy
 @given(HOSTILE, st.integers(80, 200))
 def test_an_excerpt_keeps_its_limit_and_counts_what_it_left_out(
@@ -205,7 +218,8 @@ def test_an_excerpt_too_small_to_show_anything_is_refused() -> None:
     [
         ("short", "short"),
         ("exactly 10", "exactly 10"),
-        ("exactly 11!", "exactly 1…"),
+        ("exactly 11!", "exactly …"),
+        ("exactly11!!", "exactly11…"),
         ("", EMPTY),
         ("ab\ncd", "ab…"),
         ("ab\u202e", "ab⟦U+202E⟧"),

@@ -6,25 +6,25 @@ from collections.abc import Callable
 
 import pytest
 
+from keyturn.bot.cards.undelivered import undelivered
+from keyturn.bot.ids import Action
+from keyturn.cli.stack import bot_config
+from keyturn.gateway.approvals.decisions import Approve, Reject
+from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.gateway.approvals.record import Origin
+from keyturn.gateway.config import Settings
+from keyturn.gateway.errors import SettingsError
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.wire import Verdict
+from keyturn.sandbox.json_types import JsonObject
 from tests.approvals.builders import click_on
 from tests.bot.bot_stack import CHANNEL, REFUND, TEAM, Stack, has_button, says
 from tests.bot.tampering import expire
 from tests.bot.test_publisher import POST, calls, nothing_is_left
 from tests.conftest import eventually
 from tests.service.harness import ANA
-from twokey.bot.cards.undelivered import undelivered
-from twokey.bot.ids import Action
-from twokey.cli.stack import bot_config
-from twokey.gateway.approvals.decisions import Approve, Reject
-from twokey.gateway.approvals.events import Event, EventName
-from twokey.gateway.approvals.record import Origin
-from twokey.gateway.config import Settings
-from twokey.gateway.errors import SettingsError
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.wire import Verdict
-from twokey.sandbox.json_types import JsonObject
 
-BOT = "U0TWOKEY"
+BOT = "U0KEYTURN"
 GENERAL = "C0GENERAL"
 
 
@@ -357,12 +357,12 @@ def test_the_fallback_channel_of_the_settings_is_an_id_or_a_name(
     env = {
         "SLACK_BOT_TOKEN": "xoxb-1",
         "SLACK_APP_TOKEN": "xapp-1",
-        "TWOKEY_SECRET": "0" * 64,
-        "TWOKEY_SLACK_FALLBACK_CHANNEL": given,
-        "TWOKEY_SLACK_TEAM": "T0SANDBOX",
+        "KEYTURN_SECRET": "0" * 64,
+        "KEYTURN_SLACK_FALLBACK_CHANNEL": given,
+        "KEYTURN_SLACK_TEAM": "T0SANDBOX",
     }
     if not is_fine:
-        with pytest.raises(SettingsError, match="TWOKEY_SLACK_FALLBACK_CHANNEL"):
+        with pytest.raises(SettingsError, match="KEYTURN_SLACK_FALLBACK_CHANNEL"):
             Settings.load(None, env)
         return
     config = bot_config(Settings.load(None, env))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from keyturn.gateway.approvals.events import EventName
 from tests.bot.bot_stack import CHANNEL, Stack, says
 from tests.bot.test_publisher import calls, nothing_is_left, put
-from twokey.gateway.approvals.events import EventName
 
 POST = "chat.postMessage"
 

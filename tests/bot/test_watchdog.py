@@ -8,11 +8,11 @@ import logging
 import aiohttp
 import pytest
 
+from keyturn.bot.delivery import publisher
+from keyturn.bot.delivery.feed import Feed
+from keyturn.bot.delivery.publisher import Scheduler
 from tests.bot.bot_stack import Stack
 from tests.conftest import eventually
-from twokey.bot.delivery import publisher
-from twokey.bot.delivery.feed import Feed
-from twokey.bot.delivery.scheduler import Scheduler
 
 
 async def problems_of(url: str) -> tuple[int, str]:

@@ -10,10 +10,10 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from twokey.bot import web as bot_web
-from twokey.bot.config import BotConfig
-from twokey.bot.identity import identify
-from twokey.bot.web import (
+from keyturn.bot import web as bot_web
+from keyturn.bot.config import BotConfig
+from keyturn.bot.identity import identify
+from keyturn.bot.web import (
     RateLimited,
     Slack,
     SlackError,
@@ -21,7 +21,7 @@ from twokey.bot.web import (
     SlackRefused,
     text_at,
 )
-from twokey.gateway.errors import SettingsError
+from keyturn.gateway.errors import SettingsError
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 CONFIG = BotConfig(bot_token="xoxb-1", app_token="xapp-1")

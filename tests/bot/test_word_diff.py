@@ -7,10 +7,9 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keyturn.bot.cards.diff import MAX_WORDS, PartKind, changes, shown_lines, word_diff
+from keyturn.bot.text import reveal
 from tests.bot.strategies import hostile
-from twokey.bot.cards.diff import changes
-from twokey.bot.text import reveal
-from twokey.bot.word_diff import MAX_WORDS, PartKind, shown_lines, word_diff
 
 SAME, REMOVED, ADDED = PartKind
 _words = st.lists(st.sampled_from(["a", "b", " ", "\n", "⟦+x⟧", "\u202e"])).map("".join)

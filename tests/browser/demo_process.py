@@ -1,4 +1,4 @@
-"""Run `twokey demo` as a process of its own, as a newcomer does."""
+"""Run `keyturn demo` as a process of its own, as a newcomer does."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Demo:
         self._env = env or {}
         self._process: Forked | None = None
         self.options: tuple[str, ...] = ()
-        self.program = "twokey"
+        self.program = "keyturn"
         self.url = ""
         self.port = 0
 
@@ -34,7 +34,7 @@ class Demo:
         """Start it and wait for the link that it prints."""
         words = ["demo", "--port", str(self.port), "--mode", self._mode, *self.options]
         self._process = Forked(
-            *(self.program, "--config", str(ROOT / "twokey.yml"), *words),
+            *(self.program, "--config", str(ROOT / "keyturn.yml"), *words),
             cwd=self._folder,
             env={**os.environ, **self._env},
             merged=True,
@@ -58,7 +58,7 @@ class Demo:
 
     def effects(self) -> list[dict[str, Any]]:
         """Return every effect that a tool had, in order."""
-        path = self._folder / ".twokey" / "demo" / "effects.jsonl"
+        path = self._folder / ".keyturn" / "demo" / "effects.jsonl"
         if not path.exists():
             return []
         lines = path.read_text(encoding="utf-8").splitlines()

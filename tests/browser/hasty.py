@@ -18,7 +18,7 @@ def hasty_demo(folder: Path, mode: str = "socket") -> Demo:
     A refund that takes two people reminds after 2 seconds and calls the senior after
     4; an e-mail is told of in #general after 3.
     """
-    settings = yaml.safe_load((ROOT / "twokey.yml").read_text(encoding="utf-8"))
+    settings = yaml.safe_load((ROOT / "keyturn.yml").read_text(encoding="utf-8"))
     policy: dict[str, Any] = settings["policy"]
     two: dict[str, Any] = policy["tiers"]["escalate"]
     two |= {"expires_in": "200s", "remind_at": "1%", "escalate_at": "2%"}
@@ -28,4 +28,4 @@ def hasty_demo(folder: Path, mode: str = "socket") -> Demo:
     one |= {"remind_at": "5%", "escalate_at": "10%"}
     path = folder / "policy.yml"
     path.write_text(yaml.safe_dump(policy, sort_keys=False), encoding="utf-8")
-    return Demo(folder, mode, {"TWOKEY_POLICY": str(path)})
+    return Demo(folder, mode, {"KEYTURN_POLICY": str(path)})

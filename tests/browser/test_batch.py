@@ -8,6 +8,7 @@ import pytest
 from selenium.webdriver import Chrome
 from selenium.webdriver.support.select import Select
 
+from keyturn.cli.demo_scripts import EDITED, LAMPS, REJECTED
 from tests.browser.demo_process import Demo
 from tests.browser.test_queue import dialog_shows
 from tests.browser.test_stories import (
@@ -17,7 +18,6 @@ from tests.browser.test_stories import (
     words_on,
 )
 from tests.sandbox.page.screen import Screen
-from twokey.cli.demo_batch import COUNT, EDITED, REJECTED
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
@@ -31,7 +31,7 @@ def test_56_refunds_take_three_submissions_and_eight_clicks(
     screen: Screen, chrome: Chrome, demo: Demo
 ) -> None:
     screen.open("U0ANA", CHANNEL)
-    ask = f"refund {COUNT} recalled lamps at once"
+    ask = f"refund {LAMPS} recalled lamps at once"
     screen.wait(
         lambda: screen.run(
             "const found = [...document.querySelectorAll('button')]"
@@ -41,12 +41,12 @@ def test_56_refunds_take_three_submissions_and_eight_clicks(
         ),
         "the button of the demo",
     )
-    words_on(screen, f"{COUNT} calls")
+    words_on(screen, f"{LAMPS} × process_refund")
     counted = Counter[str]()
 
     screen.click(f'{CARD} [data-action-id="choose"]')
     counted["clicks"] += 1
-    dialog_shows(screen, "Ticked calls are approved")
+    dialog_shows(screen, "Ticked calls will be approved")
 
     # The menu is opened, and a call is chosen in it.
     menu = '.dialog [data-action-id="choose_edit"] select'
@@ -59,20 +59,20 @@ def test_56_refunds_take_three_submissions_and_eight_clicks(
     screen.click(".modal-submit", last=True)
     counted += Counter(clicks=1, submissions=1)
 
-    dialog_shows(screen, "Ticked calls are approved", "9.95")
+    dialog_shows(screen, "Ticked calls will be approved", "9.95")
     _tick(screen, f"{REJECTED + 1}. ")
-    _tick(screen, "are rejected")
+    _tick(screen, "reject")
     screen.click(".modal-submit", last=True)
     counted += Counter(clicks=3, submissions=1)
 
-    dialog_shows(screen, f"{COUNT - 2} approve · 1 edit · 1 reject")
+    dialog_shows(screen, f"{LAMPS - 2} approved · 1 edited · 1 rejected")
     screen.type('.dialog [data-block-id="reason"] .control', "It was refunded before.")
     screen.click(".modal-submit", last=True)
     counted += Counter(clicks=1, submissions=1)
     screen.gone(".dialog")
 
     words_on(screen, "1 rejected")
-    screen.wait(lambda: len(demo.effects()) == COUNT - 1, "the refunds that ran")
+    screen.wait(lambda: len(demo.effects()) == LAMPS - 1, "the refunds that ran")
     amounts = [effect["args"]["amount"] for effect in demo.effects()]
     assert amounts.count(9.95) == 1
     assert counted == {"clicks": 8, "submissions": 3}

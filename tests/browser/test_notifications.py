@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from selenium.webdriver import Chrome
 
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.store.store import Store
+from keyturn.sandbox.server import Sandbox
 from tests.bot.bot_stack import CHANNEL, POLICY, Stack
 from tests.bot.listeners.test_notifications import end
 from tests.browser.test_stories import words_on
 from tests.sandbox.page.screen import Screen
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.store.store import Store
-from twokey.sandbox.server import Sandbox
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 

@@ -10,13 +10,13 @@ import pytest
 from selenium.webdriver import Chrome
 from selenium.webdriver.common.keys import Keys
 
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.store.store import Store
+from keyturn.sandbox.server import Sandbox
 from tests.bot.bot_stack import Stack
 from tests.bot.listeners.test_review_together import COUNT, states, waiting
 from tests.browser.test_stories import words_on
 from tests.sandbox.page.screen import Screen
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.store.store import Store
-from twokey.sandbox.server import Sandbox
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
@@ -120,7 +120,7 @@ def by_keyboard(screen: Screen) -> None:
         last=True,
     )
     press(screen, ".modal-submit")
-    dialog_shows(screen, "1 approve", "1 stays waiting")
+    dialog_shows(screen, "1 approved", "1 still waiting")
     press(screen, ".modal-submit")
     dialog_shows(screen, "1 approved")
     press(screen, ".modal-close")

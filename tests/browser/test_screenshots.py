@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from selenium.webdriver import Chrome
 
+from keyturn.bot.cards.metrics_messages import metrics_message
 from tests.bot.samples_of_metrics import a_busy_week
 from tests.browser.demo_process import Demo
 from tests.browser.hasty import hasty_demo
@@ -30,7 +31,6 @@ from tests.browser.test_two_people import (
 from tests.sandbox.page.fake_slack import FakeSlack
 from tests.sandbox.page.scenes import BOT, message, ts, workspace
 from tests.sandbox.page.screen import Screen
-from twokey.bot.cards.metrics_messages import metrics_message
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
@@ -112,7 +112,7 @@ def test_pictures_of_what_takes_two_people(
         screen.type(amount_field(screen), "1250")
         screen.type('.dialog [data-block-id="reason"] .control', "Shipping, too.")
         screen.click(".modal-submit")
-        screen.wait(lambda: "raises the tier" in screen.words(".dialog"), "it")
+        screen.wait(lambda: "This change needs" in screen.words(".dialog"), "it")
         screen.save(gallery / "raise.png")
 
         screen.size(1100, 560)
@@ -137,7 +137,7 @@ def test_pictures_of_a_direct_message(
     ):
         screen.size(*size, scheme=scheme)
         screen.open("U0CHLOE", "D0CHLOE")
-        words_on(screen, "Sent to you directly", "needed from 2 people")
+        words_on(screen, "Sent to you directly", "Needs 2 approvals")
         screen.save(gallery / f"{name}.png")
 
     press_last(screen, "reject")
@@ -156,7 +156,7 @@ def test_pictures_of_many_calls(chrome: Chrome, demo: Demo, gallery: Path) -> No
     screen.size(*DESKTOP)
     screen.open("U0DAN", CHANNEL)
     screen.click('[data-hook="suggestion-6"]')
-    words_on(screen, "56 calls", "Far from the others")
+    words_on(screen, "56 × process_refund", "Far from the others")
     for name, size, scheme in (
         ("batch-light", (1100, 900), "light"),
         ("batch-dark", (1100, 900), "dark"),
@@ -164,16 +164,14 @@ def test_pictures_of_many_calls(chrome: Chrome, demo: Demo, gallery: Path) -> No
     ):
         screen.size(*size, scheme=scheme)
         screen.open("U0ANA", CHANNEL)
-        words_on(screen, "56 calls", "Far from the others")
+        words_on(screen, "56 × process_refund", "Far from the others")
         show_last(screen)
         screen.save(gallery / f"{name}.png")
 
     screen.size(*DESKTOP)
     screen.open("U0ANA", CHANNEL)
     press_last(screen, "approve_all")
-    screen.wait(
-        lambda: "In total: amount €" in screen.words(".dialog-small"), "the total"
-    )
+    screen.wait(lambda: "in total" in screen.words(".dialog-small"), "the total")
     screen.save(gallery / "batch-confirm.png")
     screen.click(".confirm-agree")
     words_on(screen, "56 done")

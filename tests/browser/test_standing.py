@@ -22,7 +22,7 @@ ANA, BEN, DAN = "U0ANA", "U0BEN", "U0DAN"
 def ask(screen: Screen, order: int) -> None:
     """Ask for a refund of about 20 as somebody who decides nothing."""
     screen.open(DAN, CHANNEL)
-    screen.type('[data-hook="composer-box"]', f"@twokey refund order {order}")
+    screen.type('[data-hook="composer-box"]', f"@keyturn refund order {order}")
     screen.press(Keys.ENTER)
     words_on(screen, f"refund order {order}")
 

@@ -1,6 +1,6 @@
 """Reviewers' stories in a real browser, against the real bot over both transports.
 
-The transports take turns; with ``TWOKEY_BROWSER=all`` each story is played over both.
+The transports take turns; with ``KEYTURN_BROWSER=all`` each story is played over both.
 `tests/stories` always plays over both, without a browser.
 """
 
@@ -33,7 +33,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "mode" in metafunc.fixturenames:
         stories = [name for name in globals() if name.startswith("test_")]
         turn = stories.index(metafunc.function.__name__) % len(TRANSPORTS)
-        is_both = os.environ.get("TWOKEY_BROWSER") == "all"
+        is_both = os.environ.get("KEYTURN_BROWSER") == "all"
         metafunc.parametrize("mode", TRANSPORTS if is_both else [TRANSPORTS[turn]])
 
 
@@ -186,7 +186,7 @@ def reply_as_dan(screen: Screen) -> None:
         return QUESTION in screen.words("#thread")
 
     screen.wait(is_asked, "the question in the thread")
-    screen.one(THREAD_BOX).send_keys(f"@twokey {REPLY}\n")
+    screen.one(THREAD_BOX).send_keys(f"@keyturn {REPLY}\n")
 
 
 def test_the_old_button_works_after_a_restart(screen: Screen, demo: Demo) -> None:
@@ -288,7 +288,10 @@ def test_of_two_reviewers_one_wins_and_the_other_is_told(
 def test_an_outsider_and_the_requester_are_refused_in_private(
     screen: Screen, demo: Demo
 ) -> None:
-    for user, why in (("U0EVE", "not on that list"), ("U0DAN", "yourself")):
+    for user, why in (
+        ("U0EVE", "Please ask one of them"),
+        ("U0DAN", "You asked for this"),
+    ):
         screen.open(user, CHANNEL)
         screen.click('[data-action-id="approve"]')
         words_on(screen, "Only visible to you", why)
@@ -308,7 +311,7 @@ def test_a_card_that_nobody_decides_expires_before_their_eyes(
         "tools: {look_up_order: {tier: auto}}\n",
         encoding="utf-8",
     )
-    demo = Demo(tmp_path, mode, {"TWOKEY_POLICY": str(policy)})
+    demo = Demo(tmp_path, mode, {"KEYTURN_POLICY": str(policy)})
     demo.start()
     try:
         screen = Screen(chrome, demo.url)

@@ -43,7 +43,7 @@ def ask_for_two(screen: Screen) -> None:
     screen.open(ANA, CHANNEL)
     words_on(screen, "Approval needed", "78291")
     screen.click(f'[data-hook="{TWO_PEOPLE}"]')
-    words_on(screen, "Approval needed from 2 people", "a refund over 1000")
+    words_on(screen, "Needs 2 approvals", "a refund over 1000")
 
 
 def approve_as(screen: Screen, user: str) -> None:
@@ -72,7 +72,7 @@ def test_a_refund_over_1000_takes_two_people_and_calls_the_senior(
     )
 
     approve_as(screen, ANA)
-    words_on(screen, "1 of 2 approvals", "1 from senior still needed")
+    words_on(screen, "1 of 2 approvals", "still needs 1 from senior")
     assert not demo.effects()
     approve_as(screen, CHLOE)
     words_on(screen, ", done ")
@@ -115,7 +115,7 @@ def test_what_nobody_decides_is_told_in_another_channel(
 def test_a_colleague_decides_in_somebodys_place(screen: Screen, demo: Demo) -> None:
     screen.open(EVE, CHANNEL)
     screen.click('[data-action-id="approve"]')
-    words_on(screen, "not on that list")
+    words_on(screen, "Please ask one of them")
     screen.open(ANA, CHANNEL)
     screen.type('[data-hook="composer-box"]', "/approvals delegate @eve 4h")
     screen.press(Keys.ENTER)
@@ -138,19 +138,19 @@ def test_an_edit_that_raises_the_tier_warns_and_then_takes_two_others(
     screen.click(".modal-submit")
     screen.wait(
         lambda: (
-            "2 people of support or senior have to approve it then"
+            "2 other people of support or senior to approve it"
             in " ".join(screen.words(".dialog").split())
         ),
         "the warning",
     )
     said = " ".join(screen.words(".dialog").split())
-    assert "Two people have to approve, because: a refund over 1000." in said
+    assert "Needs two people: a refund over 1000." in said
 
     screen.click(".modal-submit")
     screen.wait(lambda: "recorded" in screen.words(".dialog"), "the result")
     screen.press(Keys.ESCAPE)
-    words_on(screen, "Approval needed from 2 people", "€899.00 → €1,250.00")
-    for user, said in ((ANA, "yourself"), (BEN, "1 of 2"), (CHLOE, ", done ")):
+    words_on(screen, "Needs 2 approvals", "€899.00 → €1,250.00")
+    for user, said in ((ANA, "You edited this"), (BEN, "1 of 2"), (CHLOE, ", done ")):
         approve_as(screen, user)
         words_on(screen, said)
 

@@ -19,8 +19,8 @@ from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariab
 from langchain_core.tools import tool
 from langgraph.pregel import Pregel
 
+from keyturn.agent import ApprovalMiddleware, grant, guarded
 from tests.resume.sample_tools import obedient
-from twokey.agent import ApprovalMiddleware, grant, guarded
 
 EFFECTS = "CHAOS_EFFECTS"
 AGENT = "shop"

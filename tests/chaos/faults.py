@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 import psycopg
 
+from keyturn.sandbox.faults import DeliveryFault, Fault
 from tests.chaos.stack import LEASE_MS, ROLES, Stack
-from twokey.sandbox.faults import DeliveryFault, Fault
 
 LEASE_S = LEASE_MS / 1000
 _END_SESSIONS = """

@@ -17,15 +17,15 @@ from typing import Any
 
 import psycopg
 
+from keyturn.bot.cards.reply_texts import agent_answer
+from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.gateway.approvals.lifecycle import ApprovalState
+from keyturn.gateway.protocol.states import ItemState
 from tests.chaos.agent import effects
 from tests.chaos.people import ASKER, CHANNEL, People
 from tests.chaos.promises import Account, broken
 from tests.chaos.stack import Stack
 from tests.streams import audit_entries
-from twokey.bot.cards.reply_texts import agent_answer
-from twokey.gateway.approvals.events import Event, EventName
-from twokey.gateway.approvals.lifecycle import ApprovalState
-from twokey.gateway.protocol.states import ItemState
 
 CARD_S = 30.0
 END_S = 90.0

@@ -9,21 +9,21 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from keyturn.bot.ids import Action, Input
+from keyturn.gateway.approvals.decisions import AccountKind, Click, Reconcile, Reviewer
+from keyturn.gateway.approvals.lifecycle import ApprovalState
+from keyturn.gateway.approvals.record import Approval, Item
+from keyturn.gateway.errors import KeyturnError, StoreUnavailable
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.verbs import Finding
+from keyturn.gateway.service.reviews import ReviewService
+from keyturn.gateway.store.connection import text
+from keyturn.sandbox.client import UserActionFailed
+from keyturn.sandbox.json_types import JsonObject, as_objects
 from tests.bot.bot_stack import has_button
 from tests.chaos.stack import Stack
 from tests.lifetimes import listed
-from twokey.bot.ids import Action, Input
-from twokey.gateway.approvals.decisions import AccountKind, Click, Reconcile, Reviewer
-from twokey.gateway.approvals.lifecycle import ApprovalState
-from twokey.gateway.approvals.record import Approval, Item
-from twokey.gateway.errors import StoreUnavailable, TwokeyError
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.verbs import Finding
-from twokey.gateway.service.reviews import ReviewService
-from twokey.gateway.store.connection import text
-from twokey.sandbox.client import UserActionFailed
-from twokey.sandbox.json_types import JsonObject, as_objects
 
 CHANNEL = "C0APPROVALS"
 ASKER = "U0DAN"
@@ -65,7 +65,7 @@ class People:
         return await self._say([("refund", {"order": f"o{self.asked}.0"})])
 
     async def _say(self, calls: list[tuple[str, dict[str, str]]]) -> str:
-        said = f"@twokey {json.dumps(calls)}"
+        said = f"@keyturn {json.dumps(calls)}"
         return await self.stack.sandbox.person(ASKER).say(CHANNEL, said)
 
     async def waits_in(self, thread: str) -> bool:
@@ -166,5 +166,5 @@ class People:
 
         ran = Reconcile(finding=Finding.EXECUTED)
         for who in people:
-            with suppress(TwokeyError):
+            with suppress(KeyturnError):
                 await service.decide(click, ran, who, voters=voters)

@@ -10,19 +10,19 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
+from keyturn.bot.app import SlackBot
+from keyturn.bot.config import BotConfig
+from keyturn.gateway.config import PolicySource, SlackMode
+from keyturn.gateway.policy_file import PolicyFile, followed
+from keyturn.gateway.resume.checkpoints import open_checkpoints
+from keyturn.gateway.resume.graphs import attached
+from keyturn.gateway.resume.langgraph_local import LangGraphLocal
+from keyturn.gateway.retention import AUDIT_KEPT
+from keyturn.gateway.running import running
+from keyturn.gateway.service.reviews import ReviewService
+from keyturn.gateway.store.store import Store
 from tests.chaos.agent import AGENT, EFFECTS, graph
 from tests.store_secrets import SECRETS
-from twokey.bot.app import SlackBot
-from twokey.bot.config import BotConfig
-from twokey.gateway.config import PolicySource, SlackMode
-from twokey.gateway.policy_file import PolicyFile, followed
-from twokey.gateway.resume.checkpoints import open_checkpoints
-from twokey.gateway.resume.graphs import attached
-from twokey.gateway.resume.langgraph_local import LangGraphLocal
-from twokey.gateway.retention import AUDIT_KEPT
-from twokey.gateway.running import running
-from twokey.gateway.service.reviews import ReviewService
-from twokey.gateway.store.store import Store
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from twokey.gateway.approvals.events import BY_POLICY, Event, EventName
-from twokey.gateway.approvals.record import Approval, Item
-from twokey.gateway.protocol.states import ItemState
+from keyturn.gateway.approvals.events import BY_POLICY, Event, EventName
+from keyturn.gateway.approvals.record import Approval, Item
+from keyturn.gateway.protocol.states import ItemState
 
 DECIDED = {
     EventName.ITEM_AUTHORIZED: {ItemState.EXECUTED, ItemState.IN_DOUBT},

@@ -13,6 +13,13 @@ from datetime import timedelta
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
+from keyturn.bot.ingress import EVENTS_PATH
+from keyturn.gateway.retention import AUDIT_KEPT
+from keyturn.gateway.store.engine import EmbeddedEngine
+from keyturn.gateway.store.store import Store
+from keyturn.sandbox.delivery import Ack, Answer, Envelope, Retry, Transport
+from keyturn.sandbox.json_types import as_object
+from keyturn.sandbox.server import Sandbox
 from tests.chaos import process
 from tests.chaos.agent import POLICY
 from tests.chaos.process import Settings
@@ -21,13 +28,6 @@ from tests.ports import free_port
 from tests.resume import postgres_server
 from tests.store_secrets import SECRETS
 from tests.tcp_proxy import Proxy
-from twokey.bot.ingress import EVENTS_PATH
-from twokey.gateway.retention import AUDIT_KEPT
-from twokey.gateway.store.engine import EmbeddedEngine
-from twokey.gateway.store.store import Store
-from twokey.sandbox.delivery import Ack, Answer, Envelope, Retry, Transport
-from twokey.sandbox.json_types import as_object
-from twokey.sandbox.server import Sandbox
 
 LEASE_MS = 1500
 _POLITE_S = 10.0
@@ -194,7 +194,7 @@ async def running(
                 log=str(folder / f"{name}.log"),
                 effects=str(stack.effects),
                 store=cuts["store"].url,
-                checkpoints="postgresql://twokey@127.0.0.1:"
+                checkpoints="postgresql://keyturn@127.0.0.1:"
                 f"{urlsplit(cuts['postgres'].url).port}/postgres?sslmode=disable",
                 slack=f"{cuts['slack'].url}/api/",
                 bot_token=sandbox.bot_token,

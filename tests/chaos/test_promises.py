@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.protocol.states import ItemState
 from tests.approvals.builders import an_approval, an_item
 from tests.chaos.promises import Account, broken
-from twokey.gateway.approvals.events import Event, EventName
-from twokey.gateway.approvals.record import Approval
-from twokey.gateway.protocol.states import ItemState
 
 THREAD = "slack:T0:C0APPROVALS:1.5"
 RAN = an_item(args={"order": "o1.0"}).with_(tool="refund", state=ItemState.EXECUTED)
@@ -73,7 +73,7 @@ def test_a_message_that_the_person_was_told_to_repeat_is_not_lost() -> None:
 
 def test_an_order_that_was_asked_for_again_by_another_turn_ran_once() -> None:
     """The step of the first turn was lost before anybody decided."""
-    asked_first = RAN.with_(state=ItemState.LAPSED, id=f"ap_s0_{'c' * 32}.0")
+    asked_first = RAN.with_(state=ItemState.LAPSED, id=f"ap_default_{'c' * 32}.0")
     first = an_approval(asked_first)
 
     assert broken(replace(KEPT, approvals=[first, approval()])) == []

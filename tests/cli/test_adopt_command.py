@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from keyturn.cli.main import run
+from keyturn.gateway.config import Settings
+from keyturn.gateway.embed import Keyturn
+from keyturn.gateway.errors import SettingsError
+from keyturn.gateway.store.store import Store
 from tests.resume import sample_tools
 from tests.resume.resume_stack import DAN, ORIGIN
 from tests.resume.test_embed import asked
-from twokey.cli.main import run
-from twokey.gateway.config import Settings
-from twokey.gateway.embed import Twokey
-from twokey.gateway.errors import SettingsError
-from twokey.gateway.store.store import Store
 
 SETTINGS = """
 agents: {shop: {graph: "tests.resume.sample_tools:graph"}}
@@ -35,19 +35,19 @@ async def test_lost_checkpoints_are_refused_until_an_operator_accepts_new_ones(
     monkeypatch.setenv(sample_tools.LEDGER, str(tmp_path / "ledger"))
 
     def settings(checkpoints: str) -> Path:
-        file = tmp_path / "twokey.yml"
+        file = tmp_path / "keyturn.yml"
         text = SETTINGS.replace("CHECKPOINTS", checkpoints)
         file.write_text(text.replace("STORE", store.conn.url), encoding="utf-8")
         return file
 
-    async with Twokey(Settings.load(settings("old.sqlite"), {})) as tk:
+    async with Keyturn(Settings.load(settings("old.sqlite"), {})) as tk:
         call = '[["refund", {"order": "1", "amount": 2}]]'
         await tk.reviews.ask_agent("shop", "t1", call, requester=DAN, origin=ORIGIN)
         await asked(tk)
 
     file = settings("new.sqlite")
-    with pytest.raises(SettingsError, match=r"old\.sqlite.*twokey adopt"):
-        async with Twokey(Settings.load(file, {})):
+    with pytest.raises(SettingsError, match=r"old\.sqlite.*keyturn adopt"):
+        async with Keyturn(Settings.load(file, {})):
             pass
     capsys.readouterr()
     await asyncio.to_thread(run, ["--config", str(file), "doctor"], {})
@@ -59,5 +59,5 @@ async def test_lost_checkpoints_are_refused_until_an_operator_accepts_new_ones(
 
     assert code == 0
     assert "Agent 'shop' keeps its threads in" in capsys.readouterr().out
-    async with Twokey(Settings.load(file, {})):
+    async with Keyturn(Settings.load(file, {})):
         pass

@@ -1,4 +1,4 @@
-"""'twokey api-keys' makes a key, shows it once, lists and revokes it."""
+"""'keyturn api-keys' makes a key, shows it once, lists and revokes it."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from twokey.cli.main import USAGE, run
-from twokey.gateway.store.engine import EmbeddedEngine
+from keyturn.cli.main import USAGE, run
+from keyturn.gateway.store.engine import EmbeddedEngine
 
 Tell = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
 def tell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Generator[Tell]:
-    config = tmp_path / "twokey.yml"
+    config = tmp_path / "keyturn.yml"
     config.write_text("policy: {version: 1}\n")
 
     with EmbeddedEngine(tmp_path / "engine") as engine:
 
         def told(*words: str) -> tuple[int, str, str]:
-            env = {"TWOKEY_REDIS_URL": engine.url}
+            env = {"KEYTURN_REDIS_URL": engine.url}
             code = run(["--config", str(config), "api-keys", *words], env)
             shown = capsys.readouterr()
             return code, shown.out, shown.err

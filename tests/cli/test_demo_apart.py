@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
+from keyturn.bot.ids import Action
+from keyturn.cli.apart_processes import READY_S, kept_port
+from keyturn.cli.demo_apart import ApartContext, open_scene
+from keyturn.cli.demo_stack import CHANNEL
+from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.config import SlackMode
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.sandbox.client import UserActionFailed
 from tests.conftest import eventually
 from tests.forked import Forked
-from twokey.bot.ids import Action
-from twokey.cli.apart_processes import READY_S, kept_port
-from twokey.cli.demo_apart import ApartContext, open_scene
-from twokey.cli.demo_stack import CHANNEL
-from twokey.gateway.approvals.record import Approval
-from twokey.gateway.config import SlackMode
-from twokey.gateway.protocol.states import ItemState
-from twokey.sandbox.client import UserActionFailed
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[2]
 def played(script: str) -> list[dict[str, Any]]:
     """Return the events of a script of the demo."""
     env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    run = Forked("twokey", "demo", "--script", script, "--json", cwd=ROOT, env=env)
+    run = Forked("keyturn", "demo", "--script", script, "--json", cwd=ROOT, env=env)
     shown = run.stdout.read()
     assert run.wait() == 0, shown
     return [json.loads(line) for line in shown.splitlines()]
@@ -98,7 +98,7 @@ async def executed(context: ApartContext, ts: str, approval: Approval) -> None:
 async def test_whichever_process_is_killed_nothing_runs_twice(tmp_path: Path) -> None:
     env = {"PYTHONPATH": str(ROOT / "src")}
     scene = open_scene(
-        ROOT / "twokey.yml", tmp_path, env, SlackMode.SOCKET, lambda *_, **__: None
+        ROOT / "keyturn.yml", tmp_path, env, SlackMode.SOCKET, lambda *_, **__: None
     )
     async with scene as house:
         for victim in ("agent", "gateway", "bot"):

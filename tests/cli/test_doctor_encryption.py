@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from twokey.cli.check import Check, State
-from twokey.cli.checks import run_checks
-from twokey.cli.command_context import CommandContext
+from keyturn.cli.command_context import CommandContext
+from keyturn.cli.doctor import run_checks
+from keyturn.cli.reviewer_checks import Check, State
 
 
 @pytest.mark.parametrize(
@@ -19,7 +19,7 @@ def test_the_doctor_says_whether_the_store_is_encrypted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_on: str, state: State
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "twokey.yml").write_text(f"encrypt_store: {is_on}")
+    (tmp_path / "keyturn.yml").write_text(f"encrypt_store: {is_on}")
 
     async def looked() -> Check:
         command = CommandContext({}, None, debug=False)

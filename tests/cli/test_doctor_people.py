@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from twokey.bot.web import Slack, SlackBody, SlackRefused
-from twokey.cli import reviewer_checks
-from twokey.cli.main import run
-from twokey.gateway.policy.eligibility import reachable_requirements
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.store.store import Store
-from twokey.sandbox.server import Sandbox
+from keyturn.bot.web import Slack, SlackBody, SlackRefused
+from keyturn.cli import reviewer_checks
+from keyturn.cli.main import run
+from keyturn.gateway.policy.eligibility import reachable_requirements
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.store.store import Store
+from keyturn.sandbox.server import Sandbox
 
 POLICY = """\
 version: 1
@@ -52,8 +52,8 @@ class Doctor:
     ) -> None:
         self.sandbox = sandbox
         self.env = {
-            "TWOKEY_REDIS_URL": url,
-            "TWOKEY_SLACK_API_URL": sandbox.api_url,
+            "KEYTURN_REDIS_URL": url,
+            "KEYTURN_SLACK_API_URL": sandbox.api_url,
             "SLACK_BOT_TOKEN": sandbox.bot_token,
             "SLACK_APP_TOKEN": sandbox.app_token,
         }
@@ -84,7 +84,7 @@ async def test_the_doctor_is_content_when_everything_is_there(
     doctor: Doctor, tmp_path: Path
 ) -> None:
     (tmp_path / "graph.py").write_text(GRAPH)
-    (tmp_path / "twokey.yml").write_text("agents: {a: {graph: 'graph.py:graph'}}")
+    (tmp_path / "keyturn.yml").write_text("agents: {a: {graph: 'graph.py:graph'}}")
 
     code, checks = await doctor.checks()
 
@@ -115,7 +115,7 @@ async def test_the_doctor_is_content_when_everything_is_there(
         ESCALATE,
         "channels",
     }
-    assert "twokey in Twokey Sandbox" in checks["Slack bot token"][1]
+    assert "keyturn in Keyturn Sandbox" in checks["Slack bot token"][1]
 
 
 async def test_every_role_is_counted_and_every_requirement(doctor: Doctor) -> None:
@@ -130,7 +130,7 @@ async def test_every_role_is_counted_and_every_requirement(doctor: Doctor) -> No
     assert checks[APPROVE] == ("good", "3 people could approve, 1 is needed")
     assert checks[ESCALATE] == (
         "good",
-        "4 people could approve, 2 are needed, but not for requests of chloe",
+        "4 people could approve, 2 are needed, but not for requests of Chloé Chen",
     )
 
 
@@ -139,12 +139,14 @@ async def test_a_requester_is_left_out_of_what_they_ask(doctor: Doctor) -> None:
     code, of_chloe = await doctor.checks("--requester", "U0CHLOE")
     _, of_nobody = await doctor.checks("--requester", "U0NOBODY")
 
-    assert of_dan["role support"][1] == ("3 people, 2 could approve a request of dan")
+    assert of_dan["role support"][1] == (
+        "3 people, 2 could approve a request of Dan Díaz"
+    )
     assert of_dan[ESCALATE] == ("good", "3 people could approve, 2 are needed")
     assert code == 1
     assert of_chloe[ESCALATE] == (
         "bad",
-        "cannot be approved for a request of chloe: it takes 1 more of senior.",
+        "cannot be approved for a request of Chloé Chen: it takes 1 more of senior.",
     )
     assert of_nobody["requester"][0] == "bad"
 
@@ -155,7 +157,7 @@ async def test_a_requester_is_left_out_of_what_they_ask(doctor: Doctor) -> None:
         ("gone", "the user group S0SENIOR does not exist"),
         ("disabled", "the user group @senior (S0SENIOR) is disabled"),
         ("empty", "the user group @senior (S0SENIOR) is empty"),
-        ("guest", "guest is a guest"),
+        ("guest", "Gus Guest is a guest"),
     ],
 )
 async def test_a_group_of_nobody_is_named_with_what_it_makes_impossible(

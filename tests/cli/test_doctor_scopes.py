@@ -8,9 +8,9 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from keyturn.bot.manifest import DIRECT_MESSAGES, SCOPES
+from keyturn.cli.reviewer_checks import State
 from tests.cli.test_cli import POLICY, doctor, home
-from twokey.bot.manifest import DIRECT_MESSAGES, SCOPES
-from twokey.cli.check import State
 
 __all__ = ["home"]
 
@@ -21,7 +21,7 @@ __all__ = ["home"]
         (
             "chat:write,commands",
             State.BAD,
-            "the app lacks app_mentions:read, im:history",
+            "the app lacks app_mentions:read, channels:history",
         ),
         (",".join(SCOPES), State.GOOD, "all are granted"),
         (",".join((*SCOPES, "files:read")), State.GOOD, "not needed: files:read"),
@@ -95,8 +95,8 @@ async def checked_scopes(
     app.router.add_post("/api/{method}", answer)
     async with TestServer(app) as server:
         env = {
-            "TWOKEY_REDIS_URL": empty_url,
-            "TWOKEY_SLACK_API_URL": str(server.make_url("/api/")),
+            "KEYTURN_REDIS_URL": empty_url,
+            "KEYTURN_SLACK_API_URL": str(server.make_url("/api/")),
             "SLACK_BOT_TOKEN": "xoxb-1",
             "SLACK_APP_TOKEN": "xapp-1",
         }

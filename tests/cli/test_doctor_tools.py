@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from twokey.cli.main import USAGE, run
+from keyturn.cli.main import USAGE, run
 
-NOWHERE = {"TWOKEY_REDIS_URL": "redis://127.0.0.1:1/0"}
+NOWHERE = {"KEYTURN_REDIS_URL": "redis://127.0.0.1:1/0"}
 GRAPH = """\
 from langchain.agents import create_agent
 from langchain_core.tools import tool
-from twokey.agent import ApprovalMiddleware, guarded
-from twokey.agent.scripted_model import scripted
+from keyturn.agent import ApprovalMiddleware, guarded
+from keyturn.agent.scripted_model import scripted
 
 @guarded
 @tool
@@ -43,9 +43,9 @@ def told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., st
     def told(tools: str, agents: str = "", graph: str = "billing.py:graph") -> str:
         text = SETTINGS.format(tools=tools, agents=agents)
         text = text.replace("billing.py:graph", graph)
-        (tmp_path / "twokey.yml").write_text(text)
+        (tmp_path / "keyturn.yml").write_text(text)
         capsys.readouterr()
-        run(["--config", str(tmp_path / "twokey.yml"), "doctor"], NOWHERE)
+        run(["--config", str(tmp_path / "keyturn.yml"), "doctor"], NOWHERE)
         lines = capsys.readouterr().out.splitlines()
         return "\n".join(line for line in lines if "· policy: " in line)
 
@@ -65,7 +65,7 @@ def test_a_graph_that_calls_itself_otherwise_is_refused_at_the_start(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
     (tmp_path / "billing.py").write_text(GRAPH.replace('("billing")', '("bills")'))
-    settings = tmp_path / "twokey.yml"
+    settings = tmp_path / "keyturn.yml"
     settings.write_text(SETTINGS.format(tools="", agents=""))
 
     code = run(["--config", str(settings), command], {})

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from twokey.cli.main import run
+from keyturn.cli.main import run
 
-NOWHERE = {"TWOKEY_REDIS_URL": "redis://127.0.0.1:1/0"}
+NOWHERE = {"KEYTURN_REDIS_URL": "redis://127.0.0.1:1/0"}
 POLICY = "policy: {version: 1, defaults: {reviewers: U0ANA}}\n"
 ASKING = "policy: {version: 1, defaults: {reviewers: U0ANA, triage: {timeout: 1s}}}\n"
 EYES = """\
@@ -30,10 +30,10 @@ make = Eyes
 def told(folder: Path, settings: str, capsys: pytest.CaptureFixture[str]) -> str:
     """Return what the doctor says of triage."""
     (folder / "eyes.py").write_text(EYES)
-    (folder / "twokey.yml").write_text(settings)
+    (folder / "keyturn.yml").write_text(settings)
     capsys.readouterr()
 
-    run(["--config", str(folder / "twokey.yml"), "doctor"], NOWHERE)
+    run(["--config", str(folder / "keyturn.yml"), "doctor"], NOWHERE)
 
     lines = capsys.readouterr().out.splitlines()
     return "\n".join(line for line in lines if " triage: " in line)

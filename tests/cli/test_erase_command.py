@@ -1,4 +1,4 @@
-"""'twokey erase' says what it would erase, and erases with --yes."""
+"""'keyturn erase' says what it would erase, and erases with --yes."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from keyturn.cli import erase
+from keyturn.cli.command_context import CommandContext
+from keyturn.cli.main import add
+from keyturn.gateway.approvals.decisions import Reject
+from keyturn.gateway.errors import SettingsError, ThreadUnavailable
+from keyturn.gateway.service.erasing import Eraser
+from keyturn.gateway.store.engine import EmbeddedEngine
+from keyturn.gateway.store.store import Store
 from tests.service.harness import ANA, ServiceHarness
 from tests.store_secrets import ENV, SECRETS
-from twokey.cli import erase
-from twokey.cli.command_context import CommandContext
-from twokey.cli.main import add
-from twokey.gateway.approvals.decisions import Reject
-from twokey.gateway.errors import SettingsError, ThreadUnavailable
-from twokey.gateway.service.erasing import Eraser
-from twokey.gateway.store.engine import EmbeddedEngine
-from twokey.gateway.store.store import Store
 
 
 @pytest.fixture
@@ -31,13 +31,13 @@ def url(tmp_path: Path) -> Generator[str]:
 
 
 def typed(url: str, folder: Path, *words: str) -> tuple[int, str]:
-    """Type ``twokey erase ...``; return its exit code and what it prints."""
-    config = folder / "twokey.yml"
+    """Type ``keyturn erase ...``; return its exit code and what it prints."""
+    config = folder / "keyturn.yml"
     config.write_text(f"data_dir: {folder / 'data'}\n")
     app = typer.Typer()
     add(app, "erase", erase)
     app.command()(_other)
-    session = CommandContext(env={**ENV, "TWOKEY_REDIS_URL": url}, config=config)
+    session = CommandContext(env={**ENV, "KEYTURN_REDIS_URL": url}, config=config)
     done = CliRunner().invoke(app, ["erase", *words], obj=session)
     if isinstance(done.exception, SettingsError):
         raise done.exception
@@ -98,8 +98,8 @@ def test_what_is_no_id_is_refused(url: str, tmp_path: Path) -> None:
 def test_an_approval_that_never_was_is_not_said_to_be_erased(
     url: str, tmp_path: Path, words: tuple[str, ...]
 ) -> None:
-    with pytest.raises(SettingsError, match=r"no approval 'ap_s0_0+'.*was erased"):
-        typed(url, tmp_path, "ap_s0_" + "0" * 32, *words)
+    with pytest.raises(SettingsError, match=r"no approval 'ap_default_0+'.*was erased"):
+        typed(url, tmp_path, "ap_default_" + "0" * 32, *words)
 
 
 def test_a_person_of_whom_nothing_is_kept(url: str, tmp_path: Path) -> None:

@@ -15,11 +15,11 @@ from typing import Any
 import aiohttp
 import pytest
 
-from twokey.bot.bolt import bolt_app
-from twokey.bot.config import BotConfig
-from twokey.bot.identity import Identity
-from twokey.cli.main import USAGE, run
-from twokey.gateway.store import usable
+from keyturn.bot.config import BotConfig
+from keyturn.bot.dispatch import bolt_app
+from keyturn.bot.identity import Identity
+from keyturn.cli.main import USAGE, run
+from keyturn.gateway.store import usable
 
 ROOT = Path(__file__).parents[2]
 SLOW = """\
@@ -31,9 +31,9 @@ class Slow:
             print("loading", flush=True)
             time.sleep(60)
 sys.meta_path.insert(0, Slow)
-import twokey.__main__
+import keyturn.__main__
 sys.argv[1:] = ["demo"]
-twokey.__main__.main()
+keyturn.__main__.main()
 """
 TOKENS = {"SLACK_BOT_TOKEN": "xoxb-1-2-3", "SLACK_APP_TOKEN": "xapp-1-A-2-3"}
 POLICY = "policy: {version: 1, defaults: {reviewers: [U0ANA]}}\n"
@@ -42,7 +42,7 @@ POLICY = "policy: {version: 1, defaults: {reviewers: [U0ANA]}}\n"
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "twokey.yml").write_text(POLICY, encoding="utf-8")
+    (tmp_path / "keyturn.yml").write_text(POLICY, encoding="utf-8")
     return tmp_path
 
 
@@ -75,7 +75,7 @@ def test_help_cuts_no_command_short(tell: Any, words: list[str]) -> None:
 def test_a_port_that_is_taken_or_none_is_said(
     tell: Any, taken: int, words: list[str]
 ) -> None:
-    config = ["--config", str(ROOT / "twokey.yml")]
+    config = ["--config", str(ROOT / "keyturn.yml")]
 
     code, told = tell(*config, *words, "--port", str(taken))
     no_port, why = tell(*config, *words, "--port", "65536")
@@ -102,14 +102,14 @@ def test_a_sandbox_says_why_it_cannot_listen_or_go_on(home: Path, tell: Any) -> 
 @pytest.mark.parametrize(
     ("words", "env"),
     [
-        (["--config", str(ROOT / "twokey.yml"), "demo"], {}),
-        (["run", "--sandbox"], {"TWOKEY_DATA_DIR": ".twokey"}),
+        (["--config", str(ROOT / "keyturn.yml"), "demo"], {}),
+        (["run", "--sandbox"], {"KEYTURN_DATA_DIR": ".keyturn"}),
     ],
 )
 def test_a_folder_that_cannot_be_made_is_named(
     home: Path, tell: Any, words: list[str], env: dict[str, str]
 ) -> None:
-    (home / ".twokey").write_text("a file, where a folder is needed", encoding="utf-8")
+    (home / ".keyturn").write_text("a file, where a folder is needed", encoding="utf-8")
 
     code, told = tell(*words, **env)
 
@@ -121,12 +121,12 @@ def test_a_folder_that_cannot_be_made_is_named(
 def test_messages_that_a_sandbox_cannot_read_again_are_named(
     home: Path, tell: Any, *, is_folder: bool
 ) -> None:
-    kept = home / ".twokey" / "sandbox" / "sandbox.json"
+    kept = home / ".keyturn" / "sandbox" / "sandbox.json"
     (kept if is_folder else kept.parent).mkdir(parents=True)
     if not is_folder:
         kept.write_text("{}", encoding="utf-8")
 
-    code, told = tell("run", "--sandbox", "--port", "0", TWOKEY_DATA_DIR=".twokey")
+    code, told = tell("run", "--sandbox", "--port", "0", KEYTURN_DATA_DIR=".keyturn")
 
     assert code == USAGE
     assert "sandbox.json" in told
@@ -134,11 +134,11 @@ def test_messages_that_a_sandbox_cannot_read_again_are_named(
 
 
 def test_the_demo_is_not_played_with_other_agents(tell: Any) -> None:
-    code, told = tell("--config", "twokey.yml", "demo")
+    code, told = tell("--config", "keyturn.yml", "demo")
 
     assert code == USAGE
     assert "without --config" in told
-    assert "'twokey run --sandbox' shows your own agents" in told
+    assert "'keyturn run --sandbox' shows your own agents" in told
 
 
 def test_a_token_of_the_wrong_kind_is_told_where_the_right_one_is(tell: Any) -> None:
@@ -157,7 +157,7 @@ def test_the_doctor_takes_no_name_for_a_person(tell: Any) -> None:
 
 
 def test_an_empty_audit_log_is_not_a_silence(home: Path, tell: Any) -> None:
-    (home / ".twokey" / "valkey").mkdir(parents=True)
+    (home / ".keyturn" / "valkey").mkdir(parents=True)
 
     code, told = tell("audit", "export")
 
@@ -168,7 +168,7 @@ def test_an_empty_audit_log_is_not_a_silence(home: Path, tell: Any) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        ["--key", "twokey/audit+12345678+AAAA"],
+        ["--key", "keyturn/audit+12345678+AAAA"],
         ["--stories"],
         ["bundle.jsonl", "--key", "k", "--checkpoint", "kept.txt"],
     ],
@@ -182,7 +182,7 @@ def test_what_a_verification_would_not_look_at_is_refused(
     assert re.search(r"name its FILE|leave FILE out", told)
 
 
-@pytest.mark.parametrize("module", ["twokey.cli.main", "twokey.cli.stack"])
+@pytest.mark.parametrize("module", ["keyturn.cli.main", "keyturn.cli.stack"])
 def test_ctrl_c_while_it_loads_ends_it_without_a_word(home: Path, module: str) -> None:
     (home / "slow.py").write_text(SLOW, encoding="utf-8")
     process = subprocess.Popen(
@@ -219,10 +219,10 @@ def test_ctrl_c_while_it_loads_ends_it_without_a_word(home: Path, module: str) -
 def test_a_store_url_that_cannot_be_read_is_refused_and_not_shown(
     tell: Any, url: str
 ) -> None:
-    code, told = tell("frozen", TWOKEY_REDIS_URL=url)
+    code, told = tell("frozen", KEYTURN_REDIS_URL=url)
 
     assert code == USAGE
-    assert "in a password, write / as %2F" in told
+    assert "In a password, write / as %2F" in told
     assert "hush" not in told
 
 
@@ -243,7 +243,7 @@ async def test_bolt_says_nothing_of_a_token_it_does_not_need(
 def test_the_first_start_names_everything_that_is_missing(
     home: Path, tell: Any
 ) -> None:
-    (home / "twokey.yml").unlink()
+    (home / "keyturn.yml").unlink()
 
     code, told = tell("run")
 
@@ -252,9 +252,9 @@ def test_the_first_start_names_everything_that_is_missing(
     firsts = ["SLACK_BOT_TOKEN", "SLACK_APP_TOKEN", "There is no file 'policy.yml'"]
     for number, (line, first) in enumerate(zip(listed, firsts, strict=False), 1):
         assert line.startswith(f"{number}. {first}")
-    assert listed[3].startswith("4. 'agents' in twokey.yml names no graph")
-    assert "twokey doctor" in told.splitlines()[-1]
-    assert not (home / ".twokey").exists()
+    assert listed[3].startswith("4. 'agents' in keyturn.yml names no graph")
+    assert "keyturn doctor" in told.splitlines()[-1]
+    assert not (home / ".keyturn").exists()
 
 
 @pytest.mark.parametrize(
@@ -262,7 +262,7 @@ def test_the_first_start_names_everything_that_is_missing(
     [
         ({"SLACK_BOT_TOKEN": "xoxb-1"}, ["SLACK_APP_TOKEN"]),
         (
-            {"TWOKEY_SLACK_MODE": "http", "SLACK_BOT_TOKEN": "xoxb-1"},
+            {"KEYTURN_SLACK_MODE": "http", "SLACK_BOT_TOKEN": "xoxb-1"},
             ["SLACK_SIGNING_SECRET"],
         ),
         ({}, ["SLACK_BOT_TOKEN", "SLACK_APP_TOKEN"]),
@@ -278,7 +278,7 @@ def test_a_start_names_only_what_its_mode_needs(
     assert "policy.yml" not in told
 
 
-@pytest.mark.parametrize("words", [["bot"], ["bot", "--workers", "2"], ["gateway"]])
+@pytest.mark.parametrize("words", [["bot"], ["gateway"]])
 def test_what_runs_for_long_waits_for_its_store_and_a_query_does_not(
     tell: Any,
     monkeypatch: pytest.MonkeyPatch,
@@ -292,12 +292,12 @@ def test_what_runs_for_long_waits_for_its_store_and_a_query_does_not(
         lines.append(line)
 
     monkeypatch.setattr(usable.logger, "warning", warn)
-    nowhere = {"TWOKEY_REDIS_URL": "redis://127.0.0.1:1/0", **TOKENS}
+    nowhere = {"KEYTURN_REDIS_URL": "redis://127.0.0.1:1/0", **TOKENS}
 
     code, told = tell(*words, **nowhere)
     tell("frozen", **nowhere)
 
     assert code
-    assert "check that Redis runs and that TWOKEY_REDIS_URL names it" in told
+    assert "check that Redis runs and that KEYTURN_REDIS_URL names it" in told
     [waited] = lines
     assert "127.0.0.1:1" in waited

@@ -1,4 +1,4 @@
-"""'twokey freeze' stops an agent, and lists who stopped what and why."""
+"""'keyturn freeze' stops an agent, and lists who stopped what and why."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from twokey.cli import audit, freeze
-from twokey.cli.command_context import CommandContext
-from twokey.cli.main import add
-from twokey.gateway.errors import SettingsError
-from twokey.gateway.store.engine import EmbeddedEngine
+from keyturn.cli import audit, freeze
+from keyturn.cli.command_context import CommandContext
+from keyturn.cli.main import add
+from keyturn.gateway.errors import SettingsError
+from keyturn.gateway.store.engine import EmbeddedEngine
 
 Tell = Callable[..., str]
 
@@ -26,7 +26,7 @@ def tell(tmp_path: Path) -> Generator[Tell]:
     app.command()(freeze.unfreeze)
     app.command()(freeze.frozen)
     add(app, "audit", audit)
-    config = tmp_path / "twokey.yml"
+    config = tmp_path / "keyturn.yml"
     config.write_text(
         "policy: {version: 1, tools: {pay: {tier: auto}}, agents: {bills: {}}}\n"
     )
@@ -35,7 +35,7 @@ def tell(tmp_path: Path) -> Generator[Tell]:
 
         def told(*words: str) -> str:
             session = CommandContext(
-                env={"TWOKEY_REDIS_URL": engine.url}, config=config
+                env={"KEYTURN_REDIS_URL": engine.url}, config=config
             )
             done = CliRunner().invoke(
                 app, list(words), obj=session, catch_exceptions=False
@@ -44,6 +44,19 @@ def tell(tmp_path: Path) -> Generator[Tell]:
             return done.output
 
         yield told
+
+
+@pytest.mark.parametrize("verb", ["freeze", "unfreeze"])
+@pytest.mark.parametrize(("kind", "name"), [("tool", "payy"), ("agent", "bill")])
+def test_a_misspelled_name_is_refused_and_changes_nothing(
+    tell: Tell, verb: str, kind: str, name: str
+) -> None:
+    with pytest.raises(SettingsError, match=f"no {kind} '{name}'; did you mean"):
+        tell(verb, kind, name)
+
+    assert "Nothing is frozen" in tell("frozen")
+    assert "is frozen" in tell("freeze", kind, name, "--unlisted")
+    assert "may run again" in tell("unfreeze", kind, name)
 
 
 def test_freezing_twice_is_freezing_once(tell: Tell) -> None:
@@ -61,17 +74,17 @@ def test_what_nothing_here_names_is_frozen_with_a_note(tell: Tell) -> None:
     note = "please check its name."
 
     assert f"The policy does not name this tool; {note}" in tell(
-        "freeze", "tool", "payy"
+        "freeze", "tool", "refund"
     )
     assert f"Neither the settings nor the policy names this agent; {note}" in tell(
-        "freeze", "agent", "payy"
+        "freeze", "agent", "shop"
     )
     for known in (["tool", "pay"], ["agent", "bills"], ["everything"]):
         assert note not in tell("freeze", *known)
 
 
 def test_a_freeze_needs_no_policy(tell: Tell, tmp_path: Path) -> None:
-    (tmp_path / "twokey.yml").write_text("policy: {version: 2}\n")
+    (tmp_path / "keyturn.yml").write_text("policy: {version: 2}\n")
 
     assert tell("freeze", "tool", "payy").count("\n") == 1
 

@@ -14,18 +14,18 @@ ROOT = Path(__file__).parents[2]
 STARTED = """
 import gc, sys
 from importlib import import_module
-from twokey.cli.main import run
+from keyturn.cli.main import run
 
 async def stopped(*_, **__):
     print("frozen", gc.get_freeze_count(), gc.get_threshold()[0])
 
-import_module("twokey.cli." + sys.argv[1]).until_stopped = stopped
+import_module("keyturn.cli." + sys.argv[1]).until_stopped = stopped
 sys.exit(run())
 """
 
 SPARED = """
 import gc, weakref
-from twokey.gateway.garbage_collection import spare_what_is_there
+from keyturn.gateway.garbage_collection import spare_what_is_there
 
 class Knot:
     def __init__(self):
@@ -66,7 +66,7 @@ def test_what_is_unreachable_is_still_found_and_what_is_there_is_spared(
 def test_a_started_process_has_spared_its_imports(
     tmp_path: Path, words: tuple[str, ...]
 ) -> None:
-    (tmp_path / "twokey.yml").write_text(
+    (tmp_path / "keyturn.yml").write_text(
         "policy: {version: 1, defaults: {channel: C0APPROVALS, reviewers: [U0ANA]}}\n",
         encoding="utf-8",
     )

@@ -1,4 +1,4 @@
-"""'twokey jobs' lists failed runs, retries them, or drops them."""
+"""'keyturn jobs' lists failed runs, retries them, or drops them."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from keyturn.cli import jobs
+from keyturn.cli.command_context import CommandContext
+from keyturn.cli.main import add
+from keyturn.gateway.approvals.events import EventName
+from keyturn.gateway.errors import SettingsError
+from keyturn.gateway.resume.retries import Retries
+from keyturn.gateway.resume.store_threads import ThreadRef
+from keyturn.gateway.store.engine import EmbeddedEngine
+from keyturn.gateway.store.jobs import Job, JobKind
+from keyturn.gateway.store.store import Store
 from tests.bot.strategies import CANARY
 from tests.store_secrets import ENV, SECRETS
 from tests.streams import announced
-from twokey.cli import jobs
-from twokey.cli.command_context import CommandContext
-from twokey.cli.main import add
-from twokey.gateway.approvals.events import EventName
-from twokey.gateway.errors import SettingsError
-from twokey.gateway.resume.retries import Retries
-from twokey.gateway.resume.run_events import ThreadRef
-from twokey.gateway.store.engine import EmbeddedEngine
-from twokey.gateway.store.jobs import Job, JobKind
-from twokey.gateway.store.store import Store
 
 RESUME = Job(kind=JobKind.RESUME, tenant="default", agent="shop", thread="t1")
 
@@ -40,9 +40,9 @@ class Shell:
         self._app.command()(_other)
 
     def __call__(self, *words: str) -> str:
-        """Type ``twokey jobs ...``; return what it prints."""
+        """Type ``keyturn jobs ...``; return what it prints."""
         session = CommandContext(
-            env={**ENV, "TWOKEY_REDIS_URL": self._url}, config=self._config
+            env={**ENV, "KEYTURN_REDIS_URL": self._url}, config=self._config
         )
         given = ["jobs", *words]
         done = CliRunner().invoke(self._app, given, obj=session, catch_exceptions=False)
@@ -50,7 +50,7 @@ class Shell:
         return done.output
 
     def listed(self) -> list[dict[str, Any]]:
-        """Return what ``twokey jobs list --json`` prints."""
+        """Return what ``keyturn jobs list --json`` prints."""
         return list(json.loads(self("list", "--json")))
 
     def do(self, work: Callable[[Store, ThreadRef], Awaitable[object]]) -> None:
@@ -71,7 +71,7 @@ def _other() -> None:
 
 @pytest.fixture
 def shell(tmp_path: Path) -> Generator[Shell]:
-    config = tmp_path / "twokey.yml"
+    config = tmp_path / "keyturn.yml"
     config.write_text("policy: {version: 1}\n")
     with EmbeddedEngine(tmp_path / "engine") as engine:
         yield Shell(engine.url, config)

@@ -1,4 +1,4 @@
-"""'twokey keys' makes, rotates, retires and lists signing keys."""
+"""'keyturn keys' makes, rotates, retires and lists signing keys."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from twokey.cli.check import Check, State
-from twokey.cli.checks import run_checks
-from twokey.cli.command_context import CommandContext
-from twokey.cli.main import USAGE, run
-from twokey.gateway.protocol.public_keys import parse_public_key
+from keyturn.cli.command_context import CommandContext
+from keyturn.cli.doctor import run_checks
+from keyturn.cli.main import USAGE, run
+from keyturn.cli.reviewer_checks import Check, State
+from keyturn.gateway.protocol.public_keys import parse_public_key
 
 
 @pytest.fixture
@@ -34,11 +34,11 @@ def tell(
 def test_a_key_lives_from_create_to_retire(tell: Any) -> None:
     code, shown, _ = tell("create", "bot")
     assert code == 0
-    [old] = [line for line in shown.splitlines() if line.startswith("twokey/bot+")]
+    [old] = [line for line in shown.splitlines() if line.startswith("keyturn/bot+")]
 
     code, shown, _ = tell("rotate", "bot")
     assert code == 0
-    [new] = [line for line in shown.splitlines() if line.startswith("twokey/bot+")]
+    [new] = [line for line in shown.splitlines() if line.startswith("keyturn/bot+")]
     assert new != old
 
     key_id = parse_public_key(old).id.hex()
@@ -53,20 +53,20 @@ def test_a_key_lives_from_create_to_retire(tell: Any) -> None:
     ]
     _, shown, _ = tell("list")
     assert new in shown
-    assert "twokey keys create gateway" in shown
+    assert "keyturn keys create gateway" in shown
 
 
 def test_a_key_for_which_calls_wait_is_not_retired_unasked(
     tell: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / ".twokey" / "valkey").mkdir(parents=True)
+    (tmp_path / ".keyturn" / "valkey").mkdir(parents=True)
 
     def three_calls(*_: object) -> int:
         return 3
 
-    monkeypatch.setattr("twokey.cli.keys.use_store", three_calls)
+    monkeypatch.setattr("keyturn.cli.keys.use_store", three_calls)
     _, shown, _ = tell("create", "bot")
-    [old] = [line for line in shown.splitlines() if line.startswith("twokey/bot+")]
+    [old] = [line for line in shown.splitlines() if line.startswith("keyturn/bot+")]
     tell("rotate", "bot")
     key_id = parse_public_key(old).id.hex()
 
@@ -83,7 +83,7 @@ def test_a_key_for_which_calls_wait_is_not_retired_unasked(
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("rotate", "bot"), "twokey keys create bot"),
+        (("rotate", "bot"), "keyturn keys create bot"),
         (("retire", "bot", "12345678"), "has no key '12345678'"),
         (("create", "agent"), "'agent' is not one of"),
     ],
@@ -106,8 +106,8 @@ def test_the_help_says_what_each_role_signs_and_what_to_hand_over(tell: Any) -> 
 
 def test_keys_of_others_are_listed_from_the_settings(tell: Any, tmp_path: Path) -> None:
     _, shown, _ = tell("create", "bot")
-    [public] = [line for line in shown.splitlines() if line.startswith("twokey/bot+")]
-    (tmp_path / "twokey.yml").write_text(f"keys: {{folder: mine, bot: ['{public}']}}")
+    [public] = [line for line in shown.splitlines() if line.startswith("keyturn/bot+")]
+    (tmp_path / "keyturn.yml").write_text(f"keys: {{folder: mine, bot: ['{public}']}}")
 
     [row] = json.loads(tell("list", "--json")[1])
     _, listed, _ = tell("list")
@@ -119,7 +119,7 @@ def test_keys_of_others_are_listed_from_the_settings(tell: Any, tmp_path: Path) 
 def test_the_doctor_says_when_no_approved_call_could_run(
     tell: Any, tmp_path: Path
 ) -> None:
-    (tmp_path / ".twokey").mkdir()
+    (tmp_path / ".keyturn").mkdir()
     assert _doctor().state is State.GOOD
     tell("create", "gateway")
 
@@ -129,7 +129,7 @@ def test_the_doctor_says_when_no_approved_call_could_run(
     assert "keys: {bot: [" in found.text
     tell("create", "bot")
     assert _doctor() == Check("keys", State.GOOD, "bot 1, gateway 1")
-    [path] = (tmp_path / ".twokey" / "keys" / "bot").iterdir()
+    [path] = (tmp_path / ".keyturn" / "keys" / "bot").iterdir()
     path.chmod(0o644)
     assert "chmod 600" in _doctor().text
 

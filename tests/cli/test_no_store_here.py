@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from twokey.cli import main
-from twokey.cli.main import UNEXPECTED, USAGE, run
+from keyturn.cli import main
+from keyturn.cli.main import UNEXPECTED, USAGE, run
 
 ROOT = Path(__file__).parents[2]
 
@@ -55,7 +55,7 @@ def test_a_command_does_not_answer_for_a_store_that_it_would_have_made(
     code, told = tell(*words)
 
     assert code == USAGE
-    assert f"there is no store in '{tmp_path / '.twokey'}'" in told
+    assert f"there is no store in '{tmp_path / '.keyturn'}'" in told
     assert "--config" in told
     assert list(tmp_path.iterdir()) == []
 
@@ -63,15 +63,15 @@ def test_a_command_does_not_answer_for_a_store_that_it_would_have_made(
 def test_the_settings_of_the_service_have_to_be_given(
     tmp_path: Path, tell: Any
 ) -> None:
-    config = tmp_path / "twokey.yml"
+    config = tmp_path / "keyturn.yml"
     config.write_text("policy: {version: 1}\n", encoding="utf-8")
     (tmp_path / "kept").mkdir()
 
     code, told = tell("--config", str(config), "freeze", "everything")
-    other, elsewhere = tell("frozen", TWOKEY_DATA_DIR="kept")
+    other, elsewhere = tell("frozen", KEYTURN_DATA_DIR="kept")
 
     assert (code, other) == (USAGE, USAGE)
-    assert "TWOKEY_REDIS_URL and TWOKEY_SECRET" in told
+    assert "KEYTURN_REDIS_URL and KEYTURN_SECRET" in told
     assert str(tmp_path / "kept") in elsewhere
     assert list((tmp_path / "kept").iterdir()) == []
 
@@ -84,13 +84,13 @@ def test_what_runs_or_ran_there_is_asked(tell: Any) -> None:
     assert (code, told) == (0, "✔ Nothing is frozen, and no agent is paused.\n")
 
 
-def test_the_doctor_makes_nothing_where_nothing_of_twokey_is(
+def test_the_doctor_makes_nothing_where_nothing_of_keyturn_is(
     tmp_path: Path, tell: Any
 ) -> None:
     code, told = tell("doctor")
 
     assert code == 1
-    assert f"· store: not looked for: nothing of Twokey is in '{tmp_path}'" in told
+    assert f"· store: not looked for: nothing of Keyturn is in '{tmp_path}'" in told
     assert "✖ Slack secrets" in told
     assert list(tmp_path.iterdir()) == []
 
@@ -99,19 +99,19 @@ def test_the_doctor_says_which_settings_it_read(tmp_path: Path, tell: Any) -> No
     (tmp_path / "policy.yml").write_text("version: 1\n", encoding="utf-8")
 
     _, without = tell("doctor")
-    (tmp_path / "twokey.yml").write_text("tenant: shop\n", encoding="utf-8")
+    (tmp_path / "keyturn.yml").write_text("tenant: shop\n", encoding="utf-8")
     _, told = tell("doctor")
 
-    assert f"there is no 'twokey.yml' in '{tmp_path}'; tenant default" in without
-    assert f"✔ settings: '{tmp_path / 'twokey.yml'}'; tenant shop" in told
+    assert f"there is no 'keyturn.yml' in '{tmp_path}'; tenant default" in without
+    assert f"✔ settings: '{tmp_path / 'keyturn.yml'}'; tenant shop" in told
 
 
 def test_a_folder_that_cannot_be_looked_into_is_named(
     tmp_path: Path, tell: Any
 ) -> None:
-    (tmp_path / ".twokey").write_text("a file, where a folder is needed")
+    (tmp_path / ".keyturn").write_text("a file, where a folder is needed")
 
-    code, told = tell("frozen", TWOKEY_SECRET="ab" * 32)
+    code, told = tell("frozen", KEYTURN_SECRET="ab" * 32)
 
     assert code == USAGE
     assert "cannot be used (Not a directory)" in told
@@ -124,9 +124,9 @@ def test_a_user_without_a_home_folder_can_start_it(tmp_path: Path) -> None:
         "def nobody(uid):\n"
         "    raise KeyError(uid)\n"
         "pwd.getpwuid = nobody\n"
-        "import twokey.__main__\n"
+        "import keyturn.__main__\n"
         "sys.argv[1:] = ['run', '--help']\n"
-        "twokey.__main__.main()\n",
+        "keyturn.__main__.main()\n",
         encoding="utf-8",
     )
 

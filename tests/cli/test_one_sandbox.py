@@ -6,20 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from twokey.cli.demo_stack import KEPT, open_demo_stack
-from twokey.cli.main import USAGE, run
-from twokey.cli.one_sandbox import only_user
-from twokey.gateway.errors import SettingsError
+from keyturn.cli.demo_stack import KEPT, open_demo_stack
+from keyturn.cli.main import USAGE, run
+from keyturn.cli.sandbox import only_user
+from keyturn.gateway.errors import SettingsError
 
 ROOT = Path(__file__).parents[2]
-CONFIG = ROOT / "twokey.yml"
+CONFIG = ROOT / "keyturn.yml"
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the folder that a demo in the current folder keeps its things in."""
     monkeypatch.chdir(tmp_path)
-    found = tmp_path / ".twokey" / "demo"
+    found = tmp_path / ".keyturn" / "demo"
     found.mkdir(parents=True)
     return found
 

@@ -1,4 +1,4 @@
-"""'twokey outbox' lists the readers, and drops one that is gone for good."""
+"""'keyturn outbox' lists the readers, and drops one that is gone for good."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from keyturn.cli import outbox
+from keyturn.cli.command_context import CommandContext
+from keyturn.cli.main import add
+from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.gateway.errors import SettingsError
+from keyturn.gateway.store import readers
+from keyturn.gateway.store.engine import EmbeddedEngine
+from keyturn.gateway.store.store import Store
 from tests.store_secrets import ENV, SECRETS
-from twokey.cli import outbox
-from twokey.cli.command_context import CommandContext
-from twokey.cli.main import add
-from twokey.gateway.approvals.events import Event, EventName
-from twokey.gateway.errors import SettingsError
-from twokey.gateway.store import readers
-from twokey.gateway.store.engine import EmbeddedEngine
-from twokey.gateway.store.store import Store
 
 AWAY, HERE = "slack:away", "slack:default"
 
@@ -35,9 +35,9 @@ class Shell:
         self._app.command()(_other)
 
     def __call__(self, *words: str) -> str:
-        """Type ``twokey outbox ...``; return what it prints."""
+        """Type ``keyturn outbox ...``; return what it prints."""
         session = CommandContext(
-            env={**ENV, "TWOKEY_REDIS_URL": self._url}, config=self._config
+            env={**ENV, "KEYTURN_REDIS_URL": self._url}, config=self._config
         )
         done = CliRunner().invoke(
             self._app, ["outbox", *words], obj=session, catch_exceptions=False
@@ -62,7 +62,7 @@ def _other() -> None:
 
 @pytest.fixture
 def shell(tmp_path: Path) -> Generator[Shell]:
-    config = tmp_path / "twokey.yml"
+    config = tmp_path / "keyturn.yml"
     config.write_text("policy: {version: 1}\n")
     with EmbeddedEngine(tmp_path / "engine") as engine:
         yield Shell(engine.url, config)
@@ -91,12 +91,12 @@ def test_readers_are_listed_with_what_they_have_not_read(
     assert rows[0]["idle_ms"] is None
     assert "holds 3 events" in told
     assert f"{AWAY}: 3 not acknowledged, never read" in told
-    assert "twokey outbox drop" not in told
+    assert "keyturn outbox drop" not in told
 
     monkeypatch.setattr(readers, "MANY", 2)
     # As if these events were older than what is kept for those that look on.
     monkeypatch.setattr(readers, "_KEPT", timedelta(minutes=-1))
-    assert "'twokey outbox drop' if it is gone for good" in shell("list")
+    assert "'keyturn outbox drop' if it is gone for good" in shell("list")
 
 
 def test_a_reader_that_is_gone_is_dropped_and_one_in_use_is_not(shell: Shell) -> None:

@@ -1,4 +1,4 @@
-"""``twokey policy`` says which rules fired, who decides, until when, what changes."""
+"""``keyturn policy`` says which rules fired, who decides, until when, what changes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from twokey.cli.main import USAGE, run
+from keyturn.cli.main import USAGE, run
 
 POLICY = """\
 version: 1
@@ -302,7 +302,7 @@ def in_a_terminal(home: Path, *words: str, **env: str) -> str:
     """Run the command with a terminal as its output; return what it wrote."""
     terminal, end = pty.openpty()
     subprocess.run(
-        [sys.executable, "-m", "twokey", "policy", *words],
+        [sys.executable, "-m", "keyturn", "policy", *words],
         cwd=home,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src"), **env},
         stdout=end,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from twokey.cli.seed import holders, seed
-from twokey.gateway.policy.load import load_policy
-from twokey.sandbox.samples import sample_workspace
+from keyturn.cli.seed import holders, seed
+from keyturn.gateway.policy.load import load_policy
+from keyturn.sandbox.samples import sample_workspace
 
 EXAMPLE = Path(__file__).parents[2] / "policy.example.yml"
 ROLES = """\
@@ -65,3 +65,14 @@ def test_channels_are_added_once_and_the_bot_is_in_them() -> None:
     new = [each for each in workspace.channels.values() if each.name == "new-place"]
     assert workspace.app.bot_user in new[0].members
     assert workspace.channels["C0ELSEWHERE"].members == new[0].members
+
+
+def test_people_of_the_policy_are_in_each_of_its_channels() -> None:
+    policy, workspace = load_policy(ROLES, "p"), sample_workspace()
+
+    seed(workspace, policy)
+
+    named = {"new-place", "general", "c0elsewhere"}
+    places = [one for one in workspace.channels.values() if one.name in named]
+    assert len(places) == len(named)
+    assert all("U0NEWCOMER" in one.members for one in places)

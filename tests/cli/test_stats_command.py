@@ -1,4 +1,4 @@
-"""`twokey stats` says on one screen what runs alone, and where people wait."""
+"""`keyturn stats` says on one screen what runs alone, and where people wait."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from keyturn.cli.main import run
+from keyturn.gateway.metrics.counts import Share
+from keyturn.gateway.metrics.wording import rate, short_duration
 from tests.bot.strategies import CANARY
-from twokey.cli.main import run
-from twokey.gateway.metrics.counts import Share
-from twokey.gateway.metrics.wording import rate, short_duration
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 NOON_MS = 1_795_435_200_000  # 2026-11-23 12:00 UTC
@@ -58,7 +58,7 @@ def said(capfd: pytest.CaptureFixture[str]) -> Any:
 
 def test_a_person_reads_what_the_docs_show(said: Any, audit: Path) -> None:
     page = PAGE.read_text(encoding="utf-8")
-    _, _, shown = page.partition("$ twokey stats --since 2026-11-01\n")
+    _, _, shown = page.partition("$ keyturn stats --since 2026-11-01\n")
 
     code, out = said("--audit", str(audit))
 
@@ -218,6 +218,9 @@ def test_a_time_is_as_long_as_it_is_exact(value_ms: int, shown: str) -> None:
         (0, 0, "-"),
         (0, 5, "0 %"),
         (1, 1000, "<1 %"),
+        (2, 3, "67 %"),
+        (1, 8, "12 %"),
+        (199, 200, "99 %"),
         (999, 1000, "99 %"),
         (5, 5, "100 %"),
     ],

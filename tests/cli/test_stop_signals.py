@@ -19,8 +19,8 @@ WAITING = """
 import asyncio, fcntl, signal, sys, termios, time
 from pathlib import Path
 from types import SimpleNamespace
-from twokey.cli.hanging_threads import end_soon, serve
-from twokey.cli.stop_signals import until_stopped
+from keyturn.cli.hanging_threads import end_soon, serve
+from keyturn.cli.stop_signals import until_stopped
 
 def note(name):
     Path(name).write_text("yes")
@@ -158,16 +158,16 @@ graph = StateGraph(dict).add_node("a", dict).add_edge(START, "a").compile()
 async def starting(folder: Path, stdin: int) -> asyncio.subprocess.Process:
     """Start a gateway that is still importing its agent."""
     (folder / "agent.py").write_text(IMPORTED)
-    config = folder / "twokey.yml"
+    config = folder / "keyturn.yml"
     config.write_text("agents: {a: {graph: 'agent.py:graph'}}\npolicy: {version: 1}\n")
-    twokey = "import fcntl, runpy, signal, sys, termios\n"
-    twokey += "signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"
-    twokey += "if sys.stdin.isatty(): fcntl.ioctl(0, termios.TIOCSCTTY, 0)\n"
-    twokey += "runpy.run_module('twokey', run_name='__main__', alter_sys=True)\n"
+    keyturn = "import fcntl, runpy, signal, sys, termios\n"
+    keyturn += "signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"
+    keyturn += "if sys.stdin.isatty(): fcntl.ioctl(0, termios.TIOCSCTTY, 0)\n"
+    keyturn += "runpy.run_module('keyturn', run_name='__main__', alter_sys=True)\n"
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", twokey, "--config", str(config), "gateway"),
+        *(sys.executable, "-c", keyturn, "--config", str(config), "gateway"),
         cwd=folder,
-        env={**os.environ, "TWOKEY_DATA_DIR": str(folder), **ENV},
+        env={**os.environ, "KEYTURN_DATA_DIR": str(folder), **ENV},
         stdin=stdin,
         start_new_session=True,
     )

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from twokey.cli import console
-from twokey.cli.main import USAGE
-from twokey.gateway.errors import SettingsError
+from keyturn.cli import console
+from keyturn.cli.main import USAGE
+from keyturn.gateway.errors import SettingsError
 
 COUNTS = """
 import os, subprocess, sys
-from twokey import __main__ as program
+from keyturn import __main__ as program
 
 def to_nothing(**_):
     there = os.stat(os.devnull)
@@ -53,7 +53,7 @@ def test_a_stream_that_is_closed_is_no_file_that_is_opened_later(
 def test_output_that_finds_no_room_is_a_sentence(tmp_path: Path) -> None:
     with Path("/dev/full").open("w", encoding="utf-8") as full:
         ended = subprocess.run(
-            [sys.executable, "-m", "twokey", "manifest"],
+            [sys.executable, "-m", "keyturn", "manifest"],
             cwd=tmp_path,
             stdout=full,
             stderr=subprocess.PIPE,

@@ -13,19 +13,19 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command
 from typing_extensions import TypedDict
 
-from tests.api.api_stack import ApiStack, serving
-from tests.service.harness import ANA, ServiceHarness
-from twokey.agent import (
+from keyturn.agent import (
     ApprovalMiddleware,
     Approved,
     arequire_approval,
     gated_subagents,
     guarded,
 )
-from twokey.agent.scripted_model import calling, scripted
-from twokey.gateway.approvals.decisions import Edit
-from twokey.gateway.errors import KeyRefused, SettingsError
-from twokey.gateway.store.store import Store
+from keyturn.agent.scripted_model import calling, scripted
+from keyturn.gateway.approvals.decisions import Edit
+from keyturn.gateway.errors import KeyRefused, SettingsError
+from keyturn.gateway.store.store import Store
+from tests.api.api_stack import ApiStack, serving
+from tests.service.harness import ANA, ServiceHarness
 
 WRONG = "tk_" + "0" * 16 + "_" + "0" * 64
 CONFIG: Any = {"configurable": {"thread_id": "t1"}}
@@ -72,8 +72,8 @@ async def test_an_edited_call_runs_once_as_a_person_left_it(
     stack: ApiStack, by: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if by == "environment":
-        monkeypatch.setenv("TWOKEY_GATEWAY", stack.url)
-        monkeypatch.setenv("TWOKEY_API_KEY", stack.key())
+        monkeypatch.setenv("KEYTURN_GATEWAY", stack.url)
+        monkeypatch.setenv("KEYTURN_API_KEY", stack.key())
         graph = agent()
     else:
         graph = agent(gateway=stack.url, api_key=stack.key())
@@ -107,7 +107,7 @@ async def test_a_wrong_key_ends_the_run_with_what_to_do(
         if start == "agent"
         else ask_in_node(stack.url, WRONG)
     )
-    with pytest.raises(KeyRefused, match="TWOKEY_API_KEY"):
+    with pytest.raises(KeyRefused, match="KEYTURN_API_KEY"):
         await run
     assert ran == []
 
@@ -141,7 +141,7 @@ async def test_a_node_asks_over_http(stack: ApiStack) -> None:
 
 
 def test_a_url_without_a_key_is_refused_when_the_agent_is_made() -> None:
-    with pytest.raises(SettingsError, match="TWOKEY_API_KEY"):
+    with pytest.raises(SettingsError, match="KEYTURN_API_KEY"):
         agent(gateway="https://gateway.example")
-    with pytest.raises(SettingsError, match="TWOKEY_API_KEY"):
+    with pytest.raises(SettingsError, match="KEYTURN_API_KEY"):
         gated_subagents(gateway="https://gateway.example", general_purpose=False)

@@ -11,8 +11,8 @@ from typing import Any, cast
 import pytest
 from langchain_core.tools import tool
 
-from twokey import Twokey
-from twokey.agent import (
+from keyturn import Keyturn
+from keyturn.agent import (
     ApprovalMiddleware,
     aask_questions,
     arequire_approval,
@@ -20,10 +20,10 @@ from twokey.agent import (
     gated_subagents,
     guarded,
 )
-from twokey.gateway.errors import GraphError, SettingsError
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.resume.langgraph_local import check_config
-from twokey.gateway.resume.run_rules import wait_at_most
+from keyturn.gateway.errors import GraphError, SettingsError
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.resume.langgraph_local import check_config
+from keyturn.gateway.resume.program import wait_at_most
 
 URL, KEY = "http://127.0.0.1:9", "tk_" + "a" * 43
 POLICY = load_policy(
@@ -39,7 +39,7 @@ def pay(amount: int) -> str:
 
 
 @pytest.mark.parametrize(
-    "given", [5, True, b"http://127.0.0.1:9", Path("x"), object(), ["x"], Twokey]
+    "given", [5, True, b"http://127.0.0.1:9", Path("x"), object(), ["x"], Keyturn]
 )
 def test_what_is_no_gateway_is_refused_at_construction(given: Any) -> None:
     with pytest.raises(SettingsError, match="give the URL of one as text") as refused:
@@ -47,16 +47,16 @@ def test_what_is_no_gateway_is_refused_at_construction(given: Any) -> None:
     with pytest.raises(SettingsError, match="give the URL"), connected(given):
         pass
     with pytest.raises(SettingsError, match="give a URL as text"):
-        Twokey.remote(given, api_key=KEY)
+        Keyturn.remote(given, api_key=KEY)
 
     assert repr(given)[:80] in str(refused.value)
 
 
 def test_a_remote_gateway_and_its_program_are_told_apart() -> None:
-    remote = Twokey.remote(URL, api_key=KEY)
+    remote = Keyturn.remote(URL, api_key=KEY)
 
     assert ApprovalMiddleware("a", gateway=remote.gateway).gateway() is remote.gateway
-    with pytest.raises(SettingsError, match="`gateway` of Twokey"):
+    with pytest.raises(SettingsError, match="`gateway` of Keyturn"):
         ApprovalMiddleware("a", gateway=remote)  # type: ignore[arg-type]  # that is the point
 
 
@@ -68,7 +68,7 @@ def test_what_is_no_url_is_refused_at_construction(url: str) -> None:
 
 @pytest.mark.parametrize("key", [5, KEY.encode(), [KEY]])
 def test_what_is_no_key_is_refused_and_not_shown(key: Any) -> None:
-    with pytest.raises(SettingsError, match="twokey api-keys create") as refused:
+    with pytest.raises(SettingsError, match="keyturn api-keys create") as refused:
         ApprovalMiddleware("a", gateway=URL, api_key=key)
 
     assert KEY not in str(refused.value)
@@ -76,7 +76,7 @@ def test_what_is_no_key_is_refused_and_not_shown(key: Any) -> None:
 
 @pytest.mark.parametrize("keys", [5, None, b"x", "x", [5]])
 def test_what_are_no_receipt_keys_is_refused(keys: Any) -> None:
-    with pytest.raises(SettingsError, match="twokey keys list"):
+    with pytest.raises(SettingsError, match="keyturn keys list"):
         ApprovalMiddleware("a", gateway=URL, api_key=KEY, receipt_keys=keys)
 
 
@@ -113,13 +113,13 @@ def test_what_are_no_subagents_is_refused(given: Any) -> None:
 @pytest.mark.parametrize("given", [5, ["pay"], {"a": "pay"}, {"a": 5}, {5: ["pay"]}])
 def test_what_are_no_exceptions_is_refused(given: Any) -> None:
     with pytest.raises(SettingsError, match="ungated"):
-        Twokey.remote(URL, api_key=KEY, ungated=given)
+        Keyturn.remote(URL, api_key=KEY, ungated=given)
     with pytest.raises(SettingsError, match="ungated"):
-        Twokey(policy=POLICY, ungated=given)
+        Keyturn(policy=POLICY, ungated=given)
 
 
 def test_one_name_is_no_list_of_exceptions() -> None:
-    gateway = Twokey.remote(URL, api_key=KEY).gateway
+    gateway = Keyturn.remote(URL, api_key=KEY).gateway
 
     with pytest.raises(SettingsError, match="ungated='pay'"):
         connected(gateway, ungated="pay").__enter__()
@@ -128,7 +128,7 @@ def test_one_name_is_no_list_of_exceptions() -> None:
 @pytest.mark.parametrize("given", [{"retries": 5}, {"webhook_secrets": 5}])
 def test_what_a_remote_gateway_cannot_use_is_refused(given: dict[str, Any]) -> None:
     with pytest.raises(SettingsError, match=next(iter(given))):
-        Twokey.remote(URL, api_key=KEY, **given)
+        Keyturn.remote(URL, api_key=KEY, **given)
 
 
 @pytest.mark.parametrize(
@@ -136,23 +136,23 @@ def test_what_a_remote_gateway_cannot_use_is_refused(given: dict[str, Any]) -> N
     [
         *(("url", 5), ("checkpoints", Path("x")), ("data_dir", "x"), ("data_dir", 5)),
         *(("secrets", "x"), ("secrets", 5), ("secrets", ["x"]), ("secrets", [b""])),
-        *(("shards", "3"), ("shards", 0), ("shards", math.nan), ("shards", 65)),
+        *(("slots", "3"), ("slots", 0), ("slots", math.nan), ("slots", 257)),
         *(("slots", "3"), ("slots", -1), ("slots", 1.5), ("slots", True)),
         *(("tenant", 5), ("tenant", ""), ("tenant", "A B"), ("retries", 5)),
         *(("audit_folder", "x"), ("keyring", 5), ("policy", 5), ("triage", 5)),
-        *(("encrypt_store", "no"), ("insecure_dev", 1), ("split_by_agent", None)),
+        *(("encrypt_store", "no"), ("insecure_dev", 1), ("insecure_dev", None)),
     ],
 )
 def test_what_a_gateway_cannot_use_is_refused(name: str, given: Any) -> None:
     with pytest.raises(SettingsError, match=name):
-        Twokey(**cast("dict[str, Any]", {"policy": POLICY, name: given}))
+        Keyturn(**cast("dict[str, Any]", {"policy": POLICY, name: given}))
 
 
 def test_a_folder_or_what_are_no_settings_is_no_policy(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="Is a directory"):
-        Twokey(policy=tmp_path)
+        Keyturn(policy=tmp_path)
     with pytest.raises(SettingsError, match=r"settings=5 .*Settings\.load"):
-        Twokey(5)  # type: ignore[arg-type]  # that is the point
+        Keyturn(5)  # type: ignore[arg-type]  # that is the point
 
 
 @pytest.mark.parametrize("given", ["3", math.nan, True, timedelta(seconds=3), b"3"])
@@ -160,7 +160,7 @@ async def test_what_are_no_seconds_is_refused(given: Any) -> None:
     with pytest.raises(SettingsError, match="give seconds as a number"):
         async with wait_at_most(given, "t"):
             pass
-    async with Twokey.remote(URL, api_key=KEY) as tk:
+    async with Keyturn.remote(URL, api_key=KEY) as tk:
         with pytest.raises(SettingsError, match="give seconds as a number"):
             await tk.answers([], thread_id="t", timeout_s=given)
 
@@ -177,7 +177,7 @@ async def _pay(**_: Any) -> None:
     ],
 )
 async def test_what_a_step_cannot_use_is_refused(name: str, given: Any) -> None:
-    gateway = Twokey.remote(URL, api_key=KEY).gateway
+    gateway = Keyturn.remote(URL, api_key=KEY).gateway
     step: dict[str, Any] = {"tool": "pay", "args": {}, "run": _pay, name: given}
 
     with pytest.raises(SettingsError, match=f"{name}="):
@@ -187,12 +187,12 @@ async def test_what_a_step_cannot_use_is_refused(name: str, given: Any) -> None:
 @pytest.mark.parametrize("given", ["Which?", b"Which?", 5, None, {"question": "x"}])
 async def test_one_text_is_no_list_of_questions(given: Any) -> None:
     with pytest.raises(ValueError, match="is no list of questions"):
-        await aask_questions(given, gateway=Twokey.remote(URL, api_key=KEY).gateway)
+        await aask_questions(given, gateway=Keyturn.remote(URL, api_key=KEY).gateway)
 
 
 @pytest.mark.parametrize("given", ["ap_7.1", 5, [5], b"ap_7.1"])
 async def test_what_are_no_ids_of_calls_is_refused(given: Any) -> None:
-    async with Twokey.remote(URL, api_key=KEY) as tk:
+    async with Keyturn.remote(URL, api_key=KEY) as tk:
         with pytest.raises(SettingsError, match="give a list of ids of calls"):
             await tk.withdraw(thread_id="t", item_ids=given)
 

@@ -6,10 +6,10 @@ import logging
 
 import pytest
 
-from twokey.gateway.errors import StoreUnavailable, ThreadUnavailable
-from twokey.gateway.protocol.records import RunRef
-from twokey.gateway.remote.attempts import Attempts
-from twokey.gateway.retrying import RetrySettings
+from keyturn.gateway.errors import StoreUnavailable, ThreadUnavailable
+from keyturn.gateway.protocol.records import RunRef
+from keyturn.gateway.remote.thread_runs import Attempts
+from keyturn.gateway.retrying import RetrySettings
 
 
 async def test_what_waits_names_the_gateway(caplog: pytest.LogCaptureFixture) -> None:

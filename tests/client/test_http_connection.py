@@ -9,25 +9,24 @@ from dataclasses import dataclass, field
 import pytest
 from aiohttp import web
 
-from tests.api.api_stack import ApiStack, serving
-from tests.service.harness import ANA, ServiceHarness, claim_of
-from twokey.agent import bridge
-from twokey.agent.bridge import Awaiting, Blocking, ask_with_retries, drive
-from twokey.gateway.approvals.decisions import Approve
-from twokey.gateway.client import choice, http_connection
-from twokey.gateway.client.http_gateway import HttpGateway
-from twokey.gateway.errors import (
+from keyturn.agent import bridge
+from keyturn.agent.bridge import Awaiting, Blocking, ask_with_retries, drive
+from keyturn.gateway.approvals.decisions import Approve
+from keyturn.gateway.background_loop import spawn
+from keyturn.gateway.client import http_connection, http_gateway
+from keyturn.gateway.client.http_gateway import HttpGateway
+from keyturn.gateway.errors import (
     KeyRefused,
+    KeyturnError,
     NotAllowed,
     SettingsError,
     StoreUnavailable,
-    TwokeyError,
     Unanswered,
 )
-from twokey.gateway.protocol.idempotency import HEADER
-from twokey.gateway.protocol.port import connected
-from twokey.gateway.protocol.records import Result
-from twokey.gateway.protocol.wire import (
+from keyturn.gateway.protocol.idempotency import HEADER
+from keyturn.gateway.protocol.port import connected
+from keyturn.gateway.protocol.records import Result
+from keyturn.gateway.protocol.wire import (
     Claimed,
     Done,
     ProposedCall,
@@ -35,7 +34,9 @@ from twokey.gateway.protocol.wire import (
     TurnRef,
     VerdictKind,
 )
-from twokey.gateway.store.store import Store
+from keyturn.gateway.store.store import Store
+from tests.api.api_stack import ApiStack, serving
+from tests.service.harness import ANA, ServiceHarness, claim_of
 
 REF = TurnRef(agent="support", thread="t1", message_id="m1")
 TURN = Turn(
@@ -235,7 +236,7 @@ async def test_an_address_that_leads_elsewhere_says_what_is_wrong_with_it(
     }
     for address, why in wrong.items():
         elsewhere = HttpGateway(address, key)
-        with pytest.raises(TwokeyError, match=why) as raised:
+        with pytest.raises(KeyturnError, match=why) as raised:
             await elsewhere.submit(TURN)
         await elsewhere.aclose()
         assert repr(address) in str(raised.value)
@@ -249,7 +250,7 @@ async def test_a_synchronous_agent_asks_from_the_background(faulty: Faulty) -> N
     def ask() -> object:
         work = ask_with_retries(Blocking(), lambda: gateway.submit(TURN))
         found = drive(work)
-        bridge.spawn(gateway.aclose()).result()
+        spawn(gateway.aclose()).result()
         return found
 
     faulty.faults[:] = [is_away, is_away]
@@ -262,7 +263,7 @@ async def test_a_refused_key_says_what_to_set_and_is_not_tried_again(
 ) -> None:
     wrong = "tk_" + "0" * 16 + "_" + "0" * 64
     async with faulty.api.gateway(wrong) as gateway:
-        with pytest.raises(KeyRefused, match="TWOKEY_API_KEY") as raised:
+        with pytest.raises(KeyRefused, match="KEYTURN_API_KEY") as raised:
             await ask_with_retries(Awaiting(), lambda: gateway.submit(TURN))
 
     assert wrong not in str(raised.value)
@@ -271,28 +272,28 @@ async def test_a_refused_key_says_what_to_set_and_is_not_tried_again(
 
 @pytest.mark.parametrize("key", ["", "secret", "tk_a b", "tk_a\n", "tk_ä"])
 def test_what_is_no_key_is_refused_at_once(key: str) -> None:
-    with pytest.raises(SettingsError, match="TWOKEY_API_KEY") as raised:
+    with pytest.raises(SettingsError, match="KEYTURN_API_KEY") as raised:
         HttpGateway("https://gateway.example", key)
     if key:
         assert key not in str(raised.value)
 
 
 def test_url_and_key_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(NotAllowed, match="TWOKEY_GATEWAY"):
-        choice.current_gateway()
-    monkeypatch.setenv(choice.URL_VARIABLE, "https://gateway.example")
+    with pytest.raises(NotAllowed, match="KEYTURN_GATEWAY"):
+        http_gateway.current_gateway()
+    monkeypatch.setenv(http_gateway.URL_VARIABLE, "https://gateway.example")
     with pytest.raises(SettingsError, match="is missing"):
-        choice.current_gateway()
-    monkeypatch.setenv(choice.KEY_VARIABLE, "tk_1")
-    found = choice.current_gateway()
+        http_gateway.current_gateway()
+    monkeypatch.setenv(http_gateway.KEY_VARIABLE, "tk_1")
+    found = http_gateway.current_gateway()
 
     assert repr(found) == "HttpGateway('https://gateway.example')"
-    assert choice.current_gateway() is found
-    assert choice.given_gateway("https://gateway.example") is found
-    assert choice.given_gateway("https://gateway.example", "tk_2") is not found
-    assert choice.given_gateway(None) is None
-    assert choice.given_gateway(found) is found
+    assert http_gateway.current_gateway() is found
+    assert http_gateway.given_gateway("https://gateway.example") is found
+    assert http_gateway.given_gateway("https://gateway.example", "tk_2") is not found
+    assert http_gateway.given_gateway(None) is None
+    assert http_gateway.given_gateway(found) is found
     with connected(HttpGateway("https://other.example", "tk_1")):
-        assert choice.current_gateway() is not found
+        assert http_gateway.current_gateway() is not found
     with pytest.raises(SettingsError, match="gateway='https"):
-        choice.given_gateway(found, "tk_1")
+        http_gateway.given_gateway(found, "tk_1")

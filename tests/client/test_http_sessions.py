@@ -11,18 +11,18 @@ from collections.abc import AsyncGenerator
 import pytest
 from aiohttp import web
 
+from keyturn.gateway.client.http_gateway import HttpGateway
+from keyturn.gateway.errors import StoreUnavailable
+from keyturn.gateway.store.store import Store
 from tests.api.api_stack import ApiStack, serving
 from tests.service.harness import ServiceHarness
-from twokey.gateway.client.http_gateway import HttpGateway
-from twokey.gateway.errors import StoreUnavailable
-from twokey.gateway.store.store import Store
 
 KEY = "tk_" + "0" * 16 + "_" + "0" * 64
 
 TWO_LOOPS = """
 import asyncio, sys
-from twokey.gateway.client.http_gateway import HttpGateway
-from twokey.gateway.errors import KeyRefused
+from keyturn.gateway.client.http_gateway import HttpGateway
+from keyturn.gateway.errors import KeyRefused
 
 gateway = HttpGateway(*sys.argv[1:])
 for _ in range(2):
@@ -96,41 +96,3 @@ async def test_the_key_goes_to_the_gateway_that_was_named_alone(
         await runner.cleanup()
 
     assert len(met) == 1
-
-
-@pytest.mark.parametrize(
-    ("url", "excepted", "is_asked"),
-    [
-        ("https://localhost:9", "", True),
-        ("https://localhost:9", "localhost", False),
-        # The key would travel in the clear.
-        ("http://localhost:9", "", False),
-    ],
-)
-async def test_the_proxy_of_the_environment_is_asked_for_what_is_elsewhere(
-    monkeypatch: pytest.MonkeyPatch, url: str, excepted: str, *, is_asked: bool
-) -> None:
-    met = list[bytes]()
-
-    async def proxy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        met.append(await reader.readuntil(b"\r\n\r\n"))
-        writer.close()
-
-    server = await asyncio.start_server(proxy, "127.0.0.1", 0)
-    address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    for name in ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY"):
-        monkeypatch.delenv(name.lower(), raising=False)
-        monkeypatch.setenv(name, address)
-    monkeypatch.delenv("no_proxy", raising=False)
-    monkeypatch.setenv("NO_PROXY", excepted)
-    gateway = HttpGateway(url, KEY)
-    try:
-        with pytest.raises(StoreUnavailable):
-            await gateway.note("support")
-    finally:
-        await gateway.aclose()
-        server.close()
-
-    assert bool(met) is is_asked
-    assert all(each.startswith(b"CONNECT localhost:9 ") for each in met)
-    assert not any(KEY.encode() in each for each in met)

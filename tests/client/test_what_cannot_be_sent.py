@@ -7,16 +7,13 @@ from typing import Any
 
 import pytest
 
+from keyturn.gateway.errors import NotAllowed
+from keyturn.gateway.protocol.records import Result
+from keyturn.gateway.protocol.verbs import Verb
+from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef, VerdictKind
+from keyturn.gateway.store.store import Store
 from tests.api.api_stack import ApiStack, serving
-from tests.service.harness import ANA, ServiceHarness
-from twokey.gateway.approvals.decisions import Approve
-from twokey.gateway.client import http_connection
-from twokey.gateway.errors import NewerRecord, NotAllowed
-from twokey.gateway.protocol.records import Result
-from twokey.gateway.protocol.verbs import Verb
-from twokey.gateway.protocol.wire import ProposedCall, Turn, TurnRef, VerdictKind
-from twokey.gateway.store import codec
-from twokey.gateway.store.store import Store
+from tests.service.harness import ServiceHarness
 
 REF = TurnRef(agent="support", thread="t1", message_id="m1")
 
@@ -38,7 +35,7 @@ def turn(args: dict[str, Any], **more: Any) -> Turn:
         (float("nan"), "'/calls/0/args/amount': a number is not finite"),
         (float("-inf"), "'/calls/0/args/amount': a number is not finite"),
         ("\ud800", "'/calls/0/args/amount': a string holds half of a surrogate"),
-        (2**53, "'/calls/0/args/amount'"),
+        (2**63, "'/calls/0/args/amount'"),
     ],
 )
 async def test_arguments_that_are_no_json_are_refused_and_name_the_place(
@@ -64,7 +61,7 @@ async def test_a_text_that_is_no_unicode_is_refused_in_the_same_words(
             await gateway.finish("ap_1.0", 1, Result(ok=True, summary="\ud800"))
 
 
-@pytest.mark.parametrize("value", [float("nan"), "\ud800", 2**60])
+@pytest.mark.parametrize("value", [float("nan"), "\ud800", 2**70])
 async def test_a_schema_that_is_no_json_takes_only_edits_away(
     stack: ApiStack, value: object
 ) -> None:
@@ -75,20 +72,3 @@ async def test_a_schema_that_is_no_json_takes_only_edits_away(
 
     assert verdict.kind is VerdictKind.HOLD
     assert Verb.EDIT not in verdict.allow
-
-
-async def test_an_approved_call_that_a_newer_version_wrote_waits_for_it(
-    stack: ApiStack, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(http_connection, "LONGEST_PAUSE_S", 0.0)
-    harness = stack.harness
-    click, claim = await harness.refund()
-    await harness.reviews.decide(click, Approve(), ANA)
-    keys, conn = harness.store.keys_of_tenant("default"), harness.store.conn
-    head = keys.head(click.approval)
-    await conn.command("HSET", head, "format", str(codec.FORMAT + 1))
-
-    async with stack.gateway() as gateway:
-        with pytest.raises(NewerRecord):
-            await gateway.claim(claim)
-    await conn.command("HSET", head, "format", str(codec.FORMAT))

@@ -14,12 +14,12 @@ import pytest
 from redis import Redis
 from redis.exceptions import RedisError
 
+from keyturn.gateway.store.engine import EmbeddedEngine
+from keyturn.gateway.store.server_process import server_command
+from keyturn.gateway.store.store import Store
 from tests.clock import faketime
 from tests.lifetimes import wrong_lifetimes
 from tests.store_secrets import SECRETS
-from twokey.gateway.store.engine import EmbeddedEngine
-from twokey.gateway.store.server_process import server_command
-from twokey.gateway.store.store import Store
 
 _NEAR_S = 30.0
 
@@ -89,7 +89,7 @@ def moved_server() -> Generator[tuple[str, Clock]]:
         return [*words[:5], "/usr/bin/env", *surroundings, *words[5:]]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("twokey.gateway.store.engine.server_command", command)
+        patch.setattr("keyturn.gateway.store.engine.server_command", command)
         with EmbeddedEngine(folder / "valkey") as opened:
             clock.url = opened.url
             yield opened.url, clock

@@ -21,13 +21,13 @@ def library() -> str:
     Raises:
         NoFaketime: it is not installed.
     """
-    named = os.environ.get("TWOKEY_FAKETIME")
+    named = os.environ.get("KEYTURN_FAKETIME")
     found = named or find_or_install(_installed, "faketime")
     if found is None or not Path(found).is_file():
         raise NoFaketime(
             f"The tests of moved clocks need libfaketime and found {named!r} (looked "
             f"for {NAME} below {', '.join(PLACES)}). Install it, on Debian with "
-            "`apt-get install faketime`, or set TWOKEY_FAKETIME to its path."
+            "`apt-get install faketime`, or set KEYTURN_FAKETIME to its path."
         )
     return found
 

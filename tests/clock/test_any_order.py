@@ -9,17 +9,17 @@ import random
 
 import pytest
 
+from keyturn.gateway.approvals.decisions import Approve, Edit, Reconcile, Reject
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.records import Result
+from keyturn.gateway.protocol.verbs import Finding
+from keyturn.gateway.protocol.wire import Claimed, ClaimRequest
+from keyturn.gateway.store.store import Store
 from tests.clock.conftest import Clock
 from tests.clock.test_kept_while_needed import JUMPS, OPEN
 from tests.lifetimes import wrong_lifetimes
 from tests.service.harness import ANA, BEN, ServiceHarness, claim_of
 from tests.service.windowed import WINDOWED, refund
-from twokey.gateway.approvals.decisions import Approve, Edit, Reconcile, Reject
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.records import Result
-from twokey.gateway.protocol.verbs import Finding
-from twokey.gateway.protocol.wire import Claimed, ClaimRequest
-from twokey.gateway.store.store import Store
 
 POLICY = load_policy(
     WINDOWED.replace("expires_in: 1h", "expires_in: 30d"), "policy.yml"
@@ -68,7 +68,7 @@ class Story:
     async def extend(self, claim: ClaimRequest) -> None:
         """Let somebody give a card more time."""
         approval = claim.item_id.rpartition(".")[0]
-        await self.harness.reviews.times.extend(approval, ANA)
+        await self.harness.reviews.extend(approval, ANA)
 
     async def run(self, claim: ClaimRequest) -> None:
         """Let an executor begin."""

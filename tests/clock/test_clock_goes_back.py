@@ -6,16 +6,16 @@ import secrets
 
 import pytest
 
+from keyturn.gateway.approvals.decisions import Approve, Click, Reconcile
+from keyturn.gateway.errors import ThreadUnavailable
+from keyturn.gateway.protocol.records import Result
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.verbs import Finding
+from keyturn.gateway.protocol.wire import Busy, Claimed, ClaimRequest, Done, InDoubt
+from keyturn.gateway.store.store import Store
 from tests.clock.conftest import Clock
 from tests.lifetimes import wrong_lifetimes
 from tests.service.harness import ANA, BEN, ServiceHarness
-from twokey.gateway.approvals.decisions import Approve, Click, Reconcile
-from twokey.gateway.errors import ThreadUnavailable
-from twokey.gateway.protocol.records import Result
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.verbs import Finding
-from twokey.gateway.protocol.wire import Busy, Claimed, ClaimRequest, Done, InDoubt
-from twokey.gateway.store.store import Store
 
 STEPS = [(2, -2), (-2, 2), (-2,), (-26,)]
 

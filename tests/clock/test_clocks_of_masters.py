@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 from redis.crc import key_slot
 
+from keyturn.gateway.approvals.decisions import Approve, Decided
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.wire import Claimed, Refused
+from keyturn.gateway.service.freezing import FreezeService
+from keyturn.gateway.service.queue import ReviewQueue
+from keyturn.gateway.service.sweep import Sweeper
+from keyturn.gateway.store.freezes import FreezeScope, ScopeKind
+from keyturn.gateway.store.store import Store
 from tests.clock import faketime
 from tests.conftest import eventually
 from tests.service.harness import ANA
-from tests.service.test_split_tenant import AGENTS, SHARDS, Tenant
+from tests.service.tenant_side import TENANTS, TenantSide
 from tests.store_secrets import SECRETS
-from tests.topologies import Cluster, programs
-from twokey.gateway.approvals.decisions import Approve, Decided
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.wire import Claimed, Refused
-from twokey.gateway.service.agents import AgentService
-from twokey.gateway.service.freezing import FreezeService
-from twokey.gateway.service.queue import ReviewQueue
-from twokey.gateway.service.split_freezes import SplitFreezes
-from twokey.gateway.service.sweep import Sweeper
-from twokey.gateway.store.freezes import FreezeScope, ScopeKind
-from twokey.gateway.store.keys import Keys
-from twokey.gateway.store.store import Store
+from tests.topologies import Cluster, Node, programs
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("topologies")]
 
@@ -44,10 +41,10 @@ tools: {process_refund: {tier: approve}}
 
 
 @asynccontextmanager
-async def tenant_of(
+async def sides_on(
     folder: Path, *ahead_s: int
-) -> AsyncGenerator[tuple[Tenant, Cluster]]:
-    """Start a cluster whose masters are so far ahead, and a tenant that is split."""
+) -> AsyncGenerator[tuple[list[TenantSide], Cluster]]:
+    """Start a cluster whose masters are so far ahead, with a tenant on each of them."""
     try:
         library = faketime.library()
     except faketime.NoFaketime as missing:
@@ -63,114 +60,89 @@ async def tenant_of(
     with cluster:
         for node in cluster.nodes:
             node.ask("CONFIG", "SET", "cluster-require-full-coverage", "no")
-        store = Store(cluster.url, secrets=SECRETS, shards=SHARDS, split=["default"])
+        store = Store(cluster.url, secrets=SECRETS)
         try:
-            yield Tenant(store), cluster
+            yield [TenantSide(store, tenant) for tenant in TENANTS], cluster
         finally:
             await store.close()
 
 
-def elsewhere(tenant: Tenant, cluster: Cluster) -> Callable[[str], bool]:
-    """Return whether an agent's runs are on another master than that of slot 0."""
-
-    def is_elsewhere(agent: str) -> bool:
-        keys = tenant.store.keys_of_agent("default", agent)
-        slot = key_slot(keys.expiry.encode())
-        return cluster.master_of(slot) is not cluster.master_of(0)
-
-    return is_elsewhere
+def master_of(cluster: Cluster, side: TenantSide) -> Node:
+    """Return the master that has a tenant's keys."""
+    return cluster.master_of(key_slot(side.keys.expiry.encode()))
 
 
-async def ids_by_shard(tenant: Tenant) -> dict[str, Keys]:
-    """Let each agent ask; return the approvals with their shards."""
-    asked = [(agent, (await tenant.ask(agent))[0]) for agent in AGENTS]
-    return {
-        click.approval: tenant.store.keys_of_agent("default", agent)
-        for agent, click in asked
-    }
+def elsewhere(sides: list[TenantSide], cluster: Cluster) -> TenantSide:
+    """Return a tenant on another master than that of slot 0."""
+    zero = cluster.master_of(0)
+    return next(one for one in sides if master_of(cluster, one) is not zero)
 
 
 async def test_nothing_is_swept_before_its_time_by_the_clock_of_another_master(
     tmp_path: Path,
 ) -> None:
     # What is kept for an hour was over long ago by the clock of slot 0.
-    async with tenant_of(tmp_path, 2 * HOUR_S, 0, 0) as (tenant, _):
-        approvals = await ids_by_shard(tenant)
-        before = {one: (await tenant.approval(one)).rev for one in approvals}
+    async with sides_on(tmp_path, 2 * HOUR_S, 0, 0) as (sides, cluster):
+        assert len({master_of(cluster, one).port for one in sides}) == len(TENANTS)
+        for side in sides:
+            click, _ = await side.ask()
+            before = (await side.approval(click.approval)).rev
 
-        for _ in range(3):
-            assert await Sweeper(tenant.store).sweep() == 0
+            for _ in range(3):
+                assert await Sweeper(side.store, tenant=side.tenant).sweep() == 0
 
-        after = {one: (await tenant.approval(one)).rev for one in approvals}
-        assert after == before
-        listed = [one.approval.id async for one in ReviewQueue(tenant.store).waiting()]
-        assert {*listed} == {*approvals}
+            assert (await side.approval(click.approval)).rev == before
+            queue = ReviewQueue(side.store, tenant=side.tenant)
+            assert [one.approval.id async for one in queue.waiting()] == [
+                click.approval
+            ]
+
+
+async def has_ended_in_time(side: TenantSide) -> None:
+    """Let a call with a short time wait until it has expired."""
+    side.policy = SHORT
+    click, _ = await side.ask()
+
+    async def has_ended() -> bool:
+        await Sweeper(side.store, tenant=side.tenant).sweep()
+        items = (await side.approval(click.approval)).items
+        return items[0].state is ItemState.EXPIRED
+
+    await eventually(has_ended)
 
 
 async def test_what_is_overdue_ends_in_time_though_the_clock_of_slot_0_is_behind(
     tmp_path: Path,
 ) -> None:
-    async with tenant_of(tmp_path, -2 * HOUR_S, 0, 0) as (
-        tenant,
-        cluster,
-    ):
-        tenant.agents = AgentService(tenant.store, lambda: SHORT)
-        agent = next(filter(elsewhere(tenant, cluster), AGENTS))
-        click, _ = await tenant.ask(agent)
-        keys = tenant.store.keys_of_agent("default", agent)
-
-        async def has_ended() -> bool:
-            await Sweeper(tenant.store).sweep_shard(keys)
-            items = (await tenant.approval(click.approval)).items
-            return items[0].state is ItemState.EXPIRED
-
-        await eventually(has_ended)
+    async with sides_on(tmp_path, -2 * HOUR_S, 0, 0) as (sides, cluster):
+        await has_ended_in_time(elsewhere(sides, cluster))
 
 
-async def test_time_goes_on_in_other_shards_while_the_master_of_slot_0_is_away(
+async def test_time_goes_on_elsewhere_while_the_master_of_slot_0_is_away(
     tmp_path: Path,
 ) -> None:
-    async with tenant_of(tmp_path, 0, 0, 0) as (tenant, cluster):
-        tenant.agents = AgentService(tenant.store, lambda: SHORT)
-        agent = next(filter(elsewhere(tenant, cluster), AGENTS))
-        click, _ = await tenant.ask(agent)
-        keys = tenant.store.keys_of_agent("default", agent)
+    async with sides_on(tmp_path, 0, 0, 0) as (sides, cluster):
+        side = elsewhere(sides, cluster)
+        await side.ask("before")
         cluster.master_of(0).kill()
 
-        async def has_ended() -> bool:
-            await Sweeper(tenant.store).sweep_shard(keys)
-            items = (await tenant.approval(click.approval)).items
-            return items[0].state is ItemState.EXPIRED
-
-        await eventually(has_ended)
+        await has_ended_in_time(side)
 
 
-@pytest.mark.parametrize(
-    "ahead_s", [(300, 0, -300), (-300, 300, 0), (0, -300, 300)], ids=str
-)
+@pytest.mark.parametrize("ahead_s", [(300, 0, -300), (0, -300, 300)], ids=str)
 async def test_calls_run_and_freezes_hold_on_masters_minutes_apart(
     tmp_path: Path, ahead_s: tuple[int, int, int]
 ) -> None:
-    async with tenant_of(tmp_path, *ahead_s) as (tenant, _):
-        freezes = FreezeService(tenant.store)
-        asked = [await tenant.ask(agent) for agent in AGENTS]
-        for click, _ in asked:
-            decided = await tenant.reviews.decide(click, Approve(), ANA)
-            assert isinstance(decided, Decided)
+    async with sides_on(tmp_path, *ahead_s) as (sides, _):
+        for side in sides:
+            freezes = FreezeService(side.store, tenant=side.tenant)
+            click, claim = await side.ask()
+            assert isinstance(await side.reviews.decide(click, Approve(), ANA), Decided)
 
-        for _ in range(3):
             assert await freezes.freeze(EVERYTHING, "T0/U0ANA", "why")
-            for _, claim in asked:
-                assert isinstance(await tenant.agents.claim(claim), Refused)
-            await SplitFreezes(tenant.store).spread()
-            seen = await freezes.look()
-            assert ([one.reason for one in seen.freezes], seen.incomplete) == (
-                ["why"],
-                (),
-            )
+            assert isinstance(await side.agents.claim(claim), Refused)
+            assert [one.reason for one in await freezes.frozen()] == ["why"]
             assert await freezes.unfreeze(EVERYTHING, "T0/U0ANA")
-            await SplitFreezes(tenant.store).spread()
             assert await freezes.frozen() == ()
 
-        for _, claim in asked:
-            assert isinstance(await tenant.agents.claim(claim), Claimed)
+            assert isinstance(await side.agents.claim(claim), Claimed)

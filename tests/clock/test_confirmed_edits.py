@@ -1,4 +1,4 @@
-"""The model reads whether an edit is confirmed, was not made, or has no record."""
+"""The model reads whether an edit is confirmed, was not made, or has no proof."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from pathlib import Path
 import pytest
 from langchain_core.messages import AIMessage, BaseMessage
 
+from keyturn.gateway.approvals.decisions import Edit
+from keyturn.gateway.protocol.edits import EDIT_MARK, UNCONFIRMED_MARK
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.service.agents import AgentService
+from keyturn.gateway.store.store import Store
 from tests.clock.conftest import Clock
 from tests.lifetimes import lose_records
 from tests.resume import sample_tools
 from tests.resume.resume_stack import Stack, open_stack
-from twokey.gateway.approvals.decisions import Edit
-from twokey.gateway.protocol.edits import EDIT_MARK, UNCONFIRMED_MARK
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.store.store import Store
 
 REFUND = ("refund", {"order": "78291", "amount": 899.0})
 HALF: JsonObject = {"order": "78291", "amount": 449.5}
@@ -73,7 +74,7 @@ async def test_within_30_days_a_made_edit_is_told_as_made(
 
 
 @pytest.mark.parametrize("loss", ["time", "data"])
-async def test_an_edit_without_a_record_is_told_once_as_unconfirmed(
+async def test_a_sealed_edit_without_a_record_is_told_once_without_its_outcome(
     stack: Stack, clock: Clock, tmp_path: Path, seen: list[str], loss: str
 ) -> None:
     if loss == "time":
@@ -83,7 +84,26 @@ async def test_an_edit_without_a_record_is_told_once_as_unconfirmed(
 
     told = await told_later(stack, tmp_path, seen)
 
+    assert told.count(EDIT_MARK) == 1
+    assert '"amount": 449.5' in told
+    assert "Whether the changed call took effect is unknown" in told
+    assert UNCONFIRMED_MARK not in told
+    assert "not-keyturn" not in told, "a genuine notice is no look-alike"
+
+
+async def test_an_edit_without_a_record_and_without_a_seal_is_told_as_unconfirmed(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, seen: list[str]
+) -> None:
+    await lose_records(stack.store.conn)
+
+    def never(*_given: object) -> bool:
+        return False
+
+    monkeypatch.setattr(AgentService, "_is_sealed", never)
+
+    told = await told_later(stack, tmp_path, seen)
+
     assert told.count(UNCONFIRMED_MARK) == 1
     assert '"amount": 449.5' in told, "what the conversation says is not kept back"
     assert EDIT_MARK not in told
-    assert "not-twokey" not in told, "a genuine notice is no look-alike"
+    assert "not-keyturn" not in told, "a genuine notice is no look-alike"

@@ -7,6 +7,12 @@ from datetime import timedelta
 
 import pytest
 
+from keyturn.gateway.approvals.decisions import Approve, Reconcile
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.verbs import Finding
+from keyturn.gateway.protocol.wire import Claimed, ClaimRequest
+from keyturn.gateway.store.store import Store
 from tests.clock.conftest import Clock
 from tests.clock.test_kept_while_needed import (
     JUMPS,
@@ -22,12 +28,6 @@ from tests.clock.test_kept_while_needed import (
 )
 from tests.lifetimes import wrong_lifetimes
 from tests.service.harness import ANA, BEN, EVE, ServiceHarness, person
-from twokey.gateway.approvals.decisions import Approve, Reconcile
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.protocol.verbs import Finding
-from twokey.gateway.protocol.wire import Claimed, ClaimRequest
-from twokey.gateway.store.store import Store
 
 DAN = person("U0DAN")
 """Who asked for it."""

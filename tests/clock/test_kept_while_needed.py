@@ -6,20 +6,20 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from keyturn.gateway.approvals.changes import Change
+from keyturn.gateway.approvals.decisions import Approve, Click, Edit, Reconcile, Reject
+from keyturn.gateway.approvals.events import EventName
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.records import Result
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.verbs import Finding
+from keyturn.gateway.protocol.wire import Claimed, ClaimRequest, Done, InDoubt
+from keyturn.gateway.store.store import Store
 from tests.clock.conftest import Clock
 from tests.lifetimes import is_permanent, listed, wrong_lifetimes
 from tests.service.harness import ANA, BEN, ServiceHarness, claim_of
 from tests.service.windowed import WINDOWED, refund, refunded
 from tests.streams import announced
-from twokey.gateway.approvals.changes import Change
-from twokey.gateway.approvals.decisions import Approve, Click, Edit, Reconcile, Reject
-from twokey.gateway.approvals.events import EventName
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.records import Result
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.verbs import Finding
-from twokey.gateway.protocol.wire import Claimed, ClaimRequest, Done, InDoubt
-from twokey.gateway.store.store import Store
 
 JUMPS = (1, 25, 35, 130)
 AT = ("C0APPROVALS", "1700000000.000001")
@@ -142,7 +142,7 @@ async def test_what_is_open_loses_a_lifetime_that_it_should_not_have(
 ) -> None:
     made, conn = await carded(harness), harness.store.conn
     keys, approval = harness.store.keys_of_tenant("default"), made[0].approval
-    for key in (keys.head(approval), keys.pinned(approval), keys.card(approval)):
+    for key in (keys.head(approval), keys.document(approval), keys.card(approval)):
         await conn.command("PEXPIRE", key, 60_000)
 
     await approved(harness, made)
@@ -174,7 +174,7 @@ async def test_a_card_that_got_more_time_is_decided_and_runs_at_its_very_end(
     approval = made[0].approval
     for days in (25, 15):
         clock.move(days=days)
-        assert isinstance(await harness.reviews.times.extend(approval, ANA), Change)
+        assert isinstance(await harness.reviews.extend(approval, ANA), Change)
 
     clock.move(days=19)
     outcome = await harness.reviews.decide(made[0], Approve(), BEN)

@@ -6,15 +6,15 @@ from datetime import timedelta
 
 import pytest
 
+from keyturn.bot.delivery import publisher
+from keyturn.bot.ids import Action
+from keyturn.gateway.policy.hours import utc
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.store.store import Store
+from keyturn.sandbox.server import Sandbox
 from tests.bot.bot_stack import POLICY, Stack, has_button, says
 from tests.clock.conftest import Clock
-from twokey.bot.delivery import publisher
-from twokey.bot.ids import Action
-from twokey.gateway.policy.hours import utc
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.store.store import Store
-from twokey.sandbox.server import Sandbox
 
 ROLE = "  support: {usergroups: [S0SUPPORT], users: [U0DAN]}\n"
 NIGHT = """\

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import cast
 
+from keyturn.gateway.store.engine import EmbeddedEngine
+from keyturn.gateway.store.store import Store
 from tests.clock.conftest import Clock
 from tests.store_secrets import SECRETS
-from twokey.gateway.store.engine import EmbeddedEngine
-from twokey.gateway.store.store import Store
 
 
 async def test_a_server_that_starts_meanwhile_shows_the_real_time(

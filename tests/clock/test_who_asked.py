@@ -8,19 +8,19 @@ from typing import cast
 
 import pytest
 
+from keyturn.gateway.approvals.decisions import AccountKind, Approve, Click, Reviewer
+from keyturn.gateway.approvals.record import Item
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.records import Person
+from keyturn.gateway.resume.store_threads import RunEvents, ThreadRef
+from keyturn.gateway.service.proposals import FORGOTTEN
+from keyturn.gateway.service.reviews import ReviewService
+from keyturn.gateway.store.store import Store
 from tests.clock.conftest import Clock
 from tests.conftest import eventually
 from tests.lifetimes import lose_records, wrong_lifetimes
 from tests.resume import sample_tools
 from tests.resume.resume_stack import ANA, ORIGIN, Stack, open_stack
-from twokey.gateway.approvals.decisions import AccountKind, Approve, Click, Reviewer
-from twokey.gateway.approvals.record import Item
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.records import Person
-from twokey.gateway.resume.run_events import RunEvents, ThreadRef
-from twokey.gateway.service.proposals import FORGOTTEN
-from twokey.gateway.service.reviews import ReviewService
-from twokey.gateway.store.store import Store
 
 REFUND = '[["refund", {"order": "78291", "amount": 899}]]'
 POLICY = load_policy(
@@ -97,7 +97,7 @@ async def test_a_run_of_two_months_knows_who_began_it(
         for days in (25, 15):
             clock.move(days=days)
             approval = item.id.rpartition(".")[0]
-            await stack.reviews.times.extend(approval, ANA)
+            await stack.reviews.extend(approval, ANA)
         clock.move(days=19)
         assert await wrong_lifetimes(stack.store.conn) == []
         await stack.decide(item)

@@ -11,7 +11,7 @@ from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
-from twokey.agent.scripted_model import ScriptedModel, calling
+from keyturn.agent.scripted_model import ScriptedModel, calling
 
 GO = "go"
 """How every message of a person begins; each begins a turn of the plan."""

@@ -8,11 +8,12 @@ from typing import Any, cast
 
 from langchain_core.messages import BaseMessage, HumanMessage, ToolMessage
 
+from keyturn.gateway.approvals.record import Item
+from keyturn.gateway.protocol import edits
+from keyturn.gateway.protocol.records import EditOutcome
+from keyturn.gateway.protocol.states import ItemState
 from tests.conformance.scenes import Choice, Failure, Scene
 from tests.conformance.topologies import TOPOLOGIES
-from twokey.gateway.approvals.record import Item
-from twokey.gateway.protocol import edits
-from twokey.gateway.protocol.states import ItemState
 
 PAID = {ItemState.EXECUTED, ItemState.FAILED}
 ENDS = {
@@ -33,7 +34,7 @@ KINDS = {
     ItemState.EXPIRED: "expired",
     ItemState.SUPERSEDED: "superseded",
 }
-LOOKALIKE = re.compile(r"\[not-twokey:")
+LOOKALIKE = re.compile(r"\[not-keyturn:")
 
 
 def differences(scene: Scene, items: Sequence[Item]) -> list[str]:
@@ -182,7 +183,9 @@ def _answers(messages: Sequence[BaseMessage], item: Item) -> list[ToolMessage]:
 def _notices(messages: Sequence[BaseMessage], item: Item) -> int:
     if item.edit is None:
         return 0
-    return sum(text.count(edits.edit_text(item.edit)) for text in _texts(messages))
+    # Its outcome may have been another one when an agent read of it first.
+    told = [edits.edit_text(item.edit.with_(outcome=each)) for each in EditOutcome]
+    return sum(text.count(each) for text in _texts(messages) for each in told)
 
 
 def _texts(messages: Sequence[BaseMessage]) -> list[str]:

@@ -12,12 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.conformance.oracle import PAID, differences
-from tests.conformance.scenes import Cell, Choice, Failure, Killed, Scene
-from tests.conformance.topologies import TOPOLOGIES
-from tests.resume.resume_stack import ANA, DAN
-from tests.store_secrets import SECRETS
-from twokey.gateway.approvals.decisions import (
+from keyturn.gateway.approvals.decisions import (
     Approve,
     Click,
     Decision,
@@ -26,14 +21,19 @@ from twokey.gateway.approvals.decisions import (
     Reject,
     Respond,
 )
-from twokey.gateway.approvals.record import Item, approval_of
-from twokey.gateway.embed import Twokey
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.records import RunRef
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.verbs import Finding
-from twokey.gateway.retrying import RetrySettings
-from twokey.gateway.store.store import Store
+from keyturn.gateway.approvals.record import Item, approval_of
+from keyturn.gateway.embed import Keyturn
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.records import RunRef
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.verbs import Finding
+from keyturn.gateway.retrying import RetrySettings
+from keyturn.gateway.store.store import Store
+from tests.conformance.oracle import PAID, differences
+from tests.conformance.scenes import Cell, Choice, Failure, Killed, Scene
+from tests.conformance.topologies import TOPOLOGIES
+from tests.resume.resume_stack import ANA, DAN
+from tests.store_secrets import SECRETS
 
 POLICY = load_policy(
     """
@@ -61,9 +61,9 @@ ENDED = {*PAID, *ItemState} - {
 
 
 class Player:
-    """One open Twokey, and the people who decide in it."""
+    """One open Keyturn, and the people who decide in it."""
 
-    def __init__(self, tk: Twokey) -> None:
+    def __init__(self, tk: Keyturn) -> None:
         self.tk = tk
         self.keys = tk.store.keys_of_tenant("default")
 
@@ -197,13 +197,15 @@ async def play(cells: Sequence[Cell], url: str, folder: Path) -> dict[Cell, list
     again = [scene for scene in scenes if scene.cell.failure is Failure.RESTART]
     found: dict[Cell, list[str]] = {}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("twokey.gateway.resume.thread_runs.BUSY_S", 0.2)
-        patch.setattr("twokey.gateway.embed.open_store", quick_store)
+        patch.setattr("keyturn.gateway.resume.thread_runs.BUSY_S", 0.2)
+        patch.setattr("keyturn.gateway.embed.open_store", quick_store)
+        exits = (SystemExit, GeneratorExit, asyncio.CancelledError, Killed)
+        patch.setattr("keyturn.gateway.failures._EXITS", exits)
         if again:
-            async with Twokey(policy=POLICY, url=url, data_dir=folder) as tk:
+            async with Keyturn(policy=POLICY, url=url, data_dir=folder) as tk:
                 player = Player(tk)
                 await _each(again, partial(begin, player), found)
-        async with Twokey(policy=POLICY, url=url, data_dir=folder) as tk:
+        async with Keyturn(policy=POLICY, url=url, data_dir=folder) as tk:
             other = Player(tk)
             left = [scene for scene in scenes if scene.cell not in found]
             await _each(left, partial(finish, other), found)

@@ -9,8 +9,8 @@ from typing import Any
 from langchain_core.messages import BaseMessage
 from langchain_core.tools import BaseTool, tool
 
+from keyturn.agent import guarded
 from tests.conformance.models import Planned, Step, planned
-from twokey.agent import guarded
 
 
 class Choice(StrEnum):

@@ -1,7 +1,7 @@
 """However agents share a run: what ran was approved, what was told is recorded.
 
 The default run plays a part of the matrix. All of it is played with
-``TWOKEY_CONFORMANCE=all``, or a part with a word such as ``swarm`` or ``killed``.
+``KEYTURN_CONFORMANCE=all``, or a part with a word such as ``swarm`` or ``killed``.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from pathlib import Path
 
 import pytest
 
+from keyturn.gateway.store.store import Store
 from tests.conformance.playing import play
 from tests.conformance.scenes import Cell, Choice, Failure
 from tests.conformance.topologies import TOPOLOGIES
-from twokey.gateway.store.store import Store
 
 CELLS = [Cell(*one) for one in product(TOPOLOGIES, Choice, Failure)]
 
 
 def chosen() -> list[Cell]:
     """Return the cells to play."""
-    word = os.environ.get("TWOKEY_CONFORMANCE", "")
+    word = os.environ.get("KEYTURN_CONFORMANCE", "")
     if not word:
         return few()
     return [cell for cell in CELLS if word == "all" or word in str(cell)]

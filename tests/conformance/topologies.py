@@ -18,9 +18,9 @@ from langgraph_supervisor import create_supervisor  # pyright: ignore[reportMiss
 from langgraph_swarm import create_handoff_tool, create_swarm  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType] - no types
 from typing_extensions import TypedDict
 
+from keyturn.agent import ApprovalMiddleware, Approved, arequire_approval, guarded
 from tests.conformance.models import GO, Planned
 from tests.conformance.scenes import Scene
-from twokey.agent import ApprovalMiddleware, Approved, arequire_approval, guarded
 
 Build = Callable[[Scene], Any]
 BRANCHES = 10

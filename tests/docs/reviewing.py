@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from tests.conftest import eventually
-from twokey.gateway.approvals.decisions import (
+from keyturn.gateway.approvals.decisions import (
     AccountKind,
     Approve,
     Click,
@@ -11,8 +10,9 @@ from twokey.gateway.approvals.decisions import (
     Decision,
     Reviewer,
 )
-from twokey.gateway.embed import Twokey
-from twokey.gateway.protocol.records import RunRef
+from keyturn.gateway.embed import Keyturn
+from keyturn.gateway.protocol.records import RunRef
+from tests.conftest import eventually
 
 HEAD = """
 version: 1
@@ -24,7 +24,7 @@ ANA = Reviewer(team="T0", user="U0ANA", name="Ana", account=AccountKind.MEMBER)
 
 
 async def approve_all(
-    tk: Twokey, home: RunRef, decision: Decision | None = None
+    tk: Keyturn, home: RunRef, decision: Decision | None = None
 ) -> None:
     """Wait for the first calls of a run, and approve them, or say something else."""
     keys = tk.store.keys_of_tenant("default")

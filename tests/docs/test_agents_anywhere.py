@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import AsyncGenerator
 from configparser import ConfigParser
@@ -19,23 +20,29 @@ from typing import Any, cast
 import httpx
 import pytest
 import yaml
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 from fastapi import FastAPI
 
 from examples.fastapi_remote import app as fastapi_remote
+from keyturn.gateway.approvals.decisions import Approve, Edit, Reject
+from keyturn.gateway.config import Settings
+from keyturn.gateway.embed import Keyturn
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.records import RunRef
+from keyturn.gateway.protocol.webhooks import DECIDED, News, body_of
+from keyturn.gateway.store.store import Store
+from keyturn.gateway.trust.webhook_signatures import (
+    Message,
+    headers,
+    shown,
+    webhook_secret,
+)
 from tests.api.api_stack import ApiStack, serving
 from tests.docs.reviewing import HEAD, approve_all
 from tests.docs.test_readme import ROOT, blocks
 from tests.service.harness import ServiceHarness
 from tests.store_secrets import SECRETS
-from twokey.gateway.approvals.decisions import Approve, Edit, Reject
-from twokey.gateway.config import Settings
-from twokey.gateway.embed import Twokey
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.records import RunRef
-from twokey.gateway.protocol.webhooks import DECIDED, News, body_of
-from twokey.gateway.store.store import Store
-from twokey.gateway.trust.webhook_secrets import shown, webhook_secret
-from twokey.gateway.trust.webhook_signatures import Message, headers
 
 PAGE = (ROOT / "docs" / "agents-anywhere.md").read_text(encoding="utf-8")
 AGENT, PROGRAM, OWN = blocks("python", PAGE)
@@ -52,14 +59,14 @@ async def stack(
     harness = ServiceHarness(store, load_policy(POLICY, "policy.yml"))
     monkeypatch.chdir(tmp_path)
     async with serving(harness) as found:
-        monkeypatch.setenv("TWOKEY_GATEWAY", found.url)
-        monkeypatch.setenv("TWOKEY_API_KEY", found.key(["*"]))
+        monkeypatch.setenv("KEYTURN_GATEWAY", found.url)
+        monkeypatch.setenv("KEYTURN_API_KEY", found.key(["*"]))
         yield found
 
 
-def people(stack: ApiStack) -> Twokey:
+def people(stack: ApiStack) -> Keyturn:
     """Return the side of the people: a harness has all that they are asked for."""
-    return cast("Twokey", cast("object", stack.harness))
+    return cast("Keyturn", cast("object", stack.harness))
 
 
 async def test_the_program_runs_its_thread_once_people_approved(
@@ -129,7 +136,7 @@ async def test_two_workers_of_the_application_answer_for_one_thread(
     stack: ApiStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fastapi_remote, "DATABASE", str(tmp_path / "threads.sqlite"))
-    monkeypatch.setenv("TWOKEY_DEMO_LEDGER", str(tmp_path / "effects.jsonl"))
+    monkeypatch.setenv("KEYTURN_DEMO_LEDGER", str(tmp_path / "effects.jsonl"))
     run = RunRef(agent="support", thread="o1")
     async with contextlib.AsyncExitStack() as opened:
         workers: list[httpx.AsyncClient] = []
@@ -163,7 +170,7 @@ async def test_the_application_takes_the_gateways_webhooks_and_no_others(
 ) -> None:
     secret = webhook_secret(SECRETS[0], "default", "app", 1)
     monkeypatch.setattr(fastapi_remote, "DATABASE", str(tmp_path / "threads.sqlite"))
-    monkeypatch.setenv("TWOKEY_WEBHOOK_SECRET", shown(secret))
+    monkeypatch.setenv("KEYTURN_WEBHOOK_SECRET", shown(secret))
     body = body_of(DECIDED, News(agent="support", thread="o9", approval="ap_1"), 5)
     now_s = int(time.time())  # noqa: TID251 - the application has no other clock
     app = FastAPI(lifespan=fastapi_remote.lifespan)
@@ -175,7 +182,7 @@ async def test_the_application_takes_the_gateways_webhooks_and_no_others(
     ):
         ours, theirs = [
             await client.post(
-                "/twokey",
+                "/keyturn",
                 content=body,
                 headers=headers(Message("msg_1", now_s, body), [key]),
             )
@@ -205,9 +212,29 @@ def test_what_is_under_way_may_end_before_the_services_are_killed() -> None:
     # Compose kills after ten seconds where nothing else is said.
     for name in ("gateway", "bot"):
         assert found["services"][name]["stop_grace_period"] == "45s"
-    for name in ("twokey-gateway", "twokey-bot"):
+    for name in ("keyturn-gateway", "keyturn-bot"):
         unit = (DEPLOY / f"{name}.service").read_text(encoding="utf-8")
         assert "TimeoutStopSec=45\n" in unit
+
+
+def test_gateway_and_bot_share_the_ledger_and_no_keys() -> None:
+    place = "/var/lib/keyturn-shared/checkpoints.sqlite"
+    services = yaml.safe_load((DEPLOY / "compose.yml").read_text("utf-8"))["services"]
+    gateway, bot = services["gateway"], services["bot"]
+
+    for one in (gateway, bot):
+        assert one["environment"]["KEYTURN_CHECKPOINTS"] == place
+        assert "shared:/var/lib/keyturn-shared" in one["volumes"]
+    assert not {f"{name}:/var/lib/keyturn" for name in ("gateway", "bot")} & (
+        {*gateway["volumes"]} & {*bot["volumes"]}
+    )
+    folders: list[set[str]] = []
+    for name in ("keyturn-gateway", "keyturn-bot"):
+        unit = (DEPLOY / f"{name}.service").read_text(encoding="utf-8")
+        assert f"Environment=KEYTURN_CHECKPOINTS={place}\n" in unit
+        [found] = re.findall(r"^StateDirectory=(.*)$", unit, flags=re.MULTILINE)
+        folders.append({*found.split()})
+    assert folders[0] & folders[1] == {"keyturn-shared"}
 
 
 def test_the_compose_file_builds_its_image_from_the_dockerfile(tmp_path: Path) -> None:
@@ -217,7 +244,7 @@ def test_the_compose_file_builds_its_image_from_the_dockerfile(tmp_path: Path) -
     lines = (top / build["dockerfile"]).read_text(encoding="utf-8").splitlines()
     steps = [line.split() for line in lines if line and line[0].isupper()]
 
-    # What is copied is there, and is all that the package is made of.
+    # The wheel can be built from exactly what is copied.
     copied = [one[1:] for one in steps if one[0] == "COPY" and one[1][0] != "-"]
     for *sources, _ in copied:
         for source in sources:
@@ -227,18 +254,46 @@ def test_the_compose_file_builds_its_image_from_the_dockerfile(tmp_path: Path) -
                 shutil.copytree(top / source, target, symlinks=True)
             else:
                 shutil.copy(top / source, target)
-    for link in (tmp_path / "src" / "twokey").iterdir():
-        assert link.exists(), link
+    built = subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", "dist"],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert built.returncode == 0, built.stdout + built.stderr
+    # Nothing that is copied is kept from the builder.
+    ignored = (top / ".dockerignore").read_text(encoding="utf-8").split()
+    assert not {source for *sources, _ in copied for source in sources} & {*ignored}
     assert all(not one[-1].startswith(".env") for one in copied)
     # The process is no root, and the packages are those of the lock.
     last = max(n for n, one in enumerate(steps) if one[0] == "FROM")
-    assert ["USER", "twokey"] in steps[last:]
+    assert ["USER", "keyturn"] in steps[last:]
     assert "--require-hashes" in " ".join(lines)
 
 
+@pytest.mark.parametrize("status", [200, 503])
+async def test_the_container_is_healthy_while_its_process_answers(status: int) -> None:
+    text = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
+    (words,) = re.findall(r"^HEALTHCHECK .*? CMD (\[.*\])$", text, re.MULTILINE)
+    _, *given = json.loads(words)
+
+    async def healthz(_request: web.Request) -> web.Response:
+        return web.Response(status=status)
+
+    app = web.Application()
+    app.router.add_get("/healthz", healthz)
+    async with TestServer(app, host="127.0.0.1") as server:
+        port = str(server.make_url("/").port)
+        env = os.environ | {"HEALTH_PORT": port}
+        # The check reaches its own process also where a proxy is set.
+        env |= {"http_proxy": "http://127.0.0.1:9"}
+        checked = await asyncio.create_subprocess_exec(sys.executable, *given, env=env)
+        code = await checked.wait()
+
+    assert (code == 0) == (status == 200)
+
+
 def test_the_settings_beside_it_are_settings() -> None:
-    env = {"TWOKEY_SECRET": "5e" * 32}
-    settings = Settings.load(DEPLOY / "twokey.yml", env)
+    env = {"KEYTURN_SECRET": "5e" * 32}
+    settings = Settings.load(DEPLOY / "keyturn.yml", env)
 
     assert settings.api.address is not None
     assert not settings.agents

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from keyturn.cli.main import run
+from keyturn.gateway.approvals.decisions import Approve, Reject
+from keyturn.gateway.protocol.records import Result
+from keyturn.gateway.protocol.wire import Claimed
+from keyturn.gateway.service.audit_writing import public_keys
+from keyturn.gateway.store.store import Store
 from tests.service.audit_harness import AuditHarness
 from tests.service.harness import ANA, ServiceHarness
-from twokey.cli.main import run
-from twokey.gateway.approvals.decisions import Approve, Reject
-from twokey.gateway.protocol.records import Result
-from twokey.gateway.protocol.wire import Claimed
-from twokey.gateway.service.audit_writing import public_keys
-from twokey.gateway.store.store import Store
 
 PAGE = Path(__file__).parents[2] / "docs/audit.md"
 SIZE = 16
@@ -53,8 +53,8 @@ async def test_the_page_shows_what_the_commands_print(
     house = AuditHarness(store, tmp_path)
     await written(house)
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "twokey.yml").write_text("data_dir: .")
-    env = {"TWOKEY_REDIS_URL": store.conn.url, "TWOKEY_SECRET": (b"s" * 32).hex()}
+    (tmp_path / "keyturn.yml").write_text("data_dir: .")
+    env = {"KEYTURN_REDIS_URL": store.conn.url, "KEYTURN_SECRET": (b"s" * 32).hex()}
     assert store.keyring
     key = public_keys(store.keyring)[0].text
 
@@ -62,29 +62,29 @@ async def test_the_page_shows_what_the_commands_print(
         words = [key if one == '"$AUDIT_KEY"' else one for one in command.split()[1:]]
         await asyncio.to_thread(run, words, env)
         out = capfd.readouterr().out
-        return re.sub(r"(twokey/audit/s0/)[0-9a-f]{16}", r"\1…", out).splitlines()
+        return re.sub(r"(keyturn/audit/default/)[0-9a-f]{16}", r"\1…", out).splitlines()
 
-    verify = "twokey audit verify"
+    verify = "keyturn audit verify"
     assert await told(verify) == shown(verify)[0]
-    export = "twokey audit export bundle.jsonl"
+    export = "keyturn audit export bundle.jsonl"
     [exported] = shown(export)
     now = await told(export)
     about = re.compile(r"about \d+ approvals")
     assert [about.sub("", one) for one in now] == [
         about.sub("", one) for one in exported
     ]
-    check = 'twokey audit verify bundle.jsonl --key "$AUDIT_KEY" --stories'
+    check = 'keyturn audit verify bundle.jsonl --key "$AUDIT_KEY" --stories'
     [[entries, _]] = shown(check)
     found = await told(check)
     assert found[0] == entries
     assert any("nothing of it ran" in line for line in found)
     body = (tmp_path / "bundle.jsonl").read_bytes()
     (tmp_path / "changed.jsonl").write_bytes(body.replace(b'"agent"', b'"tnega"', 1))
-    changed = 'twokey audit verify changed.jsonl --key "$AUDIT_KEY"'
+    changed = 'keyturn audit verify changed.jsonl --key "$AUDIT_KEY"'
     assert await told(changed) == shown(changed)[0]
     tree = bytearray(house.files.tree_path.read_bytes())
     tree[3 * 49 + 20] ^= 1
     house.files.tree_path.write_bytes(tree)
     found = await told(verify)
     assert len(found) == len(shown(verify)[1]) == 1
-    assert found[0].startswith("✖ s0: not verified. The first bad entry is")
+    assert found[0].startswith("✖ default: not verified. The first bad entry is")

@@ -12,20 +12,20 @@ from typing import Any
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
+from keyturn.agent.scripted_model import calling
+from keyturn.gateway.embed import Keyturn
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.records import RunRef
+from keyturn.gateway.store.store import Store
 from tests.agent.agent_runner import build
 from tests.conftest import eventually
 from tests.docs.reviewing import HEAD, approve_all
 from tests.docs.test_readme import ROOT, blocks
-from twokey.agent.scripted_model import calling
-from twokey.gateway.embed import Twokey
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.records import RunRef
-from twokey.gateway.store.store import Store
 
 SAY = {"messages": [("user", "cancel order 78291")]}
 PAGE = (ROOT / "docs" / "embedding.md").read_text(encoding="utf-8")
 CODE = blocks("python", PAGE)
-PROGRAM, WEB, OWN, NODE, STATE, SANDBOX = CODE
+PROGRAM, WEB, OWN, NODE, STATE = CODE
 
 
 def test_the_program_runs_an_agent_to_its_last_words(
@@ -52,7 +52,7 @@ async def test_the_order_is_cancelled_in_the_state_that_people_approved(
     graph = build(None, names["tools"], call)
     run_ref = RunRef(agent="support", thread="t")
     rules = load_policy(HEAD, "policy.yml")
-    async with Twokey(policy=rules, url=store.conn.url, data_dir=tmp_path) as tk:
+    async with Keyturn(policy=rules, url=store.conn.url, data_dir=tmp_path) as tk:
         run = asyncio.create_task(tk.run(graph, SAY, thread_id="t", agent="support"))
         await eventually(lambda: _waits(tk, run_ref, version=1))
         order["version"] = version
@@ -66,7 +66,7 @@ async def test_the_order_is_cancelled_in_the_state_that_people_approved(
     assert order["status"] == "cancelled"
 
 
-async def _waits(tk: Twokey, run_ref: RunRef, *, version: int) -> bool:
+async def _waits(tk: Keyturn, run_ref: RunRef, *, version: int) -> bool:
     keys = tk.store.keys_of_tenant("default")
     listed = await tk.store.approvals.of_run(keys, "default", run_ref)
     found = await tk.store.approvals.load_each(one.id for one in listed)
@@ -84,7 +84,7 @@ async def test_the_plain_node_wires_the_money_once_it_may(
     listed = "tools: {}" if is_asked else "tools: {wire_money: {tier: auto}}"
     rules = load_policy(HEAD + listed, "policy.yml")
 
-    async with Twokey(policy=rules, url=store.conn.url, data_dir=tmp_path) as tk:
+    async with Keyturn(policy=rules, url=store.conn.url, data_dir=tmp_path) as tk:
         run = asyncio.create_task(
             tk.run(
                 names["graph"],
@@ -107,7 +107,7 @@ async def test_a_web_application_gives_out_an_id_and_comes_back(
     exec(compile(WEB, "embedding.md", "exec"), names)  # noqa: S102 - the page's own code
     rules = load_policy(HEAD, "policy.yml")
 
-    async with Twokey(policy=rules, url=store.conn.url, data_dir=tmp_path) as tk:
+    async with Keyturn(policy=rules, url=store.conn.url, data_dir=tmp_path) as tk:
         server = TestServer(names["make_app"](tk))
         async with TestClient(server) as client:
 
@@ -145,19 +145,8 @@ async def test_a_program_resumes_its_own_graph_with_the_answers(
     exec(compile(OWN, "embedding.md", "exec"), names)  # noqa: S102 - the page's own code
     rules = load_policy(HEAD, "policy.yml")
 
-    async with Twokey(policy=rules, url=store.conn.url, data_dir=tmp_path) as tk:
+    async with Keyturn(policy=rules, url=store.conn.url, data_dir=tmp_path) as tk:
         said = asyncio.create_task(names["ask_on_my_own"](tk, "look up order 78377"))
         await approve_all(tk, RunRef(agent="support", thread="order-1"))
 
         assert "desk chair" in await said
-
-
-async def test_the_sandbox_is_a_fixture_of_pytest(
-    pytester: pytest.Pytester,
-) -> None:
-    pytester.makepyfile(SANDBOX)
-    pytester.makeini("[pytest]\nasyncio_mode = auto")
-
-    result = pytester.runpytest_subprocess("-q")
-
-    result.assert_outcomes(passed=1)

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from twokey.gateway.approvals.decisions import Gesture
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.protocol.verbs import Finding, Verb
-from twokey.gateway.store.stalled import RunState
+from keyturn.gateway.approvals.decisions import Gesture
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.verbs import Finding, Verb
+from keyturn.gateway.store.stalled import RunState
 
 ROOT = Path(__file__).parents[2]
 GLOSSARY = ROOT / "docs" / "glossary.md"

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import yaml
 
-from twokey.gateway.api.openapi import document
-from twokey.gateway.api_settings import ApiSettings
-from twokey.gateway.protocol import http_problems
-from twokey.gateway.protocol.decision_api import DecideQuestion
-from twokey.gateway.protocol.http_problems import Problem, ProblemKind
+from keyturn.gateway.api.openapi import document
+from keyturn.gateway.api_settings import ApiSettings
+from keyturn.gateway.protocol import http_problems
+from keyturn.gateway.protocol.http_api import DecideQuestion
+from keyturn.gateway.protocol.http_problems import Problem, ProblemKind
 
 PAGE = (Path(__file__).parents[2] / "docs" / "http-api.md").read_text(encoding="utf-8")
 

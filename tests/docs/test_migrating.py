@@ -11,17 +11,17 @@ from langchain_core.tools import BaseTool, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
+from keyturn.agent import ApprovalMiddleware, connected, guarded
+from keyturn.agent.scripted_model import calling, scripted
+from keyturn.gateway.policy.evaluate import Evaluation, evaluate
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.policy.rules import Policy
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.verbs import Verb
+from keyturn.gateway.protocol.wire import ProposedCall
+from keyturn.gateway.service.hints import apply_hint
 from tests.agent.fake_gateway import FakeGateway
 from tests.docs.test_readme import ROOT, blocks
-from twokey.agent import ApprovalMiddleware, connected, guarded
-from twokey.agent.scripted_model import calling, scripted
-from twokey.gateway.policy.evaluate import Evaluation, evaluate
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.policy.rules import Policy
-from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.protocol.verbs import Verb
-from twokey.gateway.protocol.wire import ProposedCall
-from twokey.gateway.service.hints import apply_hint
 
 PAGE = (ROOT / "docs" / "migrating.md").read_text(encoding="utf-8")
 CODE = blocks("python", PAGE)
@@ -161,7 +161,7 @@ def test_the_wish_of_one_run_holds_a_tool(way: str) -> None:
         if way == "configuration":
             graph.invoke(question, names["run_config"])
         else:
-            graph.invoke(question, CONFIG, context={"twokey": names["overrides"]})
+            graph.invoke(question, CONFIG, context={"keyturn": names["overrides"]})
 
     assert gateway.only().tool == "read_file"
     assert gateway.only().is_pending

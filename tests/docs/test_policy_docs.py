@@ -9,26 +9,29 @@ from typing import NamedTuple
 import pytest
 from pydantic import BaseModel
 
-from twokey.cli.main import run
-from twokey.gateway.policy.batch_rules import BatchRule
-from twokey.gateway.policy.check_rules import SeededDefectRule, SpotCheckRule
-from twokey.gateway.policy.load import BadPolicy, load_policy
-from twokey.gateway.policy.name_check import CALL, MACROS, RECENT
-from twokey.gateway.policy.on_call import Rotation
-from twokey.gateway.policy.quiet_hours import QuietRule
-from twokey.gateway.policy.requirement_rules import PartRule, RequirementRule
-from twokey.gateway.policy.rules import (
+from keyturn.cli.main import run
+from keyturn.gateway.policy.load import BadPolicy, load_policy
+from keyturn.gateway.policy.name_check import CALL, MACROS, RECENT
+from keyturn.gateway.policy.on_call import QuietRule, Rotation
+from keyturn.gateway.policy.rules import (
+    ApproveRule,
+    BatchRule,
     Defaults,
+    EscalateRule,
+    NotifyRule,
+    PartRule,
     Policy,
     PrivacyRule,
     Protection,
     RaiseRule,
+    RequirementRule,
     RoleRule,
+    SeededDefectRule,
+    SpotCheckRule,
     ToolRule,
+    TriageRule,
     WindowRule,
 )
-from twokey.gateway.policy.tier_rules import ApproveRule, EscalateRule, NotifyRule
-from twokey.gateway.policy.triage_rules import TriageRule
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "policy.md").read_text("utf-8")
@@ -93,7 +96,7 @@ def test_a_command_prints_what_the_page_shows(
     for session in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
         typed, _, shown = session.partition("\n")
         words = typed.split()
-        assert words.pop(0) == "twokey"
+        assert words.pop(0) == "keyturn"
         capsys.readouterr()
 
         run(words, {})

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
+from keyturn.agent import ApprovalMiddleware
+from keyturn.gateway.approvals.decisions import Decision, Reject, Respond
+from keyturn.gateway.embed import Keyturn
+from keyturn.gateway.policy.evaluate import evaluate_question
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.records import RunRef
+from keyturn.gateway.store.store import Store
 from tests.docs.reviewing import HEAD, approve_all
 from tests.docs.test_readme import ROOT, blocks
-from twokey.agent import ApprovalMiddleware
-from twokey.gateway.approvals.decisions import Decision, Reject, Respond
-from twokey.gateway.embed import Twokey
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.policy.questions import evaluate_question
-from twokey.gateway.protocol.records import RunRef
-from twokey.gateway.store.store import Store
 
 PAGE = (ROOT / "docs" / "questions.md").read_text(encoding="utf-8")
 AGENT, NODE = blocks("python", PAGE)
@@ -42,7 +42,7 @@ async def test_the_node_of_the_page_goes_on_with_what_people_answer(
     exec(compile(NODE, "questions.md", "exec"), names)  # noqa: S102 - the page's own code
     run_ref = RunRef(agent="deploy", thread="t")
     rules = load_policy(HEAD, "policy.yml")
-    async with Twokey(policy=rules, url=store.conn.url, data_dir=tmp_path) as tk:
+    async with Keyturn(policy=rules, url=store.conn.url, data_dir=tmp_path) as tk:
         run = asyncio.create_task(
             tk.run(names["graph"], {}, thread_id="t", agent="deploy")
         )

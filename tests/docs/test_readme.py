@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import yaml
 
+from keyturn.agent import ApprovalMiddleware
+from keyturn.gateway.embed import Keyturn
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.records import RunRef
+from keyturn.gateway.store.store import Store
 from tests.docs.chat_server import calls, chat_server, says
 from tests.docs.reviewing import HEAD, approve_all
-from twokey.agent import ApprovalMiddleware
-from twokey.gateway.embed import Twokey
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.records import RunRef
-from twokey.gateway.store.store import Store
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -53,7 +53,7 @@ async def test_the_ten_lines_wire_the_money_once_a_person_approved(
         names: dict[str, object] = {}
         exec(compile(blocks("python")[0], "README.md", "exec"), names)  # noqa: S102 - the README's own code
         rules = load_policy(HEAD, "policy.yml")
-        async with Twokey(policy=rules, url=store.conn.url, data_dir=tmp_path) as tk:
+        async with Keyturn(policy=rules, url=store.conn.url, data_dir=tmp_path) as tk:
             ask = {"messages": [("user", "wire 90 to ada")]}
             run = asyncio.create_task(
                 tk.run(names["graph"], ask, thread_id="t", agent="billing")

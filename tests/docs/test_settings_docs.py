@@ -9,8 +9,7 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from twokey.gateway.config import SettingsFile
-from twokey.gateway.environment import SECRETS, VARIABLES
+from keyturn.gateway.config import SECRETS, VARIABLES, SettingsFile
 
 PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
 ROWS = [

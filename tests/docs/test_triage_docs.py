@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
+from keyturn.gateway.approvals.evidence import Argument
+from keyturn.gateway.config import Settings
+from keyturn.gateway.policy.evaluate import evaluate
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.policy.rules import TriageRule
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.running import load_triage
+from keyturn.gateway.triage.asking import TriageFailure, ask
+from keyturn.gateway.triage.chat_model import ChatModelTriage
+from keyturn.gateway.triage.request import MAX_ARGUMENTS, MAX_VALUE, TriageRequest
 from tests.docs.chat_server import chat_server, says
 from tests.docs.test_readme import ROOT, blocks
-from twokey.gateway.approvals.evidence import Argument
-from twokey.gateway.config import Settings
-from twokey.gateway.policy.evaluate import evaluate
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.policy.triage_rules import TriageRule
-from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.running import load_triage
-from twokey.gateway.triage.asking import TriageFailure, ask
-from twokey.gateway.triage.chat_model import ChatModelTriage
-from twokey.gateway.triage.request import MAX_ARGUMENTS, MAX_VALUE, TriageRequest
 
 PAGE = (ROOT / "docs" / "triage.md").read_text(encoding="utf-8")
 REQUEST = TriageRequest(
@@ -68,12 +68,12 @@ async def test_the_settings_load_the_model_of_the_page(
     monkeypatch.setenv("OPENAI_API_KEY", "sk-none")
     (tmp_path / "triage.py").write_text(blocks("python", PAGE)[0], "utf-8")
     (tmp_path / "policy.yml").write_text(blocks("yaml", PAGE)[0], "utf-8")
-    (tmp_path / "twokey.yml").write_text(blocks("yml", PAGE)[0], "utf-8")
+    (tmp_path / "keyturn.yml").write_text(blocks("yml", PAGE)[0], "utf-8")
 
     assessment = json.dumps({"raise_to": "escalate", "score": 60, "rationale": "new"})
     with chat_server([says(assessment)]) as address:
         monkeypatch.setenv("OPENAI_BASE_URL", address)
-        triage = await load_triage(Settings.load(tmp_path / "twokey.yml", {}))
+        triage = await load_triage(Settings.load(tmp_path / "keyturn.yml", {}))
         assert isinstance(triage, ChatModelTriage)
         said = await ask(triage, REQUEST, LONG)
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import yaml
 
+from keyturn.gateway.errors import NotVerified
+from keyturn.gateway.webhook_settings import WebhookSettings
+from keyturn.gateway.webhooks.sending import FIRST_S, LONGEST_S
 from tests.docs.test_readme import ROOT, blocks
-from twokey.gateway.errors import NotVerified
-from twokey.gateway.webhook_settings import WebhookSettings
-from twokey.gateway.webhooks.attempts import FIRST_MS, LONGEST_MS
 
 PAGE = (ROOT / "docs" / "webhooks.md").read_text(encoding="utf-8")
 
@@ -44,11 +44,11 @@ async def test_the_route_answers_as_it_should(*, refuses: bool, status: int) -> 
     names: dict[str, Any] = {"__name__": "page"}
     exec(compile(route, "page", "exec"), names)  # noqa: S102 - the page's own code
 
-    found = await names["twokey_route"](Program(refuses=refuses), None, {}, b"")
+    found = await names["keyturn_route"](Program(refuses=refuses), None, {}, b"")
 
     assert found == status
 
 
 def test_the_pauses_are_those_that_it_names() -> None:
-    assert (FIRST_MS, LONGEST_MS) == (2_000, 3_600_000)
+    assert (FIRST_S, LONGEST_S) == (2, 3_600)
     assert re.search("after 2 seconds .* an hour at most", PAGE)

@@ -17,6 +17,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from keyturn.gateway.store.engine import EmbeddedEngine
 from tests.linearizability import kills
 from tests.linearizability.approval_model import ApprovalModel
 from tests.linearizability.audited import contradictions, timelines
@@ -26,7 +27,6 @@ from tests.linearizability.history import Operation, by_key
 from tests.linearizability.reconciliation import reconciled, report, unexplained
 from tests.linearizability.recorded import Recorded, kept
 from tests.linearizability.recording import PROCESSES, record, with_time
-from twokey.gateway.store.engine import EmbeddedEngine
 
 
 def main() -> int:

@@ -123,8 +123,10 @@ def _refusal(
 
 def _withdraw(state: State, _: Operation) -> tuple[Value, State]:
     # What was authorized and did not begin ends as well; what began does not.
-    ended = {"pending": "withdrawn", _LATE: "withdrawn", "authorized": "lapsed"}
-    return None, replace(state, status=ended.get(state.status, state.status))
+    if state.status not in {"pending", _LATE, "authorized"}:
+        return None, state
+    # The votes stay; the decision ends with the authorization.
+    return None, replace(state, status="withdrawn", decision=())
 
 
 def _late(state: State, _: Operation) -> tuple[Value, State]:

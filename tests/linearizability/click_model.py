@@ -17,7 +17,7 @@ _NEXT = {
     "pending": ("superseded",),
     # A process died before the message of the call was kept, or the answer to the
     # submission was lost with the store: the model is asked again (decision 0012).
-    "authorized": ("executing", "lapsed"),
+    "authorized": ("executing", "lapsed", "withdrawn"),
     # Given back, ended with or without a result, or its process died.
     "executing": ("authorized", "executed", "in_doubt"),
     "in_doubt": ("executed",),
@@ -86,6 +86,6 @@ def _reaches(state: Clicked, status: str) -> bool:
                 found.add(after)
                 left.append(after)
     # A call that ran is not started again, and did not end without having run.
-    if state.has_run and status in {"authorized", "lapsed"}:
+    if state.has_run and status in {"authorized", "lapsed", "withdrawn"}:
         return False
     return status in found

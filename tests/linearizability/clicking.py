@@ -7,18 +7,18 @@ import time
 from dataclasses import dataclass, replace
 from urllib.parse import urlencode
 
-from twokey.bot.cards.approval import card
-from twokey.bot.cards.frame import Frame
-from twokey.bot.ids import Action
-from twokey.gateway.approvals.record import Approval
-from twokey.gateway.secret_file import parse_secrets
-from twokey.gateway.store.store import Store
-from twokey.sandbox import messages, payloads
-from twokey.sandbox.json_types import JsonObject, as_objects
-from twokey.sandbox.payloads import Interaction
-from twokey.sandbox.records import Message
-from twokey.sandbox.server import Sandbox
-from twokey.sandbox.signed_http import FORM, SIGNATURE, TIMESTAMP, sign
+from keyturn.bot.cards.approval import card
+from keyturn.bot.cards.frame import Frame
+from keyturn.bot.ids import Action
+from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.secret_file import parse_secrets
+from keyturn.gateway.store.store import Store
+from keyturn.sandbox import messages, payloads
+from keyturn.sandbox.json_types import JsonObject, as_objects
+from keyturn.sandbox.payloads import Interaction
+from keyturn.sandbox.records import Message
+from keyturn.sandbox.server import Sandbox
+from keyturn.sandbox.signed_http import FORM, SIGNATURE, TIMESTAMP, sign
 
 CHANNEL = "C0APPROVALS"
 TENANT = "default"

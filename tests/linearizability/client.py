@@ -6,10 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from tests.linearizability.approval_model import CLAIMED, REFUSED
-from tests.linearizability.history import Recorder, Value
-from tests.service.harness import person
-from twokey.gateway.approvals.decisions import (
+from keyturn.gateway.approvals.decisions import (
     Approve,
     Changed,
     Click,
@@ -25,11 +22,11 @@ from twokey.gateway.approvals.decisions import (
     Stale,
     Voted,
 )
-from twokey.gateway.approvals.record import Approval, Item, approval_of
-from twokey.gateway.errors import StoreUnavailable
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.records import Result
-from twokey.gateway.protocol.wire import (
+from keyturn.gateway.approvals.record import Approval, Item, approval_of
+from keyturn.gateway.errors import StoreUnavailable
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.records import Result
+from keyturn.gateway.protocol.wire import (
     Busy,
     Claimed,
     ClaimReply,
@@ -41,9 +38,12 @@ from twokey.gateway.protocol.wire import (
     Turn,
     TurnRef,
 )
-from twokey.gateway.service.agents import AgentService
-from twokey.gateway.service.reviews import ReviewService
-from twokey.gateway.store.store import Store
+from keyturn.gateway.service.agents import AgentService
+from keyturn.gateway.service.reviews import ReviewService
+from keyturn.gateway.store.store import Store
+from tests.linearizability.approval_model import CLAIMED, REFUSED
+from tests.linearizability.history import Recorder, Value
+from tests.service.harness import person
 
 AGENT = "shop"
 EXPIRES_S = 1

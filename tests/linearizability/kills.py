@@ -31,6 +31,14 @@ from typing import TypeVar
 
 import aiohttp
 
+from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.errors import StoreUnavailable
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.records import Person, RunRef
+from keyturn.gateway.service.reviews import ReviewService
+from keyturn.gateway.store.durability import ensure_durable
+from keyturn.gateway.store.store import Store
+from keyturn.sandbox.server import Sandbox
 from tests.linearizability.audited import Moment
 from tests.linearizability.clicking import Card, Clicker
 from tests.linearizability.history import Operation
@@ -44,14 +52,6 @@ from tests.resume import postgres_server
 from tests.store_secrets import SECRETS
 from tests.streams import audit_entries
 from tests.topologies import SentinelSet, programs, until
-from twokey.gateway.approvals.record import Approval
-from twokey.gateway.errors import StoreUnavailable
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.records import Person, RunRef
-from twokey.gateway.service.reviews import ReviewService
-from twokey.gateway.store.durability import ensure_durable
-from twokey.gateway.store.store import Store
-from twokey.sandbox.server import Sandbox
 
 SECRET = SECRETS[0].hex()
 PEOPLE = ("U0ANA", "U0BEN")
@@ -80,7 +80,7 @@ _OPENED_S = 240.0
 """How long an agent may take to ask: leases of gateways that are killed one after the
 other have to end first, and a person who asks again sooner asks twice."""
 _CLICK = aiohttp.ClientTimeout(total=5)
-_ASKED_ANEW = frozenset({"superseded", "lapsed"})
+_ASKED_ANEW = frozenset({"superseded", "lapsed", "withdrawn"})
 _OVER = _ASKED_ANEW | {"executed", "failed", "in_doubt"}
 _LOGGED = re.compile(
     r"click\.decided decision=\S+ outcome=(\S+) approval=(\S+) index=\S+ user=(\S+)"
@@ -200,15 +200,15 @@ async def _started(folder: Path) -> AsyncGenerator[_Whole]:
         http = await opened.enter_async_context(aiohttp.ClientSession())
         (folder / "policy.yml").write_text(POLICY, "utf-8")
         settings = f"{SETTINGS}checkpoints: {postgres}\n"
-        (folder / "twokey.yml").write_text(settings, "utf-8")
+        (folder / "keyturn.yml").write_text(settings, "utf-8")
         ports = [free_port(), free_port()]
         env = {
             **os.environ,
             EFFECTS: str(folder / "effects"),
-            "TWOKEY_REDIS_URL": sentinels.url,
-            "TWOKEY_SECRET": SECRET,
-            "TWOKEY_SLACK_MODE": "http",
-            "TWOKEY_SLACK_API_URL": sandbox.api_url,
+            "KEYTURN_REDIS_URL": sentinels.url,
+            "KEYTURN_SECRET": SECRET,
+            "KEYTURN_SLACK_MODE": "http",
+            "KEYTURN_SLACK_API_URL": sandbox.api_url,
             "SLACK_BOT_TOKEN": sandbox.bot_token,
             "SLACK_SIGNING_SECRET": sandbox.signing_secret,
         }
@@ -218,7 +218,9 @@ async def _started(folder: Path) -> AsyncGenerator[_Whole]:
 
         def started() -> tuple[list[Server], list[Server]]:
             bots = [
-                Server(f"bot-{at}", ["bot"], folder, {**env, "TWOKEY_SLACK_PORT": port})
+                Server(
+                    f"bot-{at}", ["bot"], folder, {**env, "KEYTURN_SLACK_PORT": port}
+                )
                 for at, port in enumerate(map(str, ports))
             ]
             return bots, [

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from keyturn.gateway.errors import StoreUnavailable
+from keyturn.gateway.store.durability import ensure_durable
+from keyturn.gateway.store.store import Store
 from tests.linearizability.client import PEOPLE, Client, Seen
 from tests.linearizability.history import Recorder
 from tests.store_secrets import SECRETS
-from twokey.gateway.errors import StoreUnavailable
-from twokey.gateway.store.durability import ensure_durable
-from twokey.gateway.store.store import Store
 
 LEASE_MS = 2000
 USERS = 3

@@ -163,7 +163,7 @@ def _fate(state: str, is_decided: bool, effects: int, *, is_newest: bool) -> Fat
             return Fate.RAN_IN_DOUBT if effects else Fate.ENDED_IN_DOUBT
         case "authorized" | "executing":
             return Fate.NOT_OVER
-        case "lapsed" if not effects:
+        case "lapsed" | "withdrawn" if not effects:
             return Fate.LAPSED if is_newest else Fate.LAPSED_ASKED_ANEW
         case "superseded" if not is_decided:
             return Fate.SUPERSEDED

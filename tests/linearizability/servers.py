@@ -1,4 +1,4 @@
-"""Run ``twokey bot`` and ``twokey gateway``, kill them, and keep what they logged."""
+"""Run ``keyturn bot`` and ``keyturn gateway``, kill them, and keep what they logged."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Line:
 
 
 class Server:
-    """One process of ``twokey``, which is started again when it was killed."""
+    """One process of ``keyturn``, which is started again when it was killed."""
 
     def __init__(
         self, name: str, words: Iterable[str], folder: Path, env: dict[str, str]
@@ -35,7 +35,7 @@ class Server:
     def start(self) -> None:
         """Start it; it is ready a while later."""
         self._process = Forked(
-            "twokey", *self._words, cwd=self._folder, env=self._env, merged=True
+            "keyturn", *self._words, cwd=self._folder, env=self._env, merged=True
         )
         reader = threading.Thread(target=self._read, args=(self._process,), daemon=True)
         self._readers.append(reader)

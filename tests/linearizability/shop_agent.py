@@ -1,4 +1,4 @@
-"""An agent whose tool notes when it took effect; `twokey gateway` runs it."""
+"""An agent whose tool notes when it took effect; `keyturn gateway` runs it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.tools import InjectedToolCallId, tool
 from langgraph.pregel import Pregel
 
+from keyturn.agent import ApprovalMiddleware, guarded
+from keyturn.agent.scripted_model import ScriptedModel, calling
 from tests.linearizability.history import Operation
-from twokey.agent import ApprovalMiddleware, guarded
-from twokey.agent.scripted_model import ScriptedModel, calling
 
 AGENT = "shop"
 EFFECTS = "LINEARIZABILITY_EFFECTS"

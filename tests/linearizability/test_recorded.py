@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from keyturn.gateway.store.store import Store
 from tests.linearizability.approval_model import ApprovalModel
 from tests.linearizability.checker import violations
 from tests.linearizability.recording import record, with_time
-from twokey.gateway.store.store import Store
 
 OPERATIONS = 5000
 

@@ -9,21 +9,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from keyturn.bot.ids import Action, Input, View, unseal
+from keyturn.bot.ids import chosen as option_choice
+from keyturn.gateway.protocol.verbs import Verb
+from keyturn.sandbox import inputs, payloads, view_responses
+from keyturn.sandbox.delivery import Ack, Envelope
+from keyturn.sandbox.elements import PlacedElement, find, placed_elements
+from keyturn.sandbox.json_types import JsonObject, as_object, as_objects
+from keyturn.sandbox.payloads import Interaction
+from keyturn.sandbox.records import User
+from keyturn.sandbox.records import View as Shown
+from keyturn.sandbox.samples import OTHER_TEAM
+from keyturn.sandbox.server import Sandbox
+from keyturn.sandbox.state_values import entered
 from tests.matrix.matrix_stack import MatrixStack, Table
 from tests.matrix.people import Kind
-from twokey.bot.ids import Action, Input, View, unseal
-from twokey.bot.ids import chosen as option_choice
-from twokey.gateway.protocol.verbs import Verb
-from twokey.sandbox import inputs, payloads, view_responses
-from twokey.sandbox.delivery import Ack, Envelope
-from twokey.sandbox.elements import PlacedElement, find, placed_elements
-from twokey.sandbox.json_types import JsonObject, as_object, as_objects
-from twokey.sandbox.payloads import Interaction
-from twokey.sandbox.records import User
-from twokey.sandbox.records import View as Shown
-from twokey.sandbox.samples import OTHER_TEAM
-from twokey.sandbox.server import Sandbox
-from twokey.sandbox.state_values import entered
 
 BUTTONS = {
     Verb.APPROVE: Action.APPROVE,

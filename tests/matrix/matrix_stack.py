@@ -17,6 +17,15 @@ from typing import cast
 
 import pytest
 
+from keyturn.bot import limits
+from keyturn.cli.demo_stack import DemoStack, open_demo_stack
+from keyturn.gateway.approvals.record import Approval, Item, approval_of
+from keyturn.gateway.config import SlackMode
+from keyturn.gateway.protocol.records import Person
+from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef
+from keyturn.gateway.store.threads import ThreadFacts
+from keyturn.sandbox.records import Message
+from keyturn.sandbox.samples import TEAM
 from tests.conftest import eventually
 from tests.matrix.model import Cell, Requirement
 from tests.matrix.people import (
@@ -29,15 +38,6 @@ from tests.matrix.people import (
     Kind,
     populate,
 )
-from twokey.bot import limits
-from twokey.cli.demo_stack import DemoStack, open_demo_stack
-from twokey.gateway.approvals.record import Approval, Item, approval_of
-from twokey.gateway.config import SlackMode
-from twokey.gateway.protocol.records import Person
-from twokey.gateway.protocol.wire import ProposedCall, Turn, TurnRef
-from twokey.gateway.store.threads import ThreadFacts
-from twokey.sandbox.records import Message
-from twokey.sandbox.samples import TEAM
 
 PATIENCE_S = 60.0
 _BIG, _MAYBE_BIG = "wire_money", "refund"
@@ -98,7 +98,7 @@ class MatrixStack:
 
     async def approval(self, table: Table) -> Approval:
         """Return the record behind a card."""
-        loaded = await self.demo.stack.twokey.reviews.read(table.approval)
+        loaded = await self.demo.stack.keyturn.reviews.read(table.approval)
         assert loaded is not None
         return loaded.approval
 
@@ -112,12 +112,12 @@ class MatrixStack:
 
     async def _submit(self, cell: Cell, number: int) -> str:
         agent, thread = agent_of(number), "t1"
-        twokey = self.demo.stack.twokey
-        keys = twokey.store.keys_of_tenant("default")
+        keyturn = self.demo.stack.keyturn
+        keys = keyturn.store.keys_of_tenant("default")
         facts = ThreadFacts(
             requester=_person(Kind.REQUESTER), principals=(_person(Kind.OWNER),)
         )
-        await twokey.store.threads.change(
+        await keyturn.store.threads.change(
             keys, "default", agent, thread, lambda _: facts, why="aside"
         )
         call = ProposedCall(
@@ -126,7 +126,7 @@ class MatrixStack:
             tool_call_id="c1",
         )
         ref = TurnRef(agent=agent, thread=thread, message_id="m1")
-        (verdict,) = await twokey.service.submit(Turn(ref=ref, calls=(call,)))
+        (verdict,) = await keyturn.service.submit(Turn(ref=ref, calls=(call,)))
         return approval_of(verdict.item_id)[0]
 
 
@@ -137,7 +137,7 @@ async def open_matrix_stack(cells: Sequence[Cell]) -> AsyncGenerator[MatrixStack
     Slack's rate limits are off on both sides: hundreds of cards are to be posted.
     """
     folder = Path(tempfile.mkdtemp(prefix="tk-matrix-"))
-    config = folder / "twokey.yml"
+    config = folder / "keyturn.yml"
     config.write_text(json.dumps({"policy": _policy(len(cells))}), encoding="utf-8")
     try:
         with pytest.MonkeyPatch.context() as patch:

@@ -10,8 +10,8 @@ import itertools
 from dataclasses import dataclass
 from enum import StrEnum
 
+from keyturn.gateway.protocol.verbs import Verb
 from tests.matrix.people import Kind
-from twokey.gateway.protocol.verbs import Verb
 
 
 class Requirement(StrEnum):
@@ -102,8 +102,8 @@ _STATES = {
     Verb.REJECT: "rejected",
     Verb.RESPOND: "answered",
 }
-_YOURS = "You asked for this one yourself"
-_CHANGED = "You changed this call yourself"
+_YOURS = "You asked for this"
+_CHANGED = "You edited this"
 _ASKERS = {Kind.REQUESTER, Kind.OWNER}
 _NEVER = {
     Kind.REQUESTER: _YOURS,
@@ -214,7 +214,7 @@ def _stranger_to_it(cell: Cell) -> str:
         return "Slack did not say who is in"
     if cell.requirement in {Requirement.EMPTY, Requirement.MISSING}:
         return "its user group is empty or gone"
-    return "you are not on that list"
+    return "Please ask one of them"
 
 
 def _doubt(cell: Cell) -> str:

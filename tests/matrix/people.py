@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from twokey.sandbox.records import Channel, User, UserGroup
-from twokey.sandbox.samples import OTHER_TEAM, TEAM
-from twokey.sandbox.workspace import Workspace
+from keyturn.sandbox.records import Channel, User, UserGroup
+from keyturn.sandbox.samples import OTHER_TEAM, TEAM
+from keyturn.sandbox.workspace import Workspace
 
 SUPPORT, SENIOR, EMPTY, MISSING = "S0SUPPORT", "S0SENIOR", "S0EMPTY", "S0MISSING"
 

@@ -11,6 +11,13 @@ from enum import StrEnum
 
 import pytest
 
+from keyturn.bot import user_cache
+from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.protocol.verbs import Verb
+from keyturn.sandbox.client import UserActionFailed
+from keyturn.sandbox.faults import Fault
+from keyturn.sandbox.records import Message
+from keyturn.sandbox.workspace import Workspace
 from tests.conftest import eventually
 from tests.matrix.interactions import (
     click,
@@ -37,13 +44,6 @@ from tests.matrix.people import (
     join_group,
     leave_group,
 )
-from twokey.bot import user_cache
-from twokey.gateway.approvals.record import Approval
-from twokey.gateway.protocol.verbs import Verb
-from twokey.sandbox.client import UserActionFailed
-from twokey.sandbox.faults import Fault
-from twokey.sandbox.records import Message
-from twokey.sandbox.workspace import Workspace
 
 FOR_EVER_S = 1e9
 AT_ONCE = 16

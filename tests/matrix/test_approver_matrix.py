@@ -1,7 +1,7 @@
 """Who may decide what is exactly what the policy says, through real signed clicks.
 
 The default run plays every person with every requirement, and every end that a button
-can have. With ``TWOKEY_MATRIX=all`` each of them clicks each button.
+can have. With ``KEYTURN_MATRIX=all`` each of them clicks each button.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tests.matrix.playing import Played, Results, play
 _ALARMS = ("Traceback", "Error", "Exception", "500", "went wrong", "took too long")
 
 
-PLAYED = CELLS if os.environ.get("TWOKEY_MATRIX") == "all" else few()
+PLAYED = CELLS if os.environ.get("KEYTURN_MATRIX") == "all" else few()
 
 # One process plays the matrix for all of them.
 pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("matrix")]

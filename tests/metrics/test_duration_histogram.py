@@ -7,8 +7,8 @@ import math
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from keyturn.gateway.metrics.duration_histogram import EXPORTED_S, DurationHistogram
 from tests.levels import examples
-from twokey.gateway.metrics.duration_histogram import EXPORTED_S, DurationHistogram
 
 DAY_MS = 86_400_000
 times = st.one_of(st.integers(0, 60_000), st.integers(0, 30 * DAY_MS))

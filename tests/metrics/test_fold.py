@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.levels import examples
-from twokey.gateway.approvals.events import (
+from keyturn.gateway.approvals.events import (
     BY_GATEWAY,
     BY_POLICY,
     EDITED,
@@ -20,12 +19,13 @@ from twokey.gateway.approvals.events import (
     Event,
     EventName,
 )
-from twokey.gateway.metrics import fold
-from twokey.gateway.metrics.counts import DECIDED, Counts, Outcome, Share
-from twokey.gateway.metrics.fold import OTHERS, Metrics, Selection, outcome_of
-from twokey.gateway.metrics.wording import facts
-from twokey.gateway.protocol.records import RunRef
-from twokey.gateway.protocol.tiers import Tier
+from keyturn.gateway.metrics import fold
+from keyturn.gateway.metrics.counts import DECIDED, Counts, Outcome, Share
+from keyturn.gateway.metrics.fold import OTHERS, Metrics, Selection, outcome_of
+from keyturn.gateway.metrics.wording import facts
+from keyturn.gateway.protocol.records import RunRef
+from keyturn.gateway.protocol.tiers import Tier
+from tests.levels import examples
 
 N = EventName
 NOON_MS = int(datetime(2026, 11, 23, 12, tzinfo=UTC).timestamp() * 1000)

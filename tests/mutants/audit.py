@@ -36,8 +36,8 @@ AUDIT_TABLE = (
     Mutant(
         "the seal of an entry is of its rev",
         "gateway/store/audit_seals.py",
-        "(keys.shard, str(rev), nonce), body):",
-        '(keys.shard, "7", nonce), body):',
+        "(keys.tenant, str(rev), nonce), body):",
+        '(keys.tenant, "7", nonce), body):',
         SEALS,
     ),
     Mutant(
@@ -71,8 +71,8 @@ AUDIT_TABLE = (
     Mutant(
         "a writer that another one followed reads the files again",
         "gateway/service/audit_writing.py",
-        "if self._tree is None or not was_last or",
-        "if self._tree is None or",
+        "                    if not was_last:\n",
+        "                    if False:\n",
         WRITING,
     ),
     Mutant(
@@ -85,8 +85,8 @@ AUDIT_TABLE = (
     Mutant(
         "a note of another tree is told where ours is signed",
         "gateway/service/audit_writing.py",
-        "if name and self._files.notes():",
-        "if False:",
+        "is_late = has_tree or await",
+        "is_late = await",
         WRITING,
     ),
     Mutant(
@@ -112,9 +112,9 @@ AUDIT_TABLE = (
     ),
     Mutant(
         "an entry that was changed after its checkpoint is not sealed",
-        "gateway/service/sealing.py",
-        "                record.place, record.leaf,\n            ):",
-        "                record.place, leaf_hash(one.leaf_text),\n            ):",
+        "gateway/service/audit_moving.py",
+        "audit_segments.compared(self._files, start, rows, what=what)",
+        "rows",
         WRITING,
     ),
     Mutant(
@@ -133,7 +133,7 @@ AUDIT_TABLE = (
     ),
     Mutant(
         "each entry is compared with its leaf",
-        "gateway/store/audit_verifying.py",
+        "gateway/store/audit_segments.py",
         "is_same = leaf == record.leaf and row.state",
         "is_same = row.state",
         VERIFYING,
@@ -160,7 +160,7 @@ AUDIT_TABLE = (
         BUNDLES,
     ),
     Mutant(
-        "what others of a shard wrote stays hidden in a bundle",
+        "what others of a tenant wrote stays hidden in a bundle",
         "gateway/service/audit_bundling.py",
         "dict(leaf.openings) if is_ours else {}",
         "dict(leaf.openings)",
@@ -169,29 +169,29 @@ AUDIT_TABLE = (
     Mutant(
         "what somebody else wrote does not move the index",
         "gateway/store/audit_index.py",
-        "    if state != SealState.SEALED:\n        return None\n",
-        "",
+        "if state != SealState.SEALED or not any(",
+        "if not any(",
         INDEX,
     ),
     Mutant(
-        "an index that is behind is built again",
+        "an index that is lost is written again",
         "gateway/service/audit_writing.py",
-        "        await self._index_rest(found)\n",
+        "        await self._index_again(found.signed_last)\n",
         "",
         INDEX,
     ),
     Mutant(
         "the audit log tells who tried to decide and was refused",
         "gateway/service/refused_decisions.py",
-        "        if isinstance(refusal, Forbidden) and read:\n",
-        "        if False and read:\n",
+        "        if not isinstance(refusal, Forbidden):\n",
+        "        if True:\n",
         "tests/service/test_audited_kinds.py",
     ),
     Mutant(
         "a refusal is told once, however often somebody clicks",
         "gateway/service/refused_decisions.py",
-        "            if told not in self._told:\n",
-        "            if told:\n",
+        "        if told not in self._told:\n",
+        "        if told:\n",
         "tests/service/test_audited_kinds.py",
     ),
 )

@@ -102,14 +102,14 @@ COLLECTED_TABLE = (
     ),
     Mutant(
         "a choice of calls that moved is not taken for others",
-        "bot/modals/choice.py",
+        "bot/modals/choose.py",
         "reject=tuple(index for index in self.reject if index in kept),",
         "reject=self.reject,",
         "tests/bot/modals/test_choose.py",
     ),
     Mutant(
         "a choice of calls that moved up is not taken for others",
-        "bot/modals/choice.py",
+        "bot/modals/choose.py",
         "approve=tuple(index for index in self.approve if index in kept),",
         "approve=self.approve,",
         FAULTS,

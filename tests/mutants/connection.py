@@ -4,90 +4,43 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-MULTIPLEXED = "gateway/store/multiplexed.py"
-NODE = "gateway/store/node.py"
-SHARING = "tests/store/test_multiplexed.py"
+SERVERS = "gateway/store/servers.py"
+SHARING = "tests/store/test_commands.py"
 BREAKING = "tests/store/test_broken_connections.py"
-
-SENTINEL = "gateway/store/sentinel.py"
-CLUSTER = "gateway/store/cluster.py"
 AT_SENTINELS = "tests/store/test_sentinel_connection.py"
 IN_CLUSTERS = "tests/store/test_cluster_connection.py"
+REPLACED = "tests/store/test_replaced_servers.py"
 
 UNAVAILABLE = "gateway/store/unavailable.py"
 REFUSING = "tests/store/test_refused_writes.py"
 
 CONNECTION_TABLE = (
     Mutant(
-        "connection: the reply of who gave up is taken out of the order",
-        MULTIPLEXED,
-        "        request = self._sent[0]\n",
-        "        while len(self._sent) > 1 and self._sent[0].result.done():\n"
-        "            self._sent.popleft()\n"
-        "        request = self._sent[0]\n",
-        SHARING,
-    ),
-    Mutant(
-        "connection: what nobody waits for is not sent",
-        MULTIPLEXED,
-        "if not request.result.done() and (packed := _packed(request)):",
-        "if packed := _packed(request):",
-        SHARING,
-    ),
-    Mutant(
-        "connection: only so many requests are unanswered",
-        MULTIPLEXED,
-        "            len(self._sent) < MAX_UNANSWERED\n",
-        "            bool(MAX_UNANSWERED)\n",
-        BREAKING,
-    ),
-    Mutant(
-        "connection: only so many bytes are unanswered",
-        MULTIPLEXED,
-        "            and self._unanswered_bytes < MAX_UNANSWERED_BYTES\n",
-        "            and bool(MAX_UNANSWERED_BYTES)\n",
-        BREAKING,
-    ),
-    Mutant(
-        "connection: a silent server is given up, however short the calls",
-        MULTIPLEXED,
-        "if self._sent and now >= self._heard_at + self._silence_s:",
-        "if False:",
+        "connection: a connection that owes a reply is not used again",
+        SERVERS,
+        "        if len(replies) < count:\n",
+        "        if False:\n",
         BREAKING,
     ),
     Mutant(
         "connection: who waits for a turn has a deadline",
-        MULTIPLEXED,
-        "return chain(self._sent, self._unsent)",
-        "return iter(self._sent)",
+        SERVERS,
+        "async with asyncio.timeout_at(deadline), limit:",
+        "async with limit, asyncio.timeout_at(deadline):",
         BREAKING,
     ),
     Mutant(
-        "connection: after a reply that is none nothing is matched any more",
-        MULTIPLEXED,
-        '            raise InvalidResponse(f"unasked {reply!r}"[:200])\n',
-        "            return\n",
+        "connection: what was sent may have been done",
+        SERVERS,
+        "                    is_sent = True\n",
+        "",
         BREAKING,
-    ),
-    Mutant(
-        "connection: a reader that waits has a connection of its own",
-        NODE,
-        "        if any(map(blocks, commands)):\n",
-        "        if False:\n",
-        SHARING,
-    ),
-    Mutant(
-        "connection: a reader that gave up takes nothing",
-        NODE,
-        "                self._drop(connection)\n                raise\n",
-        "                raise\n",
-        SHARING,
     ),
     Mutant(
         "connection: after a close nothing is opened any more",
-        NODE,
-        "        if self._is_closed:\n",
-        "        if False:\n",
+        SERVERS,
+        "            raise RedisConnectionError(_CLOSED)\n        pool = self",
+        "            pass\n        pool = self",
         SHARING,
     ),
     Mutant(
@@ -99,38 +52,38 @@ CONNECTION_TABLE = (
     ),
     Mutant(
         "sentinel: a master that was replaced is left, though it only hangs",
-        SENTINEL,
-        "        if self._place and place != self._place:\n",
-        "        if False:\n",
+        SERVERS,
+        "        if before and before != await",
+        "        if False and before != await",
         AT_SENTINELS,
     ),
     Mutant(
         "sentinel: a server that is no master is not used",
-        SENTINEL,
+        SERVERS,
         """cast("list[Reply]", role)[0] != b"master":""",
         """cast("list[Reply]", role)[0] is None:""",
         AT_SENTINELS,
     ),
     Mutant(
         "cluster: a master that was replaced is left, though it only hangs",
-        CLUSTER,
-        "        await _close_others(self._nodes, masters)\n",
-        "",
+        SERVERS,
+        "            await self._servers.pop(name).close()\n",
+        "            self._servers.pop(name)\n",
         IN_CLUSTERS,
     ),
     Mutant(
         "cluster: a key that has moved already is asked for at its next master",
-        CLUSTER,
-        'place, before = _named(error, place), [("ASKING",)]',
-        "place, before = _named(error, place), ()",
+        SERVERS,
+        'node, before = self._named(error), [("ASKING",)]',
+        "node, before = self._named(error), ()",
         IN_CLUSTERS,
     ),
     Mutant(
-        "sentinel: a master that became a replica is left at once",
-        SENTINEL,
-        "        if any(isinstance(reply, ReadOnlyError) for reply in replies):\n",
-        "        if False:\n",
-        AT_SENTINELS,
+        "a server that may have been replaced is left",
+        SERVERS,
+        "            self.drop()\n            self._open_at",
+        "            self._open_at",
+        REPLACED,
     ),
     Mutant(
         "a store that takes no writes is told from one that is away",

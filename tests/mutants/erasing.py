@@ -23,7 +23,7 @@ ERASING_TABLE = (
     Mutant(
         "nothing is erased but what has an id",
         SERVICE,
-        "        if not is_person and shard_of_approval(what) is None:\n",
+        "        if not is_person and tenant_of_approval(what) is None:\n",
         "        if not what:\n",
         ERASING,
     ),
@@ -134,7 +134,7 @@ ERASING_TABLE = (
     ),
     Mutant(
         "a card of what was erased is replaced",
-        "bot/delivery/erased_cards.py",
+        "bot/delivery/card_updater.py",
         "    if not any(one.name is EventName.APPROVAL_ERASED for one in events):\n",
         "    if events:\n",
         "tests/bot/test_erased_cards.py",
@@ -161,7 +161,7 @@ ERASING_TABLE = (
         ERASING,
     ),
     Mutant(
-        "what is pinned of an approval is erased with it",
+        "the document of an approval is erased with it",
         SCRIPT,
         "redis.call('DEL', KEYS[1], KEYS[2], KEYS[7])",
         "redis.call('DEL', KEYS[1], KEYS[7])",
@@ -208,12 +208,5 @@ ERASING_TABLE = (
         "announce(KEYS[4], KEYS[5], ARGV[4], now_ms())\n",
         "",
         ERASING,
-    ),
-    Mutant(
-        "a revocation outlives that who revoked was erased",
-        "gateway/store/audit_segments.py",
-        'row.at, kept_of(leaf), ""',
-        'row.at, "", ""',
-        "tests/service/test_erasing.py",
     ),
 )

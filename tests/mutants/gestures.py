@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-MANY = "gateway/store/lua/change_many.lua"
+MANY = "gateway/store/lua/change.lua"
 VERSION = "gateway/store/lua/next_version.lua"
-DECIDING = "gateway/approvals/collection_deciding.py"
+DECIDING = "gateway/approvals/gestures.py"
 EVALUATION = "gateway/service/gesture_evaluation.py"
-STORE = "tests/store/test_changing_many.py"
+STORE = "tests/store/test_changing.py"
 PURE = "tests/approvals/test_collection_deciding.py"
 SERVICE = "tests/service/test_collected_decisions.py"
 READING = "tests/service/test_call_evaluation.py"
@@ -47,8 +47,8 @@ GESTURES_TABLE = (
     Mutant(
         "collections: changes of one write see each other in a window",
         VERSION,
-        "before = added[row[1]] or 0",
-        "before = 0",
+        "total_with(row[1], row[2], own, now), added[row[1]] or 0",
+        "total_with(row[1], row[2], own, now), 0",
         STORE,
     ),
     Mutant(
@@ -67,57 +67,58 @@ GESTURES_TABLE = (
     ),
     Mutant(
         "collections: an old reading is computed again for all of them",
-        "gateway/store/changing_many.py",
-        "        elif await write_many(conn, keys, loaded, found):\n",
-        "        elif [await write_many(conn, keys, loaded, found)]:\n",
+        "gateway/store/changing.py",
+        "if written := await self._write(keys, loaded, found):",
+        "if [written := await self._write(keys, loaded, found)]:",
         STORE,
     ),
     Mutant(
         "collections: a call that moved is not left out but stops all",
         DECIDING,
-        "if moved := not_as_seen(approval, click, now_ms):",
-        "if moved := None:",
+        "if card and (refusal := not_as_seen(approval, click, now_ms)):",
+        "if card and (refusal := None):",
         PURE,
     ),
     Mutant(
         "collections: one refusal stops all",
         DECIDING,
-        "    if decided.refusals:\n",
-        "    if decided.refusals and not decided.changes:\n",
+        "        if self.refusals and card:\n",
+        "        if self.changes:\n            return None\n"
+        "        if self.refusals and card:\n",
         PURE,
     ),
     Mutant(
         "collections: what is escalated meanwhile is left out",
         DECIDING,
-        "number in repeats or is_escalated(item, policy_now)",
-        "number in repeats",
+        "return place in asked.repeats or is_escalated(",
+        "return place in asked.repeats and is_escalated(",
         PURE,
     ),
     Mutant(
         "collections: what repeats another call is left out",
         DECIDING,
-        "number in repeats or is_escalated(item, policy_now)",
-        "is_escalated(item, policy_now)",
+        "return place in asked.repeats or is_escalated(",
+        "return is_escalated(",
         SERVICE,
     ),
     Mutant(
         "collections: the entries of the calls name what was shown",
         DECIDING,
-        "event.with_(data=event.data | {BATCH_MEMBER: seen.digest})",
+        "event.with_(version=after.version, data=event.data | {BATCH_MEMBER: digest})",
         "event",
         PURE,
     ),
     Mutant(
         "collections: no call of another tenant is decided",
-        "gateway/service/collected_decisions.py",
-        "if one in read and read[one].approval.tenant == self._tenant",
-        "if one in read",
+        "gateway/service/deciding.py",
+        "own = [one for one in read.values() if one.approval.tenant == self._tenant]",
+        "own = [*read.values()]",
         SERVICE,
     ),
     Mutant(
         "collections: what was too late is ended",
-        "gateway/service/collected_decisions.py",
-        "            await self._expire(seen, found)\n",
+        "gateway/service/deciding.py",
+        "            await self._sweeper.expire(approval_id)\n",
         "            pass\n",
         SERVICE,
     ),

@@ -66,13 +66,6 @@ INQUIRY_TABLE = (
         PURE,
     ),
     Mutant(
-        "questions and replies are stored",
-        "gateway/store/record_texts.py",
-        '"remarks", "inquiries", "uses"):',
-        '"remarks", "uses"):',
-        KEPT,
-    ),
-    Mutant(
         "Full details have every question and reply",
         "bot/cards/inquiries.py",
         "if one.is_about(index)",
@@ -95,14 +88,14 @@ INQUIRY_TABLE = (
     ),
     Mutant(
         "nobody is asked about what was decided before the question was posted",
-        "bot/delivery/inquiry_messages.py",
-        "is_open = approval.state is ApprovalState.OPEN",
-        "is_open = True",
+        "bot/delivery/event_messages.py",
+        "or requester is None or not is_open:",
+        "or requester is None:",
         SLACK,
     ),
     Mutant(
         "a further reply tells nobody again",
-        "bot/delivery/inquiry_messages.py",
+        "bot/delivery/event_messages.py",
         "if not askers:",
         "if False:",
         SLACK,

@@ -5,8 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 ASKED = "gateway/api/operations.py"
-OFFERED = "gateway/api/offered_leases.py"
-READ = "gateway/protocol/thread_api.py"
+READ = "gateway/protocol/http_api.py"
 THREADS = "tests/api/test_threads.py"
 
 LEASES_TABLE = (
@@ -79,55 +78,6 @@ LEASES_TABLE = (
         "([0-9]{1,16}) ([0-9a-f]{32})",
         "([0-9]{1,16}) ([0-9a-fA-F]+)",
         THREADS,
-    ),
-    Mutant(
-        "who has gone is given no lease",
-        OFFERED,
-        "    if request.transport is None:\n",
-        "    if False:\n",
-        "tests/api/test_offered_leases.py",
-    ),
-    Mutant(
-        "a key that ended while it waited is given no lease",
-        OFFERED,
-        "if await presented(request) is None:",
-        "if False:",
-        "tests/api/test_offered_leases.py",
-    ),
-    Mutant(
-        "a key that may run nothing is given no lease",
-        OFFERED,
-        "if Scope.EXECUTE not in key.scopes:",
-        "if False:",
-        "tests/api/test_offered_leases.py",
-    ),
-    Mutant(
-        "a lease whose answer was lost is taken by the same holder",
-        "gateway/remote/leases.py",
-        "token or new_token()",
-        "new_token()",
-        "tests/resume/test_offered_leases.py",
-    ),
-    Mutant(
-        "a lease that nearly ended is taken again",
-        "gateway/remote/leases.py",
-        "offered.ends_s - now_s() > offered.lease_s / 2",
-        "offered.ends_s > 0",
-        "tests/resume/test_offered_leases.py",
-    ),
-    Mutant(
-        "a run that is replaced gives back the lease it may have",
-        "gateway/remote/thread_runs.py",
-        '            await self._threads.lease(run, "free", token=token)',
-        "            pass",
-        "tests/resume/test_offered_leases.py",
-    ),
-    Mutant(
-        "a lease ends here no later than at the gateway",
-        "gateway/client/http_threads.py",
-        "min(max(0.0, taken.waited_s), now_s() - asked_s)",
-        "taken.waited_s",
-        "tests/api/test_offered_leases.py",
     ),
     Mutant(
         "a key is sent to the gateway alone",

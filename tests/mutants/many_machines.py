@@ -1,32 +1,28 @@
-"""Ways to break a store of several shards."""
+"""Ways to break a store of several machines."""
 
 from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
-from tests.mutants.split import SPLIT_TABLE
 
-SHARDS = "tests/service/test_shards.py"
-COUNT = "tests/store/test_shard_count.py"
+TENANTS = "tests/service/test_tenants.py"
 CONFIRMING = "tests/store/test_confirming.py"
 CLUSTER = "tests/store/test_cluster_connection.py"
 DURABILITY = "tests/store/test_durability.py"
-UPGRADE = "tests/resume/test_rolling_upgrade.py"
 RECORDED = "tests/linearizability/test_recorded.py"
 CHECKER = "tests/linearizability/test_verdicts.py"
 
 MANY_MACHINES_TABLE = (
-    *SPLIT_TABLE,
     Mutant(
         "what a replaced master says is not confirmed by the next one",
-        "gateway/store/sentinel.py",
-        "if self._place not in {None, place}:",
-        "if False:",
+        "gateway/store/servers.py",
+        "if before in {None, self._place}:",
+        "if True:",
         "tests/store/test_sentinel_connection.py",
     ),
     Mutant(
         "what many processes do to an approval has an order",
         "gateway/store/lua/change.lua",
-        "if has_moved(change, now) then return {'moved'} end\n",
+        "if has_moved(change, now, added) then return {'moved'} end\n",
         "",
         RECORDED,
     ),
@@ -45,52 +41,38 @@ MANY_MACHINES_TABLE = (
         CHECKER,
     ),
     Mutant(
-        "the number of shards of a store never changes",
-        "gateway/store/shard_count.py",
-        "if kept != shards:",
-        "if False:",
-        COUNT,
+        "a sweep is of its tenant alone",
+        "gateway/service/tenant_service.py",
+        "self._keys = store.keys_of_tenant(tenant)",
+        'self._keys = store.keys_of_tenant("default")',
+        TENANTS,
     ),
     Mutant(
-        "of two first starts with two numbers one is refused",
-        "gateway/store/shard_count.py",
-        'shards, "NX"])\n        kept = number(await conn.command("GET", key))',
-        'shards, "NX"])\n        kept = shards',
-        COUNT,
-    ),
-    Mutant(
-        "the setting of shards reaches the store",
-        "gateway/store/open_store.py",
-        "Store(url, secrets=secrets, shards=shards, engine=engine, split=split)",
-        "Store(url, secrets=secrets, engine=engine, split=split)",
-        COUNT,
-    ),
-    Mutant(
-        "a sweep reaches every shard",
-        "gateway/service/sweep.py",
-        "for keys in self._store.every_shard()]",
-        "for keys in self._store.every_shard()[:1]]",
-        SHARDS,
-    ),
-    Mutant(
-        "a shard that hangs stops no other's clock",
-        "gateway/running.py",
-        "for keys in store.every_shard():",
-        "for keys in store.every_shard()[:1]:",
-        SHARDS,
-    ),
-    Mutant(
-        "a process takes no job of another shard",
+        "a process takes the jobs of its tenant alone",
         "gateway/resume/worker.py",
-        "parts = self._store.parts_of(self._tenant)",
-        "parts = self._store.every_shard()[:1]",
-        SHARDS,
+        "self._store.keys_of_tenant(self._tenant), stop",
+        'self._store.keys_of_tenant("default"), stop',
+        TENANTS,
+    ),
+    Mutant(
+        "each server is asked for its own time",
+        "gateway/store/connection.py",
+        '["EXISTS", near], ["TIME"]',
+        '["EXISTS", ""], ["TIME"]',
+        "tests/clock/test_clocks_of_masters.py",
+    ),
+    Mutant(
+        "a failover while a process registers does not end its start",
+        "gateway/service/process_check.py",
+        "await until_usable(registration.enter, store.conn.url)",
+        "await registration.enter()",
+        "tests/resume/test_failover_at_start.py",
     ),
     Mutant(
         "what no replica has is not acknowledged",
         "gateway/store/confirming.py",
-        "            if replicas:\n",
-        "            if True:\n",
+        "        if replicas:\n",
+        "        if True:\n",
         CONFIRMING,
     ),
     Mutant(
@@ -102,7 +84,7 @@ MANY_MACHINES_TABLE = (
     ),
     Mutant(
         "an answer about an unconfirmed write waits for replicas",
-        "gateway/store/approvals.py",
+        "gateway/store/changing.py",
         "if not self._conn.confirmed_by or",
         "if True or",
         CONFIRMING,
@@ -110,23 +92,16 @@ MANY_MACHINES_TABLE = (
     Mutant(
         "writes and their mark are one transaction",
         "gateway/store/confirming.py",
-        '[("MULTI",), *batch.commands, written, ("EXEC",), wait]',
-        '[*batch.commands, ("MULTI",), written, ("EXEC",), wait]',
+        '[("MULTI",), *commands, written, ("EXEC",), wait]',
+        '[*commands, ("MULTI",), written, ("EXEC",), wait]',
         CLUSTER,
     ),
     Mutant(
         "a server that has a slot only in part confirms nothing",
-        "gateway/store/cluster.py",
+        "gateway/store/servers.py",
         "isinstance(error, AskError) and not _waits(commands)",
         "isinstance(error, AskError)",
         CLUSTER,
-    ),
-    Mutant(
-        "a write that comes while others are sent is not confirmed with them",
-        "gateway/store/confirming.py",
-        "                    del self._gathering[tag]\n",
-        "                    pass\n",
-        CONFIRMING,
     ),
     Mutant(
         "what nobody would make again waits for replicas",
@@ -162,20 +137,6 @@ MANY_MACHINES_TABLE = (
         "(facts.replicas or facts.has_sentinels)",
         "facts.replicas",
         DURABILITY,
-    ),
-    Mutant(
-        "a job of a newer version is left to it",
-        "gateway/store/jobs.py",
-        "if is_newer(body):",
-        "if False:",
-        UPGRADE,
-    ),
-    Mutant(
-        "an event of a newer version is left to it",
-        "gateway/store/outbox.py",
-        "if is_ours and is_newer(self._body(entry)):",
-        "if False:",
-        UPGRADE,
     ),
     Mutant(
         "a replay that a failover let through changes nothing",

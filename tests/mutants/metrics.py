@@ -36,7 +36,7 @@ METRICS_TABLE = (
     ),
     Mutant(
         "metrics: a claim that is given back is no decision of the past",
-        "gateway/service/past.py",
+        "gateway/service/queue.py",
         'event.actor in {"", BY_GATEWAY}',
         "event.actor == BY_GATEWAY",
         STATISTICS,
@@ -50,7 +50,7 @@ METRICS_TABLE = (
     ),
     Mutant(
         "reviewers: a double click is no second look",
-        "gateway/approvals/confirmation.py",
+        "gateway/approvals/deciding.py",
         "is_same_click = context.now_ms - first_ms < SECOND_CLICK_MS",
         "is_same_click = False",
         "tests/service/test_asked_again.py",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.mutants.clocks import CLOCKS_TABLE
 from tests.mutants.mutant import Mutant
 
-PLAN = "gateway/resume/retry_plan.py"
+PLAN = "gateway/resume/retries.py"
 RETRIES = "gateway/resume/retries.py"
 DIAGNOSIS = "tests/resume/test_diagnosis.py"
 OUTAGES = "tests/resume/test_run_outages.py"
@@ -32,13 +32,6 @@ OUTAGES_TABLE = (
         "gateway/service/runs.py",
         "            retried_since_ms=now_ms,\n",
         "            retried_since_ms=run.retried_since_ms,\n",
-        OUTAGES,
-    ),
-    Mutant(
-        "a dropped run is brought forward by nobody",
-        "gateway/resume/worker.py",
-        "                if await self._store.stalled.is_dropped(at.keys, at.run):\n",
-        "                if False:\n",
         OUTAGES,
     ),
     Mutant(
@@ -78,7 +71,7 @@ OUTAGES_TABLE = (
     ),
     Mutant(
         "an outage has one message",
-        "bot/delivery/run_messages.py",
+        "bot/delivery/event_messages.py",
         "    place = await card_publisher.find_place(outage)\n",
         "    place = None\n",
         MESSAGES,
@@ -93,8 +86,8 @@ OUTAGES_TABLE = (
     Mutant(
         "a failed run that is corrupt stops no other",
         "gateway/store/stalled.py",
-        "            except (NewerRecord, CorruptRecord) as error:\n",
-        "            except NewerRecord as error:\n",
+        "            except CorruptRecord as error:\n",
+        "            except KeyError as error:\n",
         "tests/resume/test_corrupt_runs.py",
     ),
     Mutant(
@@ -113,7 +106,7 @@ OUTAGES_TABLE = (
     ),
     Mutant(
         "a wait costs no command until something happens",
-        "gateway/resume/thread_watch.py",
+        "gateway/resume/thread_runs.py",
         "LOOK_S = 60.0",
         "LOOK_S = 1.0",
         "tests/resume/test_web_applications.py",
@@ -121,15 +114,15 @@ OUTAGES_TABLE = (
     Mutant(
         "a deleted card that needs people is noticed where a URL replaces it",
         "bot/delivery/card_replacer.py",
-        "        if needs_people(record) and await self._is_gone(place):\n",
-        "        if False:\n",
+        "    if needs_people(record) and await _is_gone(publisher, place):\n",
+        "    if False:\n",
         "tests/bot/test_response_urls.py",
     ),
     Mutant(
         "a deleted card with replies that needs people is noticed",
         "bot/delivery/card_replacer.py",
-        "        if needs_people(record):\n            # Once",
-        "        if False:\n            # Once",
+        "    if needs_people(record):\n        # Once",
+        "    if False:\n        # Once",
         "tests/bot/test_response_urls.py",
     ),
     Mutant(
@@ -138,13 +131,6 @@ OUTAGES_TABLE = (
         "    await redraw_ended(ctx, target.keys, target.approval)\n",
         "    _ = redraw_ended\n",
         "tests/bot/test_undelivered.py",
-    ),
-    Mutant(
-        "an outage is logged once where approvals are read ahead",
-        "gateway/service/reading_ahead.py",
-        "                if not is_away:\n",
-        "                if True:\n",
-        "tests/service/test_reading_ahead.py",
     ),
     Mutant(
         "what moves while a queue is read comes once",
@@ -183,7 +169,7 @@ OUTAGES_TABLE = (
     ),
     Mutant(
         "a turn that another one has ended is left",
-        "agent/unanswered_turns.py",
+        "agent/calls.py",
         "        self._ending.pop(_place(ref), None)\n\n    def end",
         "        pass\n\n    def end",
         UNANSWERED,

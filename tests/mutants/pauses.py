@@ -14,7 +14,7 @@ PAUSES_TABLE = (
     ),
     Mutant(
         "who was paused before the start asks whether the claim stands",
-        "agent/heartbeats.py",
+        "agent/execution.py",
         "    if now_s() - asked_s < claimed.lease_s / 2:\n",
         "    if True:\n",
         "tests/agent/test_once.py",
@@ -35,7 +35,7 @@ PAUSES_TABLE = (
     ),
     Mutant(
         "a change that is beaten by itself is not made twice",
-        "gateway/store/approvals.py",
+        "gateway/store/changing.py",
         "lost = found if self._conn.resent != resent else None",
         "lost = None",
         "tests/service/test_lost_answers.py",

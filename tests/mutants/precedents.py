@@ -50,8 +50,8 @@ PRECEDENTS_TABLE = (
     Mutant(
         "precedents: calls of one card do not stop each other",
         REPEATING,
-        "return tuple(one for one in done if one.approval != approval.id)",
-        "return done",
+        "return tuple(one for one in found if one.approval != approval.id)",
+        "return found",
         SERVICE,
     ),
     Mutant(
@@ -140,8 +140,8 @@ PRECEDENTS_TABLE = (
     ),
     Mutant(
         "a crowd that a rule counts is decided one after the other",
-        "gateway/store/approvals.py",
-        "await take_turns(found)",
+        "gateway/store/changing.py",
+        "await turn.wait_for_effects(found)",
         "pass",
         "tests/races/test_precedent_races.py",
     ),

@@ -10,7 +10,7 @@ SHOWN = "tests/bot/listeners/test_questions.py"
 QUESTION_TABLE = (
     Mutant(
         "a question can be answered or skipped, and nothing else",
-        "gateway/policy/questions.py",
+        "gateway/policy/evaluate.py",
         "allow=(Verb.RESPOND, Verb.REJECT),",
         "allow=tuple(Verb),",
         ASKED,
@@ -95,14 +95,14 @@ QUESTION_TABLE = (
     ),
     Mutant(
         "an old answer is no evidence",
-        "gateway/service/earlier_answers.py",
+        "gateway/service/submitting.py",
         "if decision.at_ms <= loaded.now_ms - DAY_MS:",
         "if False:",
         EVIDENCE,
     ),
     Mutant(
         "an answer stands beside a call while it waits, and no longer",
-        "bot/cards/answered.py",
+        "bot/cards/call_rows.py",
         "approval.state is not ApprovalState.OPEN",
         "False",
         "tests/bot/cards/test_answered.py",

@@ -6,79 +6,56 @@ from tests.mutants.mutant import Mutant
 
 BOUNDED = "tests/service/test_bounded_reads.py"
 SEGMENTS = "tests/store/test_audit_segments.py"
-DERIVED = "tests/store/test_derived.py"
+CODEC = "tests/store/test_codec.py"
 PEOPLE = "tests/service/test_person_queues.py"
 OPEN = "tests/store/test_open_of_run.py"
-TURNS = "tests/service/test_turns_without_a_key.py"
 
 SCALE_TABLE = (
     Mutant(
-        "a reader takes from segments what was sealed while it read",
+        "a reader takes from segments what was moved while it read",
         "gateway/store/audit_log.py",
-        "            if sealed.last >= low:\n",
+        "            if sealed.end and sealed.last >= low:\n",
         "            if False:\n",
         SEGMENTS,
     ),
     Mutant(
-        "each segment fits the one behind it",
-        "gateway/store/audit_segments.py",
-        "            expected = header.before\n",
-        "            previous = read_header(folder, shard, number - 1)\n"
-        "            expected = previous.digest if previous else header.before\n",
-        SEGMENTS,
-    ),
-    Mutant(
-        "the lines of a segment are those of its header",
-        "gateway/store/audit_segments.py",
-        "    if now != header.content:\n",
-        "    if False:\n",
-        SEGMENTS,
-    ),
-    Mutant(
-        "no entry is sealed that no replica has",
-        "gateway/service/sealing.py",
-        "        await self._store.conn.confirm(self._keys.audit)\n",
-        "",
-        SEGMENTS,
-    ),
-    Mutant(
-        "a segment of another history is not taken for the next one",
-        "gateway/service/sealing.py",
-        "        if header != expected:\n",
+        "a segment that is missing is noticed",
+        "gateway/store/audit_log.py",
+        "        if gap is not None and gap >= (await self.sealed()).first:\n",
         "        if False:\n",
         SEGMENTS,
     ),
     Mutant(
-        "a chain does not go on in a second folder",
-        "gateway/service/sealing.py",
-        "        if header is None or header.digest != sealed.digest:\n",
+        "the entries of a segment are those of the tree",
+        "gateway/store/audit_segments.py",
+        "        if problem := problem_of(row, record, index):\n",
+        '        if problem := "":\n',
+        SEGMENTS,
+    ),
+    Mutant(
+        "no segment is written behind one that is lost",
+        "gateway/service/audit_moving.py",
+        "        if end < noted.end:\n",
         "        if False:\n",
         SEGMENTS,
     ),
     Mutant(
-        "a segment is noted once",
-        "gateway/store/lua/seal.lua",
-        "if number ~= tonumber(ARGV[1]) - 1 then return {'moved'} end",
-        "",
-        SEGMENTS,
-    ),
-    Mutant(
-        "no removed segment is expected again",
-        "gateway/store/lua/forget_segments.lua",
-        "tonumber(redis.call('HGET', KEYS[1], 'first') or '0') < tonumber(ARGV[1])",
-        "true",
-        SEGMENTS,
+        "another place of the newest segment in the store is told",
+        "gateway/service/audit_moving.py",
+        "and noted.last != _text(self._last(noted.end))",
+        "and False",
+        "tests/service/test_audit_writing.py",
     ),
     Mutant(
         "one look at a window forgets a bounded number of uses",
-        "gateway/store/lua/prelude.lua",
+        "gateway/store/lua/windows.lua",
         "now, 'LIMIT', 0, MOST_FORGOTTEN)",
         "now)",
         BOUNDED,
     ),
     Mutant(
         "a window takes out what it subtracts, and nothing else",
-        "gateway/store/lua/prelude.lua",
+        "gateway/store/lua/windows.lua",
         "redis.call('ZREMRANGEBYRANK', window, 0, #past - 1)",
         "redis.call('ZREMRANGEBYSCORE', window, '-inf', now)",
         BOUNDED,
@@ -93,8 +70,8 @@ SCALE_TABLE = (
     Mutant(
         "a turn reads the freezes of its own tools",
         "gateway/store/agent_load.py",
-        "*names_of(agent, *wanted.tools)",
-        "*names_of(agent)",
+        "names_of(agent, *wanted.tools)",
+        "names_of(agent)",
         BOUNDED,
     ),
     Mutant(
@@ -113,7 +90,7 @@ SCALE_TABLE = (
     ),
     Mutant(
         "a queue of people is named before anything waits in it",
-        "gateway/store/lua/prelude.lua",
+        "gateway/store/lua/records.lua",
         "    if redis.call('EXISTS', row[1]) == 0 then\n",
         "    if false then\n",
         PEOPLE,
@@ -142,15 +119,15 @@ SCALE_TABLE = (
     Mutant(
         "what is no id in a queue hides nothing behind it",
         "gateway/store/person_queues.py",
-        'is_cut = len(cast("list[Reply]", reply or [])) >= 2 * limit',
-        "is_cut = len(rows) >= limit",
+        "return rows, len(page) == size",
+        "return rows, len(rows) == size",
         PEOPLE,
     ),
     Mutant(
         "so many at one moment hide nothing behind them",
-        "gateway/store/person_queues.py",
-        "                    again.append(queue)\n",
-        "                    pass\n",
+        "gateway/store/sorted_pages.py",
+        "if len(found) >= wanted or len(rows) < count:",
+        "if True:",
         PEOPLE,
     ),
     Mutant(
@@ -189,25 +166,11 @@ SCALE_TABLE = (
         "tests/store/test_readers.py",
     ),
     Mutant(
-        "what is put back differs from what was left out, and is kept",
-        "gateway/store/derived.py",
-        "return short if completed(record, index, short) == row else row",
-        "return short",
-        DERIVED,
-    ),
-    Mutant(
-        "what a stored row names itself is compared as it stands",
-        "gateway/store/derived.py",
-        "compared as it stands.\n        **kept,\n",
-        "ignored.\n        **{k: kept[k] for k in kept.keys() - _LEFT_OUT},\n",
-        "tests/attacks/test_tampered_store.py",
-    ),
-    Mutant(
-        "a changed detail holds as a whole",
+        "an edited call is stored beside the request",
         "gateway/store/codec.py",
-        "kept = {name: one for name, one in row.items() if name not in IN_DETAIL}",
-        "kept = row",
-        DERIVED,
+        '{"action"} if item.action == item.requested else set[str]()',
+        '{"action"}',
+        CODEC,
     ),
     Mutant(
         "requests end to count",
@@ -217,15 +180,8 @@ SCALE_TABLE = (
         "tests/service/test_attention.py",
     ),
     Mutant(
-        "what is remembered of a newer format is not used",
-        "gateway/store/known_records.py",
-        "        codec.check_format(approval_id, stored.head)\n",
-        "",
-        "tests/resume/test_rolling_upgrade.py",
-    ),
-    Mutant(
         "what a late sweep has not ended yet is still listed",
-        "gateway/store/lua/prelude.lua",
+        "gateway/store/lua/records.lua",
         "tonumber(last) + DAY_MS",
         "tonumber(last)",
         "tests/service/test_person_queues.py",
@@ -233,51 +189,9 @@ SCALE_TABLE = (
     Mutant(
         "damaged verdicts of a turn are refused",
         "gateway/service/stored_verdicts.py",
-        "    if number != FORMAT or not sealing.is_valid(",
-        "    if number != FORMAT or None is sealing.is_valid(",
+        "    if not sealing.is_valid(",
+        "    if None is sealing.is_valid(",
         "tests/service/test_stored_verdicts.py",
-    ),
-    Mutant(
-        "verdicts of a newer version are left to it",
-        "gateway/service/stored_verdicts.py",
-        '    if FORMAT < number < ord(" "):\n',
-        "    if False:\n",
-        "tests/service/test_stored_verdicts.py",
-    ),
-    Mutant(
-        "a turn with one approval is not evaluated again",
-        "gateway/store/lua/load_context.lua",
-        "if not verdicts and redis.call('EXISTS', KEYS[9]) == 1 then",
-        "if false then",
-        TURNS,
-    ),
-    Mutant(
-        "a turn with one approval is opened once by two at once",
-        "gateway/store/lua/open.lua",
-        "if not known and redis.call('EXISTS', KEYS[14]) == 1 then",
-        "if false then",
-        "tests/races/test_store_guards.py",
-    ),
-    Mutant(
-        "a turn is answered again by what the policy said first",
-        "gateway/store/codec.py",
-        'if not name.endswith(":d")',
-        "",
-        TURNS,
-    ),
-    Mutant(
-        "verdicts that do not follow from the record are stored",
-        "gateway/service/submitting.py",
-        "one.id == first and found == StoredVerdicts.of_record(one)",
-        "one.id == first",
-        TURNS,
-    ),
-    Mutant(
-        "what format 13 wrote ends with its turn",
-        "gateway/store/lua/lifetimes.lua",
-        "  if not run and of then\n",
-        "  if false then\n",
-        TURNS,
     ),
     Mutant(
         "a short id is that of a whole id",
@@ -292,13 +206,6 @@ SCALE_TABLE = (
         "  know_short(base, id, created, now_ms() + 4 * keep)\n",
         "",
         "tests/store/test_short_ids.py",
-    ),
-    Mutant(
-        "what stands under another id than its turn has is refused",
-        "gateway/store/codec.py",
-        "        if not has_turns_id(record):\n",
-        "        if False:\n",
-        TURNS,
     ),
     Mutant(
         "a card beyond what fits in memory is listed before its event is gone",
@@ -336,22 +243,8 @@ SCALE_TABLE = (
         OPEN,
     ),
     Mutant(
-        "what format 13 listed as open ends",
-        "gateway/store/lua/lifetimes.lua",
-        "'open:' .. run, listed(id) .. ns) == 1 then",
-        "'open:' .. run, listed(id) .. ns) == 2 then",
-        OPEN,
-    ),
-    Mutant(
-        "one worker takes all connections of a moment",
-        "bot/accepting.py",
-        "        self._pause(PAUSE_S)\n",
-        "",
-        "tests/bot/test_accepting.py",
-    ),
-    Mutant(
         "a list is read in few round trips",
-        "gateway/store/reading_each.py",
+        "gateway/store/approvals.py",
         "await asyncio.gather(*map(sound, wanted[start : start + AT_ONCE]))",
         "[await sound(one) for one in wanted[start : start + AT_ONCE]]",
         "tests/store/test_reading_each.py",

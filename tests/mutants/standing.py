@@ -108,7 +108,7 @@ STANDING_TABLE = (
     ),
     Mutant(
         "standing: the same effect again goes to people",
-        "gateway/service/covering.py",
+        "gateway/service/standing.py",
         "return not is_known and effect not in self._effects",
         "return True",
         SERVICE,
@@ -151,7 +151,7 @@ STANDING_TABLE = (
     ),
     Mutant(
         "standing: what triage wants people to see is not covered",
-        "gateway/service/covering.py",
+        "gateway/service/standing.py",
         "is_plain and raised is None and not one.has_no_opinion",
         "is_plain and not one.has_no_opinion",
         SERVICE,
@@ -159,13 +159,13 @@ STANDING_TABLE = (
     Mutant(
         "standing: a freeze ends it",
         "gateway/service/freezing.py",
-        "await end_those(self._store, self._own, self._tenant, is_stopped, FROZEN)",
+        "await end_those(self._store, self._keys, self._tenant, is_stopped, FROZEN)",
         "is_stopped",
         ENDS,
     ),
     Mutant(
         "standing: a rejection of a similar call ends it",
-        "gateway/service/rejections.py",
+        "gateway/service/standing.py",
         "    if calls:\n",
         "    if False:\n",
         ENDS,
@@ -186,14 +186,14 @@ STANDING_TABLE = (
     ),
     Mutant(
         "standing: what people rejected before goes to people",
-        "gateway/service/covering.py",
+        "gateway/service/standing.py",
         "for kind in PrecedentKind\n",
         "for kind in (PrecedentKind.DONE,)\n",
         "tests/service/test_standing_precedents.py",
     ),
     Mutant(
         "standing: what triage could not look at goes to people",
-        "gateway/service/covering.py",
+        "gateway/service/standing.py",
         "raised is None and not one.has_no_opinion",
         "raised is None",
         "tests/service/test_standing_precedents.py",
@@ -201,8 +201,8 @@ STANDING_TABLE = (
     Mutant(
         "standing: nobody allows what their form did not show",
         "bot/listeners/allow_similar.py",
-        "if binding is None or binding.staged != _limits(offer):",
-        "if binding is None:",
+        "if target.staged != _limits(offer):",
+        "if False:",
         "tests/bot/listeners/test_allow_similar_form.py",
     ),
     Mutant(

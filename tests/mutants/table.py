@@ -6,7 +6,6 @@ fail. `make mutants` runs the table; a row that no test notices fails it.
 
 from __future__ import annotations
 
-from tests.mutants.as_shown import AS_SHOWN_TABLE
 from tests.mutants.audit import AUDIT_TABLE
 from tests.mutants.collected import COLLECTED_TABLE
 from tests.mutants.connection import CONNECTION_TABLE
@@ -14,7 +13,6 @@ from tests.mutants.current_policy import CURRENT_POLICY_TABLE
 from tests.mutants.delivery import DELIVERY_TABLE
 from tests.mutants.fences import FENCES_TABLE
 from tests.mutants.gestures import GESTURES_TABLE
-from tests.mutants.handovers import HANDOVERS_TABLE
 from tests.mutants.inquiries import INQUIRY_TABLE
 from tests.mutants.lifetimes import LIFETIMES_TABLE
 from tests.mutants.many_machines import MANY_MACHINES_TABLE
@@ -166,14 +164,14 @@ TABLE = (
     Mutant(
         "undeclared arguments are refused in an edit",
         "gateway/protocol/edits.py",
-        "[*problems(schema, args), *problems(closed(schema), args)]",
+        "problems(closed(schema), args)",
         "problems(schema, args)",
     ),
     Mutant(
         "closing a schema lets nothing through that it refuses",
         "gateway/protocol/edits.py",
-        "[*problems(schema, args), *problems(closed(schema), args)]",
-        "problems(closed(schema), args)",
+        "[*problems(schema, args), *found]",
+        "found",
         "tests/protocol/test_schema_closing.py",
     ),
     Mutant(
@@ -204,15 +202,15 @@ TABLE = (
     ),
     Mutant(
         "a claim is for the very call",
-        "gateway/service/starting.py",
+        "gateway/service/claiming.py",
         "return asked == kept and request.tool == item.tool",
         "return asked[:2] == kept[:2]",
     ),
     Mutant(
         "tenants are apart",
         "gateway/service/agents.py",
-        "if approval is None or approval.tenant != self._tenant:",
-        "if approval is None or not approval.tenant:",
+        "if loaded is None or loaded.approval.tenant != self._tenant:",
+        "if loaded is None or not loaded.approval.tenant:",
     ),
     Mutant(
         "a batch is bound to its order and ids",
@@ -237,7 +235,7 @@ TABLE = (
     Mutant(
         "a turn is submitted once",
         f"{LUA}/open.lua",
-        "if known then return {'exists', known} end",
+        "if redis.call('EXISTS', KEYS[1]) == 1 then return {'exists'} end",
         "",
         "tests/races/test_store_guards.py",
     ),
@@ -262,28 +260,28 @@ TABLE = (
     ),
     Mutant(
         "a window is reserved once for each call",
-        PRELUDE,
+        "gateway/store/lua/windows.lua",
         "  if not redis.call('ZSCORE', window, use) then",
         "  if true then",
         SLIDING,
     ),
     Mutant(
         "uses slide out of their window",
-        PRELUDE,
+        "gateway/store/lua/windows.lua",
         "  for _, use in ipairs(past) do\n",
         "  for _, use in ipairs({}) do\n",
         SLIDING,
     ),
     Mutant(
         "what is refused is given back",
-        PRELUDE,
+        "gateway/store/lua/windows.lua",
         "    if UNEXECUTED[state] then",
         "    if false then",
         WINDOWS,
     ),
     Mutant(
         "what ran stays counted",
-        PRELUDE,
+        "gateway/store/lua/windows.lua",
         "      hold(row[1], row[2], now + row[3])",
         "      release(row[1], row[2])",
         WINDOWS,
@@ -311,7 +309,7 @@ TABLE = (
     ),
     Mutant(
         "an item does not count itself twice",
-        PRELUDE,
+        "gateway/store/lua/windows.lua",
         "    if row[1] == window and",
         "    if false and",
         WINDOWS,
@@ -367,7 +365,7 @@ TABLE = (
     ),
     Mutant(
         "only who is named for it lets things run again",
-        "gateway/service/reviewer_freezes.py",
+        "gateway/service/freezing.py",
         "        return unfreeze_requirement(",
         "        return freeze_requirement(",
         "tests/service/test_reviewer_freezes.py",
@@ -396,7 +394,7 @@ TABLE = (
     Mutant(
         "a freeze is in the audit log",
         f"{LUA}/freeze.lua",
-        "announce(KEYS[2], KEYS[3], ARGV[5], now)",
+        "announce(KEYS[2], KEYS[3], ARGV[4], now)",
         "",
         FREEZES,
     ),
@@ -482,10 +480,8 @@ TABLE = (
     *CURRENT_POLICY_TABLE,
     *DELIVERY_TABLE,
     *TOTALS_TABLE,
-    *AS_SHOWN_TABLE,
     *COLLECTED_TABLE,
     *FENCES_TABLE,
-    *HANDOVERS_TABLE,
     *OUTAGES_TABLE,
     *GESTURES_TABLE,
     *LIFETIMES_TABLE,

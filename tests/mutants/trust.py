@@ -18,14 +18,14 @@ ASKING = "tests/service/test_asking.py"
 TRUST_TABLE = (
     Mutant(
         "what an older copy of the store calls approved is not run",
-        "gateway/resume/recovery_loop.py",
+        "gateway/resume/recovery.py",
         "            if consistency is Consistency.STORE_IS_OLDER:\n",
         "            if consistency is Consistency.CHECKPOINTS_ARE_OLDER:\n",
         "tests/resume/test_restored.py",
     ),
     Mutant(
         "a store that is behind its checkpoints is noticed",
-        "gateway/resume/restore_detection.py",
+        "gateway/resume/recovery.py",
         "if kept < max(written, last):",
         "if kept < last:",
         "tests/resume/test_restored.py",
@@ -52,53 +52,11 @@ TRUST_TABLE = (
         FLOODS,
     ),
     Mutant(
-        "a body that came at once is no longer than any other may be",
-        "gateway/guarded_server.py",
-        "if 0 < self.client_max_size < len(self._whole):",
-        "if False:",
-        "tests/test_guarded_server.py",
-    ),
-    Mutant(
-        "a form with two payloads is no click",
-        "bot/form.py",
-        "if separator and any(",
-        "if False and any(",
-        "tests/bot/test_form.py",
-    ),
-    Mutant(
-        "a malformed escape is read by nobody",
-        "bot/form.py",
-        'if len(decoded) != len(quoted) - 2 * quoted.count(b"="):',
-        "if False:",
-        "tests/bot/test_form.py",
-    ),
-    Mutant(
         "an interaction that the store did not record decides nothing",
-        "bot/listeners/guarded.py",
+        "bot/listeners/router.py",
         "if not delivery.is_recorded:",
         "if False:",
         "tests/bot/test_dispatch.py",
-    ),
-    Mutant(
-        "of several processes one counts for the metrics",
-        "bot/app.py",
-        "metrics=self._peer.metrics if self._peer else metrics.text,",
-        "metrics=metrics.text,",
-        "tests/bot/test_workers.py",
-    ),
-    Mutant(
-        "a reload ends no worker that is just starting",
-        "cli/supervisor.py",
-        "            if child.is_ready.is_set():\n",
-        "            if child is not None:\n",
-        "tests/cli/test_supervisor.py",
-    ),
-    Mutant(
-        "no process outlives the one that started it",
-        "cli/bot_workers.py",
-        "loop.add_reader(sys.stdin.fileno(), gone)",
-        "_ = gone",
-        "tests/bot/test_workers.py",
     ),
     Mutant(
         "a card is told to no address but Slack's",
@@ -110,8 +68,8 @@ TRUST_TABLE = (
     Mutant(
         "what a response URL did not show is updated",
         "bot/delivery/card_replacer.py",
-        "entry.may_have_url = False\n            return None\n        # Not",
-        "pass\n        # Not",
+        "entry.may_have_url = False\n        return None\n    # Not",
+        "pass\n    # Not",
         "tests/bot/test_response_urls.py",
     ),
     Mutant(
@@ -137,7 +95,7 @@ TRUST_TABLE = (
     ),
     Mutant(
         "an agent's words stand in no audit log",
-        "gateway/resume/run_events.py",
+        "gateway/resume/store_threads.py",
         "audit_event=event.model_dump_json()",
         "audit_event=outbox_event.model_dump_json()",
         LEAKS,
@@ -145,22 +103,15 @@ TRUST_TABLE = (
     Mutant(
         "a foreign error is not quoted",
         "gateway/failures.py",
-        "if isinstance(error, TwokeyError) else",
+        "if isinstance(error, KeyturnError) else",
         "if error else",
         LEAKS,
     ),
     Mutant(
         "a tool writes nothing of ours",
-        "agent/result_sanitizer.py",
+        "agent/result_codec.py",
         "result_codec.without_updates(result, turns.OUR_STATE)",
         "result",
-        FORGED,
-    ),
-    Mutant(
-        "only an edit of the record is told",
-        "agent/edit_verification.py",
-        "refuted = asked.keys() - known.made\n",
-        "refuted = set[str]()\n",
         FORGED,
     ),
     Mutant(
@@ -176,13 +127,6 @@ TRUST_TABLE = (
         "(is_one_agent and is_outermost)",
         "is_one_agent",
         "tests/attacks/test_runs.py",
-    ),
-    Mutant(
-        "what a process heard of one thread it tells in no other",
-        "agent/verdict_cache.py",
-        "return (run_ref, edit_hash) in self._edits",
-        "return edit_hash in {each for _, each in self._edits}",
-        "tests/agent/test_edits_of_a_thread.py",
     ),
     Mutant(
         "what waits inside ends with the turn outside",
@@ -207,9 +151,9 @@ TRUST_TABLE = (
     ),
     Mutant(
         "a decision brings back the agent outside",
-        "gateway/store/resume_jobs.py",
-        "return approval.tenant, run.agent, run.thread",
-        "return approval.tenant, approval.agent, run.thread",
+        "gateway/store/next_version.py",
+        "Job.to_resume(approval.tenant, run.agent, run.thread)",
+        "Job.to_resume(approval.tenant, approval.agent, run.thread)",
         "tests/service/test_inside.py",
     ),
     Mutant(
@@ -221,8 +165,8 @@ TRUST_TABLE = (
     ),
     Mutant(
         "a deleted thread leaves nothing that waits",
-        "gateway/resume/thread_runs.py",
-        "await self._gateway.supersede_run(at.run_ref)",
+        "gateway/resume/program_runs.py",
+        "await self._threads.ends(run)",
         "pass",
         "tests/resume/test_deleted_threads.py",
     ),
@@ -230,7 +174,7 @@ TRUST_TABLE = (
         "a breakpoint that nobody can see is not run through",
         "gateway/resume/advancer.py",
         "would run this one, too.\n"
-        "                await self._halt_at_breakpoint(at, state)\n",
+        "                await self._halt_at_breakpoint(run, state)\n",
         "would run this one, too.\n                return state\n",
         "tests/resume/test_advancer.py",
     ),
@@ -257,7 +201,7 @@ TRUST_TABLE = (
     ),
     Mutant(
         "a call that had not asked yet is not lost when its process dies",
-        "gateway/resume/thread_states.py",
+        "gateway/resume/langgraph_local.py",
         "    return any(_waits_for_nobody(task, snapshot) for task in tasks)\n",
         "    return bool(tasks) and not snapshot.interrupts\n",
         "tests/resume/test_cut_off.py",
@@ -285,8 +229,8 @@ TRUST_TABLE = (
     ),
     Mutant(
         "an approved call waits for the gateway that knows its thread",
-        "gateway/resume/advancer.py",
-        "if await self._has_approved(at):",
+        "gateway/resume/store_threads.py",
+        "if await self._has_approved(run):",
         "if False:",
         "tests/resume/test_unknown_threads.py",
     ),
@@ -298,15 +242,8 @@ TRUST_TABLE = (
         "tests/service/test_queue.py",
     ),
     Mutant(
-        "events of a thread that runs elsewhere are left to the process that runs it",
-        "gateway/resume/orphans.py",
-        "if is_orphan is None:",
-        "if False:",
-        "tests/resume/test_orphans.py",
-    ),
-    Mutant(
         "nobody's words are never the answer to a question of another library",
-        "gateway/resume/interrupt_formats.py",
+        "gateway/resume/third_party_interrupts.py",
         "    if not isinstance(requests, list) or not isinstance(rules, list):\n"
         "        return None\n"
         "    allowed",
@@ -317,14 +254,14 @@ TRUST_TABLE = (
     ),
     Mutant(
         "a call behind the gate of another library is not withdrawn",
-        "gateway/resume/advancer.py",
-        "if any(question_of(one) is None for one in state.pending):",
-        "if False:",
+        "gateway/resume/store_threads.py",
+        "elif all(question_of(one) for one in state.pending):",
+        "else:",
         "tests/resume/test_third_party_interrupts.py",
     ),
     Mutant(
         "what was said of an edit survives a handoff",
-        "agent/result_sanitizer.py",
+        "agent/result_codec.py",
         "if cleaned is message or is_known(message) else",
         "if cleaned is message else",
         "tests/agent/test_handed_over.py",
@@ -345,17 +282,10 @@ TRUST_TABLE = (
     ),
     Mutant(
         "what a paused task may come back to is not dropped",
-        "gateway/service/dropped_calls.py",
+        "gateway/service/program_runs.py",
         "paused = {_task(ns) for ns in asking if ns}",
         "paused = set[str]()",
         "tests/resume/test_cut_off_inside.py",
-    ),
-    Mutant(
-        "an edit is compared as a whole",
-        "gateway/service/agents.py",
-        "record is not None and edit_hash(record) == each",
-        "record is not None",
-        "tests/service/test_edits_made.py",
     ),
     Mutant(
         "a corrupt job keeps no other waiting",
@@ -366,22 +296,22 @@ TRUST_TABLE = (
     ),
     Mutant(
         "a record is about the call that was hashed",
-        "gateway/store/integrity.py",
-        "        and _says(item, item.action)\n",
+        "gateway/store/codec.py",
+        "        and _is_same_call(item)\n",
         "",
         TAMPERED,
     ),
     Mutant(
         "a record asks for what the agent asked for",
-        "gateway/store/integrity.py",
-        "        and (_is_edited(item) or _is_as_requested(item))\n",
-        "",
+        "gateway/store/codec.py",
+        "(_is_edited(item) or is_same_but_state(item.requested, item.action))",
+        "True",
         TAMPERED,
     ),
     Mutant(
         "a corrupt record does not stop the clock",
         "gateway/service/sweep.py",
-        "await quarantine(self._store.members, keys, error.approval)",
+        "await quarantine(self._store.conn, self._keys, error.approval)",
         "raise error",
         TAMPERED,
     ),
@@ -436,7 +366,7 @@ TRUST_TABLE = (
     ),
     Mutant(
         "the clock looks at the end of each call",
-        "gateway/store/lua/prelude.lua",
+        "gateway/store/lua/records.lua",
         "consider(end_of(head, i))",
         "consider(redis.call('HGET', head, 'created'))",
         RAISED,
@@ -450,7 +380,7 @@ TRUST_TABLE = (
     ),
     Mutant(
         "a decision on all calls covers none that is over",
-        "gateway/approvals/batch_deciding.py",
+        "gateway/approvals/gestures.py",
         "    if late:\n",
         "    if False:\n",
         OWN_DEADLINES,
@@ -463,7 +393,7 @@ TRUST_TABLE = (
         "tests/service/test_cards_of_a_turn.py",
     ),
     Mutant(
-        "tenants on one shard share no thread",
+        "tenants share no thread",
         "gateway/store/keys.py",
         "{self._base}:tm:{_hashed(tenant, agent, thread)}",
         "{self._base}:tm:{_hashed(agent, thread)}",

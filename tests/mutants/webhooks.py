@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-ADDRESSES = "gateway/webhooks/addresses.py"
+ADDRESSES = "gateway/webhooks/posting.py"
 POSTING = "gateway/webhooks/posting.py"
 SENDING = "gateway/webhooks/sending.py"
-QUEUE = "gateway/store/webhooks.py"
-END = "gateway/store/lua/webhook_end.lua"
 OF_ADDRESSES = "tests/webhooks/test_addresses.py"
 OF_SENDING = "tests/webhooks/test_sending.py"
-OF_QUEUE = "tests/webhooks/test_queue.py"
 
 WEBHOOKS_TABLE = (
     Mutant(
@@ -57,72 +54,43 @@ WEBHOOKS_TABLE = (
         OF_ADDRESSES,
     ),
     Mutant(
-        "a queued webhook is signed when it was sealed for its target",
-        QUEUE,
-        "[self._all, id_], raw)",
-        "[self._due, id_], raw)",
-        OF_QUEUE,
-    ),
-    Mutant(
-        "a webhook tells of what a record confirms",
+        "events are acknowledged when their webhook was taken",
         SENDING,
-        "                if not known[message.news]:\n",
-        "                if False:\n",
-        OF_QUEUE,
-    ),
-    Mutant(
-        "the end of a webhook is recorded once",
-        END,
-        "if redis.call('HGET', KEYS[1], ARGV[1]) ~= ARGV[2] then",
-        "if false then",
-        OF_QUEUE,
-    ),
-    Mutant(
-        "a webhook is taken by one process",
-        "gateway/store/lua/webhook_take.lua",
-        "redis.call('ZADD', KEYS[2], now + ARGV[2], id)",
-        "local leased = true",
-        OF_QUEUE,
-    ),
-    Mutant(
-        "events are acknowledged when their webhooks are queued",
-        SENDING,
-        "                await self._sender.queue(self._shard, events)\n"
-        "                await self._outbox.done(*(one.seq for one in events))\n",
-        "                await self._outbox.done(*(one.seq for one in events))\n",
+        "if one.seq not in told))",
+        "))",
         OF_SENDING,
     ),
     Mutant(
         "what a dead process had read is read again",
         SENDING,
-        "for take in (self._abandoned, self._new):",
-        "for take in (self._new,):",
+        "                while after:\n",
+        "                while False:\n",
         OF_SENDING,
     ),
     Mutant(
         "a webhook has the same id each time",
-        "gateway/webhooks/decisions.py",
-        "event.seq, event.approval, event.item])",
-        "event.seq, event.approval, event.item, __import__('os').urandom(4).hex()])",
+        SENDING,
+        "told[0].seq, news.approval])",
+        "told[0].seq, __import__('os').urandom(4).hex()])",
         OF_SENDING,
     ),
     Mutant(
         "a webhook that is given up is reported",
         SENDING,
-        "        if outcome is Outcome.DEAD and is_ours:",
-        "        if False:",
+        "                await self._report()\n",
+        "                pass\n",
         OF_SENDING,
     ),
     Mutant(
         "a webhook is about agents of its target alone",
-        "gateway/webhooks/decisions.py",
-        "or not target.is_of(run.agent):",
-        "or False:",
+        SENDING,
+        "and target.is_of(run.agent):",
+        "and run.agent:",
         OF_SENDING,
     ),
     Mutant(
         "a webhook counts once for its receiver",
-        "gateway/remote/webhooks.py",
+        "gateway/remote/program.py",
         "        self._known[id_] = now_s\n",
         "",
         "tests/webhooks/test_receiving.py",

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-import twokey
-from twokey.gateway.embed import Twokey
-from twokey.gateway.errors import TwokeyError
+import keyturn
+from keyturn.gateway.embed import Keyturn
+from keyturn.gateway.errors import KeyturnError
 
 ROOT = Path(__file__).parents[2]
 LINKS = ("agent", "bot", "cli", "gateway", "sandbox")
@@ -29,30 +29,39 @@ def loaded_by(statement: str) -> set[str]:
 
 
 def test_what_a_program_imports_from_the_top_is_the_public_api() -> None:
-    assert twokey.Twokey is Twokey
-    assert twokey.TwokeyError is TwokeyError
-    assert {*twokey.__all__} <= {*dir(twokey)}
+    assert keyturn.Keyturn is Keyturn
+    assert keyturn.KeyturnError is KeyturnError
+    assert {*keyturn.__all__} <= {*dir(keyturn)}
     with pytest.raises(AttributeError, match="has no attribute 'Towkey'"):
-        getattr(twokey, "Towkey")  # noqa: B009 - a checker would refuse the name
+        getattr(keyturn, "Towkey")  # noqa: B009 - a checker would refuse the name
 
 
 def test_an_import_alone_loads_nothing_else_of_ours() -> None:
-    loaded = loaded_by("import twokey")
+    loaded = loaded_by("import keyturn")
 
-    assert {name for name in loaded if name.startswith("twokey")} == {"twokey"}
+    assert {name for name in loaded if name.startswith("keyturn")} == {"keyturn"}
 
 
 @pytest.mark.slow
 def test_the_agents_side_loads_no_server_no_redis_and_no_slack() -> None:
-    loaded = loaded_by("import twokey.agent")
+    loaded = loaded_by("import keyturn.agent")
 
-    foreign = ("aiohttp.web", "redis", "slack_bolt", "slack_sdk", "typer")
+    foreign = (
+        "aiohttp.web",
+        "babel",
+        "cel",
+        "redis",
+        "slack_bolt",
+        "slack_sdk",
+        "typer",
+    )
     assert not loaded & {*foreign}
     gateway = {
-        name.split(".")[2] for name in loaded if name.startswith("twokey.gateway.")
+        name.split(".")[2] for name in loaded if name.startswith("keyturn.gateway.")
     }
     small = {
         "arguments",
+        "background_loop",
         "clock",
         "context_values",
         "reference_clock",
@@ -62,19 +71,19 @@ def test_the_agents_side_loads_no_server_no_redis_and_no_slack() -> None:
     }
     assert gateway - small <= {"client", "errors", "failures", "gates", "protocol"}
     assert not {
-        name for name in loaded if name.startswith(("twokey.bot", "twokey.cli"))
+        name for name in loaded if name.startswith(("keyturn.bot", "keyturn.cli"))
     }
 
 
 WITHOUT_STORE = """
-FOREIGN = ("redis", "slack_sdk", "slack_bolt")
+FOREIGN = ("babel", "cel", "redis", "slack_sdk", "slack_bolt", "typer")
 class Missing:
     def find_spec(self, name, path=None, target=None):
         if name == "aiohttp.web" or name.partition(".")[0] in FOREIGN:
             raise ModuleNotFoundError(name, name=name)
 sys.meta_path.insert(0, Missing())
-from twokey import Twokey
-Twokey.remote("https://gateway.example", api_key="tk_1")
+from keyturn import Keyturn
+Keyturn.remote("https://gateway.example", api_key="tk_1")
 """
 
 
@@ -82,26 +91,33 @@ Twokey.remote("https://gateway.example", api_key="tk_1")
 def test_a_process_with_a_key_alone_needs_no_package_of_a_store() -> None:
     loaded = loaded_by(f"exec({WITHOUT_STORE!r})")
 
-    assert "twokey.gateway.remote.program" in loaded
-    assert not loaded & {"aiohttp.web", "redis", "slack_bolt", "slack_sdk"}
+    assert "keyturn.gateway.remote.program" in loaded
+    assert not loaded & {
+        "aiohttp.web",
+        "babel",
+        "cel",
+        "redis",
+        "slack_bolt",
+        "slack_sdk",
+    }
 
 
 def test_the_sandbox_loads_nothing_else_of_ours() -> None:
-    loaded = loaded_by("import twokey.sandbox.serve")
+    loaded = loaded_by("import keyturn.sandbox.serve")
 
-    others = tuple(f"twokey.{name}" for name in LINKS if name != "sandbox")
+    others = tuple(f"keyturn.{name}" for name in LINKS if name != "sandbox")
     assert not {name for name in loaded if name.startswith(others)}
 
 
 @pytest.mark.parametrize("name", LINKS)
 def test_each_package_is_the_folder_at_the_top_of_the_repository(name: str) -> None:
-    module = importlib.import_module(f"twokey.{name}")
+    module = importlib.import_module(f"keyturn.{name}")
 
     assert module.__file__ is not None
     assert Path(module.__file__).resolve() == ROOT / name / "__init__.py"
 
 
 def test_the_plugin_of_pytest_belongs_to_the_namespace() -> None:
-    points = distribution("twokey").entry_points
+    points = distribution("keyturn").entry_points
 
-    assert {point.value.split(".")[0].split(":")[0] for point in points} == {"twokey"}
+    assert {point.value.split(".")[0].split(":")[0] for point in points} == {"keyturn"}

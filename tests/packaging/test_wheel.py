@@ -81,9 +81,9 @@ def wheel(built: Path) -> Path:
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """A folder of somebody who uses Twokey."""
+    """A folder of somebody who uses Keyturn."""
     (tmp_path / "policy.yml").write_text(POLICY, encoding="utf-8")
-    (tmp_path / "twokey.yml").write_text(SETTINGS, encoding="utf-8")
+    (tmp_path / "keyturn.yml").write_text(SETTINGS, encoding="utf-8")
     return tmp_path
 
 
@@ -91,12 +91,12 @@ def test_the_wheel_has_one_top_level_name_and_all_our_files(wheel: Path) -> None
     listed = names_in(wheel)
 
     tops = {name.split("/")[0] for name in listed}
-    assert {top for top in tops if not top.endswith(".dist-info")} == {"twokey"}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"keyturn"}
     tracked = run(
         ["git", "ls-files", "agent", "bot", "cli", "gateway", "sandbox"], ROOT
     ).stdout.split()
-    assert {f"twokey/{name}" for name in tracked} <= {*listed}
-    assert "twokey/py.typed" in listed
+    assert {f"keyturn/{name}" for name in tracked} <= {*listed}
+    assert "keyturn/py.typed" in listed
 
 
 def test_the_sdist_holds_files_and_no_links(built: Path) -> None:
@@ -124,26 +124,30 @@ def test_a_list_of_all_that_an_installation_brings_is_built(built: Path) -> None
     assert {"langgraph", "redis"} <= {one["name"] for one in told["components"]}
 
 
-def test_the_base_package_checks_a_policy(
+def test_the_base_package_verifies_receipts(
     wheel: Path, tmp_path: Path, home: Path
 ) -> None:
     programs = installed(str(wheel), tmp_path / "venv")
 
-    told = run([programs / "twokey", "policy", "check", "policy.yml"], home)
-    refused = run([programs / "twokey", "gateway"], home, code=2)
-    shown = run([programs / "python", "-m", "twokey", "--help"], home)
+    run([programs / "python", "-c", "from keyturn.receipts import Verifier"], home)
+    run([programs / "python", "-c", "from keyturn import KeyturnError"], home)
+    refused = run([programs / "keyturn", "policy", "check"], home, code=2)
+    as_module = run([programs / "python", "-m", "keyturn", "--help"], home, code=2)
 
-    assert "The policy is good" in told.stdout
-    assert "pip install 'twokey[server]'" in refused.stderr
-    assert "policy" in shown.stdout
+    assert "pip install 'keyturn[server]'" in refused.stderr
+    assert refused.stderr == as_module.stderr
+    assert len(refused.stderr.splitlines()) == 1
 
 
 def test_the_agents_extra_gates_an_agent(wheel: Path, tmp_path: Path) -> None:
     programs = installed(f"{wheel}[agent]", tmp_path / "venv")
 
     names = "ApprovalMiddleware, guarded, require_approval"
-    run([programs / "python", "-c", f"from twokey.agent import {names}"], tmp_path)
-    run([programs / "python", "-c", "import redis"], tmp_path, code=1)
+    run([programs / "python", "-c", f"from keyturn.agent import {names}"], tmp_path)
+    for module in ("babel", "cel", "redis", "rich", "typer"):
+        run([programs / "python", "-c", f"import {module}"], tmp_path, code=1)
+    remote = "Keyturn.remote('http://127.0.0.1', api_key='tk_1')"
+    run([programs / "python", "-c", f"from keyturn import Keyturn; {remote}"], tmp_path)
 
 
 @pytest.fixture(scope="session")
@@ -154,10 +158,14 @@ def serving(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_gateway_runs_without_slack(serving: Path, home: Path) -> None:
     run([serving / "python", "-c", "import slack_sdk"], home, code=1)
-    shown = run([serving / "twokey", "--help"], home)
-    assert "pip install 'twokey[slack]'" in shown.stdout
+    shown = run([serving / "keyturn", "--help"], home).stdout
+    # `run` and the demo start the store as well, which only this extra brings.
+    lacking = {line.split()[0]: line for line in shown.splitlines() if "pip" in line}
+    assert "pip install 'keyturn[all]'" in lacking["run"]
+    assert "pip install 'keyturn[all]'" in lacking["demo"]
+    assert "pip install 'keyturn[slack]'" in lacking["bot"]
     with subprocess.Popen(
-        [serving / "twokey", "gateway"],
+        [serving / "keyturn", "gateway"],
         cwd=home,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -186,18 +194,18 @@ def test_a_users_own_bot_and_gateway_are_theirs(serving: Path, home: Path) -> No
     (home / "gateway/__init__.py").write_text("MINE = True\n", encoding="utf-8")
     (home / "test_mine.py").write_text(
         "import bot, gateway\n"
-        "from twokey import Twokey\n"
-        "from twokey.agent import ApprovalMiddleware\n"
+        "from keyturn import Keyturn\n"
+        "from keyturn.agent import ApprovalMiddleware\n"
         "def test_mine():\n"
         "    assert bot.MINE and gateway.MINE\n"
-        "    assert Twokey.__module__.startswith('twokey.')\n"
-        "async def test_the_sandbox(twokey_sandbox):\n"
-        "    assert twokey_sandbox.url\n",
+        "    assert Keyturn.__module__.startswith('keyturn.')\n"
+        "async def test_the_sandbox(keyturn_sandbox):\n"
+        "    assert keyturn_sandbox.url\n",
         encoding="utf-8",
     )
 
     told = run([serving / "python", "-m", "pytest", "-q", "--asyncio-mode=auto"], home)
-    shown = run([serving / "python", "-m", "twokey", "policy", "check"], home)
+    shown = run([serving / "python", "-m", "keyturn", "policy", "check"], home)
 
     assert "2 passed" in told.stdout
     assert "The policy is good" in shown.stdout
@@ -216,8 +224,8 @@ def test_everything_can_be_started(
     if extra != "all":
         programs = installed(f"{wheel}[{extra}]", tmp_path / "venv")
 
-    shown = run([programs / "twokey", "--help"], home)
-    told = run([programs / "twokey", "manifest"], home)
+    shown = run([programs / "keyturn", "--help"], home)
+    told = run([programs / "keyturn", "manifest"], home)
 
     assert "Not installed" not in shown.stdout
     assert "oauth_config" in told.stdout
@@ -228,8 +236,8 @@ def test_the_demo_needs_no_clone(everything: Path, tmp_path: Path, home: Path) -
 
     for script, folder, said in (
         ("apart", empty, ""),
-        ("approve", home, "'twokey run --sandbox' shows your own"),
+        ("approve", home, "'keyturn run --sandbox' shows your own"),
     ):
-        played = run([everything / "twokey", "demo", "--script", script], folder)
+        played = run([everything / "keyturn", "demo", "--script", script], folder)
         assert "ok=True" in played.stdout
         assert said in played.stderr

@@ -17,13 +17,13 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from pydantic import JsonValue
 
+from keyturn.gateway.config import PolicySource
+from keyturn.gateway.documents import MAX_TEXT, parse_yaml
+from keyturn.gateway.errors import PolicyError, SettingsError
+from keyturn.gateway.policy.expressions import MAX_NESTING, BadExpression, compiled
+from keyturn.gateway.policy.load import BadPolicy, load_policy
+from keyturn.gateway.policy.rules import Policy
 from tests.levels import examples
-from twokey.gateway.config import PolicySource
-from twokey.gateway.documents import MAX_TEXT, parse_yaml
-from twokey.gateway.errors import PolicyError, SettingsError
-from twokey.gateway.policy.expressions import MAX_NESTING, BadExpression, compiled
-from twokey.gateway.policy.load import BadPolicy, load_policy
-from twokey.gateway.policy.rules import Policy
 
 EXAMPLE = (Path(__file__).parents[2] / "policy.example.yml").read_text("utf-8")
 TREE = parse_yaml(EXAMPLE, "policy.example.yml").value
@@ -265,7 +265,7 @@ def test_so_many_mistakes_that_nobody_reads_them_are_not_all_named() -> None:
     answer = opened(json.dumps({"version": 1, "tools": tools}).encode())
 
     assert isinstance(answer, str)
-    assert "(99 more; run 'twokey policy check FILE')" in answer
+    assert "(99 more; run 'keyturn policy check FILE')" in answer
 
 
 def test_a_schema_that_refers_to_itself_makes_no_samples_without_end() -> None:

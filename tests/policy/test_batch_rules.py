@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from twokey.gateway.policy.effective_rules import EffectiveRules
-from twokey.gateway.policy.load import BadPolicy, load_policy
+from keyturn.gateway.policy.effective_rules import EffectiveRules
+from keyturn.gateway.policy.load import BadPolicy, load_policy
 
 HEAD = """
 version: 1

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from twokey.gateway.policy.evaluate import Evaluation, evaluate, listed_tier
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.effect import Effect, gravest
-from twokey.gateway.protocol.tiers import Tier
+from keyturn.gateway.policy.evaluate import Evaluation, evaluate, listed_tier
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.effect import Effect, gravest
+from keyturn.gateway.protocol.tiers import Tier
 
 FILE = """
 version: 1

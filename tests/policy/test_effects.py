@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from twokey.gateway.policy.effects import effect_of
-from twokey.gateway.policy.load import load_policy
+from keyturn.gateway.policy.effects import effect_of
+from keyturn.gateway.policy.load import load_policy
 
 POLICY = load_policy(
     'version: 1\ndefaults: {channel: "#a", reviewers: r, expires_in: 1h}\n'

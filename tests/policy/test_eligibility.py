@@ -8,15 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import JsonValue
 
-from twokey.gateway.approvals.quorum import asks_more
-from twokey.gateway.policy.eligibility import reachable_requirements
-from twokey.gateway.policy.evaluate import evaluate
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.policy.raise_rules import Facts
-from twokey.gateway.policy.rules import EVERY_TOOL, Policy
-from twokey.gateway.policy.windows import window_uses
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.tiers import Tier
+from keyturn.gateway.approvals.quorum import asks_more
+from keyturn.gateway.policy.eligibility import reachable_requirements
+from keyturn.gateway.policy.evaluate import evaluate
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.policy.raise_rules import Facts
+from keyturn.gateway.policy.rules import EVERY_TOOL, Policy
+from keyturn.gateway.policy.windows import window_uses
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.tiers import Tier
 
 HEAD = """\
 version: 1

@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import JsonValue
 
-from twokey.gateway.approvals.decisions import AccountKind, Reviewer
-from twokey.gateway.approvals.quorum import ineligible_reason
-from twokey.gateway.policy.evaluate import Evaluation, evaluate, is_idempotent
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.policy.rules import Policy, ToolRule
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.protocol.verbs import Verb
+from keyturn.gateway.approvals.decisions import AccountKind, Reviewer
+from keyturn.gateway.approvals.quorum import ineligible_reason
+from keyturn.gateway.policy.evaluate import Evaluation, evaluate, is_idempotent
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.policy.rules import Policy, ToolRule
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.verbs import Verb
 
 POLICY = load_policy(
     """\
@@ -195,6 +195,7 @@ def test_the_schema_of_the_policy_wins_over_that_of_the_agent() -> None:
 
     assert listed.args_schema == own
     assert other.args_schema == declared
+    assert (listed.has_policy_schema, other.has_policy_schema) == (True, False)
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import JsonValue
 
-from twokey.gateway.policy.cel_tokens import chains, tokens
-from twokey.gateway.policy.expressions import (
+from keyturn.gateway.policy.cel_tokens import chains, tokens
+from keyturn.gateway.policy.expressions import (
     MAX_SOURCE,
     Answer,
     BadExpression,
@@ -19,8 +19,8 @@ from twokey.gateway.policy.expressions import (
     compiled,
     scope,
 )
-from twokey.gateway.policy.hours import utc
-from twokey.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.policy.hours import utc
+from keyturn.gateway.protocol.strict_json import JsonObject
 
 NOW = 1_782_900_000_000  # 2026-07-01 10:00 UTC, a Wednesday
 VALUES: dict[str, object] = {
@@ -173,6 +173,11 @@ def test_no_argument_stands_in_for_a_name_of_ours(given_args: dict[str, Any]) ->
         ("off_hours(now, 'UTC', '8-18')", "'8-18' are not hours; write '08:00-18:00'"),
         ("off_hours(now, 'UTC', args.h)", "the span of hours of 'off_hours' has to b"),
         ("args.a.matches('(')", "'(' is not a regular expression"),
+        (r"args.a.matches('(?i)\bdelete\b')", r"write r'(?i)\bdelete\b'"),
+        ("args.a.matches('\x08')", r"write r'\b'"),
+        (r"args.a.matches('a\n')", r"write r'a\n'"),
+        (r"args.a.matches('^\s*delete')", "with backslashes as r'…'"),
+        (r"args.a == 1 && args.b.matches('\d')", "with backslashes as r'…'"),
         ("args.a.matches(args.b)", "the pattern of 'matches' has to be written out"),
         ("args.l.exists(args, args > 1)", "'args' is taken; give the macro's var"),
         ("args.l.all(call, call.tool == 'x')", "'call' is taken"),

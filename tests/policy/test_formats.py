@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import JsonValue
 
-from twokey.gateway.errors import PolicyError
-from twokey.gateway.policy.evaluate import evaluate
-from twokey.gateway.policy.formats import formatted
-from twokey.gateway.policy.load import load_policy
+from keyturn.gateway.errors import PolicyError
+from keyturn.gateway.policy.evaluate import evaluate
+from keyturn.gateway.policy.formats import formatted
+from keyturn.gateway.policy.load import load_policy
 
 NUMBERS = st.one_of(
     st.integers(-(10**15), 10**15),

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twokey.gateway.policy.hours import (
+from keyturn.gateway.policy.hours import (
     holiday,
     hour,
     off_hours,

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from twokey.gateway.errors import PolicyError
-from twokey.gateway.policy.load import BadPolicy, load_policy
-from twokey.gateway.policy.rules import Policy
-from twokey.gateway.policy.schema_mistakes import mistake
+from keyturn.gateway.errors import PolicyError
+from keyturn.gateway.policy.crosscheck import mistake
+from keyturn.gateway.policy.load import BadPolicy, load_policy
+from keyturn.gateway.policy.rules import Policy
 
 GOOD = """\
 version: 1
@@ -105,12 +105,12 @@ def test_a_full_policy_loads_into_the_types_it_means() -> None:
         ("{type: number}", "{$ref: '#/nowhere'}", "it refers to '#/nowhere', which"),
         (
             "{type: number}",
-            "{maximum: 9007199254740993}",
+            "{maximum: 9223372036854775808}",
             "properties.amount.maximum': an integer",
         ),
         (
             "{type: number}",
-            "{enum: [1, 9007199254740993]}",
+            "{enum: [1, 9223372036854775808]}",
             "properties.amount.enum[1]': an integer",
         ),
         ("{type: number}", "{pattern: 'a(?=b)'}", "'a(?=b)' cannot be checked in litt"),
@@ -155,7 +155,7 @@ def test_all_mistakes_are_found_at_once() -> None:
         "policy.yml:9",
         "policy.yml:24",
     ]
-    assert "1 more; run 'twokey policy check FILE'" in str(error)
+    assert "1 more; run 'keyturn policy check FILE'" in str(error)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "just text", "null", "version: 1\n\x00"])
@@ -168,10 +168,10 @@ def test_a_policy_inside_the_settings_keeps_the_lines_of_that_file() -> None:
     text = "tenant: acme\npolicy:\n  version: 1\n  tols: {}\n"
 
     with pytest.raises(BadPolicy) as caught:
-        load_policy(text, "twokey.yml", under="policy")
+        load_policy(text, "keyturn.yml", under="policy")
 
     assert str(caught.value) == (
-        "twokey.yml:4: Unknown key 'tols'; did you mean 'tools'?"
+        "keyturn.yml:4: Unknown key 'tols'; did you mean 'tools'?"
     )
 
 

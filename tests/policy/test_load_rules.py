@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from keyturn.gateway.errors import PolicyError
+from keyturn.gateway.policy.load import BadPolicy, load_policy
+from keyturn.gateway.policy.rules import Policy
 from tests.levels import examples
-from twokey.gateway.errors import PolicyError
-from twokey.gateway.policy.load import BadPolicy, load_policy
-from twokey.gateway.policy.rules import Policy
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = (ROOT / "policy.example.yml").read_text("utf-8")

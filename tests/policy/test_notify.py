@@ -6,11 +6,11 @@ from itertools import product
 
 import pytest
 
-from twokey.gateway.approvals.quorum import stricter
-from twokey.gateway.approvals.requirement import Notify, Requirement, Role
-from twokey.gateway.policy.effective_rules import EffectiveRules
-from twokey.gateway.policy.load import BadPolicy, load_policy
-from twokey.gateway.protocol.tiers import Tier
+from keyturn.gateway.approvals.quorum import stricter
+from keyturn.gateway.approvals.requirement import Notify, Requirement, Role
+from keyturn.gateway.policy.effective_rules import EffectiveRules
+from keyturn.gateway.policy.load import BadPolicy, load_policy
+from keyturn.gateway.protocol.tiers import Tier
 
 POLICY = """\
 version: 1

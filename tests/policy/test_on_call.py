@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twokey.gateway.policy.load import BadPolicy, load_policy
-from twokey.gateway.policy.on_call import Rotation, on_call, turn_at
+from keyturn.gateway.policy.load import BadPolicy, load_policy
+from keyturn.gateway.policy.on_call import Rotation, on_call, turn_at
 
 LONDON = "Europe/London"
 ROTATION = "seniors: {people: [U0ANA], start: 2026-01-05 09:00, length: 7d, zone: UTC}"

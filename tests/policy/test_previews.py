@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from twokey.gateway.approvals.preview import Preview
-from twokey.gateway.errors import PolicyError
-from twokey.gateway.policy.evaluate import evaluate
-from twokey.gateway.policy.load import load_policy
+from keyturn.gateway.approvals.preview import Preview
+from keyturn.gateway.errors import PolicyError
+from keyturn.gateway.policy.evaluate import evaluate
+from keyturn.gateway.policy.load import load_policy
 
 FILE = """\
 version: 1

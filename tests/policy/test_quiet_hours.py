@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from twokey.gateway.policy.quiet_hours import (
+from keyturn.gateway.policy.on_call import (
     QuietRule,
     asked_from,
     last_end,
     quiet_until,
 )
-from twokey.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.tiers import Tier
 
 BERLIN = "Europe/Berlin"
 NIGHT = QuietRule(hours="22:00-07:00", zone=BERLIN)

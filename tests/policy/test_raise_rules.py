@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import JsonValue
 
-from twokey.gateway.policy.evaluate import Evaluation, evaluate, listed_tier
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.policy.raise_rules import Facts
-from twokey.gateway.policy.rules import Policy
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.tiers import Tier
+from keyturn.gateway.policy.evaluate import Evaluation, evaluate, listed_tier
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.policy.raise_rules import Facts
+from keyturn.gateway.policy.rules import Policy
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.tiers import Tier
 
 NOW = 1_782_900_000_000  # 2026-07-01 10:00 UTC, a Wednesday
 POLICY = load_policy(

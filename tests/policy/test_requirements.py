@@ -10,20 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twokey.cli.main import run
-from twokey.cli.policy_output import explanation_rows, replay_lines
-from twokey.cli.policy_warnings import unused_requirements
-from twokey.gateway.approvals.quorum import stricter, tally
-from twokey.gateway.approvals.requirement import Requirement, Vote
-from twokey.gateway.policy.effective_rules import EffectiveRules
-from twokey.gateway.policy.evaluate import Evaluation, evaluate
-from twokey.gateway.policy.load import BadPolicy, load_policy
-from twokey.gateway.policy.raise_rules import Facts
-from twokey.gateway.policy.replay import Row, replay
-from twokey.gateway.policy.requirements import required
-from twokey.gateway.policy.rules import Policy
-from twokey.gateway.protocol.records import Person
-from twokey.gateway.protocol.tiers import Tier
+from keyturn.cli.main import run
+from keyturn.cli.policy import explanation_rows, replay_lines, unused_requirements
+from keyturn.gateway.approvals.quorum import stricter, tally
+from keyturn.gateway.approvals.requirement import Requirement, Vote
+from keyturn.gateway.policy.effective_rules import EffectiveRules, required
+from keyturn.gateway.policy.evaluate import Evaluation, evaluate
+from keyturn.gateway.policy.load import BadPolicy, load_policy
+from keyturn.gateway.policy.raise_rules import Facts
+from keyturn.gateway.policy.replay import Row, replay
+from keyturn.gateway.policy.rules import Policy
+from keyturn.gateway.protocol.records import Person
+from keyturn.gateway.protocol.tiers import Tier
 
 HEAD = """\
 version: 1

@@ -7,11 +7,11 @@ import re
 import pytest
 from pydantic import JsonValue
 
-from twokey.gateway.approvals.similar import Bounds, exact_micro, micro_text
-from twokey.gateway.policy.load import BadPolicy, load_policy
-from twokey.gateway.policy.standing import evaluate_standing, repeats_are_meant
-from twokey.gateway.protocol.strict_json import MAX_INTEGER
-from twokey.gateway.protocol.tiers import Tier
+from keyturn.gateway.approvals.similar import Bounds, exact_micro, micro_text
+from keyturn.gateway.policy.load import BadPolicy, load_policy
+from keyturn.gateway.policy.standing import evaluate_standing, repeats_are_meant
+from keyturn.gateway.protocol.strict_json import MAX_INTEGER
+from keyturn.gateway.protocol.tiers import Tier
 
 HEAD = """
 version: 1

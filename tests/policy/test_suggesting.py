@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from keyturn.cli.main import run
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.policy.replay import Row, read_rows, replay
+from keyturn.gateway.policy.suggesting import Suggestion, suggest
+from keyturn.gateway.protocol.tiers import Tier
 from tests.levels import examples
-from twokey.cli.main import run
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.policy.replay import Row, read_rows, replay
-from twokey.gateway.policy.suggesting import Suggestion, suggest
-from twokey.gateway.protocol.tiers import Tier
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 ANA = "T0/U0ANA"

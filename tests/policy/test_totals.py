@@ -9,11 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import JsonValue
 
-from twokey.gateway.errors import PolicyError
-from twokey.gateway.policy.evaluate import evaluate
-from twokey.gateway.policy.formats import EXACT
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.policy.totals import Call, Total, total_of
+from keyturn.gateway.errors import PolicyError
+from keyturn.gateway.policy.evaluate import evaluate
+from keyturn.gateway.policy.formats import EXACT, Call, Total, total_of
+from keyturn.gateway.policy.load import load_policy
 
 FILE = """\
 version: 1

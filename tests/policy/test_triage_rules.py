@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twokey.gateway.policy.evaluate import evaluate
-from twokey.gateway.policy.load import BadPolicy, load_policy
-from twokey.gateway.policy.raise_rules import Raise
-from twokey.gateway.policy.triage_rules import TriageRule
-from twokey.gateway.protocol.tiers import Tier, join
+from keyturn.gateway.policy.evaluate import evaluate
+from keyturn.gateway.policy.load import BadPolicy, load_policy
+from keyturn.gateway.policy.raise_rules import Raise
+from keyturn.gateway.policy.rules import TriageRule
+from keyturn.gateway.protocol.tiers import Tier, join
 
 POLICY = load_policy(
     """\

@@ -12,20 +12,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import JsonValue
 
-from tests.levels import examples
-from twokey.gateway.errors import PolicyError
-from twokey.gateway.policy.evaluate import Evaluation, evaluate
-from twokey.gateway.policy.expressions import (
+from keyturn.gateway.errors import PolicyError
+from keyturn.gateway.policy.evaluate import Evaluation, evaluate
+from keyturn.gateway.policy.expressions import (
     Answer,
     BadExpression,
     ask,
     compiled,
     scope,
 )
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.policy.raise_rules import Facts
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.tiers import Tier
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.policy.raise_rules import Facts
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.tiers import Tier
+from tests.levels import examples
 
 MIXED = "mixed"
 SPELLINGS = {

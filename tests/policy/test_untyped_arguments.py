@@ -1,4 +1,4 @@
-"""``twokey policy check`` points out arguments of rules and windows without a type."""
+"""``keyturn policy check`` points out arguments of rules and windows without a type."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from twokey.cli.main import run
-from twokey.gateway.policy.load import load_with_lines
-from twokey.gateway.policy.untyped import untyped_arguments
+from keyturn.cli.main import run
+from keyturn.gateway.policy.load import load_with_lines
+from keyturn.gateway.policy.untyped import untyped_arguments
 
 ROOT = Path(__file__).parents[2]
 _YAML = re.compile(
@@ -165,12 +165,12 @@ def test_the_command_prints_the_warnings_and_succeeds(
     assert note.startswith(f"{file}:3: 'tools.a.raise[0].when': args.level has no")
 
 
-@pytest.mark.parametrize("file", ["twokey.yml", "policy.example.yml", "examples/"])
+@pytest.mark.parametrize("file", ["keyturn.yml", "policy.example.yml", "examples/"])
 def test_the_policies_that_ship_declare_what_they_read(file: str) -> None:
     paths = [*(ROOT / file).glob("*.yml")] or [ROOT / file]
 
     for path in paths:
-        under = "policy" if path.name == "twokey.yml" else ""
+        under = "policy" if path.name == "keyturn.yml" else ""
         loaded = load_with_lines(path.read_text("utf-8"), path.name, under=under)
         assert untyped_arguments(*loaded) == []
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from pydantic import JsonValue
 
-from twokey.gateway.policy.evaluate import Evaluation, evaluate
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.policy.raise_rules import Facts
-from twokey.gateway.policy.windows import window_uses
-from twokey.gateway.protocol.tiers import Tier
+from keyturn.gateway.policy.evaluate import Evaluation, evaluate
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.policy.raise_rules import Facts
+from keyturn.gateway.policy.windows import window_uses
+from keyturn.gateway.protocol.tiers import Tier
 
 FILE = Path(__file__).parents[2] / "examples" / "weekend_policy.yml"
 POLICY = load_policy(FILE.read_text("utf-8"), str(FILE))

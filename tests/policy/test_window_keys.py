@@ -11,12 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import JsonValue, TypeAdapter, ValidationError
 
+from keyturn.gateway.approvals.invisible_characters import is_hidden
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.policy.windows import window_key, window_uses
+from keyturn.gateway.protocol.strict_json import JsonObject
 from tests.levels import examples
-from twokey.gateway.approvals.invisible_characters import is_hidden
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.policy.window_keys import window_key
-from twokey.gateway.policy.windows import window_uses
-from twokey.gateway.protocol.strict_json import JsonObject
 
 SCHEMA: JsonObject = {
     "type": "object",

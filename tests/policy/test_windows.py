@@ -10,9 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import JsonValue
 
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.policy.window_keys import window_key
-from twokey.gateway.policy.windows import MAX_MICRO, WindowUse, micro, window_uses
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.policy.windows import (
+    MAX_MICRO,
+    WindowUse,
+    micro,
+    window_key,
+    window_uses,
+)
 
 POLICY = load_policy(
     """\

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from twokey.gateway.protocol.edits import argument_errors, edit_errors
-from twokey.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.edits import argument_errors, edit_errors
+from keyturn.gateway.protocol.strict_json import JsonObject
 
 SAID: list[tuple[Any, Any, str]] = [
     ({"type": "string"}, 1, "This has to be a text."),
     ({"type": ["integer", "null"]}, "x", "This has to be a whole number or null."),
-    ({"enum": ["EU", "US", 7]}, "UK", "This has to be one of: EU, US, 7."),
-    ({"enum": [*range(12)]}, "x", "one of: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more."),
-    ({"const": "EU"}, "UK", "This has to be EU."),
+    ({"enum": ["EU", "US", 7]}, "UK", 'schema allows only: "EU", "US", 7.'),
+    ({"enum": [*range(12)]}, "x", "only: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more."),
+    ({"const": "EU"}, "UK", 'schema allows only: "EU".'),
     ({"minLength": 5}, "abc", "at least 5 characters; it has 3."),
     ({"maxLength": 2}, "abc", "at most 2 characters; it has 3."),
     ({"minItems": 1}, [], "This has to have at least 1 entry; it has 0."),
@@ -24,7 +24,12 @@ SAID: list[tuple[Any, Any, str]] = [
     (
         {"pattern": "^[0-9]+$"},
         "a",
-        "This is not written as the tool needs it: ^[0-9]+$",
+        "not have the form that the tool's schema asks for.",
+    ),
+    (
+        {"pattern": "^[0-9]+$", "examples": [5, "5a", "5" * 81, "55"]},
+        "a",
+        """not have the form that the tool's schema asks for, such as "55".""",
     ),
     ({"not": {"type": "string"}}, "a", "The tool's schema does not allow this here"),
     ({"anyOf": [{"type": "null"}, {"maximum": 5}]}, 7, "This has to be at most 5."),
@@ -60,7 +65,8 @@ FORMATS = [
     ("date", "2026-11-30", "20261130"),
     ("time", "14:30:00", "25:00"),
     ("time", "14:30:00+01:00", "half past two"),
-    ("date-time", "2026-11-30T14:30:00Z", "2026-11-30"),
+    ("date-time", "2026-11-30T14:30:00Z", "soon"),
+    ("decimal", "11.50", "11,50"),
     ("date-time", "2026-11-30T14:30:00", "tomorrow"),
     ("email", "ana@example.com", "ana at example.com"),
     ("uri", "https://example.com/a?b#c", "example.com"),
@@ -82,6 +88,35 @@ def test_an_edit_keeps_to_the_format(name: str, good: str, bad: str) -> None:
 
     assert [*errors] == ["/x", "/y"]
     assert all(why.startswith("This has to be a") for why in errors.values()), errors
+
+
+SPELLINGS = [
+    ("uri", "https://b.example", "https://b.example/"),
+    (
+        "uuid",
+        "123e4567e89b12d3a456426614174000",
+        "123e4567-e89b-12d3-a456-426614174000",
+    ),
+    ("date", "2026-11-30T00:00:00", "2026-11-30"),
+    ("date-time", "2026-11-30", "2026-11-30T00:00:00"),
+    ("date-time", "2026-03-29 03:30", "2026-03-29T03:30:00"),
+    ("date-time", "2026-11-30T14:30:00+00:00", "2026-11-30T14:30:00Z"),
+    ("time", "11:00", "11:00:00"),
+    ("decimal", "+11.50", "11.50"),
+    ("email", "ana@Example.com", "ana@example.com"),
+    ("ipv6", "2001:DB8::1", "2001:db8::1"),
+]
+
+
+@pytest.mark.parametrize(("name", "typed", "read"), SPELLINGS)
+def test_another_spelling_of_a_value_is_answered_with_the_one_that_the_tool_reads(
+    name: str, typed: str, read: str
+) -> None:
+    schema: JsonObject = {"properties": {"x": {"type": "string", "format": name}}}
+
+    said = f"The tool reads this as {read}. Please write it that way."
+    assert edit_errors(schema, {}, {"x": typed}) == {"/x": said}
+    assert edit_errors(schema, {}, {"x": read}) == {}
 
 
 def test_a_format_that_the_agent_did_not_keep_to_binds_nobody() -> None:

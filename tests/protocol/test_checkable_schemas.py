@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from twokey.gateway.protocol.schema_validation import checkable, problems
-from twokey.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.schema_validation import checkable, problems
+from keyturn.gateway.protocol.strict_json import JsonObject
 
 LOOK_AHEAD = r"^(?!-)\d+$"
 

@@ -11,9 +11,9 @@ import rfc8785
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twokey.gateway.errors import BadJson
-from twokey.gateway.protocol import digest
-from twokey.gateway.protocol.strict_json import JsonObject, accept, parse
+from keyturn.gateway.errors import BadJson
+from keyturn.gateway.protocol import digest
+from keyturn.gateway.protocol.strict_json import JsonObject, accept, parse
 
 CTX = {"tenant": "d", "agent": "a", "thread": "t", "ns": "", "message_id": "m"}
 HASHES = st.integers(0, 2**32).map(
@@ -77,7 +77,7 @@ def test_a_hash_of_one_kind_never_stands_for_another() -> None:
 def test_the_action_hash_is_sha256_over_tag_nul_and_bytes() -> None:
     text = document()
 
-    expected = hashlib.sha256(b"twokey/v1/action\x00" + text.encode()).hexdigest()
+    expected = hashlib.sha256(b"keyturn/v1/action\x00" + text.encode()).hexdigest()
 
     assert digest.action_hash(text) == f"sha256:{expected}"
 
@@ -172,6 +172,14 @@ def test_canonical_bytes_are_those_of_the_library(value: Any) -> None:
     assert digest.canonical(value) == rfc8785.dumps(value)
 
 
+@given(st.integers(-324, -1), st.floats(-9.9, 9.9))
+def test_small_numbers_are_written_as_the_library_writes_them(
+    exponent: int, digits: float
+) -> None:
+    for value in (digits * 10.0**exponent, round(digits) * 10.0**exponent):
+        assert digest.canonical(value) == rfc8785.dumps(value)
+
+
 @given(JSON)
 def test_what_is_parsed_is_what_a_strict_reader_of_the_bytes_gets(value: Any) -> None:
     strict = parse(digest.canonical(value))
@@ -207,8 +215,9 @@ def _nested(levels: int) -> Any:
     "value",
     [
         _nested(65),
-        2**53,
-        -(2**53),
+        2**63,
+        -(2**63),
+        float(2**53),
         1e20,
         float("nan"),
         float("inf"),
@@ -219,14 +228,24 @@ def _nested(levels: int) -> Any:
         (1,),
         b"1",
         {"a": {1, 2}},
-        [1, 2**53],
-        [-(2**53)],
+        [1, 2**63],
+        [-(2**63)],
     ],
 )
 def test_what_is_no_strict_json_has_no_canonical_bytes(value: Any) -> None:
     for refuses in (digest.canonical, digest.parsed, accept):
         with pytest.raises(BadJson):
             refuses(value)
+
+
+@given(st.integers(-(2**63) + 1, 2**63 - 1))
+def test_an_integer_of_64_bits_has_all_of_its_digits(number: int) -> None:
+    document = {"id": number, "list": [number]}
+
+    text = digest.canonical(cast("Any", document))
+
+    assert text == f'{{"id":{number},"list":[{number}]}}'.encode()
+    assert parse(text) == document == digest.parsed(cast("Any", document))
 
 
 def test_the_limits_themselves_are_kept() -> None:

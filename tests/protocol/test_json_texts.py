@@ -8,15 +8,15 @@ import pytest
 from langchain_core.tools import BaseTool, tool
 from pydantic import BaseModel, Json
 
+from keyturn.agent.calls import schema_of
+from keyturn.agent.canonical import canonical_args
+from keyturn.agent.prepared_calls import runnable
+from keyturn.bot.modals import edit
+from keyturn.bot.modals.form import read_form
+from keyturn.gateway.errors import NotStarted
+from keyturn.gateway.protocol.edits import compacted
 from tests.bot.samples import an_approval, an_item, frame
 from tests.bot.slack_state import typed, untouched
-from twokey.agent.canonical import canonical_args
-from twokey.agent.prepared_calls import runnable
-from twokey.agent.tool_schemas import schema_of
-from twokey.bot.modals import edit
-from twokey.bot.modals.form import read_form
-from twokey.gateway.errors import NotStarted
-from twokey.gateway.protocol.json_texts import compacted
 
 
 class Order(BaseModel):

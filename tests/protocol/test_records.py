@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
+from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.protocol.records import Person, Record
 from tests.approvals.builders import an_approval, an_item
-from twokey.gateway.approvals.record import Approval
-from twokey.gateway.protocol.records import Person, Record
 
 
 def test_a_copy_is_that_of_pydantic_in_all_that_it_holds() -> None:

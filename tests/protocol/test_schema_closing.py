@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from pydantic import JsonValue
 
+from keyturn.gateway.policy.schemas import unusable
+from keyturn.gateway.protocol.edits import argument_errors
+from keyturn.gateway.protocol.strict_json import JsonObject
 from tests.levels import examples
-from twokey.gateway.policy.schemas import unusable
-from twokey.gateway.protocol.edits import argument_errors
-from twokey.gateway.protocol.strict_json import JsonObject
 
 A: JsonObject = {"properties": {"a": {}}}
 B: JsonObject = {"type": "object", "properties": {"b": {}}}

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 from pydantic import JsonValue
 
-from twokey.gateway.protocol import schema_validation
-from twokey.gateway.protocol.edits import argument_errors
-from twokey.gateway.protocol.schema_validation import matches, unmatched
-from twokey.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.edits import TOO_LONG, argument_errors
+from keyturn.gateway.protocol.schema_validation import matches, unmatched
+from keyturn.gateway.protocol.strict_json import JsonObject
 
 TREE: JsonObject = {
     "properties": {"x": {"$ref": "#/$defs/t"}},
@@ -23,16 +22,12 @@ def nested(depth: int) -> JsonObject:
     return {"x": args}
 
 
-def test_references_are_followed_so_often_and_no_more(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(schema_validation, "MAX_REFERENCES", 5)
+def test_a_check_that_exceeds_its_budget_says_so() -> None:
+    wide: JsonObject = {"x": [{"of": {}} for _ in range(4_000)]}
+    schema: JsonObject = {**TREE, "properties": {"x": {"items": {"$ref": "#/$defs/t"}}}}
 
-    assert argument_errors(TREE, nested(4)) == {}
-    assert argument_errors(TREE, nested(5)) == {
-        "": "The tool's schema refers to itself, and these arguments take too long to "
-        "check."
-    }
+    assert argument_errors(TREE, nested(40)) == {}
+    assert argument_errors(schema, wide) == {"": TOO_LONG}
 
 
 @pytest.mark.parametrize(
@@ -54,7 +49,7 @@ def test_references_are_followed_so_often_and_no_more(
         ),
         ({"uniqueItems": True}, [[1, "1", True], "aa"], [[1, 1.0], [[2], [2]]]),
         ({"uniqueItems": False}, [[1, 1]], []),
-        ({"uniqueItems": True}, [], [[2**53, 1]]),
+        ({"uniqueItems": True}, [], [[2**63, 1]]),
         (
             {"$schema": "http://json-schema.org/draft-07/schema#", "pattern": "^a"},
             ["ab"],

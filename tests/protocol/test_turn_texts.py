@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from twokey.gateway.errors import NotAllowed
-from twokey.gateway.protocol.records import RunRef
-from twokey.gateway.protocol.turn_texts import check_texts
-from twokey.gateway.protocol.wire import CallHint, ProposedCall, Turn, TurnRef
+from keyturn.gateway.errors import NotAllowed
+from keyturn.gateway.protocol.records import RunRef
+from keyturn.gateway.protocol.wire import (
+    CallHint,
+    ProposedCall,
+    Turn,
+    TurnRef,
+    check_texts,
+)
 
 HALF = "\ud83d"
 REF = TurnRef(agent="support", thread="7", message_id="m1")

@@ -12,13 +12,13 @@ from contextlib import asynccontextmanager
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
+from keyturn.gateway.client.http_gateway import HttpGateway
+from keyturn.gateway.policy.rules import Policy
+from keyturn.gateway.protocol.port import Gateway
+from keyturn.gateway.service.agents import AgentService
+from keyturn.gateway.store.store import Store
 from tests.forked import FORKS
 from tests.store_secrets import SECRETS
-from twokey.gateway.client.http_gateway import HttpGateway
-from twokey.gateway.policy.rules import Policy
-from twokey.gateway.protocol.port import Gateway
-from twokey.gateway.service.agents import AgentService
-from twokey.gateway.store.store import Store
 
 END = ""
 """What is sent to a process that may end."""

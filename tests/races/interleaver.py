@@ -9,12 +9,13 @@ with the round trip before them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 
 import pytest
 
-from twokey.gateway.store.connection import Connection
+from keyturn.gateway.store.connection import Connection
+from keyturn.gateway.store.turns import SharedTurn, Turns
 
 Choose = Callable[[int], int]
 """Given how many wait, say which of them goes next."""
@@ -37,6 +38,14 @@ class Interleaver:
         self.steps = 0
         for name in ("transaction", "evalsha"):
             patch.setattr(conn, name, self._before(getattr(conn, name)))
+        # Each actor stands for a process: turns are taken inside one process only.
+        patch.setattr(Turns, "_take", self._no_turn)
+
+    @staticmethod
+    async def _no_turn(
+        _turns: Turns, _held: object, names: Iterable[str]
+    ) -> dict[str, SharedTurn]:
+        return {name: SharedTurn() for name in names}
 
     async def run(
         self, actors: Sequence[Coroutine[object, object, object]], choose: Choose

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from multiprocessing.connection import Connection
 
+from keyturn.gateway.protocol.port import Gateway
+from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef
 from tests.races.asking_processes import Place, asked_at
 from tests.service.standing import allowing_policy
-from twokey.gateway.protocol.port import Gateway
-from twokey.gateway.protocol.wire import ProposedCall, Turn, TurnRef
 
 
 def serve(place: Place, name: str, connection: Connection) -> None:

@@ -10,12 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.races.interleaver import Interleaver
-from tests.races.store_kill import until_killed
-from tests.service.harness import ANA, BEN, ServiceHarness
-from tests.store_secrets import SECRETS
-from tests.streams import audit_entries
-from twokey.gateway.approvals.decisions import (
+from keyturn.gateway.approvals.decisions import (
     Approve,
     Click,
     Decision,
@@ -23,19 +18,24 @@ from twokey.gateway.approvals.decisions import (
     Reject,
     Reviewer,
 )
-from twokey.gateway.approvals.events import EventName
-from twokey.gateway.approvals.record import Approval
-from twokey.gateway.protocol import digest
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.verbs import Verb
-from twokey.gateway.protocol.wire import Verdict
-from twokey.gateway.store.engine import EmbeddedEngine
-from twokey.gateway.store.freezes import FreezeScope, ScopeKind
-from twokey.gateway.store.store import Store
+from keyturn.gateway.approvals.events import EventName
+from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.protocol import digest
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.verbs import Verb
+from keyturn.gateway.protocol.wire import Verdict
+from keyturn.gateway.store.engine import EmbeddedEngine
+from keyturn.gateway.store.freezes import FreezeScope, ScopeKind
+from keyturn.gateway.store.store import Store
+from tests.races.interleaver import Interleaver
+from tests.races.store_kill import until_killed
+from tests.service.harness import ANA, BEN, ServiceHarness
+from tests.store_secrets import SECRETS
+from tests.streams import audit_entries
 
 pytestmark = pytest.mark.slow
 
-ROUNDS = int(os.environ.get("TWOKEY_BATCH_ROUNDS", "60"))
+ROUNDS = int(os.environ.get("KEYTURN_BATCH_ROUNDS", "60"))
 """GitHub runs 500 once a week."""
 
 KILLS = max(4, ROUNDS // 10)
@@ -92,7 +92,9 @@ async def decide(
         version=approval.version,
         action_hash=digest.batch_digest(approval.id, rows),
     )
-    return (await harness.reviews.decide_batch(click, partition, reviewer)).kind
+    return (
+        await harness.reviews.decide_card(approval, click, partition, reviewer)
+    ).kind
 
 
 def rows_of(approval: Approval) -> list[Row]:
@@ -195,7 +197,7 @@ async def test_no_batch_decision_is_recorded_in_part(store: Store) -> None:
 
         after = await harness.approval(one.item_id)
         seen[f"{rival.__name__} {outcome}"] += 1
-        if outcome == "batchdecided":
+        if outcome == "gesturedecided":
             assert is_whole(after), rival
         elif rival is not decides_all:
             assert is_untouched(after), (rival, outcome)
@@ -205,8 +207,8 @@ async def test_no_batch_decision_is_recorded_in_part(store: Store) -> None:
     )
     assert set(decided.values()) == {1}
     # Both sides have to win at times, or nothing was raced.
-    assert any(name.endswith("batchdecided") for name in seen)
-    assert any(not name.endswith("batchdecided") for name in seen)
+    assert any(name.endswith("gesturedecided") for name in seen)
+    assert any(not name.endswith("gesturedecided") for name in seen)
 
 
 def inserted(rows: list[Row], other: list[Row]) -> list[Row]:
@@ -261,7 +263,7 @@ async def test_a_manipulated_batch_decides_nothing(store: Store) -> None:
     after = await harness.approval(approval.items[0].id)
     assert after == approval
     # As it is, it can be decided: nothing but the manipulation was refused.
-    assert await approve_all(harness, approval) == "batchdecided"
+    assert await approve_all(harness, approval) == "gesturedecided"
 
 
 @pytest.mark.timeout(1800)
@@ -286,7 +288,7 @@ async def test_a_store_that_is_killed_has_a_batch_decision_whole_or_not_at_all(
             for batch, outcome in zip(batches, outcomes, strict=True):
                 after = await harness.approval(batch.items[0].id)
                 assert is_whole(after) or is_untouched(after)
-                if outcome == "batchdecided":
+                if outcome == "gesturedecided":
                     assert is_whole(after)
             await store.close()
         in_the_middle += is_cut

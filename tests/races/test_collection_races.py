@@ -9,26 +9,27 @@ from pathlib import Path
 
 import pytest
 
+from keyturn.gateway.approvals.decisions import (
+    Approve,
+    Click,
+    Decision,
+    Edit,
+    Reject,
+    Reviewer,
+)
+from keyturn.gateway.approvals.events import BATCH_MEMBER, EventName
+from keyturn.gateway.approvals.gestures import Choice, Gesture
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.verbs import Verb
+from keyturn.gateway.store.engine import EmbeddedEngine
+from keyturn.gateway.store.freezes import FreezeScope, ScopeKind
+from keyturn.gateway.store.store import Store
 from tests.races.interleaver import Interleaver
 from tests.races.store_kill import until_killed
 from tests.races.test_batch_races import KILLS, ROUNDS
 from tests.service.harness import ANA, BEN, ServiceHarness
 from tests.store_secrets import SECRETS
 from tests.streams import audit_entries
-from twokey.gateway.approvals.collection_deciding import Choice, SeenCollection
-from twokey.gateway.approvals.decisions import (
-    Approve,
-    Click,
-    Edit,
-    Reject,
-    Reviewer,
-)
-from twokey.gateway.approvals.events import BATCH_MEMBER, EventName
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.verbs import Verb
-from twokey.gateway.store.engine import EmbeddedEngine
-from twokey.gateway.store.freezes import FreezeScope, ScopeKind
-from twokey.gateway.store.store import Store
 
 pytestmark = pytest.mark.slow
 
@@ -56,14 +57,16 @@ async def decide(
     harness: ServiceHarness,
     clicks: Sequence[Click],
     digest: str,
-    decisions: Sequence[Choice | None] | None = None,
+    decisions: Sequence[Decision | None] | None = None,
     by: Reviewer = ANA,
 ) -> str:
     """Decide the calls as they were seen: edit the first, reject the last."""
     edit = Edit(args={"amount": 99})
     chosen = decisions or [edit, *[Approve()] * (len(clicks) - 2), NO]
-    seen = SeenCollection("col_1", digest, clicks)
-    outcome = await harness.reviews.collected_cards.decisions.decide(seen, chosen, by)
+    card = Click(approval="col_1", index=0, version=1, action_hash=digest)
+    seen = [one.with_(is_shared=True) for one in clicks]
+    gesture = Gesture(dict(enumerate(map(Choice, seen, chosen))), card)
+    outcome = await harness.reviews.decisions.decide(gesture, by)
     return outcome.kind
 
 
@@ -97,7 +100,7 @@ async def overlaps(harness: ServiceHarness, clicks: list[Click], name: str) -> N
     no = [NO] * len(others)
     outcome = await decide(harness, others, f"sha256:{name}-ben", no, BEN)
     found = await verbs(harness, others, BEN)
-    assert found == ([Verb.REJECT] * len(no) if outcome == "collectiondecided" else [])
+    assert found == ([Verb.REJECT] * len(no) if outcome == "gesturedecided" else [])
 
 
 async def same_again(harness: ServiceHarness, clicks: list[Click], name: str) -> None:
@@ -153,7 +156,7 @@ async def test_no_decision_on_several_approvals_is_recorded_in_part(
 
         seen[f"{rival.__name__} {outcome}"] += 1
         found = await verbs(harness, clicks, ANA)
-        if outcome == "collectiondecided":
+        if outcome == "gesturedecided":
             assert found == WHOLE, rival
         elif rival is same_again:
             assert found in ([], WHOLE)
@@ -161,8 +164,8 @@ async def test_no_decision_on_several_approvals_is_recorded_in_part(
             assert found == [], (rival, outcome)
     await told_whole(store)
     # Both sides have to win at times, or nothing was raced.
-    assert any(name.endswith("collectiondecided") for name in seen)
-    assert any(name.endswith("collectionrefused") for name in seen)
+    assert any(name.endswith("gesturedecided") for name in seen)
+    assert any(name.endswith("gesturerefused") for name in seen)
 
 
 async def told_whole(store: Store) -> None:
@@ -210,7 +213,7 @@ async def test_a_store_that_is_killed_has_a_decision_whole_or_not_at_all(
             for clicks, outcome in zip(collections, outcomes, strict=True):
                 found = await verbs(harness, clicks, ANA)
                 assert found in ([], WHOLE)
-                assert found == WHOLE or outcome != "collectiondecided"
+                assert found == WHOLE or outcome != "gesturedecided"
                 states = [
                     (await harness.item(f"{one.approval}.0")).state for one in clicks
                 ]

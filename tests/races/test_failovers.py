@@ -1,6 +1,6 @@
 """Masters, replicas and Sentinels die in the middle of decisions; none is lost.
 
-``TWOKEY_FAILOVER_DECISIONS`` says how many decisions each of four stores takes.
+``KEYTURN_FAILOVER_DECISIONS`` says how many decisions each of four stores takes.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from typing import TypeVar
 
 import pytest
 
+from keyturn.gateway.approvals.decisions import Approve
+from keyturn.gateway.approvals.events import EventName
+from keyturn.gateway.errors import StoreUnavailable
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.store.durability import ensure_durable
+from keyturn.gateway.store.store import Store
 from tests.service.harness import ANA
 from tests.service.tenant_side import TENANTS, TenantSide
 from tests.store_secrets import SECRETS
 from tests.streams import audit_entries
 from tests.topologies import Cluster, Node, SentinelSet, Topology, until
 from tests.transports import Transport
-from twokey.gateway.approvals.decisions import Approve
-from twokey.gateway.approvals.events import EventName
-from twokey.gateway.errors import StoreUnavailable
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.store.durability import ensure_durable
-from twokey.gateway.store.store import Store
 
 pytestmark = [pytest.mark.xdist_group("topologies")]
 
-DECISIONS = int(os.environ.get("TWOKEY_FAILOVER_DECISIONS", "250"))
+DECISIONS = int(os.environ.get("KEYTURN_FAILOVER_DECISIONS", "250"))
 DECIDERS = 8
 SEED = 11
 
@@ -131,7 +131,7 @@ async def nothing_is_lost(store: Store, kills: Kills, transport: Transport) -> N
 async def test_sentinels_replace_masters_and_no_decision_is_lost_or_doubled(
     sentinel_set: SentinelSet, transport: Transport
 ) -> None:
-    store = Store(sentinel_set.url, secrets=SECRETS, shards=3, lease_ms=2000)
+    store = Store(sentinel_set.url, secrets=SECRETS, lease_ms=2000)
 
     await nothing_is_lost(store, Kills(sentinel_set, sentinel_set.master), transport)
 
@@ -139,7 +139,7 @@ async def test_sentinels_replace_masters_and_no_decision_is_lost_or_doubled(
 async def test_a_cluster_replaces_masters_and_no_decision_is_lost_or_doubled(
     replicated_cluster: Cluster, transport: Transport
 ) -> None:
-    store = Store(replicated_cluster.url, secrets=SECRETS, shards=3, lease_ms=2000)
+    store = Store(replicated_cluster.url, secrets=SECRETS, lease_ms=2000)
     slots = itertools.cycle([0, 6000, 12000])
     kills = Kills(replicated_cluster, lambda: replicated_cluster.master_of(next(slots)))
 

@@ -8,10 +8,7 @@ from collections import Counter
 
 import pytest
 
-from tests.service.harness import ANA, BEN, ServiceHarness
-from tests.streams import audit_entries
-from tests.transports import Transport
-from twokey.gateway.approvals.decisions import (
+from keyturn.gateway.approvals.decisions import (
     Approve,
     Decision,
     Edit,
@@ -19,10 +16,13 @@ from twokey.gateway.approvals.decisions import (
     Reject,
     Respond,
 )
-from twokey.gateway.approvals.events import EventName
-from twokey.gateway.store.store import Store
+from keyturn.gateway.approvals.events import EventName
+from keyturn.gateway.store.store import Store
+from tests.service.harness import ANA, BEN, ServiceHarness
+from tests.streams import audit_entries
+from tests.transports import Transport
 
-APPROVALS = int(os.environ.get("TWOKEY_RACE_APPROVALS", "200"))
+APPROVALS = int(os.environ.get("KEYTURN_RACE_APPROVALS", "200"))
 """Each is a race of its own, and ten run at once; GitHub runs 2,000 once a week."""
 
 DECIDERS = 8

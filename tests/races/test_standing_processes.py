@@ -7,18 +7,18 @@ from contextlib import AsyncExitStack
 
 import pytest
 
+from keyturn.gateway.approvals.standing import used_micro
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.wire import VerdictKind
+from keyturn.gateway.store.store import Store
 from tests.races.asking_processes import asking
 from tests.races.standing_process import serve
 from tests.service.harness import ANA
 from tests.service.standing import allowed, allowing, chosen, standing_now
 from tests.transports import Transport, place_of
-from twokey.gateway.approvals.standing import used_micro
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.wire import VerdictKind
-from twokey.gateway.store.store import Store
 
 PROCESSES = 20
-ROUNDS = int(os.environ.get("TWOKEY_STANDING_ROUNDS", "10"))
+ROUNDS = int(os.environ.get("KEYTURN_STANDING_ROUNDS", "10"))
 USES, TOTAL = 10, 500
 
 AMOUNTS = (30, 80)

@@ -8,21 +8,21 @@ from typing import Any
 
 import pytest
 
+from keyturn.gateway.approvals.changes import Change
+from keyturn.gateway.approvals.deciding import decide
+from keyturn.gateway.approvals.decisions import Approve, Reject
+from keyturn.gateway.approvals.ending import end_overdue
+from keyturn.gateway.approvals.lifecycle import UNEXECUTED
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.wire import Claimed, Refused
+from keyturn.gateway.store.atomic_write import Loaded, Write, WriteMany
+from keyturn.gateway.store.freezes import names_of
+from keyturn.gateway.store.store import Store
+from keyturn.gateway.store.writing import write
 from tests.lifetimes import lose_records
 from tests.service.harness import ANA, BEN, ServiceHarness
 from tests.service.test_freezes import TOOL
-from twokey.gateway.approvals.changes import Change
-from twokey.gateway.approvals.deciding import decide
-from twokey.gateway.approvals.decisions import Approve, Reject
-from twokey.gateway.approvals.ending import end_overdue
-from twokey.gateway.approvals.lifecycle import UNEXECUTED
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.wire import Claimed, Refused
-from twokey.gateway.store.atomic_write import Loaded, Write
-from twokey.gateway.store.freezes import names_of
-from twokey.gateway.store.store import Store
-from twokey.gateway.store.writing import write
 
 
 @pytest.fixture
@@ -32,7 +32,8 @@ def harness(store: Store) -> ServiceHarness:
 
 async def written(harness: ServiceHarness, loaded: Loaded, what: Write) -> bool:
     keys = harness.store.keys_of_tenant("default")
-    return await write(harness.store.conn, keys, loaded, what) is not None
+    seen = {loaded.approval.id: loaded}
+    return bool(await write(harness.store.conn, keys, seen, WriteMany([what])))
 
 
 async def test_two_changes_of_one_reading_are_written_once(

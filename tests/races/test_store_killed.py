@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from keyturn.gateway.approvals.decisions import Approve, Click, Decided, Stale
+from keyturn.gateway.errors import StoreUnavailable
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.store.engine import EmbeddedEngine
+from keyturn.gateway.store.store import Store
 from tests.service.harness import ANA, ServiceHarness
 from tests.store_secrets import SECRETS
 from tests.streams import audit_entries
-from twokey.gateway.approvals.decisions import Approve, Click, Decided, Stale
-from twokey.gateway.errors import StoreUnavailable
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.store.engine import EmbeddedEngine
-from twokey.gateway.store.store import Store
 
 APPROVALS = 150
 KILLS = 3

@@ -15,17 +15,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from keyturn.gateway.approvals.decisions import Approve, Click, Edit, Reject
+from keyturn.gateway.approvals.record import Item
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef, VerdictKind
+from keyturn.gateway.store.store import Store
 from tests.levels import examples
 from tests.races.interleaver import Choose, Interleaver, every_order
 from tests.service.harness import ANA, BEN, ServiceHarness
 from tests.service.windowed import refund, refunded, windowed
 from tests.store_secrets import SECRETS
-from twokey.gateway.approvals.decisions import Approve, Click, Edit, Reject
-from twokey.gateway.approvals.record import Item
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.protocol.wire import ProposedCall, Turn, TurnRef, VerdictKind
-from twokey.gateway.store.store import Store
 
 LIMIT = 1000
 """More than this in a day takes two people."""
@@ -96,9 +96,7 @@ class Scene:
                 await reviews.decide(click, Reject(reason="no"), BEN)
             case "expire":
                 await self.harness.overdue(click.approval)
-                await self.harness.sweeper.expire(
-                    self.harness.store.keys_of_tenant("default"), click.approval
-                )
+                await self.harness.sweeper.expire(click.approval)
             case _:
                 await self.harness.agents.withdraw(frozenset({self.items[place]}))
 

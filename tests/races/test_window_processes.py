@@ -6,13 +6,13 @@ from contextlib import AsyncExitStack
 
 import pytest
 
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.wire import VerdictKind
+from keyturn.gateway.store.store import Store
 from tests.races.asking_processes import asking
 from tests.races.window_process import AMOUNT, serve
 from tests.service.windowed import refunded, windowed
 from tests.transports import Transport, place_of
-from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.protocol.wire import VerdictKind
-from twokey.gateway.store.store import Store
 
 PROCESSES, CALLS, ROUNDS = 4, 2, 60
 

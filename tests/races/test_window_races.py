@@ -7,20 +7,20 @@ import itertools
 
 import pytest
 
-from tests.service.harness import ANA, BEN, ServiceHarness
-from tests.service.windowed import refund, refunded, windowed, windowed_policy
-from tests.store_secrets import SECRETS
-from twokey.gateway.approvals.decisions import Approve, Edit, Outcome
-from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.protocol.wire import (
+from keyturn.gateway.approvals.decisions import Approve, Edit, Outcome
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.wire import (
     ProposedCall,
     Turn,
     TurnRef,
     Verdict,
     VerdictKind,
 )
-from twokey.gateway.service.agents import AgentService
-from twokey.gateway.store.store import Store
+from keyturn.gateway.service.agents import AgentService
+from keyturn.gateway.store.store import Store
+from tests.service.harness import ANA, BEN, ServiceHarness
+from tests.service.windowed import refund, refunded, windowed, windowed_policy
+from tests.store_secrets import SECRETS
 
 ROUNDS = 20
 AT_ONCE = 10

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from multiprocessing.connection import Connection
 
+from keyturn.gateway.protocol.port import Gateway
+from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef, Verdict
 from tests.races.asking_processes import Place, asked_at
 from tests.service.windowed import refund, windowed_policy
-from twokey.gateway.protocol.port import Gateway
-from twokey.gateway.protocol.wire import ProposedCall, Turn, TurnRef, Verdict
 
 AMOUNT = 900
 

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from twokey.gateway.protocol.digest import action_document, action_hash
-from twokey.gateway.protocol.effect import Effect
-from twokey.gateway.protocol.receipts import (
+from keyturn.gateway.protocol.digest import action_document, action_hash
+from keyturn.gateway.protocol.effect import Effect
+from keyturn.gateway.protocol.receipts import (
     PAYLOAD_TYPE,
     Approver,
     Grant,
     Receipt,
     statement,
 )
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.trust.signing_key import SigningKey
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.trust.signing_key import SigningKey
 
-KEY = SigningKey.from_seed("twokey/gateway", bytes(range(32)))
+KEY = SigningKey.from_seed("keyturn/gateway", bytes(range(32)))
 NOW_S = 1_800_000_000
 AUDIENCE = "payments"
 TOOL = "process_refund"

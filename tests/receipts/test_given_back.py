@@ -8,6 +8,23 @@ from pathlib import Path
 import pytest
 from pydantic import JsonValue
 
+from keyturn.gateway.approvals.decisions import Approve, Reconcile
+from keyturn.gateway.approvals.record import Approval, Item
+from keyturn.gateway.errors import NotVerified
+from keyturn.gateway.protocol.port import Gateway
+from keyturn.gateway.protocol.receipts import (
+    SKEW_S,
+    USABLE_S,
+    Receipt,
+    read_receipt,
+)
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.verbs import Finding
+from keyturn.gateway.protocol.wire import CheckState, Claimed, ClaimRequest, Refused
+from keyturn.gateway.service.unproven import NOT_PROVEN
+from keyturn.gateway.store.store import Store
+from keyturn.receipts import SqliteLedger, Verifier
 from tests.api.api_stack import serving
 from tests.service.decided_calls import (
     decided,
@@ -17,23 +34,6 @@ from tests.service.decided_calls import (
 )
 from tests.service.harness import ANA, ServiceHarness
 from tests.service.test_business_state import CLOSED, OPEN, asked, now
-from twokey.gateway.approvals.decisions import Approve, Reconcile
-from twokey.gateway.approvals.record import Approval, Item
-from twokey.gateway.errors import NotVerified
-from twokey.gateway.protocol.port import Gateway
-from twokey.gateway.protocol.receipts import (
-    SKEW_S,
-    USABLE_S,
-    Receipt,
-    read_receipt,
-)
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.verbs import Finding
-from twokey.gateway.protocol.wire import CheckState, Claimed, ClaimRequest, Refused
-from twokey.gateway.service.unproven import NOT_PROVEN
-from twokey.gateway.store.store import Store
-from twokey.receipts import SqliteLedger, Verifier
 
 ARGS: JsonObject = {"amount": 120}
 

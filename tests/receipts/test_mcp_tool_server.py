@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from keyturn.gateway.approvals.decisions import Edit
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.store.store import Store
 from tests.service.decided_calls import claimed, decided, gateway_keys
 from tests.service.harness import POLICY, ServiceHarness
-from twokey.gateway.approvals.decisions import Edit
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.store.store import Store
 
 ROOT = Path(__file__).parents[2]
 SERVER = ROOT / "examples" / "mcp_tool_server.py"
@@ -96,7 +96,7 @@ async def receipt(harness: ServiceHarness) -> str:
 async def test_an_approved_call_runs_once_and_names_who_approved(
     harness: ServiceHarness, client: Client
 ) -> None:
-    meta = {"dev.twokey/receipt": await receipt(harness)}
+    meta = {"dev.keyturn/receipt": await receipt(harness)}
     server = client.ask("initialize", protocolVersion="2025-06-18")
     [tool] = client.ask("tools/list")["result"]["tools"]
 
@@ -117,16 +117,16 @@ async def test_without_a_receipt_nothing_runs_whatever_the_agent_says(
     harness: ServiceHarness, client: Client
 ) -> None:
     text = await receipt(harness)
-    told = {"dev.twokey/receipt": text}
+    told = {"dev.keyturn/receipt": text}
     other: JsonObject = {**ARGS, "amount": "6000.00"}
     tries: list[tuple[Any, dict[str, Any]]] = [
         (ARGS, {}),
         (ARGS, {"_meta": None}),
         (ARGS, {"_meta": "approved"}),
         (ARGS, {"_meta": {"approved": True, "by": "U0ANA"}}),
-        (ARGS, {"_meta": {"dev.twokey/receipt": True}}),
-        (ARGS, {"_meta": {"dev.twokey/receipt": "approved by Ana"}}),
-        (ARGS, {"_meta": {"dev.twokey/receipt": text[:-2]}}),
+        (ARGS, {"_meta": {"dev.keyturn/receipt": True}}),
+        (ARGS, {"_meta": {"dev.keyturn/receipt": "approved by Ana"}}),
+        (ARGS, {"_meta": {"dev.keyturn/receipt": text[:-2]}}),
         (ARGS, {"_meta": {"receipt": text}}),
         ({**ARGS, "receipt": text}, {}),
         ({**ARGS, "approved": True}, {"_meta": told}),

@@ -9,6 +9,21 @@ from typing import Any
 
 import pytest
 
+from keyturn.gateway.errors import NotVerified
+from keyturn.gateway.protocol.effect import Effect
+from keyturn.gateway.protocol.public_keys import PublicKey
+from keyturn.gateway.protocol.receipts import (
+    PAYLOAD_TYPE,
+    Grant,
+    Receipt,
+    enveloped,
+    pae,
+    parse_envelope,
+    statement,
+    verify_receipt,
+)
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.trust.signing_key import SigningKey
 from tests.receipts.sample_receipts import (
     ARGS,
     AUDIENCE,
@@ -20,21 +35,8 @@ from tests.receipts.sample_receipts import (
     receipt,
     signed,
 )
-from twokey.gateway.errors import NotVerified
-from twokey.gateway.protocol.dsse import enveloped, pae, parse_envelope
-from twokey.gateway.protocol.effect import Effect
-from twokey.gateway.protocol.public_keys import PublicKey
-from twokey.gateway.protocol.receipts import (
-    PAYLOAD_TYPE,
-    Grant,
-    Receipt,
-    statement,
-    verify_receipt,
-)
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.trust.signing_key import SigningKey
 
-OTHER = SigningKey.from_seed("twokey/gateway", bytes(32))
+OTHER = SigningKey.from_seed("keyturn/gateway", bytes(32))
 
 
 @dataclass

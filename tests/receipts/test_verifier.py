@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from keyturn.gateway.errors import NotVerified, SettingsError
+from keyturn.receipts import Grant, SqliteLedger, Verifier
 from tests.receipts.sample_receipts import ARGS, AUDIENCE, KEY, receipt, signed
-from twokey.gateway.errors import NotVerified, SettingsError
-from twokey.receipts import Grant, SqliteLedger, Verifier
 
 FRESH = object()
 """Stands for a receipt that is valid when the test runs."""
@@ -113,7 +113,7 @@ def test_an_executor_may_ask_for_people(tmp_path: Path) -> None:
 
 
 def test_a_verifier_without_keys_does_not_start(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="twokey keys list"):
+    with pytest.raises(SettingsError, match="keyturn keys list"):
         Verifier(audience=AUDIENCE, keys=[], ledger=SqliteLedger(tmp_path / "u.db"))
 
 
@@ -158,3 +158,29 @@ def test_uses_are_dropped_after_their_receipts_have_ended(tmp_path: Path) -> Non
         rows = db.execute("SELECT jti FROM used_receipts").fetchall()
 
     assert rows == [("b" * 32,)]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_a_guarded_function_runs_the_arguments_that_were_verified(
+    verifier: Verifier, monkeypatch: pytest.MonkeyPatch, *, is_async: bool
+) -> None:
+    ran: list[str] = []
+    payees = [{"names": ["ada"]}]
+
+    def verify(*_: object, **__: object) -> None:
+        payees[0]["names"].append("eve")
+        payees.append({"names": ["eve"]})
+
+    monkeypatch.setattr(verifier, "verify", verify)
+
+    @verifier.guarded
+    def pay(payees: list[dict[str, list[str]]]) -> None:
+        ran.extend(name for one in payees for name in one["names"])
+
+    @verifier.guarded
+    async def pay_soon(payees: list[dict[str, list[str]]]) -> None:
+        ran.extend(name for one in payees for name in one["names"])
+
+    await pay_soon(payees=payees) if is_async else pay(payees=payees)
+
+    assert ran == ["ada"]

@@ -13,7 +13,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph import START, StateGraph
 from typing_extensions import TypedDict
 
-from twokey.gateway.resume.checkpoints import open_checkpoints
+from keyturn.gateway.resume.checkpoints import open_checkpoints
 
 
 class Count(TypedDict):

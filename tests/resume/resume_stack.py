@@ -11,10 +11,7 @@ from typing import Any
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
-from tests.conftest import eventually
-from tests.resume import sample_tools
-from tests.streams import announced
-from twokey.gateway.approvals.decisions import (
+from keyturn.gateway.approvals.decisions import (
     AccountKind,
     Approve,
     Click,
@@ -22,21 +19,23 @@ from twokey.gateway.approvals.decisions import (
     Outcome,
     Reviewer,
 )
-from twokey.gateway.approvals.events import Event, EventName
-from twokey.gateway.approvals.record import Approval, Item, Origin
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.records import Person, RunRef
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.resume.checkpoints import open_checkpoints
-from twokey.gateway.resume.graphs import attached
-from twokey.gateway.resume.langgraph_local import LangGraphLocal
-from twokey.gateway.resume.runner import Runner
-from twokey.gateway.resume.runners import Runners
-from twokey.gateway.retrying import RetrySettings
-from twokey.gateway.running import running
-from twokey.gateway.service.agents import AgentService
-from twokey.gateway.service.reviews import ReviewService
-from twokey.gateway.store.store import Store
+from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.gateway.approvals.record import Approval, Item, Origin
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.records import Person, RunRef
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.resume.checkpoints import open_checkpoints
+from keyturn.gateway.resume.graphs import attached
+from keyturn.gateway.resume.langgraph_local import LangGraphLocal
+from keyturn.gateway.resume.runner import Runner, Runners
+from keyturn.gateway.retrying import RetrySettings
+from keyturn.gateway.running import running
+from keyturn.gateway.service.agents import AgentService
+from keyturn.gateway.service.reviews import ReviewService
+from keyturn.gateway.store.store import Store
+from tests.conftest import eventually
+from tests.resume import sample_tools
+from tests.streams import announced
 
 POLICY = """
 version: 1

@@ -22,8 +22,8 @@ from langchain_core.tools import BaseTool, tool
 from langgraph.pregel import Pregel
 from typing_extensions import override
 
-from twokey.agent import ApprovalMiddleware, grant, guarded
-from twokey.agent.scripted_model import ScriptedModel, calling
+from keyturn.agent import ApprovalMiddleware, grant, guarded
+from keyturn.agent.scripted_model import ScriptedModel, calling
 
 LEDGER = "SHOP_LEDGER"
 DIE = "SHOP_DIE"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -11,19 +10,23 @@ from langchain.agents.middleware.model_call_limit import ModelCallLimitExceededE
 from langchain.agents.middleware.tool_call_limit import ToolCallLimitExceededError
 from langgraph.errors import GraphRecursionError
 
+from keyturn.gateway.approvals.decisions import Approve
+from keyturn.gateway.approvals.record import approval_of
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.wire import APPROVAL_INTERRUPT, Verdict
+from keyturn.gateway.resume.advancer import MAX_STALE, Advancer, ThreadStuck
+from keyturn.gateway.resume.diagnosis import AtBreakpoint, ThreadHalted
+from keyturn.gateway.resume.runner import AnswerRefused, PendingInterrupt, ThreadState
+from keyturn.gateway.resume.store_threads import (
+    MAX_CHARS,
+    RunEvents,
+    StoreThreads,
+    ThreadRef,
+)
+from keyturn.gateway.store.store import Store
 from tests.service.harness import ANA, ServiceHarness
 from tests.streams import announced, audit_entries
-from twokey.gateway.approvals.decisions import Approve
-from twokey.gateway.approvals.record import approval_of
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.wire import APPROVAL_INTERRUPT, Verdict
-from twokey.gateway.resume.advancer import MAX_STALE, Advancer, ThreadStuck
-from twokey.gateway.resume.classification import AtBreakpoint, ThreadHalted
-from twokey.gateway.resume.run_events import MAX_CHARS, RunEvents, ThreadRef
-from twokey.gateway.resume.runner import AnswerRefused, PendingInterrupt, ThreadState
-from twokey.gateway.store.atomic_write import Loaded
-from twokey.gateway.store.store import Store
 
 FINISHED = ThreadState(exists=True, checkpoint="c1", final_message="done")
 CUT_OFF = ThreadState(exists=True, has_tasks=True, is_cut_off=True, checkpoint="c0")
@@ -79,7 +82,7 @@ def at(store: Store) -> ThreadRef:
 @pytest.fixture
 def advancer(harness: ServiceHarness) -> Advancer:
     """Give an advancer."""
-    return Advancer(harness.store, harness.agents)
+    return Advancer(StoreThreads(harness.store, harness.agents))
 
 
 def asking(verdicts: Sequence[Verdict]) -> ThreadState:
@@ -103,7 +106,7 @@ async def test_a_thread_that_does_not_exist_is_never_resumed(
 ) -> None:
     runner = Scripted(ThreadState(exists=False))
 
-    await advancer.forward(at, runner)
+    await advancer.forward(at.run_ref, runner)
 
     assert runner.asked == []
 
@@ -114,10 +117,10 @@ async def test_a_thread_that_stops_without_an_error_is_never_nudged_again(
     runner = Scripted(CUT_OFF)
 
     with pytest.raises(AtBreakpoint, match="stands at a breakpoint"):
-        await advancer.forward(at, runner)
+        await advancer.forward(at.run_ref, runner)
     for past_limits in (False, True):
         with pytest.raises(AtBreakpoint):
-            await advancer.forward(at, runner, past_limits=past_limits)
+            await advancer.forward(at.run_ref, runner, past_limits=past_limits)
 
     assert runner.asked == ["nudge"]
 
@@ -140,9 +143,9 @@ async def test_a_limit_is_tried_again_only_by_its_program(
 
     for past_limits in (False, True):
         with pytest.raises(type(error)):
-            await advancer.forward(at, runner, past_limits=past_limits)
+            await advancer.forward(at.run_ref, runner, past_limits=past_limits)
         with pytest.raises(ThreadHalted, match=type(error).__name__):
-            await advancer.forward(at, runner)
+            await advancer.forward(at.run_ref, runner)
 
     assert runner.asked == ["nudge"] * 2
 
@@ -155,7 +158,7 @@ async def test_an_answer_that_comes_back_as_a_question_is_not_sent_twice(
     runner = Scripted(asking(verdicts))
 
     with pytest.raises(ThreadStuck, match="does not take the answer"):
-        await advancer.forward(at, runner)
+        await advancer.forward(at.run_ref, runner)
 
     assert runner.asked == ["resume 1"]
 
@@ -178,7 +181,7 @@ async def test_a_refused_answer_is_read_again_before_it_is_given_up(
     runner = Scripted(asking(verdicts), react=refuse)
 
     with pytest.raises(ThreadStuck):
-        await advancer.forward(at, runner)
+        await advancer.forward(at.run_ref, runner)
 
     assert runner.asked == ["resume 1"] * times
 
@@ -190,21 +193,21 @@ async def test_an_item_that_the_agent_dropped_is_withdrawn(
         ("process_refund", {"amount": 1}), ("process_refund", {"amount": 2})
     )
 
-    await advancer.forward(at, Scripted(asking(verdicts[:1])))
+    await advancer.forward(at.run_ref, Scripted(asking(verdicts[:1])))
 
     states = [(await harness.item(one.item_id)).state for one in verdicts]
     assert states == [ItemState.PENDING, ItemState.WITHDRAWN]
 
 
-async def test_an_authorization_that_a_finished_thread_never_used_lapses(
+async def test_an_authorization_that_a_finished_thread_never_used_is_withdrawn(
     harness: ServiceHarness, advancer: Advancer, at: ThreadRef
 ) -> None:
     _, verdicts = await harness.submit(("process_refund", {"amount": 1}))
     await harness.reviews.decide(await harness.click(verdicts[0]), Approve(), ANA)
 
-    await advancer.forward(at, Scripted(FINISHED))
+    await advancer.forward(at.run_ref, Scripted(FINISHED))
 
-    assert (await harness.item(verdicts[0].item_id)).state is ItemState.LAPSED
+    assert (await harness.item(verdicts[0].item_id)).state is ItemState.WITHDRAWN
 
 
 async def test_a_new_message_supersedes_even_where_the_middleware_is_missing(
@@ -216,7 +219,9 @@ async def test_a_new_message_supersedes_even_where_the_middleware_is_missing(
         runner.state = FINISHED
 
     runner = Scripted(asking(verdicts), react=finish)
-    await advancer.begin(at, runner, lambda: runner.start("t1", "hi", key="k"), key="k")
+    await advancer.begin(
+        at.run_ref, runner, lambda: runner.start("t1", "hi", key="k"), key="k"
+    )
 
     assert (await harness.item(verdicts[0].item_id)).state is ItemState.SUPERSEDED
 
@@ -229,7 +234,9 @@ async def test_a_stuck_thread_still_takes_a_new_message(
             runner.state = FINISHED
 
     runner = Scripted(CUT_OFF, react=finish)
-    await advancer.begin(at, runner, lambda: runner.start("t1", "hi", key="k"), key="k")
+    await advancer.begin(
+        at.run_ref, runner, lambda: runner.start("t1", "hi", key="k"), key="k"
+    )
 
     assert runner.asked == ["nudge", "start"]
 
@@ -251,57 +258,18 @@ async def test_last_words_are_told_once_a_checkpoint_and_never_cut_silently(
     assert ["text" in one.data for one in kept] == [False, False]
 
 
-async def test_what_a_thread_waits_for_is_read_while_its_checkpoint_is(
-    harness: ServiceHarness,
-    advancer: Advancer,
-    at: ThreadRef,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    _, [verdict] = await harness.submit(("process_refund", {"amount": 7}))
-    loads, before_answer, is_read = list[str](), list[str](), asyncio.Event()
-
-    def answered(one: Scripted) -> None:
-        before_answer.extend(loads)
-        one.state = FINISHED
-
-    runner = Scripted(asking([verdict]), answered)
-    await advancer.forward(at, runner)
-    await harness.reviews.decide(await harness.click(verdict), Approve(), ANA)
-    load, probe = harness.store.approvals.load, runner.probe
-
-    async def noted(approval_id: str) -> Loaded | None:
-        loads.append(approval_id)
-        found = await load(approval_id)
-        is_read.set()
-        return found
-
-    async def slow_probe(thread: str) -> ThreadState:
-        async with asyncio.timeout(30):
-            await is_read.wait()
-        return await probe(thread)
-
-    monkeypatch.setattr(harness.store.approvals, "load", noted)
-    monkeypatch.setattr(runner, "probe", slow_probe)
-
-    state = await advancer.forward(at, runner)
-
-    assert (state, runner.asked) == (FINISHED, ["resume 1"])
-    # The answer was found in what was read ahead.
-    assert before_answer == [approval_of(verdict.item_id)[0]]
-
-
-async def test_a_thread_that_asks_something_else_now_gets_no_answer_read_ahead(
+async def test_a_thread_that_asks_something_else_now_gets_no_answer_read_before(
     harness: ServiceHarness, advancer: Advancer, at: ThreadRef
 ) -> None:
     _, [old] = await harness.submit(("process_refund", {"amount": 7}))
     runner = Scripted(asking([old]))
-    await advancer.forward(at, runner)
+    await advancer.forward(at.run_ref, runner)
     await harness.reviews.decide(await harness.click(old), Approve(), ANA)
     # Another process brought it forward.
     _, [new] = await harness.submit(("process_refund", {"amount": 8}))
     runner.state = asking([new])
 
-    await advancer.forward(at, runner)
+    await advancer.forward(at.run_ref, runner)
 
     assert runner.asked == []
 
@@ -314,10 +282,10 @@ async def test_a_thread_goes_on_without_a_record_that_is_damaged_while_it_waits(
 
     _, [verdict] = await harness.submit(("process_refund", {"amount": 7}))
     runner = Scripted(asking([verdict]), answered)
-    await advancer.forward(at, runner)
+    await advancer.forward(at.run_ref, runner)
     approval, _ = approval_of(verdict.item_id)
-    await harness.store.conn.command("SET", at.keys.pinned(approval), "{}")
+    await harness.store.conn.command("SET", at.keys.document(approval), "{}")
 
-    state = await advancer.forward(at, runner)
+    state = await advancer.forward(at.run_ref, runner)
 
     assert (state, runner.asked) == (FINISHED, ["resume 1"])

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from langchain_core.tools import tool
 
+from keyturn.agent import guarded
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.resume.checkpoints import open_checkpoints
+from keyturn.gateway.resume.graphs import attached
+from keyturn.gateway.resume.langgraph_local import LangGraphLocal
+from keyturn.gateway.store.store import Store
 from tests.resume import sample_tools
 from tests.resume.resume_stack import Stack
-from twokey.agent import guarded
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.resume.checkpoints import open_checkpoints
-from twokey.gateway.resume.graphs import attached
-from twokey.gateway.resume.langgraph_local import LangGraphLocal
-from twokey.gateway.store.store import Store
 
 TWO = [["refund", {"order": "1", "amount": 5}], ["refund", {"order": "2", "amount": 6}]]
 

@@ -6,23 +6,24 @@ from typing import cast
 
 import pytest
 
+from keyturn.agent import tool_messages
+from keyturn.gateway.approvals.decisions import Approve, Edit
+from keyturn.gateway.approvals.events import EventName
+from keyturn.gateway.approvals.lifecycle import UNEXECUTED
+from keyturn.gateway.approvals.record import Item
+from keyturn.gateway.protocol import digest
+from keyturn.gateway.protocol.records import Result, RunRef
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.wire import RECONCILE_INTERRUPT, ReconcileAnswer
+from keyturn.gateway.resume.questions import Answers
+from keyturn.gateway.resume.runner import PendingInterrupt
+from keyturn.gateway.resume.store_threads import answers_for
+from keyturn.gateway.store.atomic_write import Loaded
 from tests.conftest import eventually
 from tests.lifetimes import lose_records
 from tests.resume.resume_stack import Stack
-from twokey.agent import tool_messages
-from twokey.gateway.approvals.decisions import Approve, Edit
-from twokey.gateway.approvals.events import EventName
-from twokey.gateway.approvals.lifecycle import UNEXECUTED
-from twokey.gateway.approvals.record import Item
-from twokey.gateway.protocol import digest
-from twokey.gateway.protocol.records import Result
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.wire import RECONCILE_INTERRUPT, ReconcileAnswer
-from twokey.gateway.resume.answers import answers_for
-from twokey.gateway.resume.questions import Answers
-from twokey.gateway.resume.runner import PendingInterrupt
-from twokey.gateway.store.atomic_write import Loaded
+from tests.stored_records import put_detail
 
 REFUND = ("refund", {"order": "78291", "amount": 899.0})
 
@@ -40,7 +41,7 @@ async def decided(stack: Stack) -> tuple[Item, PendingInterrupt]:
 
 async def answered(stack: Stack, *asked: PendingInterrupt, thread: str) -> Answers:
     """Return what these questions of a thread can be answered with."""
-    return await answers_for(stack.store, "shop", thread, asked)
+    return await answers_for(stack.store, RunRef(agent="shop", thread=thread), asked)
 
 
 async def test_a_decided_item_answers_the_question_about_it(stack: Stack) -> None:
@@ -73,7 +74,9 @@ async def test_questions_that_are_not_about_this_call_get_no_answer(
         assert (answers.ready, answers.unfit) == ({}, [])
 
 
-@pytest.mark.parametrize("item_id", ["{}.1", "ap_s0_" + "0" * 32 + ".0", "nonsense"])
+@pytest.mark.parametrize(
+    "item_id", ["{}.1", "ap_default_" + "0" * 32 + ".0", "nonsense"]
+)
 async def test_a_question_about_what_nobody_knows_ends_and_nothing_runs_by_it(
     stack: Stack, item_id: str
 ) -> None:
@@ -173,9 +176,9 @@ async def test_a_doubt_is_answered_by_what_became_of_the_item(stack: Stack) -> N
     }
 
     # With a result the claim gives it back; nothing runs.
-    body = Result(ok=True, payload="{}").model_dump_json()
-    head = stack.keys.head(item.id.rpartition(".")[0])
-    await stack.store.conn.command("HSET", head, "0:r", body)
+    body = Result(ok=True, payload="{}").model_dump(mode="json")
+    approval = item.id.rpartition(".")[0]
+    await put_detail(stack.store.conn, stack.keys, approval, result=body)
     for state in (ItemState.EXECUTED, ItemState.FAILED):
         await stack.store.conn.command(
             "HSET", stack.keys.head(item.id.rpartition(".")[0]), "0:s", state.value

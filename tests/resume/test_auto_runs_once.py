@@ -13,19 +13,18 @@ from langchain_core.messages import HumanMessage
 from langchain_core.tools import BaseTool, tool
 from langgraph.types import interrupt
 
+from keyturn.agent import grant, tool_messages
+from keyturn.gateway.errors import LeaseLost
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.port import connected
+from keyturn.gateway.resume.checkpoints import open_checkpoints
+from keyturn.gateway.resume.graphs import attached
+from keyturn.gateway.resume.langgraph_local import LangGraphLocal
+from keyturn.gateway.resume.store_threads import ThreadRef, under_lease
+from keyturn.gateway.service.agents import AgentService
+from keyturn.gateway.store.store import Store
 from tests.resume import sample_tools
 from tests.store_secrets import SECRETS
-from twokey.agent import grant, tool_messages
-from twokey.gateway.errors import LeaseLost
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.port import connected
-from twokey.gateway.resume.checkpoints import open_checkpoints
-from twokey.gateway.resume.graphs import attached
-from twokey.gateway.resume.langgraph_local import LangGraphLocal
-from twokey.gateway.resume.leases import under_lease
-from twokey.gateway.resume.run_events import ThreadRef
-from twokey.gateway.service.agents import AgentService
-from twokey.gateway.store.store import Store
 
 POLICY = load_policy(
     """

@@ -9,19 +9,19 @@ from typing import Any
 import pytest
 from langchain_core.tools import tool
 
+from keyturn.agent import guarded
+from keyturn.gateway.approvals.decisions import Edit, Reject
+from keyturn.gateway.approvals.events import EventName
+from keyturn.gateway.approvals.record import Item
+from keyturn.gateway.protocol.business_state import BusinessState, state_in
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.resume.checkpoints import open_checkpoints
+from keyturn.gateway.resume.graphs import attached
+from keyturn.gateway.resume.langgraph_local import LangGraphLocal
+from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
 from tests.resume import sample_tools
 from tests.resume.resume_stack import AT_ONCE, Stack
-from twokey.agent import guarded
-from twokey.gateway.approvals.decisions import Edit, Reject
-from twokey.gateway.approvals.events import EventName
-from twokey.gateway.approvals.record import Item
-from twokey.gateway.protocol.business_state import BusinessState, state_in
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.resume.checkpoints import open_checkpoints
-from twokey.gateway.resume.graphs import attached
-from twokey.gateway.resume.langgraph_local import LangGraphLocal
-from twokey.gateway.store.store import Store
 
 CANCEL = ("cancel", {"order": "78291"})
 

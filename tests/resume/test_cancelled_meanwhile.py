@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 
 import pytest
 
-from twokey.gateway.resume.thread_watch import ThreadWatch
-from twokey.gateway.store.jobs import Delivery, Job, JobKind, JobQueue
-from twokey.gateway.store.store import Store
+from keyturn.gateway.resume.thread_runs import ThreadWatch
+from keyturn.gateway.service.event_feed import EventFeed
+from keyturn.gateway.store.jobs import Delivery, Job, JobKind, JobQueue
+from keyturn.gateway.store.store import Store
+from tests.patience import WAIT_S
 
 JOB = Job(kind=JobKind.START, tenant="default", agent="x", thread="t", input="hi")
 
@@ -19,18 +22,25 @@ class SlowTask:
     """A task that takes its time to stop."""
 
     def __init__(self) -> None:
-        self.is_begun = asyncio.Event()
-        self.is_stopping = asyncio.Event()
+        self.is_begun = threading.Event()
+        self.is_stopping = threading.Event()
         self.may_end = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     async def run(self, *_given: object) -> None:
         """Wait to be stopped, then to be let go."""
+        self._loop = asyncio.get_running_loop()
         try:
             self.is_begun.set()
             await asyncio.Event().wait()
         finally:
             self.is_stopping.set()
             await self.may_end.wait()
+
+    def let_go(self) -> None:
+        """Let the task end; it may run on another loop."""
+        assert self._loop
+        self._loop.call_soon_threadsafe(self.may_end.set)
 
 
 def job_held(store: Store) -> AbstractAsyncContextManager[object]:
@@ -46,12 +56,12 @@ def job_held(store: Store) -> AbstractAsyncContextManager[object]:
 
 def thread_awaited(store: Store) -> AbstractAsyncContextManager[object]:
     """Return the block in which a program waits for a thread."""
-    return ThreadWatch(store, store.keys_of_tenant("default")).of("x", "t")
+    return ThreadWatch(EventFeed(store, tenant="default")).of("x", "t")
 
 
 @pytest.mark.parametrize(
     ("kind", "name", "opened"),
-    [(JobQueue, "_keep", job_held), (ThreadWatch, "_read", thread_awaited)],
+    [(JobQueue, "_keep", job_held), (EventFeed, "_read", thread_awaited)],
 )
 async def test_a_cancellation_during_the_end_of_a_block_is_not_swallowed(
     store: Store,
@@ -65,12 +75,12 @@ async def test_a_cancellation_during_the_end_of_a_block_is_not_swallowed(
 
     async def work() -> None:
         async with opened(store):
-            await slow.is_begun.wait()
+            assert await asyncio.to_thread(slow.is_begun.wait, WAIT_S)
 
     working = asyncio.create_task(work())
-    await slow.is_stopping.wait()
+    assert await asyncio.to_thread(slow.is_stopping.wait, WAIT_S)
     working.cancel()
     await asyncio.wait([working])
-    slow.may_end.set()
+    slow.let_go()
 
     assert working.cancelled()

@@ -10,15 +10,15 @@ import pytest
 from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariableType] - its overloads are partial
 from langchain_core.tools import BaseTool, tool
 
+from keyturn.agent import ApprovalMiddleware, guarded
+from keyturn.bot.cards.fallbacks import card_fallback
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.resume.checkpoints import open_checkpoints
+from keyturn.gateway.resume.graphs import attached
+from keyturn.gateway.resume.langgraph_local import LangGraphLocal
+from keyturn.gateway.store.store import Store
 from tests.resume import sample_tools
 from tests.resume.resume_stack import Stack, open_stack
-from twokey.agent import ApprovalMiddleware, guarded
-from twokey.bot.cards.fallbacks import card_fallback
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.resume.checkpoints import open_checkpoints
-from twokey.gateway.resume.graphs import attached
-from twokey.gateway.resume.langgraph_local import LangGraphLocal
-from twokey.gateway.store.store import Store
 
 REFUND = ("refund", {"order": "78291", "amount": 899.0})
 

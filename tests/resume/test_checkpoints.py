@@ -17,16 +17,16 @@ import psycopg
 import pytest
 from psycopg.sql import SQL, Identifier
 
+from keyturn.gateway.errors import SettingsError
+from keyturn.gateway.resume import checkpoints
+from keyturn.gateway.resume.checkpoints import open_checkpoints
+from keyturn.gateway.resume.graphs import attached
+from keyturn.gateway.resume.langgraph_local import LangGraphLocal
+from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
 from tests.resume import sample_tools
 from tests.resume.postgres_server import fresh_database
 from tests.resume.resume_stack import Stack
-from twokey.gateway.errors import SettingsError
-from twokey.gateway.resume import sqlite
-from twokey.gateway.resume.checkpoints import open_checkpoints
-from twokey.gateway.resume.graphs import attached
-from twokey.gateway.resume.langgraph_local import LangGraphLocal
-from twokey.gateway.store.store import Store
 
 
 async def test_sqlite_is_made_ready_for_several_processes_of_one_user(
@@ -60,7 +60,7 @@ async def test_a_file_that_another_process_keeps_locked_is_not_to_be_replaced(
     place = tmp_path / "checkpoints.sqlite"
     async with open_checkpoints(str(place)):
         pass
-    monkeypatch.setattr(sqlite, "_LOCK_WAIT_S", 0.05)
+    monkeypatch.setattr(checkpoints, "_LOCK_WAIT_S", 0.05)
 
     with closing(sqlite3.connect(place, isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
@@ -86,7 +86,7 @@ async def test_a_full_disk_is_to_be_cleared(
     def full(_: Path) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(sqlite, "_create", full)
+    monkeypatch.setattr(checkpoints, "_create", full)
 
     with pytest.raises(SettingsError, match="Free some space on its disk"):
         async with open_checkpoints(str(tmp_path / "checkpoints.sqlite")):
@@ -100,11 +100,11 @@ async def test_postgres_without_its_packages_names_the_extra(
         raise ImportError(name)
 
     monkeypatch.setattr(
-        "twokey.gateway.resume.postgres.importlib.import_module", missing
+        "keyturn.gateway.resume.checkpoints.importlib.import_module", missing
     )
 
-    with pytest.raises(SettingsError, match=r"pip install 'twokey\[postgres\]'"):
-        async with open_checkpoints("postgresql://user:hunter2@db.example/twokey"):
+    with pytest.raises(SettingsError, match=r"pip install 'keyturn\[postgres\]'"):
+        async with open_checkpoints("postgresql://user:hunter2@db.example/keyturn"):
             pass
 
 
@@ -152,9 +152,9 @@ async def test_gateways_that_start_together_on_a_fresh_postgres_all_start(
 async def test_a_postgres_that_does_not_answer_is_named_without_its_password(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("twokey.gateway.resume.postgres._CONNECT_S", 5)
+    monkeypatch.setattr("keyturn.gateway.resume.checkpoints._CONNECT_S", 5)
     with pytest.raises(SettingsError, match=r"at '127\.0\.0\.1'") as caught:
-        async with open_checkpoints("postgresql://user:hunter2@127.0.0.1:1/twokey"):
+        async with open_checkpoints("postgresql://user:hunter2@127.0.0.1:1/keyturn"):
             pass
     assert "hunter2" not in str(caught.value)
     assert "Connection refused" in str(caught.value)
@@ -164,7 +164,7 @@ async def test_a_postgres_that_does_not_answer_is_named_without_its_password(
 async def test_a_missing_database_is_named_and_what_to_check(
     postgres: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("twokey.gateway.resume.postgres._CONNECT_S", 5)
+    monkeypatch.setattr("keyturn.gateway.resume.checkpoints._CONNECT_S", 5)
     missing = urlsplit(postgres)._replace(path="/no_such_database").geturl()
 
     with pytest.raises(SettingsError, match='"no_such_database" does not exist'):
@@ -179,7 +179,7 @@ async def test_a_user_that_may_create_no_tables_is_told_so(postgres: str) -> Non
         own.execute("REVOKE CREATE ON SCHEMA public FROM PUBLIC")
 
     with pytest.raises(SettingsError, match="permission denied for schema public"):
-        async with open_checkpoints(fresh.replace("//twokey@", f"//{name}@")):
+        async with open_checkpoints(fresh.replace("//keyturn@", f"//{name}@")):
             pass
 
 
@@ -218,10 +218,10 @@ async def test_a_password_that_postgres_refuses_is_reported_at_once_and_hidden()
 async def test_a_password_that_breaks_its_url_is_not_shown(
     password: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("twokey.gateway.resume.postgres._CONNECT_S", 0.2)
+    monkeypatch.setattr("keyturn.gateway.resume.checkpoints._CONNECT_S", 0.2)
 
     with pytest.raises(SettingsError, match="'%40' for '@'") as caught:
-        async with open_checkpoints(f"postgresql://u:{password}@127.0.0.1:1/twokey"):
+        async with open_checkpoints(f"postgresql://u:{password}@127.0.0.1:1/keyturn"):
             pass
 
     shown = "".join(traceback.format_exception(caught.value))

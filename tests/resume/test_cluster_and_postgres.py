@@ -9,16 +9,16 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 from redis.crc import key_slot
 
+from keyturn.gateway.errors import StoreUnavailable
+from keyturn.gateway.resume.checkpoints import open_checkpoints
+from keyturn.gateway.resume.graphs import attached
+from keyturn.gateway.resume.langgraph_local import LangGraphLocal
+from keyturn.gateway.store.durability import ensure_durable
+from keyturn.gateway.store.store import Store
 from tests.resume import sample_tools
 from tests.resume.resume_stack import Stack
 from tests.store_secrets import SECRETS
 from tests.topologies import Cluster, until
-from twokey.gateway.errors import StoreUnavailable
-from twokey.gateway.resume.checkpoints import open_checkpoints
-from twokey.gateway.resume.graphs import attached
-from twokey.gateway.resume.langgraph_local import LangGraphLocal
-from twokey.gateway.store.durability import ensure_durable
-from twokey.gateway.store.store import Store
 
 pytestmark = pytest.mark.xdist_group("topologies")
 
@@ -28,7 +28,7 @@ THREADS = 6
 @asynccontextmanager
 async def gateway(cluster: Cluster, postgres: str) -> AsyncGenerator[Stack]:
     """Run a gateway with a store and checkpoints of its own connections."""
-    store = Store(cluster.url, secrets=SECRETS, shards=3, lease_ms=2000)
+    store = Store(cluster.url, secrets=SECRETS, lease_ms=2000)
     await ensure_durable(store.conn)
     async with open_checkpoints(postgres) as saver:
         runner = LangGraphLocal(attached(sample_tools.graph(), saver), agent="shop")

@@ -6,16 +6,14 @@ import json
 
 import pytest
 
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.resume.retries import Retries
+from keyturn.gateway.resume.store_threads import ThreadRef
+from keyturn.gateway.service.runs import RunService
+from keyturn.gateway.store.connection import text
+from keyturn.gateway.store.jobs import Job, JobKind
 from tests.resume import sample_tools
 from tests.resume.resume_stack import Stack
-from twokey.gateway.errors import NewerRecord
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.resume.retries import Retries
-from twokey.gateway.resume.run_events import ThreadRef
-from twokey.gateway.service.runs import RunService
-from twokey.gateway.store.connection import text
-from twokey.gateway.store.jobs import Job, JobKind
-from twokey.gateway.store.stalled import FORMAT, RunState
 
 REFUND = ("refund", {"order": "78291", "amount": 899.0})
 RESUME = Job(kind=JobKind.RESUME, tenant="default", agent="shop", thread="t2")
@@ -50,8 +48,7 @@ def service(stack: Stack) -> RunService:
     "fields",
     [
         {"of_nobody": 1},
-        {"format": FORMAT + 1, "of_the_next_version": 1},
-        {"id": "run_s0_\x1b]0;owned\x07"},
+        {"id": "run_default_\x1b]0;owned\x07"},
         {"agent": "another"},
         {"since_ms": 10**18},
     ],
@@ -83,20 +80,6 @@ async def test_a_thread_whose_failed_run_nobody_can_read_goes_on(stack: Stack) -
     assert await stack.store.stalled.counts(stack.keys) == (0, 0)
 
 
-async def test_a_failed_run_of_a_newer_version_is_left_as_it_is(stack: Stack) -> None:
-    run = await failed(stack)
-    await changed(stack, run, format=FORMAT + 1, of_the_next_version=1)
-    before = await kept_of(stack, run)
-
-    with pytest.raises(NewerRecord):
-        await service(stack).find(run)
-    with pytest.raises(NewerRecord):
-        await failed(stack)
-
-    assert await kept_of(stack, run) == before
-    assert await stack.store.stalled.counts(stack.keys) == (0, 1)
-
-
 async def test_what_is_no_record_at_all_is_left_out(stack: Stack) -> None:
     other = await failed(stack)
     junk: list[str | bytes] = ["", "[]", "[" * 100_000, "{", "null", b"\xff"]
@@ -111,12 +94,3 @@ async def test_what_is_no_record_at_all_is_left_out(stack: Stack) -> None:
     assert [one.id for one in await service(stack).all()] == [other]
     assert await service(stack).find(runs[5]) is None
     assert await stack.store.conn.command("HEXISTS", stack.keys.stalled, runs[5]) == 0
-
-
-async def test_every_failed_run_says_its_format(stack: Stack) -> None:
-    run = await failed(stack)
-
-    assert json.loads(await kept_of(stack, run))["format"] == FORMAT
-    found = await service(stack).find(run)
-    assert found
-    assert found.state is RunState.PARKED

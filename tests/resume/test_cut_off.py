@@ -12,16 +12,15 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.memory import InMemorySaver
 
+from keyturn.agent.calls import Caller, Handler
+from keyturn.agent.result_codec import ToolResult
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.wire import TurnRef, Verdict
+from keyturn.gateway.resume.graphs import attached
+from keyturn.gateway.resume.langgraph_local import LangGraphLocal
 from tests.conftest import eventually
 from tests.resume import sample_tools
 from tests.resume.resume_stack import AT_ONCE, Stack
-from twokey.agent.calls import Caller
-from twokey.agent.result_codec import ToolResult
-from twokey.agent.tool_invocation import Handler
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.wire import TurnRef, Verdict
-from twokey.gateway.resume.graphs import attached
-from twokey.gateway.resume.langgraph_local import LangGraphLocal
 
 
 class Dying(InMemorySaver):

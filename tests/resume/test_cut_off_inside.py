@@ -15,23 +15,23 @@ from langchain_core.tools import tool
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.pregel import Pregel
 
+from keyturn.agent import ApprovalMiddleware, guarded
+from keyturn.gateway.approvals.decisions import Decided, Forbidden, Stale
+from keyturn.gateway.approvals.events import EventName
+from keyturn.gateway.approvals.lifecycle import UNEXECUTED
+from keyturn.gateway.approvals.record import Item
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.resume.checkpoints import open_checkpoints
+from keyturn.gateway.resume.graphs import attached
+from keyturn.gateway.resume.langgraph_local import LangGraphLocal
+from keyturn.gateway.running import running
+from keyturn.gateway.service.reviews import ReviewService
+from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
 from tests.resume import sample_tools
 from tests.resume.resume_stack import DAN, POLICY, Stack
 from tests.service.harness import person
-from twokey.agent import ApprovalMiddleware, guarded
-from twokey.gateway.approvals.decisions import Decided, Forbidden, Stale
-from twokey.gateway.approvals.events import EventName
-from twokey.gateway.approvals.lifecycle import UNEXECUTED
-from twokey.gateway.approvals.record import Item
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.resume.checkpoints import open_checkpoints
-from twokey.gateway.resume.graphs import attached
-from twokey.gateway.resume.langgraph_local import LangGraphLocal
-from twokey.gateway.running import running
-from twokey.gateway.service.reviews import ReviewService
-from twokey.gateway.store.store import Store
 
 FREE = load_policy(POLICY + "  delegate: {tier: auto}\n", "policy.yml")
 LOOK = json.dumps([["look_up", {"order": "1"}]])

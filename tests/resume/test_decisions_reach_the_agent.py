@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from keyturn.gateway.approvals.decisions import Decided, Edit, Reject, Respond
+from keyturn.gateway.approvals.events import EventName
+from keyturn.gateway.protocol.states import ItemState
 from tests.resume import sample_tools
 from tests.resume.resume_stack import Stack
-from twokey.gateway.approvals.decisions import Decided, Edit, Reject, Respond
-from twokey.gateway.approvals.events import EventName
-from twokey.gateway.protocol.states import ItemState
 
 REFUND = ("refund", {"order": "78291", "amount": 899.0})
 

@@ -10,19 +10,19 @@ from typing import Any
 
 import pytest
 
+from keyturn.gateway.approvals.decisions import Approve, Click, Decided, Outcome, Stale
+from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.embed import Keyturn
+from keyturn.gateway.errors import ThreadUnavailable
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.records import RunRef
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.resume.store_threads import ThreadRef
+from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
 from tests.resume import sample_tools
 from tests.resume.resume_stack import ANA, POLICY
 from tests.resume.test_cut_off_inside import ONE, delegate
-from twokey.gateway.approvals.decisions import Approve, Click, Decided, Outcome, Stale
-from twokey.gateway.approvals.record import Approval
-from twokey.gateway.embed import Twokey
-from twokey.gateway.errors import ThreadUnavailable
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.records import RunRef
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.resume.run_events import ThreadRef
-from twokey.gateway.store.store import Store
 
 FREE = load_policy(POLICY + "  delegate: {tier: auto}\n", "policy.yml")
 RUN_REF = RunRef(agent="shop", thread="t1")
@@ -30,13 +30,13 @@ GRAPH = sample_tools.graph(delegate)
 
 
 @pytest.fixture
-async def tk(store: Store, tmp_path: Path) -> AsyncGenerator[Twokey]:
+async def tk(store: Store, tmp_path: Path) -> AsyncGenerator[Keyturn]:
     """Give a program with an agent that lets another one pay."""
-    async with Twokey(policy=FREE, url=store.conn.url, data_dir=tmp_path) as opened:
+    async with Keyturn(policy=FREE, url=store.conn.url, data_dir=tmp_path) as opened:
         yield opened
 
 
-async def opened(tk: Twokey) -> list[Approval]:
+async def opened(tk: Keyturn) -> list[Approval]:
     """Return the approvals of the thread."""
     keys = tk.store.keys_of_tenant("default")
     listed = await tk.store.approvals.of_run(keys, "default", RUN_REF)
@@ -44,7 +44,7 @@ async def opened(tk: Twokey) -> list[Approval]:
     return [one.approval for one in found]
 
 
-async def states(tk: Twokey) -> list[ItemState]:
+async def states(tk: Keyturn) -> list[ItemState]:
     """Return where the calls of the thread stand."""
     return [item.state for approval in await opened(tk) for item in approval.items]
 
@@ -54,7 +54,7 @@ def given(calls: str) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": calls}]}
 
 
-async def waiting(tk: Twokey) -> tuple[asyncio.Task[dict[str, Any]], Approval]:
+async def waiting(tk: Keyturn) -> tuple[asyncio.Task[dict[str, Any]], Approval]:
     """Let the agent inside ask; return the run, and what rests on its question."""
     task = json.dumps([["delegate", {"task": ONE}]])
     run = asyncio.create_task(
@@ -71,7 +71,7 @@ async def waiting(tk: Twokey) -> tuple[asyncio.Task[dict[str, Any]], Approval]:
     return run, approval
 
 
-async def decide(tk: Twokey, approval: Approval) -> Outcome:
+async def decide(tk: Keyturn, approval: Approval) -> Outcome:
     """Approve the one call."""
     item = approval.items[0]
     click = Click(
@@ -81,7 +81,7 @@ async def decide(tk: Twokey, approval: Approval) -> Outcome:
 
 
 async def test_what_waits_in_it_is_superseded_and_a_late_click_refused(
-    tk: Twokey,
+    tk: Keyturn,
 ) -> None:
     run, approval = await waiting(tk)
 
@@ -99,14 +99,14 @@ async def test_what_waits_in_it_is_superseded_and_a_late_click_refused(
 
 
 async def test_a_thread_that_is_not_there_is_deleted_without_complaint(
-    tk: Twokey,
+    tk: Keyturn,
 ) -> None:
     await tk.delete(GRAPH, thread_id="t9", agent="shop")
 
     await tk.delete(GRAPH, thread_id="t9", agent="shop")
 
 
-async def test_a_thread_that_somebody_runs_is_not_deleted(tk: Twokey) -> None:
+async def test_a_thread_that_somebody_runs_is_not_deleted(tk: Keyturn) -> None:
     run, approval = await waiting(tk)
     keys = tk.store.keys_of_tenant("default")
     at = ThreadRef(keys, "default", "shop", "t1")
@@ -122,7 +122,7 @@ async def test_a_thread_that_somebody_runs_is_not_deleted(tk: Twokey) -> None:
 
 @pytest.mark.parametrize("number", range(4))
 async def test_a_click_at_the_moment_of_the_deletion_has_one_end(
-    tk: Twokey, number: int
+    tk: Keyturn, number: int
 ) -> None:
     run, approval = await waiting(tk)
 

@@ -19,11 +19,14 @@ from langchain_core.language_models.chat_models import generate_from_stream
 from langgraph.errors import GraphRecursionError
 from pydantic import BaseModel, SecretStr, ValidationError
 
+from keyturn.gateway.errors import GraphError, StateUnknown, StoreUnavailable
+from keyturn.gateway.resume.diagnosis import (
+    ErrorKind,
+    at_breakpoint,
+    at_limit,
+    diagnose,
+)
 from tests.bot.strategies import CANARY
-from twokey.gateway.errors import GraphError, StateUnknown, StoreUnavailable
-from twokey.gateway.resume.classification import at_breakpoint, at_limit
-from twokey.gateway.resume.diagnosis import diagnose
-from twokey.gateway.resume.known_errors import ErrorKind
 
 REQUEST = httpx.Request("POST", "https://model.example/v1")
 

@@ -16,19 +16,19 @@ from langgraph.graph import StateGraph
 from langgraph.types import interrupt
 from typing_extensions import TypedDict
 
+from keyturn.gateway.approvals.decisions import Approve, Click, Decided, Edit, Forbidden
+from keyturn.gateway.approvals.record import Item, approval_of
+from keyturn.gateway.config import Settings
+from keyturn.gateway.embed import Keyturn
+from keyturn.gateway.errors import GraphError, SettingsError, ThreadUnavailable
+from keyturn.gateway.protocol.records import Person, RunRef
+from keyturn.gateway.resume import langgraph_local
+from keyturn.gateway.resume.graphs import attached
+from keyturn.gateway.store.store import Store
 from tests.api.remote_program import remote_program
 from tests.conftest import eventually
 from tests.resume import sample_tools
 from tests.resume.resume_stack import ANA, DAN, GIVING_UP, ORIGIN, POLICY, RULES
-from twokey.gateway.approvals.decisions import Approve, Click, Decided, Edit, Forbidden
-from twokey.gateway.approvals.record import Item, approval_of
-from twokey.gateway.config import Settings
-from twokey.gateway.embed import Twokey
-from twokey.gateway.errors import GraphError, SettingsError, ThreadUnavailable
-from twokey.gateway.protocol.records import Person, RunRef
-from twokey.gateway.resume import langgraph_local
-from twokey.gateway.resume.graphs import attached
-from twokey.gateway.store.store import Store
 
 
 class Name(TypedDict):
@@ -43,15 +43,15 @@ def _ask(state: Name) -> Name:
 
 PLACE: Any = {"thread_id": "t1", "agent": "shop"}
 CALL = json.dumps([("refund", {"order": "78291", "amount": 1})])
-Open = Callable[[], AbstractAsyncContextManager[Twokey]]
+Open = Callable[[], AbstractAsyncContextManager[Keyturn]]
 
 
 @pytest.fixture(params=["in process", "http"])
 def opened(store: Store, tmp_path: Path, request: pytest.FixtureRequest) -> Open:
-    """Open a Twokey on the test's store, again and again on the same data."""
+    """Open a Keyturn on the test's store, again and again on the same data."""
 
     @asynccontextmanager
-    async def one() -> AsyncGenerator[Twokey]:
+    async def one() -> AsyncGenerator[Keyturn]:
         if request.param == "http":
             async with remote_program(
                 store, RULES, tmp_path, retries=GIVING_UP
@@ -59,7 +59,7 @@ def opened(store: Store, tmp_path: Path, request: pytest.FixtureRequest) -> Open
                 yield program
             return
         url = store.conn.url
-        async with Twokey(
+        async with Keyturn(
             policy=RULES, url=url, data_dir=tmp_path, retries=GIVING_UP
         ) as tk:
             yield tk
@@ -264,7 +264,7 @@ async def test_a_synchronous_agent_asks_the_same_gateway(opened: Open) -> None:
             await asyncio.to_thread(graph.invoke, refund(), config)
         [waiting] = graph.get_state(config).interrupts
 
-    assert waiting.value["type"] == "twokey.approval"
+    assert waiting.value["type"] == "keyturn.approval"
 
 
 @pytest.mark.slow
@@ -275,26 +275,26 @@ async def test_settings_bring_their_policy_and_their_agents(
         "from tests.resume.sample_tools import graph\n", encoding="utf-8"
     )
     (tmp_path / "policy.yml").write_text(POLICY, encoding="utf-8")
-    file = tmp_path / "twokey.yml"
+    file = tmp_path / "keyturn.yml"
     file.write_text(f"""
 agents: {{shop: {{graph: "agent.py:graph"}}}}
 redis_url: "{store.conn.url}"
 workers: 2
 """)
-    async with Twokey(Settings.load(file, {})) as tk:
+    async with Keyturn(Settings.load(file, {})) as tk:
         await tk.reviews.ask_agent("shop", "t1", CALL, requester=DAN, origin=None)
         await decide(tk, await asked(tk))
         final = await tk.run(sample_tools.graph, thread_id="t1", agent="shop")
 
     assert final["messages"][-1].text == "refunded 78291 1"
-    assert (tmp_path / ".twokey" / "checkpoints.sqlite").exists()
+    assert (tmp_path / ".keyturn" / "checkpoints.sqlite").exists()
 
 
 async def test_without_an_address_the_store_is_in_the_data_folder(
     tmp_path: Path,
 ) -> None:
     hello = {"messages": [{"role": "user", "content": "hello"}]}
-    async with Twokey(policy=RULES, data_dir=tmp_path) as tk:
+    async with Keyturn(policy=RULES, data_dir=tmp_path) as tk:
         final = await tk.run(sample_tools.graph, hello, thread_id="t1", agent="shop")
 
     assert final["messages"][-1].text == "You said hello"
@@ -304,8 +304,8 @@ async def test_without_an_address_the_store_is_in_the_data_folder(
 async def test_a_thread_that_another_process_runs_is_waited_for(
     opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for place in ("resume.thread_runs", "remote.thread_runs", "remote.attempts"):
-        monkeypatch.setattr(f"twokey.gateway.{place}.BUSY_S", 0.02)
+    for place in ("resume.thread_runs", "remote.thread_runs"):
+        monkeypatch.setattr(f"keyturn.gateway.{place}.BUSY_S", 0.02)
     hello = {"messages": [{"role": "user", "content": "hello"}]}
     async with opened() as tk:
         keys = tk.store.keys_of_tenant("default")
@@ -366,19 +366,19 @@ async def test_every_loop_of_a_process_gets_connections_of_its_own(
         assert [await asyncio.to_thread(elsewhere) for _ in range(3)] == [here] * 3
 
 
-async def test_a_twokey_needs_a_policy(tmp_path: Path) -> None:
+async def test_a_keyturn_needs_a_policy(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="either settings or a policy"):
-        Twokey()
+        Keyturn()
     with pytest.raises(SettingsError, match="There is no file"):
-        Twokey(policy=tmp_path / "policy.yml")
+        Keyturn(policy=tmp_path / "policy.yml")
     with pytest.raises(SettingsError, match="async with"):
-        await Twokey(policy=RULES).run(sample_tools.graph, thread_id="t1")
+        await Keyturn(policy=RULES).run(sample_tools.graph, thread_id="t1")
 
 
 async def test_checkpoints_in_memory_are_warned_of_once_in_a_process(
     opened: Open, caplog: pytest.LogCaptureFixture
 ) -> None:
-    langgraph_local._warn_once.cache_clear()  # pyright: ignore[reportPrivateUsage] - a new process
+    langgraph_local._warn_of_memory.cache_clear()  # pyright: ignore[reportPrivateUsage] - a new process
     graph, hello = sample_tools.graph(), {"messages": [("user", "hello")]}
 
     async with opened() as tk:
@@ -407,7 +407,7 @@ async def test_what_names_no_thread_or_agent_is_refused_in_a_sentence(
     graph = sample_tools.graph()
     at: dict[str, Any] = {**PLACE, **named}
 
-    async def streamed(tk: Twokey) -> list[Any]:
+    async def streamed(tk: Keyturn) -> list[Any]:
         return [chunk async for chunk in tk.stream(graph, refund(), **at)]
 
     async with opened() as tk:
@@ -424,7 +424,7 @@ async def test_what_names_no_thread_or_agent_is_refused_in_a_sentence(
                 await work
 
 
-async def asked(tk: Twokey) -> Item:
+async def asked(tk: Keyturn) -> Item:
     """Wait for the one pending item, and until its thread rests."""
     found: list[Item] = []
 
@@ -444,7 +444,7 @@ async def asked(tk: Twokey) -> Item:
     return found[0]
 
 
-async def decide(tk: Twokey, item: Item, decision: Any = None) -> object:
+async def decide(tk: Keyturn, item: Item, decision: Any = None) -> object:
     """Decide an item as it was seen."""
     click = Click(
         approval=approval_of(item.id)[0],

@@ -9,13 +9,13 @@ import pytest
 from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariableType] - its overloads name generics without parameters
 from langchain_core.tools import tool
 
+from keyturn.agent import ApprovalMiddleware
+from keyturn.agent.scripted_model import calling, scripted
+from keyturn.gateway.embed import Keyturn
+from keyturn.gateway.retention import AUDIT_KEPT
+from keyturn.gateway.store.store import Store
 from tests.agent.agent_runner import results
 from tests.conftest import eventually
-from twokey.agent import ApprovalMiddleware
-from twokey.agent.scripted_model import calling, scripted
-from twokey.gateway.embed import Twokey
-from twokey.gateway.retention import AUDIT_KEPT
-from twokey.gateway.store.store import Store
 
 POLICY = """
 version: 1
@@ -72,15 +72,15 @@ async def test_a_program_names_the_folder_of_its_audit_log(
 ) -> None:
     folder = tmp_path / "audit"
 
-    async with Twokey(
+    async with Keyturn(
         policy=policy, url=store.conn.url, data_dir=tmp_path, audit_folder=folder
     ) as tk:
         assert (tk.store.audit_folder, tk.store.audit_kept) == (folder, AUDIT_KEPT)
-    async with Twokey(policy=policy, url=store.conn.url, data_dir=tmp_path) as tk:
+    async with Keyturn(policy=policy, url=store.conn.url, data_dir=tmp_path) as tk:
         assert tk.store.audit_folder is None
 
 
-async def said(tk: Twokey, thread: str, name: str, args: dict[str, Any]) -> str:
+async def said(tk: Keyturn, thread: str, name: str, args: dict[str, Any]) -> str:
     """Return what the model reads about one call."""
     given = {"messages": [("user", thread)]}
     final = await tk.run(
@@ -94,7 +94,7 @@ async def said(tk: Twokey, thread: str, name: str, args: dict[str, Any]) -> str:
 async def test_a_deny_on_a_number_stops_its_every_spelling(
     store: Store, policy: Path, tmp_path: Path, level: object
 ) -> None:
-    async with Twokey(policy=policy, url=store.conn.url, data_dir=tmp_path) as tk:
+    async with Keyturn(policy=policy, url=store.conn.url, data_dir=tmp_path) as tk:
         told = await said(
             tk, "t1", "deploy", {"env": "prod", "force": False, "level": level}
         )
@@ -108,7 +108,7 @@ async def test_a_deny_on_a_number_stops_its_every_spelling(
 async def test_a_flag_is_one_flag_however_it_is_spelled(
     store: Store, policy: Path, tmp_path: Path, force: object
 ) -> None:
-    async with Twokey(policy=policy, url=store.conn.url, data_dir=tmp_path) as tk:
+    async with Keyturn(policy=policy, url=store.conn.url, data_dir=tmp_path) as tk:
         graph = graph_of("deploy", {"env": "prod", "force": force})
         given = {"messages": [("user", "go")]}
         with pytest.raises(TimeoutError):
@@ -129,7 +129,7 @@ async def test_a_customer_has_one_sum_however_the_number_is_spelled(
     store: Store, policy: Path, tmp_path: Path
 ) -> None:
     spellings = (7, "7", "07", "+7", "7.0", "007")
-    async with Twokey(policy=policy, url=store.conn.url, data_dir=tmp_path) as tk:
+    async with Keyturn(policy=policy, url=store.conn.url, data_dir=tmp_path) as tk:
         told = [
             await said(tk, f"t{n}", "pay", {"customer": spelled, "amount": 49})
             for n, spelled in enumerate(spellings)
@@ -142,7 +142,7 @@ async def test_a_customer_has_one_sum_however_the_number_is_spelled(
 async def test_what_does_not_fit_is_told_to_the_model_and_asks_nobody(
     store: Store, policy: Path, tmp_path: Path
 ) -> None:
-    async with Twokey(policy=policy, url=store.conn.url, data_dir=tmp_path) as tk:
+    async with Keyturn(policy=policy, url=store.conn.url, data_dir=tmp_path) as tk:
         told = await said(tk, "t1", "pay", {"customer": "seven", "amount": 49})
 
         assert "customer: Input should be a valid integer" in told

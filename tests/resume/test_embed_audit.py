@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.gateway.embed import Keyturn
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.service.audit_checking import verify_log_of
+from keyturn.gateway.store.audit_tree import TreeFiles
+from keyturn.gateway.store.store import Store
 from tests.store_secrets import SECRETS
-from twokey.gateway.approvals.events import Event, EventName
-from twokey.gateway.embed import Twokey
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.service.audit_checking import verify_logs
-from twokey.gateway.store.audit_tree import TreeFiles
-from twokey.gateway.store.store import Store
 
 POLICY = "version: 1\ndefaults: {tier: deny}\n"
 
@@ -22,19 +22,19 @@ async def test_what_happened_is_signed_when_the_gateway_has_stopped(
     event = Event(name=EventName.RUN_STARTED, tenant="default", agent="a", thread="t")
 
     for _ in range(2):
-        async with Twokey(
+        async with Keyturn(
             policy=load_policy(POLICY, "p"),
             url=store.conn.url,
             secrets=SECRETS,
             data_dir=tmp_path,
             insecure_dev=True,
-        ) as twokey:
-            await twokey.store.outbox(keys, reader="r").put(event)
-            store.keyring = twokey.store.keyring
+        ) as keyturn:
+            await keyturn.store.outbox(keys, reader="r").put(event)
+            store.keyring = keyturn.store.keyring
 
     store.tree_folder = tmp_path / "audit"
-    [found] = await verify_logs(store, "default")
-    files = TreeFiles(tmp_path / "audit", keys.shard)
+    found = await verify_log_of(store, "default")
+    files = TreeFiles(tmp_path / "audit", keys.tenant)
     assert (found.problems, found.unsigned) == ([], 0)
     assert found.size == files.size >= 3
     names = [event.name async for event in store.audit(keys).entries()]

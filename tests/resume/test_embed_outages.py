@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 
+from keyturn.gateway.embed import Keyturn
+from keyturn.gateway.errors import GraphError
+from keyturn.gateway.resume.recovery import Recovery
+from keyturn.gateway.resume.runner import Runners
+from keyturn.gateway.store.stalled import RunState, StalledRun
+from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
 from tests.resume import sample_tools
 from tests.resume.resume_stack import AT_ONCE, RULES
 from tests.resume.test_run_outages import Provider
-from twokey.gateway.embed import Twokey
-from twokey.gateway.errors import GraphError
-from twokey.gateway.resume.orphans import OrphanFinder
-from twokey.gateway.resume.runners import Runners
-from twokey.gateway.store.stalled import RunState, StalledRun
-from twokey.gateway.store.store import Store
 
 PLACE: dict[str, Any] = {"thread_id": "t1", "agent": "shop"}
 LOOK_UP = {"messages": [{"role": "user", "content": '[["look_up", {"order": "1"}]]'}]}
@@ -28,11 +28,13 @@ LOOK_UP = {"messages": [{"role": "user", "content": '[["look_up", {"order": "1"}
 @pytest.fixture
 async def tk(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> AsyncGenerator[Twokey]:
-    """Give a Twokey that tries again at once."""
-    monkeypatch.setattr("twokey.gateway.resume.transient_retry.FIRST_PAUSE_S", 0.01)
+) -> AsyncGenerator[Keyturn]:
+    """Give a Keyturn that tries again at once."""
+    monkeypatch.setattr("keyturn.gateway.resume.transient_retry.FIRST_PAUSE_S", 0.01)
     url = store.conn.url
-    async with Twokey(policy=RULES, url=url, data_dir=tmp_path, retries=AT_ONCE) as one:
+    async with Keyturn(
+        policy=RULES, url=url, data_dir=tmp_path, retries=AT_ONCE
+    ) as one:
         yield one
 
 
@@ -44,7 +46,7 @@ def provider(monkeypatch: pytest.MonkeyPatch) -> Provider:
     return found
 
 
-async def kept(tk: Twokey) -> StalledRun | None:
+async def kept(tk: Keyturn) -> StalledRun | None:
     """Return what is kept of the run."""
     keys = tk.store.keys_of_tenant("default")
     run = keys.stalled_run("default", "shop", "t1")
@@ -58,7 +60,7 @@ def words(values: dict[str, Any]) -> str:
 
 @pytest.mark.slow
 async def test_a_run_waits_until_its_model_is_back(
-    tk: Twokey, provider: Provider
+    tk: Keyturn, provider: Provider
 ) -> None:
     provider.error = ConnectionError()
     run = asyncio.create_task(tk.run(sample_tools.graph, LOOK_UP, **PLACE))
@@ -70,7 +72,7 @@ async def test_a_run_waits_until_its_model_is_back(
 
 
 async def test_a_wait_ends_by_its_own_time_out_and_the_run_goes_on(
-    tk: Twokey, provider: Provider
+    tk: Keyturn, provider: Provider
 ) -> None:
     provider.error = ConnectionError()
     with pytest.raises(TimeoutError):
@@ -81,7 +83,7 @@ async def test_a_wait_ends_by_its_own_time_out_and_the_run_goes_on(
     assert words(await tk.wait(sample_tools.graph, **PLACE)) == "found 1"
 
 
-async def test_a_run_waits_until_its_checkpoints_are_there(tk: Twokey) -> None:
+async def test_a_run_waits_until_its_checkpoints_are_there(tk: Keyturn) -> None:
     saver: Any = InMemorySaver()
     tries: list[int] = []
     put = saver.aput
@@ -101,15 +103,15 @@ async def test_a_run_waits_until_its_checkpoints_are_there(tk: Twokey) -> None:
 
 
 async def test_what_cannot_pass_is_raised_parked_and_run_again_without_input(
-    tk: Twokey, provider: Provider
+    tk: Keyturn, provider: Provider
 ) -> None:
     provider.error = KeyError("a bug")
     with pytest.raises(KeyError):
         await tk.run(sample_tools.graph, LOOK_UP, **PLACE)
     parked = await kept(tk)
     runner = await tk._runner(sample_tools.graph, "shop")  # pyright: ignore[reportPrivateUsage] - to be a worker of another process
-    finder = OrphanFinder(tk.store, Runners({"shop": runner}), consumer="x", rest_ms=0)
-    await finder.look()
+    recovery = Recovery(tk.store, Runners({"shop": runner}))
+    await recovery.recover(is_only_process=False)
 
     assert parked
     assert parked.state is RunState.PARKED

@@ -10,23 +10,23 @@ from pathlib import Path
 
 import pytest
 
+from keyturn.cli.stop_signals import until_stopped
+from keyturn.gateway.approvals.decisions import Decided
+from keyturn.gateway.embed import Keyturn
+from keyturn.gateway.errors import StoreUnavailable
+from keyturn.gateway.store import engine
+from keyturn.gateway.store.open_store import ENGINE_FOLDER
 from tests.conftest import eventually
 from tests.resume import sample_tools
 from tests.resume.resume_stack import RULES
 from tests.resume.test_embed import asked, decide, refund
-from twokey.cli.stop_signals import until_stopped
-from twokey.gateway.approvals.decisions import Decided
-from twokey.gateway.embed import Twokey
-from twokey.gateway.errors import StoreUnavailable
-from twokey.gateway.store import engine
-from twokey.gateway.store.open_store import ENGINE_FOLDER
 
 
 @pytest.mark.slow
 async def test_a_program_goes_on_after_its_embedded_store_was_killed(
     tmp_path: Path,
 ) -> None:
-    async with Twokey(policy=RULES, data_dir=tmp_path) as tk:
+    async with Keyturn(policy=RULES, data_dir=tmp_path) as tk:
         run = asyncio.create_task(
             tk.run(sample_tools.graph, refund(), thread_id="t1", agent="shop")
         )
@@ -45,7 +45,7 @@ async def test_a_service_whose_embedded_store_dies_again_and_again_ends_with_an_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine, "_LONGEST_PAUSE_S", 0.05)
-    async with Twokey(policy=RULES, data_dir=tmp_path) as tk:
+    async with Keyturn(policy=RULES, data_dir=tmp_path) as tk:
         service = asyncio.create_task(until_stopped(tk.reload, tk.store))
         for _ in range(engine.MAX_DEATHS):
             assert not service.done()
@@ -55,7 +55,7 @@ async def test_a_service_whose_embedded_store_dies_again_and_again_ends_with_an_
             await service
 
 
-async def server_killed(tk: Twokey, data_dir: Path) -> None:
+async def server_killed(tk: Keyturn, data_dir: Path) -> None:
     """Kill the server of a program of this process, and wait for the next one."""
     with engine.EmbeddedEngine(data_dir / ENGINE_FOLDER) as server:
         pid = server.pid

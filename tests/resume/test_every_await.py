@@ -19,28 +19,28 @@ import pytest
 from langchain_core.tools import tool
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 
+from keyturn.gateway.approvals.decisions import Approve, Reconcile
+from keyturn.gateway.approvals.events import EventName
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.verbs import Finding
+from keyturn.gateway.resume import fence_tables
+from keyturn.gateway.resume.checkpoints import open_checkpoints
+from keyturn.gateway.resume.graphs import attached
+from keyturn.gateway.resume.langgraph_local import LangGraphLocal
+from keyturn.gateway.store.connection import Connection
+from keyturn.gateway.store.store import Store
 from tests.chaos.oracle import FORKS
 from tests.conftest import eventually
 from tests.resume import sample_tools
 from tests.resume.postgres_server import fresh_database
 from tests.resume.resume_stack import POLICY, Stack
 from tests.store_secrets import SECRETS
-from twokey.gateway.approvals.decisions import Approve, Reconcile
-from twokey.gateway.approvals.events import EventName
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.verbs import Finding
-from twokey.gateway.resume import fence_tables
-from twokey.gateway.resume.checkpoints import open_checkpoints
-from twokey.gateway.resume.graphs import attached
-from twokey.gateway.resume.langgraph_local import LangGraphLocal
-from twokey.gateway.store.connection import Connection
-from twokey.gateway.store.store import Store
 
 LEASE_MS = 400
 LAST = 170
 """There is no later point in these steps, or hardly any."""
-STEP = 1 if "TWOKEY_EVERY_AWAIT" in os.environ else 48
+STEP = 1 if "KEYTURN_EVERY_AWAIT" in os.environ else 48
 RULES = load_policy(POLICY + "  ping: {tier: notify}\n", "policy.yml")
 Kind = Literal["stop", "kill", "cut"]
 

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
-import re
 from collections.abc import AsyncGenerator
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -16,11 +13,11 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from psycopg.pq import TransactionStatus
 
+from keyturn.gateway.clock import now_s
+from keyturn.gateway.errors import LeaseLost
+from keyturn.gateway.resume.fence_tables import PostgresFence, Put
+from keyturn.gateway.store.fences import Lease
 from tests.resume.postgres_server import fresh_database
-from twokey.gateway.clock import now_s
-from twokey.gateway.errors import LeaseLost
-from twokey.gateway.resume.fence_tables import PostgresFence, Put
-from twokey.gateway.store.fences import Lease
 
 AT: RunnableConfig = {
     "configurable": {"thread_id": "t1", "checkpoint_ns": "", "checkpoint_id": "c1"}
@@ -180,23 +177,3 @@ async def test_a_statement_that_the_server_refuses_leaves_nothing(
 
     assert await written(saver) == 0
     assert status(saver) is TransactionStatus.IDLE
-
-
-@pytest.mark.parametrize("saver", ["pipeline"], indirect=True)
-async def test_each_waits_for_the_server_once(
-    saver: AsyncPostgresSaver, fence: PostgresFence, tmp_path: Path
-) -> None:
-    connection, mine = connection_of(saver), held(3)
-    # Once before: the first one creates the table.
-    await fence.raise_fence(saver, held(2))
-    log = tmp_path / "messages"
-    with log.open("w") as file:
-        connection.pgconn.trace(file.fileno())
-        await fence.raise_fence(saver, mine)
-        await fence.write(saver, mine, AT, writes(saver))
-        connection.pgconn.untrace()
-
-    # A line for each message: when it was, and whether front end or back end sent it.
-    sent_by = re.findall(r"^\S+ \S+\t([FB])\t", log.read_text(), re.MULTILINE)
-    turns = [side for side, _ in itertools.groupby(sent_by)]
-    assert turns == ["F", "B"] * 2

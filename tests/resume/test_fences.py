@@ -14,25 +14,23 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
 
+from keyturn.gateway import clock
+from keyturn.gateway.errors import LeaseLost, StoreUnavailable
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.resume import fence_tables
+from keyturn.gateway.resume.checkpoints import open_checkpoints
+from keyturn.gateway.resume.fence_tables import FencedSaver, Put
+from keyturn.gateway.resume.graphs import attached
+from keyturn.gateway.resume.langgraph_local import LangGraphLocal
+from keyturn.gateway.resume.store_threads import ThreadRef, under_lease
+from keyturn.gateway.store import fences
+from keyturn.gateway.store.fences import Lease
+from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
 from tests.resume import postgres_server, sample_tools
 from tests.resume.resume_stack import Stack, open_stack
 from tests.store_secrets import SECRETS
 from tests.tcp_proxy import Proxy
-from twokey.gateway import clock
-from twokey.gateway.errors import LeaseLost, StoreUnavailable
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.resume import fence_tables, sqlite_writes
-from twokey.gateway.resume.checkpoints import open_checkpoints
-from twokey.gateway.resume.fence_tables import Put
-from twokey.gateway.resume.fenced_saver import FencedSaver
-from twokey.gateway.resume.graphs import attached
-from twokey.gateway.resume.langgraph_local import LangGraphLocal
-from twokey.gateway.resume.leases import under_lease
-from twokey.gateway.resume.run_events import ThreadRef
-from twokey.gateway.store import fences
-from twokey.gateway.store.fences import Lease
-from twokey.gateway.store.store import Store
 
 CHECKPOINT: RunnableConfig = {
     "configurable": {"thread_id": "paused", "checkpoint_ns": "", "checkpoint_id": "c1"}
@@ -278,27 +276,6 @@ async def test_a_lease_ends_with_the_clock_that_counts_suspension(
         with pytest.raises(LeaseLost):
             lease.check()
         moved = 0.0
-
-
-async def test_a_new_holder_reads_from_sqlite_with_one_change_of_threads(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    at, done = place(store), list[str]()
-    plain = sqlite_writes.in_thread
-
-    async def in_thread(saver: Any, work: Any, *given: Any) -> Any:
-        done.append(work.__name__)
-        return await plain(saver, work, *given)
-
-    async with open_checkpoints(str(tmp_path / "checkpoints.db")) as saver:
-        shop = runner(saver)
-        await under_lease(store, at, lambda: shop.start("t1", "hello", key="k"))
-        monkeypatch.setattr(fence_tables, "in_thread", in_thread)
-
-        state = await under_lease(store, at, lambda: shop.probe("t1"))
-
-    assert state.taken == "k"
-    assert len(done) == 1
 
 
 @asynccontextmanager

@@ -15,19 +15,18 @@ from langchain_core.tools import BaseTool, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
+from langgraph.pregel.remote import RemoteGraph
 from langgraph_supervisor import create_supervisor  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType] - no types
 from langgraph_swarm import create_handoff_tool, create_swarm  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType] - no types
 
-from twokey.agent import ApprovalMiddleware, gated_subagents, guarded
-from twokey.agent.scripted_model import calling, scripted
-from twokey.cli.main import run
-from twokey.gateway.config import Settings
-from twokey.gateway.embed import Twokey
-from twokey.gateway.errors import GraphError
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.resume.graph_audit import described
-from twokey.gateway.resume.graphs import as_graph
-from twokey.gateway.store.store import Store
+from keyturn.agent import ApprovalMiddleware, gated_subagents, guarded
+from keyturn.agent.scripted_model import calling, scripted
+from keyturn.cli.main import run
+from keyturn.gateway.config import Settings
+from keyturn.gateway.embed import Keyturn
+from keyturn.gateway.errors import GraphError
+from keyturn.gateway.resume.graphs import as_graph, attached, described
+from keyturn.gateway.store.store import Store
 
 ASK = cast("Any", create_agent)
 RAN: list[str] = []
@@ -278,15 +277,36 @@ def test_people_read_of_each_tool_who_clears_it_and_what_cannot_be_seen() -> Non
         ("other", node_with_an_agent),
     )
 
-    text = described(graph, ["wire"], load_policy(POLICY, "policy.yml"))
+    def is_free(agent: str, tool: str) -> bool:
+        return (agent, tool) == ("billing", "look_up")
+
+    text = described(graph, ["wire"], is_free)
 
     assert text == (
         "gated: wire (pay > tools); "
         "free by policy unless a rule raises it: look_up (pay > tools); "
         "safe without a gate: research; "
         "ungated as the settings say: wire (act > research > researcher > tools); "
-        "cannot be seen, so what these functions start is unknown: other"
+        "cannot be looked into, so what runs there is unknown: other"
     )
+
+
+async def research_elsewhere(state: MessagesState) -> MessagesState:
+    return cast("MessagesState", await REMOTE.ainvoke(cast("Any", state)))
+
+
+REMOTE = RemoteGraph("research", url="http://127.0.0.1:9")
+
+
+@pytest.mark.parametrize("part", [REMOTE, research_elsewhere])
+async def test_a_graph_on_another_server_loads_and_is_named(part: object) -> None:
+    graph = nodes(("pay", gated(wire)), ("research", part))
+
+    loaded = attached(await as_graph(graph, "billing.py:graph"), InMemorySaver())
+
+    text = described(loaded, [])
+    assert "gated: wire (pay > tools)" in text
+    assert "cannot be looked into, so what runs there is unknown: research" in text
 
 
 async def test_an_exception_that_names_no_tool_of_the_graph_is_told(
@@ -347,7 +367,7 @@ def test_the_doctor_lists_the_tools_of_each_agent(
 ) -> None:
     (tmp_path / "agent.py").write_text(AGENT)
     (tmp_path / "policy.yml").write_text(POLICY)
-    (tmp_path / "twokey.yml").write_text(
+    (tmp_path / "keyturn.yml").write_text(
         "agents:\n"
         "  billing: {graph: 'agent.py:graph'}\n"
         "  bare: {graph: 'agent.py:bare'}\n"
@@ -355,8 +375,8 @@ def test_the_doctor_lists_the_tools_of_each_agent(
     )
 
     run(
-        ["--config", str(tmp_path / "twokey.yml"), "doctor"],
-        {"TWOKEY_REDIS_URL": "redis://127.0.0.1:1/0"},
+        ["--config", str(tmp_path / "keyturn.yml"), "doctor"],
+        {"KEYTURN_REDIS_URL": "redis://127.0.0.1:1/0"},
     )
 
     lines = {
@@ -369,12 +389,12 @@ def test_the_doctor_lists_the_tools_of_each_agent(
 
 
 def test_the_settings_name_the_tools_that_need_no_gate(tmp_path: Path) -> None:
-    (tmp_path / "twokey.yml").write_text(
+    (tmp_path / "keyturn.yml").write_text(
         "agents: {billing: {graph: 'a.py:graph', ungated: [look_up]}}\n"
         "graphs: {other: 'b.py:graph'}\n"
     )
 
-    settings = Settings.load(tmp_path / "twokey.yml", {})
+    settings = Settings.load(tmp_path / "keyturn.yml", {})
 
     assert settings.agents["billing"].ungated == ("look_up",)
     assert settings.agents["billing"].graph == f"{tmp_path}/a.py:graph"
@@ -401,7 +421,7 @@ async def test_a_run_with_a_tool_in_an_unlisted_subagent_does_not_start(
     store: Store, tmp_path: Path
 ) -> None:
     (tmp_path / "p.yml").write_text(POLICY)
-    async with Twokey(
+    async with Keyturn(
         policy=tmp_path / "p.yml", url=store.conn.url, data_dir=tmp_path
     ) as tk:
         with pytest.raises(GraphError, match="general-purpose"):
@@ -424,7 +444,7 @@ async def test_a_subagent_that_cannot_be_seen_starts_no_tool_either(
     graph = ASK(scripted(replies), [ask], middleware=[gate("a")])
     (tmp_path / "p.yml").write_text(POLICY)
 
-    async with Twokey(
+    async with Keyturn(
         policy=tmp_path / "p.yml",
         url=store.conn.url,
         data_dir=tmp_path,

@@ -14,13 +14,13 @@ from langgraph.graph import StateGraph
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
+from keyturn.agent import ApprovalMiddleware, guarded
+from keyturn.agent import HumanInTheLoopMiddleware as Ours
+from keyturn.gateway.errors import GraphError
+from keyturn.gateway.resume.graphs import as_graph, attached, load_graph
+from keyturn.gateway.resume.langgraph_local import LangGraphLocal
+from keyturn.gateway.resume.strict_state import allowed_types, strict_serializer
 from tests.resume import sample_tools
-from twokey.agent import ApprovalMiddleware, guarded
-from twokey.agent import HumanInTheLoopMiddleware as Ours
-from twokey.gateway.errors import GraphError
-from twokey.gateway.resume.graphs import as_graph, attached, load_graph
-from twokey.gateway.resume.langgraph_local import LangGraphLocal
-from twokey.gateway.resume.strict_state import allowed_types, strict_serializer
 
 FILE = """
 from typing import TypedDict
@@ -163,7 +163,7 @@ async def test_a_file_that_does_not_import_says_why_and_can_be_mended(
 
 def test_only_types_that_the_state_declares_are_built_from_a_checkpoint() -> None:
     allowed = allowed_types(sample_tools.graph())
-    assert ("twokey.agent.messages", "EditMessage") in allowed
+    assert ("keyturn.agent.messages", "EditMessage") in allowed
 
     strict = strict_serializer().with_msgpack_allowlist(allowed)
     record = strict.dumps_typed(Undeclared(name="x"))

@@ -15,20 +15,20 @@ from langchain_core.messages import AIMessage, BaseMessage
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.pregel import Pregel
 
+from keyturn.agent import ApprovalMiddleware, guarded
+from keyturn.agent.scripted_model import ScriptedModel, calling
+from keyturn.gateway.approvals.decisions import Approve, Click
+from keyturn.gateway.approvals.record import Item, approval_of
+from keyturn.gateway.embed import Keyturn
+from keyturn.gateway.errors import GraphError
+from keyturn.gateway.protocol.records import RunRef
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.resume.recovery import Recovery
+from keyturn.gateway.resume.runner import Runners
+from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
 from tests.resume import sample_tools
 from tests.resume.resume_stack import ANA, AT_ONCE, RULES
-from twokey.agent import ApprovalMiddleware, guarded
-from twokey.agent.scripted_model import ScriptedModel, calling
-from twokey.gateway.approvals.decisions import Approve, Click
-from twokey.gateway.approvals.record import Item, approval_of
-from twokey.gateway.embed import Twokey
-from twokey.gateway.errors import GraphError
-from twokey.gateway.protocol.records import RunRef
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.resume.orphans import OrphanFinder
-from twokey.gateway.resume.runners import Runners
-from twokey.gateway.store.store import Store
 
 Graph = Pregel[Any, Any, Any, Any]
 REFUND = [("refund", {"order": "1", "amount": 5})]
@@ -37,10 +37,12 @@ LIMIT = 12
 
 
 @pytest.fixture
-async def tk(store: Store, tmp_path: Path) -> AsyncGenerator[Twokey]:
-    """Give a Twokey in which time between attempts is short."""
+async def tk(store: Store, tmp_path: Path) -> AsyncGenerator[Keyturn]:
+    """Give a Keyturn in which time between attempts is short."""
     url = store.conn.url
-    async with Twokey(policy=RULES, url=url, data_dir=tmp_path, retries=AT_ONCE) as one:
+    async with Keyturn(
+        policy=RULES, url=url, data_dir=tmp_path, retries=AT_ONCE
+    ) as one:
         yield one
 
 
@@ -99,7 +101,7 @@ def saying(text: str) -> dict[str, Any]:
     ],
 )
 async def test_a_breakpoint_that_can_be_seen_is_refused_before_anything_runs(
-    tk: Twokey, node: Graph
+    tk: Keyturn, node: Graph
 ) -> None:
     with pytest.raises(GraphError, match=r"graph at .inside.*interrupt_before"):
         await tk.run(
@@ -111,7 +113,7 @@ async def test_a_breakpoint_that_can_be_seen_is_refused_before_anything_runs(
 
 
 async def test_a_breakpoint_that_cannot_be_seen_holds_all_the_same(
-    tk: Twokey,
+    tk: Keyturn,
 ) -> None:
     HIDDEN["graph"] = stopping(interrupt_before=["danger"])
     graph = outer(hidden)
@@ -122,14 +124,13 @@ async def test_a_breakpoint_that_cannot_be_seen_holds_all_the_same(
     runner = await tk._runner(graph, "shop")  # pyright: ignore[reportPrivateUsage] - to be a worker of another process
     runners = Runners({"shop": runner})
     # On the store of its own: another secret could verify nothing that it wrote.
-    orphans = OrphanFinder(tk.store, runners, consumer="x", rest_ms=0)
-    await orphans.look()
+    await Recovery(tk.store, runners).recover(is_only_process=False)
     await idle(tk)
 
     assert sample_tools.ledger() == []
 
 
-async def test_the_calls_of_an_agent_at_a_breakpoint_go_on_waiting(tk: Twokey) -> None:
+async def test_the_calls_of_an_agent_at_a_breakpoint_go_on_waiting(tk: Keyturn) -> None:
     HIDDEN["graph"] = agent(interrupt_before=["tools"])
 
     with pytest.raises(GraphError, match="stands at a breakpoint"):
@@ -152,7 +153,7 @@ def beside(node: Any, branch: Any) -> Graph:
 
 
 async def test_an_answer_for_one_branch_runs_no_other_through_its_breakpoint(
-    tk: Twokey,
+    tk: Keyturn,
 ) -> None:
     HIDDEN["graph"] = stopping(interrupt_before=["danger"])
     graph = beside(agent(), hidden)
@@ -181,7 +182,7 @@ def restless() -> ScriptedModel:
 
 @pytest.mark.parametrize("limit", ["recursion", "model calls"])
 async def test_a_limit_that_is_reached_after_an_approval_is_reached_once(
-    tk: Twokey, limit: str
+    tk: Keyturn, limit: str
 ) -> None:
     model = restless()
     middleware = (
@@ -204,8 +205,8 @@ async def test_a_limit_that_is_reached_after_an_approval_is_reached_once(
         await run
     calls = len(model.seen)
     runner = await tk._runner(graph, "shop")  # pyright: ignore[reportPrivateUsage] - to be a worker of another process
-    finder = OrphanFinder(tk.store, Runners({"shop": runner}), consumer="x", rest_ms=0)
-    await finder.look()
+    recovery = Recovery(tk.store, Runners({"shop": runner}))
+    await recovery.recover(is_only_process=False)
     await idle(tk)
 
     # Each call of the model takes two steps, and two were made before the approval.
@@ -213,7 +214,32 @@ async def test_a_limit_that_is_reached_after_an_approval_is_reached_once(
     assert [line.split()[0] for line in sample_tools.ledger()].count("refund") == 1
 
 
-async def items(tk: Twokey) -> list[Item]:
+@pytest.mark.parametrize("limit", ["recursion", "model calls"])
+async def test_a_limit_that_is_reached_before_an_approval_is_the_same_error(
+    tk: Keyturn, limit: str
+) -> None:
+    middleware = (
+        [ModelCallLimitMiddleware(run_limit=2, exit_behavior="error")]
+        if limit == "model calls"
+        else []
+    )
+    looking = ScriptedModel(
+        reply=lambda messages: calling(("look_up", {"order": "1"}, f"l{len(messages)}"))
+    )
+
+    with pytest.raises(GraphError, match=r"given up: .*(Recursion|Limit)") as raised:
+        await tk.run(
+            agent(*middleware, model=looking),
+            saying("look"),
+            thread_id="t1",
+            agent="shop",
+            config={"recursion_limit": LIMIT if limit == "recursion" else 1000},
+        )
+
+    assert "Error" in type(raised.value.__cause__).__name__
+
+
+async def items(tk: Keyturn) -> list[Item]:
     """Return the thread's items."""
     keys = tk.store.keys_of_tenant("default")
     run_ref = RunRef(agent="shop", thread="t1")
@@ -222,7 +248,7 @@ async def items(tk: Twokey) -> list[Item]:
     return [item for one in found for item in one.approval.items]
 
 
-async def asked(tk: Twokey) -> Item:
+async def asked(tk: Keyturn) -> Item:
     """Wait for the one pending item, and until the thread rests."""
     keys = tk.store.keys_of_tenant("default")
 
@@ -235,7 +261,7 @@ async def asked(tk: Twokey) -> Item:
     return (await items(tk))[0]
 
 
-async def approve(tk: Twokey, item: Item) -> None:
+async def approve(tk: Keyturn, item: Item) -> None:
     """Approve an item as it was opened."""
     click = Click(
         approval=approval_of(item.id)[0],
@@ -246,7 +272,7 @@ async def approve(tk: Twokey, item: Item) -> None:
     await tk.reviews.decide(click, Approve(), ANA)
 
 
-async def idle(tk: Twokey) -> None:
+async def idle(tk: Keyturn) -> None:
     """Wait until no job is left."""
     queue = tk.store.queue(tk.store.keys_of_tenant("default"))
 

@@ -14,22 +14,22 @@ from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 
+from keyturn.agent import ApprovalMiddleware, guarded
+from keyturn.agent.scripted_model import ScriptedModel, calling, scripted
+from keyturn.gateway.embed import Keyturn
+from keyturn.gateway.errors import GraphError
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
 from tests.resume.paying import RUNS, pay, paying_program
 from tests.resume.test_own_graphs import approve, items_of
-from twokey.agent import ApprovalMiddleware, guarded
-from twokey.agent.scripted_model import ScriptedModel, calling, scripted
-from twokey.gateway.embed import Twokey
-from twokey.gateway.errors import GraphError
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.store.store import Store
 
 GO: dict[str, Any] = {"messages": [("user", "go")]}
 make = cast("Callable[..., Any]", create_agent)
 
 
 @pytest.fixture
-async def tk(store: Store, tmp_path: Path) -> AsyncGenerator[Twokey]:
+async def tk(store: Store, tmp_path: Path) -> AsyncGenerator[Keyturn]:
     async with paying_program(store, tmp_path) as one:
         yield one
 
@@ -78,7 +78,7 @@ def asking(*orders: str) -> AIMessage:
     return calling(*(("look_up", {"order": one}, f"l{one}") for one in orders))
 
 
-async def end_of(tk: Twokey, graph: Any) -> list[str]:
+async def end_of(tk: Keyturn, graph: Any) -> list[str]:
     """Run a thread whose calls are all approved; return what its tools returned."""
     run = tk.run(graph, GO, thread_id="t1", agent="shop", timeout_s=60)
     running = asyncio.create_task(run)
@@ -95,7 +95,7 @@ async def end_of(tk: Twokey, graph: Any) -> list[str]:
 
 @pytest.mark.parametrize("is_deep", [False, True])
 async def test_two_that_share_a_state_side_by_side_are_refused_and_run_nothing(
-    tk: Twokey,
+    tk: Keyturn,
     is_deep: bool,  # noqa: FBT001 - of pytest
 ) -> None:
     one, two = payer(checkpointer=True), payer(checkpointer=True)
@@ -113,7 +113,7 @@ async def test_two_that_share_a_state_side_by_side_are_refused_and_run_nothing(
 
 
 async def test_one_that_is_asked_again_later_has_its_state_and_runs(
-    tk: Twokey,
+    tk: Keyturn,
 ) -> None:
     one = payer(checkpointer=True)
     saver = InMemorySaver()
@@ -123,7 +123,7 @@ async def test_one_that_is_asked_again_later_has_its_state_and_runs(
     assert RUNS == ["1", "2"]
 
 
-async def test_one_inside_a_node_that_is_asked_again_later_runs(tk: Twokey) -> None:
+async def test_one_inside_a_node_that_is_asked_again_later_runs(tk: Keyturn) -> None:
     one = payer(checkpointer=True)
     graph = named(lead({"1": one, "2": one}, asking("1"), asking("2")), "lead")
     kept = graph.copy(update={"checkpointer": InMemorySaver()})
@@ -132,7 +132,7 @@ async def test_one_inside_a_node_that_is_asked_again_later_runs(tk: Twokey) -> N
     assert RUNS == ["1", "2"]
 
 
-async def test_two_with_names_of_their_own_run_side_by_side(tk: Twokey) -> None:
+async def test_two_with_names_of_their_own_run_side_by_side(tk: Keyturn) -> None:
     one, two = (named(payer(checkpointer=True), name) for name in ("one", "two"))
     graph = lead({"1": one, "2": two}, asking("1", "2"), checkpointer=InMemorySaver())
 

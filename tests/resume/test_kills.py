@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from keyturn.gateway.approvals.decisions import Reconcile
+from keyturn.gateway.approvals.events import EventName
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.verbs import Finding
+from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
 from tests.resume import sample_tools
 from tests.resume.processes import LEASE_MS, killed, worker
 from tests.resume.resume_stack import Stack, open_stack
 from tests.store_secrets import SECRETS
-from twokey.gateway.approvals.decisions import Reconcile
-from twokey.gateway.approvals.events import EventName
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.verbs import Finding
-from twokey.gateway.store.store import Store
 
 pytestmark = pytest.mark.slow
 
@@ -218,7 +218,7 @@ async def _in_doubt(stack: Stack) -> bool:
     state = await stack.runner.probe("t1")
     kinds = [str(one.value) for one in state.pending]
     return await stack.states() == [ItemState.IN_DOUBT] and any(
-        "twokey.reconcile" in kind for kind in kinds
+        "keyturn.reconcile" in kind for kind in kinds
     )
 
 

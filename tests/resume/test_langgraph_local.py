@@ -10,15 +10,15 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import MessagesState, StateGraph
 
+from keyturn.agent import connected
+from keyturn.gateway.approvals.resume_value import answer_for
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.resume.graphs import attached
+from keyturn.gateway.resume.langgraph_local import LangGraphLocal
+from keyturn.gateway.resume.runner import AnswerRefused
+from keyturn.gateway.service.agents import AgentService
 from tests.resume import sample_tools
 from tests.resume.resume_stack import RULES, Stack
-from twokey.agent import connected
-from twokey.gateway.approvals.resume_value import answer_for
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.resume.graphs import attached
-from twokey.gateway.resume.langgraph_local import LangGraphLocal
-from twokey.gateway.resume.runner import AnswerRefused
-from twokey.gateway.service.agents import AgentService
 
 _REFUSAL = {"type": "refusal", "refusal": "I can't help."}
 REFUSALS = [

@@ -6,12 +6,12 @@ import json
 
 import pytest
 
+from keyturn.gateway.approvals.events import EventName
+from keyturn.gateway.protocol.port import connected
+from keyturn.gateway.service.agents import AgentService
+from keyturn.gateway.store.jobs import Delivery, Job, JobKind
 from tests.resume import sample_tools
 from tests.resume.resume_stack import RULES, Stack
-from twokey.gateway.approvals.events import EventName
-from twokey.gateway.protocol.port import connected
-from twokey.gateway.service.agents import AgentService
-from twokey.gateway.store.jobs import Delivery, Job, JobKind
 
 
 def look_up(order: str) -> str:

@@ -6,14 +6,14 @@ import json
 
 import pytest
 
+from keyturn.gateway.approvals.events import EventName
+from keyturn.gateway.resume.retries import Retries
+from keyturn.gateway.resume.store_threads import ThreadRef
+from keyturn.gateway.store.connection import text
+from keyturn.gateway.store.jobs import Job, JobKind
+from keyturn.gateway.store.keys import RETENTION
+from keyturn.gateway.store.stalled import StalledRun
 from tests.resume.resume_stack import Stack
-from twokey.gateway.approvals.events import EventName
-from twokey.gateway.resume.retries import Retries
-from twokey.gateway.resume.run_events import ThreadRef
-from twokey.gateway.store.connection import text
-from twokey.gateway.store.jobs import Job, JobKind
-from twokey.gateway.store.keys import RETENTION
-from twokey.gateway.store.stalled import StalledRun
 
 REFUND = ("refund", {"order": "78291", "amount": 899.0})
 RESUME = Job(kind=JobKind.RESUME, tenant="default", agent="shop", thread="t1")
@@ -99,29 +99,3 @@ async def test_a_run_that_nobody_serves_is_forgotten_with_its_job(
 
     assert not await is_kept(stack)
     assert await queue.depth() == 0
-
-
-async def test_a_thread_of_a_newer_version_is_listed_as_waiting(stack: Stack) -> None:
-    queue, retries = stack.store.queue(stack.keys), Retries(stack.store)
-    await queue.prepare()
-    await queue.put(RESUME)
-    # Packed in a way that a later version knows.
-    facts = stack.keys.thread_facts("default", "shop", "t1")
-    await stack.store.conn.command("HSET", facts, "facts", b"\x1fpacked")
-    await stack.store.conn.command("EXPIRE", facts, 3600)
-
-    for _ in range(2):
-        taken = await queue.take("another", block_ms=1)
-        assert taken
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("twokey.gateway.resume.retries.UNSERVED_S", 0.0)
-            await retries.requeue_unserved(
-                place(stack), taken, "A newer version wrote it."
-            )
-        await stack.store.conn.command(
-            "ZADD", stack.keys.retry, "XX", 0, RESUME.model_dump_json()
-        )
-        await queue.requeue_due()
-
-    [listed] = await stack.reviews.runs.all()
-    assert (listed.thread, listed.is_listed) == ("t1", True)

@@ -6,15 +6,14 @@ from typing import Any, cast
 
 import pytest
 
+from keyturn.gateway.approvals.events import EventName
+from keyturn.gateway.errors import LeaseLost
+from keyturn.gateway.resume.store_threads import RunEvents, ThreadRef, under_lease
+from keyturn.gateway.store.keys import KEEP_MS
+from keyturn.gateway.store.store import Store
+from keyturn.gateway.store.threads import ThreadFacts
 from tests.resume.resume_stack import Stack
 from tests.service.harness import DAN
-from twokey.gateway.approvals.events import EventName
-from twokey.gateway.errors import LeaseLost
-from twokey.gateway.resume.leases import under_lease
-from twokey.gateway.resume.run_events import RunEvents, ThreadRef
-from twokey.gateway.store.keys import KEEP_MS
-from twokey.gateway.store.store import Store
-from twokey.gateway.store.threads import ThreadFacts
 
 
 def place(store: Store) -> ThreadRef:

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from keyturn.gateway.approvals.decisions import Reconcile
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.verbs import Finding
+from keyturn.gateway.store.engine import EmbeddedEngine
+from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
 from tests.resume import sample_tools
 from tests.resume.resume_stack import Stack, open_stack
 from tests.store_secrets import SECRETS
-from twokey.gateway.approvals.decisions import Reconcile
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.verbs import Finding
-from twokey.gateway.store.engine import EmbeddedEngine
-from twokey.gateway.store.store import Store
 
 REFUND = ("refund", {"order": "78291", "amount": 899.0})
 

@@ -17,24 +17,24 @@ from langchain.agents.middleware import (
 )
 from langchain_core.messages import AIMessage, ToolMessage
 
+from keyturn.agent import ApprovalMiddleware
+from keyturn.gateway.embed import Keyturn
+from keyturn.gateway.errors import NotAllowed
+from keyturn.gateway.gates.gate import is_guarded
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
 from tests.resume import sample_tools
 from tests.resume.resume_stack import RULES
 from tests.resume.test_halted_threads import agent, items, saying
-from twokey.agent import ApprovalMiddleware
-from twokey.gateway.embed import Twokey
-from twokey.gateway.errors import NotAllowed
-from twokey.gateway.gates.gate import is_guarded
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.store.store import Store
 
 SLOW = [("slow", {"order": "1", "seconds": 0})]
 REFUNDS = [("refund", {"order": order, "amount": 5}) for order in ("1", "2")]
 
 
 @pytest.fixture
-async def tk(store: Store, tmp_path: Path) -> AsyncGenerator[Twokey]:
-    async with Twokey(policy=RULES, url=store.conn.url, data_dir=tmp_path) as one:
+async def tk(store: Store, tmp_path: Path) -> AsyncGenerator[Keyturn]:
+    async with Keyturn(policy=RULES, url=store.conn.url, data_dir=tmp_path) as one:
         yield one
 
 
@@ -63,7 +63,7 @@ class Jumping(AgentMiddleware[Any, Any, Any]):
 
 
 async def test_the_error_of_a_limit_withdraws_the_cards_of_its_turn(
-    tk: Twokey,
+    tk: Keyturn,
 ) -> None:
     graph = agent(ToolCallLimitMiddleware(run_limit=1, exit_behavior="error"))
 
@@ -80,7 +80,7 @@ async def test_the_error_of_a_limit_withdraws_the_cards_of_its_turn(
 
 
 async def test_a_call_that_another_middleware_answers_leaves_no_card_behind(
-    tk: Twokey,
+    tk: Keyturn,
 ) -> None:
     end = await tk.run(
         agent(Answering("1", "2")),
@@ -97,7 +97,7 @@ async def test_a_call_that_another_middleware_answers_leaves_no_card_behind(
 
 @pytest.mark.slow
 async def test_a_sibling_goes_on_waiting_where_another_call_is_answered(
-    tk: Twokey,
+    tk: Keyturn,
 ) -> None:
     asked = {"1": ItemState.WITHDRAWN, "2": ItemState.PENDING}
 
@@ -119,7 +119,7 @@ async def test_a_sibling_goes_on_waiting_where_another_call_is_answered(
     await asyncio.wait([running])
 
 
-async def test_a_jump_past_the_tools_leaves_no_card_behind(tk: Twokey) -> None:
+async def test_a_jump_past_the_tools_leaves_no_card_behind(tk: Keyturn) -> None:
     end = await tk.run(
         agent(Jumping()),
         saying(json.dumps(REFUNDS[:1])),
@@ -141,7 +141,7 @@ class Invoking(AgentMiddleware[Any, Any, Any]):
 
 
 async def test_a_plain_tool_that_another_middleware_runs_itself_does_not_run(
-    tk: Twokey,
+    tk: Keyturn,
 ) -> None:
     make = cast("Callable[..., Any]", create_agent)
     graph = make(

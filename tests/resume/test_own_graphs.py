@@ -22,21 +22,21 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.config import get_config
 from langgraph.pregel import Pregel
 
+from keyturn.agent import ApprovalMiddleware, guarded
+from keyturn.gateway.approvals.decisions import Approve, Click
+from keyturn.gateway.approvals.record import Item, approval_of
+from keyturn.gateway.embed import Keyturn
+from keyturn.gateway.errors import GraphError
+from keyturn.gateway.protocol.records import RunRef
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.store.jobs import Job, JobKind
+from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
 from tests.resume import sample_tools
 from tests.resume.resume_stack import ANA, RULES
-from twokey.agent import ApprovalMiddleware, guarded
-from twokey.gateway.approvals.decisions import Approve, Click
-from twokey.gateway.approvals.record import Item, approval_of
-from twokey.gateway.embed import Twokey
-from twokey.gateway.errors import GraphError
-from twokey.gateway.protocol.records import RunRef
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.store.jobs import Job, JobKind
-from twokey.gateway.store.store import Store
 
 TWICE = 2
-Open = Callable[[], AbstractAsyncContextManager[Twokey]]
+Open = Callable[[], AbstractAsyncContextManager[Keyturn]]
 Graph = Pregel[Any, Any, Any, Any]
 
 
@@ -49,12 +49,12 @@ class User:
 
 @pytest.fixture
 def opened(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Open:
-    """Open a Twokey on the test's store, again and again on the same data."""
-    monkeypatch.setattr("twokey.gateway.resume.retries.UNSERVED_MS", 20)
+    """Open a Keyturn on the test's store, again and again on the same data."""
+    monkeypatch.setattr("keyturn.gateway.resume.retries.UNSERVED_MS", 20)
 
     @asynccontextmanager
-    async def one() -> AsyncGenerator[Twokey]:
-        async with Twokey(policy=RULES, url=store.conn.url, data_dir=tmp_path) as tk:
+    async def one() -> AsyncGenerator[Keyturn]:
+        async with Keyturn(policy=RULES, url=store.conn.url, data_dir=tmp_path) as tk:
             yield tk
 
     return one
@@ -187,7 +187,7 @@ async def test_config_and_context_of_a_run_reach_a_tool_after_the_wait(
     seen = Seen()
     graph = agent(guarded(pay_me), context_schema=User)
 
-    def run(tk: Twokey, name: str, given: object) -> asyncio.Task[dict[str, Any]]:
+    def run(tk: Keyturn, name: str, given: object) -> asyncio.Task[dict[str, Any]]:
         config: RunnableConfig = {
             "configurable": {"user_id": f"id of {name}", "thread_id": name},
             "callbacks": [seen],
@@ -283,7 +283,7 @@ async def test_the_last_job_of_a_thread_that_ended_is_done(opened: Open) -> None
         await eventually(is_idle)
 
 
-async def asked(tk: Twokey, thread: str) -> Item:
+async def asked(tk: Keyturn, thread: str) -> Item:
     """Wait for the one pending item of a thread, and until it rests."""
     found: list[Item] = []
 
@@ -299,7 +299,7 @@ async def asked(tk: Twokey, thread: str) -> Item:
     return found[0]
 
 
-async def items_of(tk: Twokey, thread: str) -> list[Item]:
+async def items_of(tk: Keyturn, thread: str) -> list[Item]:
     """Return a thread's items."""
     keys = tk.store.keys_of_tenant("default")
     run_ref = RunRef(agent="shop", thread=thread)
@@ -308,7 +308,7 @@ async def items_of(tk: Twokey, thread: str) -> list[Item]:
     return [item for one in found for item in one.approval.items]
 
 
-async def approve(tk: Twokey, item: Item) -> None:
+async def approve(tk: Keyturn, item: Item) -> None:
     """Approve an item as it was opened."""
     click = Click(
         approval=approval_of(item.id)[0],
@@ -319,7 +319,7 @@ async def approve(tk: Twokey, item: Item) -> None:
     await tk.reviews.decide(click, Approve(), ANA)
 
 
-async def is_now(tk: Twokey, thread: str, state: ItemState) -> None:
+async def is_now(tk: Keyturn, thread: str, state: ItemState) -> None:
     """Wait until the thread's one item is in this state."""
 
     async def is_so() -> bool:
@@ -328,7 +328,7 @@ async def is_now(tk: Twokey, thread: str, state: ItemState) -> None:
     await eventually(is_so)
 
 
-async def put_back(tk: Twokey) -> None:
+async def put_back(tk: Keyturn) -> None:
     """Wait until the one job was offered and put back, for the second time."""
     keys = tk.store.keys_of_tenant("default")
     queue = tk.store.queue(keys)

@@ -10,17 +10,17 @@ from typing import Any, cast
 import pytest
 from deepagents import create_deep_agent  # pyright: ignore[reportUnknownVariableType] - partly typed
 
+from keyturn.agent import ApprovalMiddleware, ask_user, gated_subagents
+from keyturn.gateway.approvals.decisions import Decided, Respond
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.resume.checkpoints import open_checkpoints
+from keyturn.gateway.resume.graphs import attached
+from keyturn.gateway.resume.langgraph_local import LangGraphLocal
+from keyturn.gateway.store.store import Store
 from tests.resume import sample_tools
 from tests.resume.resume_stack import Stack
 from tests.resume.test_questions import NAME, REQUESTER, asking
-from twokey.agent import ApprovalMiddleware, ask_user, gated_subagents
-from twokey.gateway.approvals.decisions import Decided, Respond
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.resume.checkpoints import open_checkpoints
-from twokey.gateway.resume.graphs import attached
-from twokey.gateway.resume.langgraph_local import LangGraphLocal
-from twokey.gateway.store.store import Store
 
 POLICY = """
 version: 1

@@ -8,17 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from keyturn.gateway.approvals.decisions import Decided, Stale
+from keyturn.gateway.approvals.events import EventName
+from keyturn.gateway.errors import ThreadUnavailable
+from keyturn.gateway.resume.store_threads import ThreadRef, under_lease
+from keyturn.gateway.store.jobs import Job, JobKind
+from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
 from tests.resume import sample_tools
 from tests.resume.resume_stack import Stack, open_stack
 from tests.store_secrets import SECRETS
-from twokey.gateway.approvals.decisions import Decided, Stale
-from twokey.gateway.approvals.events import EventName
-from twokey.gateway.errors import ThreadUnavailable
-from twokey.gateway.resume.leases import under_lease
-from twokey.gateway.resume.run_events import ThreadRef
-from twokey.gateway.store.jobs import Job, JobKind
-from twokey.gateway.store.store import Store
 
 EMAIL = ("email", {"to": "ana@example.org"})
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
 from tests.resume.resume_stack import AT_ONCE, Stack, open_stack
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.store.store import Store
 
 REFUND = ("refund", {"order": "78291", "amount": 899})
 REFUSES = """

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,33 +12,28 @@ import pytest
 from aiohttp import web
 from langgraph.graph import StateGraph
 
-from tests.api.remote_program import remote_program
-from tests.conftest import eventually
-from tests.resume import sample_tools
-from tests.resume.resume_stack import AT_ONCE, RULES
-from tests.resume.test_embed import Name, asked, decide, refund
-from tests.store_secrets import SECRETS
-from twokey.gateway.approvals.decisions import Reject
-from twokey.gateway.client import choice
-from twokey.gateway.client.http_threads import HttpThreads
-from twokey.gateway.embed import Twokey
-from twokey.gateway.errors import (
+from keyturn.gateway.approvals.decisions import Reject
+from keyturn.gateway.client import http_gateway
+from keyturn.gateway.embed import Keyturn
+from keyturn.gateway.errors import (
     GraphError,
     KeyRefused,
     LeaseLost,
     SettingsError,
     ThreadUnavailable,
 )
-from twokey.gateway.protocol.records import RunRef
-from twokey.gateway.remote import advancing, attempts, thread_runs
-from twokey.gateway.remote.advancing import AwaitedAnswers
-from twokey.gateway.remote.leases import thread_lease
-from twokey.gateway.remote.program import RemoteTwokey
-from twokey.gateway.remote.without_store import Twokey as WithoutStore
-from twokey.gateway.resume.held_work import while_held
-from twokey.gateway.resume.questions import Answers
-from twokey.gateway.resume.runner import ThreadState
-from twokey.gateway.store.store import Store
+from keyturn.gateway.protocol.records import RunRef
+from keyturn.gateway.remote import thread_runs
+from keyturn.gateway.remote.program import RemoteKeyturn
+from keyturn.gateway.remote.without_store import Keyturn as WithoutStore
+from keyturn.gateway.store.held_leases import while_held
+from keyturn.gateway.store.store import Store
+from tests.api.remote_program import remote_program
+from tests.conftest import eventually
+from tests.resume import sample_tools
+from tests.resume.resume_stack import AT_ONCE, RULES
+from tests.resume.test_embed import Name, asked, decide, refund
+from tests.store_secrets import SECRETS
 
 AT: dict[str, Any] = {"thread_id": "t1", "agent": "shop"}
 RUN = RunRef(agent="shop", thread="t1")
@@ -48,9 +42,8 @@ Answered = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (thread_runs, attempts):
-        monkeypatch.setattr(module, "BUSY_S", 0.02)
-    monkeypatch.setattr("twokey.gateway.resume.transient_retry.FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(thread_runs, "BUSY_S", 0.02)
+    monkeypatch.setattr("keyturn.gateway.resume.transient_retry.FIRST_PAUSE_S", 0.01)
 
 
 class Cut:
@@ -175,7 +168,7 @@ async def test_a_refused_key_ends_the_run_at_once_and_another_goes_on(
         right = connection._headers["Authorization"]
         connection._headers["Authorization"] = "Bearer tk_wrong"
         await decide(tk, item)
-        with pytest.raises(KeyRefused, match="TWOKEY_API_KEY"):
+        with pytest.raises(KeyRefused, match="KEYTURN_API_KEY"):
             await run
         assert sample_tools.ledger() == []
         connection._headers["Authorization"] = right
@@ -189,7 +182,7 @@ async def test_what_is_done_under_a_lost_lease_is_stopped(
     store: Store, tmp_path: Path
 ) -> None:
     async with remote_program(store, RULES, tmp_path, retries=AT_ONCE) as tk:
-        threads = cast("Any", tk)._threads
+        threads = cast("Any", tk)._asks
         stopped = asyncio.Event()
 
         async def work() -> None:
@@ -201,7 +194,7 @@ async def test_what_is_done_under_a_lost_lease_is_stopped(
                 stopped.set()
 
         # The clock of the lease is moved: its end by this process's clock is now.
-        lease = thread_lease(threads, RUN)
+        lease = threads.lease(RUN)
         with pytest.raises(LeaseLost):
             await asyncio.gather(
                 while_held(_ending(lease), work),
@@ -217,7 +210,7 @@ def _ending(lease: Any) -> Any:
     class Ending:
         async def __aenter__(self) -> Any:
             found = await lease.__aenter__()
-            asyncio.get_running_loop().call_later(0.01, found.lost.set)
+            asyncio.get_running_loop().call_later(0.01, found.end)
             return found
 
         async def __aexit__(self, *raised: object) -> None:
@@ -259,90 +252,34 @@ async def test_what_waits_is_withdrawn_and_the_agent_told(
 
 
 async def test_a_graph_without_a_checkpointer_is_refused(monkeypatch: Any) -> None:
-    monkeypatch.setenv(choice.URL_VARIABLE, "https://gateway.example")
-    monkeypatch.setenv(choice.KEY_VARIABLE, "tk_1")
+    monkeypatch.setenv(http_gateway.URL_VARIABLE, "https://gateway.example")
+    monkeypatch.setenv(http_gateway.KEY_VARIABLE, "tk_1")
     builder: Any = StateGraph(Name)
     builder.add_node("n", _same)
     builder.set_entry_point("n")
-    async with Twokey.remote() as tk:
+    async with Keyturn.remote() as tk:
         with pytest.raises(GraphError, match="checkpointer"):
             await tk.run(builder, {"name": ""}, thread_id="t1")
 
 
 async def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(SettingsError, match="TWOKEY_GATEWAY"):
-        Twokey.remote()
-    with pytest.raises(SettingsError, match="TWOKEY_API_KEY"):
-        Twokey.remote("https://gateway.example")
+    with pytest.raises(SettingsError, match="KEYTURN_GATEWAY"):
+        Keyturn.remote()
+    with pytest.raises(SettingsError, match="KEYTURN_API_KEY"):
+        Keyturn.remote("https://gateway.example")
     with pytest.raises(SettingsError, match="async with"):
-        await RemoteTwokey("https://gateway.example", api_key="tk_1").answers(
+        await RemoteKeyturn("https://gateway.example", api_key="tk_1").answers(
             [], thread_id="t1"
         )
-    with pytest.raises(SettingsError, match=r"twokey\[server\]"):
+    with pytest.raises(SettingsError, match=r"keyturn\[server\]"):
         WithoutStore()
-    assert WithoutStore.remote is Twokey.remote
-
-
-@pytest.fixture
-def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Return how long each question that got an answer was allowed to wait."""
-    answers, awaited = HttpThreads.answers, HttpThreads.answers_and_lease
-    seen = list[float]()
-
-    async def noted(
-        self: HttpThreads, run: RunRef, questions: Any, *, wait_s: float = 0.0
-    ) -> Any:
-        found = await answers(self, run, questions, wait_s=wait_s)
-        if found:
-            seen.append(wait_s)
-        return found
-
-    async def noted_with_lease(
-        self: HttpThreads, run: RunRef, questions: Any, *, wait_s: float, token: str
-    ) -> Any:
-        found = await awaited(self, run, questions, wait_s=wait_s, token=token)
-        if found[0]:
-            seen.append(wait_s)
-        return found
-
-    monkeypatch.setattr(HttpThreads, "answers", noted)
-    monkeypatch.setattr(HttpThreads, "answers_and_lease", noted_with_lease)
-    return seen
-
-
-async def test_an_answer_that_a_wait_ended_with_is_not_asked_for_again(
-    store: Store, tmp_path: Path, waits: list[float]
-) -> None:
-    async with remote_program(store, RULES, tmp_path, retries=AT_ONCE) as tk:
-        run = asyncio.create_task(tk.run(sample_tools.graph, refund(), **AT))
-        await decide(tk, await asked(tk))
-        await run
-
-    assert waits in ([thread_runs.POLL_S], [0.0])
-
-
-async def test_an_answer_of_where_the_thread_stood_before_is_asked_for_again(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waits: list[float]
-) -> None:
-    """Another process may have gone on with it before the lease was taken."""
-
-    def elsewhere(state: ThreadState, found: Answers, lease: Any) -> AwaitedAnswers:
-        return AwaitedAnswers(replace(state, checkpoint="older"), found, lease)
-
-    monkeypatch.setattr(advancing, "AwaitedAnswers", elsewhere)
-    async with remote_program(store, RULES, tmp_path, retries=AT_ONCE) as tk:
-        run = asyncio.create_task(tk.run(sample_tools.graph, refund(), **AT))
-        await decide(tk, await asked(tk))
-        final = await run
-
-    assert waits[-1] == 0.0
-    assert final["messages"][-1].text == "refunded 78291 899"
+    assert WithoutStore.remote is Keyturn.remote
 
 
 async def test_a_claim_is_repeated_as_long_as_the_lease_of_the_thread_lives(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("twokey.agent.bridge.FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr("keyturn.agent.bridge.FIRST_PAUSE_S", 0.001)
     patient = Store(store.conn.url, secrets=SECRETS, lease_ms=120_000)
     asked_for = list[str]()
 

@@ -9,6 +9,11 @@ from typing import Any
 
 import pytest
 
+from keyturn.cli import main as cli
+from keyturn.gateway.approvals.decisions import Reconcile
+from keyturn.gateway.approvals.ending import THREAD_LOST
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.verbs import Finding
 from tests.resume import sample_tools
 from tests.resume.test_restored import (
     RAN,
@@ -21,11 +26,6 @@ from tests.resume.test_restored import (
 )
 from tests.store_secrets import ENV
 from tests.streams import audit_entries
-from twokey.cli import main as cli
-from twokey.gateway.approvals.decisions import Reconcile
-from twokey.gateway.approvals.recovering import THREAD_LOST
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.verbs import Finding
 
 SETTINGS = """
 agents: {shop: {graph: "tests.resume.sample_tools:graph"}}
@@ -37,7 +37,7 @@ policy: {version: 1}
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
     """Write the settings of a gateway whose data is beside them."""
-    path = tmp_path / "twokey.yml"
+    path = tmp_path / "keyturn.yml"
     path.write_text(SETTINGS)
     return path
 

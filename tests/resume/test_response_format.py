@@ -12,12 +12,12 @@ from langchain.agents.structured_output import ToolStrategy
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
-from twokey.agent import ApprovalMiddleware
-from twokey.agent.scripted_model import calling, scripted
-from twokey.gateway.embed import Twokey
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.resume.strict_state import allowed_types
-from twokey.gateway.store.store import Store
+from keyturn.agent import ApprovalMiddleware
+from keyturn.agent.scripted_model import calling, scripted
+from keyturn.gateway.embed import Keyturn
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.resume.strict_state import allowed_types
+from keyturn.gateway.store.store import Store
 
 POLICY = load_policy("version: 1\ndefaults: {reviewers: U0ANA}\n", "policy.yml")
 
@@ -85,7 +85,7 @@ async def test_a_structured_answer_keeps_its_type(
 ) -> None:
     graph = agent(shape)
 
-    async with Twokey(policy=POLICY, url=store.conn.url, data_dir=tmp_path) as tk:
+    async with Keyturn(policy=POLICY, url=store.conn.url, data_dir=tmp_path) as tk:
         end = await tk.run(
             graph,
             {"messages": [("user", "go")]},

@@ -11,19 +11,19 @@ import pytest
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple
 
+from keyturn.gateway.approvals.decisions import Reconcile
+from keyturn.gateway.approvals.ending import RESTORED
+from keyturn.gateway.approvals.events import EventName
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.verbs import Finding
+from keyturn.gateway.resume.checkpoints import open_checkpoints
+from keyturn.gateway.resume.recovery import Consistency, RestoreDetector
+from keyturn.gateway.store.engine import EmbeddedEngine
+from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
 from tests.resume import sample_tools
 from tests.resume.resume_stack import Stack, open_stack
 from tests.store_secrets import SECRETS
-from twokey.gateway.approvals.decisions import Reconcile
-from twokey.gateway.approvals.events import EventName
-from twokey.gateway.approvals.recovering import RESTORED
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.verbs import Finding
-from twokey.gateway.resume.checkpoints import open_checkpoints
-from twokey.gateway.resume.restore_detection import Consistency, RestoreDetector
-from twokey.gateway.store.engine import EmbeddedEngine
-from twokey.gateway.store.store import Store
 
 REFUND = ("refund", {"order": "78291", "amount": 899.0})
 RAN = "refunded 78291 899"

@@ -5,12 +5,12 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import cast
 
+from keyturn.gateway.resume.retries import Retries
+from keyturn.gateway.resume.runner import Runner
+from keyturn.gateway.resume.store_threads import ThreadRef
+from keyturn.gateway.store.jobs import Job, JobKind
+from keyturn.gateway.store.stalled import RunState
 from tests.resume.resume_stack import Stack
-from twokey.gateway.resume.retries import Retries
-from twokey.gateway.resume.run_events import ThreadRef
-from twokey.gateway.resume.runner import Runner
-from twokey.gateway.store.jobs import Job, JobKind
-from twokey.gateway.store.stalled import RunState
 
 
 async def with_a_message(stack: Stack, start: Job) -> ThreadRef:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from keyturn.gateway.approvals.decisions import Edit, Reconcile
+from keyturn.gateway.approvals.events import EventName
+from keyturn.gateway.approvals.record import Item
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.verbs import Finding
 from tests.conftest import eventually
 from tests.resume import sample_tools
 from tests.resume.resume_stack import POLICY, Stack
-from twokey.gateway.approvals.decisions import Edit, Reconcile
-from twokey.gateway.approvals.events import EventName
-from twokey.gateway.approvals.record import Item
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.verbs import Finding
 
 CHARGE = ("charge", {"order": "78291"})
 EMAIL = ("email", {"to": "ana@example.org"})
@@ -29,7 +29,7 @@ async def failed(stack: Stack, times: int = 1) -> Item:
     async def is_so() -> bool:
         doubts = await stack.events(EventName.ITEM_IN_DOUBT)
         asked = [str(one.value) for one in (await stack.runner.probe("t1")).pending]
-        return len(doubts) == times and any("twokey.reconcile" in one for one in asked)
+        return len(doubts) == times and any("keyturn.reconcile" in one for one in asked)
 
     await eventually(is_so)
     await stack.idle()

@@ -13,20 +13,20 @@ from langchain.agents.middleware import AgentMiddleware, ToolRetryMiddleware
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 
+from keyturn.agent import ApprovalMiddleware, guarded
+from keyturn.agent.scripted_model import calling, scripted
+from keyturn.gateway.embed import Keyturn
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
 from tests.resume.paying import RUNS, pay, paying_program
 from tests.resume.test_own_graphs import approve, asked, items_of
-from twokey.agent import ApprovalMiddleware, guarded
-from twokey.agent.scripted_model import calling, scripted
-from twokey.gateway.embed import Twokey
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.store.store import Store
 
 TRIES = 3
 
 
 @pytest.fixture
-async def tk(store: Store, tmp_path: Path) -> AsyncGenerator[Twokey]:
+async def tk(store: Store, tmp_path: Path) -> AsyncGenerator[Keyturn]:
     async with paying_program(store, tmp_path) as one:
         yield one
 
@@ -64,7 +64,7 @@ def agent(bank: Bank, outer: AgentMiddleware[Any, Any, Any]) -> Any:
     )
 
 
-async def result(tk: Twokey, graph: Any) -> str:
+async def result(tk: Keyturn, graph: Any) -> str:
     """Run a thread whose one call is approved; return the message of the tool."""
     given = {"messages": [("user", "pay")]}
     run = tk.run(graph, given, thread_id="t1", agent="shop", timeout_s=60)
@@ -75,7 +75,7 @@ async def result(tk: Twokey, graph: Any) -> str:
 
 @pytest.mark.parametrize("fails", [1, TRIES + 1])
 async def test_an_outage_after_the_approval_is_waited_for(
-    tk: Twokey, fails: int
+    tk: Keyturn, fails: int
 ) -> None:
     bank = Bank(fails)
     retrying = ToolRetryMiddleware(max_retries=TRIES - 1, initial_delay=0, jitter=False)
@@ -86,14 +86,14 @@ async def test_an_outage_after_the_approval_is_waited_for(
 
 
 async def test_a_call_that_is_handled_twice_is_asked_about_once_and_runs_once(
-    tk: Twokey,
+    tk: Keyturn,
 ) -> None:
     assert await result(tk, agent(Bank(0), Twice())) == "paid 1"
     assert RUNS == ["1"]
 
 
 async def test_a_tool_is_not_run_again_after_an_outage_of_an_agent_inside_it(
-    tk: Twokey,
+    tk: Keyturn,
 ) -> None:
     """It has begun, and nobody but people can say what it came to."""
     begun: list[str] = []

@@ -4,23 +4,30 @@ from __future__ import annotations
 
 from contextlib import suppress
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from keyturn.gateway.approvals.decisions import Reject
+from keyturn.gateway.approvals.events import EventName
+from keyturn.gateway.errors import ThreadUnavailable
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.resume.retries import Retries
+from keyturn.gateway.resume.store_threads import ThreadRef
+from keyturn.gateway.retrying import RetrySettings
+from keyturn.gateway.store.jobs import Delivery, Job, JobKind, sealed_job
+from keyturn.gateway.store.stalled import RunState, StalledRun
 from tests.conftest import eventually
 from tests.resume import sample_tools
-from tests.resume.resume_stack import AT_ONCE, GIVING_UP, ORIGIN, Stack
+from tests.resume.resume_stack import (
+    AT_ONCE,
+    GIVING_UP,
+    ORIGIN,
+    Stack,
+    open_stack,
+)
 from tests.streams import announced
-from twokey.gateway.approvals.decisions import Reject
-from twokey.gateway.approvals.events import EventName
-from twokey.gateway.errors import ThreadUnavailable
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.resume.retries import Retries
-from twokey.gateway.resume.run_events import ThreadRef
-from twokey.gateway.retrying import RetrySettings
-from twokey.gateway.store.jobs import Delivery, Job, JobKind, sealed_job
-from twokey.gateway.store.stalled import RunState, StalledRun
 
 REFUND = ("refund", {"order": "78291", "amount": 899.0})
 SECRET = "sk-live-78291"
@@ -400,7 +407,7 @@ async def lapse(stack: Stack, item_id: str) -> None:
 async def test_a_job_that_no_process_serves_backs_off_and_is_listed(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("twokey.gateway.resume.retries.UNSERVED_S", 0.0)
+    monkeypatch.setattr("keyturn.gateway.resume.retries.UNSERVED_S", 0.0)
     await stack.say("hello")
     stack.runners.clear()
     async with stack.working():
@@ -413,6 +420,21 @@ async def test_a_job_that_no_process_serves_backs_off_and_is_listed(
     stack.runners["shop"] = stack.runner
     async with stack.working():
         assert await stack.words() == "You said hello"
+
+
+@pytest.mark.slow
+async def test_a_gateway_of_other_agents_passes_a_job_on_at_once(
+    stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("keyturn.gateway.resume.retries.UNSERVED_MS", 3_600_000)
+    async with open_stack(stack.store, tmp_path / "other.db") as other:
+        other.runners.clear()
+        async with other.working(), stack.working():
+            # Several: which of the two is given the first one is not known.
+            for thread in ("t1", "t2", "t3", "t4"):
+                await stack.say("hello", thread=thread)
+                assert await stack.words(thread=thread) == "You said hello"
+    assert await stack.store.stalled.counts(stack.keys) == (0, 0)
 
 
 @pytest.mark.slow
@@ -471,16 +493,16 @@ async def test_a_run_that_is_tried_again_has_its_time_for_retries_anew(
     assert len(await stack.events(EventName.RUN_RETRIED)) == 1
 
 
-async def test_a_record_of_an_older_version_is_changed_as_well(
+async def test_a_record_with_fewer_fields_is_changed_as_well(
     stack: Stack, provider: Provider
 ) -> None:
     async with stack.working(retries=AT_ONCE):
         await stack.ask(("look_up", {"order": "1"}))
         provider.error = KeyError()
         parked = await until_stalled(stack, RunState.PARKED)
-        older = parked.model_dump_json(exclude={"is_listed", "announced", "format"})
+        fewer = parked.model_dump_json(exclude={"is_listed", "announced"})
         name = stack.keys.stalled
-        await stack.store.conn.command("HSET", name, parked.id, older)
+        await stack.store.conn.command("HSET", name, parked.id, fewer)
         provider.error = None
         found = await stalled(stack)
         assert found

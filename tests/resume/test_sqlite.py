@@ -19,18 +19,18 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, empty_checkpoint
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver as SyncSqliteSaver
 
+from keyturn.gateway.embed import Keyturn
+from keyturn.gateway.errors import GraphError, SettingsError
+from keyturn.gateway.resume import checkpoints
+from keyturn.gateway.resume.checkpoints import open_checkpoints
+from keyturn.gateway.resume.fence_tables import fenced
+from keyturn.gateway.resume.langgraph_local import LangGraphLocal
+from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
 from tests.forked import Forked
 from tests.resume import sample_tools, web_program
 from tests.resume.checkpoint_process import keep_step, keep_steps
 from tests.resume.resume_stack import RULES
-from twokey.gateway.embed import Twokey
-from twokey.gateway.errors import GraphError, SettingsError
-from twokey.gateway.resume import sqlite
-from twokey.gateway.resume.checkpoints import open_checkpoints
-from twokey.gateway.resume.fenced_saver import fenced
-from twokey.gateway.resume.langgraph_local import LangGraphLocal
-from twokey.gateway.store.store import Store
 
 OTHERS, THREADS = 2, 10
 REQUESTS, TOGETHER = 6, 4
@@ -60,7 +60,7 @@ async def threads_in(file: Path) -> int:
         "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]);"
         "print(c.execute('PRAGMA integrity_check').fetchone()[0],"
         "c.execute('SELECT count(DISTINCT thread_id) FROM checkpoints '"
-        "\"WHERE thread_id NOT LIKE 'twokey:restore-counter:%'\").fetchone()[0])"
+        "\"WHERE thread_id NOT LIKE 'keyturn:restore-counter:%'\").fetchone()[0])"
     )
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", code, str(file), stdout=asyncio.subprocess.PIPE
@@ -143,7 +143,7 @@ async def test_openings_that_are_cancelled_leave_the_file_usable(file: Path) -> 
         await asyncio.gather(*holders, return_exceptions=True)
     await keep_steps(str(file), "t1")
 
-    assert not sqlite.SHARED
+    assert not checkpoints.SHARED
     assert await threads_in(file) == 1
 
 
@@ -166,7 +166,7 @@ async def test_a_cancelled_write_keeps_no_other_process_from_writing(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with open_checkpoints(str(file)) as opened:
-        saver = cast("sqlite.SqliteSaver", opened)
+        saver = cast("checkpoints.SqliteSaver", opened)
         has_written, may_commit = asyncio.Event(), asyncio.Event()
         commit = saver.conn.commit
 
@@ -200,7 +200,7 @@ def _write_something(file: Path) -> None:
 
 async def test_a_fork_with_an_open_file_is_refused_in_the_child(file: Path) -> None:
     async with open_checkpoints(str(file)):
-        [shared] = sqlite.SHARED.values()
+        [shared] = checkpoints.SHARED.values()
         shared.pid = -1  # as the child finds it
 
         with pytest.raises(SettingsError, match="when this process was forked"):
@@ -239,7 +239,7 @@ async def web_application(
 
 
 @pytest.mark.parametrize("is_embedded", [False, True])
-async def test_a_twokey_for_each_request_under_two_workers_keeps_every_thread(
+async def test_a_keyturn_for_each_request_under_two_workers_keeps_every_thread(
     store: Store, tmp_path: Path, *, is_embedded: bool
 ) -> None:
     url = "" if is_embedded else store.conn.url
@@ -275,7 +275,9 @@ async def test_a_synchronous_checkpointer_is_refused_in_a_clear_sentence(
     with SyncSqliteSaver.from_conn_string(str(tmp_path / "own.sqlite")) as own:
         for saver in (own, _Synchronous()):
             graph = sample_tools.graph().copy(update={"checkpointer": saver})
-            async with Twokey(policy=RULES, url=store.conn.url, data_dir=tmp_path) as t:
+            async with Keyturn(
+                policy=RULES, url=store.conn.url, data_dir=tmp_path
+            ) as t:
                 expected = f"{type(saver).__name__}, which has no asynchronous methods"
                 with pytest.raises(GraphError, match=expected):
                     await t.run(
@@ -302,7 +304,7 @@ async def test_what_is_no_place_for_threads_is_refused_and_makes_no_file(
     monkeypatch.chdir(tmp_path)
 
     with pytest.raises(SettingsError, match="SQLite file, or postgresql://") as refused:
-        async with Twokey(policy=RULES, data_dir=tmp_path, checkpoints=place):
+        async with Keyturn(policy=RULES, data_dir=tmp_path, checkpoints=place):
             pass
 
     assert "hush" not in str(refused.value)
@@ -321,7 +323,7 @@ async def test_threads_are_read_while_a_write_waits_for_another_process(
             writing = asyncio.create_task(keep_step(saver, "t2"))
 
             async def waits() -> bool:
-                return cast("sqlite.SqliteSaver", saver).lock.locked()
+                return cast("checkpoints.SqliteSaver", saver).lock.locked()
 
             await eventually(waits)
 

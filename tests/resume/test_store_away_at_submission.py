@@ -1,4 +1,4 @@
-"""A thread that Twokey runs is run again when its calls could not be submitted."""
+"""A thread that Keyturn runs is run again when its calls could not be submitted."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
+from keyturn.agent import bridge
+from keyturn.gateway.approvals.events import EventName
+from keyturn.gateway.errors import StoreUnavailable
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.service.agents import AgentService
 from tests.resume import sample_tools
 from tests.resume.resume_stack import AT_ONCE, Stack
-from twokey.agent import bridge
-from twokey.gateway.approvals.events import EventName
-from twokey.gateway.errors import StoreUnavailable
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.service.agents import AgentService
 
 REFUND = ("refund", {"order": "78291", "amount": 899.0})
 

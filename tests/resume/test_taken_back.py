@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from keyturn.gateway.approvals.decisions import AccountKind, Approve, Reject, Reviewer
+from keyturn.gateway.approvals.events import EventName
+from keyturn.gateway.approvals.record import Item
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.policy.rules import Policy
+from keyturn.gateway.protocol.states import ItemState
 from tests.conftest import eventually
 from tests.resume import sample_tools
 from tests.resume.resume_stack import ANA, POLICY, Stack
-from twokey.gateway.approvals.decisions import AccountKind, Approve, Reject, Reviewer
-from twokey.gateway.approvals.events import EventName
-from twokey.gateway.approvals.record import Item
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.policy.rules import Policy
-from twokey.gateway.protocol.states import ItemState
 
 REFUND = ("refund", {"order": "78291", "amount": 899.0})
 EMAIL = ("email", {"to": "ana@example.org"})

@@ -13,20 +13,20 @@ from langchain_core.tools import tool
 from langgraph.pregel import Pregel
 from langgraph.types import Command, interrupt
 
+from keyturn.agent import ApprovalMiddleware, guarded
+from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.port import connected
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.resume.checkpoints import open_checkpoints
+from keyturn.gateway.resume.graphs import attached
+from keyturn.gateway.resume.langgraph_local import LangGraphLocal
+from keyturn.gateway.store.jobs import Job, JobKind
+from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
 from tests.resume import sample_tools
 from tests.resume.resume_stack import POLICY, Stack
 from tests.streams import audit_entries
-from twokey.agent import ApprovalMiddleware, guarded
-from twokey.gateway.approvals.events import Event, EventName
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.port import connected
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.resume.checkpoints import open_checkpoints
-from twokey.gateway.resume.graphs import attached
-from twokey.gateway.resume.langgraph_local import LangGraphLocal
-from twokey.gateway.store.jobs import Job, JobKind
-from twokey.gateway.store.store import Store
 
 ASKING = """
   wire: {tier: approve}

@@ -6,15 +6,15 @@ import json
 
 import pytest
 
+from keyturn.agent import connected
+from keyturn.gateway.approvals.decisions import Reject
+from keyturn.gateway.approvals.events import EventName
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.service.agents import AgentService
+from keyturn.gateway.store.jobs import Job, JobKind
 from tests.conftest import eventually
 from tests.resume import sample_tools
 from tests.resume.resume_stack import DAN, RULES, Stack
-from twokey.agent import connected
-from twokey.gateway.approvals.decisions import Reject
-from twokey.gateway.approvals.events import EventName
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.service.agents import AgentService
-from twokey.gateway.store.jobs import Job, JobKind
 
 REFUND = ("refund", {"order": "78291", "amount": 899.0})
 EMAIL = ("email", {"to": "ana@example.org"})

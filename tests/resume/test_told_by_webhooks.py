@@ -12,6 +12,16 @@ from typing import Any, cast
 import pytest
 from aiohttp import web
 
+from keyturn.gateway.errors import NotVerified
+from keyturn.gateway.protocol.webhooks import DECIDED, News, body_of
+from keyturn.gateway.remote import thread_runs
+from keyturn.gateway.store.store import Store
+from keyturn.gateway.trust.webhook_signatures import (
+    Message,
+    headers,
+    shown,
+    webhook_secret,
+)
 from tests.api.remote_program import RemoteProgram, remote_program
 from tests.conftest import eventually
 from tests.resume import sample_tools
@@ -20,12 +30,6 @@ from tests.resume.test_embed import asked, decide, refund
 from tests.store_secrets import SECRETS
 from tests.webhooks.receiver import Receiver, receiving
 from tests.webhooks.test_sending import arrived, telling
-from twokey.gateway.errors import NotVerified
-from twokey.gateway.protocol.webhooks import DECIDED, News, body_of
-from twokey.gateway.remote import thread_runs
-from twokey.gateway.store.store import Store
-from twokey.gateway.trust.webhook_secrets import shown, webhook_secret
-from twokey.gateway.trust.webhook_signatures import Message, headers
 
 AT: dict[str, Any] = {"thread_id": "t1", "agent": "shop"}
 KEY = webhook_secret(SECRETS[0], "default", "app", 1)
@@ -39,7 +43,7 @@ def signed(id_: str, key: bytes = KEY) -> dict[str, str]:
 
 @pytest.fixture(autouse=True)
 def secret(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TWOKEY_WEBHOOK_SECRET", shown(KEY))
+    monkeypatch.setenv("KEYTURN_WEBHOOK_SECRET", shown(KEY))
 
 
 @pytest.fixture

@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 
+from keyturn.gateway.config import Settings
+from keyturn.gateway.embed import Keyturn
+from keyturn.gateway.errors import SettingsError
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.resume.graphs import attached
+from keyturn.gateway.store.store import Store
+from keyturn.gateway.triage.request import TriageRequest
 from tests.conftest import eventually
 from tests.resume import sample_tools
 from tests.resume.resume_stack import POLICY
-from twokey.gateway.config import Settings
-from twokey.gateway.embed import Twokey
-from twokey.gateway.errors import SettingsError
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.resume.graphs import attached
-from twokey.gateway.store.store import Store
-from twokey.gateway.triage.request import TriageRequest
 
 TRIAGED = POLICY.replace("reviewers: [U0ANA]", "reviewers: [U0ANA], triage: {}")
 FILE = """
@@ -60,7 +60,7 @@ class Eyes:
         return {"raise_to": "escalate"}
 
 
-async def waits(tk: Twokey, tier: Tier) -> None:
+async def waits(tk: Keyturn, tier: Tier) -> None:
     """Wait until the one call that waits has this tier."""
 
     async def has_it() -> bool:
@@ -76,7 +76,7 @@ async def test_an_agent_of_a_program_is_seen_by_the_triage_it_is_given(
 ) -> None:
     eyes = Eyes()
     policy = load_policy(TRIAGED, "policy.yml")
-    async with Twokey(
+    async with Keyturn(
         policy=policy, url=store.conn.url, data_dir=tmp_path, triage=eyes
     ) as tk:
         config: Any = {"configurable": {"thread_id": "t1"}}
@@ -96,7 +96,7 @@ async def test_an_agent_of_a_program_is_seen_by_the_triage_it_is_given(
 async def test_the_triage_that_the_settings_name_is_asked(
     store: Store, tmp_path: Path, name: str
 ) -> None:
-    async with Twokey(settings_in(tmp_path, store, f"eyes.py:{name}")) as tk:
+    async with Keyturn(settings_in(tmp_path, store, f"eyes.py:{name}")) as tk:
         with tk.connected():
             graph: Any = attached(sample_tools.graph(), InMemorySaver())
             await graph.ainvoke(CALL, {"configurable": {"thread_id": "t1"}})
@@ -119,13 +119,13 @@ async def test_a_triage_that_cannot_be_loaded_stops_the_start(
     settings = settings_in(tmp_path, store, f"eyes.py:{name}")
 
     with pytest.raises(SettingsError, match=f"^'triage': .*{why}"):
-        await Twokey(settings).__aenter__()
+        await Keyturn(settings).__aenter__()
 
 
 def settings_in(folder: Path, store: Store, triage: str) -> Settings:
     """Return settings of this folder that name this triage."""
     (folder / "eyes.py").write_text(FILE, encoding="utf-8")
     (folder / "policy.yml").write_text(TRIAGED, encoding="utf-8")
-    file = folder / "twokey.yml"
+    file = folder / "keyturn.yml"
     file.write_text(f"triage: {triage}\nredis_url: {store.conn.url}\n", "utf-8")
     return Settings.load(file, {})

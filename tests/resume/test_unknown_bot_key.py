@@ -5,12 +5,13 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
+from keyturn.gateway.approvals.security import SecurityKind
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.trust.keyring import Keyring
 from tests.conftest import eventually
-from tests.resume.handed import asked
 from tests.resume.resume_stack import Stack
-from twokey.gateway.approvals.security import SecurityKind
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.trust.keyring import Keyring
+
+REFUND = ("refund", {"order": "1", "amount": 5.0})
 
 
 async def _is_refused(stack: Stack) -> bool:
@@ -20,7 +21,10 @@ async def _is_refused(stack: Stack) -> bool:
 async def test_a_decision_runs_once_the_gateway_knows_the_key_of_the_bot(
     stack: Stack, tmp_path: Path
 ) -> None:
-    item = await asked(stack)
+    async with stack.working():
+        await stack.ask(REFUND)
+        [item] = await stack.asked()
+        await stack.idle()
     await stack.decide(item)
     known, stack.store.keyring = stack.store.keyring, Keyring(tmp_path)
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from keyturn.gateway.approvals.decisions import Reject
+from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
 from tests.resume import sample_tools
 from tests.resume.resume_stack import Stack, open_stack
-from twokey.gateway.approvals.decisions import Reject
-from twokey.gateway.store.store import Store
 
 REFUND = ("refund", {"order": "78291", "amount": 899.0})
 

@@ -9,14 +9,13 @@ from typing import Any, TypedDict
 import pytest
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
-from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command, interrupt
 
+from keyturn.gateway.resume import recovery as listing
+from keyturn.gateway.resume.checkpoints import open_checkpoints
+from keyturn.gateway.resume.recovery import waiting_threads
 from tests.resume.postgres_server import fresh_database
-from twokey.gateway.resume import waiting_threads as listing
-from twokey.gateway.resume.checkpoints import open_checkpoints
-from twokey.gateway.resume.waiting_threads import CannotList, waiting_threads
 
 Saver = BaseCheckpointSaver[Any]
 
@@ -33,14 +32,11 @@ def node(state: State) -> dict[str, str]:
     return {"said": str(interrupt("well?")) if state["asks"] else ""}
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", "postgres"])
 async def saver(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> AsyncGenerator[Saver]:
-    """Give an empty saver; the one in memory is listed by its own means."""
-    if request.param == "memory":
-        yield InMemorySaver()
-        return
+    """Give an empty saver."""
     place = str(tmp_path / "c.db")
     if request.param == "postgres":
         place = fresh_database(request.getfixturevalue("postgres"))
@@ -80,11 +76,3 @@ async def test_those_that_ask_are_listed_and_no_others(
 
     asking = [f"asks-{depth}-{number}" for depth in (0, 1) for number in range(3)]
     assert sorted(found) == asking
-
-
-async def test_a_saver_that_lists_nothing_is_named() -> None:
-    class Unlisted(BaseCheckpointSaver[Any]):
-        """What only the required methods were written for."""
-
-    with pytest.raises(CannotList, match="Unlisted"):
-        _ = [thread async for thread in waiting_threads(Unlisted())]

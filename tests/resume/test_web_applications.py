@@ -11,19 +11,19 @@ import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
+from keyturn.gateway.approvals.decisions import Edit, Reject, Respond
+from keyturn.gateway.embed import Keyturn
+from keyturn.gateway.errors import GraphError, SettingsError, ThreadUnavailable
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.http_api import PendingCall
+from keyturn.gateway.resume import thread_runs
+from keyturn.gateway.resume.graphs import attached
+from keyturn.gateway.resume.thread_runs import ThreadChanges, next_change
+from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
 from tests.resume import sample_tools
 from tests.resume.resume_stack import POLICY
 from tests.resume.test_embed import Open, asked, decide, opened, refund
-from twokey.gateway.approvals.decisions import Edit, Reject, Respond
-from twokey.gateway.embed import Twokey
-from twokey.gateway.errors import GraphError, SettingsError, ThreadUnavailable
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.remote_runs import PendingCall
-from twokey.gateway.resume import thread_runs
-from twokey.gateway.resume.graphs import attached
-from twokey.gateway.resume.thread_watch import ThreadChanges, next_change
-from twokey.gateway.store.store import Store
 
 __all__ = ["opened"]
 
@@ -99,7 +99,7 @@ async def test_what_waits_is_described_as_a_reviewer_may_see_it(
         ),
         "policy.yml",
     )
-    async with Twokey(policy=rules, url=store.conn.url, data_dir=tmp_path) as tk:
+    async with Keyturn(policy=rules, url=store.conn.url, data_dir=tmp_path) as tk:
         assert await tk.pending(**PLACE) == ()
         run = asyncio.create_task(tk.run(sample_tools.graph, refund(), **PLACE))
         item = await asked(tk)
@@ -273,7 +273,7 @@ async def test_a_wait_costs_no_command_until_something_happens(
         (follower,) = [
             task
             for task in asyncio.all_tasks()
-            if "ThreadWatch._read_all" in str(task.get_coro())
+            if "EventFeed._read" in str(task.get_coro())
         ]
         # More waiters share the one reader of events.
         others = [
@@ -296,7 +296,7 @@ def _lazily(wait_s: list[float], count: int) -> Any:
     return they_wait
 
 
-async def _has_no_job(tk: Twokey) -> bool:
+async def _has_no_job(tk: Keyturn) -> bool:
     keys = tk.store.keys_of_tenant("default")
     counts = [
         await tk.store.conn.command("XLEN", keys.jobs),
@@ -305,9 +305,9 @@ async def _has_no_job(tk: Twokey) -> bool:
     return counts == [0, 0]
 
 
-def _all_wait(tk: Twokey, count: int) -> Any:
+def _all_wait(tk: Keyturn, count: int) -> Any:
     async def they_do() -> bool:
-        waiting = cast("Any", tk)._threads._watch._waiting
+        waiting = cast("Any", tk)._runs._watch._waiting
         return len(waiting.get(("shop", "t1"), ())) == count
 
     return they_do

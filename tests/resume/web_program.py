@@ -1,4 +1,4 @@
-"""A web application that opens a Twokey in every request, as many would write it.
+"""A web application that opens a Keyturn in every request, as many would write it.
 
 Started by the tests: ``python -m tests.resume.web_program SOCKET WORKERS``.
 """
@@ -12,10 +12,10 @@ from pathlib import Path
 import uvicorn
 from fastapi import FastAPI
 
+from keyturn.gateway.embed import Keyturn
+from keyturn.gateway.policy.load import load_policy
 from tests.resume import sample_tools
 from tests.resume.resume_stack import POLICY
-from twokey.gateway.embed import Twokey
-from twokey.gateway.policy.load import load_policy
 
 DATA, STORE = "WEB_DATA", "WEB_STORE"
 RULES = load_policy(POLICY, "policy.yml")
@@ -32,7 +32,7 @@ async def look_up(order: str) -> dict[str, str | int]:
         ]
     }
     folder, url = Path(os.environ[DATA]), os.environ.get(STORE) or None
-    async with Twokey(policy=RULES, data_dir=folder, url=url) as tk:
+    async with Keyturn(policy=RULES, data_dir=folder, url=url) as tk:
         final = await tk.run(
             sample_tools.graph, asked, thread_id=order, agent="shop", timeout_s=50
         )

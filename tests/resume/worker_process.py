@@ -15,15 +15,10 @@ from pathlib import Path
 
 from langchain.agents.middleware.types import ToolCallRequest
 
-from tests.conftest import eventually
-from tests.resume.resume_stack import Stack, open_stack
-from tests.resume.sample_tools import DIE, die_at
-from tests.store_secrets import SECRETS
-from twokey.agent.calls import Caller
-from twokey.agent.result_codec import ToolResult
-from twokey.agent.tool_invocation import Handler
-from twokey.gateway.protocol.records import Result
-from twokey.gateway.protocol.wire import (
+from keyturn.agent.calls import Caller, Handler
+from keyturn.agent.result_codec import ToolResult
+from keyturn.gateway.protocol.records import Result
+from keyturn.gateway.protocol.wire import (
     Claimed,
     ClaimReply,
     ClaimRequest,
@@ -31,9 +26,13 @@ from twokey.gateway.protocol.wire import (
     TurnRef,
     Verdict,
 )
-from twokey.gateway.service.agents import AgentService
-from twokey.gateway.service.claiming import ClaimService
-from twokey.gateway.store.store import Store
+from keyturn.gateway.service.agents import AgentService
+from keyturn.gateway.service.claiming import ClaimService
+from keyturn.gateway.store.store import Store
+from tests.conftest import eventually
+from tests.resume.resume_stack import Stack, open_stack
+from tests.resume.sample_tools import DIE, die_at
+from tests.store_secrets import SECRETS
 
 _claim, _finish = ClaimService.claim, ClaimService.finish
 _submit = AgentService.submit

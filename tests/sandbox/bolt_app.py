@@ -13,7 +13,7 @@ from slack_bolt.app.async_app import AsyncApp
 from slack_sdk.errors import SlackApiError
 from slack_sdk.web.async_client import AsyncWebClient
 
-from twokey.sandbox.server import Sandbox
+from keyturn.sandbox.server import Sandbox
 
 Mode = Literal["http", "socket"]
 Kind = Literal["action", "command", "event", "view", "view_closed"]

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from keyturn.sandbox import delivery, triggers
+from keyturn.sandbox.client import Person
+from keyturn.sandbox.server import Sandbox
 from tests.sandbox.bolt_app import Mode, RunningApp, new_app, new_client, served
-from twokey.sandbox import delivery, triggers
-from twokey.sandbox.client import Person
-from twokey.sandbox.server import Sandbox
 
 
 @pytest.fixture(autouse=True)

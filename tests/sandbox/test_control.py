@@ -6,13 +6,13 @@ from typing import Any
 import aiohttp
 import pytest
 
+from keyturn.sandbox.api_errors import ApiError
+from keyturn.sandbox.client import People, Person, UserActionFailed
+from keyturn.sandbox.clock import Clock
+from keyturn.sandbox.response_urls import ResponseUrls
+from keyturn.sandbox.server import Sandbox
+from keyturn.sandbox.triggers import Triggers
 from tests.sandbox.bolt_app import error
-from twokey.sandbox.api_errors import ApiError
-from twokey.sandbox.client import People, Person, UserActionFailed
-from twokey.sandbox.clock import Clock
-from twokey.sandbox.response_urls import ResponseUrls
-from twokey.sandbox.server import Sandbox
-from twokey.sandbox.triggers import Triggers
 
 APPROVALS = "C0APPROVALS"
 
@@ -31,8 +31,8 @@ async def test_the_workspace_is_changed_by_commands(
     for command in (
         {"do": "set_group", "group": "S0SUPPORT", "users": ["U0EVE"]},
         {"do": "deactivate", "user": "U0BEN"},
-        {"do": "leave", "channel": APPROVALS, "user": "U0TWOKEY"},
-        {"do": "join", "channel": "C0PRIVATE", "user": "U0TWOKEY"},
+        {"do": "leave", "channel": APPROVALS, "user": "U0KEYTURN"},
+        {"do": "join", "channel": "C0PRIVATE", "user": "U0KEYTURN"},
     ):
         assert await control(sandbox, **command) == {"ok": True, "result": None}
 

@@ -7,11 +7,11 @@ import aiohttp
 import pytest
 from slack_sdk.errors import SlackApiError
 
+from keyturn.sandbox.client import Person
+from keyturn.sandbox.faults import DeliveryFault, Fault
+from keyturn.sandbox.server import Sandbox
 from tests.sandbox.blocks import card
 from tests.sandbox.bolt_app import RunningApp
-from twokey.sandbox.client import Person
-from twokey.sandbox.faults import DeliveryFault, Fault
-from twokey.sandbox.server import Sandbox
 
 APPROVALS = "C0APPROVALS"
 

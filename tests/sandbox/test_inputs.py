@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
+from keyturn.sandbox.api_errors import ApiError
+from keyturn.sandbox.elements import VALUE_FIELDS, initial_values, with_ids
+from keyturn.sandbox.inputs import REQUIRED, errors_in, merged
+from keyturn.sandbox.state_values import entered
 from tests.sandbox.blocks import field, options, section
-from twokey.sandbox.api_errors import ApiError
-from twokey.sandbox.elements import VALUE_FIELDS, initial_values, with_ids
-from twokey.sandbox.inputs import REQUIRED, errors_in, merged
-from twokey.sandbox.state_values import entered
 
 
 def errors(element: dict[str, Any], value: object, **more: Any) -> dict[str, str]:

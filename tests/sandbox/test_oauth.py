@@ -6,8 +6,8 @@ from urllib.parse import parse_qs, urlsplit
 import aiohttp
 import pytest
 
+from keyturn.sandbox.server import Sandbox
 from tests.sandbox.bolt_app import error, new_client
-from twokey.sandbox.server import Sandbox
 
 # The SDK itself uses aiohttp's BasicAuth, which aiohttp 4 will drop.
 pytestmark = pytest.mark.filterwarnings("ignore:BasicAuth:DeprecationWarning")
@@ -56,7 +56,7 @@ async def test_a_code_buys_one_token(sandbox: Sandbox, client: Any) -> None:
     assert answer["team"]["id"] == "T0SANDBOX"
     assert answer["authed_user"]["id"] == "U0ANA"
     installed = new_client(sandbox, answer["access_token"])
-    assert (await installed.auth_test())["bot_id"] == "B0TWOKEY"
+    assert (await installed.auth_test())["bot_id"] == "B0KEYTURN"
     again = exchanging(sandbox, client, code=code)
     assert await error(again) == "code_already_used"
     assert "client_secret" not in str(sandbox.calls)

@@ -7,11 +7,12 @@ from typing import Any
 
 import aiohttp
 import pytest
+from yarl import URL
 
-from twokey.sandbox import page_api
-from twokey.sandbox.client import Person
-from twokey.sandbox.records import Suggestion
-from twokey.sandbox.server import Sandbox
+from keyturn.sandbox import page_api
+from keyturn.sandbox.client import Person
+from keyturn.sandbox.records import Suggestion
+from keyturn.sandbox.server import Sandbox
 
 APPROVALS = "C0APPROVALS"
 
@@ -24,15 +25,15 @@ async def session() -> AsyncIterator[aiohttp.ClientSession]:
 
 async def test_the_state_has_everything_the_page_draws(client: Any) -> None:
     del client
-    suggestion = Suggestion("Refund", "@twokey refund order 78291", APPROVALS)
+    suggestion = Suggestion("Refund", "@keyturn refund order 78291", APPROVALS)
     async with Sandbox(suggestions=[suggestion]) as sandbox:
         state = await sandbox.person("U0ANA").state()
 
-    assert state["team"] == {"id": "T0SANDBOX", "name": "Twokey Sandbox"}
+    assert state["team"] == {"id": "T0SANDBOX", "name": "Keyturn Sandbox"}
     assert state["me"]["real_name"] == "Ana Alves"
     assert state["bot"] == {
-        "user_id": "U0TWOKEY",
-        "name": "Twokey",
+        "user_id": "U0KEYTURN",
+        "name": "Keyturn",
         "connected": False,
         "takes_messages": True,
     }
@@ -40,7 +41,7 @@ async def test_the_state_has_everything_the_page_draws(client: Any) -> None:
     assert state["suggestions"] == [
         {
             "label": "Refund",
-            "text": "@twokey refund order 78291",
+            "text": "@keyturn refund order 78291",
             "channel": APPROVALS,
             "user": "",
         }
@@ -51,7 +52,7 @@ async def test_the_state_has_everything_the_page_draws(client: Any) -> None:
         APPROVALS: "agent-approvals",
         "C0GENERAL": "general",
         "C0PRIVATE": "finance",
-        "D0ANA": "Twokey",
+        "D0ANA": "Keyturn",
     }
     assert (state["views"], state["home"], state["notices"]) == ([], None, [])
 
@@ -171,6 +172,9 @@ async def test_the_page_is_served_under_a_strict_policy(
         assert page.content_type == "text/html"
     assert policy.startswith("default-src 'self'")
     assert "unsafe" not in policy
-    for path in ("nothing.js", "..%2fserver.py", "%2fetc%2fpasswd"):
-        async with session.get(f"{sandbox.url}/static/{path}") as missing:
-            assert missing.status == 404
+    # A zero, half a letter and more characters than a name of a file has.
+    odd = ("x%00", "%00", "app.js%00", "%ff", "a" * 3000, "..", "%2e%2e%00")
+    for path in ("nothing.js", "..%2fserver.py", "%2fetc%2fpasswd", *odd):
+        url = URL(f"{sandbox.url}/static/{path}", encoded=True)
+        async with session.get(url) as missing:
+            assert missing.status == 404, path

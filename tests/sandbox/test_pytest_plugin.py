@@ -2,14 +2,14 @@
 
 import pytest
 
-from twokey.sandbox.pytest_fixtures import fail_on_problems
-from twokey.sandbox.server import Sandbox
+from keyturn.sandbox.pytest_fixtures import fail_on_problems
+from keyturn.sandbox.server import Sandbox
 
 
 async def test_the_fixture_is_there_without_any_import(
-    twokey_sandbox: Sandbox,
+    keyturn_sandbox: Sandbox,
 ) -> None:
-    assert (await twokey_sandbox.person("U0ANA").state())["team"]["id"] == "T0SANDBOX"
+    assert (await keyturn_sandbox.person("U0ANA").state())["team"]["id"] == "T0SANDBOX"
 
 
 async def test_an_app_that_erred_fails_the_test(sandbox: Sandbox) -> None:

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
+from keyturn.sandbox.client import Person
+from keyturn.sandbox.server import Sandbox
 from tests.sandbox.blocks import modal
 from tests.sandbox.bolt_app import error, refusal
-from twokey.sandbox.client import Person
-from twokey.sandbox.server import Sandbox
 
 APPROVALS = "C0APPROVALS"
 METHOD_UNSUPPORTED = "method_not_supported_for_channel_type"
@@ -58,7 +58,7 @@ async def test_history_is_read_with_its_scope_and_in_pages(
     assert first["has_more"] is True
     assert older["messages"] == []
     assert [m["text"] for m in thread["messages"]] == ["one", "reply"]
-    assert "U0TWOKEY" in members["members"]
+    assert "U0KEYTURN" in members["members"]
     assert [c["name"] for c in listed["channels"]] == ["agent-approvals", "general"]
     assert info["channel"]["is_member"] is True
 
@@ -77,7 +77,7 @@ async def test_history_is_read_with_its_scope_and_in_pages(
         ("conversations.replies", {}, "invalid_arguments"),
         ("conversations.list", {"types": "mpim"}, "invalid_types"),
         ("conversations.open", {"users": "U0ANA,U0BEN"}, METHOD_UNSUPPORTED),
-        ("conversations.open", {"users": "U0TWOKEY"}, "cannot_dm_bot"),
+        ("conversations.open", {"users": "U0KEYTURN"}, "cannot_dm_bot"),
         ("conversations.open", {}, "invalid_arguments"),
         ("bots.info", {"bot": "B0OTHER"}, "bot_not_found"),
         ("api.test", {"error": "my_error"}, "my_error"),
@@ -97,7 +97,7 @@ async def test_a_question_that_makes_no_sense_is_refused(
     scopes = ("channels:history", "channels:read", "groups:history", "im:write")
     granted = {*sandbox.workspace.bot_scopes, *scopes} - {"im:history"}
     sandbox.control.scopes(sorted(granted))
-    sandbox.control.leave("C0GENERAL", "U0TWOKEY")
+    sandbox.control.leave("C0GENERAL", "U0KEYTURN")
     sandbox.workspace.messages[APPROVALS].clear()
     await client.chat_postMessage(channel=APPROVALS, text="one")
 
@@ -111,7 +111,7 @@ async def test_the_other_kinds_of_conversation_are_described(
 ) -> None:
     scopes = ("groups:read", "groups:history", "im:read", "im:history")
     sandbox.control.scopes([*sandbox.workspace.bot_scopes, *scopes])
-    sandbox.control.join("C0PRIVATE", "U0TWOKEY")
+    sandbox.control.join("C0PRIVATE", "U0KEYTURN")
     theirs = await ana.say("D0ANA", "zero")
     metadata = {"event_type": "card", "event_payload": {"approval": "ap_1"}}
     first = await client.chat_postMessage(
@@ -143,10 +143,10 @@ async def test_the_other_kinds_of_conversation_are_described(
 
 async def test_the_app_can_ask_who_it_is(client: Any) -> None:
     echoed = await client.api_test(foo="bar")
-    bot = await client.bots_info(bot="B0TWOKEY")
+    bot = await client.bots_info(bot="B0KEYTURN")
 
     assert echoed["args"]["foo"] == "bar"
-    assert bot["bot"]["user_id"] == "U0TWOKEY"
+    assert bot["bot"]["user_id"] == "U0KEYTURN"
 
 
 async def test_blocks_validate_answers_without_posting(client: Any) -> None:

@@ -5,11 +5,11 @@ from typing import Any, cast
 import pytest
 from slack_sdk.errors import SlackApiError
 
+from keyturn.sandbox.clock import Clock
+from keyturn.sandbox.rate_limits import LIMITS, UNLIMITED, RateLimits
+from keyturn.sandbox.server import Sandbox
+from keyturn.sandbox.web_api import APP_METHODS, METHODS
 from tests.sandbox.bolt_app import error
-from twokey.sandbox.clock import Clock
-from twokey.sandbox.rate_limits import LIMITS, UNLIMITED, RateLimits
-from twokey.sandbox.server import Sandbox
-from twokey.sandbox.web_api import APP_METHODS, METHODS
 
 
 def taken(rates: RateLimits, method: str, calls: int, channel: str = "") -> int:

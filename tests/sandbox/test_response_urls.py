@@ -5,10 +5,10 @@ from typing import Any
 import aiohttp
 import pytest
 
+from keyturn.sandbox.client import Person
+from keyturn.sandbox.server import Sandbox
 from tests.sandbox.blocks import card
 from tests.sandbox.bolt_app import RunningApp
-from twokey.sandbox.client import Person
-from twokey.sandbox.server import Sandbox
 
 APPROVALS = "C0APPROVALS"
 

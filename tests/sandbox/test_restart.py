@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from keyturn.sandbox.samples import sample_workspace
+from keyturn.sandbox.serve import serve
+from keyturn.sandbox.server import Sandbox
 from tests.sandbox.blocks import card, home, modal
 from tests.sandbox.bolt_app import error, new_client, until
-from twokey.sandbox.samples import sample_workspace
-from twokey.sandbox.serve import serve
-from twokey.sandbox.server import Sandbox
 
 APPROVALS = "C0APPROVALS"
 
@@ -95,7 +95,7 @@ async def test_serving_announces_how_to_reach_it(tmp_path: Path) -> None:
     async with Sandbox() as another:
         client = new_client(another, settings["SLACK_BOT_TOKEN"])
         assert await error(client.auth_test()) == "invalid_auth"
-        client.base_url = settings["TWOKEY_SLACK_API_URL"]
+        client.base_url = settings["KEYTURN_SLACK_API_URL"]
         assert (await client.auth_test())["ok"]
     serving.cancel()
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from twokey.cli.demo_stack import environment
-from twokey.cli.stack import open_stack
-from twokey.gateway.config import Settings, SlackMode
-from twokey.gateway.errors import SettingsError
-from twokey.sandbox.server import Sandbox
+from keyturn.cli.demo_stack import environment
+from keyturn.cli.stack import open_stack
+from keyturn.gateway.config import Settings, SlackMode
+from keyturn.gateway.errors import SettingsError
+from keyturn.sandbox.server import Sandbox
 
 ROOT = Path(__file__).parents[2]
 
@@ -34,7 +34,7 @@ async def test_a_bot_without_a_scope_says_which_and_what_to_do(tmp_path: Path) -
     async with Sandbox() as sandbox:
         await sandbox.control.run({"do": "scopes", "scopes": ["chat:write"]})
         env = environment(sandbox, tmp_path, SlackMode.SOCKET, None)
-        settings = Settings.load(ROOT / "twokey.yml", env)
+        settings = Settings.load(ROOT / "keyturn.yml", env)
 
         with pytest.raises(SettingsError, match=r"lacks the scopes .*users:read"):
             async with open_stack(settings):

@@ -12,12 +12,12 @@ from aiohttp import web
 from slack_sdk.signature import Clock as SignatureClock
 from slack_sdk.signature import SignatureVerifier
 
+from keyturn.sandbox.client import Person, UserActionFailed
+from keyturn.sandbox.delivery import ACK_WITHIN_S
+from keyturn.sandbox.server import Sandbox
+from keyturn.sandbox.signed_http import Forgery
 from tests.sandbox.blocks import card
 from tests.sandbox.bolt_app import RunningApp, until
-from twokey.sandbox.client import Person, UserActionFailed
-from twokey.sandbox.delivery import ACK_WITHIN_S
-from twokey.sandbox.server import Sandbox
-from twokey.sandbox.signed_http import Forgery
 
 APPROVALS = "C0APPROVALS"
 
@@ -76,7 +76,7 @@ async def test_the_sdks_own_verifier_accepts_every_delivery(
 
     await clicked(client, ana)
     await ana.command("/approvals", "list", APPROVALS)
-    await ana.say(APPROVALS, "@twokey hello")
+    await ana.say(APPROVALS, "@keyturn hello")
 
     verifier: Any = SignatureVerifier(sandbox.signing_secret, FixedClock(sandbox))
     kinds = [headers["Content-Type"] for headers, _ in receiver.requests]
@@ -157,7 +157,7 @@ async def test_a_failed_interaction_warns_and_is_not_sent_again(
 
     assert caught.value.answer["reason"] == "http_500"
     (notice,) = await ana.notices()
-    assert notice["text"] == "Twokey answered with an error (http_500)."
+    assert notice["text"] == "Keyturn answered with an error (http_500)."
     sandbox.clock.advance(600)
     assert len(receiver.requests) == 1
 
@@ -172,7 +172,7 @@ async def test_a_failed_event_is_sent_again_three_times(
 ) -> None:
     receiver.status = 500
 
-    await ana.say(APPROVALS, "@twokey hello")
+    await ana.say(APPROVALS, "@keyturn hello")
     for arrived, seconds in ((2, 0), (3, 60), (4, 300)):
         if seconds:
             await retry_waits(sandbox)
@@ -190,7 +190,7 @@ async def test_an_event_that_succeeds_at_last_is_not_sent_again(
     sandbox: Sandbox, ana: Person, receiver: Receiver
 ) -> None:
     receiver.status = 500
-    await ana.say(APPROVALS, "@twokey hello")
+    await ana.say(APPROVALS, "@keyturn hello")
     await until(lambda: len(receiver.requests) == 2)
     await retry_waits(sandbox)
     receiver.status = 200
@@ -198,7 +198,7 @@ async def test_an_event_that_succeeds_at_last_is_not_sent_again(
     await until(lambda: len(receiver.requests) == 3)
 
     sandbox.clock.advance(300)
-    await ana.say(APPROVALS, "@twokey next")
+    await ana.say(APPROVALS, "@keyturn next")
 
     assert len(receiver.requests) == 4
 
@@ -213,7 +213,7 @@ async def test_an_event_nobody_took_in_time_says_so_when_repeated(
         http_app.heard.append(dict(request.headers))
         await release.wait()
 
-    saying = asyncio.create_task(ana.say(APPROVALS, "@twokey hello"))
+    saying = asyncio.create_task(ana.say(APPROVALS, "@keyturn hello"))
     await until(lambda: len(http_app.heard) == 1)
     sandbox.clock.advance(3)
     await saying
@@ -237,9 +237,9 @@ async def test_an_app_can_stop_the_retries_of_an_event(
 ) -> None:
     receiver.status, receiver.headers = 500, {"X-Slack-No-Retry": "1"}
 
-    await ana.say(APPROVALS, "@twokey hello")
+    await ana.say(APPROVALS, "@keyturn hello")
     sandbox.clock.advance(600)
-    await ana.say(APPROVALS, "@twokey again")
+    await ana.say(APPROVALS, "@keyturn again")
 
     assert len(receiver.requests) == 2
 
@@ -281,4 +281,4 @@ async def test_a_late_answer_is_no_answer(
     release.set()
     assert caught.value.answer["reason"] == "timeout"
     (notice,) = await ana.notices()
-    assert notice["text"] == "Twokey did not respond in time."
+    assert notice["text"] == "Keyturn did not respond in time."

@@ -7,11 +7,11 @@ from typing import Any
 import aiohttp
 import pytest
 
+from keyturn.sandbox.client import Person, UserActionFailed
+from keyturn.sandbox.server import Sandbox
+from keyturn.sandbox.socket_mode import CONNECTIONS
 from tests.sandbox.blocks import card
 from tests.sandbox.bolt_app import RunningApp, new_client, until
-from twokey.sandbox.client import Person, UserActionFailed
-from twokey.sandbox.server import Sandbox
-from twokey.sandbox.socket_mode import CONNECTIONS
 
 APPROVALS = "C0APPROVALS"
 

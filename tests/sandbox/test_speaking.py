@@ -2,10 +2,10 @@
 
 from typing import Any
 
+from keyturn.sandbox.client import Person
+from keyturn.sandbox.server import Sandbox
 from tests.sandbox.bolt_app import RunningApp, error
 from tests.sandbox.test_user_actions import APPROVALS, failure, posted
-from twokey.sandbox.client import Person
-from twokey.sandbox.server import Sandbox
 
 __all__ = ["posted"]
 
@@ -17,9 +17,9 @@ async def test_an_edited_mention_comes_again_as_another_event(
     async def mention(body: dict[str, Any]) -> None:
         http_app.heard.append(body)
 
-    ts = await ana.say(APPROVALS, "@twokey hi")
-    await ana.edit(APPROVALS, ts, "@twokey hi there")
-    await ana.edit(APPROVALS, ts, "@twokey hi there")
+    ts = await ana.say(APPROVALS, "@keyturn hi")
+    await ana.edit(APPROVALS, ts, "@keyturn hi there")
+    await ana.edit(APPROVALS, ts, "@keyturn hi there")
     await ana.edit(APPROVALS, ts, "never mind")
 
     first, again = http_app.heard

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
+from keyturn.sandbox.client import Person, UserActionFailed
+from keyturn.sandbox.server import Sandbox
 from tests.sandbox.blocks import card, home, modal
 from tests.sandbox.bolt_app import RunningApp
-from twokey.sandbox.client import Person, UserActionFailed
-from twokey.sandbox.server import Sandbox
 
 APPROVALS = "C0APPROVALS"
 
@@ -184,14 +184,14 @@ async def test_a_mention_reaches_the_app_as_an_event(
 
     dan = sandbox.person("U0DAN")
 
-    ts = await dan.say("#agent-approvals", "@twokey refund A & B")
+    ts = await dan.say("#agent-approvals", "@keyturn refund A & B")
     await dan.say("#agent-approvals", "nobody is called here")
 
     reply = await dan.message_with(APPROVALS, lambda m: m["text"] == "on it")
     assert reply["thread_ts"] == ts
     assert len(app.heard) == 1
-    assert app.heard[0]["event"]["text"] == "<@U0TWOKEY> refund A &amp; B"
-    assert app.heard[0]["authorizations"][0]["user_id"] == "U0TWOKEY"
+    assert app.heard[0]["event"]["text"] == "<@U0KEYTURN> refund A &amp; B"
+    assert app.heard[0]["authorizations"][0]["user_id"] == "U0KEYTURN"
 
 
 async def test_opening_the_home_tab_lets_the_app_publish_it(

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
+from keyturn.sandbox.client import Person, UserActionFailed
+from keyturn.sandbox.json_types import JsonObject
+from keyturn.sandbox.server import Sandbox
 from tests.sandbox.blocks import button, card, field, home, modal, options, plain
 from tests.sandbox.bolt_app import RunningApp
-from twokey.sandbox.client import Person, UserActionFailed
-from twokey.sandbox.json_types import JsonObject
-from twokey.sandbox.server import Sandbox
 
 APPROVALS = "C0APPROVALS"
 PICK = {"type": "static_select", "action_id": "pick", "placeholder": plain("Pick")}
@@ -33,7 +33,7 @@ async def posted(client: Any) -> str:
     [
         ({"user": "U0NOBODY"}, "user_not_found"),
         ({"user": "U0GONE"}, "account_inactive"),
-        ({"user": "U0TWOKEY"}, "account_inactive"),
+        ({"user": "U0KEYTURN"}, "account_inactive"),
         ({"type": "shout"}, "unknown_type"),
         ({"channel": "C0NONE"}, "channel_not_found"),
         ({"channel": "C0GENERAL"}, "message_not_found"),
@@ -241,7 +241,7 @@ async def test_a_click_in_a_thread_names_the_thread(
         channel=APPROVALS, text="t", blocks=card("one"), thread_ts=parent
     )
     await ana.click(APPROVALS, answer["ts"], "approve")
-    await ana.say(APPROVALS, "@twokey thanks", thread_ts=parent)
+    await ana.say(APPROVALS, "@keyturn thanks", thread_ts=parent)
 
     click, mention = http_app.heard
     assert click["container"]["thread_ts"] == parent
@@ -286,8 +286,8 @@ async def test_an_app_that_is_away_leaves_a_submitted_view_open(
     assert await ana.view() is not None
     texts = [notice["text"] for notice in await ana.notices()]
     assert texts == [
-        "Twokey is not reachable.",
-        "/approvals failed: Twokey is not reachable.",
+        "Keyturn is not reachable.",
+        "/approvals failed: Keyturn is not reachable.",
     ]
 
 
@@ -413,12 +413,12 @@ async def test_a_command_answered_with_bad_blocks_is_held_against_the_app(
 async def test_calling_a_bot_that_is_not_there_gets_a_hint(
     sandbox: Sandbox, ana: Person
 ) -> None:
-    sandbox.control.leave(APPROVALS, "U0TWOKEY")
+    sandbox.control.leave(APPROVALS, "U0KEYTURN")
 
-    await ana.say(APPROVALS, "@twokey hello")
+    await ana.say(APPROVALS, "@keyturn hello")
 
     (notice,) = await ana.notices()
-    assert notice["text"] == "Twokey is not in this channel; invite it first."
+    assert notice["text"] == "Keyturn is not in this channel; invite it first."
 
 
 async def test_an_event_the_app_does_not_subscribe_to_is_not_sent(
@@ -427,7 +427,7 @@ async def test_an_event_the_app_does_not_subscribe_to_is_not_sent(
     sandbox.workspace.events = ()
     sandbox.deliver_http(f"{sandbox.url}/nowhere")
 
-    await ana.say(APPROVALS, "@twokey hello")
+    await ana.say(APPROVALS, "@keyturn hello")
     await ana.open_home()
 
     assert sandbox.requests == []

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
+from keyturn.sandbox.client import Person, UserActionFailed
+from keyturn.sandbox.server import Sandbox
 from tests.sandbox.blocks import card, home, modal
 from tests.sandbox.bolt_app import RunningApp
-from twokey.sandbox.client import Person, UserActionFailed
-from twokey.sandbox.server import Sandbox
 
 
 @pytest.fixture(params=["http"])

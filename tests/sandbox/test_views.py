@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
+from keyturn.sandbox.client import Person, UserActionFailed
+from keyturn.sandbox.server import Sandbox
 from tests.sandbox.blocks import button, card, field, home, modal
 from tests.sandbox.bolt_app import error, refusal
-from twokey.sandbox.client import Person, UserActionFailed
-from twokey.sandbox.server import Sandbox
 
 
 def trigger(sandbox: Sandbox, *, from_modal: bool = False) -> str:

@@ -6,12 +6,12 @@ from typing import Any
 import aiohttp
 import pytest
 
+from keyturn.sandbox.client import Person
+from keyturn.sandbox.samples import ANA
+from keyturn.sandbox.server import Sandbox
+from keyturn.sandbox.tokens import TokenKind
 from tests.sandbox.blocks import card, section
 from tests.sandbox.bolt_app import error, new_client, refusal
-from twokey.sandbox.client import Person
-from twokey.sandbox.samples import ANA
-from twokey.sandbox.server import Sandbox
-from twokey.sandbox.tokens import TokenKind
 
 APPROVALS = "C0APPROVALS"
 
@@ -89,7 +89,7 @@ async def test_an_unknown_method_is_refused(client: Any) -> None:
 async def test_the_bot_posts_only_where_it_may(
     sandbox: Sandbox, client: Any, channel: str, expected: str
 ) -> None:
-    sandbox.control.leave("C0GENERAL", "U0TWOKEY")
+    sandbox.control.leave("C0GENERAL", "U0KEYTURN")
     sandbox.control.archive(APPROVALS)
 
     assert await error(client.chat_postMessage(channel=channel, text="hi")) == expected
@@ -98,7 +98,7 @@ async def test_the_bot_posts_only_where_it_may(
 async def test_a_public_channel_can_be_posted_to_with_its_own_scope(
     sandbox: Sandbox, client: Any
 ) -> None:
-    sandbox.control.leave("C0GENERAL", "U0TWOKEY")
+    sandbox.control.leave("C0GENERAL", "U0KEYTURN")
     sandbox.control.scopes(["chat:write", "chat:write.public"])
 
     posted = await client.chat_postMessage(channel="#general", text="hi")
@@ -221,6 +221,24 @@ async def test_text_without_blocks_removes_the_blocks_and_shows_an_edit(
     (message,) = await ana.messages(APPROVALS)
     assert (message["text"], message["blocks"]) == ("plain", None)
     assert message["edited"] is True
+
+
+async def test_a_table_stays_until_a_change_names_the_attachments(
+    client: Any, ana: Person
+) -> None:
+    rows = [[{"type": "raw_text", "text": "1"}]]
+    blocks = [section("many"), {"type": "table", "rows": rows}]
+    posted = await client.chat_postMessage(channel=APPROVALS, text="t", blocks=blocks)
+
+    async def shown(**more: Any) -> list[str]:
+        await client.chat_update(
+            channel=APPROVALS, ts=posted["ts"], text="t", blocks=[section("a")], **more
+        )
+        (message,) = await ana.messages(APPROVALS)
+        return [block["type"] for block in message["blocks"]]
+
+    assert await shown() == ["section", "table"]
+    assert await shown(attachments=[]) == ["section"]
 
 
 async def test_a_rich_text_message_stays_one(client: Any) -> None:

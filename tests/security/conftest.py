@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from keyturn.gateway.store.store import Store
 from tests.security.forging import (
     TENANT,
     Attack,
 )
 from tests.service.harness import ServiceHarness
-from twokey.gateway.store.store import Store
 
 
 @pytest.fixture

@@ -5,20 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import cast
 
-from tests.service.harness import ANA, ServiceHarness
-from twokey.gateway.approvals.decisions import Approve
-from twokey.gateway.protocol import digest
-from twokey.gateway.protocol.records import Person
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.wire import (
+from keyturn.gateway.approvals.decisions import Approve
+from keyturn.gateway.protocol import digest
+from keyturn.gateway.protocol.records import Person
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.wire import (
     ClaimRequest,
     TurnRef,
     Verdict,
 )
-from twokey.gateway.service.security_events import security_events
-from twokey.gateway.store.freezes import FreezeScope, ScopeKind
-from twokey.gateway.store.keys import Keys
-from twokey.gateway.store.store import Store
+from keyturn.gateway.service.security_events import security_events
+from keyturn.gateway.store.freezes import FreezeScope, ScopeKind
+from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.store import Store
+from tests.service.harness import ANA, ServiceHarness
 
 TENANT, OTHER = "default", "other"
 REFUNDS = FreezeScope(kind=ScopeKind.TOOL, name="process_refund")

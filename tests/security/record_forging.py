@@ -9,15 +9,14 @@ from typing import Any, cast
 
 from redis.asyncio import Redis
 
+from keyturn.gateway.approvals.decisions import Approve, Edit
+from keyturn.gateway.protocol import digest
+from keyturn.gateway.protocol.records import Result
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.wire import Claimed, ClaimRequest
+from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.packing import packed, unpacked
 from tests.service.harness import ANA, BEN, ServiceHarness, claim_of
-from twokey.gateway.approvals.decisions import Approve, Edit
-from twokey.gateway.protocol import digest
-from twokey.gateway.protocol.records import Result
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.wire import Claimed, ClaimRequest
-from twokey.gateway.store.keys import Keys
-from twokey.gateway.store.packing import packed, unpacked
-from twokey.gateway.store.record_texts import detail
 
 AMOUNT, FORGED = 899, 1_000_000
 
@@ -30,7 +29,8 @@ class Victim:
         harness: the gateway that opened it.
         redis: a connection that nobody seals anything for.
         claims: what an executor would claim its calls by.
-        older: its record as it was before its last change.
+        older: its head as it was before its last change.
+        older_body: its document at that time.
         others: approvals of others, to copy from.
     """
 
@@ -38,6 +38,7 @@ class Victim:
     redis: Redis
     claims: tuple[ClaimRequest, ...]
     older: dict[bytes, bytes] = field(default_factory=dict[bytes, bytes])
+    older_body: bytes = b""
     others: dict[str, ClaimRequest] = field(default_factory=dict[str, ClaimRequest])
 
     @property
@@ -47,7 +48,7 @@ class Victim:
 
     @property
     def keys(self) -> Keys:
-        """Return the keys of its shard."""
+        """Return the keys of its tenant."""
         return self.harness.store.keys_of_tenant("default")
 
     async def head(self, approval: str = "") -> dict[bytes, bytes]:
@@ -56,8 +57,8 @@ class Victim:
         return cast("dict[bytes, bytes]", found)
 
     async def body(self, approval: str) -> bytes:
-        """Return what is pinned of an approval."""
-        return cast("bytes", await self.redis.get(self.keys.pinned(approval)))
+        """Return the document of an approval as it is stored."""
+        return cast("bytes", await self.redis.get(self.keys.document(approval)))
 
     async def put(self, **fields: str | bytes | int) -> None:
         """Write fields; ``i0_s`` is ``0:s``, which is no name in Python."""
@@ -78,18 +79,25 @@ class Victim:
         await self.redis.delete(key)
         await self.redis.hset(key, mapping=cast("dict[Any, Any]", head))  # pyright: ignore[reportGeneralTypeIssues]
 
-    async def pinned(self, change: Callable[[dict[str, Any]], None]) -> None:
-        """Change what was stored at the opening."""
-        key = self.keys.pinned(self.id)
+    async def put_back(self, rev: bytes | None = None) -> None:
+        """Write the older record in place of what is there."""
+        await self.replace({**self.older, b"rev": rev or self.older[b"rev"]})
+        await self.redis.set(self.keys.document(self.id), self.older_body)
+
+    async def document(self, change: Callable[[dict[str, Any]], None]) -> None:
+        """Change the document."""
+        key = self.keys.document(self.id)
         body = json.loads(unpacked(await self.body(self.id)))
         change(body)
         await self.redis.set(key, packed(json.dumps(body)))
 
     async def detail(self, **changes: object) -> None:
-        """Write a detail of the first call as a decision does."""
-        item = await self.harness.item(self.claims[0].item_id)
-        row = {**json.loads(detail(item)), **changes}
-        await self.put_field("0:d", json.dumps(row))
+        """Change the first call in the document."""
+        await self.document(lambda body: body["items"][0].update(changes))
+
+    async def forget_detail(self, name: str) -> None:
+        """Take something of the first call out of the document."""
+        await self.document(lambda body: body["items"][0].pop(name, None))
 
     def other_action(self, action: str) -> str:
         """Return an action with another amount."""
@@ -105,7 +113,10 @@ async def asked(harness: ServiceHarness, redis: Redis) -> Victim:
     ]
     ref, verdicts = await harness.submit(*calls)
     victim = Victim(harness, redis, tuple(claim_of(ref, one) for one in verdicts))
-    victim.older = await victim.head()
+    victim.older, victim.older_body = (
+        await victim.head(),
+        await victim.body(victim.id),
+    )
     click, other = await harness.refund(5, thread="other")
     await harness.reviews.decide(click, Approve(), ANA)
     victim.others["authorized"] = other
@@ -135,7 +146,10 @@ async def edited(harness: ServiceHarness, redis: Redis) -> Victim:
 async def executing(harness: ServiceHarness, redis: Redis) -> Victim:
     """Have the first one approved and started."""
     victim = await authorized(harness, redis)
-    victim.older = await victim.head()
+    victim.older, victim.older_body = (
+        await victim.head(),
+        await victim.body(victim.id),
+    )
     assert isinstance(await harness.agents.claim(victim.claims[0]), Claimed)
     return victim
 

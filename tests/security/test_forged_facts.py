@@ -1,4 +1,4 @@
-"""What somebody writes into the store past Twokey runs nothing and is told to nobody.
+"""What somebody writes into the store past Keyturn runs nothing and is told to nobody.
 
 Each forgery is written as a writer of Redis would write it, with no secret. It ends in
 no execution, no word to the model that is not true, and one security event.
@@ -13,6 +13,22 @@ from typing import cast
 
 import pytest
 
+from keyturn.gateway.approvals.record import Origin
+from keyturn.gateway.errors import CorruptRecord, RefReused
+from keyturn.gateway.protocol.records import Person, Result
+from keyturn.gateway.protocol.wire import (
+    CallEnd,
+    CallProgress,
+    Claimed,
+    TurnRef,
+    VerdictKind,
+)
+from keyturn.gateway.service.delegating import DelegationService
+from keyturn.gateway.store.fences import holding
+from keyturn.gateway.store.jobs import Job, JobKind
+from keyturn.gateway.store.packing import packed
+from keyturn.gateway.store.store import Store
+from keyturn.gateway.store.threads import ThreadFacts
 from tests.security.forging import (
     EVE,
     LOOK_UP,
@@ -26,21 +42,6 @@ from tests.security.forging import (
 )
 from tests.service.harness import ServiceHarness
 from tests.store_secrets import SECRETS
-from twokey.gateway.approvals.record import Origin
-from twokey.gateway.errors import CorruptRecord
-from twokey.gateway.protocol.call_progress import CallEnd, CallProgress
-from twokey.gateway.protocol.records import Person, Result
-from twokey.gateway.protocol.wire import (
-    Claimed,
-    TurnRef,
-    VerdictKind,
-)
-from twokey.gateway.service.delegating import DelegationService
-from twokey.gateway.store.fences import holding
-from twokey.gateway.store.jobs import Job, JobKind
-from twokey.gateway.store.packing import packed
-from twokey.gateway.store.store import Store
-from twokey.gateway.store.threads import ThreadFacts
 
 # Verdicts of turns
 
@@ -71,7 +72,7 @@ FORGED_VERDICTS: dict[str, Callable[[bytes], bytes]] = {
     ),
     "with one bit of the text changed": lambda one: one[:-1] + bytes([one[-1] ^ 1]),
     "with approvals of another turn": lambda one: (
-        b"ap_s0_" + b"0" * 32 + b"\n" + one.partition(b"\n")[2]
+        b"ap_default_" + b"0" * 32 + b"\n" + one.partition(b"\n")[2]
     ),
     "cut off": lambda one: one[:-1],
 }
@@ -86,7 +87,7 @@ async def test_a_held_call_does_not_run_by_forged_verdicts(
 
     try:
         verdicts = await attack.again(ref)
-    except CorruptRecord:
+    except (CorruptRecord, RefReused):
         verdicts = ()
 
     assert not any(one.kind is VerdictKind.RUN for one in verdicts)

@@ -6,6 +6,13 @@ from typing import cast
 
 import pytest
 
+from keyturn.gateway.protocol.wire import (
+    Claimed,
+    VerdictKind,
+)
+from keyturn.gateway.store.freeze_list import FreezeList, sealed_key
+from keyturn.gateway.store.freezes import Freeze, FreezeScope, ScopeKind
+from keyturn.gateway.store.sealing import Sealed
 from tests.security.forging import (
     LOOK_UP,
     OTHER,
@@ -16,34 +23,8 @@ from tests.security.forging import (
     authorized,
     freeze,
 )
-from tests.service.harness import ServiceHarness
-from tests.store_secrets import SECRETS
-from twokey.gateway.protocol.wire import (
-    Claimed,
-    VerdictKind,
-)
-from twokey.gateway.store.freeze_list import FreezeList, sealed_key
-from twokey.gateway.store.freezes import Freeze, FreezeScope, ScopeKind
-from twokey.gateway.store.sealing import Sealed
-from twokey.gateway.store.store import Store
 
 # Freezes
-
-
-async def _deleted(attack: Attack) -> None:
-    await attack.do("HDEL", attack.keys.frozen(TENANT), str(REFUNDS))
-
-
-async def _edited(attack: Attack) -> None:
-    forged = Freeze(scope=REFUNDS, by="the CEO", reason="ask again in a minute")
-    await attack.do(
-        "HSET", attack.keys.frozen(TENANT), str(REFUNDS), forged.model_dump_json()
-    )
-
-
-async def _all_gone(attack: Attack) -> None:
-    await attack.do("DEL", attack.keys.frozen(TENANT))
-    await attack.do("DEL", sealed_key(attack.keys, TENANT))
 
 
 async def _list_gone(attack: Attack) -> None:
@@ -51,22 +32,17 @@ async def _list_gone(attack: Attack) -> None:
 
 
 async def _list_unsealed(attack: Attack) -> None:
-    await _deleted(attack)
     body = FreezeList(epoch=2**50).model_dump_json().encode()
     await attack.do("SET", sealed_key(attack.keys, TENANT), b"\x1d" + bytes(16) + body)
 
 
 async def _list_with_its_seal(attack: Attack) -> None:
-    await _deleted(attack)
     key = sealed_key(attack.keys, TENANT)
     stored = cast("bytes", await attack.do("GET", key))
     await attack.do("SET", key, stored[:17] + b'{"epoch": 9}')
 
 
 FORGED_FREEZES = {
-    "deleted": _deleted,
-    "edited": _edited,
-    "all deleted": _all_gone,
     "the list deleted": _list_gone,
     "an empty list with a seal of zeros": _list_unsealed,
     "another list under the seal": _list_with_its_seal,
@@ -84,12 +60,12 @@ async def test_a_freeze_holds_whatever_is_written_over_it(
     reply = await attack.harness.agents.claim(claim)
 
     assert not isinstance(reply, Claimed)
-    assert "the CEO" not in getattr(reply, "reason", "")
     frozen = await attack.harness.reviews.freezes.frozen()
     assert any(one.scope in (REFUNDS, _EVERYTHING) for one in frozen)
-    assert await attack.found() in (
-        [("seal_wrong", "freezes")],
-        [("replayed", "freezes")],
+    # The list and the freeze in it may each be reported.
+    assert {*await attack.found()} in (
+        {("seal_wrong", "freezes")},
+        {("replayed", "freezes")},
     )
 
 
@@ -104,7 +80,6 @@ async def test_an_older_list_of_freezes_lifts_none(attack: Attack) -> None:
     claim = await authorized(attack)
     await freeze(attack)
     await attack.do("SET", key, older)
-    await _deleted(attack)
 
     reply = await attack.harness.agents.claim(claim)
 
@@ -120,23 +95,9 @@ async def test_the_list_of_another_tenant_lifts_no_freeze(attack: Attack) -> Non
     )
     claim = await authorized(attack)
     await freeze(attack)
-    await _deleted(attack)
     await attack.do("SET", sealed_key(attack.keys, TENANT), copied)
 
     reply = await attack.harness.agents.claim(claim)
-
-    assert not isinstance(reply, Claimed)
-    assert await attack.found() == [("seal_wrong", "freezes")]
-
-
-async def test_a_process_that_starts_finds_the_deleted_freeze(attack: Attack) -> None:
-    claim = await authorized(attack)
-    await freeze(attack)
-    await _deleted(attack)
-    fresh = Store(attack.store.conn.url, secrets=SECRETS, lease_ms=2000)
-
-    reply = await ServiceHarness(fresh).agents.claim(claim)
-    await fresh.close()
 
     assert not isinstance(reply, Claimed)
     assert await attack.found() == [("seal_wrong", "freezes")]
@@ -160,7 +121,7 @@ async def test_freezing_one_thing_more_does_not_end_the_freeze_of_everything(
     freezes = attack.harness.reviews.freezes
     claim = await authorized(attack)
     await freeze(attack)
-    await _all_gone(attack)
+    await _list_gone(attack)
     await attack.harness.agents.claim(claim)
     other = FreezeScope(kind=ScopeKind.TOOL, name="send_email")
 
@@ -175,17 +136,14 @@ async def test_freezing_one_thing_more_does_not_end_the_freeze_of_everything(
     assert await attack.found() == [("replayed", "freezes")]
 
 
-async def test_the_rest_of_the_tenant_works_on(attack: Attack) -> None:
-    """A forged freeze of one tool stops that tool, and no other tenant's."""
+async def test_a_freeze_that_is_not_in_the_list_stops_nothing(attack: Attack) -> None:
     forged = Freeze(scope=REFUNDS, by="the CEO", reason="because")
     await attack.do(
         "HSET", attack.keys.frozen(TENANT), str(REFUNDS), forged.model_dump_json()
     )
 
     _, (ran,) = await attack.harness.submit(LOOK_UP, thread="t9")
-    _, (refused,) = await attack.harness.submit(REFUND, thread="t8")
+    _, (held,) = await attack.harness.submit(REFUND, thread="t8")
 
-    assert ran.kind is VerdictKind.RUN
-    assert refused.kind is VerdictKind.DENY
-    assert "the CEO" not in refused.reason
-    assert await attack.found() == [("seal_wrong", "freezes")]
+    assert (ran.kind, held.kind) == (VerdictKind.RUN, VerdictKind.HOLD)
+    assert await attack.harness.reviews.freezes.frozen() == ()

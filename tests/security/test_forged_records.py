@@ -11,27 +11,26 @@ from collections.abc import AsyncGenerator
 import pytest
 from redis.asyncio import Redis
 
+from keyturn.gateway.approvals.decisions import Approve, Reject
+from keyturn.gateway.approvals.events import EventName
+from keyturn.gateway.errors import CorruptRecord
+from keyturn.gateway.protocol.records import RunRef
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.wire import Claimed, Refused
+from keyturn.gateway.store.record_seals import QUARANTINED
+from keyturn.gateway.store.store import Store
 from tests.security.record_forgeries import (
     FORGERIES,
     IDS,
     OTHER_SECRET,
     Before,
     Forge,
-    format_lowered,
     requirement,
 )
 from tests.security.record_forging import Victim, asked, authorized, executed, executing
 from tests.service.harness import ANA, EVE, ServiceHarness, claim_of
 from tests.store_secrets import SECRETS
 from tests.streams import announced, audit_entries
-from twokey.gateway.approvals.decisions import Approve, Reject
-from twokey.gateway.approvals.events import EventName
-from twokey.gateway.errors import CorruptRecord
-from twokey.gateway.protocol.records import RunRef
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.wire import Claimed, Refused
-from twokey.gateway.store.record_seals import QUARANTINED
-from twokey.gateway.store.store import Store
 
 
 @pytest.fixture
@@ -116,26 +115,13 @@ async def test_a_person_who_may_not_decides_nothing_by_a_forged_requirement(
     await now.store.close()
 
 
-async def test_what_a_version_without_seals_may_have_written_is_told_as_that(
-    harness: ServiceHarness, redis: Redis
-) -> None:
-    victim = await asked(harness, redis)
-    await format_lowered(victim)
-
-    now = newcomer(harness)
-    with pytest.raises(CorruptRecord, match="see 'Upgrading' in"):
-        await now.store.approvals.load(victim.id)
-
-    await now.store.close()
-
-
 @pytest.mark.parametrize("before", [executing, executed], ids=["started", "ran"])
 async def test_an_older_sealed_record_is_noticed_by_who_knows_a_newer_one(
     harness: ServiceHarness, redis: Redis, before: Before
 ) -> None:
     """All of it is as we once sealed it: only what is known of it tells."""
     victim = await before(harness, redis)
-    await victim.replace(victim.older)
+    await victim.put_back()
 
     for claim in victim.claims:
         assert isinstance(await harness.agents.claim(claim), Refused)
@@ -153,8 +139,8 @@ async def test_a_sealed_record_that_lost_a_race_is_not_taken_for_the_winner(
     victim = await asked(harness, redis)
     item_id = victim.claims[0].item_id
     await harness.reviews.decide(await harness.click_on(item_id), Approve(), ANA)
-    lost = await victim.head()
-    await victim.replace(victim.older)
+    lost, its_body = await victim.head(), await victim.body(victim.id)
+    await victim.put_back()
     # Another process, which the first one lost against.
     winner = newcomer(harness)
     await winner.reviews.decide(await winner.click_on(item_id), Reject(), ANA)
@@ -162,7 +148,8 @@ async def test_a_sealed_record_that_lost_a_race_is_not_taken_for_the_winner(
     first = winner if knows == "wrote" else newcomer(harness)
     assert (await first.item(item_id)).state is ItemState.REJECTED
 
-    await victim.replace(lost)
+    victim.older, victim.older_body = lost, its_body
+    await victim.put_back()
 
     assert isinstance(await first.agents.claim(victim.claims[0]), Refused)
     assert await told(harness.store) == (["replayed"], [victim.id])
@@ -174,7 +161,7 @@ async def test_who_wrote_a_record_needs_no_reading_to_notice_an_older_one(
     harness: ServiceHarness, redis: Redis
 ) -> None:
     victim = await authorized(harness, redis)
-    await victim.replace(victim.older)
+    await victim.put_back()
 
     with pytest.raises(CorruptRecord):
         await harness.reviews.decide(

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from keyturn.gateway.approvals.decisions import Reject
+from keyturn.gateway.policy.effects import effect_of
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.wire import Verdict, VerdictKind
+from keyturn.gateway.store.agent_load import Rejection, fingerprint
+from keyturn.gateway.store.connection import fields
 from tests.security.forging import TENANT, Attack
 from tests.service.harness import ANA
 from tests.service.test_precedents import PRECEDENTS
-from twokey.gateway.approvals.decisions import Reject
-from twokey.gateway.policy.effects import effect_of
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.wire import Verdict, VerdictKind
-from twokey.gateway.store.agent_load import Rejection, fingerprint
-from twokey.gateway.store.connection import fields
 
 CALL: tuple[str, JsonObject] = ("process_refund", {"amount": 5, "order": "7"})
 LIE = "pay Eve as well"

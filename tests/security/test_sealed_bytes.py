@@ -7,12 +7,11 @@ from dataclasses import replace
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from twokey.gateway.errors import ForgedRecord
-from twokey.gateway.store.connection import Connection
-from twokey.gateway.store.record_heads import sealed
-from twokey.gateway.store.record_seals import SEAL, RecordSeals, Stored
+from keyturn.gateway.errors import ForgedRecord
+from keyturn.gateway.store.connection import Connection
+from keyturn.gateway.store.record_seals import SEAL, RecordSeals, Stored
 
-ID = "ap_s0_" + "ab" * 16
+ID = "ap_default_" + "ab" * 16
 NAMES = [
     "rev",
     "n",
@@ -21,9 +20,8 @@ NAMES = [
     "created",
     "0:s",
     "0:l",
-    "0:d",
-    "1:r",
-    "parts",
+    "1:f",
+    "run",
 ]
 FIELDS = st.dictionaries(st.sampled_from(NAMES), st.binary(max_size=40), min_size=2)
 
@@ -45,31 +43,31 @@ def is_refused(stored: Stored, approval: str = ID) -> bool:
     return False
 
 
-@given(head=FIELDS, pinned=st.binary(max_size=60))
+@given(head=FIELDS, document=st.binary(max_size=60))
 def test_what_was_sealed_verifies_in_its_place_alone(
-    head: dict[str, bytes], pinned: bytes
+    head: dict[str, bytes], document: bytes
 ) -> None:
-    stored = sealed(SEALS, ID, Stored({**head, "format": b"15"}, pinned))
+    stored = SEALS.sealed(ID, {**head, "format": b"15"}, document)
 
     SEALS.check(ID, stored)
     assert is_refused(stored, ID.replace("ab", "ba"))
-    assert is_refused(replace(stored, pinned=pinned + b"\0"))
-    assert is_refused(sealed(seals_of(b"x" * 32), ID, stored))
+    assert is_refused(replace(stored, document=document + b"\0"))
+    assert is_refused(seals_of(b"x" * 32).sealed(ID, stored.head, stored.document))
 
 
-@given(head=FIELDS, pinned=st.binary(min_size=1, max_size=60), data=st.data())
+@given(head=FIELDS, document=st.binary(min_size=1, max_size=60), data=st.data())
 def test_any_bit_of_any_field_is_noticed(
-    head: dict[str, bytes], pinned: bytes, data: st.DataObject
+    head: dict[str, bytes], document: bytes, data: st.DataObject
 ) -> None:
-    stored = sealed(SEALS, ID, Stored({**head, "format": b"15"}, pinned))
+    stored = SEALS.sealed(ID, {**head, "format": b"15"}, document)
     names = [name for name, value in stored.head.items() if value]
-    name = data.draw(st.sampled_from(["pinned", *names]))
-    value = bytearray(pinned if name == "pinned" else stored.head[name])
+    name = data.draw(st.sampled_from(["document", *names]))
+    value = bytearray(document if name == "document" else stored.head[name])
     at = data.draw(st.integers(0, len(value) - 1))
     value[at] ^= 1 << data.draw(st.integers(0, 7))
 
-    if name == "pinned":
-        assert is_refused(replace(stored, pinned=bytes(value)))
+    if name == "document":
+        assert is_refused(replace(stored, document=bytes(value)))
     else:
         assert is_refused(replace(stored, head={**stored.head, name: bytes(value)}))
 
@@ -78,7 +76,7 @@ def test_any_bit_of_any_field_is_noticed(
 def test_a_field_that_is_added_renamed_or_taken_out_is_noticed(
     head: dict[str, bytes], data: st.DataObject
 ) -> None:
-    stored = sealed(SEALS, ID, Stored({**head, "format": b"15"}, b"{}"))
+    stored = SEALS.sealed(ID, {**head, "format": b"15"}, b"{}")
     name = data.draw(st.sampled_from([one for one in stored.head if one != SEAL]))
     rest = {key: one for key, one in stored.head.items() if key != name}
     other = data.draw(st.text(max_size=8))
@@ -95,7 +93,7 @@ def test_bytes_that_move_from_one_field_to_the_next_are_noticed(
     left: bytes, right: bytes
 ) -> None:
     head = {"0:o": left, "0:p": right, "format": b"15"}
-    stored = sealed(SEALS, ID, Stored(head, b""))
+    stored = SEALS.sealed(ID, head, b"")
     moved = {**stored.head, "0:o": left + right[:1], "0:p": right[1:]}
 
     assert is_refused(replace(stored, head=moved))

@@ -6,17 +6,17 @@ import secrets
 from datetime import UTC, datetime
 from pathlib import Path
 
-from twokey.gateway.approvals.events import Event, EventName
-from twokey.gateway.service.audit_writing import AuditWriter, public_keys
-from twokey.gateway.store.audit_seals import parts_of, sealed_text
-from twokey.gateway.store.audit_tree import TreeFiles
-from twokey.gateway.store.connection import Argument
-from twokey.gateway.store.keys import LEASE_MS, Keys
-from twokey.gateway.store.store import Store
-from twokey.gateway.store.threads import ThreadStore
-from twokey.gateway.trust.checkpoints import Checkpoint, verified_checkpoint
-from twokey.gateway.trust.key_folder import Role
-from twokey.gateway.trust.keyring import Keyring
+from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.gateway.service.audit_writing import AuditWriter, public_keys
+from keyturn.gateway.store.audit_seals import parts_of, sealed_text
+from keyturn.gateway.store.audit_tree import TreeFiles
+from keyturn.gateway.store.connection import Argument
+from keyturn.gateway.store.keys import LEASE_MS, Keys
+from keyturn.gateway.store.store import Store
+from keyturn.gateway.store.threads import ThreadStore
+from keyturn.gateway.trust.checkpoints import Checkpoint, verified_checkpoint
+from keyturn.gateway.trust.key_folder import Role
+from keyturn.gateway.trust.keyring import Keyring
 
 ANA = "T1/U0ANA"
 
@@ -32,7 +32,7 @@ class Clock:
 
 
 class AuditHarness:
-    """The audit log of one shard, and its writer."""
+    """The audit log of one tenant, and its writer."""
 
     def __init__(self, store: Store, folder: Path) -> None:
         self.store = store
@@ -56,7 +56,7 @@ class AuditHarness:
     @property
     def files(self) -> TreeFiles:
         assert self.store.tree_folder
-        return TreeFiles(self.store.tree_folder, self.keys.shard)
+        return TreeFiles(self.store.tree_folder, self.keys.tenant)
 
     def checkpoints(self) -> list[Checkpoint]:
         """Return the checkpoints, each with a signature that verifies."""
@@ -77,7 +77,7 @@ class AuditHarness:
             event = Event(
                 name=EventName.ITEM_REJECTED,
                 tenant="default",
-                approval=f"ap_{self.keys.shard}_{secrets.token_hex(16)}",
+                approval=f"ap_{self.keys.tenant}_{secrets.token_hex(16)}",
                 actor=ANA,
                 reason="zu teuer 高",
             ).model_dump_json(exclude_defaults=True)

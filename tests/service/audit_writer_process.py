@@ -13,12 +13,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from keyturn.gateway.store import audit_tree
+from keyturn.gateway.store.connection import Connection
+from keyturn.gateway.store.store import Store
 from tests.kill_points import cut
 from tests.service.audit_harness import AuditHarness
 from tests.store_secrets import SECRETS
-from twokey.gateway.store import audit_tree
-from twokey.gateway.store.connection import Connection
-from twokey.gateway.store.store import Store
 
 
 def _write_half(owner: Any, left: list[int]) -> None:

@@ -4,6 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from keyturn.gateway.approvals.changes import Change, following
+from keyturn.gateway.approvals.decisions import (
+    Approve,
+    Decided,
+    Decision,
+    Reviewer,
+    Voted,
+)
+from keyturn.gateway.approvals.record import Approval, Item, approval_of
+from keyturn.gateway.protocol.public_keys import PublicKey
+from keyturn.gateway.protocol.receipts import Receipt, read_receipt
+from keyturn.gateway.protocol.wire import Claimed, ClaimRequest
+from keyturn.gateway.store.atomic_write import Loaded, Write
+from keyturn.gateway.trust.key_folder import Role
 from tests.service.harness import (
     ANA,
     CHLOE,
@@ -11,20 +25,6 @@ from tests.service.harness import (
     claim_of,
     still_members,
 )
-from twokey.gateway.approvals.changes import Change, following
-from twokey.gateway.approvals.decisions import (
-    Approve,
-    Decided,
-    Decision,
-    Reviewer,
-    Voted,
-)
-from twokey.gateway.approvals.record import Approval, Item, approval_of
-from twokey.gateway.protocol.public_keys import PublicKey
-from twokey.gateway.protocol.receipts import Receipt, read_receipt
-from twokey.gateway.protocol.wire import Claimed, ClaimRequest
-from twokey.gateway.store.atomic_write import Loaded, Write
-from twokey.gateway.trust.key_folder import Role
 
 REQUEST = "sha256:" + "7" * 64
 

@@ -6,25 +6,31 @@ import itertools
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 
-from twokey.gateway.approvals.decisions import AccountKind, Click, Reviewer
-from twokey.gateway.approvals.record import Approval, Item, approval_of
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.policy.rules import Policy
-from twokey.gateway.protocol.records import Person, RunRef
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.wire import (
+from keyturn.gateway.approvals.decisions import (
+    AccountKind,
+    Click,
+    GestureOutcome,
+    Reviewer,
+)
+from keyturn.gateway.approvals.gestures import Partition
+from keyturn.gateway.approvals.record import Approval, Item, approval_of
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.policy.rules import Policy
+from keyturn.gateway.protocol.records import Person, RunRef
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.wire import (
     ClaimRequest,
     ProposedCall,
     Turn,
     TurnRef,
     Verdict,
 )
-from twokey.gateway.service.agents import AgentService
-from twokey.gateway.service.reviews import ReviewService
-from twokey.gateway.service.sweep import Sweeper
-from twokey.gateway.store.store import Store
-from twokey.gateway.store.threads import ThreadFacts
-from twokey.gateway.store.windows import use_of
+from keyturn.gateway.service.agents import AgentService
+from keyturn.gateway.service.reviews import ReviewService
+from keyturn.gateway.service.sweep import Sweeper
+from keyturn.gateway.store.store import Store
+from keyturn.gateway.store.threads import ThreadFacts
+from keyturn.gateway.store.windows import use_of
 
 POLICY = """
 version: 1
@@ -112,6 +118,15 @@ class ServiceHarness:
     async def click(self, verdict: Verdict) -> Click:
         """Return a click on a held call as its item stands now."""
         return await self.click_on(verdict.item_id)
+
+    async def decide_card(
+        self, click: Click, partition: Partition, by: Reviewer
+    ) -> GestureOutcome:
+        """Decide calls of a card by one gesture, over its record as it is now."""
+        loaded = await self.reviews.read(click.approval)
+        assert loaded
+        shown = loaded.approval
+        return await self.reviews.decide_card(shown, click, partition, by)
 
     async def click_on(self, item_id: str) -> Click:
         """Return a click on an item as it stands now."""

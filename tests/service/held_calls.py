@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from twokey.gateway.approvals.decisions import Click
-from twokey.gateway.approvals.record import Approval, approval_of
-from twokey.gateway.protocol.wire import (
+from keyturn.gateway.approvals.decisions import Click
+from keyturn.gateway.approvals.record import Approval, approval_of
+from keyturn.gateway.protocol.wire import (
     ClaimRequest,
     ProposedCall,
     Turn,
     TurnRef,
     VerdictKind,
 )
-from twokey.gateway.service.agents import AgentService
-from twokey.gateway.service.reviews import ReviewService
+from keyturn.gateway.service.agents import AgentService
+from keyturn.gateway.service.reviews import ReviewService
 
 
 async def held_call(

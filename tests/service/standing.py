@@ -6,14 +6,14 @@ from datetime import timedelta
 
 from pydantic import JsonValue
 
+from keyturn.gateway.approvals.decisions import Approve, Click, Outcome, Reviewer
+from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.policy.rules import Policy
+from keyturn.gateway.policy.standing import Chosen
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.store.store import Store
 from tests.service.harness import ANA, POLICY, ServiceHarness, still_members
-from twokey.gateway.approvals.decisions import Approve, Click, Outcome, Reviewer
-from twokey.gateway.approvals.record import Approval
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.policy.rules import Policy
-from twokey.gateway.policy.standing import Chosen
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.store.store import Store
 
 REFUNDS = POLICY.replace(
     "  process_refund: {tier: approve}\n",

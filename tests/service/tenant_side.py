@@ -5,20 +5,20 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 
+from keyturn.gateway.approvals.decisions import Click
+from keyturn.gateway.approvals.events import EventName
+from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.policy.rules import Policy
+from keyturn.gateway.protocol.wire import ClaimRequest, TurnRef
+from keyturn.gateway.service.agents import AgentService
+from keyturn.gateway.service.reviews import ReviewService
+from keyturn.gateway.store.store import Store
 from tests.service.harness import DAN, RULES
 from tests.service.held_calls import held_call, read
 from tests.streams import audit_entries
-from twokey.gateway.approvals.decisions import Click
-from twokey.gateway.approvals.events import EventName
-from twokey.gateway.approvals.record import Approval
-from twokey.gateway.policy.rules import Policy
-from twokey.gateway.protocol.wire import ClaimRequest, TurnRef
-from twokey.gateway.service.agents import AgentService
-from twokey.gateway.service.reviews import ReviewService
-from twokey.gateway.store.store import Store
 
-TENANTS = ("initech", "default", "acme")
-"""One on each of three shards, in their order."""
+TENANTS = ("hooli", "default", "acme")
+"""Each on another master of a cluster of three."""
 
 
 @dataclass

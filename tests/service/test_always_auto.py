@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from tests.service.harness import ANA, POLICY, ServiceHarness
-from tests.streams import audit_entries
-from twokey.gateway.approvals.decisions import Reject
-from twokey.gateway.approvals.events import Event
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.wire import (
+from keyturn.gateway.approvals.decisions import Reject
+from keyturn.gateway.approvals.events import Event
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.wire import (
     CallHint,
     ProposedCall,
     Turn,
     TurnRef,
     VerdictKind,
 )
-from twokey.gateway.service.stored_verdicts import FORBIDDEN
-from twokey.gateway.store.freezes import FreezeScope, ScopeKind, paused
-from twokey.gateway.store.store import Store
+from keyturn.gateway.service.stored_verdicts import FORBIDDEN
+from keyturn.gateway.store.freezes import FreezeScope, ScopeKind, paused
+from keyturn.gateway.store.store import Store
+from tests.service.harness import ANA, POLICY, ServiceHarness
+from tests.streams import audit_entries
 
 LOOK_UP = "look_up_order: {tier: auto}"
 RULE = "[{to: deny, when: args.n > 9, because: many}]"

@@ -6,16 +6,16 @@ from typing import cast
 
 import pytest
 
+from keyturn.gateway.approvals.decisions import Decided, Reject, Respond
+from keyturn.gateway.approvals.precedents import DAY_MS
+from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.protocol.questions import ASK_USER
+from keyturn.gateway.protocol.records import RunRef
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef, Verdict
+from keyturn.gateway.service.submitting import MOST_SETS
+from keyturn.gateway.store.store import Store
 from tests.service.harness import ANA, DAN, ServiceHarness, person
-from twokey.gateway.approvals.decisions import Decided, Reject, Respond
-from twokey.gateway.approvals.precedents import DAY_MS
-from twokey.gateway.approvals.record import Approval
-from twokey.gateway.protocol.questions import ASK_USER
-from twokey.gateway.protocol.records import RunRef
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.wire import ProposedCall, Turn, TurnRef, Verdict
-from twokey.gateway.service.earlier_answers import MOST_SETS
-from twokey.gateway.store.store import Store
 
 RUN = RunRef(agent="support", thread="t1")
 REFUND: tuple[str, JsonObject] = ("process_refund", {"amount": 899})
@@ -120,7 +120,7 @@ async def test_a_question_shows_no_earlier_answers(service: ServiceHarness) -> N
 async def test_an_answer_of_the_day_before_is_shown_no_more(
     service: ServiceHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("twokey.gateway.service.earlier_answers.DAY_MS", 0)
+    monkeypatch.setattr("keyturn.gateway.service.submitting.DAY_MS", 0)
     await answered(service, "Which order?", "1")
 
     assert (await card_of(service)).answered == ()

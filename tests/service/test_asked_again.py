@@ -6,16 +6,7 @@ import json
 
 import pytest
 
-from tests.service.harness import (
-    BEN,
-    CHLOE,
-    POLICY,
-    ServiceHarness,
-    still_members,
-)
-from tests.stored_records import detail
-from tests.streams import audit_entries
-from twokey.gateway.approvals.decisions import (
+from keyturn.gateway.approvals.decisions import (
     Approve,
     Click,
     Decided,
@@ -25,12 +16,21 @@ from twokey.gateway.approvals.decisions import (
     TooSoon,
     Voted,
 )
-from twokey.gateway.approvals.events import AFTER_MS, EventName
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.policy.rules import Policy
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.service.statistics import StatisticsService
-from twokey.gateway.store.store import Store
+from keyturn.gateway.approvals.events import AFTER_MS, EventName
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.policy.rules import Policy
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.service.statistics import StatisticsService
+from keyturn.gateway.store.store import Store
+from tests.service.harness import (
+    BEN,
+    CHLOE,
+    POLICY,
+    ServiceHarness,
+    still_members,
+)
+from tests.stored_records import document
+from tests.streams import audit_entries
 
 LONG_AGO_MS = 3_000
 
@@ -56,11 +56,12 @@ async def later(harness: ServiceHarness, click: Click) -> None:
     noted = [one.with_(at_ms=one.at_ms - LONG_AGO_MS) for one in item.too_soon]
     keys = harness.store.keys_of_tenant("default")
     head = keys.head(click.approval)
-    text = json.dumps(await detail(harness.store.conn, keys, click.approval))
+    text = json.dumps(await document(harness.store.conn, keys, click.approval))
     for old, new in zip(item.too_soon, noted, strict=True):
         text = text.replace(str(old.at_ms), str(new.at_ms))
     await harness.store.conn.transaction(
-        ["HSET", head, "0:d", text], ["HINCRBY", head, "created", -LONG_AGO_MS]
+        ["SET", keys.document(click.approval), text],
+        ["HINCRBY", head, "created", -LONG_AGO_MS],
     )
 
 

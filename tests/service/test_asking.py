@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
+from keyturn.gateway.protocol.records import Person
+from keyturn.gateway.store.store import Store
 from tests.service.harness import ServiceHarness
-from twokey.gateway.protocol.records import Person
-from twokey.gateway.store.store import Store
 
 ASKERS = [Person(team="T1", user=f"U{number}") for number in range(6)]
 

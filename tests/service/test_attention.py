@@ -6,18 +6,18 @@ import asyncio
 
 import pytest
 
+from keyturn.gateway.approvals.decisions import Approve, Decision, Edit, Reject, Respond
+from keyturn.gateway.approvals.events import EventName
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.records import Result, RunRef
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.wire import Claimed, Verdict, VerdictKind
+from keyturn.gateway.store.agent_load import ASKED_MS, FAILED_MS, AgentLoad
+from keyturn.gateway.store.connection import fields
+from keyturn.gateway.store.freezes import FreezeScope, ScopeKind
+from keyturn.gateway.store.store import Store
 from tests.service.harness import ANA, BEN, POLICY, ServiceHarness, claim_of
 from tests.streams import audit_entries
-from twokey.gateway.approvals.decisions import Approve, Decision, Edit, Reject, Respond
-from twokey.gateway.approvals.events import EventName
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.records import Result, RunRef
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.wire import Claimed, Verdict, VerdictKind
-from twokey.gateway.store.agent_load import ASKED_MS, FAILED_MS, AgentLoad
-from twokey.gateway.store.connection import fields
-from twokey.gateway.store.freezes import FreezeScope, ScopeKind
-from twokey.gateway.store.store import Store
 
 STEP_MS = 10_000
 """In steps of how long requests are counted."""
@@ -209,7 +209,7 @@ async def test_an_agent_rejected_again_and_again_is_paused(store: Store) -> None
     assert kinds(new) == [DENY, DENY]
     assert "paused: 3 of its calls were rejected in a row" in new[0].reason
     assert isinstance(claim, Claimed)
-    assert [(one.agent, one.actor) for one in paused] == [("support", "twokey")]
+    assert [(one.agent, one.actor) for one in paused] == [("support", "keyturn")]
 
 
 async def test_unfreezing_an_agent_ends_its_pause(store: Store) -> None:

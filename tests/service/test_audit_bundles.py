@@ -11,19 +11,20 @@ from pathlib import Path
 
 import pytest
 
+from keyturn.cli.main import run
+from keyturn.gateway.approvals.decisions import Approve, Reject
+from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.gateway.protocol.public_keys import PublicKey
+from keyturn.gateway.protocol.records import Result
+from keyturn.gateway.protocol.wire import Claimed
+from keyturn.gateway.service.audit_bundling import AuditBundler
+from keyturn.gateway.service.audit_writing import public_keys
+from keyturn.gateway.store.store import Store
+from keyturn.gateway.trust.audit_bundle import BundleReport, verify_bundle
+from keyturn.gateway.trust.signing_key import SigningKey
 from tests.service.audit_harness import AuditHarness
 from tests.service.harness import ANA, ServiceHarness
-from twokey.cli.main import run
-from twokey.gateway.approvals.decisions import Approve, Reject
-from twokey.gateway.protocol.public_keys import PublicKey
-from twokey.gateway.protocol.records import Result
-from twokey.gateway.protocol.wire import Claimed
-from twokey.gateway.service.audit_bundling import AuditBundler
-from twokey.gateway.service.audit_writing import public_keys
-from twokey.gateway.store.store import Store
-from twokey.gateway.trust.audit_bundle import BundleReport, verify_bundle
-from twokey.gateway.trust.checkpoints import verify_proof
-from twokey.gateway.trust.signing_key import SigningKey
+from tests.trust.proofs import proven as checked
 
 
 @pytest.fixture
@@ -96,9 +97,7 @@ async def test_a_sample_and_a_proof_hold_whole_approvals(
     name = house.files.name()
     assert name
     for each in proven:
-        index, _ = verify_proof(
-            each.proof, each.leaf.text, origin=name.origin, keys=keys
-        )
+        index, _ = checked(each.proof, each.leaf.text, origin=name.origin, keys=keys)
         assert index == each.index
     assert len(proven) == len(many.stories.by_approval[ran].steps)
 
@@ -106,17 +105,22 @@ async def test_a_sample_and_a_proof_hold_whole_approvals(
 async def test_of_other_tenants_nothing_hidden_is_told(
     house: AuditHarness, keys: tuple[PublicKey, ...]
 ) -> None:
+    theirs = Event(
+        name=EventName.ITEM_REJECTED,
+        tenant="other",
+        actor="T9/U0THEIRS",
+        reason="their word",
+    )
+    await house.store.audit(house.keys).append(theirs)
     await a_day(house)
-    lines: list[bytes] = []
 
-    await AuditBundler(house.store, tenant="other").export(lines.append)
+    lines = await exported(house)
 
     text = b"".join(lines).decode()
-    assert "too much" not in text
-    assert "U0ANA" not in text
-    assert '"action"' not in text
-    report = verify_bundle(lines, keys)
-    assert (report.problem, report.stories.by_approval) == ("", {})
+    assert "too much" in text
+    assert "their word" not in text
+    assert "U0THEIRS" not in text
+    assert verify_bundle(lines, keys).problem == ""
 
 
 async def test_a_part_in_time_names_its_entries(
@@ -130,9 +134,11 @@ async def test_a_part_in_time_names_its_entries(
     rest = verify_bundle(await exported(house, since_ms=middle), keys)
 
     assert (first.problem, rest.problem) == ("", "")
-    assert first.logs[0].start == 0
-    assert first.logs[0].end == rest.logs[0].start
-    assert rest.logs[0].end == len(places)
+    assert first.log
+    assert rest.log
+    assert first.log.start == 0
+    assert first.log.end == rest.log.start
+    assert rest.log.end == len(places)
 
 
 def refused(lines: list[bytes], keys: tuple[PublicKey, ...]) -> BundleReport:
@@ -204,7 +210,7 @@ async def test_a_bundle_of_another_key_or_with_another_end_is_refused(
 ) -> None:
     await a_day(house)
     lines = await exported(house)
-    other = SigningKey.from_seed("twokey/audit", b"o" * 32)
+    other = SigningKey.from_seed("keyturn/audit", b"o" * 32)
     [header, *rest] = lines
     later = await exported(house)
 
@@ -213,7 +219,7 @@ async def test_a_bundle_of_another_key_or_with_another_end_is_refused(
     refused([], keys)
     refused([b'{"format": "other"}\n'], keys)
     shorter = json.loads(header)
-    shorter["logs"][0]["end"] -= 1
+    shorter["log"]["end"] -= 1
     at = next(n for n in range(len(lines) - 1, 0, -1) if index_of(lines[n]) is not None)
     refused(
         [json.dumps(shorter).encode() + b"\n", *lines[1:at], *lines[at + 1 :]], keys
@@ -221,16 +227,16 @@ async def test_a_bundle_of_another_key_or_with_another_end_is_refused(
 
 
 class Terminal:
-    """Runs `twokey audit` in a folder, with or without settings."""
+    """Runs `keyturn audit` in a folder, with or without settings."""
 
     def __init__(
         self, house: AuditHarness, capfd: pytest.CaptureFixture[str], folder: Path
     ) -> None:
         self.capfd = capfd
-        self.settings = folder / "twokey.yml"
+        self.settings = folder / "keyturn.yml"
         self.env = {
-            "TWOKEY_REDIS_URL": house.store.conn.url,
-            "TWOKEY_SECRET": house.store.conn.secrets[0].hex(),
+            "KEYTURN_REDIS_URL": house.store.conn.url,
+            "KEYTURN_SECRET": house.store.conn.secrets[0].hex(),
         }
 
     async def __call__(self, *words: str, offline: bool = False) -> tuple[int, str]:
@@ -286,6 +292,8 @@ async def test_a_bundle_is_verified_without_store_and_settings(
     assert code == 0
     assert f"{ran}: ran" in out
     assert "nothing of it ran" in out
+    assert "approval.opened by T0/U0DAN" in out
+    assert "    process_refund  approve  sha256:" in out
     code, out = await tell("verify", "bundle.jsonl", offline=True)
     assert (code, "--key" in out) == (2, True)
     code, out = await tell("verify", "none.jsonl", *words[2:], offline=True)
@@ -313,7 +321,7 @@ async def test_the_entries_of_an_approval_are_proven_by_a_command(
     assert all(one.isprintable() or one == "\n" for one in out)
     code, out = await tell("prove", ran, "--json")
     assert json.loads(out)[0]["index"] == 0
-    code, out = await tell("prove", "ap_s0_" + "0" * 32)
+    code, out = await tell("prove", "ap_default_" + "0" * 32)
     assert (code, "has no entry about" in out) == (2, True)
     code, out = await tell("prove", ran, "--out", "one.jsonl")
     assert code == 0
@@ -329,7 +337,7 @@ async def test_before_the_first_checkpoint_there_is_nothing_to_prove(
 
     code, out = await tell("verify")
     assert (code, "there is no tree yet" in out) == (0, True)
-    for words in (("prove", "ap_s0_" + "0" * 32), ("export", "b.jsonl")):
+    for words in (("prove", "ap_default_" + "0" * 32), ("export", "b.jsonl")):
         code, out = await tell(*words)
         assert (code, "no checkpoint" in out) == (2, True)
 

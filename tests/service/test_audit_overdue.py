@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import shutil
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from keyturn.cli.command_context import CommandContext
+from keyturn.cli.doctor import run_checks
+from keyturn.cli.reviewer_checks import Check, State
+from keyturn.gateway.approvals.security import SecurityKind
+from keyturn.gateway.service.process_check import registered
+from keyturn.gateway.store import audit_note
+from keyturn.gateway.store.processes import ProcessInfo
+from keyturn.gateway.store.store import Store
 from tests.service.audit_harness import AuditHarness
-from twokey.cli.check import Check, State
-from twokey.cli.checks import run_checks
-from twokey.cli.command_context import CommandContext
-from twokey.gateway.approvals.security import SecurityKind
-from twokey.gateway.service.process_check import registered
-from twokey.gateway.store import audit_note
-from twokey.gateway.store.processes import ProcessInfo
-from twokey.gateway.store.store import Store
 
 GATEWAY = ProcessInfo(role="gateway", where="here:1", tenant="default")
 
@@ -25,30 +23,6 @@ GATEWAY = ProcessInfo(role="gateway", where="here:1", tenant="default")
 @pytest.fixture
 def house(store: Store, tmp_path: Path) -> AuditHarness:
     return AuditHarness(store, tmp_path)
-
-
-async def test_an_index_that_cannot_be_written_is_told_and_written_later(
-    house: AuditHarness, caplog: pytest.LogCaptureFixture
-) -> None:
-    await house.put(100)
-    await house.writer.tick()
-    index = house.files.folder / f"{house.keys.shard}.index.sqlite"
-    index.unlink()
-    # SQLite's error is no OSError, as on a full disk.
-    with closing(sqlite3.connect(index)) as db:
-        db.execute("CREATE VIEW seen AS SELECT 1 AS approval")
-    await house.put(100)
-
-    await house.writer.tick()
-
-    assert "audit.not_written" in caplog.text
-    assert house.store.security.counts == {SecurityKind.STALLED: 1}
-    for one in house.files.folder.glob("*.index.sqlite*"):
-        one.unlink()
-    await house.put(1)
-    await house.writer.tick(is_last=True)
-    # With the entry about it.
-    assert [one.size for one in house.checkpoints()] == [100, 200, 202]
 
 
 async def test_a_folder_that_is_gone_is_an_alarm_once_nobody_signs(
@@ -71,9 +45,9 @@ async def test_a_folder_that_is_gone_is_an_alarm_once_nobody_signs(
 
 async def doctor_says(house: AuditHarness) -> Check:
     env = {
-        "TWOKEY_REDIS_URL": house.store.conn.url,
-        "TWOKEY_SECRET": house.store.conn.secrets[0].hex(),
-        "TWOKEY_DATA_DIR": str(house.folder),
+        "KEYTURN_REDIS_URL": house.store.conn.url,
+        "KEYTURN_SECRET": house.store.conn.secrets[0].hex(),
+        "KEYTURN_DATA_DIR": str(house.folder),
     }
     checks = run_checks(CommandContext(env, None, debug=False), post=False)
     return next(iter([one async for one in checks if one.name == "audit"]))
@@ -83,7 +57,7 @@ async def test_the_doctor_says_that_nobody_signs_while_a_gateway_runs(
     house: AuditHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(house.folder)
-    (house.folder / "twokey.yml").write_text("{}")
+    (house.folder / "keyturn.yml").write_text("{}")
     await house.put(100)
     await house.writer.tick()
     await house.put(1)

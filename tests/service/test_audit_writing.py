@@ -6,23 +6,25 @@ import asyncio
 import os
 import shutil
 import signal
+from collections import Counter
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+from keyturn.gateway.approvals.audit_leaf import SealState
+from keyturn.gateway.approvals.security import SecurityKind
+from keyturn.gateway.errors import NotConfirmed
+from keyturn.gateway.service import audit_moving, audit_writing
+from keyturn.gateway.service.audit_checking import verify_log_of
+from keyturn.gateway.store.audit_segments import Row, read_segment, segments
+from keyturn.gateway.store.connection import entries, fields, number
+from keyturn.gateway.store.readers import entry_id
+from keyturn.gateway.store.store import Store
+from keyturn.gateway.trust.merkle_tree import leaf_hash, root_of
 from tests.forked import Forked
 from tests.service.audit_harness import AuditHarness
-from twokey.gateway.approvals.audit_leaf import SealState
-from twokey.gateway.approvals.security import SecurityKind
-from twokey.gateway.errors import NotConfirmed
-from twokey.gateway.service import sealing
-from twokey.gateway.store.audit_segments import Row, read_header, read_segment
-from twokey.gateway.store.connection import fields, number
-from twokey.gateway.store.readers import entry_id
-from twokey.gateway.store.store import Store
-from twokey.gateway.trust.merkle_tree import leaf_hash, root_of
 
 DAY_MS = 86_400_000
 
@@ -65,10 +67,12 @@ async def test_each_entry_is_a_leaf_in_the_order_of_the_log(
     assert {one.state for one in house.files.records()} == {SealState.SEALED}
 
 
-async def test_a_checkpoint_comes_after_a_minute_or_100_entries(
+async def test_a_checkpoint_comes_at_once_and_then_after_a_minute_or_100_entries(
     house: AuditHarness,
 ) -> None:
     await house.put(3)
+    await house.writer.tick()
+    await house.put(2)
     await house.writer.tick()
     early = len(house.files.notes())
     house.clock.now += 61
@@ -81,8 +85,8 @@ async def test_a_checkpoint_comes_after_a_minute_or_100_entries(
     await house.put(1)
     await house.writer.tick()
 
-    assert (early, before) == (0, 1)
-    assert [one.size for one in house.checkpoints()] == [3, 103]
+    assert (early, before) == (1, 2)
+    assert [one.size for one in house.checkpoints()] == [3, 5, 105]
     await assert_whole(house)
 
 
@@ -144,24 +148,26 @@ async def test_entries_leave_the_store_only_behind_a_checkpoint(
     async def length() -> int:
         return number(await house.store.conn.command("XLEN", house.keys.audit))
 
+    await house.put(1, age_ms=501 * DAY_MS)
+    await house.writer.tick()
     await house.put(1000, age_ms=500 * DAY_MS)
     with monkeypatch.context() as unsigned:
-        unsigned.setattr("twokey.gateway.service.growing_tree.CHECKPOINT_ENTRIES", 9e9)
+        unsigned.setattr(audit_writing, "CHECKPOINT_ENTRIES", 9e9)
         await house.writer.tick()
     kept = await length()
     house.clock.now += 61
 
     await house.writer.tick()
 
-    assert kept == 1000
-    assert [one.size for one in house.checkpoints()] == [1000]
+    assert kept >= 1000
+    assert [one.size for one in house.checkpoints()] == [1, 1001]
     assert await length() < 200
 
 
 async def test_segments_hold_what_the_tree_has_and_no_more(
     house: AuditHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sealing, "SEGMENT", 100)
+    monkeypatch.setattr(audit_moving, "SEGMENT", 100)
     house.store.audit_folder = house.store.tree_folder
     for _ in range(3):
         await house.put(120, age_ms=2 * 3_600_000)
@@ -172,10 +178,7 @@ async def test_segments_hold_what_the_tree_has_and_no_more(
     await house.writer.tick(is_last=True)
 
     await assert_whole(house)
-    header = read_header(house.files.folder, house.keys.shard, 1)
-    assert header
-    assert header.format == 2
-    sealed = read_segment(house.files.folder, header)
+    sealed = read_segment(house.files, segments(house.files)[0])
     assert {row.state for row in sealed} == {"sealed"}
 
 
@@ -184,7 +187,7 @@ async def test_an_entry_that_was_changed_after_its_checkpoint_is_not_sealed(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(sealing, "SEGMENT", 100)
+    monkeypatch.setattr(audit_moving, "SEGMENT", 100)
     await house.put(5, age_ms=2 * 3_600_000)
     await house.another().tick(is_last=True)
     house.store.audit_folder = house.store.tree_folder
@@ -198,7 +201,7 @@ async def test_an_entry_that_was_changed_after_its_checkpoint_is_not_sealed(
 
     await house.another().tick()
 
-    assert "is not what the audit tree has as entry 0" in caplog.text
+    assert "entry 0 was changed" in caplog.text
     assert not list(house.files.folder.glob("*.gz"))
 
 
@@ -216,13 +219,10 @@ async def test_an_entry_that_somebody_else_wrote_is_told_and_kept_as_such(
     await house.writer.tick()
     await house.writer.tick(is_last=True)
 
-    states = [one.state for one in house.files.records()]
-    assert states[:5] == [
-        SealState.UNSEALED, SealState.UNSEALED, SealState.SEALED, SealState.UNSEALED,
-        SealState.FORGED,
-    ]  # fmt: skip
-    # Those that the tree began with are of an older version.
-    assert house.store.security.counts == {SecurityKind.SEAL_WRONG: 2}
+    states = Counter(one.state for one in house.files.records())
+    del states[SealState.SEALED]
+    assert states == {SealState.UNSEALED: 3, SealState.FORGED: 1}
+    assert house.store.security.counts == {SecurityKind.SEAL_WRONG: 4}
     await assert_whole(house)
 
 
@@ -294,8 +294,49 @@ async def test_a_forged_note_of_the_tree_is_told_and_not_followed(
 
     await (house.writer if is_running else house.another()).tick(is_last=True)
 
-    assert house.store.security.counts == {SecurityKind.SEAL_WRONG: 1}
+    assert house.store.security.counts == {SecurityKind.STALLED: 1}
     assert [one.size for one in house.checkpoints()] == [100]
+
+
+@pytest.mark.parametrize("is_running", [True, False])
+@pytest.mark.parametrize("value", ["0", "9" * 12, "9999999999999-0", "9" * 5000])
+@pytest.mark.parametrize(
+    ("note", "field"),
+    [
+        *(("audit_tree", one) for one in ("origin", "size", "root", "last")),
+        *(("audit_sealed", one) for one in ("first", "end", "last")),
+    ],
+)
+async def test_no_field_that_anybody_can_write_stops_or_drops_entries_unsaid(
+    house: AuditHarness, note: str, field: str, value: str, *, is_running: bool
+) -> None:
+    house.store.audit_folder = house.store.tree_folder
+    await house.put(5, age_ms=DAY_MS)
+    await house.writer.tick(is_last=True)
+    house.clock.now += 61
+    await house.writer.tick()
+    conn = house.store.conn
+    await conn.command("HSET", getattr(house.keys, note), field, value)
+    await house.put(250)
+    before = entries(await conn.command("XRANGE", house.keys.audit, "-", "+"))
+    found = await verify_log_of(house.store, "default")
+
+    writer = house.writer if is_running else house.another()
+    for _ in range(2):
+        house.clock.now += 61
+        await writer.tick(is_last=True)
+
+    left = entries(await conn.command("XRANGE", house.keys.audit, "-", "+"))
+    kept = {one.id for one in left}
+    for segment in segments(house.files):
+        kept |= {row.seq for row in read_segment(house.files, segment)}
+    assert kept >= {one.id for one in before}
+    assert segments(house.files) == [(0, 5)]
+    is_told = house.store.security.counts.total() > 0
+    assert is_told or house.checkpoints()[-1].size == 255
+    # A smaller index may be that of a writer which ended before it wrote the next.
+    assert is_told or field in {"first", "end"}
+    assert found.problems or field in {"first", "end"}
 
 
 @pytest.mark.parametrize("is_running", [True, False])
@@ -331,26 +372,8 @@ async def test_a_tree_that_another_machine_begins_is_told_where_there_is_one(
 
     await house.writer.tick(is_last=True)
 
-    assert house.store.security.counts == {SecurityKind.REPLAYED: 1}
+    assert house.store.security.counts == {SecurityKind.STALLED: 1}
     assert [one.size for one in house.checkpoints()] == [100]
-
-
-async def test_the_note_of_an_older_version_is_taken_where_the_files_say_the_same(
-    house: AuditHarness,
-) -> None:
-    await house.put(100)
-    await house.writer.tick()
-    noted = fields(await house.store.conn.command("HGETALL", house.keys.audit_tree))
-    seal = noted.pop("seal")
-    await put_note(house, noted)
-    await house.put(100)
-
-    await house.another().tick(is_last=True)
-
-    assert house.store.security.counts == {}
-    assert [one.size for one in house.checkpoints()] == [100, 200]
-    noted = fields(await house.store.conn.command("HGETALL", house.keys.audit_tree))
-    assert noted["seal"] not in {seal, b""}
 
 
 async def test_a_store_from_an_older_copy_goes_on_behind_the_tree(
@@ -422,7 +445,7 @@ async def test_many_entries_are_written_at_once(house: AuditHarness) -> None:
 async def test_old_segments_are_dropped_and_the_tree_still_verifies(
     house: AuditHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sealing, "SEGMENT", 100)
+    monkeypatch.setattr(audit_moving, "SEGMENT", 100)
     house.store.audit_folder = house.store.tree_folder
     house.store.audit_kept = timedelta(days=1000)
     for days in (500, 450, 3, 1):

@@ -6,11 +6,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tests.api.test_api_key_store import SEALS, made
-from tests.service.decided_calls import claimed, decided
-from tests.service.harness import ANA, BEN, EVE, ServiceHarness
-from tests.streams import audit_entries
-from twokey.gateway.approvals.decisions import (
+from keyturn.gateway.approvals.audit_story import Part, Step
+from keyturn.gateway.approvals.decisions import (
     Approve,
     Decision,
     Edit,
@@ -19,12 +16,18 @@ from twokey.gateway.approvals.decisions import (
     Reject,
     Respond,
 )
-from twokey.gateway.approvals.events import Event, EventName
-from twokey.gateway.protocol.records import Result
-from twokey.gateway.protocol.verbs import Finding
-from twokey.gateway.store.api_keys import ApiKeyStore
-from twokey.gateway.store.freezes import FreezeScope, ScopeKind
-from twokey.gateway.store.store import Store
+from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.records import Result
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.verbs import Finding
+from keyturn.gateway.store.api_keys import ApiKeyStore
+from keyturn.gateway.store.freezes import FreezeScope, ScopeKind
+from keyturn.gateway.store.store import Store
+from tests.api.test_api_key_store import SEALS, made
+from tests.service.decided_calls import claimed, decided
+from tests.service.harness import ANA, BEN, EVE, POLICY, ServiceHarness
+from tests.streams import audit_entries
 
 REFUNDS = FreezeScope(kind=ScopeKind.TOOL, name="process_refund")
 Scene = Callable[[ServiceHarness], Awaitable[object]]
@@ -156,3 +159,39 @@ async def test_a_refusal_tells_who_tried_what_and_why_it_was_refused(
     assert entry.reason == outcome.reason
     assert entry.request_digest == asked.request_digest
     assert entry.data["verb"] == "reject"
+
+
+@pytest.mark.parametrize(
+    "tools",
+    [
+        ["process_refund"],
+        ["wire_money"],
+        ["process_refund", "send_email", "process_refund"],
+        ["read_mail"],
+    ],
+    ids="-".join,
+)
+async def test_the_opening_names_the_requester_and_each_call(
+    harness: ServiceHarness, tools: list[str]
+) -> None:
+    told = POLICY.replace("look_up_order: {tier: auto}", "read_mail: {tier: notify}")
+    harness.policy = load_policy(told, "policy.yml")
+    calls: list[tuple[str, JsonObject]] = [
+        (tool, {"amount": 120.5 + n}) for n, tool in enumerate(tools)
+    ]
+
+    _, verdicts = await harness.submit(*calls)
+
+    entries = await audit_entries(
+        harness.store.conn, harness.store.keys_of_tenant("default")
+    )
+    [opened] = [one for one in entries if one.name is EventName.APPROVAL_OPENED]
+    assert opened.actor == "T0/U0DAN"
+    # With a point, which no hash has.
+    assert "120.5" not in opened.model_dump_json()
+    found = [(it["item"], it["tool"], it["tier"], it["hash"]) for it in called(opened)]
+    assert found == [(v.item_id, v.tool, v.tier, v.action_hash) for v in verdicts]
+
+
+def called(event: Event) -> list[dict[str, str]]:
+    return Step(Part.ASKED, event).calls

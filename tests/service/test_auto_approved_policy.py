@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.wire import ProposedCall, Turn, Verdict, VerdictKind
+from keyturn.gateway.service.stored_verdicts import FORBIDDEN, NEEDS_A_PERSON
+from keyturn.gateway.store.store import Store
 from tests.service.harness import POLICY, ServiceHarness
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.wire import ProposedCall, Turn, Verdict, VerdictKind
-from twokey.gateway.service.stored_verdicts import FORBIDDEN, NEEDS_A_PERSON
-from twokey.gateway.store.store import Store
 
 AUTO = "look_up_order: {tier: auto}"
 WINDOWS = """
@@ -75,7 +75,7 @@ async def test_a_part_of_a_turn_that_asks_again_is_evaluated_by_the_current_poli
         policy_with("look_up_order: {tier: deny}"), "policy.yml"
     )
 
-    run, _ = await harness.agents.submit(turn.with_(calls=turn.calls[:1]))
+    (run,) = await harness.agents.submit(turn.with_(calls=turn.calls[:1]))
 
     assert run.kind is VerdictKind.DENY
 

@@ -6,15 +6,14 @@ import asyncio
 
 import pytest
 
+from keyturn.gateway.approvals.events import EventName
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.records import Result
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.wire import CallEnd, TurnRef
+from keyturn.gateway.store.store import Store
 from tests.service.harness import POLICY, ServiceHarness
 from tests.streams import audit_entries
-from twokey.gateway.approvals.events import EventName
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.call_progress import CallEnd
-from twokey.gateway.protocol.records import Result
-from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.protocol.wire import TurnRef
-from twokey.gateway.store.store import Store
 
 RULE = """look_up_order:
     tier: auto

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from keyturn.gateway.approvals.decisions import Reject
+from keyturn.gateway.policy import schemas
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.wire import VerdictKind
+from keyturn.gateway.store.store import Store
 from tests.service.harness import ANA, ServiceHarness
-from twokey.gateway.approvals.decisions import Reject
-from twokey.gateway.policy import schemas
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.wire import VerdictKind
-from twokey.gateway.store.store import Store
 
 
 @pytest.fixture

@@ -6,17 +6,18 @@ from datetime import timedelta
 
 import pytest
 
+from keyturn.gateway.approvals.decisions import Reject
+from keyturn.gateway.protocol.records import Person, RunRef
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.wire import VerdictKind
+from keyturn.gateway.service.delegating import DelegationService
+from keyturn.gateway.store import delegations
+from keyturn.gateway.store.agent_load import AgentLoad, Wanted, fingerprint
+from keyturn.gateway.store.connection import Argument, number
+from keyturn.gateway.store.freezes import FreezeScope, ScopeKind
+from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.store import Store
 from tests.service.harness import ANA, ServiceHarness
-from twokey.gateway.approvals.decisions import Reject
-from twokey.gateway.protocol.records import Person, RunRef
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.wire import VerdictKind
-from twokey.gateway.service.delegating import DelegationService
-from twokey.gateway.store import delegations
-from twokey.gateway.store.agent_load import AgentLoad, Wanted, fingerprint
-from twokey.gateway.store.connection import Argument, number
-from twokey.gateway.store.keys import Keys
-from twokey.gateway.store.store import Store
 
 EMAIL: tuple[str, JsonObject] = ("send_email", {"n": 1})
 RUN = RunRef(agent="support", thread="t1")
@@ -77,16 +78,12 @@ async def test_freezes_of_others_are_not_read_and_those_of_a_tool_stop_it(
     assert found.frozen == {}
 
     _, (before,) = await harness.submit(EMAIL)
-    body = (
-        '{"scope": {"kind": "tool", "name": "send_email"}, "by": "b", "reason": "why"}'
-    )
-    await store.conn.command("HSET", keys.frozen("default"), "tool send_email", body)
+    scope = FreezeScope(kind=ScopeKind.TOOL, name="send_email")
+    await harness.reviews.freezes.freeze(scope, "T0/U0ANA", "why")
     _, (after,) = await harness.submit(EMAIL, thread="t2")
 
     assert before.kind is VerdictKind.HOLD
     assert after.kind is VerdictKind.DENY
-    # Its words are not believed: nobody sealed them.
-    assert "frozen by somebody" in after.reason
 
 
 async def test_as_many_delegations_as_can_be_read_at_each_decision(

@@ -7,20 +7,18 @@ import json
 import pytest
 from pydantic import JsonValue
 
-from tests.service.harness import ANA, BEN, POLICY, ServiceHarness, claim_of
-from tests.streams import announced
-from twokey.bot.cards.approval import card
-from twokey.bot.cards.call_rows import needs_full_view
-from twokey.bot.cards.frame import Frame
-from twokey.bot.modals.pages import pages
-from twokey.gateway.approvals.decisions import Approve, Changed, Click, Edit
-from twokey.gateway.approvals.events import EventName
-from twokey.gateway.approvals.revoking import FORBIDDEN, STATE_CHANGED
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol import digest
-from twokey.gateway.protocol.business_state import BusinessState, state_in
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.wire import (
+from keyturn.bot.cards.approval import card
+from keyturn.bot.cards.call_rows import needs_full_view
+from keyturn.bot.cards.frame import Frame
+from keyturn.bot.modals.details import pages
+from keyturn.gateway.approvals.decisions import Approve, Changed, Click, Edit
+from keyturn.gateway.approvals.events import EventName
+from keyturn.gateway.approvals.revoking import FORBIDDEN, STATE_CHANGED
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol import digest
+from keyturn.gateway.protocol.business_state import BusinessState, state_in
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.wire import (
     CheckState,
     Claimed,
     ClaimReply,
@@ -32,7 +30,9 @@ from twokey.gateway.protocol.wire import (
     Turn,
     TurnRef,
 )
-from twokey.gateway.store.store import Store
+from keyturn.gateway.store.store import Store
+from tests.service.harness import ANA, BEN, POLICY, ServiceHarness, claim_of
+from tests.streams import announced
 
 REFUND: dict[str, JsonValue] = {"order_id": "78291", "amount": 899.0}
 OPEN: JsonValue = {"status": "open", "version": 3}
@@ -151,7 +151,7 @@ async def test_an_edited_call_goes_back_with_its_edit_and_can_be_edited_back(
     assert isinstance(await claimed(harness, claim, CLOSED), Reopened)
     item = await harness.item(claim.item_id)
     assert item.edit is not None
-    assert item.edit.executed_hash == item.action_hash
+    assert item.edit.edited_hash == item.action_hash
     assert item.args["amount"] == 1
 
     again = await harness.click_on(claim.item_id)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from keyturn.gateway.approvals.decisions import Approve, Click
+from keyturn.gateway.service.call_evaluation import WaitingCall, read_calls
+from keyturn.gateway.store.freezes import FreezeScope, ScopeKind
+from keyturn.gateway.store.store import Store
 from tests.races.interleaver import Interleaver
 from tests.service.harness import ANA, ServiceHarness
 from tests.service.windowed import refund, windowed
-from twokey.gateway.approvals.decisions import Approve, Click
-from twokey.gateway.service.call_evaluation import WaitingCall, read_calls
-from twokey.gateway.store.freezes import FreezeScope, ScopeKind
-from twokey.gateway.store.store import Store
 
 
 async def round_trips(harness: ServiceHarness, size: int, thread: str) -> int:
@@ -27,9 +27,9 @@ async def round_trips(harness: ServiceHarness, size: int, thread: str) -> int:
     partition = dict.fromkeys(range(size), Approve())
     with pytest.MonkeyPatch.context() as patch:
         interleaver = Interleaver(harness.store.conn, patch)
-        decision = harness.reviews.decide_batch(click, {**partition}, ANA)
+        decision = harness.reviews.decide_card(approval, click, {**partition}, ANA)
         [outcome] = await interleaver.run([decision], lambda _: 0)
-    assert getattr(outcome, "kind", "") == "batchdecided"
+    assert getattr(outcome, "kind", "") == "gesturedecided"
     return interleaver.steps
 
 

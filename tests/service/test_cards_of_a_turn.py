@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.levels import examples
-from twokey.gateway.approvals.requirement import Requirement, Role
-from twokey.gateway.approvals.timing import authorization_ms
-from twokey.gateway.policy.evaluate import Evaluation
-from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.protocol.verbs import Verb
-from twokey.gateway.protocol.wire import ProposedCall, Turn, TurnRef
-from twokey.gateway.service.proposals import (
+from keyturn.gateway.approvals.gestures import MAX_ITEMS
+from keyturn.gateway.approvals.requirement import Requirement, Role
+from keyturn.gateway.approvals.timing import authorization_ms
+from keyturn.gateway.policy.evaluate import Evaluation
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.verbs import Verb
+from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef
+from keyturn.gateway.service.proposals import (
     MAX_BATCH,
-    MAX_ITEMS,
     EvaluatedCall,
     Proposal,
     Source,
     propose,
 )
-from twokey.gateway.store.threads import ThreadFacts
+from keyturn.gateway.store.threads import ThreadFacts
+from tests.levels import examples
 
 MINUTE_MS = 60_000
 ONE, OTHER = (
@@ -47,17 +49,21 @@ turns = st.lists(
 )
 
 
-def proposed(turn: list[tuple[str, Evaluation]]) -> Proposal:
+def proposed(
+    turn: list[tuple[str, Evaluation]], args: Sequence[JsonObject] = ()
+) -> Proposal:
     calls = [
-        ProposedCall(tool=tool, args={"n": n}, tool_call_id=f"c{n}")
+        ProposedCall(
+            tool=tool, args=args[n] if args else {"n": n}, tool_call_id=f"c{n}"
+        )
         for n, (tool, _) in enumerate(turn)
     ]
-    ids = (f"ap_s0_{n:032x}" for n in itertools.count())
+    ids = (f"ap_default_{n:032x}" for n in itertools.count())
     ref = TurnRef(agent="support", thread="t1", message_id="m1")
     source = Source(
         turn=Turn(ref=ref, calls=tuple(calls)),
         tenant="default",
-        shard_approval_id=lambda: next(ids),
+        new_approval_id=lambda: next(ids),
         salt=lambda: "0" * 32,
         facts=ThreadFacts(),
         policy_digest="sha256:1",

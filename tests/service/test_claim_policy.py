@@ -6,23 +6,23 @@ from typing import Any
 
 import pytest
 
-from tests.service.harness import ANA, BEN, CHLOE, POLICY, ServiceHarness, still_members
-from tests.store_secrets import SECRETS
-from tests.streams import announced
-from twokey.gateway.approvals.decisions import Approve, Changed, Edit, Reject
-from twokey.gateway.approvals.events import Event, EventName
-from twokey.gateway.approvals.resume_value import answer_for
-from twokey.gateway.approvals.revoking import FORBIDDEN, NEEDS_MORE, NOBODY, TOO_OLD
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.wire import (
+from keyturn.gateway.approvals.decisions import Approve, Changed, Edit, Reject
+from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.gateway.approvals.resume_value import answer_for
+from keyturn.gateway.approvals.revoking import FORBIDDEN, NEEDS_MORE, NOBODY, TOO_OLD
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.wire import (
     AnswerKind,
     Claimed,
     ClaimRequest,
     Refused,
     Reopened,
 )
-from twokey.gateway.store.store import Store
+from keyturn.gateway.store.store import Store
+from tests.service.harness import ANA, BEN, CHLOE, POLICY, ServiceHarness, still_members
+from tests.store_secrets import SECRETS
+from tests.streams import announced
 
 REFUND = "process_refund: {tier: approve}"
 SUPPORT = "support: {users: [U0ANA, U0BEN, U0DAN]}"
@@ -74,7 +74,7 @@ async def test_what_the_current_policy_forbids_ends_with_the_reason(
     item = await harness.item(claim.item_id)
     assert item.state is ItemState.LAPSED
     [event] = await events(harness, EventName.ITEM_LAPSED)
-    assert (event.reason, event.actor) == (FORBIDDEN, "twokey")
+    assert (event.reason, event.actor) == (FORBIDDEN, "keyturn")
     assert event.policy_digest == harness.policy.digest
     answer = answer_for(item)
     assert answer
@@ -109,7 +109,7 @@ async def test_what_needs_more_people_at_the_claim_goes_back_to_them(
     assert after.version == before.version + 1
     assert after.expires_at_ms >= before.expires_at_ms
     [event] = await events(harness, EventName.ITEM_REOPENED)
-    assert (event.reason, event.actor) == (NEEDS_MORE, "twokey")
+    assert (event.reason, event.actor) == (NEEDS_MORE, "keyturn")
     assert await harness.agents.claim(claim) == reply, (
         "it waits, and is asked about again"
     )
@@ -189,7 +189,7 @@ async def test_an_edited_call_that_went_back_runs_as_it_was_edited(
     assert (answer.type, answer.args) == (AnswerKind.EDIT, {"amount": 5})
     assert isinstance(reply, Claimed)
     assert reply.edit
-    assert reply.edit.executed == {"amount": 5}
+    assert reply.edit.edited_args == {"amount": 5}
 
 
 async def test_what_went_back_can_be_rejected_or_expire(

@@ -6,6 +6,34 @@ from datetime import UTC, datetime
 
 import pytest
 
+from keyturn.gateway.approvals.decisions import (
+    Approve,
+    Edit,
+    Reject,
+    Respond,
+)
+from keyturn.gateway.approvals.record import Approval, Item, approval_of
+from keyturn.gateway.approvals.signed_decisions import (
+    check_authorization,
+    check_end,
+)
+from keyturn.gateway.errors import BotKeyUnknown, NotVerified, SettingsError
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.effect import Effect
+from keyturn.gateway.protocol.idempotency import one_write
+from keyturn.gateway.protocol.public_keys import PublicKey
+from keyturn.gateway.protocol.receipts import (
+    Grant,
+    Ledger,
+    read_receipt,
+    verify_receipt,
+)
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.wire import Claimed, InDoubt
+from keyturn.gateway.store.freezes import FreezeScope, ScopeKind
+from keyturn.gateway.store.store import Store
+from keyturn.gateway.trust.key_folder import Role
+from keyturn.gateway.trust.keyring import Keyring
 from tests.service.decided_calls import (
     REQUEST,
     claimed,
@@ -21,33 +49,6 @@ from tests.service.harness import (
     ServiceHarness,
     claim_of,
 )
-from twokey.gateway.approvals.decisions import (
-    Approve,
-    Edit,
-    Reject,
-    Respond,
-)
-from twokey.gateway.approvals.record import Approval, Item, approval_of
-from twokey.gateway.approvals.signed_decisions import (
-    check_authorization,
-    check_end,
-)
-from twokey.gateway.errors import BotKeyUnknown, NotVerified, SettingsError
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.effect import Effect
-from twokey.gateway.protocol.public_keys import PublicKey
-from twokey.gateway.protocol.receipts import (
-    Grant,
-    Ledger,
-    read_receipt,
-    verify_receipt,
-)
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.wire import Claimed, InDoubt
-from twokey.gateway.store.freezes import FreezeScope, ScopeKind
-from twokey.gateway.store.store import Store
-from twokey.gateway.trust.key_folder import Role
-from twokey.gateway.trust.keyring import Keyring
 
 
 class Used(Ledger):
@@ -112,7 +113,7 @@ async def test_an_edit_is_in_the_receipt_and_only_the_edited_call_runs(
     assert receipt.decision is Grant.EDIT
     assert receipt.edit == ({"op": "replace", "path": "/amount", "value": 60},)
     assert found.edit
-    assert receipt.original == found.edit.requested_hash
+    assert receipt.original == found.edit.original_hash
 
 
 async def test_every_approver_of_a_quorum_is_in_the_receipt(
@@ -174,7 +175,8 @@ async def test_the_same_claim_has_one_receipt_and_another_attempt_its_id(
 ) -> None:
     claim = await decided(harness)
 
-    first, again = [await claimed(harness, claim) for _ in range(2)]
+    with one_write():
+        first, again = [await claimed(harness, claim) for _ in range(2)]
     assert first.receipt == again.receipt
     await harness.agents.release(claim.item_id, first.fence)
     other = await receipt_of(harness, claim.with_(owner="worker-2"))
@@ -189,15 +191,17 @@ async def test_no_receipt_of_a_claim_ends_later_than_its_first(
     harness: ServiceHarness, ago_s: int
 ) -> None:
     # A ledger may forget a use when the receipt that was used ends.
-    claim = await decided(harness)
-    first = await receipt_of(harness, claim)
+    claim, write = await decided(harness), dict[str, str]()
+    with one_write(write):
+        first = await receipt_of(harness, claim)
     assert await harness.agents.heartbeat(claim.item_id, 1)
 
     def long_ago(approval: Approval, item: Item) -> tuple[Approval, Item]:
         return approval, item.with_(changed_at_ms=item.changed_at_ms - ago_s * 1000)
 
     await forge(harness, claim.item_id, long_ago)
-    later = await receipt_of(harness, claim)
+    with one_write(write):
+        later = await receipt_of(harness, claim)
 
     assert later.jti == first.jti
     assert later.exp == first.exp - ago_s
@@ -206,21 +210,24 @@ async def test_no_receipt_of_a_claim_ends_later_than_its_first(
 async def test_a_claim_that_is_asked_for_again_has_no_receipt_once_it_is_frozen(
     harness: ServiceHarness,
 ) -> None:
-    claim = await decided(harness)
-    await claimed(harness, claim)
+    claim, write = await decided(harness), dict[str, str]()
+    with one_write(write):
+        await claimed(harness, claim)
 
     scope = FreezeScope(kind=ScopeKind.TOOL, name="process_refund")
     await harness.reviews.freezes.freeze(scope, "T0/U0BEN", "stop")
 
     # It may have begun, so it is not refused as if it had not.
-    assert await harness.agents.claim(claim) == InDoubt()
+    with one_write(write):
+        assert await harness.agents.claim(claim) == InDoubt()
 
 
 async def test_a_claim_that_is_asked_for_again_has_no_receipt_once_it_is_forbidden(
     harness: ServiceHarness,
 ) -> None:
-    claim = await decided(harness)
-    await claimed(harness, claim)
+    claim, write = await decided(harness), dict[str, str]()
+    with one_write(write):
+        await claimed(harness, claim)
 
     harness.policy = load_policy(
         POLICY.replace(
@@ -229,7 +236,8 @@ async def test_a_claim_that_is_asked_for_again_has_no_receipt_once_it_is_forbidd
         "policy.yml",
     )
 
-    assert await harness.agents.claim(claim) == InDoubt()
+    with one_write(write):
+        assert await harness.agents.claim(claim) == InDoubt()
 
 
 async def test_each_decision_is_signed_and_says_what_was_seen(
@@ -284,7 +292,7 @@ async def test_no_receipt_is_issued_by_a_process_without_the_key(
         known={Role.BOT: [key.text for key in known.verifying(Role.BOT)]},
     )
 
-    with pytest.raises(SettingsError, match="twokey keys create gateway"):
+    with pytest.raises(SettingsError, match="keyturn keys create gateway"):
         await harness.agents.claim(claim)
 
 
@@ -294,7 +302,7 @@ async def test_a_process_that_is_no_bot_decides_nothing(
     click, _ = await harness.refund()
     harness.store.keyring = Keyring(tmp_path_factory.mktemp("empty"))
 
-    with pytest.raises(SettingsError, match="twokey keys create bot"):
+    with pytest.raises(SettingsError, match="keyturn keys create bot"):
         await harness.reviews.decide(click, Approve(), ANA)
     assert (await harness.item(f"{click.approval}.0")).is_pending
 

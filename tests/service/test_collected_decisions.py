@@ -7,6 +7,32 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
+from keyturn.gateway.approvals.decisions import (
+    Approve,
+    Click,
+    Decision,
+    Edit,
+    Expired,
+    Forbidden,
+    GestureDecided,
+    GestureOutcome,
+    GestureRefused,
+    Reject,
+    Reviewer,
+    Stale,
+    Unknown,
+)
+from keyturn.gateway.approvals.events import BATCH_MEMBER, Event, EventName
+from keyturn.gateway.approvals.gestures import Choice, Gesture
+from keyturn.gateway.metrics.counts import Outcome
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.wire import Claimed, TurnRef, Verdict
+from keyturn.gateway.service.reviews import ReviewService
+from keyturn.gateway.store.changing import MOST_CHANGED
+from keyturn.gateway.store.freezes import FreezeScope, ScopeKind
+from keyturn.gateway.store.store import Store
 from tests.service.harness import (
     ANA,
     BEN,
@@ -20,31 +46,6 @@ from tests.service.harness import (
 )
 from tests.service.windowed import refund, refunded, windowed_policy
 from tests.streams import audit_entries
-from twokey.gateway.approvals.collection_deciding import Choice, SeenCollection
-from twokey.gateway.approvals.decisions import (
-    Approve,
-    Click,
-    CollectionDecided,
-    CollectionOutcome,
-    CollectionRefused,
-    Edit,
-    Expired,
-    Forbidden,
-    Reject,
-    Reviewer,
-    Stale,
-    Unknown,
-)
-from twokey.gateway.approvals.events import BATCH_MEMBER, Event, EventName
-from twokey.gateway.metrics.counts import Outcome
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.wire import Claimed, TurnRef, Verdict
-from twokey.gateway.service.reviews import ReviewService
-from twokey.gateway.store.changing_many import MOST_CHANGED
-from twokey.gateway.store.freezes import FreezeScope, ScopeKind
-from twokey.gateway.store.store import Store
 
 DIGEST = "sha256:" + "d" * 64
 NO = Reject(reason="no")
@@ -109,13 +110,21 @@ async def clicks_on(harness: ServiceHarness, asked: Sequence[Asked]) -> list[Cli
 async def say(
     harness: ServiceHarness,
     clicks: Sequence[Click],
-    *decisions: Choice | None,
+    *decisions: Decision | None,
     by: Reviewer = ANA,
-) -> CollectionOutcome:
-    seen = SeenCollection("col_1", DIGEST, clicks)
-    return await harness.reviews.collected_cards.decisions.decide(
-        seen, decisions, by, voters=still_members
+) -> GestureOutcome:
+    return await harness.reviews.decisions.decide(
+        seen_together(clicks, decisions), by, voters=still_members
     )
+
+
+def seen_together(
+    clicks: Sequence[Click], decisions: Sequence[Decision | None]
+) -> Gesture:
+    """Return one gesture on calls that a collected card showed."""
+    card = Click(approval="col_1", index=0, version=1, action_hash=DIGEST)
+    seen = [one.with_(is_shared=True) for one in clicks]
+    return Gesture(dict(enumerate(map(Choice, seen, decisions))), card)
 
 
 async def states(harness: ServiceHarness, asked: Sequence[Asked]) -> list[ItemState]:
@@ -128,13 +137,13 @@ async def told(harness: ServiceHarness) -> list[Event]:
     return [one for one in entries if one.name is not EventName.APPROVAL_OPENED]
 
 
-def done(outcome: CollectionOutcome) -> CollectionDecided:
-    assert isinstance(outcome, CollectionDecided), outcome
+def done(outcome: GestureOutcome) -> GestureDecided:
+    assert isinstance(outcome, GestureDecided), outcome
     return outcome
 
 
-def refused(outcome: CollectionOutcome) -> CollectionRefused:
-    assert isinstance(outcome, CollectionRefused), outcome
+def refused(outcome: GestureOutcome) -> GestureRefused:
+    assert isinstance(outcome, GestureRefused), outcome
     return outcome
 
 
@@ -148,9 +157,9 @@ async def test_each_call_gets_its_decision_and_its_agent_the_answer(
 
     assert (outcome.approved, outcome.rejected) == ((0, 3), (1,))
     assert await states(harness, asked) == [AUTHORIZED, REJECTED, PENDING, AUTHORIZED]
-    assert {*outcome.approvals} == {0, 1, 3}
-    for number, after in outcome.approvals.items():
-        assert after == await harness.approval(asked[number][1].item_id)
+    assert [*outcome.approvals] == [clicks[n].approval for n in (0, 1, 3)]
+    for approval_id, after in outcome.approvals.items():
+        assert after == await harness.approval(f"{approval_id}.0")
     assert await harness.jobs() == harness.jobs_of(3)
     assert isinstance(await harness.agents.claim(claim_of(*asked[3])), Claimed)
 
@@ -267,7 +276,7 @@ async def test_a_call_that_moved_and_is_left_waiting_stops_nothing(
 async def test_a_call_that_nobody_knows_is_named(harness: ServiceHarness) -> None:
     asked = await refunds(harness, 1)
     (click,) = await clicks_on(harness, asked)
-    gone = click.with_(approval="ap_s0_" + "0" * 32)
+    gone = click.with_(approval="ap_default_" + "0" * 32)
 
     outcome = refused(await say(harness, [click, gone], YES, YES))
 
@@ -282,10 +291,9 @@ async def test_nobody_decides_a_call_of_another_tenant(
     clicks = await clicks_on(harness, asked)
     other = ReviewService(harness.store, lambda: harness.policy, tenant="other")
 
-    seen = SeenCollection("col_1", DIGEST, clicks)
-    outcome = await other.collected_cards.decisions.decide(seen, [YES, NO], ANA)
+    outcome = await other.decisions.decide(seen_together(clicks, [YES, NO]), ANA)
 
-    assert refused(outcome).refusals == {0: Unknown(), 1: Unknown()}
+    assert outcome == Unknown()
     assert await states(harness, asked) == [PENDING] * 2
 
 
@@ -358,7 +366,7 @@ async def test_a_call_that_was_done_elsewhere_meanwhile_is_shown_with_it_first(
     outcome = done(await say(harness, clicks, YES, YES))
 
     assert (outcome.approved, outcome.left_out) == ((1,), (0,))
-    assert outcome.approvals[0].version == 2
+    assert outcome.approvals[clicks[0].approval].version == 2
     assert await states(harness, asked) == [PENDING, AUTHORIZED]
     later = await clicks_on(harness, asked[:1])
     assert done(await say(harness, later, YES)).approved == (0,)
@@ -432,11 +440,11 @@ requirements:
     clicks = await clicks_on(harness, asked)
 
     first = done(await say(harness, clicks, YES, YES))
-    again = refused(await say(harness, clicks, YES, YES))
+    again = await say(harness, clicks, YES, YES)
     second = done(await say(harness, clicks, YES, NO, by=CHLOE))
 
     assert (first.approved, first.waiting, first.needs_one) == ((0, 1), (0, 1), True)
-    assert {*map(type, again.refusals.values())} == {Forbidden}
+    assert isinstance(again, Forbidden)
     assert (second.approved, second.rejected, second.waiting) == ((0,), (1,), ())
     assert await states(harness, asked) == [AUTHORIZED, REJECTED]
 
@@ -484,14 +492,14 @@ async def test_nothing_chosen_is_an_answer_and_no_write(
     assert await told(harness) == []
 
 
-async def test_two_calls_of_one_approval_and_too_many_are_no_gesture(
+async def test_too_many_approvals_are_no_gesture(
     harness: ServiceHarness,
 ) -> None:
     (click,) = await clicks_on(harness, await refunds(harness, 1))
-    many = [click.with_(approval=f"ap_s0_{n:032x}") for n in range(MOST_CHANGED + 1)]
+    many = [
+        click.with_(approval=f"ap_default_{n:032x}") for n in range(MOST_CHANGED + 1)
+    ]
 
-    with pytest.raises(ValueError, match="one call of each approval"):
-        await say(harness, [click, click], YES, YES)
     with pytest.raises(ValueError, match="51 approvals"):
         await say(harness, many, *[YES] * len(many))
-    assert refused(await say(harness, many, *[YES] * MOST_CHANGED, None)).refusals
+    assert await say(harness, many, *[YES] * MOST_CHANGED, None) == Unknown()

@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
+from keyturn.bot.cards.states import status_sentence
+from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.gateway.config import PolicySource
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.policy.rules import Policy
+from keyturn.gateway.policy_file import PolicyFile, followed
+from keyturn.gateway.service.reevaluation import dead_ends
+from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
 from tests.service.harness import POLICY, ServiceHarness
 from tests.streams import announced
-from twokey.bot.cards.states import status_sentence
-from twokey.gateway.approvals.events import Event, EventName
-from twokey.gateway.config import PolicySource
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.policy.rules import Policy
-from twokey.gateway.policy_file import PolicyFile, followed
-from twokey.gateway.service.reevaluation import dead_ends
-from twokey.gateway.store.store import Store
 
 REPLACED = POLICY.replace("users: [U0ANA, U0BEN, U0DAN]", "users: [U0EVE]")
 FORBIDDEN = POLICY.replace(
@@ -75,16 +75,10 @@ async def test_a_look_at_all_that_waits_spares_the_look_at_another_policy(
     harness = ServiceHarness(store)
     await harness.refund()
     harness.policy = policy(REPLACED)
-    asked: list[str] = []
 
-    async def quiet() -> None:
-        asked.append("quiet")
+    assert len(await harness.reviews.reevaluated_waiting()) == 1
 
-    assert len(await harness.reviews.reevaluated_waiting(quiet=quiet)) == 1
-
-    # Nothing is read: who was asked whether there is time would be asked again.
-    assert await harness.reviews.reevaluated(quiet=quiet) == []
-    assert asked == ["quiet"]
+    assert await harness.reviews.reevaluated() == []
 
 
 async def test_a_policy_that_leaves_dead_ends_is_told_with_their_number(

@@ -7,11 +7,11 @@ from datetime import timedelta
 
 import pytest
 
+from keyturn.gateway.approvals.events import EventName
+from keyturn.gateway.service.delegating import DelegationService
+from keyturn.gateway.store.store import Store
 from tests.service.harness import ANA, BEN, CHLOE
 from tests.streams import audit_entries
-from twokey.gateway.approvals.events import EventName
-from twokey.gateway.service.delegating import DelegationService
-from twokey.gateway.store.store import Store
 
 FOUR_HOURS = timedelta(hours=4)
 

@@ -4,6 +4,27 @@ from __future__ import annotations
 
 import pytest
 
+from keyturn.gateway.approvals.decisions import (
+    Approve,
+    Forbidden,
+    Outcome,
+    Reconcile,
+    Reviewer,
+    Voted,
+)
+from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.gateway.protocol.records import Result
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.verbs import Finding
+from keyturn.gateway.protocol.wire import (
+    RECONCILE_INTERRUPT,
+    Claimed,
+    ClaimRequest,
+    Done,
+)
+from keyturn.gateway.resume.runner import PendingInterrupt
+from keyturn.gateway.resume.store_threads import answers_for
+from keyturn.gateway.store.store import Store
 from tests.service.harness import (
     ANA,
     BEN,
@@ -13,27 +34,6 @@ from tests.service.harness import (
     still_members,
 )
 from tests.streams import audit_entries
-from twokey.gateway.approvals.decisions import (
-    Approve,
-    Forbidden,
-    Outcome,
-    Reconcile,
-    Reviewer,
-    Voted,
-)
-from twokey.gateway.approvals.events import Event, EventName
-from twokey.gateway.protocol.records import Result
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.verbs import Finding
-from twokey.gateway.protocol.wire import (
-    RECONCILE_INTERRUPT,
-    Claimed,
-    ClaimRequest,
-    Done,
-)
-from twokey.gateway.resume.answers import answers_for
-from twokey.gateway.resume.runner import PendingInterrupt
-from twokey.gateway.store.store import Store
 
 PAID = Result(ok=True, summary="paid 899")
 BROKE = Result(ok=False, summary="refused by the bank")
@@ -165,7 +165,7 @@ async def test_a_note_is_kept_audited_and_told_to_the_agent(
         "action_hash": item.action_hash,
     }
     pending = [PendingInterrupt(id="i1", value=value, schema=None)]
-    found = await answers_for(harness.store, "support", "t1", pending)
+    found = await answers_for(harness.store, claim.ref.run_ref, pending)
     assert found.ready["i1"]["message"] == note
     assert found.ready["i1"]["by"] == ANA.person.model_dump(mode="json")
 
@@ -281,7 +281,7 @@ async def test_a_late_report_is_told_in_its_own_run_and_names_its_attempt(
     assert await harness.agents.late_reports(left.ref, [left.item_id]) == ()
     await harness.agents.finish(left.item_id, fence, PAID)
 
-    asked = [left.item_id, "junk", "ap_s0_0.0"]
+    asked = [left.item_id, "junk", "ap_default_0.0"]
     [report] = await harness.agents.late_reports(left.ref, asked)
     other = left.ref.with_(thread="t2")
 

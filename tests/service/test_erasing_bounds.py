@@ -7,26 +7,26 @@ from pathlib import Path
 
 import pytest
 
+from keyturn.gateway.approvals.decisions import Click, Reject
+from keyturn.gateway.approvals.events import EventName
+from keyturn.gateway.approvals.record import approval_of
+from keyturn.gateway.errors import ThreadUnavailable
+from keyturn.gateway.protocol.records import Person
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef, VerdictKind
+from keyturn.gateway.service import audit_moving
+from keyturn.gateway.service.erasing import Eraser
+from keyturn.gateway.service.stored_verdicts import ERASED
+from keyturn.gateway.store.erasing import erase_approval
+from keyturn.gateway.store.keys import KEEP_MS
+from keyturn.gateway.store.store import Store
+from keyturn.gateway.store.threads import ThreadFacts
 from tests.conftest import eventually
 from tests.security.test_canary import dump
 from tests.service.audit_harness import AuditHarness
 from tests.service.harness import ANA, DAN, ServiceHarness
 from tests.service.test_erasing import WORD, erase, keys_of, left, rejected
 from tests.store_secrets import SECRETS
-from twokey.gateway.approvals.decisions import Click, Reject
-from twokey.gateway.approvals.events import EventName
-from twokey.gateway.approvals.record import approval_of
-from twokey.gateway.errors import ThreadUnavailable
-from twokey.gateway.protocol.records import Person
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.wire import ProposedCall, Turn, TurnRef, VerdictKind
-from twokey.gateway.service import sealing
-from twokey.gateway.service.erasing import Eraser
-from twokey.gateway.service.stored_verdicts import ERASED
-from twokey.gateway.store.erasing import erase_approval
-from twokey.gateway.store.keys import KEEP_MS
-from twokey.gateway.store.store import Store
-from twokey.gateway.store.threads import ThreadFacts
 
 EVE = DAN.with_(user="U0EVE", name="Eve")
 
@@ -184,13 +184,13 @@ async def test_another_turn_of_the_thread_is_proposed_as_ever(
 
 async def in_files(house: AuditHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let what the audit log has be moved into a segment."""
-    monkeypatch.setattr(sealing, "SEAL_AFTER", timedelta(0))
+    monkeypatch.setattr(audit_moving, "SEAL_AFTER", timedelta(0))
     store, keys = house.store, house.store.keys_of_tenant("default")
 
     async def is_sealed() -> bool:
         house.clock.now += 61
         await house.writer.tick(is_last=True)
-        return (await store.audit(keys).sealed()).number > 0
+        return (await store.audit(keys).sealed()).end > 0
 
     await eventually(is_sealed)
 

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import json
 
 import pytest
 
+from keyturn.gateway.approvals.decisions import (
+    Approve,
+    Decided,
+    Edit,
+    Reconcile,
+    Reject,
+)
+from keyturn.gateway.errors import CorruptRecord
+from keyturn.gateway.protocol.digest import action_args, action_hash
+from keyturn.gateway.protocol.idempotency import one_write
+from keyturn.gateway.protocol.records import Result
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.verbs import Finding
+from keyturn.gateway.protocol.wire import Busy, Claimed, Done, InDoubt, Refused
+from keyturn.gateway.store.store import Store
 from tests.service.harness import ANA, EVE, ServiceHarness, claim_of
-from tests.stored_records import detail
-from twokey.gateway.approvals.decisions import Approve, Decided, Edit, Reconcile, Reject
-from twokey.gateway.errors import CorruptRecord
-from twokey.gateway.protocol.digest import action_args, action_hash
-from twokey.gateway.protocol.records import Result
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.verbs import Finding
-from twokey.gateway.protocol.wire import Busy, Claimed, Done, InDoubt, Refused
-from twokey.gateway.store.store import Store
+from tests.stored_records import put_detail
 
 RAN = Result(ok=True, summary="refunded", payload="{}")
 
@@ -77,7 +83,29 @@ async def test_an_attempt_that_asks_again_after_a_lost_answer_keeps_its_claim(
     click, claim = await harness.refund()
     await harness.reviews.decide(click, Approve(), ANA)
 
-    assert await harness.agents.claim(claim) == await harness.agents.claim(claim)
+    with one_write():
+        first, again = [await harness.agents.claim(claim) for _ in range(2)]
+
+    assert isinstance(first, Claimed)
+    assert first == again
+
+
+@pytest.mark.parametrize("owner", ["worker-1", "worker-2", "worker-1 worker-1"])
+async def test_another_request_of_any_owner_waits_for_the_one_that_runs(
+    harness: ServiceHarness, owner: str
+) -> None:
+    """A state that is replayed names its old owner, and has no effect again."""
+    click, claim = await harness.refund()
+    await harness.reviews.decide(click, Approve(), ANA)
+    first = await harness.agents.claim(claim)
+    assert isinstance(first, Claimed)
+
+    replays = [await harness.agents.claim(claim.with_(owner=owner)) for _ in range(3)]
+    await harness.agents.finish(claim.item_id, first.fence, RAN)
+    after = await harness.agents.claim(claim.with_(owner=owner))
+
+    assert [type(one) for one in replays] == [Busy] * 3
+    assert after == Done(result=RAN)
 
 
 async def test_a_finished_call_gives_its_stored_result(harness: ServiceHarness) -> None:
@@ -91,6 +119,26 @@ async def test_a_finished_call_gives_its_stored_result(harness: ServiceHarness) 
 
     assert again == Done(result=RAN)
     assert (await harness.item(claim.item_id)).state is ItemState.EXECUTED
+
+
+@pytest.mark.parametrize("ok", [True, False])
+async def test_another_result_of_the_same_attempt_is_not_acknowledged(
+    harness: ServiceHarness, *, ok: bool
+) -> None:
+    click, claim = await harness.refund()
+    await harness.reviews.decide(click, Approve(), ANA)
+    granted = await harness.agents.claim(claim)
+    assert isinstance(granted, Claimed)
+    first = Result(ok=ok, summary="paid 5", payload="5")
+    reports = [first, first, first.with_(payload="6"), first.with_(ok=not ok)]
+
+    kept = [
+        await harness.agents.finish(claim.item_id, granted.fence, one)
+        for one in reports
+    ]
+
+    assert kept == [True, True, False, False]
+    assert (await harness.item(claim.item_id)).result == first
 
 
 async def test_a_failed_call_is_failed_and_does_not_run_again(
@@ -303,8 +351,7 @@ async def swap_amount(harness: ServiceHarness, approval: str) -> None:
     swapped = item.action.replace('"amount":1', '"amount":9')
     assert swapped != item.action
     keys = harness.store.keys_of_tenant("default")
-    row = {**await detail(conn, keys, approval), "action": swapped}
-    await conn.command("HSET", keys.head(approval), "0:d", json.dumps(row))
+    await put_detail(conn, keys, approval, action=swapped)
 
 
 async def test_a_record_changed_behind_our_back_never_executes(

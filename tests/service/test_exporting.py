@@ -9,19 +9,19 @@ from pathlib import Path
 
 import pytest
 
+from keyturn.cli.main import run
+from keyturn.gateway.approvals.decisions import Approve, Reject
+from keyturn.gateway.approvals.evidence import HIDDEN
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.policy.replay import read_rows, replay
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.service.exporting import Exporter
+from keyturn.gateway.store import audit_log
+from keyturn.gateway.store.store import Store
 from tests.lifetimes import lose_records
 from tests.service.harness import ANA, POLICY, ServiceHarness
 from tests.store_secrets import ENV
-from twokey.cli.main import run
-from twokey.gateway.approvals.decisions import Approve, Reject
-from twokey.gateway.approvals.evidence import HIDDEN
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.policy.replay import read_rows, replay
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.service.exporting import Exporter
-from twokey.gateway.store import audit_log
-from twokey.gateway.store.store import Store
 
 STRICTER = POLICY.replace(
     "process_refund: {tier: approve}",
@@ -159,7 +159,7 @@ async def test_a_call_that_nobody_can_read_hides_no_other(
     await harness.reviews.decide(broken, Approve(), ANA)
     await a_day(harness)
     before = await gathered(Exporter(harness.store).rows())
-    pinned = harness.store.keys_of_tenant("default").pinned(broken.approval)
+    pinned = harness.store.keys_of_tenant("default").document(broken.approval)
     await harness.store.conn.command("SET", pinned, "junk")
 
     rows = await gathered(Exporter(harness.store).rows())
@@ -179,7 +179,7 @@ async def test_the_command_prints_one_object_a_line(
 ) -> None:
     await a_day(harness)
     monkeypatch.chdir(tmp_path)
-    env = {**ENV, "TWOKEY_REDIS_URL": harness.store.conn.url}
+    env = {**ENV, "KEYTURN_REDIS_URL": harness.store.conn.url}
 
     def told(*words: str) -> tuple[int, str, str]:
         code = run(["audit", "export", *words], env)
@@ -207,7 +207,7 @@ async def test_what_is_exported_steers_no_terminal(
     _, (verdict,) = await harness.submit(("process_refund", {"note": odd}))
     await harness.reviews.decide(await harness.click(verdict), Approve(), ANA)
     monkeypatch.chdir(tmp_path)
-    env = {**ENV, "TWOKEY_REDIS_URL": harness.store.conn.url}
+    env = {**ENV, "KEYTURN_REDIS_URL": harness.store.conn.url}
 
     await asyncio.to_thread(run, ["audit", "export"], env)
 

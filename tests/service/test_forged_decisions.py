@@ -8,6 +8,25 @@ from typing import Any
 
 import pytest
 
+from keyturn.gateway.approvals.decisions import (
+    Decided,
+    Decision,
+    Edit,
+    Reject,
+    Respond,
+)
+from keyturn.gateway.approvals.record import Approval, Item
+from keyturn.gateway.approvals.similar import Cover, Use
+from keyturn.gateway.errors import CorruptRecord
+from keyturn.gateway.protocol.records import Person
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.verbs import Finding, Verb
+from keyturn.gateway.protocol.wire import Claimed, Refused, VerdictKind
+from keyturn.gateway.service.unproven import NOT_PROVEN
+from keyturn.gateway.store.store import Store
+from keyturn.gateway.trust.signing_key import SigningKey
 from tests.service.decided_calls import (
     claimed,
     decided,
@@ -20,27 +39,8 @@ from tests.service.harness import (
     claim_of,
 )
 from tests.service.standing import allowed, allowing_policy, refund
-from twokey.gateway.approvals.decisions import (
-    Decided,
-    Decision,
-    Edit,
-    Reject,
-    Respond,
-)
-from twokey.gateway.approvals.record import Approval, Item
-from twokey.gateway.approvals.similar import Cover, Use
-from twokey.gateway.errors import CorruptRecord
-from twokey.gateway.protocol.records import Person
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.protocol.verbs import Finding, Verb
-from twokey.gateway.protocol.wire import Claimed, Refused, VerdictKind
-from twokey.gateway.service.unproven import NOT_PROVEN
-from twokey.gateway.store.store import Store
-from twokey.gateway.trust.signing_key import SigningKey
 
-OTHER = SigningKey.from_seed("twokey/bot", bytes(range(32)))
+OTHER = SigningKey.from_seed("keyturn/bot", bytes(range(32)))
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def _resigned(approval: Approval, item: Item) -> tuple[Approval, Item]:
     """Sign a vote with a key of one's own that has the id of the bot's."""
     vote = item.votes[0]
     assert vote.signed
-    sig = OTHER.sign(b"twokey/v1/decision\x00")
+    sig = OTHER.sign(b"keyturn/v1/decision\x00")
     forged = vote.signed.with_(sig=base64.b64encode(sig).decode())
     return approval, item.with_(votes=(vote.with_(signed=forged), *item.votes[1:]))
 

@@ -6,33 +6,34 @@ from pathlib import Path
 
 import pytest
 
-from tests.service.decided_calls import claimed, decided, forge
-from tests.service.harness import ANA, ServiceHarness
-from tests.service.test_forged_decisions import Forgery
-from twokey.gateway.approvals.decisions import (
+from keyturn.gateway.approvals.decisions import (
     Approve,
     Edit,
     Reconcile,
     Reject,
     Respond,
 )
-from twokey.gateway.approvals.record import Approval, Item, approval_of
-from twokey.gateway.approvals.security import SecurityKind
-from twokey.gateway.errors import BotKeyUnknown
-from twokey.gateway.protocol.edits import edit_hash
-from twokey.gateway.protocol.records import Result
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.verbs import Finding, Verb
-from twokey.gateway.protocol.wire import (
+from keyturn.gateway.approvals.record import Approval, Item, approval_of
+from keyturn.gateway.approvals.security import SecurityKind
+from keyturn.gateway.errors import BotKeyUnknown
+from keyturn.gateway.protocol.edits import edit_hash
+from keyturn.gateway.protocol.http_api import OpenQuestion
+from keyturn.gateway.protocol.records import EditOutcome, Result
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.verbs import Finding, Verb
+from keyturn.gateway.protocol.wire import (
     APPROVAL_INTERRUPT,
     RECONCILE_INTERRUPT,
     ClaimRequest,
     Refused,
 )
-from twokey.gateway.service.answering import Asked, Found, find_answer
-from twokey.gateway.service.proven_words import NOT_TOLD
-from twokey.gateway.store.store import Store
-from twokey.gateway.trust.keyring import Keyring
+from keyturn.gateway.service.answering import Found, find_answers
+from keyturn.gateway.service.proven_words import NOT_TOLD
+from keyturn.gateway.store.store import Store
+from keyturn.gateway.trust.keyring import Keyring
+from tests.service.decided_calls import claimed, decided, forge
+from tests.service.harness import ANA, ServiceHarness
+from tests.service.test_forged_decisions import Forgery
 
 
 @pytest.fixture
@@ -47,14 +48,26 @@ async def told(
     loaded = await harness.store.approvals.load(approval_of(claim.item_id)[0])
     assert loaded
     item = loaded.approval.items[0]
-    asked = Asked(kind, claim.item_id, _requested_hash(item))
-    found = await find_answer(harness.store, loaded.approval.run_ref, asked, {})
-    assert found
+    asked = OpenQuestion.model_validate(
+        {
+            "kind": kind,
+            "item_id": claim.item_id,
+            "action_hash": _requested_hash(item),
+        }
+    )
+    [found] = (
+        await find_answers(harness.store, loaded.approval.run_ref, [asked])
+    ).values()
     return found
 
 
+def is_unknown(found: Found) -> bool:
+    """Return whether a run is told that nobody knows what people said."""
+    return NOT_TOLD in str(found.answer["message"])
+
+
 def _requested_hash(item: Item) -> str:
-    return item.action_hash if item.edit is None else item.edit.requested_hash
+    return item.action_hash if item.edit is None else item.edit.original_hash
 
 
 def says(**changes: object) -> Forgery:
@@ -101,8 +114,8 @@ async def test_the_model_is_told_no_word_that_nobody_signed(
     await forge(harness, claim.item_id, forgery)
     after = await told(harness, claim)
 
-    assert not before.is_unknown
-    assert after.is_unknown
+    assert not is_unknown(before)
+    assert is_unknown(after)
     assert harness.store.security.counts[SecurityKind.RECORD_FORGED]
 
 
@@ -161,8 +174,9 @@ async def test_an_edit_is_told_when_the_person_signed_it(
         claim.ref, {edit_hash(forged): claim.item_id}
     )
 
-    assert (known.made, history) == (frozenset(true), (edit,))
-    assert lie.made == frozenset()
+    ran = edit.with_(outcome=EditOutcome.EXECUTED)
+    assert (known.made, history) == (dict.fromkeys(true, ran.outcome), (ran,))
+    assert lie.made == {}
     assert await harness.agents.history(claim.ref.run_ref) == ()
 
 
@@ -191,7 +205,7 @@ async def test_what_people_found_out_is_told_when_they_signed_it(
     after = await told(harness, claim, RECONCILE_INTERRUPT)
 
     assert (before.answer["type"], before.answer["message"]) == (finding, "seen")
-    assert after.is_unknown
+    assert is_unknown(after)
 
 
 async def in_doubt(harness: ServiceHarness, claim: ClaimRequest) -> None:
@@ -301,10 +315,10 @@ async def test_words_under_a_key_that_is_not_known_yet_wait_for_it_for_a_day(
     harness.store.keyring = known
     later = await told(harness, claim)
 
-    assert not in_time.is_unknown
-    assert late.is_unknown
+    assert not is_unknown(in_time)
+    assert is_unknown(late)
     # The record was not put aside.
-    assert not later.is_unknown
+    assert not is_unknown(later)
 
 
 async def test_an_edit_that_ran_is_told_under_a_key_that_was_retired(
@@ -315,4 +329,6 @@ async def test_an_edit_that_ran_is_told_under_a_key_that_was_retired(
     await harness.agents.finish(claim.item_id, granted.fence, Result(ok=True))
     harness.store.keyring = Keyring(tmp_path)
 
-    assert await harness.agents.history(claim.ref.run_ref) == (granted.edit,)
+    assert granted.edit
+    ran = granted.edit.with_(outcome=EditOutcome.EXECUTED)
+    assert await harness.agents.history(claim.ref.run_ref) == (ran,)

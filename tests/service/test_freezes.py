@@ -7,9 +7,7 @@ import asyncio
 import pytest
 from pydantic import ValidationError
 
-from tests.service.harness import ANA, BEN, ServiceHarness, claim_of
-from tests.streams import audit_entries
-from twokey.gateway.approvals.decisions import (
+from keyturn.gateway.approvals.decisions import (
     Approve,
     Decided,
     Edit,
@@ -17,11 +15,11 @@ from twokey.gateway.approvals.decisions import (
     Reconcile,
     Reject,
 )
-from twokey.gateway.approvals.events import EventName
-from twokey.gateway.protocol.records import Result
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.verbs import Finding
-from twokey.gateway.protocol.wire import (
+from keyturn.gateway.approvals.events import EventName
+from keyturn.gateway.protocol.records import Result
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.verbs import Finding
+from keyturn.gateway.protocol.wire import (
     Claimed,
     ClaimRequest,
     Done,
@@ -29,9 +27,11 @@ from twokey.gateway.protocol.wire import (
     Refused,
     VerdictKind,
 )
-from twokey.gateway.service.freezing import FreezeService
-from twokey.gateway.store.freezes import FreezeScope, ScopeKind
-from twokey.gateway.store.store import Store
+from keyturn.gateway.service.freezing import FreezeService
+from keyturn.gateway.store.freezes import FreezeScope, ScopeKind
+from keyturn.gateway.store.store import Store
+from tests.service.harness import ANA, BEN, ServiceHarness, claim_of
+from tests.streams import audit_entries
 
 TENANT = FreezeScope(kind=ScopeKind.TENANT)
 AGENT = FreezeScope(kind=ScopeKind.AGENT, name="support")

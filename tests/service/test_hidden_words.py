@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from keyturn.gateway.approvals.decisions import Approve
+from keyturn.gateway.approvals.evidence import HIDDEN
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.records import Result
+from keyturn.gateway.protocol.wire import CallHint, Claimed, ProposedCall, Turn, TurnRef
+from keyturn.gateway.service.hidden_words import MAX_WORDS
+from keyturn.gateway.store.store import Store
 from tests.service.harness import ANA, ServiceHarness, claim_of
-from twokey.gateway.approvals.decisions import Approve
-from twokey.gateway.approvals.evidence import HIDDEN
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.records import Result
-from twokey.gateway.protocol.wire import CallHint, Claimed, ProposedCall, Turn, TurnRef
-from twokey.gateway.service.hidden_words import MAX_WORDS
-from twokey.gateway.store.store import Store
 
 CARD = "4111 1111 1111 1111"
 MANY = "x" * MAX_WORDS

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.service.harness import ANA, POLICY, ServiceHarness, claim_of
-from twokey.gateway.approvals.decisions import Approve, Decided, Edit
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.protocol.wire import (
+from keyturn.gateway.approvals.decisions import Approve, Decided, Edit
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.wire import (
     CallHint,
     Claimed,
     ProposedCall,
@@ -17,7 +16,8 @@ from twokey.gateway.protocol.wire import (
     TurnRef,
     VerdictKind,
 )
-from twokey.gateway.store.store import Store
+from keyturn.gateway.store.store import Store
+from tests.service.harness import ANA, POLICY, ServiceHarness, claim_of
 
 OPEN = "{tier: approve, overridable: true, exp"
 LISTED = "  process_refund: {tier: approve}\n"
@@ -98,3 +98,25 @@ async def test_the_hint_of_the_first_submission_counts(harness: ServiceHarness) 
 
     assert second == first
     assert second.kind is VerdictKind.HOLD
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("Tool execution requires approval", ""),
+        (" Tool execution requires approval\n", ""),
+        ("Tool execution requires approval\n\nTool: pay\nArgs: {'a': '\n'}", ""),
+        (
+            "Tool execution requires approval by Bo",
+            "Tool execution requires approval by Bo",
+        ),
+        ("Pay Bo", "Pay Bo"),
+    ],
+)
+async def test_the_default_description_of_langchain_is_no_word_of_the_agents(
+    harness: ServiceHarness, text: str, shown: str
+) -> None:
+    turn = turn_of("look_up_order", CallHint(hold=True, description=text))
+    (verdict,) = await harness.agents.submit(turn)
+
+    assert (await harness.item(verdict.item_id)).agent_description == shown

@@ -8,21 +8,20 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
+from keyturn.gateway.approvals.changes import Change
+from keyturn.gateway.approvals.decisions import Approve, Forbidden, Stale, Unknown
+from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.gateway.approvals.inquiry import Inquiry
+from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.metrics.fold import Metrics
+from keyturn.gateway.policy.replay import read_rows, replay
+from keyturn.gateway.protocol.records import Person
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.service.exporting import Exporter
+from keyturn.gateway.service.reviews import ReviewService
+from keyturn.gateway.store.store import Store
 from tests.service.harness import ANA, BEN, DAN, EVE, ServiceHarness
 from tests.streams import audit_entries
-from twokey.gateway.approvals.changes import Change
-from twokey.gateway.approvals.decisions import Approve, Forbidden, Stale, Unknown
-from twokey.gateway.approvals.events import Event, EventName
-from twokey.gateway.approvals.inquiry import Inquiry
-from twokey.gateway.approvals.record import Approval
-from twokey.gateway.metrics.fold import Metrics
-from twokey.gateway.policy.replay import read_rows, replay
-from twokey.gateway.protocol.records import Person
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.service.exporting import Exporter
-from twokey.gateway.service.reviews import ReviewService
-from twokey.gateway.store.connection import text
-from twokey.gateway.store.store import Store
 
 ROUNDS = 20
 DAN_AGAIN = Person(team="T0", user="U0DAN")
@@ -46,9 +45,9 @@ async def read(harness: ServiceHarness, approval_id: str) -> Approval:
 
 async def test_a_question_and_its_reply_are_read_back(harness: ServiceHarness) -> None:
     click, _ = await harness.refund()
-    service = harness.reviews.inquiries
+    service = harness.reviews
 
-    await service.ask(click.approval, None, ANA, "Was it broken?")
+    await service.ask_requester(click.approval, None, ANA, "Was it broken?")
     await service.reply(click.approval, DAN_AGAIN, "Ja, völlig ☕", "17.1")
 
     said = (await read(harness, click.approval)).inquiries
@@ -69,7 +68,7 @@ async def test_a_card_that_was_asked_about_is_decided_as_any_other(
 ) -> None:
     click, claim = await harness.refund()
     before = await read(harness, click.approval)
-    await harness.reviews.inquiries.ask(click.approval, None, ANA, "Why?")
+    await harness.reviews.ask_requester(click.approval, None, ANA, "Why?")
 
     # By the click on the card as it was before the question.
     outcome = await harness.reviews.decide(click, Approve(), BEN)
@@ -81,26 +80,13 @@ async def test_a_card_that_was_asked_about_is_decided_as_any_other(
     assert after.inquiries[0].text == "Why?"
 
 
-async def test_a_record_of_before_has_no_inquiries(harness: ServiceHarness) -> None:
-    click, _ = await harness.refund()
-    head = harness.store.keys_of_tenant("default").head(click.approval)
-    assert await harness.store.conn.command("HGET", head, "inquiries") is None
-    await harness.store.conn.command("HSET", head, "format", "7")
-
-    assert (await read(harness, click.approval)).inquiries == ()
-    await harness.reviews.inquiries.ask(click.approval, None, ANA, "Why?")
-
-    stored = await harness.store.conn.command("HGET", head, "inquiries")
-    assert [one["text"] for one in json.loads(text(stored))] == ["Why?"]
-
-
 async def test_another_tenant_asks_and_learns_nothing(harness: ServiceHarness) -> None:
     click, _ = await harness.refund()
     other = ReviewService(harness.store, lambda: harness.policy, tenant="other")
 
-    asked = await other.inquiries.ask(click.approval, None, ANA, "Why?")
-    replied = await other.inquiries.reply(click.approval, DAN, "So", "17.1")
-    unknown = await harness.reviews.inquiries.ask("ap_none", None, ANA, "Why?")
+    asked = await other.ask_requester(click.approval, None, ANA, "Why?")
+    replied = await other.reply(click.approval, DAN, "So", "17.1")
+    unknown = await harness.reviews.ask_requester("ap_none", None, ANA, "Why?")
 
     assert [asked, replied, unknown] == [Unknown()] * 3
     assert (await read(harness, click.approval)).rev == 1
@@ -109,7 +95,7 @@ async def test_another_tenant_asks_and_learns_nothing(harness: ServiceHarness) -
 async def test_who_may_not_decide_asks_nothing(harness: ServiceHarness) -> None:
     click, _ = await harness.refund()
 
-    asked = await harness.reviews.inquiries.ask(click.approval, None, EVE, "Why?")
+    asked = await harness.reviews.ask_requester(click.approval, None, EVE, "Why?")
 
     assert isinstance(asked, Forbidden)
     assert (await read(harness, click.approval)).rev == 1
@@ -118,13 +104,13 @@ async def test_who_may_not_decide_asks_nothing(harness: ServiceHarness) -> None:
 async def test_two_who_ask_while_a_third_decides_lose_nothing(
     harness: ServiceHarness,
 ) -> None:
-    service = harness.reviews.inquiries
+    service = harness.reviews
     for n in range(ROUNDS):
         click, _ = await harness.refund(thread=f"t{n}")
 
         *asked, outcome = await asyncio.gather(
-            service.ask(click.approval, None, ANA, "Ana asks"),
-            service.ask(click.approval, None, BEN, "Ben asks"),
+            service.ask_requester(click.approval, None, ANA, "Ana asks"),
+            service.ask_requester(click.approval, None, BEN, "Ben asks"),
             harness.reviews.decide(click, Approve(), BEN),
         )
 
@@ -139,9 +125,9 @@ async def test_two_who_ask_while_a_third_decides_lose_nothing(
 async def test_a_reply_that_comes_many_times_at_once_is_kept_once(
     harness: ServiceHarness,
 ) -> None:
-    service = harness.reviews.inquiries
+    service = harness.reviews
     click, _ = await harness.refund()
-    await service.ask(click.approval, None, ANA, "Why?")
+    await service.ask_requester(click.approval, None, ANA, "Why?")
 
     found = await asyncio.gather(
         *(service.reply(click.approval, DAN, "So", "17.1") for _ in range(8)),
@@ -160,8 +146,8 @@ async def test_numbers_and_replays_are_those_without_the_questions(
     harness: ServiceHarness,
 ) -> None:
     click, _ = await harness.refund()
-    await harness.reviews.inquiries.ask(click.approval, None, ANA, "Why?")
-    await harness.reviews.inquiries.reply(click.approval, DAN, "So", "17.1")
+    await harness.reviews.ask_requester(click.approval, None, ANA, "Why?")
+    await harness.reviews.reply(click.approval, DAN, "So", "17.1")
     await harness.reviews.decide(click, Approve(), ANA)
     every = await audited(harness)
     others = [one for one in every if not one.name.startswith("approval.")]

@@ -6,16 +6,16 @@ import asyncio
 
 import pytest
 
+from keyturn.gateway.approvals.decisions import Approve, Decided, Forbidden, Stale
+from keyturn.gateway.approvals.events import EventName
+from keyturn.gateway.protocol.records import RunRef
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef, Verdict
+from keyturn.gateway.service.agents import AgentService
+from keyturn.gateway.store.store import Store
+from keyturn.gateway.store.threads import ThreadFacts
 from tests.service.harness import ANA, DAN, ServiceHarness, claim_of, person
 from tests.streams import announced
-from twokey.gateway.approvals.decisions import Approve, Decided, Forbidden, Stale
-from twokey.gateway.approvals.events import EventName
-from twokey.gateway.protocol.records import RunRef
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.wire import ProposedCall, Turn, TurnRef, Verdict
-from twokey.gateway.service.agents import AgentService
-from twokey.gateway.store.store import Store
-from twokey.gateway.store.threads import ThreadFacts
 
 BOSS = RunRef(agent="boss", thread="t1")
 

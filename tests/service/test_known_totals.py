@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from keyturn.gateway.approvals.precedents import WindowTotal
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.policy.windows import MICRO
+from keyturn.gateway.store.store import Store
 from tests.service.harness import ServiceHarness
 from tests.service.windowed import WINDOWED, refund
-from twokey.gateway.approvals.precedents import WindowTotal
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.policy.windows import MICRO
-from twokey.gateway.store.store import Store
 
 
 async def totals(store: Store, redact: str = "[]") -> tuple[WindowTotal, ...]:

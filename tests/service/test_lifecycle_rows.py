@@ -6,24 +6,24 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tests.service.harness import ANA, POLICY, ServiceHarness, claim_of
-from twokey.gateway.approvals import lifecycle
-from twokey.gateway.approvals.decisions import (
+from keyturn.gateway.approvals import lifecycle
+from keyturn.gateway.approvals.decisions import (
     Approve,
     Decision,
     Reconcile,
     Reject,
     Respond,
 )
-from twokey.gateway.approvals.lifecycle import TRANSITIONS, Transition
-from twokey.gateway.errors import IllegalTransition
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.records import Result, RunRef
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.verbs import Finding
-from twokey.gateway.protocol.wire import Claimed
-from twokey.gateway.service.recovering import RecoveryService
-from twokey.gateway.store.store import Store
+from keyturn.gateway.approvals.lifecycle import TRANSITIONS, Transition
+from keyturn.gateway.errors import IllegalTransition
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.records import Result, RunRef
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.verbs import Finding
+from keyturn.gateway.protocol.wire import Claimed
+from keyturn.gateway.resume.recovery import RecoveryService
+from keyturn.gateway.store.store import Store
+from tests.service.harness import ANA, POLICY, ServiceHarness, claim_of
 
 S, M = ItemState, Transition
 OK, BAD = Result(ok=True), Result(ok=False)
@@ -86,6 +86,9 @@ class Call:
         await self.harness.lapsed(self.id)
         await self.harness.sweeper.sweep()
 
+    async def withdraw(self) -> None:
+        await self.harness.agents.withdraw(frozenset({self.id}))
+
     async def ask_for_more(self) -> None:
         self.harness.policy = load_policy(MORE, "policy.yml")
         await self.claim()
@@ -107,12 +110,10 @@ ROWS: dict[tuple[ItemState, Transition], tuple[Step, Step]] = {
         Call.submit,
         lambda c: c.harness.agents.supersede_run(RunRef(agent="support", thread="t1")),
     ),
-    (S.PENDING, M.WITHDRAW): (
-        Call.submit,
-        lambda c: c.harness.agents.withdraw(frozenset({c.id})),
-    ),
+    (S.PENDING, M.WITHDRAW): (Call.submit, Call.withdraw),
     (S.AUTHORIZED, M.CLAIM): (Call.approve, Call.claim),
     (S.AUTHORIZED, M.LAPSE): (Call.approve, Call.lapse),
+    (S.AUTHORIZED, M.WITHDRAW): (Call.approve, Call.withdraw),
     (S.AUTHORIZED, M.REOPEN): (Call.approve, Call.ask_for_more),
     (S.AUTHORIZED, M.DOUBT): (Call.approve, Call.restore),
     (S.AUTHORIZED, M.EXECUTE): (

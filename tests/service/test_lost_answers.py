@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from keyturn.gateway.approvals.changes import Change
+from keyturn.gateway.approvals.events import EventName
+from keyturn.gateway.store.connection import Argument, Reply
+from keyturn.gateway.store.store import Store
 from tests.service.harness import ANA, ServiceHarness
 from tests.store.wire import Scripted, through
 from tests.store_secrets import SECRETS
 from tests.streams import audit_entries
-from twokey.gateway.approvals.changes import Change
-from twokey.gateway.approvals.events import EventName
-from twokey.gateway.store.connection import Argument, Reply
-from twokey.gateway.store.store import Store
 
 
 class Lossy:
@@ -50,7 +50,7 @@ async def break_at_write(
     """Let the answer to the next change get lost."""
     # One before it: else what is lost is that the server does not know the script.
     click, _ = await harness.refund(1, thread="before")
-    await harness.reviews.times.acknowledge(click.approval, ANA)
+    await harness.reviews.acknowledge(click.approval, ANA)
     plain = harness.store.conn.evalsha
     left = [1]
 
@@ -75,7 +75,7 @@ async def test_more_time_is_given_once(
     click, _ = await harness.refund()
     before = await harness.approval(f"{click.approval}.0")
 
-    result = await harness.reviews.times.extend(click.approval, ANA)
+    result = await harness.reviews.extend(click.approval, ANA)
 
     after = await harness.approval(f"{click.approval}.0")
     assert isinstance(result, Change)

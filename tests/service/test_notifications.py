@@ -4,6 +4,35 @@ from __future__ import annotations
 
 import pytest
 
+from keyturn.gateway.approvals.decisions import (
+    Approve,
+    Decided,
+    Forbidden,
+    Reconcile,
+    Stale,
+)
+from keyturn.gateway.approvals.events import BY_POLICY, Event, EventName
+from keyturn.gateway.approvals.lifecycle import ApprovalState
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.records import Result, RunRef
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.verbs import Finding
+from keyturn.gateway.protocol.wire import (
+    Claimed,
+    ClaimRequest,
+    Done,
+    InDoubt,
+    Refused,
+    TurnRef,
+    Verdict,
+    VerdictKind,
+)
+from keyturn.gateway.service.program_runs import RunCalls
+from keyturn.gateway.service.reviews import ReviewService
+from keyturn.gateway.store.freezes import FreezeScope, ScopeKind
+from keyturn.gateway.store.store import Store
 from tests.lifetimes import listed
 from tests.service.harness import (
     ANA,
@@ -14,35 +43,6 @@ from tests.service.harness import (
     person,
 )
 from tests.streams import audit_entries
-from twokey.gateway.approvals.decisions import (
-    Approve,
-    Decided,
-    Forbidden,
-    Reconcile,
-    Stale,
-)
-from twokey.gateway.approvals.events import BY_POLICY, Event, EventName
-from twokey.gateway.approvals.lifecycle import ApprovalState
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.records import Result, RunRef
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.protocol.verbs import Finding
-from twokey.gateway.protocol.wire import (
-    Claimed,
-    ClaimRequest,
-    Done,
-    InDoubt,
-    Refused,
-    TurnRef,
-    Verdict,
-    VerdictKind,
-)
-from twokey.gateway.service.pending_calls import PendingCalls
-from twokey.gateway.service.reviews import ReviewService
-from twokey.gateway.store.freezes import FreezeScope, ScopeKind
-from twokey.gateway.store.store import Store
 
 NOTIFYING = (
     POLICY
@@ -199,7 +199,7 @@ async def test_a_failure_is_no_question_to_people_whatever_the_policy_asks(
 @pytest.mark.parametrize(
     "changes",
     [
-        {"item_id": "ap_s0_" + "0" * 32 + ".0"},
+        {"item_id": "ap_default_" + "0" * 32 + ".0"},
         {"item_id": "junk"},
         {"tool": "tell"},
         {"tool_call_id": "c1"},
@@ -231,12 +231,12 @@ async def test_nobody_is_asked_and_it_waits_in_no_queue(
         ["ZCARD", keys.outdated("default")],
     )
     waiting = await harness.reviews.waiting()
-    calls = PendingCalls(harness.store, harness.agents, tenant="default")
+    calls = RunCalls(harness.store, harness.agents, tenant="default")
     outcome = await harness.reviews.decide(await harness.click(verdict), Approve(), ANA)
 
     assert asked == [0, 0, 0]
     assert waiting == []
-    assert await calls.of(RunRef(agent="support", thread="t1")) == ()
+    assert await calls.pending(RunRef(agent="support", thread="t1")) == ()
     assert isinstance(outcome, Stale)
 
 
@@ -402,4 +402,4 @@ async def test_what_is_unknown_cannot_be_reported(harness: ServiceHarness) -> No
     others = ReviewService(harness.store, lambda: harness.policy, tenant="another")
 
     assert not await others.report(approval.id, KIM, "")
-    assert not await harness.reviews.report("ap_s0_" + "0" * 32, KIM, "")
+    assert not await harness.reviews.report("ap_default_" + "0" * 32, KIM, "")

@@ -9,13 +9,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.levels import examples
-from tests.service.harness import POLICY, ServiceHarness
-from twokey.gateway.errors import NotAllowed, TwokeyError
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.records import RunRef
-from twokey.gateway.protocol.verbs import Verb
-from twokey.gateway.protocol.wire import (
+from keyturn.gateway.errors import KeyturnError, NotAllowed
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.records import RunRef
+from keyturn.gateway.protocol.verbs import Verb
+from keyturn.gateway.protocol.wire import (
     CallHint,
     ProposedCall,
     Turn,
@@ -23,7 +21,9 @@ from twokey.gateway.protocol.wire import (
     Verdict,
     VerdictKind,
 )
-from twokey.gateway.store.store import Store
+from keyturn.gateway.store.store import Store
+from tests.levels import examples
+from tests.service.harness import POLICY, ServiceHarness
 
 TEXTS = st.text(st.characters(), max_size=20) | st.sampled_from(
     ["", " ", "\x00", "\ud800", "a:b", "look_up_order", "process_refund", "odd"]
@@ -85,7 +85,7 @@ async def evaluated(harness: ServiceHarness, turn: Turn) -> tuple[Verdict, ...] 
     """Return the verdicts, or the sentence that refuses the turn."""
     try:
         return await harness.agents.submit(turn)
-    except TwokeyError as error:
+    except KeyturnError as error:
         return str(error)
 
 

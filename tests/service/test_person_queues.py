@@ -4,6 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from keyturn.gateway.approvals.changes import Change
+from keyturn.gateway.approvals.decisions import Approve, Edit, Reject, Reviewer
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.service import queue
+from keyturn.gateway.store.connection import Argument, number
+from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.person_queues import FIRST, PersonQueues
+from keyturn.gateway.store.store import Store
 from tests.service.harness import (
     ANA,
     BEN,
@@ -13,15 +22,6 @@ from tests.service.harness import (
     claim_of,
     person,
 )
-from twokey.gateway.approvals.changes import Change
-from twokey.gateway.approvals.decisions import Approve, Edit, Reject, Reviewer
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.service import queue
-from twokey.gateway.store.connection import Argument, number
-from twokey.gateway.store.keys import Keys
-from twokey.gateway.store.person_queues import FIRST, PersonQueues
-from twokey.gateway.store.store import Store
 
 REFUND: tuple[str, JsonObject] = ("process_refund", {"amount": 5.0})
 WIRE: tuple[str, JsonObject] = ("wire_money", {"amount": 5.0})
@@ -76,9 +76,9 @@ async def test_ten_thousand_approvals_of_others_hide_none_of_mine(
     read = list[str]()
     load_each = harness.store.approvals.load_each
 
-    async def counted(ids: list[str], *, newer: set[str] | None = None) -> object:
+    async def counted(ids: list[str]) -> object:
         read.extend(ids)
-        return await load_each(ids, newer=newer)
+        return await load_each(ids)
 
     monkeypatch.setattr(harness.store.approvals, "load_each", counted)
 
@@ -104,7 +104,7 @@ async def test_all_pages_of_one_queue_are_read_and_each_approval_once(
 async def test_a_page_is_cut_where_another_queue_is_not_known_any_further(
     store: Store,
 ) -> None:
-    queues, keys = PersonQueues(store.members), store.keys_of_tenant("default")
+    queues, keys = PersonQueues(store.conn), store.keys_of_tenant("default")
     dense, sparse = (keys.person_queue("t", [user], []) for user in ("a", "b"))
     many: list[Argument] = []
     for index in range(20):
@@ -126,15 +126,15 @@ async def test_a_page_is_cut_where_another_queue_is_not_known_any_further(
 
     # Written past the scripts, so without the lifetime that they give.
     await store.conn.command("DEL", dense, sparse)
-    assert found[0] == f"ap_s0_{first.hex()}"
+    assert found[0] == f"ap_default_{first.hex()}"
     assert found[1:-1] == [
-        f"ap_s0_0a{index:02x}" + f"{index:02x}" * 14 for index in range(20)
+        f"ap_default_0a{index:02x}" + f"{index:02x}" * 14 for index in range(20)
     ]
-    assert found[-1] == f"ap_s0_{last.hex()}"
+    assert found[-1] == f"ap_default_{last.hex()}"
 
 
 async def test_what_is_no_id_hides_nothing_behind_a_whole_page(store: Store) -> None:
-    queues, keys = PersonQueues(store.members), store.keys_of_tenant("default")
+    queues, keys = PersonQueues(store.conn), store.keys_of_tenant("default")
     only = keys.person_queue("t", ["a"], [])
     ids = [bytes([0xA] * 15 + [index]) for index in range(5)]
     rows: list[Argument] = [1, "junk", 1, "more", 1, "most"]
@@ -151,7 +151,7 @@ async def test_what_is_no_id_hides_nothing_behind_a_whole_page(store: Store) -> 
         place = page.next
 
     await store.conn.command("DEL", only)
-    assert found == [f"ap_s0_{one.hex()}" for one in ids]
+    assert found == [f"ap_default_{one.hex()}" for one in ids]
 
 
 async def test_members_of_a_group_and_those_of_whom_slack_said_nothing_find_theirs(
@@ -245,7 +245,7 @@ async def test_more_time_moves_an_approval_back_in_the_queue(
     assert await threads(harness, ANA) == ["first", "second"]
 
     approval = await harness.approval(first.item_id)
-    assert isinstance(await harness.reviews.times.extend(approval.id, ANA), Change)
+    assert isinstance(await harness.reviews.extend(approval.id, ANA), Change)
 
     assert await threads(harness, ANA) == ["second", "first"]
 

@@ -4,6 +4,29 @@ from __future__ import annotations
 
 import pytest
 
+from keyturn.gateway.approvals.decisions import (
+    Approve,
+    Changed,
+    Click,
+    Decided,
+    Edit,
+    GestureDecided,
+    Outcome,
+    Reject,
+    Repeated,
+    Voted,
+)
+from keyturn.gateway.approvals.events import EventName
+from keyturn.gateway.approvals.gestures import Partition
+from keyturn.gateway.approvals.precedents import MOST_KEPT, Past, PrecedentKind
+from keyturn.gateway.policy.effects import effect_of
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.records import Result
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.wire import Claimed, Verdict, VerdictKind
+from keyturn.gateway.store.store import Store
 from tests.service.harness import (
     ANA,
     BEN,
@@ -13,29 +36,6 @@ from tests.service.harness import (
     claim_of,
     still_members,
 )
-from twokey.gateway.approvals.batch_deciding import Partition
-from twokey.gateway.approvals.decisions import (
-    Approve,
-    BatchDecided,
-    Changed,
-    Click,
-    Decided,
-    Edit,
-    Outcome,
-    Reject,
-    Repeated,
-    Voted,
-)
-from twokey.gateway.approvals.events import EventName
-from twokey.gateway.approvals.precedents import MOST_KEPT, Past, PrecedentKind
-from twokey.gateway.policy.effects import effect_of
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.records import Result
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.protocol.wire import Claimed, Verdict, VerdictKind
-from twokey.gateway.store.store import Store
 
 RULES = """
   ship: {tier: approve, same_by: args.order}
@@ -285,13 +285,13 @@ async def test_a_gesture_on_many_leaves_out_what_ran_meanwhile(
             action_hash=approval.digest,
         )
 
-    outcome = await harness.reviews.decide_batch(await click(), all_, BEN)
-    rest = await harness.reviews.decide_batch(await click(), {0: Approve()}, BEN)
+    outcome = await harness.decide_card(await click(), all_, BEN)
+    rest = await harness.decide_card(await click(), {0: Approve()}, BEN)
 
-    assert isinstance(outcome, BatchDecided)
+    assert isinstance(outcome, GestureDecided)
     assert (outcome.approved, outcome.left_out) == ((1, 2), (0,))
     assert outcome.waiting == ()
-    assert isinstance(rest, BatchDecided)
+    assert isinstance(rest, GestureDecided)
     assert rest.approved == (0,)
 
 
@@ -372,7 +372,7 @@ async def test_auto_approved_calls_count_also_within_one_turn(
     assert [one.tier for one in one_turn] == [Tier.AUTO, Tier.AUTO, Tier.APPROVE]
     assert (later.tier, other.tier) == (Tier.APPROVE, Tier.AUTO)
     states = {one.state for one in (await past(harness, later)).precedents}
-    assert states == {ItemState.AUTHORIZED}
+    assert states == {ItemState.AUTHORIZED, ItemState.PENDING}
 
 
 async def test_a_notification_counts_from_its_opening(harness: ServiceHarness) -> None:

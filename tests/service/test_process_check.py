@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
+from keyturn.gateway.approvals.security import SecurityKind
+from keyturn.gateway.errors import SettingsError
+from keyturn.gateway.reference_clock import ReferenceClock
+from keyturn.gateway.resume.checkpoints import open_checkpoints
+from keyturn.gateway.running import gateway_process
+from keyturn.gateway.service.process_check import process_problems, registered, unserved
+from keyturn.gateway.service.security_events import security_events
+from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.processes import AgentCheckpoints, ProcessInfo
+from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
-from twokey.gateway.approvals.security import SecurityKind
-from twokey.gateway.errors import SettingsError
-from twokey.gateway.reference_clock import ReferenceClock
-from twokey.gateway.resume.checkpoints import open_checkpoints
-from twokey.gateway.running import gateway_process
-from twokey.gateway.service.process_check import process_problems, registered, unserved
-from twokey.gateway.service.security_events import security_events
-from twokey.gateway.store.keys import Keys
-from twokey.gateway.store.processes import AgentCheckpoints, ProcessInfo
-from twokey.gateway.store.store import Store
 
 LIFE_MS = 400
 """Short, so that a process which shows no sign of life is soon forgotten."""
@@ -108,7 +108,7 @@ async def test_a_store_with_an_unknown_secret_is_told_while_it_is_so(
     store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Replaced, or written by somebody else, who would have forgeries go unnoticed."""
-    marked = Keys("s0").sealed_by
+    marked = Keys("t").sealed_by
     async with registered(store, gateway("one")) as registration:
         for mark, problems in (("another", 1), (None, 0), ("another", 1)):
             await store.conn.command("DEL", marked)
@@ -138,7 +138,12 @@ async def test_who_shares_no_threads_may_keep_them_elsewhere(
     store: Store, other: ProcessInfo
 ) -> None:
     async with registered(store, gateway("one")), registered(store, other):
-        assert len((await store.processes.read(store.keys_of_tenant("t"))).alive) == 2
+        each = [
+            name
+            for tenant in ("t", "other")
+            for name in (await store.processes.read(store.keys_of_tenant(tenant))).alive
+        ]
+        assert len(each) == 2
 
 
 async def test_of_two_that_do_not_fit_and_start_together_one_starts(
@@ -220,7 +225,7 @@ async def test_bots_that_refuse_each_others_clicks_do_not_run_together(
 ) -> None:
     async with registered(store, bot("new", "old")):
         for other in (bot("old"), bot("foreign"), bot("foreign", "new")):
-            with pytest.raises(SettingsError, match="TWOKEY_SECRET"):
+            with pytest.raises(SettingsError, match="KEYTURN_SECRET"):
                 async with registered(store, other):
                     pass
         async with registered(store, bot("old", "new")):
@@ -237,7 +242,7 @@ async def test_who_was_stopped_while_another_joined_says_that_it_does_not_fit(
         await store.processes.join(keys, "other", bot("new"), seen=revision)
 
         async def says_so() -> bool:
-            return "TWOKEY_SECRET" in place.problem
+            return "KEYTURN_SECRET" in place.problem
 
         await eventually(says_so)
 
@@ -279,7 +284,7 @@ async def test_the_identity_stands_in_the_database(
 async def test_a_process_goes_on_living_beside_one_that_it_cannot_read(
     store: Store,
 ) -> None:
-    """A newer version says more of itself, or a hand wrote it."""
+    """A hand wrote it, for example."""
     keys = store.keys_of_tenant("t")
     async with registered(store, gateway("one")):
         await store.conn.command("HSET", keys.members, "p:x", f"{10**15} {{}}")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from keyturn.gateway.store.store import Store
 from tests.lifetimes import listed
 from tests.service.harness import ServiceHarness
 from tests.service.windowed import refund, refunded, windowed
-from twokey.gateway.store.store import Store
+from tests.stored_records import put_detail
 
 
 @pytest.fixture
@@ -16,16 +17,18 @@ def harness(store: Store) -> ServiceHarness:
 
 
 async def corrupt(
-    harness: ServiceHarness, approval: str, field: str, text: str | bytes
+    harness: ServiceHarness, approval: str, text: str | bytes = ""
 ) -> None:
-    """Damage a record, as a bad disk or a newer version would; let the clock look."""
-    keys = harness.store.keys_of_tenant("default")
-    await harness.store.conn.transaction(
-        ["SET", keys.pinned(approval), text]
-        if field == "pinned"
-        else ["HSET", keys.head(approval), field, text],
-        ["ZADD", keys.expiry, 1, keys.listed(approval)],
-    )
+    """Damage a record, as a bad disk would; let the clock look.
+
+    Without a text for its document, the tier of its first call is damaged.
+    """
+    keys, conn = harness.store.keys_of_tenant("default"), harness.store.conn
+    if text:
+        await conn.command("SET", keys.document(approval), text)
+    else:
+        await put_detail(conn, keys, approval, tier="{")
+    await conn.command("ZADD", keys.expiry, 1, keys.listed(approval))
     await harness.sweeper.sweep()
 
 
@@ -34,29 +37,31 @@ async def test_what_waited_in_it_leaves_its_windows(harness: ServiceHarness) -> 
     approval = (await harness.approval(verdict.item_id)).id
     keys = harness.store.keys_of_tenant("default")
 
-    await corrupt(harness, approval, "0:d", "{")
+    await corrupt(harness, approval)
 
     assert (await refunded(harness), await refunded(harness, "c8")) == (0, 0)
     waiting = keys.waiting("default", "support")
     assert await harness.store.conn.command("ZCARD", waiting) == 0
 
 
-@pytest.mark.parametrize("pinned", ["{", "[]", "{}"])
+@pytest.mark.parametrize("document", ["{", "[]", "{}"])
 async def test_what_waited_in_a_record_that_names_nobody_ends_as_well(
-    harness: ServiceHarness, pinned: str
+    harness: ServiceHarness, document: str
 ) -> None:
     _, (verdict,) = await harness.submit(refund(900))
     approval = (await harness.approval(verdict.item_id)).id
     keys = harness.store.keys_of_tenant("default")
 
-    await corrupt(harness, approval, "pinned", pinned)
+    await corrupt(harness, approval, document)
 
     state = await harness.store.conn.command("HGET", keys.head(approval), "0:s")
     assert state == b"withdrawn"
     assert await refunded(harness) == 0
 
 
-@pytest.mark.parametrize("uses", ["{", "[]", '[["tk:{s0}:ev", "call 1", 1]]', "[[]]"])
+@pytest.mark.parametrize(
+    "uses", ["{", "[]", '[["tk:{default}:ev", "call 1", 1]]', "[[]]"]
+)
 async def test_uses_that_cannot_be_read_keep_nobody_from_going_on(
     harness: ServiceHarness, uses: str
 ) -> None:
@@ -65,7 +70,7 @@ async def test_uses_that_cannot_be_read_keep_nobody_from_going_on(
     keys = harness.store.keys_of_tenant("default")
     await harness.store.conn.command("HSET", keys.head(approval), "0:w", uses)
 
-    await corrupt(harness, approval, "0:d", "{")
+    await corrupt(harness, approval)
 
     states = await harness.store.conn.command(
         "HMGET", keys.head(approval), "0:s", "1:s"
@@ -85,10 +90,10 @@ async def test_its_run_is_not_open_for_ever(harness: ServiceHarness, of: bytes) 
     assert await store.has_open(keys, "default", approval.run_ref)
     await conn.command("HSET", keys.head(approval.id), "run", of)
 
-    await corrupt(harness, approval.id, "0:d", "{")
+    await corrupt(harness, approval.id)
 
     assert not await store.has_open(keys, "default", approval.run_ref)
-    assert await endless(harness, "schema:*", "turn:*", "run:*", "tm:*") == []
+    assert await endless(harness, "turn:*", "run:*", "tm:*") == []
 
 
 async def test_damage_in_the_first_byte_of_what_is_packed_is_no_newer_version(
@@ -97,10 +102,10 @@ async def test_damage_in_the_first_byte_of_what_is_packed_is_no_newer_version(
     _, (verdict,) = await harness.submit(refund(900))
     approval = (await harness.approval(verdict.item_id)).id
     keys, conn = harness.store.keys_of_tenant("default"), harness.store.conn
-    packed = await conn.command("GET", keys.pinned(approval))
+    packed = await conn.command("GET", keys.document(approval))
     assert isinstance(packed, bytes)
 
-    await corrupt(harness, approval, "pinned", b"\x1f" + packed[1:])
+    await corrupt(harness, approval, b"\x1f" + packed[1:])
 
     state = await conn.command("HGET", keys.head(approval), "0:s")
     assert state == b"withdrawn"

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import pytest
 
-from tests.service.harness import ANA, DAN, EVE, ServiceHarness, person
-from twokey.gateway.approvals.decisions import (
+from keyturn.gateway.approvals.decisions import (
     Decided,
     Forbidden,
     Reject,
     Respond,
 )
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.questions import ASK_USER, NOT_OUTERMOST
-from twokey.gateway.protocol.records import RunRef
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.wire import (
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.questions import ASK_USER, NOT_OUTERMOST
+from keyturn.gateway.protocol.records import RunRef
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.wire import (
     ProposedCall,
     Turn,
     TurnRef,
     Verdict,
     VerdictKind,
 )
-from twokey.gateway.store.store import Store
-from twokey.gateway.store.threads import ThreadFacts
+from keyturn.gateway.store.store import Store
+from keyturn.gateway.store.threads import ThreadFacts
+from tests.service.harness import ANA, DAN, EVE, ServiceHarness, person
 
 ARGS: JsonObject = {"questions": [{"question": "Which one?"}]}
 

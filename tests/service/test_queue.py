@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from keyturn.gateway.approvals.decisions import Approve, Reject
+from keyturn.gateway.approvals.record import short_id
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.wire import Claimed, ProposedCall, Turn, TurnRef
+from keyturn.gateway.service.agents import AgentService
+from keyturn.gateway.service.queue import ReviewQueue
+from keyturn.gateway.store.store import Store
 from tests.service.harness import ANA, ServiceHarness, claim_of
-from twokey.gateway.approvals.decisions import Approve, Reject
-from twokey.gateway.approvals.short_id import short_id
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.wire import Claimed, ProposedCall, Turn, TurnRef
-from twokey.gateway.service.agents import AgentService
-from twokey.gateway.service.queue import ReviewQueue
-from twokey.gateway.store.store import Store
 
 REFUND: tuple[str, JsonObject] = ("process_refund", {"amount": 5.0})
 CROWD = 120
@@ -82,7 +82,7 @@ async def test_a_batch_is_there_once_until_its_last_call_is_decided(
 async def test_junk_in_the_queue_hides_nothing(harness: ServiceHarness) -> None:
     await harness.submit(REFUND, thread="mine")
     keys = harness.store.keys_of_tenant("default")
-    junk: list[str | bytes] = ["junk", b"\xff.0", "ap_s0_x.0", f"{'0' * 16}.x"]
+    junk: list[str | bytes] = ["junk", b"\xff.0", "ap_default_x.0", f"{'0' * 16}.x"]
     rows: list[str | bytes] = [part for one in junk for part in ("1", one)]
     await harness.store.conn.command("ZADD", keys.waiting("default", "support"), *rows)
 

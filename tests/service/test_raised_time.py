@@ -6,24 +6,24 @@ from datetime import timedelta
 
 import pytest
 
-from tests.service.harness import ANA, BEN, POLICY, ServiceHarness, still_members
-from twokey.gateway.approvals.changes import Change
-from twokey.gateway.approvals.decisions import (
+from keyturn.gateway.approvals.changes import Change
+from keyturn.gateway.approvals.decisions import (
     Approve,
-    BatchRefused,
     Click,
     Edit,
     Expired,
     Forbidden,
+    GestureRefused,
     Reject,
 )
-from twokey.gateway.approvals.record import Approval
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.store.connection import text
-from twokey.gateway.store.store import Store
+from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.store.connection import text
+from keyturn.gateway.store.store import Store
+from tests.service.harness import ANA, BEN, POLICY, ServiceHarness, still_members
 
 HOUR = int(timedelta(hours=1).total_seconds() * 1000)
 TEN = int(timedelta(minutes=10).total_seconds() * 1000)
@@ -75,8 +75,8 @@ async def test_more_time_ends_where_the_stricter_tier_ends(
 ) -> None:
     before, after = await raised(harness)
 
-    result = await harness.reviews.times.extend(after.id, BEN)
-    again = await harness.reviews.times.extend(after.id, BEN)
+    result = await harness.reviews.extend(after.id, BEN)
+    again = await harness.reviews.extend(after.id, BEN)
 
     assert isinstance(result, Change)
     longest_ms = result.approval.expires_at_ms - before.created_at_ms
@@ -110,7 +110,7 @@ async def test_a_vote_under_a_stricter_policy_shortens_the_wait_once(
     assert (await harness.approval(claim.item_id)).expires_at_ms == once.expires_at_ms
 
 
-async def test_people_are_reminded_by_the_time_that_is_left(
+async def test_an_edit_that_raises_the_tier_reminds_nobody_at_once(
     harness: ServiceHarness,
 ) -> None:
     reminding = STRICT.replace("tiers:", "tiers:\n  approve: {remind_at: 50%}")
@@ -119,8 +119,8 @@ async def test_people_are_reminded_by_the_time_that_is_left(
     _, after = await raised(harness)
     await harness.sweeper.sweep()
 
-    # Half an hour before the end of an hour is in the past of ten minutes.
-    assert (await harness.approval(after.items[0].id)).reminded_at_ms > 0
+    # Half of an hour has not passed, but half of ten minutes would have.
+    assert (await harness.approval(after.items[0].id)).reminded_at_ms == 0
 
 
 async def beside(harness: ServiceHarness) -> Approval:
@@ -189,9 +189,9 @@ async def test_a_click_on_all_calls_that_finds_one_expired_decides_none_and_ends
     )
     partition = {item.index: Reject(reason="no") for item in approval.items}
 
-    outcome = await harness.reviews.decide_batch(click, partition, BEN)
+    outcome = await harness.decide_card(click, partition, BEN)
 
-    assert outcome == BatchRefused(index=1, refusal=Expired(expires_at_ms=1))
+    assert outcome == GestureRefused(refusals={1: Expired(expires_at_ms=1)})
     after = await harness.approval(approval.items[0].id)
     states = [item.state for item in after.items]
     assert states == [ItemState.PENDING, ItemState.EXPIRED, ItemState.PENDING]

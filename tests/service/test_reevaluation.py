@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from keyturn.gateway.approvals.decisions import Approve, Edit, Reject
+from keyturn.gateway.approvals.record import Item
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.service.reviews import MAX_REEVALUATED
+from keyturn.gateway.store.store import Store
 from tests.service.harness import ANA, BEN, CHLOE, POLICY, ServiceHarness, still_members
 from tests.service.windowed import refund, windowed
-from twokey.gateway.approvals.decisions import Approve, Edit, Reject
-from twokey.gateway.approvals.record import Item
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.service.reviews import MAX_REEVALUATED
-from twokey.gateway.store.store import Store
 
 
 @pytest.fixture

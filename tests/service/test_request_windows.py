@@ -8,9 +8,7 @@ from typing import cast
 
 import pytest
 
-from tests.races.interleaver import Choose, Interleaver, every_order
-from tests.service.harness import ANA, POLICY, ServiceHarness, claim_of
-from twokey.gateway.approvals.decisions import (
+from keyturn.gateway.approvals.decisions import (
     Approve,
     Decided,
     Decision,
@@ -19,13 +17,14 @@ from twokey.gateway.approvals.decisions import (
     Respond,
     Voted,
 )
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.policy.window_keys import window_key
-from twokey.gateway.policy.windows import MICRO
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.protocol.wire import TurnRef, Verdict, VerdictKind
-from twokey.gateway.store.store import Store
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.policy.windows import MICRO, window_key
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.wire import TurnRef, Verdict, VerdictKind
+from keyturn.gateway.store.store import Store
+from tests.races.interleaver import Choose, Interleaver, every_order
+from tests.service.harness import ANA, POLICY, ServiceHarness, claim_of
 
 RULES = """process_refund:
     tier: approve

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from keyturn.gateway.approvals.decisions import AccountKind, Forbidden, Reviewer
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.service.freezing import FreezeService, ReviewerFreezes
+from keyturn.gateway.store.freezes import FreezeScope, ScopeKind
+from keyturn.gateway.store.store import Store
 from tests.service.harness import ANA, BEN, CHLOE, EVE
 from tests.streams import audit_entries
-from twokey.gateway.approvals.decisions import AccountKind, Forbidden, Reviewer
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.service.freezing import FreezeService
-from twokey.gateway.service.reviewer_freezes import ReviewerFreezes
-from twokey.gateway.store.freezes import FreezeScope, ScopeKind
-from twokey.gateway.store.store import Store
 
 POLICY = """
 version: 1
@@ -108,7 +107,7 @@ async def test_when_nobody_is_named_only_the_machine_of_the_gateway_lifts_it(
     result = await service.unfreeze(EVERYTHING, CHLOE, "")
 
     assert isinstance(result, Forbidden)
-    assert "`twokey unfreeze`" in result.reason
+    assert "`keyturn unfreeze`" in result.reason
 
 
 @pytest.mark.parametrize(
@@ -129,7 +128,7 @@ async def test_without_reviewers_the_machine_of_the_gateway_is_named(
     result = await stops(store, "version: 1").freeze(EVERYTHING, ANA, "")
 
     assert isinstance(result, Forbidden)
-    assert "`twokey freeze`" in result.reason
+    assert "`keyturn freeze`" in result.reason
 
 
 def test_tools_of_one_agent_are_known_too(store: Store) -> None:

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from tests.service.harness import ANA, POLICY, ServiceHarness
-from tests.service.windowed import refund, windowed_policy
-from twokey.gateway.approvals.decisions import (
+from keyturn.gateway.approvals.decisions import (
     Approve,
-    BatchDecided,
     Click,
     Decision,
     Edit,
+    GestureDecided,
     Reject,
 )
-from twokey.gateway.approvals.record import Approval
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.store.store import Store
+from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.store.store import Store
+from tests.service.harness import ANA, POLICY, ServiceHarness
+from tests.service.windowed import refund, windowed_policy
 
 NAMED = "process_refund: {tier: approve, same_by: args.order}"
 ASKS = """process_refund:
@@ -46,15 +46,15 @@ async def refunds(harness: ServiceHarness, *orders: str) -> Approval:
 
 async def decided(
     harness: ServiceHarness, approval: Approval, partition: dict[int, Decision | None]
-) -> BatchDecided:
+) -> GestureDecided:
     click = Click(
         approval=approval.id,
         index=0,
         version=approval.version,
         action_hash=approval.digest,
     )
-    outcome = await harness.reviews.decide_batch(click, partition, ANA)
-    assert isinstance(outcome, BatchDecided)
+    outcome = await harness.decide_card(click, partition, ANA)
+    assert isinstance(outcome, GestureDecided)
     return outcome
 
 

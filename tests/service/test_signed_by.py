@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from keyturn.gateway.approvals.decisions import Approve
+from keyturn.gateway.approvals.timing import TimerKind
+from keyturn.gateway.protocol.verbs import Finding
+from keyturn.gateway.service import signed_by
+from keyturn.gateway.service.signed_by import calls_under
+from keyturn.gateway.store.store import Store
+from keyturn.gateway.trust.key_folder import Role
 from tests.service.harness import ANA, CHLOE, ServiceHarness, claim_of
 from tests.service.test_doubts import doubtful, say
-from twokey.gateway.approvals.decisions import Approve
-from twokey.gateway.approvals.timing import TimerKind
-from twokey.gateway.protocol.verbs import Finding
-from twokey.gateway.service import signed_by
-from twokey.gateway.service.signed_by import calls_under
-from twokey.gateway.store.store import Store
-from twokey.gateway.trust.key_folder import Role
 
 
 async def test_calls_that_wait_under_a_key_are_counted(store: Store) -> None:

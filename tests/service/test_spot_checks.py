@@ -8,6 +8,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from keyturn.gateway.approvals.decisions import AccountKind, Approve, Edit, Reconcile
+from keyturn.gateway.approvals.events import CHECK_ANSWER, EventName
+from keyturn.gateway.approvals.record import Item, approval_of
+from keyturn.gateway.approvals.spot_checking import (
+    ANSWERED,
+    NOT_ASKED,
+    NOT_YOU,
+    TOOK_PART,
+    is_drawn,
+)
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.records import Result
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.verbs import Finding
+from keyturn.gateway.protocol.wire import Claimed, ClaimRequest, TurnRef, Verdict
+from keyturn.gateway.service.reviews import ReviewService
+from keyturn.gateway.service.spot_checks import DRAWN
+from keyturn.gateway.service.statistics import StatisticsService
+from keyturn.gateway.store.store import Store
 from tests.bot.samples import an_item
 from tests.conftest import eventually
 from tests.levels import examples
@@ -23,26 +43,6 @@ from tests.service.harness import (
     person,
 )
 from tests.streams import audit_entries
-from twokey.gateway.approvals.decisions import AccountKind, Approve, Edit, Reconcile
-from twokey.gateway.approvals.events import CHECK_ANSWER, EventName
-from twokey.gateway.approvals.record import Item, approval_of
-from twokey.gateway.approvals.spot_checking import (
-    ANSWERED,
-    NOT_ASKED,
-    NOT_YOU,
-    TOOK_PART,
-    is_drawn,
-)
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.records import Result
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.protocol.verbs import Finding
-from twokey.gateway.protocol.wire import Claimed, ClaimRequest, TurnRef, Verdict
-from twokey.gateway.service.reviews import ReviewService
-from twokey.gateway.service.spot_checks import DRAWN
-from twokey.gateway.service.statistics import StatisticsService
-from twokey.gateway.store.store import Store
 
 CHECKED = f"{POLICY}spot_checks: {{share: 99%, of: [support, senior]}}\n"
 
@@ -164,7 +164,7 @@ async def test_what_failed_or_is_unknown_is_not_checked(
 
     assert item.spot_check is None
     assert await answer(harness, item, CHLOE.user) == NOT_ASKED
-    assert await checks.answer("ap_s0_none", 0, CHLOE, is_right=True) == NOT_ASKED
+    assert await checks.answer("ap_default_none", 0, CHLOE, is_right=True) == NOT_ASKED
     other = ReviewService(harness.store, lambda: harness.policy, tenant="other")
     found = approval_of(item.id)
     assert await other.spot_checks.answer(*found, CHLOE, is_right=True) == NOT_ASKED

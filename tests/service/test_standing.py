@@ -7,6 +7,31 @@ from datetime import timedelta
 import pytest
 from pydantic import JsonValue
 
+from keyturn.gateway.approvals.decisions import Approve, Decided, Forbidden
+from keyturn.gateway.approvals.events import STANDING, Event, EventName
+from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.approvals.similar import STANDING_AGENT
+from keyturn.gateway.approvals.standing import left_of
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.business_state import BusinessState
+from keyturn.gateway.protocol.records import Person, Result
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.wire import (
+    Claimed,
+    ClaimRequest,
+    ProposedCall,
+    Refused,
+    Turn,
+    TurnRef,
+    Verdict,
+    VerdictKind,
+)
+from keyturn.gateway.service.agents import AgentService
+from keyturn.gateway.store.store import Store
+from keyturn.gateway.store.threads import ThreadFacts
+from keyturn.gateway.triage.request import TriageRequest
 from tests.service.harness import (
     ANA,
     BEN,
@@ -27,31 +52,6 @@ from tests.service.standing import (
     standing_now,
 )
 from tests.streams import audit_entries
-from twokey.gateway.approvals.decisions import Approve, Decided, Forbidden
-from twokey.gateway.approvals.events import STANDING, Event, EventName
-from twokey.gateway.approvals.record import Approval
-from twokey.gateway.approvals.similar import STANDING_AGENT
-from twokey.gateway.approvals.standing import left_of
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.business_state import BusinessState
-from twokey.gateway.protocol.records import Person, Result
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.protocol.wire import (
-    Claimed,
-    ClaimRequest,
-    ProposedCall,
-    Refused,
-    Turn,
-    TurnRef,
-    Verdict,
-    VerdictKind,
-)
-from twokey.gateway.service.agents import AgentService
-from twokey.gateway.store.store import Store
-from twokey.gateway.store.threads import ThreadFacts
-from twokey.gateway.triage.request import TriageRequest
 
 
 @pytest.fixture
@@ -225,7 +225,7 @@ async def test_a_use_counts_also_if_its_call_never_runs(
 
     await harness.agents.withdraw(frozenset({verdict.item_id}))
 
-    assert (await harness.item(verdict.item_id)).state is ItemState.LAPSED
+    assert (await harness.item(verdict.item_id)).state is ItemState.WITHDRAWN
     assert left_of(await standing_now(harness, standing))[0] == 0
     assert not await is_covered(harness, refund(1, "o2"))
 

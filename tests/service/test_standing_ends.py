@@ -6,6 +6,31 @@ from pathlib import Path
 
 import pytest
 
+from keyturn.gateway.approvals.decisions import (
+    AccountKind,
+    Forbidden,
+    Reject,
+    Reviewer,
+)
+from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.approvals.standing import (
+    CHECKED_FOR_MS,
+    FROZEN,
+    POLICY_CHANGED,
+    REJECTED,
+    RESTORED,
+    REVOKED,
+    ROLE_LOST,
+    USED_UP,
+)
+from keyturn.gateway.config import PolicySource
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.policy_file import PolicyFile, followed
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.wire import Claimed, Refused
+from keyturn.gateway.resume.recovery import RecoveryService
+from keyturn.gateway.store.freezes import FreezeScope, ScopeKind
+from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
 from tests.service.harness import (
     ANA,
@@ -27,31 +52,6 @@ from tests.service.standing import (
     standing_now,
 )
 from tests.service.test_standing import is_covered
-from twokey.gateway.approvals.decisions import (
-    AccountKind,
-    Forbidden,
-    Reject,
-    Reviewer,
-)
-from twokey.gateway.approvals.record import Approval
-from twokey.gateway.approvals.standing import (
-    CHECKED_FOR_MS,
-    FROZEN,
-    POLICY_CHANGED,
-    REJECTED,
-    RESTORED,
-    REVOKED,
-    ROLE_LOST,
-    USED_UP,
-)
-from twokey.gateway.config import PolicySource
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.policy_file import PolicyFile, followed
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.wire import Claimed, Refused
-from twokey.gateway.service.recovering import RecoveryService
-from twokey.gateway.store.freezes import FreezeScope, ScopeKind
-from twokey.gateway.store.store import Store
 
 TOOL = FreezeScope(kind=ScopeKind.TOOL, name="process_refund")
 SCOPES = [
@@ -289,12 +289,12 @@ async def test_one_that_is_not_opened_yet_stays_listed(
 ) -> None:
     store, keys = harness.store, harness.store.keys_of_tenant("default")
     now_ms = await store.conn.now_ms("")
-    await store.standing.add(keys, "default", "ap_s0_1", until_ms=now_ms + 60_000)
-    await store.standing.add(keys, "default", "ap_s0_2", until_ms=now_ms - 1)
+    await store.standing.add(keys, "default", "ap_default_1", until_ms=now_ms + 60_000)
+    await store.standing.add(keys, "default", "ap_default_2", until_ms=now_ms - 1)
 
     assert [one async for one in harness.reviews.standing.in_force()] == []
 
-    assert await store.standing.listed(keys, "default") == ["ap_s0_1"]
+    assert await store.standing.listed(keys, "default") == ["ap_default_1"]
 
 
 async def test_a_restored_store_ends_it(harness: ServiceHarness) -> None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from keyturn.bot.cards.precedents import happened
+from keyturn.gateway.approvals.decisions import Reject
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.wire import VerdictKind
+from keyturn.gateway.service.agents import AgentService
+from keyturn.gateway.store.store import Store
+from keyturn.gateway.triage.request import TriageRequest
 from tests.service.harness import BEN, ServiceHarness
 from tests.service.standing import ALLOWING, allowed, allowing, refund
-from twokey.bot.cards.precedents import happened
-from twokey.gateway.approvals.decisions import Reject
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.wire import VerdictKind
-from twokey.gateway.service.agents import AgentService
-from twokey.gateway.store.store import Store
-from twokey.gateway.triage.request import TriageRequest
 
 
 async def test_a_call_that_people_rejected_before_is_not_covered(store: Store) -> None:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from keyturn.gateway.approvals.events import STANDING, EventName
+from keyturn.gateway.approvals.record import Item, approval_of
+from keyturn.gateway.approvals.spot_checking import TOOK_PART, is_drawn
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.records import Result
+from keyturn.gateway.protocol.wire import Claimed
+from keyturn.gateway.store.store import Store
 from tests.service.harness import ANA, BEN, ServiceHarness, claim_of
 from tests.service.standing import ALLOWING, allowed, refund
 from tests.streams import audit_entries
-from twokey.gateway.approvals.events import STANDING, EventName
-from twokey.gateway.approvals.record import Item, approval_of
-from twokey.gateway.approvals.spot_checking import TOOK_PART, is_drawn
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.records import Result
-from twokey.gateway.protocol.wire import Claimed
-from twokey.gateway.store.store import Store
 
 CHECKED = f"{ALLOWING}spot_checks: {{share: 99%, of: [support]}}\n"
 

@@ -9,6 +9,22 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from keyturn.gateway.approvals.decisions import Approve, Edit, Reject, Respond
+from keyturn.gateway.approvals.events import EventName
+from keyturn.gateway.approvals.seeded import SeededCard
+from keyturn.gateway.metrics.counts import Outcome
+from keyturn.gateway.metrics.export_reader import events_of
+from keyturn.gateway.metrics.fold import Metrics, Selection
+from keyturn.gateway.metrics.report import as_json
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.policy.rules import SeededCall, SpotCheckRule
+from keyturn.gateway.protocol.records import Result
+from keyturn.gateway.protocol.wire import Claimed
+from keyturn.gateway.service.exporting import Exporter
+from keyturn.gateway.service.queue import PastDecisions
+from keyturn.gateway.service.seeded_defects import seeded_approval
+from keyturn.gateway.service.statistics import StatisticsService
+from keyturn.gateway.store.store import Store
 from tests.service.harness import (
     ANA,
     BEN,
@@ -17,22 +33,6 @@ from tests.service.harness import (
     ServiceHarness,
     still_members,
 )
-from twokey.gateway.approvals.decisions import Approve, Edit, Reject, Respond
-from twokey.gateway.approvals.events import EventName
-from twokey.gateway.approvals.seeded import SeededCard
-from twokey.gateway.metrics.counts import Outcome
-from twokey.gateway.metrics.export_reader import events_of
-from twokey.gateway.metrics.fold import Metrics, Selection
-from twokey.gateway.metrics.report import as_json
-from twokey.gateway.policy.check_rules import SeededCall, SpotCheckRule
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.records import Result
-from twokey.gateway.protocol.wire import Claimed
-from twokey.gateway.service.exporting import Exporter
-from twokey.gateway.service.past import PastDecisions
-from twokey.gateway.service.seeded_defects import seeded_approval
-from twokey.gateway.service.statistics import StatisticsService
-from twokey.gateway.store.store import Store
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ async def checked(harness: ServiceHarness) -> None:
 async def seeded(harness: ServiceHarness) -> None:
     """Show a call with a mistake, and let a reviewer approve it."""
     call = SeededCall(tool="process_refund", args={}, defect="no order", agent="a")
-    made = seeded_approval(harness.policy, call, "default", "s0", 1)
+    made = seeded_approval(harness.policy, call, "default", 1)
     assert made is not None
     card = SeededCard(shown=made, defect=call.defect)
     service = harness.reviews.seeded_defects

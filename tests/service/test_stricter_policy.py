@@ -6,12 +6,18 @@ from datetime import timedelta
 
 import pytest
 
+from keyturn.gateway.approvals.decisions import (
+    Approve,
+    Edit,
+    Forbidden,
+    Invalid,
+    Reject,
+)
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.store.store import Store
 from tests.service.harness import ANA, BEN, CHLOE, POLICY, ServiceHarness, still_members
-from twokey.gateway.approvals.decisions import Approve, Edit, Forbidden, Invalid, Reject
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.store.store import Store
 
 REFUND = "process_refund: {tier: approve}"
 MINUTE = int(timedelta(minutes=1).total_seconds() * 1000)
@@ -63,7 +69,7 @@ async def test_time_that_people_added_counts_under_a_shorter_policy(
     harness: ServiceHarness,
 ) -> None:
     click, claim = await harness.refund()
-    await harness.reviews.times.extend(claim.item_id.rpartition(".")[0], ANA)
+    await harness.reviews.extend(claim.item_id.rpartition(".")[0], ANA)
     await has_waited(harness, claim.item_id, 45)
     change(harness, REFUND, "process_refund: {tier: approve, expires_in: 30m}")
 

@@ -1,17 +1,33 @@
-"""Two tenants on one shard share nothing, though their agents and threads are equal."""
+"""Tenants of one store share nothing, though their agents and threads are equal."""
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
-from tests.service.harness import ANA, ServiceHarness
-from twokey.gateway.approvals.decisions import Approve
-from twokey.gateway.protocol.records import Person
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.wire import ProposedCall, Turn, TurnRef, VerdictKind
-from twokey.gateway.service.agents import AgentService
-from twokey.gateway.service.reviews import ReviewService
-from twokey.gateway.store.store import Store
+from keyturn.gateway.approvals.decisions import Approve, Decided, Reject
+from keyturn.gateway.approvals.events import EventName
+from keyturn.gateway.protocol.records import Person, Result
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.wire import (
+    Claimed,
+    ProposedCall,
+    Refused,
+    Turn,
+    TurnRef,
+    VerdictKind,
+)
+from keyturn.gateway.running import running
+from keyturn.gateway.service.agents import AgentService
+from keyturn.gateway.service.reviews import ReviewService
+from keyturn.gateway.service.sweep import Sweeper
+from keyturn.gateway.store.freezes import FreezeScope, ScopeKind
+from keyturn.gateway.store.store import Store
+from tests.conftest import eventually
+from tests.service.harness import ANA, RULES, ServiceHarness
+from tests.service.tenant_side import TENANTS, TenantSide
 
 KIM = Person(team="T9", user="U9", name="Kim")
 REFUND: JsonObject = {"amount": 1, "order_id": "1"}
@@ -56,13 +72,13 @@ async def test_a_message_of_one_tenant_is_not_known_to_another(
 
 
 async def test_a_thread_of_another_tenant_is_run_beside_ours(store: Store) -> None:
-    keys = store.keys_of_tenant("default")
+    keys, other = store.keys_of_tenant("default"), store.keys_of_tenant("other")
 
     async with (
         store.threads.lease(keys, "default", "support", "t1"),
-        store.threads.lease(keys, "other", "support", "t1"),
+        store.threads.lease(other, "other", "support", "t1"),
     ):
-        assert store.keys_of_tenant("other").shard == keys.shard
+        pass
 
 
 async def test_a_turn_of_another_tenant_ends_none_of_ours(
@@ -78,3 +94,93 @@ async def test_a_turn_of_another_tenant_ends_none_of_ours(
     assert await harness.opened() == [click.approval]
     assert click.approval not in await harness.opened("other")
     assert (await other.decide(click, Approve(), ANA)).kind == "unknown"
+
+
+@pytest.fixture
+def sides(store: Store) -> list[TenantSide]:
+    return [TenantSide(store, tenant) for tenant in TENANTS]
+
+
+async def test_each_tenant_has_the_whole_way_of_a_call(
+    sides: list[TenantSide],
+) -> None:
+    asked = await asyncio.gather(*(side.ask() for side in sides))
+
+    for side, (click, claim) in zip(sides, asked, strict=True):
+        assert f"_{side.keys.tenant}_" in click.approval
+        assert isinstance(await side.reviews.decide(click, Approve(), ANA), Decided)
+        assert await side.store.queue(side.keys).depth() >= 1
+        claimed = await side.agents.claim(claim)
+        assert isinstance(claimed, Claimed)
+        await side.agents.finish(claim.item_id, claimed.fence, Result(ok=True))
+        ended = await side.approval(click.approval)
+        assert ended.items[0].state is ItemState.EXECUTED
+        # One of each: nothing of the other tenants is there.
+        assert (await side.told()).count(EventName.ITEM_EXECUTED) == 1
+
+
+async def test_nobody_decides_for_another_tenant(sides: list[TenantSide]) -> None:
+    click, claim = await sides[0].ask()
+
+    for other in sides[1:]:
+        assert (await other.reviews.decide(click, Reject(), ANA)).kind == "unknown"
+        assert isinstance(await other.agents.claim(claim), Refused)
+
+    state = (await sides[0].approval(click.approval)).items[0].state
+    assert state is ItemState.PENDING
+
+
+async def test_a_sweep_ends_what_is_overdue_of_its_tenant_alone(
+    sides: list[TenantSide],
+) -> None:
+    clicks = [(await side.ask())[0] for side in sides]
+    for side, click in zip(sides, clicks, strict=True):
+        await side.overdue(click.approval)
+
+    assert await Sweeper(sides[0].store, tenant=sides[0].tenant).sweep() == 1
+
+    ended = [
+        (await side.approval(click.approval)).items[0].state
+        for side, click in zip(sides, clicks, strict=True)
+    ]
+    assert ended == [ItemState.EXPIRED, ItemState.PENDING, ItemState.PENDING]
+
+
+async def test_a_freeze_stops_its_own_tenant_alone(sides: list[TenantSide]) -> None:
+    asked = [await side.ask() for side in sides]
+    for side, (click, _) in zip(sides, asked, strict=True):
+        await side.reviews.decide(click, Approve(), ANA)
+
+    tenant = FreezeScope(kind=ScopeKind.TENANT)
+    await sides[1].reviews.freezes.freeze(tenant, "T0/U0ANA", "wrong refunds")
+
+    claims = [
+        await side.agents.claim(claim)
+        for side, (_, claim) in zip(sides, asked, strict=True)
+    ]
+    assert [type(one) for one in claims] == [Claimed, Refused, Claimed]
+
+
+async def test_a_job_is_read_by_the_processes_of_its_tenant_alone(
+    sides: list[TenantSide],
+) -> None:
+    first, other = sides[0], sides[2]
+    click, _ = await first.ask()
+    await first.reviews.decide(click, Approve(), ANA)
+    before = await first.store.queue(first.keys).depth()
+    other_click, _ = await other.ask()
+    await other.reviews.decide(other_click, Approve(), ANA)
+
+    async def has_looked() -> bool:
+        # What nobody runs is put back for later, by whoever reads it.
+        run = other.store.stalled
+        return bool(await run.all(other.keys))
+
+    async with running(
+        other.store, lambda: RULES, {}, tenant=other.tenant, grace_s=0.1
+    ):
+        await eventually(has_looked)
+
+    assert before >= 1
+    assert await first.store.queue(first.keys).depth() == before
+    assert await first.store.stalled.all(first.keys) == []

@@ -7,20 +7,20 @@ import secrets
 
 import pytest
 
+from keyturn.gateway.approvals.changes import Change
+from keyturn.gateway.approvals.decisions import Approve, Decided, Edit, Unknown
+from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.approvals.timing import TimerKind
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.service.reviews import ReviewService
+from keyturn.gateway.service.sweep import Sweeper
+from keyturn.gateway.store.connection import text
+from keyturn.gateway.store.store import Store
+from keyturn.gateway.store.timers import Timer
 from tests.lifetimes import listed, lose_records
 from tests.service.harness import ANA, BEN, POLICY, ServiceHarness, person
 from tests.streams import audit_entries
-from twokey.gateway.approvals.changes import Change
-from twokey.gateway.approvals.decisions import Approve, Decided, Edit, Unknown
-from twokey.gateway.approvals.events import Event, EventName
-from twokey.gateway.approvals.record import Approval
-from twokey.gateway.approvals.timing import TimerKind
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.service.deadlines import TimeService
-from twokey.gateway.service.sweep import Sweeper
-from twokey.gateway.store.connection import text
-from twokey.gateway.store.store import Store
-from twokey.gateway.store.timers import Timer
 
 WAITING = """tiers:
   approve: {remind_at: 50%, escalate_at: 80%, escalate_to: senior}
@@ -107,11 +107,10 @@ async def test_a_tier_without_shares_sets_no_timer(store: Store) -> None:
 
 async def test_nothing_rings_before_its_time(harness: ServiceHarness) -> None:
     approval = await opened(harness)
-    keys = harness.store.keys_of_tenant("default")
     timer = Timer(approval=approval.id, kind=TimerKind.REMIND)
 
     await harness.sweeper.sweep()
-    has_rung = await harness.sweeper.fire(keys, timer)
+    has_rung = await harness.sweeper.fire(timer)
 
     assert not has_rung
     assert await told(harness, EventName.APPROVAL_REMINDED) == []
@@ -237,7 +236,7 @@ async def test_more_time_moves_every_deadline_in_one_step(
     before = await opened(harness)
     keys = harness.store.keys_of_tenant("default")
 
-    result = await harness.reviews.times.extend(before.id, ANA)
+    result = await harness.reviews.extend(before.id, ANA)
 
     assert isinstance(result, Change)
     after = await harness.approval(before.items[0].id)
@@ -259,7 +258,7 @@ async def test_people_who_extend_at_once_never_pass_the_bound(
     approval = await opened(harness)
 
     results = await asyncio.gather(
-        *(harness.reviews.times.extend(approval.id, who) for who in (ANA, BEN) * 5)
+        *(harness.reviews.extend(approval.id, who) for who in (ANA, BEN) * 5)
     )
 
     assert sum(isinstance(result, Change) for result in results) == 2
@@ -269,7 +268,7 @@ async def test_people_who_extend_at_once_never_pass_the_bound(
 
 async def test_an_edit_at_the_same_time_loses_neither(harness: ServiceHarness) -> None:
     click, _ = await harness.refund()
-    times = harness.reviews.times
+    times = harness.reviews
 
     outcome, *_ = await asyncio.gather(
         harness.reviews.decide(click, Edit(args={"amount": 1}), ANA),
@@ -287,7 +286,7 @@ async def test_a_decision_after_the_old_deadline_counts_when_there_is_more_time(
     harness: ServiceHarness,
 ) -> None:
     click, _ = await harness.refund()
-    await harness.reviews.times.extend(click.approval, ANA)
+    await harness.reviews.extend(click.approval, ANA)
     keys = harness.store.keys_of_tenant("default")
     await harness.store.conn.command(
         "ZADD", keys.expiry, 1, keys.listed(click.approval)
@@ -303,7 +302,7 @@ async def test_an_acknowledgement_is_ended_by_the_clock(
     harness: ServiceHarness,
 ) -> None:
     approval = await opened(harness)
-    await harness.reviews.times.acknowledge(approval.id, ANA)
+    await harness.reviews.acknowledge(approval.id, ANA)
     taken = await harness.approval(approval.items[0].id)
     assert taken.acknowledged is not None
     assert taken.acknowledged.by.user == "U0ANA"
@@ -323,11 +322,11 @@ async def test_an_unknown_or_a_late_approval_gets_no_time(
     approval = await opened(harness)
     await harness.overdue(approval.id)
 
-    late = await harness.reviews.times.extend(approval.id, ANA)
-    unknown = await harness.reviews.times.acknowledge(f"ap_s0_{'0' * 32}", ANA)
-    elsewhere = await TimeService(harness.store, tenant="other").acknowledge(
-        approval.id, ANA
-    )
+    late = await harness.reviews.extend(approval.id, ANA)
+    unknown = await harness.reviews.acknowledge(f"ap_default_{'0' * 32}", ANA)
+    elsewhere = await ReviewService(
+        harness.store, lambda: harness.policy, tenant="other"
+    ).acknowledge(approval.id, ANA)
 
     assert not isinstance(late, Change)
     assert late.kind == "expired"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from keyturn.gateway.store.store import Store
 from tests.in_process_only import (
     IN_PROCESS_ONLY,
     RACES_IN_ONE_PROCESS,
@@ -11,7 +12,6 @@ from tests.in_process_only import (
 )
 from tests.service.harness import ServiceHarness
 from tests.transports import ROOT, AgentsOverHttp, Transport, asks
-from twokey.gateway.store.store import Store
 
 
 async def test_an_agent_asks_over_what_it_is_told(

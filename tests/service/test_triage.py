@@ -9,17 +9,13 @@ from typing import Any
 
 import pytest
 
-from tests.service.harness import ANA, CHLOE, POLICY, ServiceHarness, still_members
-from tests.service.windowed import LIMIT, WINDOWS, refunded
-from tests.service.windowed import refund as refund_of
-from tests.streams import audit_entries
-from twokey.gateway.approvals.decisions import Approve, Decided, Voted
-from twokey.gateway.approvals.events import Event, EventName
-from twokey.gateway.approvals.record import TriageResult
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.protocol.wire import (
+from keyturn.gateway.approvals.decisions import Approve, Decided, Voted
+from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.gateway.approvals.record import TriageResult
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.wire import (
     CallHint,
     ProposedCall,
     Turn,
@@ -27,10 +23,14 @@ from twokey.gateway.protocol.wire import (
     Verdict,
     VerdictKind,
 )
-from twokey.gateway.service.agents import AgentService
-from twokey.gateway.store.freezes import FreezeScope, ScopeKind
-from twokey.gateway.store.store import Store
-from twokey.gateway.triage.request import TriageRequest
+from keyturn.gateway.service.agents import AgentService
+from keyturn.gateway.store.freezes import FreezeScope, ScopeKind
+from keyturn.gateway.store.store import Store
+from keyturn.gateway.triage.request import TriageRequest
+from tests.service.harness import ANA, CHLOE, POLICY, ServiceHarness, still_members
+from tests.service.windowed import LIMIT, WINDOWS, refunded
+from tests.service.windowed import refund as refund_of
+from tests.streams import audit_entries
 
 ON = POLICY.replace(
     "reviewers: support}", "reviewers: support, triage: {timeout: 20s}}", 1

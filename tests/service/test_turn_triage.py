@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from twokey.gateway.policy.evaluate import Evaluation, evaluate
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.policy.rules import Policy
-from twokey.gateway.protocol.tiers import Tier, join
-from twokey.gateway.protocol.wire import CallHint, ProposedCall, Turn, TurnRef
-from twokey.gateway.service.hints import apply_hint
-from twokey.gateway.service.proposals import EvaluatedCall
-from twokey.gateway.service.turn_triage import TurnTriage
-from twokey.gateway.triage.request import TriageRequest
+from keyturn.gateway.policy.evaluate import Evaluation, evaluate
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.policy.rules import Policy
+from keyturn.gateway.protocol.tiers import Tier, join
+from keyturn.gateway.protocol.wire import CallHint, ProposedCall, Turn, TurnRef
+from keyturn.gateway.service.hints import apply_hint
+from keyturn.gateway.service.proposals import EvaluatedCall
+from keyturn.gateway.service.turn_triage import TurnTriage
+from keyturn.gateway.triage.request import TriageRequest
 
 EVERY = "[auto, notify, approve, escalate]"
 REF = TurnRef(agent="support", thread="t1", message_id="m1")

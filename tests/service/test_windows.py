@@ -7,6 +7,23 @@ from typing import cast
 
 import pytest
 
+from keyturn.gateway.approvals.decisions import (
+    Approve,
+    Decided,
+    Decision,
+    Edit,
+    Reconcile,
+    Reject,
+    Respond,
+    Voted,
+)
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.policy.windows import window_key
+from keyturn.gateway.protocol.records import Result
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.verbs import Finding
+from keyturn.gateway.protocol.wire import Claimed, VerdictKind
+from keyturn.gateway.store.store import Store
 from tests.service.harness import (
     ANA,
     BEN,
@@ -17,23 +34,6 @@ from tests.service.harness import (
     still_members,
 )
 from tests.service.windowed import refund, refunded, windowed
-from twokey.gateway.approvals.decisions import (
-    Approve,
-    Decided,
-    Decision,
-    Edit,
-    Reconcile,
-    Reject,
-    Respond,
-    Voted,
-)
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.policy.window_keys import window_key
-from twokey.gateway.protocol.records import Result
-from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.protocol.verbs import Finding
-from twokey.gateway.protocol.wire import Claimed, VerdictKind
-from twokey.gateway.store.store import Store
 
 
 @pytest.fixture

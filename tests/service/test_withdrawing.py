@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Awaitable, Callable
+
 import pytest
 
+from keyturn.bot.cards.approval import card
+from keyturn.bot.cards.frame import Frame
+from keyturn.bot.cards.history import thread_note
+from keyturn.bot.cards.reply_texts import outcome_text
+from keyturn.gateway.approvals.decisions import Approve, Edit, Reject, Stale
+from keyturn.gateway.approvals.ending import NO_LONGER_ASKED
+from keyturn.gateway.approvals.events import EventName
+from keyturn.gateway.approvals.resume_value import answer_for
+from keyturn.gateway.metrics.fold import outcome_of
+from keyturn.gateway.protocol import http_api
+from keyturn.gateway.protocol.http_api import Withdrawal
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.wire import AnswerKind, Refused, TurnRef, Verdict
+from keyturn.gateway.service.agents import AgentService
+from keyturn.gateway.service.claiming import unclaimable
+from keyturn.gateway.service.program_runs import RunCalls
+from keyturn.gateway.store.store import Store
+from tests.api.api_stack import serving
 from tests.service.harness import ANA, ServiceHarness, claim_of
-from twokey.gateway.approvals.decisions import Approve, Reject
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.wire import TurnRef, Verdict
-from twokey.gateway.service.agents import AgentService
-from twokey.gateway.service.pending_calls import PendingCalls
-from twokey.gateway.store.store import Store
+from tests.streams import audit_entries
 
 
 class Overtaken(AgentService):
@@ -40,7 +56,7 @@ class Overtaken(AgentService):
     ("meanwhile", "ends", "is_told"),
     [
         (ItemState.PENDING, ItemState.WITHDRAWN, True),
-        (ItemState.AUTHORIZED, ItemState.LAPSED, True),
+        (ItemState.AUTHORIZED, ItemState.WITHDRAWN, True),
         (ItemState.EXECUTING, ItemState.EXECUTING, False),
         (ItemState.REJECTED, ItemState.REJECTED, False),
     ],
@@ -51,9 +67,74 @@ async def test_only_what_was_taken_back_is_told_as_taken_back(
     harness = ServiceHarness(store)
     ref, (verdict,) = await harness.submit(("process_refund", {"amount": 5}))
     agents = Overtaken(harness, ref, verdict, meanwhile)
-    calls = PendingCalls(store, agents, tenant="default")
+    calls = RunCalls(store, agents, tenant="default")
 
     ended = await calls.withdraw(ref.run_ref)
 
     assert (await harness.item(verdict.item_id)).state is ends
     assert ended == ((verdict.item_id,) if is_told else ())
+
+
+async def by_program(harness: ServiceHarness, ref: TurnRef, item_id: str) -> None:
+    calls = RunCalls(harness.store, harness.agents, tenant="default")
+    assert await calls.withdraw(ref.run_ref) == (item_id,)
+    assert await calls.withdraw(ref.run_ref) == ()
+
+
+async def by_id(harness: ServiceHarness, ref: TurnRef, item_id: str) -> None:
+    calls = RunCalls(harness.store, harness.agents, tenant="default")
+    assert await calls.withdraw(ref.run_ref, [item_id]) == (item_id,)
+
+
+async def over_http(harness: ServiceHarness, ref: TurnRef, item_id: str) -> None:
+    async with serving(harness) as stack, stack.gateway() as gateway:
+        question = Withdrawal(run=ref.run_ref, item_ids=(item_id,))
+        ended = await gateway.connection.ask(http_api.WITHDRAW, question)
+    assert ended == (item_id,)
+
+
+@pytest.mark.parametrize("withdraw", [by_program, by_id, over_http])
+@pytest.mark.parametrize("edits", [False, True])
+async def test_an_approved_call_that_nobody_asks_for_is_withdrawn_in_its_own_words(
+    store: Store, withdraw: Callable[..., Awaitable[None]], *, edits: bool
+) -> None:
+    harness = ServiceHarness(store)
+    ref, (verdict,) = await harness.submit(("process_refund", {"amount": 5}))
+    decision = Edit(args={"amount": 4}) if edits else Approve()
+    await harness.reviews.decide(await harness.click(verdict), decision, ANA)
+
+    await withdraw(harness, ref, verdict.item_id)
+
+    approval, item = (
+        await harness.approval(verdict.item_id),
+        await harness.item(verdict.item_id),
+    )
+    answer, now_ms = answer_for(item), item.changed_at_ms
+    entries = await audit_entries(store.conn, store.keys_of_tenant("default"))
+    event = entries[-1]
+    note = thread_note(event, approval)
+    refused = unclaimable(item)
+    assert answer
+    assert note
+    assert isinstance(refused, Refused)
+    told = [
+        str(card(Frame(approval, b"k" * 32, "T0", now_ms)).blocks),
+        answer.message,
+        str(note.blocks),
+        str(outcome_text(Stale.of(item), now_ms=now_ms)),
+        refused.reason,
+    ]
+    assert item.state is ItemState.WITHDRAWN
+    assert item.votes
+    assert answer.type is AnswerKind.WITHDRAWN
+    assert event.name is EventName.ITEM_WITHDRAWN
+    assert event.reason == NO_LONGER_ASKED
+    assert outcome_of(event) is None, "it was counted as approved"
+    assert "no longer asks for it" in told[0]
+    assert "no longer asks for it" in answer.message
+    assert "no longer asks for it" in told[2]
+    for text in told:
+        assert not re.search("fail|laps|in time|took it back|by the agent", text), text
+        assert "withdrawn" in text.lower() or "no longer asks" in text
+    late = await harness.agents.claim(claim_of(ref, verdict))
+    assert isinstance(late, Refused)

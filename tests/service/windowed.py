@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.policy.rules import Policy
+from keyturn.gateway.policy.windows import MICRO, window_key
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.store.store import Store
 from tests.service.harness import POLICY, ServiceHarness
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.policy.rules import Policy
-from twokey.gateway.policy.window_keys import window_key
-from twokey.gateway.policy.windows import MICRO
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.store.store import Store
 
 WINDOWS = """
 windows:

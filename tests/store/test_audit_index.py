@@ -1,17 +1,16 @@
-"""What the audit log has of an approval is known by a process that has just started."""
+"""A process that has just started knows which keys the audit log has as revoked."""
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
 
+from keyturn.gateway.store.api_keys import ApiKeyStore
+from keyturn.gateway.store.audit_index import AuditIndex
+from keyturn.gateway.store.store import Store
+from tests.api.test_api_key_store import SEALS, made
 from tests.service.audit_harness import AuditHarness
-from tests.service.harness import ANA, ServiceHarness
-from twokey.gateway.approvals.decisions import Approve
-from twokey.gateway.store.audit_index import AuditIndex, Seen
-from twokey.gateway.store.store import Store
 
 
 @pytest.fixture
@@ -19,77 +18,50 @@ def house(store: Store, tmp_path: Path) -> AuditHarness:
     return AuditHarness(store, tmp_path)
 
 
-def started(house: AuditHarness) -> AuditIndex:
-    """Return the index of a process that has just started."""
-    found = AuditIndex()
-    found.folder = house.files.folder
-    return found
+def is_revoked(house: AuditHarness, *key_ids: str) -> list[bool]:
+    """Return what a process finds that has just started."""
+    index = AuditIndex()
+    index.folder = house.files.folder
+    return [index.is_revoked("default", one) for one in key_ids]
 
 
-async def decided(house: AuditHarness, thread: str, *, runs: bool) -> str:
-    harness = ServiceHarness(house.store)
-    click, claim = await harness.refund(thread=thread)
-    await harness.reviews.decide(click, Approve(), ANA)
-    if runs:
-        await harness.agents.claim(claim)
-    return click.approval
-
-
-async def test_the_newest_rev_and_a_claim_are_known(house: AuditHarness) -> None:
-    waits = await decided(house, "t1", runs=False)
-    ran = await decided(house, "t2", runs=True)
-
+async def revoked(house: AuditHarness) -> str:
+    kept = ApiKeyStore(house.store, SEALS, tenant="default")
+    new = await made(kept)
+    await kept.revoke(new.kept.id, "cli/ana")
     await house.writer.tick(is_last=True)
-
-    for index in (house.store.audit_index, started(house)):
-        assert index.newest(waits) == Seen(2, claimed=False)
-        assert index.newest(ran) == Seen(3, claimed=True)
-        assert index.newest("ap_s0_" + "0" * 32) == Seen()
-        assert index.newest("junk") == Seen()
+    return new.kept.id
 
 
-@pytest.mark.parametrize("how", ["lost", "junk", "older"])
-async def test_an_index_that_is_lost_or_behind_is_built_again(
+async def test_what_was_revoked_is_known(house: AuditHarness) -> None:
+    assert is_revoked(house, await revoked(house), "another") == [True, False]
+
+
+@pytest.mark.parametrize("how", ["lost", "cut off"])
+async def test_an_index_that_is_lost_or_cut_off_is_written_again(
     house: AuditHarness, how: str
 ) -> None:
-    first = await decided(house, "t1", runs=True)
-    await house.writer.tick(is_last=True)
-    path = house.files.folder / f"{house.keys.shard}.index.sqlite"
-    kept = path.read_bytes()
-    second = await decided(house, "t2", runs=True)
-    await house.writer.tick(is_last=True)
-    match how:
-        case "lost":
-            path.unlink()
-        case "junk":
-            path.write_bytes(b"no database" * 500)
-        case _:
-            path.write_bytes(kept)
-
+    first = await revoked(house)
+    path = house.files.folder / f"{house.keys.tenant}.facts.jsonl"
+    if how == "lost":
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes() + b'["api_key def')
     await house.another().tick()
 
-    assert started(house).newest(first) == Seen(3, claimed=True)
-    assert started(house).newest(second) == Seen(3, claimed=True)
+    second = await revoked(house)
+
+    assert is_revoked(house, first, second) == [True, True]
 
 
-async def test_what_somebody_else_wrote_moves_nothing(house: AuditHarness) -> None:
-    approval = await decided(house, "t1", runs=False)
-    event = f'{{"name":"item.executing","tenant":"default","approval":"{approval}"}}'
+async def test_what_somebody_else_wrote_revokes_nothing(house: AuditHarness) -> None:
+    new = await made(ApiKeyStore(house.store, SEALS, tenant="default"))
+    data = f'{{"key":"{new.kept.id}"}}'
+    event = f'{{"name":"api_key.revoked","tenant":"default","data":{data}}}'
     seal = f"9.{'n' * 16}.{'c' * 22}"
     fields = ["e", event, "at", "1", "s", seal]
     await house.store.conn.command("XADD", house.keys.audit, "*", *fields)
 
     await house.writer.tick(is_last=True)
 
-    assert house.store.audit_index.newest(approval) == Seen(2, claimed=False)
-
-
-async def test_asking_takes_microseconds(house: AuditHarness) -> None:
-    approval = await decided(house, "t1", runs=False)
-    await house.writer.tick(is_last=True)
-    index = house.store.audit_index
-
-    start = time.thread_time()
-    for _ in range(1000):
-        index.newest(approval)
-    assert time.thread_time() - start < 0.05
+    assert is_revoked(house, new.kept.id) == [False]

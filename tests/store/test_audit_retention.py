@@ -8,11 +8,11 @@ from typing import cast
 
 import pytest
 
+from keyturn.gateway.config import Settings
+from keyturn.gateway.errors import SettingsError
+from keyturn.gateway.service.sweep import Sweeper
+from keyturn.gateway.store.store import Store
 from tests.streams import audit_entries
-from twokey.gateway.config import Settings
-from twokey.gateway.errors import SettingsError
-from twokey.gateway.service.sweep import Sweeper
-from twokey.gateway.store.store import Store
 
 DAY_MS = 86_400_000
 
@@ -77,7 +77,7 @@ async def test_one_look_drops_no_more_than_some_thousands(store: Store) -> None:
     [("", 400), ("retention: {audit: 30d}", 30), ("retention: {}", 400)],
 )
 def test_the_settings_say_for_how_long(text: str, days: int, tmp_path: Path) -> None:
-    file = tmp_path / "twokey.yml"
+    file = tmp_path / "keyturn.yml"
     file.write_text(text)
 
     assert Settings.load(file, {}).retention.audit == timedelta(days=days)
@@ -85,7 +85,7 @@ def test_the_settings_say_for_how_long(text: str, days: int, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("text", ["29d", "1h", "400", "0d", "ever", "-30d"])
 def test_what_is_no_time_to_keep_is_refused(text: str, tmp_path: Path) -> None:
-    file = tmp_path / "twokey.yml"
+    file = tmp_path / "keyturn.yml"
     file.write_text(f"retention: {{audit: {text}}}")
 
     with pytest.raises(SettingsError, match=r"retention.*(30d or more|write 400d)"):

@@ -6,25 +6,25 @@ import json
 
 import pytest
 
-from tests.service.harness import ANA, ServiceHarness
-from twokey.gateway.approvals.audit_leaf import SealState
-from twokey.gateway.approvals.decisions import Approve, Reject
-from twokey.gateway.approvals.events import Event, EventName
-from twokey.gateway.service.freezing import FreezeService
-from twokey.gateway.store.audit_log import row_of
-from twokey.gateway.store.audit_seals import (
+from keyturn.gateway.approvals.audit_leaf import SealState
+from keyturn.gateway.approvals.decisions import Approve, Reject
+from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.gateway.service.freezing import FreezeService
+from keyturn.gateway.store.audit_log import row_of
+from keyturn.gateway.store.audit_seals import (
     EntrySeal,
     event_texts,
     parts_of,
     read_seal,
 )
-from twokey.gateway.store.audit_segments import Row
-from twokey.gateway.store.connection import entries
-from twokey.gateway.store.freezes import FreezeScope, ScopeKind
-from twokey.gateway.store.keys import Keys, keys_of_shard
-from twokey.gateway.store.store import Store
+from keyturn.gateway.store.audit_segments import Row
+from keyturn.gateway.store.connection import entries
+from keyturn.gateway.store.freezes import FreezeScope, ScopeKind
+from keyturn.gateway.store.keys import Keys, keys_of_tenant
+from keyturn.gateway.store.store import Store
+from tests.service.harness import ANA, ServiceHarness
 
-EVENT = Event(name=EventName.FREEZE_SET, tenant="default", approval="ap_s0_1")
+EVENT = Event(name=EventName.FREEZE_SET, tenant="default", approval="ap_default_1")
 
 
 @pytest.fixture
@@ -77,7 +77,9 @@ async def test_freezes_and_what_is_announced_have_seals(store: Store) -> None:
 
 async def test_a_seal_is_of_its_entry_shard_rev_and_secret(store: Store) -> None:
     keys = store.keys_of_tenant("default")
-    [text] = json.loads(event_texts(store.conn, keys, [EVENT], of=["ap_s0_1"], rev=7))
+    [text] = json.loads(
+        event_texts(store.conn, keys, [EVENT], of=["ap_default_1"], rev=7)
+    )
     event, seal = parts_of(text)
     other = event.replace("freeze.set", "freeze.lifted")
     rev, nonce, code = seal.split(".")
@@ -86,7 +88,7 @@ async def test_a_seal_is_of_its_entry_shard_rev_and_secret(store: Store) -> None
     assert read_seal(store.conn, keys, event, seal)[:2] == (SealState.SEALED, 7)
     for wrong in (
         (keys, other, seal),
-        (keys_of_shard("s7"), event, seal),
+        (keys_of_tenant("s7"), event, seal),
         (keys, event, f"8.{nonce}.{code}"),
         (keys, event, f"{rev}.{nonce[::-1]}.{code}"),
         (keys, event, f"{rev}.{nonce}.{unlike.split('.')[2]}"),

@@ -12,19 +12,19 @@ from pathlib import Path
 
 import pytest
 
+from keyturn.gateway.service import audit_moving
+from keyturn.gateway.service.audit_checking import verify_log_of
+from keyturn.gateway.service.audit_writing import public_keys
+from keyturn.gateway.store.audit_log import Sealed
+from keyturn.gateway.store.audit_segments import Row, Segment, erase, segment_path
+from keyturn.gateway.store.audit_tree import RECORD_BYTES, TreeFiles
+from keyturn.gateway.store.audit_verifying import Evidence, Verified, verify_log
+from keyturn.gateway.store.connection import fields, number, text
+from keyturn.gateway.store.store import Store
+from keyturn.gateway.trust.checkpoints import Checkpoint
+from keyturn.gateway.trust.key_folder import Role
+from keyturn.gateway.trust.signing_key import SigningKey
 from tests.service.audit_harness import AuditHarness
-from twokey.gateway.service import sealing
-from twokey.gateway.service.audit_checking import verify_logs
-from twokey.gateway.service.audit_writing import public_keys
-from twokey.gateway.store.audit_log import Sealed
-from twokey.gateway.store.audit_segments import Row, erase, segment_path
-from twokey.gateway.store.audit_tree import RECORD_BYTES, TreeFiles
-from twokey.gateway.store.audit_verifying import Evidence, Verified, verify_log
-from twokey.gateway.store.connection import fields, number, text
-from twokey.gateway.store.store import Store
-from twokey.gateway.trust.checkpoints import Checkpoint
-from twokey.gateway.trust.key_folder import Role
-from twokey.gateway.trust.signing_key import SigningKey
 
 SIZE, SEALED, FIRST = 250, 200, 100
 """Entries of the tree, of those in segments, and of its first checkpoint."""
@@ -37,7 +37,7 @@ def house(store: Store, tmp_path: Path) -> AuditHarness:
 
 async def written(house: AuditHarness, monkeypatch: pytest.MonkeyPatch) -> Evidence:
     """Write a log with two segments, entries in the store, and three checkpoints."""
-    monkeypatch.setattr(sealing, "SEGMENT", 100)
+    monkeypatch.setattr(audit_moving, "SEGMENT", 100)
     house.store.audit_folder = house.store.tree_folder
     for count, age_ms in ((100, 2 * 3_600_000), (100, 3_700_000), (50, 0)):
         await house.put(count, age_ms=age_ms)
@@ -45,13 +45,14 @@ async def written(house: AuditHarness, monkeypatch: pytest.MonkeyPatch) -> Evide
         await house.writer.tick(is_last=True)
     house.clock.now += 61
     await house.writer.tick()
-    sealed, live = await house.store.audit(house.keys).live()
+    log = house.store.audit(house.keys)
+    sealed = await log.sealed()
+    live = [row async for row in log.live(sealed.last)]
     noted = fields(await house.store.conn.command("HGETALL", house.keys.audit_tree))
     assert house.store.keyring
     return Evidence(
         files=house.files,
         keys=public_keys(house.store.keyring),
-        segments=house.store.audit_folder,
         sealed=sealed,
         live=live,
         noted=(
@@ -70,15 +71,15 @@ async def test_a_log_that_nobody_changed_verifies(
 
     assert found.problems == []
     assert (found.size, found.checkpoints, found.kept_from) == (SIZE, 3, 0)
-    assert (what.sealed.number, len(what.live)) == (2, 50)
-    [same] = await verify_logs(house.store, "default")
+    assert (what.sealed.end, len(what.live)) == (200, 50)
+    same = await verify_log_of(house.store, "default")
     assert same == found
 
 
 async def test_a_log_that_is_empty_or_not_begun_verifies(house: AuditHarness) -> None:
-    [none] = await verify_logs(house.store, "default")
+    none = await verify_log_of(house.store, "default")
     await house.writer.tick(is_last=True)
-    [empty] = await verify_logs(house.store, "default")
+    empty = await verify_log_of(house.store, "default")
 
     assert (none.origin, none.problems) == ("", [])
     assert empty.origin
@@ -92,7 +93,7 @@ async def test_what_no_checkpoint_covers_yet_is_told(house: AuditHarness) -> Non
     await house.writer.tick()
     await house.put(2)
 
-    [found] = await verify_logs(house.store, "default")
+    found = await verify_log_of(house.store, "default")
 
     assert (found.size, found.unsigned, found.problems) == (100, 7, [])
 
@@ -115,12 +116,12 @@ async def test_what_was_erased_leaves_the_log_verifiable(
     house: AuditHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     what = await written(house, monkeypatch)
-    assert what.segments
-    path = segment_path(what.segments, house.keys.shard, 1)
-    [_, second, *_] = gzip.decompress(path.read_bytes()).splitlines()
-    seq = json.loads(second)[0]
+    segment = Segment(0, 100)
+    path = segment_path(what.files, segment)
+    [first, *_] = gzip.decompress(path.read_bytes()).splitlines()
+    seq = json.loads(first)[0]
 
-    erase(what.segments, house.keys.shard, 1, {seq})
+    erase(what.files, segment, {seq})
 
     assert verify_log(what).problems == []
     [event] = [
@@ -128,7 +129,7 @@ async def test_what_was_erased_leaves_the_log_verifiable(
     ]
     assert (event.actor, event.reason) == ("", "")
     assert event.approval
-    assert b"U0ANA" not in gzip.decompress(path.read_bytes()).splitlines()[1]
+    assert b"U0ANA" not in gzip.decompress(path.read_bytes()).splitlines()[0]
 
 
 async def test_where_only_hashes_are_kept_they_are_those_that_were_signed(
@@ -188,8 +189,8 @@ class Bench:
         self.files.tree_path.write_bytes(b"".join(records))
 
     def lines(self, number_: int) -> tuple[Path, list[bytes]]:
-        assert self.what.segments
-        path = segment_path(self.what.segments, self.files.shard, number_)
+        segment = Segment(100 * (number_ - 1), 100 * number_)
+        path = segment_path(self.files, segment)
         return path, gzip.decompress(path.read_bytes()).splitlines(keepends=True)
 
 
@@ -282,7 +283,7 @@ def drop_checkpoint(bench: Bench) -> tuple[Evidence, range]:
 
 
 def other_key(bench: Bench) -> tuple[Evidence, range]:
-    key = SigningKey.from_seed("twokey/audit", bench.random.randbytes(32))
+    key = SigningKey.from_seed("keyturn/audit", bench.random.randbytes(32))
     if bench.random.random() < 0.5:
         return replace(bench.what, keys=[key.public]), exactly(0)
     notes = bench.files.notes()
@@ -304,14 +305,14 @@ def flip_segment(bench: Bench) -> tuple[Evidence, range]:
     lines[line] = bytes(row)
     path.write_bytes(gzip.compress(b"".join(lines)))
     first = 100 * (number_ - 1)
-    return bench.what, range(first + max(0, line - 1), first + 101)
+    return bench.what, exactly(first + line)
 
 
 def change_segment(bench: Bench) -> tuple[Evidence, range]:
     """Change who acted, what they wrote, or the event itself, in one entry."""
     number_ = bench.random.randrange(1, 3)
     path, lines = bench.lines(number_)
-    line = bench.random.randrange(1, len(lines))
+    line = bench.random.randrange(len(lines))
     row = json.loads(lines[line])
     old, new = bench.random.choice(
         [("U0ANA", "U0BEN"), ("teuer", "billig"), ("rejected", "executed")]
@@ -319,15 +320,15 @@ def change_segment(bench: Bench) -> tuple[Evidence, range]:
     row[2] = row[2].replace(old, new)
     lines[line] = json.dumps(row).encode() + b"\n"
     path.write_bytes(gzip.compress(b"".join(lines)))
-    return bench.what, exactly(100 * (number_ - 1) + line - 1)
+    return bench.what, exactly(100 * (number_ - 1) + line)
 
 
 def cut_segment(bench: Bench) -> tuple[Evidence, range]:
     path, lines = bench.lines(2)
-    line = bench.random.randrange(1, len(lines))
+    line = bench.random.randrange(len(lines))
     del lines[line]
     path.write_bytes(gzip.compress(b"".join(lines)))
-    return bench.what, exactly(100 + line - 1)
+    return bench.what, exactly(100 + line)
 
 
 def damage_segment(bench: Bench) -> tuple[Evidence, range]:
@@ -393,7 +394,7 @@ def truncate_live(bench: Bench) -> tuple[Evidence, range]:
 
 
 def exchange_sealed(bench: Bench) -> tuple[Evidence, range]:
-    sealed = replace(bench.what.sealed, digest=bench.random.randbytes(32).hex())
+    sealed = replace(bench.what.sealed, end=bench.random.randrange(201, 999))
     return replace(bench.what, sealed=sealed), exactly(SEALED)
 
 

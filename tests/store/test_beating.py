@@ -1,58 +1,191 @@
-"""Heartbeats are sent while a block runs, and cost no task before one is due."""
+"""Heartbeats are sent while a block runs, also while its event loop is blocked."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import logging
+import threading
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any, cast
 
 import pytest
+from typing_extensions import override
 
-from twokey.gateway.store.beating import beating
+from keyturn.gateway import background_loop
+from keyturn.gateway.protocol.http_api import LeaseReply, LeaseVerb
+from keyturn.gateway.protocol.records import RunRef
+from keyturn.gateway.remote.thread_runs import RemoteThreads
+from keyturn.gateway.store import beating as beating_module
+from keyturn.gateway.store.beating import beating
+from keyturn.gateway.store.jobs import Delivery, Job, JobKind, JobQueue
+from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.store import Store
+from tests.patience import WAIT_S
+
+JOB = Job(kind=JobKind.START, tenant="default", agent="x", thread="t", input="hi")
+RUN = RunRef(agent="x", thread="t")
 
 
-async def _never() -> None:
-    raise AssertionError("It is not due yet.")
+class Count:
+    """Counts heartbeats from any thread; ``enough`` is set at the third."""
+
+    def __init__(self) -> None:
+        self.beats = 0
+        self.enough = threading.Event()
+
+    async def beat(self) -> None:
+        """Count one."""
+        self.beats += 1
+        if self.beats >= 3:
+            self.enough.set()
+
+
+def wait_blocking(happened: threading.Event) -> None:
+    """Block the event loop until something happened."""
+    assert happened.wait(WAIT_S)
+
+
+async def test_heartbeats_go_on_while_the_event_loop_is_blocked() -> None:
+    count = Count()
+
+    async with beating(0.001, count.beat):
+        wait_blocking(count.enough)
+
+
+class Threads(RemoteThreads):
+    """A gateway over HTTP that gives and keeps leases."""
+
+    def __init__(self, count: Count) -> None:
+        super().__init__(cast("Any", None))
+        self._count = count
+
+    @override
+    async def lease_step(
+        self, run: RunRef, verb: LeaseVerb, *, token: str, above: int = 0
+    ) -> LeaseReply:
+        """Answer any question, and count those that keep."""
+        if verb == "keep":
+            await self._count.beat()
+        return LeaseReply(state="held", fence=1, name="x", lease_s=0.3)
+
+
+def thread_held(
+    store: Store, count: Count, patch: pytest.MonkeyPatch
+) -> AbstractAsyncContextManager[Any]:
+    """Return the block in which a process runs a thread."""
+    leases = store.threads.leases
+    step = leases.step
+
+    async def counted(keys: Keys, name: str, verb: LeaseVerb, *given: Any) -> Any:
+        reply = await step(keys, name, verb, *given)
+        if verb == "keep":
+            await count.beat()
+        return reply
+
+    patch.setattr(leases, "_lease_ms", 300)
+    patch.setattr(leases, "step", counted)
+    return store.threads.lease(store.keys_of_tenant("default"), "default", "x", "t")
+
+
+def job_held(
+    store: Store, count: Count, patch: pytest.MonkeyPatch
+) -> AbstractAsyncContextManager[Any]:
+    """Return the block in which a worker does a job."""
+    keys = store.keys_of_tenant("default")
+    queue = JobQueue(store.conn, keys, store.sealing, lease_ms=30)
+
+    def keep(*_given: object) -> Awaitable[None]:
+        return count.beat()
+
+    patch.setattr(queue, "_keep", keep)
+    return queue.holding("test", Delivery(id="1-0", job=JOB))
+
+
+def thread_held_over_http(
+    _store: Store, count: Count, _patch: pytest.MonkeyPatch
+) -> AbstractAsyncContextManager[Any]:
+    """Return the block in which a program runs a thread over HTTP."""
+    return Threads(count).lease(RUN)
+
+
+@pytest.mark.parametrize("opened", [thread_held, job_held, thread_held_over_http])
+async def test_what_a_process_holds_outlives_a_blocked_event_loop(
+    store: Store,
+    monkeypatch: pytest.MonkeyPatch,
+    opened: Callable[[Any, Any, Any], AbstractAsyncContextManager[Any]],
+) -> None:
+    count = Count()
+    async with opened(store, count, monkeypatch) as held:
+        wait_blocking(count.enough)
+        assert held is None or held.left_s
+
+
+@pytest.mark.parametrize("ends_blocked", [False, True])
+async def test_what_blocks_the_event_loop_is_logged_and_may_end_the_heartbeats(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    ends_blocked: bool,
+) -> None:
+    count, looks, beats = Count(), 0, list[int]()
+    has_looked = threading.Event()
+    call_later = background_loop.call_later
+
+    def counted(delay_s: float, callback: Callable[[], None]) -> None:
+        nonlocal looks
+        looks += bool(caplog.records)
+        if looks == 1:
+            beats.append(count.beats)
+        if looks > 3:
+            has_looked.set()
+        call_later(delay_s, callback)
+
+    monkeypatch.setattr(beating_module, "BLOCKED_S", 0.0)
+    monkeypatch.setattr(background_loop, "call_later", counted)
+    with caplog.at_level(logging.WARNING, beating_module.__name__):
+        async with beating(0.001, count.beat, ends_blocked=ends_blocked):
+            wait_blocking(has_looked)
+            assert (count.beats == beats[0]) is ends_blocked
+
+    # At no length of a block that counts, the machine may add others.
+    message = caplog.records[0].getMessage()
+    assert message.startswith("loop.blocked")
+    assert f"({__file__}:" in message
 
 
 async def test_a_block_that_ends_soon_makes_no_task() -> None:
     before = asyncio.all_tasks()
 
-    async with beating(60.0, _never):
+    async with beating(60.0, Count().beat):
         inside = asyncio.all_tasks()
 
     assert inside == before
 
 
 async def test_heartbeats_go_on_after_one_that_failed() -> None:
-    sent: list[int] = []
-    enough = asyncio.Event()
+    count = Count()
 
     async def beat() -> None:
-        sent.append(1)
-        if len(sent) == 1:
+        await count.beat()
+        if count.beats == 1:
             raise RuntimeError("no")
-        enough.set()
 
     async with beating(0.001, beat):
-        await enough.wait()
-
-    assert len(sent) > 1
+        await asyncio.to_thread(wait_blocking, count.enough)
 
 
 async def test_no_heartbeat_comes_after_one_that_ended_with_the_block(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It may have its answer in the very moment in which it is cancelled."""
-    began = asyncio.Event()
-    timers: list[float] = []
-    loop = asyncio.get_running_loop()
-    later = loop.call_later
+    began = threading.Event()
+    delays: list[float] = []
+    call_later = background_loop.call_later
 
-    def call_later(
-        delay_s: float, callback: Callable[[], object]
-    ) -> asyncio.TimerHandle:
-        timers.append(delay_s)
-        return later(delay_s, callback)
+    def counted(delay_s: float, callback: Callable[[], None]) -> None:
+        delays.append(delay_s)
+        call_later(delay_s, callback)
 
     async def beat() -> None:
         began.set()
@@ -61,8 +194,8 @@ async def test_no_heartbeat_comes_after_one_that_ended_with_the_block(
         except asyncio.CancelledError:
             return
 
-    monkeypatch.setattr(loop, "call_later", call_later)
+    monkeypatch.setattr(background_loop, "call_later", counted)
     async with beating(0.001, beat):
-        await began.wait()
+        await asyncio.to_thread(wait_blocking, began)
 
-    assert timers == [0.001]
+    assert delays == [0.001]

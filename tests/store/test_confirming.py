@@ -11,32 +11,29 @@ from typing import cast
 import pytest
 from redis.exceptions import NoScriptError, RedisError
 
+from keyturn.gateway.approvals.decisions import Approve, Decided
+from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.gateway.errors import NotConfirmed
+from keyturn.gateway.protocol.records import RunRef
+from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef
+from keyturn.gateway.resume.store_threads import StoreThreads
+from keyturn.gateway.store.announced_interrupts import AnnouncedInterrupt
+from keyturn.gateway.store.confirming import (
+    LostWriteError,
+    NotConfirmedError,
+    confirmed,
+)
+from keyturn.gateway.store.connection import Connection, Reply
+from keyturn.gateway.store.durability import ensure_durable
+from keyturn.gateway.store.jobs import Job
+from keyturn.gateway.store.servers import Command
+from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
 from tests.service.harness import ANA, ServiceHarness
 from tests.store_secrets import SECRETS
 from tests.topologies import DURABLE, Cluster, Node, SentinelSet, until
-from twokey.gateway.approvals.decisions import Approve, Decided
-from twokey.gateway.approvals.events import Event, EventName
-from twokey.gateway.errors import NotConfirmed, StoreUnavailable
-from twokey.gateway.protocol.wire import ProposedCall, Turn, TurnRef
-from twokey.gateway.resume.halts import Halts
-from twokey.gateway.resume.run_events import ThreadRef
-from twokey.gateway.store.announced_interrupts import AnnouncedInterrupt
-from twokey.gateway.store.confirming import (
-    AT_A_TIME,
-    MOST,
-    Confirmer,
-    LostWriteError,
-    NotConfirmedError,
-)
-from twokey.gateway.store.connection import Connection, Reply
-from twokey.gateway.store.durability import ensure_durable
-from twokey.gateway.store.jobs import Job
-from twokey.gateway.store.multiplexed import Command
-from twokey.gateway.store.shard_count import ensure_shards
-from twokey.gateway.store.store import Store
 
-KEY = "tk:{s0}:x"
+KEY = "tk:{default}:x"
 
 
 class Server:
@@ -67,15 +64,15 @@ def _done(words: Command) -> Reply:
     return NoScriptError("No matching script.") if "unknown" in words else words[-1]
 
 
-async def confirmed(server: Server) -> Reply:
-    [reply] = await Confirmer(server).run([("EVALSHA", "done")], KEY)
+async def run(server: Server) -> Reply:
+    [reply] = await confirmed(server, [("EVALSHA", "done")], KEY)
     return reply
 
 
 async def test_a_reply_counts_once_a_replica_has_what_was_written() -> None:
     server = Server(0, 1)
 
-    assert await confirmed(server) == "done"
+    assert await run(server) == "done"
 
     # The mark is written each time: without a write, WAIT waits for nothing.
     assert server.pieces == [
@@ -86,12 +83,12 @@ async def test_a_reply_counts_once_a_replica_has_what_was_written() -> None:
 
 async def test_without_a_replica_nothing_counts() -> None:
     with pytest.raises(NotConfirmedError):
-        await confirmed(Server(0, 0, 0))
+        await run(Server(0, 0, 0))
 
 
 async def test_a_master_without_the_mark_confirms_nothing() -> None:
     with pytest.raises(LostWriteError):
-        await confirmed(Server(0, 1, is_kept=False))
+        await run(Server(0, 1, is_kept=False))
 
 
 async def test_a_refused_write_is_no_reply() -> None:
@@ -99,15 +96,11 @@ async def test_a_refused_write_is_no_reply() -> None:
         del commands
         raise RedisError("NOREPLICAS Not enough good replicas to write.")
 
-    confirmer = Confirmer(refusing)
-    runs = [confirmer.run([("EVALSHA", str(at))], KEY) for at in range(2)]
-
-    refused = await asyncio.gather(*runs, return_exceptions=True)
-
-    assert ["NOREPLICAS" in str(one) for one in refused] == [True, True]
+    with pytest.raises(RedisError, match="NOREPLICAS"):
+        await confirmed(refusing, [("EVALSHA", "done")], KEY)
 
 
-async def test_what_cannot_be_sent_cancels_nobody_beside_it(
+async def test_what_cannot_be_sent_is_refused_and_stops_nothing_beside_it(
     server_program: str, tmp_path: Path
 ) -> None:
     """Half of a surrogate pair has no UTF-8."""
@@ -121,7 +114,9 @@ async def test_what_cannot_be_sent_cancels_nobody_beside_it(
         *(conn.keep(["SET", KEY, text]) for text in texts), return_exceptions=True
     )
 
-    assert [isinstance(end, StoreUnavailable) for end in ends] == [True] * len(texts)
+    # Without a replica, nothing is confirmed.
+    kinds = [NotConfirmed, UnicodeEncodeError, NotConfirmed]
+    assert [type(end) for end in ends] == kinds
     await conn.close()
     node.kill()
 
@@ -135,89 +130,12 @@ async def test_a_master_that_is_lost_before_it_confirms_leaves_it_open() -> None
         return await server(commands)
 
     with pytest.raises(NotConfirmedError):
-        await Confirmer(dying).run([("EVALSHA", "done")], KEY)
+        await confirmed(dying, [("EVALSHA", "done")], KEY)
 
 
-async def test_writes_at_the_same_time_share_one_wait() -> None:
-    server = Server(1)
-    confirmer = Confirmer(server)
-    names = ["one", "two", "three"]
-
-    replies = await asyncio.gather(
-        *(confirmer.run([("EVALSHA", name), ("SADD", name)], KEY) for name in names)
-    )
-
-    assert replies == [[name, name] for name in names]
-    [piece] = server.pieces
-    assert piece.count("EVALSHA") == len(names)
-    assert piece.count("WAIT") == 1
-
-
-async def test_writes_gather_while_others_are_confirmed() -> None:
-    server, is_free = Server(*[1] * (AT_A_TIME + 2)), asyncio.Event()
-    begun: list[int] = []
-
-    async def slow(commands: Sequence[Command]) -> list[Reply]:
-        begun.append(len(commands))
-        await is_free.wait()
-        return await server(commands)
-
-    async def has_begun(pieces: int) -> bool:
-        return len(begun) == pieces
-
-    confirmer = Confirmer(slow)
-    runs: list[asyncio.Task[list[Reply]]] = []
-    for at in range(AT_A_TIME):
-        runs.append(asyncio.create_task(confirmer.run([("EVALSHA", str(at))], KEY)))
-        await eventually(partial(has_begun, at + 1))
-    late = [
-        asyncio.create_task(confirmer.run([("EVALSHA", "late")], KEY)) for _ in range(9)
-    ]
-    other = asyncio.create_task(confirmer.run([("EVALSHA", "other")], "tk:{s1}:x"))
-    await eventually(partial(has_begun, AT_A_TIME + 1))
-    server.pieces.clear()
-    is_free.set()
-    await asyncio.gather(*runs, other)
-
-    assert await asyncio.gather(*late) == [["late"]] * 9
-    assert [one.count("EVALSHA") for one in server.pieces][-1] == 9
-
-
-async def test_a_transaction_takes_no_more_than_it_may() -> None:
-    server = Server(1, 1)
-    confirmer, names = Confirmer(server), [str(at) for at in range(MOST + 1)]
-
-    replies = await asyncio.gather(
-        *(confirmer.run([("EVALSHA", name)], KEY) for name in names)
-    )
-
-    assert replies == [[name] for name in names]
-    assert [one.count("EVALSHA") for one in server.pieces] == [MOST, 1]
-
-
-async def test_a_script_that_is_not_known_stops_no_other() -> None:
-    server = Server(1)
-    confirmer = Confirmer(server)
-    runs = [confirmer.run([("EVALSHA", one)], KEY) for one in ("unknown", "known")]
-
-    unknown, known = await asyncio.gather(*runs, return_exceptions=True)
-
-    assert isinstance(unknown, NoScriptError)
-    assert known == ["known"]
-
-
-async def test_who_gives_up_takes_it_from_nobody_else() -> None:
-    server = Server(1)
-    confirmer = Confirmer(server)
-    runs = [
-        asyncio.create_task(confirmer.run([("EVALSHA", one)], KEY))
-        for one in ("gone", "kept")
-    ]
-    await asyncio.sleep(0)
-
-    runs[0].cancel()
-
-    assert await runs[1] == ["kept"]
+async def test_a_script_that_is_not_known_is_told_and_not_waited_for() -> None:
+    with pytest.raises(NoScriptError):
+        await confirmed(Server(0, 0, 0), [("EVALSHA", "unknown")], KEY)
 
 
 @pytest.fixture
@@ -304,10 +222,9 @@ async def test_what_nobody_would_make_again_waits_for_a_replica(
     promises: list[Callable[[], Awaitable[object]]] = [
         partial(replicated.queue(keys).put, job),
         partial(
-            Halts(replicated).put,
-            ThreadRef(keys, "default", "support", "t1"),
-            "c1",
-            ValueError(),
+            StoreThreads(replicated, ServiceHarness(replicated).agents).mark,
+            RunRef(agent="support", thread="t1"),
+            "c1 ValueError",
         ),
         partial(replicated.outbox(keys, reader="cards").put, told),
         partial(replicated.interrupts.ask, keys, job, interrupt, told, ""),
@@ -316,7 +233,6 @@ async def test_what_nobody_would_make_again_waits_for_a_replica(
         partial(replicated.restore_counters.named, keys, "default", "store"),
         partial(replicated.restore_counters.add, keys, "default", "checkpoints"),
         partial(replicated.restore_counters.put, keys, "default", "checkpoints", 7),
-        partial(ensure_shards, replicated.conn, 1),
     ]
     frozen = replicas_of(sentinel_set)
     for node in frozen:
@@ -361,10 +277,10 @@ async def test_what_was_acknowledged_survives_the_death_of_its_master(
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("topologies")
-async def test_each_shard_of_a_cluster_waits_for_a_replica_of_its_own(
+async def test_each_master_of_a_cluster_waits_for_a_replica_of_its_own(
     replicated_cluster: Cluster,
 ) -> None:
-    store = Store(replicated_cluster.url, secrets=SECRETS, shards=3, lease_ms=2000)
+    store = Store(replicated_cluster.url, secrets=SECRETS, lease_ms=2000)
     await ensure_durable(store.conn)
     assert store.conn.confirmed_by == 1
     harness = ServiceHarness(store)

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from keyturn.gateway.store.connection import Connection, number, text
+from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
-from twokey.gateway.store.connection import Connection, number, text
-from twokey.gateway.store.store import Store
 
 
 @pytest.fixture

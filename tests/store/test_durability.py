@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from twokey.gateway.errors import StoreUnavailable, UnsafeStore
-from twokey.gateway.store.connection import Connection, Reply
-from twokey.gateway.store.durability import (
+from keyturn.gateway.errors import StoreUnavailable, UnsafeStore
+from keyturn.gateway.store.connection import Connection, Reply
+from keyturn.gateway.store.durability import (
     EngineFacts,
     durability_problems,
     ensure_durable,
     read_facts,
 )
-from twokey.gateway.store.engine import EmbeddedEngine
+from keyturn.gateway.store.engine import EmbeddedEngine
 
 SAFE = EngineFacts(
     software="valkey",
@@ -78,7 +78,7 @@ def test_only_engines_that_were_tried_are_accepted(
             "run: CONFIG SET maxmemory-policy noeviction",
         ),
         (replace(SAFE, replicas=1), "run: CONFIG SET min-replicas-to-write 1"),
-        (replace(SAFE, role="slave"), "set TWOKEY_REDIS_URL to its master"),
+        (replace(SAFE, role="slave"), "set KEYTURN_REDIS_URL to its master"),
         (replace(SAFE, settings=None), "ACL SETUSER"),
         (replace(SAFE, clock_offset_s=-5.0), "switch on NTP"),
         (replace(SAFE, settings={}), "appendonly is ''"),
@@ -218,7 +218,7 @@ async def test_a_server_too_old_for_our_scripts_is_refused_for_that_alone(
         await ensure_durable(conn, insecure_dev=insecure_dev)
 
     assert str(caught.value) == (
-        "The server is redis 6.2.14, which cannot run the scripts of Twokey; "
+        "The server is redis 6.2.14, which cannot run the scripts of Keyturn; "
         "use Redis 7 or newer, or Valkey 8 or newer."
     )
 

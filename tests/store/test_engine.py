@@ -19,12 +19,12 @@ from typing import Any, cast
 import pytest
 import redis
 
-from twokey.gateway.errors import StoreUnavailable
-from twokey.gateway.store import engine as engine_module
-from twokey.gateway.store import server_process
-from twokey.gateway.store.engine import EmbeddedEngine
-from twokey.gateway.store.folder_lock import FolderLock
-from twokey.gateway.store.server_process import (
+from keyturn.gateway.errors import StoreUnavailable
+from keyturn.gateway.store import engine as engine_module
+from keyturn.gateway.store import server_process
+from keyturn.gateway.store.engine import EmbeddedEngine
+from keyturn.gateway.store.folder_lock import FolderLock
+from keyturn.gateway.store.server_process import (
     MAX_SOCKET_PATH,
     ServerProcess,
     socket_path,
@@ -34,7 +34,7 @@ OWNER = """\
 import sys, threading
 from pathlib import Path
 from typing import Any, cast
-from twokey.gateway.store.engine import EmbeddedEngine
+from keyturn.gateway.store.engine import EmbeddedEngine
 with EmbeddedEngine(Path(sys.argv[1])) as engine:
     print(engine.pid, engine.is_adopted, flush=True)
     sys.stdin.read()
@@ -416,7 +416,7 @@ def test_without_the_package_the_error_says_what_to_install(
 ) -> None:
     monkeypatch.setattr(server_process, "get_binary_path", None)
 
-    with pytest.raises(StoreUnavailable, match="twokey\\[embedded\\]"):
+    with pytest.raises(StoreUnavailable, match="keyturn\\[embedded\\]"):
         EmbeddedEngine(folder).__enter__()
 
 
@@ -437,8 +437,8 @@ def test_a_short_place_that_others_can_write_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     temporary = tmp_path / "t"
-    (temporary / f"twokey-{os.getuid()}").mkdir(parents=True, mode=0o777)
-    (temporary / f"twokey-{os.getuid()}").chmod(0o777)
+    (temporary / f"keyturn-{os.getuid()}").mkdir(parents=True, mode=0o777)
+    (temporary / f"keyturn-{os.getuid()}").chmod(0o777)
     monkeypatch.setattr("tempfile.tempdir", str(temporary))
 
     with pytest.raises(StoreUnavailable, match="is not a private folder"):

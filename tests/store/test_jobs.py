@@ -6,19 +6,18 @@ import asyncio
 
 import pytest
 
-from twokey.gateway.store import jobs
-from twokey.gateway.store.connection import Argument, Reply
-from twokey.gateway.store.jobs import (
+from keyturn.gateway.store import jobs
+from keyturn.gateway.store.connection import Argument, Reply
+from keyturn.gateway.store.jobs import (
     Delivery,
     Job,
     JobKind,
     JobQueue,
     input_of,
-    resume_text,
     sealed_job,
 )
-from twokey.gateway.store.record_encryption import MARK
-from twokey.gateway.store.store import Store
+from keyturn.gateway.store.record_encryption import MARK
+from keyturn.gateway.store.store import Store
 
 JOB = Job(kind=JobKind.START, tenant="default", agent="x", thread="t", input="hi")
 
@@ -38,34 +37,6 @@ async def taken(queue: JobQueue) -> list[Delivery]:
     while (one := await queue.take("test", block_ms=1)) is not None:
         found.append(one)
     return found
-
-
-@pytest.mark.parametrize("thread", ["t1", "", 'a "quoted" name\n', "Zürich ✓ \x01"])
-def test_the_text_of_a_job_that_resumes_is_what_the_job_is_written_as(
-    thread: str,
-) -> None:
-    job = Job.to_resume("default", "shop", thread)
-
-    assert resume_text("default", "shop", thread) == job.model_dump_json()
-
-
-async def test_the_texts_of_jobs_are_of_all_that_wait_run_or_back_off(
-    queue: JobQueue,
-) -> None:
-    assert await queue.texts(limit=3) == set()
-    three = [Job.to_resume("default", "shop", f"t{number}") for number in range(3)]
-    for job in three:
-        await queue.put(job)
-    running = await queue.take("test", block_ms=1)
-    backing_off = await queue.take("test", block_ms=1)
-    assert running
-    assert backing_off
-    await queue.later(backing_off, delay_ms=60_000)
-
-    assert await queue.texts(limit=3) == {
-        job.model_dump_json().encode() for job in three
-    }
-    assert await queue.texts(limit=2) is None
 
 
 @pytest.mark.parametrize("encrypts", [False, True])

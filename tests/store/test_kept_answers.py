@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from tests.store_secrets import SECRETS
-from twokey.gateway.store.kept_answers import KeptAnswer, KeptAnswers
-from twokey.gateway.store.packing import unpacked
-from twokey.gateway.store.record_encryption import MARK
-from twokey.gateway.store.store import Store
-from twokey.gateway.trust.derived_keys import Purpose
-from twokey.gateway.trust.seals import SEAL_BYTES, SealKeys
+from keyturn.gateway.store.kept_answers import KeptAnswer, KeptAnswers
+from keyturn.gateway.store.packing import unpacked
+from keyturn.gateway.store.record_encryption import MARK
+from keyturn.gateway.store.sealing import MARK as SEAL_MARK
+from keyturn.gateway.store.store import Store
+from keyturn.gateway.trust.seals import SEAL_BYTES
 
 WORD = "canary-answered"
-SEALS = SealKeys(SECRETS, Purpose.API_KEYS)
 ANSWER = KeptAnswer(request="hash", body=WORD)
 
 
 def answers(store: Store) -> KeptAnswers:
-    return KeptAnswers(store, SEALS, tenant="default")
+    return KeptAnswers(store, tenant="default")
 
 
 async def stored(store: Store, key: str) -> bytes:
     name = store.keys_of_tenant("default").http_answer("default", "support", key)
     found = await store.conn.command("GET", name)
     assert isinstance(found, bytes)
-    return found[SEAL_BYTES:]
+    return found[len(SEAL_MARK) + SEAL_BYTES :]
 
 
 async def test_an_answer_is_encrypted_and_found_again(store: Store) -> None:

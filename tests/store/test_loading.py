@@ -11,13 +11,13 @@ from typing import Any, cast
 import pytest
 import redis
 
+from keyturn.gateway.errors import StoreUnavailable
+from keyturn.gateway.store import engine as engine_module
+from keyturn.gateway.store import loading, server_process
+from keyturn.gateway.store.engine import EmbeddedEngine
+from keyturn.gateway.store.loading import Loading
+from keyturn.gateway.store.open_store import ENGINE_FOLDER, open_store
 from tests.conftest import eventually
-from twokey.gateway.errors import StoreUnavailable
-from twokey.gateway.store import engine as engine_module
-from twokey.gateway.store import loading, server_process
-from twokey.gateway.store.engine import EmbeddedEngine
-from twokey.gateway.store.loading import Loading
-from twokey.gateway.store.open_store import ENGINE_FOLDER, open_store
 
 KEYS = 400
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from twokey.gateway.approvals.events import Event, EventName
-from twokey.gateway.store.connection import Argument, Reply
-from twokey.gateway.store.outbox import Outbox
-from twokey.gateway.store.store import Store
+from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.gateway.store.connection import Argument, Reply
+from keyturn.gateway.store.outbox import Outbox
+from keyturn.gateway.store.store import Store
 
 READER = "slack:default"
 

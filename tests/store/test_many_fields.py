@@ -6,13 +6,17 @@ import json
 
 import pytest
 
-from twokey.gateway.store.script import FOLDER
-from twokey.gateway.store.store import Store
+from keyturn.gateway.store.script import FOLDER
+from keyturn.gateway.store.store import Store
 
 # More than the arguments that Lua passes to one call.
 MANY = 9_000
 HASH_HEX = "00ff" * 16
 
+_SHARED = "#!lua\n" + "".join(
+    (FOLDER / f"{name}.lua").read_text(encoding="utf-8")
+    for name in ("prelude", "records")
+)
 _BODY = """
 local key, fields, deleted = KEYS[1], cjson.decode(ARGV[1]), cjson.decode(ARGV[2])
 write_fields(key, fields)
@@ -35,20 +39,19 @@ async def test_as_many_fields_as_there_are_get_written_compared_and_deleted(
 ) -> None:
     fields = {f"f{index}": str(index) for index in range(MANY)} | {"h": HASH_HEX}
     deleted = dict.fromkeys(fields, False)
-    source = "#!lua\n" + (FOLDER / "prelude.lua").read_text(encoding="utf-8") + _BODY
+    source = _SHARED + _BODY
     documents = [json.dumps(one) for one in (fields, deleted, fields | other)]
 
-    found = await store.conn.evalsha(source, ["tk:{s0}:many"], documents)
+    found = await store.conn.evalsha(source, ["tk:{default}:many"], documents)
 
     assert found == [MANY + 1, 0, 1, bytes.fromhex(HASH_HEX), 0]
 
 
 async def test_what_is_not_there_is_as_empty_as_it_was_read(store: Store) -> None:
-    source = "#!lua\n" + (FOLDER / "prelude.lua").read_text(encoding="utf-8")
-    source += "return {differs(KEYS[1], cjson.decode(ARGV[1])) and 1 or 0}"
+    source = _SHARED + "return {differs(KEYS[1], cjson.decode(ARGV[1])) and 1 or 0}"
 
     found = [
-        await store.conn.evalsha(source, ["tk:{s0}:many"], [json.dumps(fields)])
+        await store.conn.evalsha(source, ["tk:{default}:many"], [json.dumps(fields)])
         for fields in ({}, {"a": ""}, {"a": "", "b": "1"})
     ]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from keyturn.gateway.store.store import Store
 from tests.store.wire import Scripted, through
 from tests.store_secrets import SECRETS
-from twokey.gateway.store.store import Store
 
 DIGEST = "sha256:" + "5" * 64
 

@@ -7,15 +7,15 @@ from collections.abc import Callable
 
 import pytest
 
+from keyturn.gateway.approvals.decisions import Reject
+from keyturn.gateway.protocol.records import RunRef
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.store.connection import number
+from keyturn.gateway.store.jobs import Job, JobKind
+from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.store import Store
+from keyturn.gateway.store.threads import ThreadFacts
 from tests.service.harness import ANA, ServiceHarness
-from twokey.gateway.approvals.decisions import Reject
-from twokey.gateway.protocol.records import RunRef
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.store.connection import number
-from twokey.gateway.store.jobs import Job, JobKind
-from twokey.gateway.store.keys import Keys
-from twokey.gateway.store.store import Store
-from twokey.gateway.store.threads import ThreadFacts
 
 RUN = RunRef(agent="support", thread="t1")
 CALL: tuple[str, JsonObject] = ("process_refund", {"amount": 5})
@@ -162,24 +162,3 @@ async def test_what_is_open_says_nothing_of_who_asked(
     assert found.is_partial
     await threads.end_run(keys, "default", RUN.agent, RUN.thread)
     await reject(harness, approval)
-
-
-async def test_what_the_version_before_listed_is_superseded_and_ends(
-    harness: ServiceHarness, keys: Keys
-) -> None:
-    """Until format 13 a sorted set of its own listed what a run had open."""
-    approval = await opened(harness, "")
-    conn, before = harness.store.conn, keys.open_of_run("default", RUN)
-    facts = keys.thread_facts("default", RUN.agent, RUN.thread)
-    created = (await harness.approval(f"{approval}.0")).created_at_ms
-    await conn.transaction(
-        ["HDEL", facts, "open"], ["ZADD", before, created, keys.listed(approval)]
-    )
-    assert await still_open(harness, keys) == [(approval, "")]
-    assert await harness.store.approvals.has_open(keys, "default", RUN)
-
-    newer = await opened(harness, "")
-
-    assert (await harness.item(f"{approval}.0")).state == "superseded"
-    assert await still_open(harness, keys) == [(newer, "")]
-    assert not await conn.command("EXISTS", before)

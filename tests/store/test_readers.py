@@ -7,24 +7,24 @@ from datetime import timedelta
 
 import pytest
 
-from tests.lifetimes import listed
-from tests.service.harness import ServiceHarness
-from twokey.gateway.approvals.events import Event, EventName
-from twokey.gateway.service.sweep import Sweeper
-from twokey.gateway.store import readers
-from twokey.gateway.store.audit_seals import parts_of, sealed_text
-from twokey.gateway.store.connection import Argument, Reply, fields, number, text
-from twokey.gateway.store.jobs import GROUP, Job, JobQueue
-from twokey.gateway.store.keys import KEEP_MS, Keys
-from twokey.gateway.store.outbox import Outbox
-from twokey.gateway.store.readers import (
+from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.gateway.service.sweep import Sweeper
+from keyturn.gateway.store import readers
+from keyturn.gateway.store.audit_seals import parts_of, sealed_text
+from keyturn.gateway.store.connection import Argument, Reply, fields, number, text
+from keyturn.gateway.store.jobs import GROUP, Job, JobQueue
+from keyturn.gateway.store.keys import KEEP_MS, Keys
+from keyturn.gateway.store.outbox import Outbox
+from keyturn.gateway.store.readers import (
     backlog,
     drop_idle_readers,
     forget_consumers,
     trim_outbox,
 )
-from twokey.gateway.store.sorted_pages import pages_by_score
-from twokey.gateway.store.store import Store
+from keyturn.gateway.store.sorted_pages import pages_by_score
+from keyturn.gateway.store.store import Store
+from tests.lifetimes import listed
+from tests.service.harness import ServiceHarness
 
 MANY = 110_000
 """More events than a stream of a usual fixed length would keep."""
@@ -235,7 +235,7 @@ async def test_everything_of_a_long_sorted_set_comes_once(
 
     pages = [page async for page in pages_by_score(store.conn, keys.expiry, size=6)]
 
-    found = [text(member) for page in pages for member in page]
+    found = [text(one.member) for page in pages for one in page]
     assert sorted(found) == [f"m{index:02}" for index in range(57)]
     assert max(map(len, pages)) <= 6
 

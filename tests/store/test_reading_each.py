@@ -7,9 +7,9 @@ from typing import cast
 
 import pytest
 
-from twokey.gateway.errors import CorruptRecord, StoreUnavailable
-from twokey.gateway.store.atomic_write import Loaded
-from twokey.gateway.store.reading_each import AT_ONCE, read_each
+from keyturn.gateway.errors import CorruptRecord, StoreUnavailable
+from keyturn.gateway.store.approvals import AT_ONCE, read_each
+from keyturn.gateway.store.atomic_write import Loaded
 
 IDS = [f"ap_{number}" for number in range(AT_ONCE)]
 
@@ -27,7 +27,7 @@ async def test_a_list_is_read_together_and_keeps_its_order() -> None:
         return None if approval_id == IDS[2] else cast("Loaded", approval_id)
 
     async with asyncio.timeout(10):
-        found = await read_each(load, IDS, skips_newer=True)
+        found = await read_each(load, IDS)
 
     assert cast("list[object]", found) == [IDS[0], *IDS[3:]]
 
@@ -39,4 +39,4 @@ async def test_a_list_of_a_server_that_does_not_answer_is_not_a_short_one() -> N
         return cast("Loaded", approval_id)
 
     with pytest.raises(StoreUnavailable):
-        await read_each(load, IDS, skips_newer=True)
+        await read_each(load, IDS)

@@ -9,23 +9,23 @@ from typing import Any, cast
 
 import pytest
 
-from tests.conftest import eventually
-from tests.store_secrets import SECRETS
-from twokey.gateway.errors import StoreUnavailable, Unanswered, UnsafeStore
-from twokey.gateway.service.process_check import Registration, registered
-from twokey.gateway.store import permissions
-from twokey.gateway.store.connection import Connection, Reply, text
-from twokey.gateway.store.durability import ensure_durable
-from twokey.gateway.store.engine import EmbeddedEngine
-from twokey.gateway.store.keys import Keys
-from twokey.gateway.store.permissions import (
+from keyturn.gateway.errors import StoreUnavailable, Unanswered, UnsafeStore
+from keyturn.gateway.service.process_check import Registration, registered
+from keyturn.gateway.store import permissions
+from keyturn.gateway.store.connection import Connection, Reply, text
+from keyturn.gateway.store.durability import ensure_durable
+from keyturn.gateway.store.engine import EmbeddedEngine
+from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.permissions import (
     CALLED,
     ensure_writable,
     permission_problems,
 )
-from twokey.gateway.store.processes import ProcessInfo
-from twokey.gateway.store.script import FOLDER
-from twokey.gateway.store.store import Store
+from keyturn.gateway.store.processes import ProcessInfo
+from keyturn.gateway.store.script import FOLDER
+from keyturn.gateway.store.store import Store
+from tests.conftest import eventually
+from tests.store_secrets import SECRETS
 
 BOT = ProcessInfo(role="bot", where="here:1", tenant="t")
 HALF = """
@@ -79,7 +79,7 @@ async def fail_snapshot(conn: Connection) -> None:
 
 REFUSALS = [
     (fill_memory, "raise 'maxmemory'"),
-    (make_replica, "set TWOKEY_REDIS_URL to its master"),
+    (make_replica, "set KEYTURN_REDIS_URL to its master"),
     (fail_snapshot, "make room on its disk"),
 ]
 
@@ -88,11 +88,11 @@ REFUSALS = [
 async def test_a_store_that_keeps_nothing_is_told_with_what_to_do(
     store: Store, spoil: Any, remedy: str
 ) -> None:
-    await ensure_writable(store.conn, Keys("s0"))
+    await ensure_writable(store.conn, Keys("default"))
     await spoil(store.conn)
 
     with pytest.raises(StoreUnavailable, match=remedy):
-        await ensure_writable(store.conn, Keys("s0"))
+        await ensure_writable(store.conn, Keys("default"))
 
 
 @pytest.mark.parametrize("spoil", [spoil for spoil, _ in REFUSALS])
@@ -131,9 +131,9 @@ async def test_a_script_that_was_stopped_midway_is_not_said_to_have_kept_nothing
     await conn.command("ACL", "SETUSER", "default", "-xadd")
 
     with pytest.raises(Unanswered, match="a part of it may be kept"):
-        await conn.evalsha(HALF, ["tk:{s0}:a", "tk:{s0}:b"], [])
+        await conn.evalsha(HALF, ["tk:{default}:a", "tk:{default}:b"], [])
 
-    assert await conn.command("GET", "tk:{s0}:a") == b"1"
+    assert await conn.command("GET", "tk:{default}:a") == b"1"
 
 
 @pytest.mark.parametrize(

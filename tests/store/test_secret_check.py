@@ -6,15 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from keyturn.gateway.approvals.decisions import Approve, Click, Decided, Gesture
+from keyturn.gateway.approvals.security import SecurityKind
+from keyturn.gateway.errors import ForgedRecord, SettingsError, StoreUnavailable
+from keyturn.gateway.service.reviews import ReviewService
+from keyturn.gateway.store.open_store import open_store
+from keyturn.gateway.store.store import Store
 from tests.service.harness import ANA, BEN, RULES, ServiceHarness
-from tests.service.showing import shown
 from tests.store_secrets import SECRETS
-from twokey.gateway.approvals.decisions import Approve, Decided, Gesture
-from twokey.gateway.approvals.security import SecurityKind
-from twokey.gateway.errors import ForgedRecord, SettingsError, StoreUnavailable
-from twokey.gateway.service.reviews import ReviewService
-from twokey.gateway.store.open_store import open_store
-from twokey.gateway.store.store import Store
 
 OTHER = b"another secret of some 32 bytes!"
 
@@ -22,6 +21,14 @@ OTHER = b"another secret of some 32 bytes!"
 async def starts(store: Store, folder: Path, *secrets: bytes) -> None:
     async with open_store(store.conn.url, folder, secrets=secrets):
         pass
+
+
+async def pending(harness: ServiceHarness, thread: str) -> Click:
+    """Let an agent ask in a thread, and return a click on its call."""
+    _, (verdict,) = await harness.submit(
+        ("process_refund", {"amount": 5}), thread=thread
+    )
+    return await harness.click(verdict)
 
 
 async def test_another_secret_is_refused(store: Store, tmp_path: Path) -> None:
@@ -54,26 +61,21 @@ async def test_what_a_secret_seals_that_came_since_is_no_forgery(
     """A process that stood still meanwhile decides nothing, and sets nothing aside."""
     await starts(store, tmp_path, *SECRETS)
     harness = ServiceHarness(store)
-    click = (await shown(harness)).with_(request_digest="sha256:" + "a" * 64)
-    other = (await shown(harness)).with_(request_digest="sha256:" + "b" * 64)
-    for one in (click, other):
-        harness.reviews.as_shown.precompute(one.approval)
-        assert harness.reviews.as_shown.precomputed(one)
+    click, other = await pending(harness, "a"), await pending(harness, "b")
 
     await starts(store, tmp_path, *SECRETS, OTHER)
     await starts(store, tmp_path, OTHER, *SECRETS)
     newer = Store(store.conn.url, secrets=(OTHER, *SECRETS))
     newer.keyring = store.keyring
     reviews = ReviewService(newer, lambda: RULES)
-    await reviews.times.extend(click.approval, BEN)
+    await reviews.extend(click.approval, BEN)
 
-    assert not await harness.reviews.as_shown.approve(click, PRESSED)
     with pytest.raises(StoreUnavailable, match="restart it with the new one"):
         await harness.reviews.decide(click, Approve(), PRESSED)
     assert store.security.counts == {SecurityKind.SECRET_UNKNOWN: 1}
     assert isinstance(await reviews.decide(click, Approve(), PRESSED), Decided)
     # What nobody has changed since is sealed as before, which the others accept.
-    assert await harness.reviews.as_shown.approve(other, PRESSED)
+    assert isinstance(await harness.reviews.decide(other, Approve(), PRESSED), Decided)
     loaded = await newer.approvals.load(other.approval)
     assert loaded
     assert loaded.approval.items[0].may_run
@@ -88,7 +90,7 @@ async def test_a_forgery_is_one_also_while_the_secret_is_replaced(
     await starts(store, tmp_path, *SECRETS, OTHER)
     await starts(store, tmp_path, OTHER, *SECRETS)
     between = Store(store.conn.url, secrets=(*SECRETS, OTHER))
-    click = await shown(ServiceHarness(between))
+    click = await pending(ServiceHarness(between), "c")
     head = store.keys_of_tenant("default").head(click.approval)
     await store.conn.evalsha(
         "return {redis.call('HSET', KEYS[1], '0:s', 'authorized')}", [head], []

@@ -6,13 +6,13 @@ import logging
 
 import pytest
 
-from twokey.gateway.approvals.events import Event, EventName
-from twokey.gateway.approvals.security import SecurityEvent, SecurityKind
-from twokey.gateway.metrics.fold import Metrics
-from twokey.gateway.service.security_events import security_events
-from twokey.gateway.store.keys import Keys
-from twokey.gateway.store.security_events import SecurityEvents
-from twokey.gateway.store.store import Store
+from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.gateway.approvals.security import SecurityEvent, SecurityKind
+from keyturn.gateway.metrics.fold import Metrics
+from keyturn.gateway.service.security_events import security_events
+from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.security_events import SecurityEvents
+from keyturn.gateway.store.store import Store
 
 TENANT = "default"
 FOUND = SecurityEvent(
@@ -21,7 +21,7 @@ FOUND = SecurityEvent(
     about="verdicts",
     agent="support",
     thread="t1",
-    approval="ap_s0_" + "0" * 32,
+    approval="ap_default_" + "0" * 32,
     key_id="c0ffee00",
     evidence="1",
 )

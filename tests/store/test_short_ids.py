@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from keyturn.gateway.approvals.decisions import Reject
+from keyturn.gateway.approvals.record import short_id
+from keyturn.gateway.store.connection import number
+from keyturn.gateway.store.keys import KEEP_MS, Keys
+from keyturn.gateway.store.store import Store
 from tests.service.harness import ANA, ServiceHarness
-from twokey.gateway.approvals.decisions import Reject
-from twokey.gateway.approvals.short_id import short_id
-from twokey.gateway.store.connection import number
-from twokey.gateway.store.keys import KEEP_MS, Keys
-from twokey.gateway.store.store import Store
 
 DAY_MS = 24 * 60 * 60 * 1000
 
@@ -40,26 +40,11 @@ async def test_only_what_begins_with_it_is_found(
     click, _ = await harness.refund()
     short = short_id(click.approval)
     ids = await list_of(harness, keys, click.approval)
-    twin = f"ap_s0_{short}{'0' * 24}"
+    twin = f"ap_default_{short}{'0' * 24}"
     across = bytes.fromhex(f"{short[0]}{'1' * 23}{short}") + bytes.fromhex("2" * 32)
     await harness.store.conn.command("APPEND", ids, across + keys.listed(twin))
 
     assert await found(harness, keys, short) == sorted([click.approval, twin])
-
-
-async def test_what_the_version_before_listed_is_found(
-    harness: ServiceHarness, keys: Keys
-) -> None:
-    click, _ = await harness.refund()
-    short = short_id(click.approval)
-    await harness.store.conn.transaction(
-        ["DEL", await list_of(harness, keys, click.approval)],
-        ["SADD", keys.short(short), keys.listed(click.approval)],
-    )
-
-    assert await found(harness, keys, short) == [click.approval]
-    await harness.reviews.decide(click, Reject(reason="no"), ANA)
-    assert number(await harness.store.conn.command("PTTL", keys.short(short))) > 0
 
 
 async def test_it_is_known_as_long_as_its_approval(

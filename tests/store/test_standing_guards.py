@@ -6,17 +6,18 @@ import secrets
 
 import pytest
 
+from keyturn.gateway.approvals import executing
+from keyturn.gateway.approvals.record import Approval, approval_of
+from keyturn.gateway.approvals.standing import CHECKED_FOR_MS, used
+from keyturn.gateway.protocol.records import RunRef
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.store.atomic_write import Loaded, Write
+from keyturn.gateway.store.connection import number
+from keyturn.gateway.store.run_list import Listed
+from keyturn.gateway.store.store import Store
+from keyturn.gateway.store.turn_opener import Preconditions
 from tests.service.harness import ANA, ServiceHarness
 from tests.service.standing import allowed, allowing, refund, standing_now
-from twokey.gateway.approvals import executing
-from twokey.gateway.approvals.record import Approval, approval_of
-from twokey.gateway.approvals.standing import CHECKED_FOR_MS, used
-from twokey.gateway.protocol.records import RunRef
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.store.atomic_write import Loaded, Write
-from twokey.gateway.store.connection import number
-from twokey.gateway.store.store import Store
-from twokey.gateway.store.turn_opening import OpenedTurn, Preconditions
 
 
 @pytest.fixture
@@ -24,9 +25,9 @@ def harness(store: Store) -> ServiceHarness:
     return allowing(store)
 
 
-async def opened(harness: ServiceHarness, standing: Approval) -> OpenedTurn | None:
+async def opened(harness: ServiceHarness, standing: Approval) -> list[Listed] | None:
     """Use a standing approval once, as it was read."""
-    after, _ = used(standing, "ap_s0_x.0", 10**6, 1)
+    after, _ = used(standing, "ap_default_x.0", 10**6, 1)
     run_ref = RunRef(agent="support", thread="t")
     return await harness.store.approvals.open_turn(
         harness.store.keys_of_tenant("default"),
@@ -58,10 +59,10 @@ async def field(
 async def test_a_use_is_written_with_what_it_opens(harness: ServiceHarness) -> None:
     standing = await allowed(harness)
 
-    assert await opened(harness, standing)
+    assert await opened(harness, standing) is not None
 
     after = await standing_now(harness, standing)
-    assert [use.item for use in after.uses] == ["ap_s0_x.0"]
+    assert [use.item for use in after.uses] == ["ap_default_x.0"]
     assert after.rev == standing.rev + 1
 
 
@@ -69,7 +70,7 @@ async def test_what_moved_since_it_was_read_opens_nothing(
     harness: ServiceHarness,
 ) -> None:
     standing = await allowed(harness)
-    assert await opened(harness, standing)
+    assert await opened(harness, standing) is not None
 
     assert await opened(harness, standing) is None
 
@@ -146,4 +147,4 @@ async def test_what_slack_did_not_confirm_lately_opens_nothing(
     assert await opened(harness, standing) is None
 
     await field(harness, standing, "checked", now_ms)
-    assert await opened(harness, standing)
+    assert await opened(harness, standing) is not None

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from keyturn.gateway.errors import UnsafeStore
+from keyturn.gateway.store.connection import Connection
+from keyturn.gateway.store.durability import ensure_durable
+from keyturn.gateway.store.open_store import open_store
+from keyturn.gateway.store.topology import topology_problems
 from tests.topologies import MASTER, Cluster, SentinelSet, until
-from twokey.gateway.errors import UnsafeStore
-from twokey.gateway.store.connection import Connection
-from twokey.gateway.store.durability import ensure_durable
-from twokey.gateway.store.open_store import open_store
-from twokey.gateway.store.topology import topology_problems
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("topologies")]
 
@@ -32,7 +32,7 @@ async def problems_of(url: str) -> str:
 async def test_a_whole_cluster_without_replicas_is_safe(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    async with open_store(cluster.url, tmp_path, shards=16) as store:
+    async with open_store(cluster.url, tmp_path) as store:
         assert store.conn.confirmed_by == 0
 
 

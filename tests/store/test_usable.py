@@ -11,17 +11,17 @@ import pytest
 from redis.exceptions import AuthenticationError, ReadOnlyError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from tests.topologies import SentinelSet, until
-from twokey.gateway.errors import (
+from keyturn.gateway.errors import (
     NotConfirmed,
     SettingsError,
     StoreUnavailable,
     Unanswered,
     UnsafeStore,
 )
-from twokey.gateway.store import usable
-from twokey.gateway.store.open_store import open_store
-from twokey.gateway.store.usable import until_usable
+from keyturn.gateway.store import usable
+from keyturn.gateway.store.open_store import open_store
+from keyturn.gateway.store.usable import until_usable
+from tests.topologies import SentinelSet, until
 
 
 def caused(cause: Exception | None) -> StoreUnavailable:
@@ -42,7 +42,7 @@ STAYING = [
     caused(None),
     caused(AuthenticationError("WRONGPASS")),
     UnsafeStore("appendfsync is 'no'"),
-    SettingsError("another number of shards"),
+    SettingsError("another secret"),
 ]
 
 

@@ -17,14 +17,14 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from keyturn.gateway.policy.windows import MAX_MICRO
+from keyturn.gateway.protocol.records import RunRef
+from keyturn.gateway.store import windows
+from keyturn.gateway.store.store import Store
+from keyturn.gateway.store.turn_opener import Preconditions
+from keyturn.gateway.store.windows import Use, use_of
 from tests.levels import examples
 from tests.store_secrets import SECRETS
-from twokey.gateway.policy.windows import MAX_MICRO
-from twokey.gateway.protocol.records import RunRef
-from twokey.gateway.store import windows
-from twokey.gateway.store.store import Store
-from twokey.gateway.store.turn_opening import Preconditions
-from twokey.gateway.store.windows import Use, use_of
 
 RUN = RunRef(agent="a", thread="t")
 
@@ -113,7 +113,7 @@ class Sliding(RuleBasedStateMachine):
                 thread=("a", "t"), preconditions=preconditions,
             )
         )  # fmt: skip
-        assert opened
+        assert opened is not None
         for use in refused:
             del self.model.counted[use.name, use.use]
         for use in ran:

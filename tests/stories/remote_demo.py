@@ -19,10 +19,10 @@ import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 from typing_extensions import override
 
-from twokey.bot import limits
-from twokey.cli.apart_processes import without_agents
-from twokey.cli.demo_context import STEP_TIMEOUT_S, DemoContext
-from twokey.cli.demo_stack import (
+from keyturn.bot import limits
+from keyturn.cli.apart_processes import without_agents
+from keyturn.cli.demo_context import STEP_TIMEOUT_S, DemoContext
+from keyturn.cli.demo_stack import (
     CHANNEL,
     FIRST_REQUEST,
     REQUESTER,
@@ -30,19 +30,19 @@ from twokey.cli.demo_stack import (
     environment,
     open_demo_stack,
 )
-from twokey.gateway.api.serving import api_key_seals
-from twokey.gateway.approvals.record import Approval, Origin
-from twokey.gateway.config import Settings, SlackMode
-from twokey.gateway.embed import Twokey
-from twokey.gateway.protocol.records import Person as Requester
-from twokey.gateway.remote.program import RemoteTwokey
-from twokey.gateway.store.api_keys import ApiKeyStore
-from twokey.gateway.trust.api_keys import new_api_key
-from twokey.sandbox.client import Person
-from twokey.sandbox.samples import TEAM
+from keyturn.gateway.api.serving import api_key_seals
+from keyturn.gateway.approvals.record import Approval, Origin
+from keyturn.gateway.config import Settings, SlackMode
+from keyturn.gateway.embed import Keyturn
+from keyturn.gateway.protocol.records import Person as Requester
+from keyturn.gateway.remote.program import RemoteKeyturn
+from keyturn.gateway.store.api_keys import ApiKeyStore
+from keyturn.gateway.trust.api_keys import new_api_key
+from keyturn.sandbox.client import Person
+from keyturn.sandbox.samples import TEAM
 
 AGENT = "support"
-_CALLED = "@twokey "
+_CALLED = "@keyturn "
 
 
 @dataclass
@@ -53,7 +53,7 @@ class Program:
         runs: by the message that started them.
     """
 
-    remote: RemoteTwokey
+    remote: RemoteKeyturn
     graph: Any
     channel: str = CHANNEL
     runs: dict[str, asyncio.Task[str]] = field(
@@ -141,7 +141,7 @@ async def remote_agent(
     settings = Settings.load(
         config, environment(demo.sandbox, data_dir, SlackMode.HTTP, None)
     )
-    store = demo.stack.twokey.store
+    store = demo.stack.keyturn.store
     keys = ApiKeyStore(store, api_key_seals(settings), tenant=settings.tenant)
     now = await keys.now()
     made = new_api_key(
@@ -150,7 +150,7 @@ async def remote_agent(
     )  # fmt: skip
     await keys.add(made.kept, "test")
     apart = graph.copy(update={"checkpointer": InMemorySaver()})
-    async with Twokey.remote(demo.stack.api_url, api_key=made.text) as remote:
+    async with Keyturn.remote(demo.stack.api_url, api_key=made.text) as remote:
         program = Program(remote, apart, channel)
         try:
             yield program

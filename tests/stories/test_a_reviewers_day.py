@@ -1,6 +1,6 @@
 """What a reviewer does in a day, told by the product itself, over both transports.
 
-Start here: each story is `twokey demo --script …`, played by the real agent, gateway,
+Start here: each story is `keyturn demo --script …`, played by the real agent, gateway,
 store and bot against the sandbox Slack, over the same signed HTTP as its page.
 """
 
@@ -42,7 +42,7 @@ STORIES = {
 
 def play(*words: str) -> tuple[int, list[dict[str, Any]]]:
     """Run the command; return its exit code and its lines."""
-    run = Forked("twokey", "demo", *words, "--json", cwd=ROOT)
+    run = Forked("keyturn", "demo", *words, "--json", cwd=ROOT)
     lines = [json.loads(line) for line in run.stdout]
     return run.wait(STOP_S), lines
 
@@ -98,7 +98,7 @@ def test_20_threads_share_one_card_and_take_one_click_and_its_question() -> None
 def test_every_line_says_when_and_about_what() -> None:
     # As a newcomer starts it, with all of its imports.
     run = subprocess.run(
-        [sys.executable, "-m", "twokey", "demo", "--script", "edit", "--json"],
+        [sys.executable, "-m", "keyturn", "demo", "--script", "edit", "--json"],
         cwd=ROOT, check=True, capture_output=True, text=True, timeout=STOP_S,
     )  # fmt: skip
     lines = [json.loads(line) for line in run.stdout.splitlines()]

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from examples.support_agent import graph
+from keyturn.cli.demo import LEDGER, OUTAGE, SCRIPTS
+from keyturn.cli.demo_scripts import policy_for
 from tests.stories.remote_demo import open_remote_demo
 from tests.stories.test_a_reviewers_day import STORIES
-from twokey.cli.demo import LEDGER, OUTAGE, SCRIPTS
-from twokey.cli.demo_policy import policy_for
 
-CONFIG = Path(__file__).parents[2] / "twokey.yml"
+CONFIG = Path(__file__).parents[2] / "keyturn.yml"
 OTHERWISE = {
     "outage": "What waits for its model is told in Slack by the gateway that runs it; "
     "a program elsewhere waits by itself, and tells people by its own means.",

@@ -1,6 +1,6 @@
 """Somebody who can write to the store forges an approval: nothing runs, and it is told.
 
-`twokey demo --script tamper` plays it with the real agent, gateway, bot and store.
+`keyturn demo --script tamper` plays it with the real agent, gateway, bot and store.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ STOP_S = 90
 
 @pytest.mark.slow
 def test_nothing_runs_and_the_log_proves_what_happened() -> None:
-    run = Forked("twokey", "demo", "--script", "tamper", "--json", cwd=ROOT)
+    run = Forked("keyturn", "demo", "--script", "tamper", "--json", cwd=ROOT)
     lines = [json.loads(line) for line in run.stdout]
 
     assert (run.wait(STOP_S), lines[-1]["ok"]) == (0, True), lines

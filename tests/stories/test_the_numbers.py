@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from keyturn.cli.main import run
+from keyturn.gateway.approvals.decisions import Approve, Decision, Edit, Reject
+from keyturn.gateway.store.store import Store
 from tests.service.harness import ANA, ServiceHarness
 from tests.store_secrets import ENV
-from twokey.cli.main import run
-from twokey.gateway.approvals.decisions import Approve, Decision, Edit, Reject
-from twokey.gateway.store.store import Store
 
 
 async def test_a_day_s_numbers_are_read_from_the_store_and_from_an_export(
@@ -24,7 +24,7 @@ async def test_a_day_s_numbers_are_read_from_the_store_and_from_an_export(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     harness = ServiceHarness(store)
-    env = {**ENV, "TWOKEY_REDIS_URL": store.conn.url}
+    env = {**ENV, "KEYTURN_REDIS_URL": store.conn.url}
 
     async def typed(*words: str) -> str:
         assert await asyncio.to_thread(run, words, env) == 0
@@ -47,7 +47,7 @@ async def test_a_day_s_numbers_are_read_from_the_store_and_from_an_export(
 
     table = await typed("stats", "--since", "1d")
     assert "50 %  3 of 6 calls ran without a person" in table
-    assert "66 %  2 of 3 decisions: 1 edited, 1 rejected" in table
+    assert "67 %  2 of 3 decisions: 1 edited, 1 rejected" in table
 
     whole = json.loads(await typed("stats", "--json"))
     (tmp_path / "audit.jsonl").write_text(await typed("audit", "export"))

@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 from examples.support_agent import graph
+from keyturn.bot.ids import Action
+from keyturn.cli.demo_context import DemoContext
+from keyturn.cli.demo_stack import DemoStack, open_demo_stack
+from keyturn.gateway.approvals.events import EventName
+from keyturn.gateway.protocol.states import ItemState
 from tests.conftest import eventually
 from tests.stories.remote_demo import RemoteContext, remote_agent
 from tests.streams import audit_entries
 from tests.transports import Transport
-from twokey.bot.ids import Action
-from twokey.cli.demo_context import DemoContext
-from twokey.cli.demo_stack import DemoStack, open_demo_stack
-from twokey.gateway.approvals.events import EventName
-from twokey.gateway.protocol.states import ItemState
 
 AGENT = Path(__file__).parents[2] / "examples" / "support_agent.py"
 CHLOE_ONLY: Mapping[str, object] = {
@@ -65,7 +65,7 @@ def silent(event: str, **fields: object) -> None:
 
 async def changes(demo: DemoStack, name: EventName) -> int:
     """Count the changes of the policy that the audit log has."""
-    store = demo.stack.twokey.store
+    store = demo.stack.keyturn.store
     entries = await audit_entries(store.conn, store.keys_of_tenant("default"))
     return sum(event.name is name for event in entries)
 
@@ -88,8 +88,8 @@ async def is_told_no(context: DemoContext) -> bool:
 async def test_a_new_role_decides_and_a_new_rule_refuses_without_a_restart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, transport: Transport
 ) -> None:
-    config, ledger = tmp_path / "twokey.yml", tmp_path / "effects.jsonl"
-    monkeypatch.setenv("TWOKEY_DEMO_LEDGER", str(ledger))
+    config, ledger = tmp_path / "keyturn.yml", tmp_path / "effects.jsonl"
+    monkeypatch.setenv("KEYTURN_DEMO_LEDGER", str(ledger))
     write(config, CHLOE_ONLY, transport)
     async with opened(config, ledger, transport) as context:
         demo = context.demo
@@ -112,8 +112,8 @@ async def test_a_new_role_decides_and_a_new_rule_refuses_without_a_restart(
 
         write(config, NO_REFUNDS, transport)
         await heard(demo, EventName.POLICY_LOADED, 3)
-        await context.dan.say("C0APPROVALS", "@twokey refund order 78291")
-        store = demo.stack.twokey.store
+        await context.dan.say("C0APPROVALS", "@keyturn refund order 78291")
+        store = demo.stack.keyturn.store
         is_here = transport is Transport.IN_PROCESS
 
         async def is_denied() -> bool:

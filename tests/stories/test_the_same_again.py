@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from keyturn.bot.ids import Action
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.store.store import Store
+from keyturn.sandbox.json_types import JsonObject, as_objects
+from keyturn.sandbox.server import Sandbox
 from tests.bot.bot_stack import CHANNEL, POLICY, REFUND, Stack, has_button, says
-from twokey.bot.ids import Action
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.store.store import Store
-from twokey.sandbox.json_types import JsonObject, as_objects
-from twokey.sandbox.server import Sandbox
 
 RAN = "*The same call* ran"
 NAMED = load_policy(
@@ -65,8 +65,8 @@ async def test_a_click_on_a_card_that_does_not_say_it_yet_approves_nothing(
 
         await ben.click(CHANNEL, str(card["ts"]), Action.APPROVE)
 
-        told = await stack.told("U0BEN", "Not approved yet: the same call ran")
-        assert "Approve again if it should run too." in told
+        told = await stack.told("U0BEN", "Not approved: the same call ran")
+        assert "To run it as well, approve again." in told
         card = await stack.card(mine, says(RAN))
         assert (await stack.approval(mine)).items[0].state is ItemState.PENDING
         await ben.click(CHANNEL, str(card["ts"]), Action.APPROVE)
@@ -83,7 +83,9 @@ async def test_the_card_says_that_the_same_was_rejected_and_why(stack: Stack) ->
         await ana.submit({"reason": "already got a <!channel> replacement"})
         await stack.card(first, is_decided)
 
-        again = await stack.card(await stack.refund("t2"), says("*Rejected*"))
+        again = await stack.card(
+            await stack.refund("t2"), says("*The same call* was rejected before")
+        )
 
         shown = [
             element

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from keyturn.bot.ids import Action
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.tiers import Tier
 from tests.stories.weekend import ANA, BEN, CHANNEL, LEAD, open_weekend
 from tests.transports import Transport
-from twokey.bot.ids import Action
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.tiers import Tier
 
 NOON, NIGHT, EVENING = 12, 4, 22
 

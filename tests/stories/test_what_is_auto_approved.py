@@ -11,13 +11,13 @@ from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariab
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 
+from keyturn.agent import ApprovalMiddleware, guarded
+from keyturn.agent.scripted_model import calling, scripted
+from keyturn.bot.ids import Action
+from keyturn.gateway.store.store import Store
+from keyturn.sandbox.server import Sandbox
 from tests.agent.agent_runner import by_call
 from tests.bot.bot_stack import CHANNEL, Stack, says
-from twokey.agent import ApprovalMiddleware, guarded
-from twokey.agent.scripted_model import calling, scripted
-from twokey.bot.ids import Action
-from twokey.gateway.store.store import Store
-from twokey.sandbox.server import Sandbox
 
 
 @pytest.fixture

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
+from keyturn.bot.ids import Action
+from keyturn.sandbox.client import People
+from keyturn.sandbox.json_types import JsonObject
 from tests.docs.test_readme import ROOT, blocks
-from twokey.bot.ids import Action
-from twokey.sandbox.client import People
-from twokey.sandbox.json_types import JsonObject
 
 MODEL = """
 from langchain_core.messages import AIMessage
 
-from twokey.agent.scripted_model import calling, scripted
+from keyturn.agent.scripted_model import calling, scripted
 
 CALL = ("wire_money", {"to": "ACME", "amount": 12.5}, "c1")
 model = scripted([calling(CALL), AIMessage("It is paid.")])
@@ -36,8 +36,8 @@ def page(tmp_path: Path) -> Iterator[str]:
     (tmp_path / "model.py").write_text(MODEL, encoding="utf-8")
     agent = f"from model import model\n{code}"
     (tmp_path / "billing.py").write_text(agent, encoding="utf-8")
-    (tmp_path / "twokey.yml").write_text(blocks("yaml")[0], encoding="utf-8")
-    words = [sys.executable, "-m", "twokey", "run", "--sandbox", "--port", "0"]
+    (tmp_path / "keyturn.yml").write_text(blocks("yaml")[0], encoding="utf-8")
+    words = [sys.executable, "-m", "keyturn", "run", "--sandbox", "--port", "0"]
     paths = {"PYTHONPATH": f"{ROOT}:{tmp_path}", "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(
         words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -65,7 +65,7 @@ async def test_the_agent_of_the_readme_goes_on_when_somebody_approves(
     channel = "#agent-approvals"
     async with People(page) as people:
         dan, ana = people.person("U0DAN"), people.person("U0ANA")
-        await dan.say(channel, "@twokey pay ACME")
+        await dan.say(channel, "@keyturn pay ACME")
         card = await ana.message_with(channel, _has_buttons, PATIENCE_S)
 
         await ana.click(channel, str(card["ts"]), Action.APPROVE)

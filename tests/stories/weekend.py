@@ -13,20 +13,20 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from keyturn.bot.cards.reply_texts import agent_answer
+from keyturn.bot.ids import CARD_EVENT, Action, Input
+from keyturn.cli.demo_stack import DemoStack, open_demo_stack
+from keyturn.gateway.approvals.record import Item
+from keyturn.gateway.config import SlackMode
+from keyturn.gateway.store.connection import text
+from keyturn.sandbox.json_types import JsonObject, as_object, as_objects
+from keyturn.sandbox.records import Channel, User
+from keyturn.sandbox.samples import TEAM
+from keyturn.sandbox.workspace import Workspace
 from tests.lifetimes import listed
 from tests.stories.remote_demo import Asker, Program, no_rate_limits, remote_agent
 from tests.stories.weekend_agent import graph
 from tests.transports import Transport
-from twokey.bot.cards.reply_texts import agent_answer
-from twokey.bot.ids import CARD_EVENT, Action, Input
-from twokey.cli.demo_stack import DemoStack, open_demo_stack
-from twokey.gateway.approvals.record import Item
-from twokey.gateway.config import SlackMode
-from twokey.gateway.store.connection import text
-from twokey.sandbox.json_types import JsonObject, as_object, as_objects
-from twokey.sandbox.records import Channel, User
-from twokey.sandbox.samples import TEAM
-from twokey.sandbox.workspace import Workspace
 
 ROOT = Path(__file__).parents[2]
 POLICY = ROOT / "examples" / "weekend_policy.yml"
@@ -49,7 +49,7 @@ class Weekend:
         words = json.dumps([[tool, args]])
         dan = self.demo.sandbox.person(ASKER)
         asker = Asker(dan, self.program) if self.program else dan
-        return await asker.say(CHANNEL, f"@twokey {words}")
+        return await asker.say(CHANNEL, f"@keyturn {words}")
 
     async def card(self, tool: str, **args: object) -> JsonObject:
         """Ask for a call that people have to decide; return its card."""
@@ -101,7 +101,7 @@ class Weekend:
 
     async def item(self, card: JsonObject) -> Item:
         """Return the record of the one call on a card."""
-        loaded = await self.demo.stack.twokey.reviews.read(_approval_of(card))
+        loaded = await self.demo.stack.keyturn.reviews.read(_approval_of(card))
         assert loaded is not None
         return loaded.approval.items[0]
 
@@ -112,7 +112,7 @@ class Weekend:
 
     async def later(self, minutes: int) -> None:
         """Move the clock: make everything that counts in a window older."""
-        conn = self.demo.stack.twokey.store.conn
+        conn = self.demo.stack.keyturn.store.conn
         for name in map(text, listed(await conn.command("KEYS", "*:w:*"))):
             if name.endswith(":sum"):
                 continue
@@ -134,7 +134,7 @@ async def open_weekend(
     """
     text_there = POLICY.read_text(encoding="utf-8").replace(HOME, _where_it_is(hour))
     (folder / "policy.yml").write_text(text_there, encoding="utf-8")
-    config = folder / "twokey.yml"
+    config = folder / "keyturn.yml"
     is_apart = transport is Transport.HTTP
     agents = f"agents: {{support: {{graph: '{GRAPH}:graph'}}}}"
     api = 'api: {listen: "127.0.0.1:0"}'

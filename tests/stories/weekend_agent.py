@@ -9,8 +9,8 @@ from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariab
 from langchain_core.tools import tool
 from langgraph.pregel import Pregel
 
+from keyturn.agent import ApprovalMiddleware, guarded
 from tests.resume.sample_tools import obedient
-from twokey.agent import ApprovalMiddleware, guarded
 
 
 @tool

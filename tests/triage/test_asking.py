@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from twokey import Twokey
-from twokey.gateway.errors import SettingsError
-from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.triage.asking import TriageFailure, ask, require_triage
-from twokey.gateway.triage.assessment import Assessment
-from twokey.gateway.triage.request import TriageRequest
+from keyturn import Keyturn
+from keyturn.gateway.errors import SettingsError
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.triage.asking import TriageFailure, ask, require_triage
+from keyturn.gateway.triage.assessment import Assessment
+from keyturn.gateway.triage.request import TriageRequest
 
 REQUEST = TriageRequest(agent="a", tool="t", tier=Tier.APPROVE, hour_utc=0)
 SOON = timedelta(milliseconds=50)
@@ -87,7 +87,7 @@ def test_triage_that_could_never_answer_is_refused_where_it_is_given(
     with pytest.raises(SettingsError, match=words):
         require_triage(given, "what was given")
     with pytest.raises(SettingsError, match=words):
-        Twokey(triage=given)
+        Keyturn(triage=given)
 
 
 def test_triage_that_can_be_asked_is_taken_as_it_is() -> None:

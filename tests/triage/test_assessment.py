@@ -12,8 +12,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from twokey.gateway.protocol.tiers import Tier, join
-from twokey.gateway.triage.assessment import (
+from keyturn.gateway.protocol.tiers import Tier, join
+from keyturn.gateway.triage.assessment import (
     MAX_RATIONALE,
     MAX_TEXT,
     Assessment,

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twokey.gateway.policy.evaluate import evaluate
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.triage.chat_model import as_message
-from twokey.gateway.triage.request import (
+from keyturn.gateway.policy.evaluate import evaluate
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.triage.chat_model import as_message
+from keyturn.gateway.triage.request import (
     MAX_ARGUMENTS,
     MAX_VALUE,
     TriageRequest,

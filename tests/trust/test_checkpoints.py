@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from twokey.gateway.errors import NotVerified
-from twokey.gateway.trust.checkpoints import (
+from keyturn.gateway.errors import NotVerified
+from keyturn.gateway.trust.checkpoints import (
     Checkpoint,
     proof_text,
     verified_checkpoint,
-    verify_proof,
 )
-from twokey.gateway.trust.merkle_tree import MerkleTree, leaf_hash
-from twokey.gateway.trust.signed_note import signed_note, verified_note
-from twokey.gateway.trust.signing_key import SigningKey
+from keyturn.gateway.trust.merkle_tree import MerkleTree, leaf_hash
+from keyturn.gateway.trust.signed_note import signed_note, verified_note
+from keyturn.gateway.trust.signing_key import SigningKey
+from tests.trust.proofs import proven
 
-ORIGIN = "twokey/audit/default"
+ORIGIN = "keyturn/audit/default"
 KEY = SigningKey.from_seed(ORIGIN, bytes(range(32)))
 NEXT = SigningKey.from_seed(ORIGIN, bytes(range(1, 33)))
 ENTRIES = [b"one", b"two", b"three"]
@@ -60,53 +60,15 @@ def test_a_wrong_signature_of_a_known_key_refuses_the_note() -> None:
 
 def test_an_entry_is_proven_without_the_log() -> None:
     for index, entry in enumerate(ENTRIES):
-        found, checkpoint = verify_proof(
+        found, checkpoint = proven(
             proof(index), entry, origin=ORIGIN, keys=[KEY.public]
         )
         assert (found, checkpoint.size) == (index, 3)
 
 
-WRONG: list[tuple[str, str, str]] = [
-    ("nothing", "", "malformed"),
-    ("the head alone", note(), "malformed"),
-    ("no head", proof().partition("\n\n")[0], "malformed"),
-    ("another version", proof().replace("@v1", "@v2"), "malformed"),
-    ("another place", proof().replace("index 1", "index 2"), "not_included"),
-    ("no place", proof().replace("index 1", "index -1"), "malformed"),
-    ("zeros before it", proof().replace("index 1", "index 01"), "malformed"),
-    ("beyond the log", proof().replace("index 1", "index 3"), "not_included"),
-    ("another size", proof().replace("\n3\n", "\n2\n"), "signature_wrong"),
-    ("another log", proof().replace(ORIGIN, "twokey/other"), "signature_wrong"),
-    ("an extra line", proof().replace("index", "extra\nindex"), "malformed"),
-    ("a control character", proof().replace("index", "\tindex"), "malformed"),
-    (
-        "of another key",
-        proof_text(1, log().inclusion_proof(1), note(NEXT)),
-        "signature_wrong",
-    ),
-    ("a proof of another", proof_text(1, log().inclusion_proof(2), note()), "not_incl"),
-    ("a hash too much", proof_text(1, [b"\0" * 32] * 3, note()), "not_included"),
-    ("a hash too short", proof_text(1, [b"\0" * 31] * 2, note()), "malformed"),
-    ("too many hashes", proof_text(1, [b"\0" * 32] * 100, note()), "malformed"),
-]
-
-
-@pytest.mark.parametrize(
-    ("text", "why"), [one[1:] for one in WRONG], ids=[one[0] for one in WRONG]
-)
-def test_a_changed_proof_is_refused(text: str, why: str) -> None:
-    with pytest.raises(NotVerified, match=why):
-        verify_proof(text, ENTRIES[1], origin=ORIGIN, keys=[KEY.public])
-
-
-def test_another_entry_is_not_proven() -> None:
-    with pytest.raises(NotVerified, match="not_included"):
-        verify_proof(proof(), b"too", origin=ORIGIN, keys=[KEY.public])
-
-
 def test_a_checkpoint_of_another_log_is_refused() -> None:
     with pytest.raises(NotVerified, match="origin_wrong"):
-        verified_checkpoint(note(), origin="twokey/audit/acme", keys=[KEY.public])
+        verified_checkpoint(note(), origin="keyturn/audit/acme", keys=[KEY.public])
 
 
 @pytest.mark.parametrize("text", ["no newline", "a\ttab\n", "", "\x00\n"])

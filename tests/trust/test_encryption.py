@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twokey.gateway.errors import NotVerified
-from twokey.gateway.trust.derived_keys import Purpose, derived_key, key_id_of
-from twokey.gateway.trust.encryption import (
+from keyturn.gateway.errors import NotVerified
+from keyturn.gateway.trust.derived_keys import Purpose, derived_key, key_id_of
+from keyturn.gateway.trust.encryption import (
     Place,
     WrappingKeys,
     decrypt,

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from keyturn.gateway.errors import SettingsError
+from keyturn.gateway.trust.key_folder import KeyFolder, KeyState, Role
 from tests.synced_names import synced_names
-from twokey.gateway.errors import SettingsError
-from twokey.gateway.trust.key_folder import KeyFolder, KeyState, Role
 
 NOW = datetime(2026, 11, 26, 12, tzinfo=UTC)
 
@@ -28,7 +28,7 @@ def test_a_new_role_has_no_key_and_is_told_how_to_get_one(keys: KeyFolder) -> No
     assert keys.listed() == []
     assert keys.verifying() == ()
     for ask in (keys.signing_key, lambda: keys.rotate(NOW)):
-        with pytest.raises(SettingsError, match="twokey keys create gateway"):
+        with pytest.raises(SettingsError, match="keyturn keys create gateway"):
             ask()
 
 
@@ -39,7 +39,7 @@ def test_the_first_key_signs(keys: KeyFolder) -> None:
 
     assert public.has_signed(b"text", signature)
     assert keys.verifying() == (public,)
-    with pytest.raises(SettingsError, match="twokey keys rotate gateway"):
+    with pytest.raises(SettingsError, match="keyturn keys rotate gateway"):
         keys.create(NOW)
 
 
@@ -106,7 +106,7 @@ def test_the_name_of_a_key_is_on_the_disk_before_it_signs(
 def test_the_key_that_signs_is_not_retired(keys: KeyFolder) -> None:
     public = keys.create(NOW)
 
-    with pytest.raises(SettingsError, match="first run: twokey keys rotate"):
+    with pytest.raises(SettingsError, match="first run: keyturn keys rotate"):
         keys.retire(public.label, NOW)
     with pytest.raises(SettingsError, match="has no key 'other'"):
         keys.retire("other", NOW)

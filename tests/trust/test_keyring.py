@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from twokey.gateway.config import Settings
-from twokey.gateway.errors import SettingsError
-from twokey.gateway.trust.key_folder import KeyFolder, Role
-from twokey.gateway.trust.keyring import Keyring, own_keyring
+from keyturn.gateway.config import Settings
+from keyturn.gateway.errors import SettingsError
+from keyturn.gateway.trust.key_folder import KeyFolder, Role
+from keyturn.gateway.trust.keyring import Keyring, own_keyring
 
 NOW = datetime(2026, 11, 26, 12, tzinfo=UTC)
 
@@ -39,7 +39,7 @@ def test_a_process_makes_the_keys_of_its_roles_once(tmp_path: Path) -> None:
     assert bot.make_missing(NOW) == ()
     assert bot.signing(Role.BOT).public == made
     assert bot.verifying(Role.GATEWAY) == ()
-    with pytest.raises(SettingsError, match="twokey keys create gateway"):
+    with pytest.raises(SettingsError, match="keyturn keys create gateway"):
         bot.signing(Role.GATEWAY)
 
 
@@ -55,7 +55,7 @@ def test_processes_of_one_folder_verify_each_other(tmp_path: Path) -> None:
 
 def test_processes_apart_know_each_other_by_the_settings(tmp_path: Path) -> None:
     [public] = Keyring(tmp_path / "one", makes=[Role.BOT]).make_missing(NOW)
-    file = tmp_path / "twokey.yml"
+    file = tmp_path / "keyturn.yml"
     file.write_text(f"keys: {{folder: other, bot: ['{public.text}']}}")
 
     gateway = Keyring.of(Settings.load(file, {}), Role.GATEWAY)
@@ -67,12 +67,12 @@ def test_processes_apart_know_each_other_by_the_settings(tmp_path: Path) -> None
         gateway.signing(Role.BOT)
 
 
-@pytest.mark.parametrize("text", ["x", "twokey/bot+00000000+AQ=="])
+@pytest.mark.parametrize("text", ["x", "keyturn/bot+00000000+AQ=="])
 def test_a_key_that_is_none_does_not_start(tmp_path: Path, text: str) -> None:
-    file = tmp_path / "twokey.yml"
+    file = tmp_path / "keyturn.yml"
     file.write_text(f"keys: {{bot: ['{text}']}}")
 
-    with pytest.raises(SettingsError, match="twokey keys list"):
+    with pytest.raises(SettingsError, match="keyturn keys list"):
         Keyring.of(Settings.load(file, {}))
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from twokey.gateway.errors import SettingsError
-from twokey.gateway.protocol.public_keys import parse_public_key
-from twokey.gateway.trust.signing_key import SigningKey
+from keyturn.gateway.errors import SettingsError
+from keyturn.gateway.protocol.public_keys import parse_public_key
+from keyturn.gateway.trust.signing_key import SigningKey
 
-KEY = SigningKey.from_seed("twokey/gateway", bytes(range(32)))
+KEY = SigningKey.from_seed("keyturn/gateway", bytes(range(32)))
 TEXT = KEY.public.text
 
 
@@ -25,11 +25,11 @@ def test_a_private_key_is_in_no_representation() -> None:
     "text",
     [
         "",
-        "twokey/gateway",
+        "keyturn/gateway",
         TEXT[:-4],
         TEXT + "A",
         TEXT.replace("gateway", "bot"),
-        "twokey/" + TEXT,
+        "keyturn/" + TEXT,
         TEXT.upper(),
         TEXT.replace("+", "-", 1),
         TEXT.rpartition("+")[0] + "+AAAA",
@@ -37,7 +37,7 @@ def test_a_private_key_is_in_no_representation() -> None:
     ],
 )
 def test_a_mistyped_key_is_refused(text: str) -> None:
-    with pytest.raises(SettingsError, match="twokey keys list"):
+    with pytest.raises(SettingsError, match="keyturn keys list"):
         parse_public_key(text)
 
 

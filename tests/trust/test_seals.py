@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twokey.gateway.errors import NotVerified
-from twokey.gateway.trust.derived_keys import Purpose, derived_key
-from twokey.gateway.trust.seals import SEAL_BYTES, SealKeys, seal_keys
+from keyturn.gateway.errors import NotVerified
+from keyturn.gateway.trust.derived_keys import Purpose, derived_key
+from keyturn.gateway.trust.seals import SEAL_BYTES, SealKeys, seal_keys
 
 OLD, NEW = b"o" * 32, b"n" * 32
 KEYS = SealKeys([NEW], Purpose.FACTS)
@@ -19,7 +19,7 @@ PLACE = ("default", "facts")
 
 
 def test_a_seal_is_the_beginning_of_an_hmac_with_the_derived_key() -> None:
-    message = b"twokey/v1/seal\x003:7:verdict7:default5:factshold"
+    message = b"keyturn/v1/seal\x003:7:verdict7:default5:factshold"
     whole = hmac.new(derived_key(NEW, Purpose.FACTS), message, hashlib.sha256)
 
     assert KEYS.make("verdict", PLACE, b"hold") == whole.digest()[:SEAL_BYTES]

@@ -53,7 +53,7 @@ class Receiver:
     requests: list[Received] = field(default_factory=list[Received])
     answer: Answers = ok
 
-    def url(self, host: str = HOST, path: str = "/twokey") -> str:
+    def url(self, host: str = HOST, path: str = "/keyturn") -> str:
         """Return where it is, by a name."""
         return f"https://{host}:{self.port}{path}"
 
@@ -70,7 +70,7 @@ def make_certificate(folder: Path, days: float = 0) -> tuple[Path, Path]:
     It is valid now; or so many days later, or before, by less than two.
     """
     key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "twokey tests")])
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "keyturn tests")])
     now = datetime.fromtimestamp(time.time(), UTC)  # noqa: TID251 - a certificate is
     # valid by the clock of this machine.
     now += timedelta(days=days)

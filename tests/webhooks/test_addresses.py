@@ -10,10 +10,9 @@ import pytest
 from aiohttp import web
 from pydantic import ValidationError
 
+from keyturn.gateway.webhook_settings import WebhookSettings, WebhookTarget
+from keyturn.gateway.webhooks.posting import Answer, Poster, is_allowed, system_resolve
 from tests.webhooks.receiver import HOST, Receiver, receiving
-from twokey.gateway.webhook_settings import WebhookSettings, WebhookTarget
-from twokey.gateway.webhooks.addresses import is_allowed, system_resolve
-from twokey.gateway.webhooks.posting import Answer, Poster
 
 REFUSED = [
     *("127.0.0.1", "127.9.9.9", "10.0.0.1", "172.16.0.1", "192.168.1.1", "0.0.0.1"),

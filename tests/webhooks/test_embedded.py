@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from twokey.gateway import embed
-from twokey.gateway.config import Settings
-from twokey.gateway.embed import Twokey
-from twokey.gateway.store.store import Store
+from keyturn.gateway import embed
+from keyturn.gateway.config import Settings
+from keyturn.gateway.embed import Keyturn
+from keyturn.gateway.store.store import Store
 
 
 async def test_an_embedded_gateway_sends_webhooks(
@@ -29,11 +29,11 @@ async def test_an_embedded_gateway_sends_webhooks(
         steps.append("ended")
 
     monkeypatch.setattr(embed, "sending_webhooks", sending)
-    file = tmp_path / "twokey.yml"
+    file = tmp_path / "keyturn.yml"
     file.write_text(f"policy: {{version: 1}}\nredis_url: {empty_url}\n")
     monkeypatch.chdir(tmp_path)
     settings = Settings.load(file, {})
-    async with Twokey(settings, insecure_dev=True):
+    async with Keyturn(settings, insecure_dev=True):
         assert steps == ["begun for default"]
 
     assert steps == ["begun for default", "ended"]

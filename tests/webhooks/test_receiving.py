@@ -7,13 +7,17 @@ from typing import Any
 
 import pytest
 
+from keyturn.gateway.errors import NotVerified, SettingsError
+from keyturn.gateway.protocol.webhooks import DECIDED, MOST_BYTES, News, body_of
+from keyturn.gateway.remote import program
+from keyturn.gateway.remote.program import WebhookVerifier
+from keyturn.gateway.trust.webhook_signatures import (
+    Message,
+    headers,
+    shown,
+    webhook_secret,
+)
 from tests.store_secrets import SECRETS
-from twokey.gateway.errors import NotVerified, SettingsError
-from twokey.gateway.protocol.webhooks import DECIDED, MOST_BYTES, News, body_of
-from twokey.gateway.remote import webhooks
-from twokey.gateway.remote.webhooks import WebhookVerifier
-from twokey.gateway.trust.webhook_secrets import shown, webhook_secret
-from twokey.gateway.trust.webhook_signatures import Message, headers
 
 AT: dict[str, Any] = {"thread_id": "t1", "agent": "shop"}
 KEY = webhook_secret(SECRETS[0], "default", "app", 1)
@@ -52,7 +56,7 @@ def test_a_message_is_new_once() -> None:
 
 
 def test_only_so_many_messages_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(webhooks, "_MOST_KNOWN", 2)
+    monkeypatch.setattr(program, "_MOST_KNOWN", 2)
     verifier = WebhookVerifier([shown(KEY)], clock_s=Clock())
 
     found = [
@@ -98,7 +102,7 @@ def test_another_kind_or_a_later_field_is_read() -> None:
 
 def test_a_secret_may_be_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     other = webhook_secret(SECRETS[0], "default", "app", 2)
-    monkeypatch.setenv("TWOKEY_WEBHOOK_SECRET", f"{shown(KEY)}, {shown(other)}")
+    monkeypatch.setenv("KEYTURN_WEBHOOK_SECRET", f"{shown(KEY)}, {shown(other)}")
     verifier = WebhookVerifier(None, clock_s=Clock())
 
     assert verifier.verify(signed(key=other, id_="msg_2"), BODY).is_new
@@ -108,9 +112,9 @@ def test_a_secret_may_be_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_without_a_secret_nothing_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("TWOKEY_WEBHOOK_SECRET", raising=False)
+    monkeypatch.delenv("KEYTURN_WEBHOOK_SECRET", raising=False)
 
-    with pytest.raises(SettingsError, match="TWOKEY_WEBHOOK_SECRET"):
+    with pytest.raises(SettingsError, match="KEYTURN_WEBHOOK_SECRET"):
         WebhookVerifier(None).verify(signed(), BODY)
     with pytest.raises(SettingsError) as refused:
         WebhookVerifier(["whsec_abc"])

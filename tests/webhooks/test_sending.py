@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -13,25 +14,28 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from keyturn.gateway.approvals.decisions import Approve, Click, Reject
+from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.gateway.approvals.security import SecurityKind
+from keyturn.gateway.config import Settings
+from keyturn.gateway.errors import NotVerified, SettingsError
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.service.security_events import security_events
+from keyturn.gateway.store.readers import drop_idle_readers, reader_states
+from keyturn.gateway.store.store import Store
+from keyturn.gateway.store.webhooks import ReceiverState, receiver_state
+from keyturn.gateway.trust.webhook_signatures import verify_webhook, webhook_secret
+from keyturn.gateway.webhooks import sending
+from keyturn.gateway.webhooks.posting import Answer
+from keyturn.gateway.webhooks.sending import pause_after, sending_webhooks
 from tests.api.gateway_process import gateway_process
 from tests.conftest import eventually
 from tests.service.harness import ANA, ServiceHarness
 from tests.store_secrets import SECRETS
 from tests.webhooks.receiver import HOST, Received, Receiver, receiving
-from twokey.gateway.approvals.decisions import Approve, Click, Reject
-from twokey.gateway.approvals.security import SecurityKind
-from twokey.gateway.config import Settings
-from twokey.gateway.errors import NotVerified, SettingsError
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.service.security_events import security_events
-from twokey.gateway.store.store import Store
-from twokey.gateway.store.webhooks import WebhookQueue
-from twokey.gateway.trust.webhook_secrets import webhook_secret
-from twokey.gateway.trust.webhook_signatures import verify_webhook
-from twokey.gateway.webhooks import attempts, sending
-from twokey.gateway.webhooks.sending import sending_webhooks
 
 CANARY = 899.25
+READER = 'webhooks:"default":"app"'
 
 
 @pytest.fixture
@@ -43,7 +47,8 @@ async def receiver(tmp_path: Path) -> AsyncGenerator[Receiver]:
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Send again soon."""
-    monkeypatch.setattr(attempts, "FIRST_MS", 10)
+    monkeypatch.setattr(sending, "FIRST_S", 0.01)
+    monkeypatch.setattr(sending, "_PAUSE_S", 0.05)
 
 
 def settings_for(
@@ -57,22 +62,39 @@ def settings_for(
         "timeout_s": 60,
         **more,
     }
-    path = receiver.certificates.parent / "twokey.yml"
+    path = receiver.certificates.parent / "keyturn.yml"
     path.write_text(json.dumps({"policy": {"version": 1}, "webhooks": webhooks}))
-    return Settings.load(path, {"TWOKEY_SECRET": SECRETS[0].hex()})
+    return Settings.load(path, {"KEYTURN_SECRET": SECRETS[0].hex()})
 
 
 async def here(_: str, __: int) -> list[str]:
     return ["127.0.0.1"]
 
 
+@dataclass
+class Told:
+    """What is known of the target ``app``."""
+
+    store: Store
+
+    async def state(self) -> ReceiverState:
+        return await receiver_state(self.store, "default", "app")
+
+    async def waiting(self) -> int:
+        """Return how many events are not acknowledged."""
+        found = await reader_states(
+            self.store.conn, self.store.keys_of_tenant("default")
+        )
+        return next(one.unread for one in found if one.name.endswith(':"app"'))
+
+
 @asynccontextmanager
 async def telling(
     store: Store, receiver: Receiver, **given: Any
-) -> AsyncGenerator[WebhookQueue]:
+) -> AsyncGenerator[Told]:
     settings = settings_for(receiver, **given)
     async with sending_webhooks(settings, store, here):
-        yield WebhookQueue(store, tenant="default", target="app")
+        yield Told(store)
 
 
 def arrived(receiver: Receiver, count: int = 1) -> Callable[[], Any]:
@@ -82,9 +104,9 @@ def arrived(receiver: Receiver, count: int = 1) -> Callable[[], Any]:
     return have
 
 
-def idle(queue: WebhookQueue) -> Callable[[], Any]:
+def idle(told: Told) -> Callable[[], Any]:
     async def nothing_waits() -> bool:
-        return (await queue.standing()).waiting == 0
+        return await told.waiting() == 0
 
     return nothing_waits
 
@@ -114,7 +136,7 @@ async def test_a_decision_is_told_without_what_was_decided(
         click = await approve(ServiceHarness(store))
         await eventually(arrived(receiver))
         await eventually(idle(queue))
-        standing = await queue.standing()
+        standing = await queue.state()
 
     [received] = receiver.requests
     body = verified(received)
@@ -227,7 +249,7 @@ async def test_a_message_is_sent_again_under_the_same_id(
         await approve(ServiceHarness(store))
         await eventually(arrived(receiver, 5))
         await eventually(idle(queue))
-        standing = await queue.standing()
+        standing = await queue.state()
 
     assert answers == []
     assert len({one.id for one in receiver.requests}) == 1
@@ -246,12 +268,12 @@ async def test_a_receiver_that_is_away_gets_its_message_later(
     async def where(_: str, __: int) -> list[str]:
         return at
 
-    queue = WebhookQueue(store, tenant="default", target="app")
+    queue = Told(store)
     async with sending_webhooks(settings_for(receiver), store, where):
         click = await approve(ServiceHarness(store))
 
         async def is_failing() -> bool:
-            return (await queue.standing()).failing_ms is not None
+            return (await queue.state()).failing_ms is not None
 
         await eventually(is_failing)
         at[0] = "127.0.0.1"
@@ -261,7 +283,7 @@ async def test_a_receiver_that_is_away_gets_its_message_later(
     assert verified(receiver.requests[0])["data"]["approval"] == click.approval
 
 
-async def test_a_message_that_is_given_up_is_reported_and_kept(
+async def test_a_message_that_is_given_up_is_reported(
     store: Store, receiver: Receiver
 ) -> None:
     async def gone(_: web.Request) -> web.StreamResponse:
@@ -271,19 +293,10 @@ async def test_a_message_that_is_given_up_is_reported_and_kept(
     async with telling(store, receiver) as queue:
         await approve(ServiceHarness(store))
         await eventually(arrived(receiver))
+        await eventually(idle(queue))
+        state = await queue.state()
 
-        async def is_dead() -> bool:
-            return (await queue.standing()).dead == 1
-
-        await eventually(is_dead)
-        [dead] = [one async for one in queue.dead()]
-
-        async def is_reported() -> bool:
-            return bool([one async for one in security_events(store, "default")])
-
-        await eventually(is_reported)
-
-    assert dead.delivery.error == "status 410"
+    assert state.error == "status 410"
     [event] = [one async for one in security_events(store, "default")]
     assert (event.reason, event.data["about"], event.data["name"]) == (
         SecurityKind.STALLED,
@@ -301,18 +314,29 @@ async def test_a_message_ends_after_its_time(store: Store, receiver: Receiver) -
     settings = settings_for(receiver)
     short = settings.webhooks.model_copy(update={"retry_for": timedelta(seconds=0.2)})
     settings = settings.model_copy(update={"webhooks": short})
-    queue = WebhookQueue(store, tenant="default", target="app")
     async with sending_webhooks(settings, store, here):
         await approve(ServiceHarness(store))
+        await eventually(arrived(receiver))
+        await eventually(idle(Told(store)))
 
-        async def is_dead() -> bool:
-            return (await queue.standing()).dead == 1
-
-        await eventually(is_dead)
-
-    standing = await queue.standing()
-    assert (standing.waiting, standing.error) == (0, "status 500")
+    assert (await Told(store).state()).error == "status 500"
     assert len({one.id for one in receiver.requests}) == 1
+
+
+def test_pauses_become_longer_up_to_an_hour_and_are_spread() -> None:
+    failed = Answer(500, "status 500")
+    longest = [pause_after(n, failed, 10**6, 1) for n in range(1, 41)]
+
+    assert longest[:3] == [sending.FIRST_S, 2 * sending.FIRST_S, 4 * sending.FIRST_S]
+    assert longest[-1] == sending.LONGEST_S
+    assert pause_after(3, failed, 10**6, 0) == longest[2] / 2
+
+
+def test_a_pause_is_as_long_as_is_asked_and_ends_with_the_message() -> None:
+    asked = Answer(429, "status 429", pause_s=3000)
+
+    assert pause_after(1, asked, 10**6, 0) == 3000
+    assert pause_after(1, asked, 7, 0) == 7
 
 
 async def test_a_slow_receiver_keeps_no_other_one_waiting(
@@ -356,30 +380,55 @@ async def test_several_gateways_send_each_message_once(
     assert len(ids) == len(set(ids)) == 12
 
 
-@pytest.mark.parametrize("was_queued", [False, True])
-async def test_what_was_read_and_not_queued_is_read_again(
-    store: Store,
-    receiver: Receiver,
-    monkeypatch: pytest.MonkeyPatch,
-    *,
-    was_queued: bool,
+async def test_what_was_read_and_not_sent_is_sent(
+    store: Store, receiver: Receiver
 ) -> None:
-    monkeypatch.setattr(sending, "_ABANDONED_MS", 0)
     await approve(ServiceHarness(store))
-    reader = sending.WebhookSender(settings_for(receiver), store, here)
-    outbox = reader.outbox(store.keys_of_tenant("default"))
+    outbox = store.outbox(store.keys_of_tenant("default"), reader=READER)
     await outbox.prepare()
-    lost = await outbox.take("a process that died", block_ms=1)
-    assert lost
-    if was_queued:
-        # The same events give the same message.
-        await reader.queue("s0", lost)
+    assert await outbox.take("a process that died", block_ms=1)
 
     async with telling(store, receiver) as queue:
         await eventually(arrived(receiver))
         await eventually(idle(queue))
 
-    assert len({one.id for one in receiver.requests}) == 1
+    assert len(receiver.requests) == 1
+
+
+async def test_no_event_that_somebody_wrote_is_signed(
+    store: Store, receiver: Receiver
+) -> None:
+    harness = ServiceHarness(store)
+    keys = store.keys_of_tenant("default")
+    async with telling(store, receiver) as queue:
+        first = await approve(harness)
+        await eventually(arrived(receiver))
+        true = Event(
+            name=EventName.ITEM_REJECTED,
+            tenant="default",
+            agent="support",
+            thread="t1",
+            approval=first.approval,
+            item=f"{first.approval}.0",
+        )
+        for forged in (
+            true.with_(thread="of somebody"),
+            true.with_(agent="other"),
+            true.with_(approval="visit evil.test", item="x"),
+            true.with_(approval=f"ap_default_{'a' * 32}"),
+            true.with_(approval=f"ap_s9_{'a' * 32}"),
+        ):
+            body = forged.model_dump_json(exclude_defaults=True)
+            await store.conn.command(
+                "XADD", keys.outbox, "*", "e", body, "at", forged.at_ms
+            )
+        # Events are read in their order.
+        second = await approve(harness, thread="t2")
+        await eventually(arrived(receiver, 2))
+        await eventually(idle(queue))
+
+    told = [json.loads(one.body)["data"] for one in receiver.requests]
+    assert [one["approval"] for one in told] == [first.approval, second.approval]
 
 
 async def test_a_target_that_is_replaced_verifies_by_both_secrets(
@@ -396,17 +445,16 @@ async def test_a_target_that_is_replaced_verifies_by_both_secrets(
         verified(received, 3)
 
 
-async def test_without_targets_the_outbox_is_read_by_nobody(
+async def test_the_reader_of_a_target_that_is_gone_is_dropped(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "twokey.yml").write_text("policy: {version: 1}")
+    (tmp_path / "keyturn.yml").write_text("policy: {version: 1}")
     settings = Settings.load(
-        tmp_path / "twokey.yml", {"TWOKEY_SECRET": SECRETS[0].hex()}
+        tmp_path / "keyturn.yml", {"KEYTURN_SECRET": SECRETS[0].hex()}
     )
-    left = sending.WebhookSender(settings, store, here)
-    outbox = left.outbox(store.keys_of_tenant("default"))
+    outbox = store.outbox(store.keys_of_tenant("default"), reader=READER)
     await outbox.prepare()
-    await outbox.take(left.consumer, block_ms=1)
+    await outbox.take("sender", block_ms=1)
     monkeypatch.setattr(sending, "GONE_MS", -1)
 
     async with sending_webhooks(settings, store, here):
@@ -415,6 +463,26 @@ async def test_without_targets_the_outbox_is_read_by_nobody(
             return not await outbox.is_known()
 
         await eventually(is_dropped)
+
+
+async def test_the_reader_of_a_target_is_kept_however_long_it_waits(
+    store: Store, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sending, "GONE_MS", -1)
+    outbox = store.outbox(store.keys_of_tenant("default"), reader=READER)
+    await outbox.prepare()
+    await outbox.take("sender", block_ms=1)
+    looked, dropped = asyncio.Event(), list[str]()
+
+    async def noted(*given: Any, **named: Any) -> None:
+        dropped.extend(await drop_idle_readers(*given, **named))
+        looked.set()
+
+    monkeypatch.setattr("keyturn.gateway.webhooks.sending.drop_idle_readers", noted)
+    async with telling(store, receiver):
+        await looked.wait()
+
+    assert dropped == []
 
 
 async def test_certificates_that_cannot_be_used_stop_the_start(
@@ -451,8 +519,8 @@ async def test_a_gateway_that_is_killed_after_it_sent_sends_again(
         first.process.kill()
         await first.process.wait()
     go_on.set()
-    queue = WebhookQueue(store, tenant="default", target="app")
-    assert (await queue.standing()).waiting == 1
+    queue = Told(store)
+    assert await queue.waiting() == 1
     sent = len(receiver.requests)
     async with gateway_process(tmp_path, url, beside={"webhooks": webhooks}):
         # Longer than the dead process had the message for.

@@ -2,6 +2,7 @@
 -- Announce that a run began, once for each input, or that it ended, once for each
 -- checkpoint that it ends at. The end of the run ends what keeps its facts, in the same
 -- step: a process that was paused after it must not end it for a later run.
+-- include lifetimes.lua
 -- KEYS[1] facts      hash    facts of the thread
 -- KEYS[2] outbox     stream  events
 -- KEYS[3] audit      stream  audit log

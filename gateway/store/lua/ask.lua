@@ -1,5 +1,6 @@
 #!lua
 -- Store a person's message to an agent idempotently: who asked, and the start job.
+-- include lifetimes.lua
 -- KEYS[1] seen   string  mark of this message
 -- KEYS[2] facts  hash    facts of the thread
 -- KEYS[3] jobs   stream  resume jobs

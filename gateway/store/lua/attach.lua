@@ -1,5 +1,6 @@
 #!lua
 -- Write fields of a hash, and give it the lifetime of its approval.
+-- include lifetimes.lua
 -- KEYS[1] record  hash    head of the approval
 -- KEYS[2] own     hash    what belongs to it
 -- KEYS[3..] texts string  texts that hold the id and live as long, too

@@ -1,5 +1,6 @@
 #!lua
 -- Note what a card shows, and whether it is up to date with that.
+-- include lifetimes.lua
 -- KEYS[1] record     hash the head of the approval
 -- KEYS[2] card       hash where the card stands, and what it shows
 -- KEYS[3] outdated   zset the tenant's approvals whose card is missing or old

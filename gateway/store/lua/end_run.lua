@@ -1,5 +1,6 @@
 #!lua
 -- End the run of a thread: its facts get a lifetime, unless something is open in it.
+-- include lifetimes.lua
 -- KEYS[1] facts    hash  facts of the thread
 -- ARGV[1] keep_ms  int   lifetime of facts that nothing keeps
 -- Returns:

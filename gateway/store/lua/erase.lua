@@ -1,8 +1,9 @@
 #!lua
--- Erase an approval that has ended, and what was kept of it elsewhere in its shard. Its id
+-- Erase an approval that has ended, and what was kept of it elsewhere of its tenant. Its id
 -- stays in lists, until the lifetime of these ends.
+-- include lifetimes.lua
 -- KEYS[1] head      hash    head of the approval
--- KEYS[2] pinned    string  what is pinned of it
+-- KEYS[2] document  string  the rest of it
 -- KEYS[3] facts     hash    facts of the thread of its run
 -- KEYS[4] outbox    stream  events
 -- KEYS[5] audit     stream  audit log

@@ -10,7 +10,7 @@
 --   {"lost"}
 --   {"moved"}  another message shows it now
 if redis.call('HGET', KEYS[1], 'at') ~= ARGV[2] then return {'moved'} end
--- What people were told and which roles were asked stays: they are not asked again.
-redis.call('HDEL', KEYS[1], 'at', 'rev', 'display', 'decision')
+-- It is not looked for, either. What people were told and which roles were asked stays: they are not asked again.
+redis.call('HDEL', KEYS[1], 'at', 'rev', 'display', 'decision', 'posting')
 redis.call('ZADD', KEYS[2], now_ms() + tonumber(ARGV[3]), listed(ARGV[1]))
 return {'lost'}

@@ -1,7 +1,8 @@
 #!lua
 -- Keep a claim alive while its owner works.
+-- include records.lua
 -- KEYS[1] head     hash  small fields of the approval
--- KEYS[2] expiry   zset  deadlines of the shard
+-- KEYS[2] expiry   zset  deadlines of the tenant
 -- ARGV[1] id       text  the approval
 -- ARGV[2] index    int   the item
 -- ARGV[3] fence    int   the claim's fence

@@ -1,8 +1,8 @@
 #!lua
 -- Acquire, renew, renumber or release the lease of one thread.
 -- KEYS[1] lease  hash    token and fence of the holder
--- KEYS[2] fences string  the newest fence of the shard; every holder gets a greater one
--- ARGV[1] verb   text    take, take_free, keep, renumber or free
+-- KEYS[2] fences string  the newest fence of the tenant; every holder gets a greater one
+-- ARGV[1] verb   text    take, keep, renumber or free
 -- ARGV[2] token  text    the holder
 -- ARGV[3] ttl_ms int     life from now on, milliseconds
 -- ARGV[4] above  int     for renumber: a fence that a checkpoint database knows
@@ -16,12 +16,12 @@
 local holder = redis.call('HGET', KEYS[1], 'token')
 local newest = tonumber(redis.call('GET', KEYS[2]) or '0')
 local function hold(above)
-  -- One counter for the shard and not one a lease: a lease's own would restart with
+  -- One counter for the tenant and not one a lease: a lease's own would restart with
   -- its key, and the number of a holder that was paused for long would come again.
   local next_one = math.max(newest, above) + 1
   if next_one >= 2 ^ 53 then
     -- Numbers from here on have no successor of their own in Lua.
-    return redis.error_reply('ERR the fences of this shard are used up')
+    return redis.error_reply('ERR the fences of this tenant are used up')
   end
   local fence = string.format('%.0f', next_one)
   redis.call('SET', KEYS[2], fence)
@@ -29,10 +29,9 @@ local function hold(above)
   redis.call('PEXPIRE', KEYS[1], ARGV[3])
   return {'held', fence}
 end
-if ARGV[1] == 'take' or ARGV[1] == 'take_free' then
-  -- The same token again: the answer to its first question got lost. Not where it is
-  -- taken for somebody else: who took it meanwhile works under the number of then.
-  if holder and (holder ~= ARGV[2] or ARGV[1] == 'take_free') then
+if ARGV[1] == 'take' then
+  -- The same token again: the answer to its first question got lost.
+  if holder and holder ~= ARGV[2] then
     local left = redis.call('PTTL', KEYS[1])
     if left > tonumber(ARGV[3]) then
       -- This server's clock went back: a dead holder has it no longer than a live one.
@@ -46,7 +45,7 @@ end
 if holder ~= ARGV[2] then return {'lost'} end
 if ARGV[1] == 'renumber' then
   local above, reach = tonumber(ARGV[4]), tonumber(ARGV[5])
-  -- All agents and tenants of the shard share the counter.
+  -- All agents and tenants of the tenant share the counter.
   if reach > 0 and above > newest + reach then return {'too_high'} end
   return hold(above)
 end

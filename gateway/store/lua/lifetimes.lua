@@ -1,4 +1,5 @@
--- How long keys live; script.py puts this behind the prelude of each script.
+-- How long keys live. script.py puts this behind the prelude of a script that includes
+-- it.
 -- One rule for every lifetime: what is still needed has none, and what has ended has one.
 -- An approval is needed while an item of it is open: people, an executor or the clock
 -- may still change it. A doubt is open until people reconcile it, however long that takes.
@@ -33,14 +34,9 @@ local function live_as_long_as(record, keys, keep)
   end
 end
 
--- Split the key of an approval's head: the shard's base and the id.
+-- Split the key of an approval's head: the tenant's base and the id.
 local function split(record)
   return string.match(record, '^(.+:)%a:([^:]+)$')
-end
-
--- The key by which a short id, see keys.py, finds an approval of a format before 14.
-local function short_key(base, id)
-  return base .. 'short:' .. string.sub(string.match(id, '[^_]*$'), 1, 8)
 end
 
 -- The key of a text that lists the ids of approvals, raw, by which a short id finds them:
@@ -66,14 +62,14 @@ local function know_short(base, id, created, till)
   end
 end
 
--- What lives as long as an approval: where its card stands in Slack, what reviewers have
--- read of it, and its short id.
+-- What lives as long as an approval: where its card stands in Slack, and what reviewers
+-- have read of it.
 local function attached(record)
   local base, id = split(record)
   local card = base .. 'card:' .. id
-  local keys = {card, base .. 'seen_by:' .. id, short_key(base, id)}
+  local keys = {card, base .. 'seen_by:' .. id}
   -- A card that was posted twice (an answer of Slack got lost) has a text for each
-  -- copy. They are not in KEYS, because only the card knows them; all have the shard's
+  -- copy. They are not in KEYS, because only the card knows them; all have the tenant's
   -- hash tag, so a cluster keeps them on one node.
   for _, field in ipairs(redis.call('HKEYS', card)) do
     if string.sub(field, 1, 3) == 'at:' then keys[#keys + 1] = base .. field end
@@ -81,13 +77,16 @@ local function attached(record)
   return keys
 end
 
+-- How many answers of a run are listed apart.
+local MOST_ANSWERED = 10
+
 -- Keep the verdicts of a turn while an approval that holds one of its calls is open; a
 -- turn without any is asked about again only by a process that takes it over.
 local function retain_turn(base, turn, keep)
   local needed, is_auto = false, true
   -- The first line names its approvals; what follows is packed.
   local line = string.match(redis.call('GET', turn) or '', '^[^\n]*')
-  for id in string.gmatch(line, 'ap_s%d+_%x+') do
+  for id in string.gmatch(line, 'ap_[%l%d_-]+') do
     needed, is_auto = needed or is_open(base .. 'a:' .. id), false
   end
   if is_auto then keep = DAY_MS end
@@ -95,26 +94,10 @@ local function retain_turn(base, turn, keep)
   live_on({turn}, not needed and keep)
 end
 
--- Let what records share live while an open approval names it, and then as long as the
--- last that did. `digests` are raw, of one that has ended; `was_open` until this write.
-local function retain_shared(base, digests, keep, was_open)
-  for at = 1, #digests, 32 do
-    local key = base .. 'schema:' .. to_hex(string.sub(digests, at, at + 31))
-    if redis.call('EXISTS', key) == 1 then
-      local open = redis.call('HINCRBY', key, 'open', was_open and -1 or 0)
-      if open <= 0 then redis.call('PEXPIRE', key, keep) end
-    end
-  end
-end
-
 -- Return of which run an approval is, of which turn where that has a key of its own, both
 -- as their keys name them, and its namespace. Nothing of a damaged record.
 local function belongs_to(head)
-  local run, turn, of = unpack(redis.call('HMGET', head, 'run', 'turn', 'of'))
-  -- Until format 13 one field held all three.
-  if not run and of then
-    run, turn = string.sub(of, 1, 16) .. string.sub(of, 33), string.sub(of, 17, 32)
-  end
+  local run, turn = unpack(redis.call('HMGET', head, 'run', 'turn'))
   if not run or #run < 16 then return nil end
   return to_hex(string.sub(run, 1, 16)), turn and to_hex(turn), string.sub(run, 17)
 end
@@ -129,17 +112,6 @@ local function open_in(facts)
     found[#found + 1] = {id .. string.sub(text, at + 24, at + 23 + size), created}
     at = at + 24 + size
   end
-  return found
-end
-
--- The same of formats before 14, which had a sorted set for it, as well.
-local function open_of(base, run)
-  local found = {}
-  local before = redis.call('ZRANGE', base .. 'open:' .. run, 0, -1, 'WITHSCORES')
-  for index = 1, #before, 2 do
-    found[#found + 1] = {before[index], tonumber(before[index + 1])}
-  end
-  for _, row in ipairs(open_in(base .. 'tm:' .. run)) do found[#found + 1] = row end
   return found
 end
 
@@ -159,8 +131,6 @@ end
 -- Let it no longer be; return whether it was.
 local function leave_run(base, run, id, ns, keep)
   local facts = base .. 'tm:' .. run
-  -- Of a format before 14.
-  if redis.call('ZREM', base .. 'open:' .. run, listed(id) .. ns) == 1 then return true end
   local text = redis.call('HGET', facts, 'open') or ''
   -- Searched and not parsed: a run may have very much open, and an id is nowhere twice.
   local row = struct.pack('>c16I2', listed(id), #ns) .. ns
@@ -178,13 +148,13 @@ end
 
 -- After every write: keep an approval, and what its run needs while it is open. Where
 -- a damaged record names neither run nor turn, these keep the lifetimes that they have.
-local function retain(head, pinned, keep)
+local function retain(head, document, keep)
   local base, id = split(head)
   local needed = is_open(head)
   -- One that was open and is has no lifetime, and what belongs to it has none, either:
   -- all of it got and gets that together, see `live_as_long_as`.
   if not needed or redis.call('PTTL', head) >= 0 then
-    live_on({head, pinned}, not needed and keep)
+    live_on({head, document}, not needed and keep)
     live_on(attached(head), not needed and keep)
   end
   -- Also of one that is open: no deadline, doubt or reminder is so far apart.
@@ -193,8 +163,7 @@ local function retain(head, pinned, keep)
   if needed then return end
   local run, turn, ns = belongs_to(head)
   if not run then return end
-  local was_open = leave_run(base, run, id, ns, keep)
-  if was_open then
+  if leave_run(base, run, id, ns, keep) then
     redis.call('ZADD', base .. 'run:' .. run, created, listed(id) .. ns)
     -- Listed apart for a day: the run's next calls are shown beside such answers.
     if redis.call('HGET', head, '0:s') == 'answered' then
@@ -204,13 +173,8 @@ local function retain(head, pinned, keep)
       redis.call('PEXPIRE', answered, DAY_MS)
     end
   end
-  -- Until format 13 only schemas were shared.
-  for _, digests in ipairs({'parts', 'schemas'}) do
-    retain_shared(base, redis.call('HGET', head, digests) or '', keep, was_open)
-  end
   if turn then retain_turn(base, base .. 'turn:' .. turn, keep) end
-  local is_over = redis.call('EXISTS', base .. 'open:' .. run) == 0
-    and redis.call('HEXISTS', base .. 'tm:' .. run, 'open') == 0
+  local is_over = redis.call('HEXISTS', base .. 'tm:' .. run, 'open') == 0
   live_on({base .. 'run:' .. run}, is_over and keep)
 end
 

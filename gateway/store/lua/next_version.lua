@@ -7,15 +7,15 @@
 --   rev        text    what was read; none for a corrupt record without one
 --   seen_ms    int     when it was read, by this server's clock
 --   before_ms  int     not to be written from this moment on; none: at any moment
---   unfrozen   array   names of which none may be frozen, behind the seal of the list of
---                      freezes
+--   unfrozen   array   seal of the list of freezes by which nothing of it is frozen, and
+--                      names of pauses; or none
 --   fires      text    kind of the timer that has to be due, and is taken out
 --   fields     table   {field: text, or false to delete it}; bytes in hex
 --   as_read    table   {field: text} of the head as it was read, bytes in hex: its seal; a
 --                      heartbeat renews a claim without another rev
 --   states     table   {index: state} of items whose state or deadline moved
---   uses       table   {index: {rows, totals}}: what an item uses of windows from now on
---                      (json), and what each came to when it was evaluated
+--   uses       array   {index, rows, totals}, in the order of their evaluation: what an
+--                      item uses of windows from now on (json), and what each came to
 --   set        array   rows of {kind, at_ms}: timers to set; at 0: to take out
 --   events     array   event texts, each with its seal
 --   job        text    the resume job
@@ -28,18 +28,13 @@
 --   standing   array   rows of {id, state}: standing approvals as they were read
 --   queues     table   {leaves, enters, groups}: queues of people to leave, rows of {queue,
 --                      lists, groups} to be in, the set of all groups
---   assumed    table   what has to be so, where it is named: {large: SHA-1 of large fields,
---                      and of what is pinned; totals: rows of {index, window, use, total};
---                      place: channel and ts of its card; display: digest of what that shows;
---                      alone: whom no queue is delegated to, by delegations, a key; unseen:
---                      a key that nothing stands under}
---   kept       array   rows of {key, text, keep_ms}: texts to keep beside it
 local TABLES = {'unfrozen', 'fields', 'as_read', 'states', 'uses', 'set', 'events',
-  'rejection', 'failed', 'precedents', 'seen', 'standing', 'queues', 'assumed', 'kept'}
+  'rejection', 'failed', 'precedents', 'seen', 'standing', 'queues'}
 
 -- Read a change, with what is empty in it.
-local function change_of(json, failed_ms, keep_ms)
+local function change_of(json, body, failed_ms, keep_ms)
   local change = cjson.decode(json)
+  change.body = body
   for _, name in ipairs(TABLES) do change[name] = change[name] or {} end
   change.rev, change.fires = change.rev or '', change.fires or ''
   change.before_ms, change.job = change.before_ms or 0, change.job or ''
@@ -47,62 +42,11 @@ local function change_of(json, failed_ms, keep_ms)
   return change
 end
 
--- Return whether somebody's queue is delegated to a user now.
-local function stands_in(delegations, user, now)
-  local rows = redis.call('HGETALL', delegations)
-  for index = 2, #rows, 2 do
-    local to, till = string.match(rows[index], '(%S+) (%d+)$')
-    if to == user and now < tonumber(till) then return true end
-  end
-  return false
-end
-
--- Return whether the card of an approval, or what is known of who clicked on it and of
--- their request, is not as it was assumed to be.
-local function has_other_surroundings(head, assumed, now)
-  if assumed.place then
-    local base, id = split(head)
-    local card = redis.call('HMGET', base .. 'card:' .. id, 'at', 'display')
-    if card[1] ~= assumed.place then return true end
-    -- Another process drew the card since: its person saw what this one does not know.
-    if assumed.display and card[2] ~= assumed.display then return true end
-  end
-  -- The same request was handled before, also by another process at this moment.
-  if assumed.unseen and redis.call('EXISTS', assumed.unseen) == 1 then return true end
-  return assumed.alone ~= nil and stands_in(assumed.delegations, assumed.alone, now)
-end
-
--- Return whether something is not as a change takes it to be, which nobody read for it.
-local function is_otherwise(change, now)
-  local assumed = change.assumed
-  if assumed.large then
-    local names, values = {}, {}
-    for field in pairs(assumed.large) do
-      if field ~= 'pinned' then names[#names + 1] = field end
-    end
-    for at = 1, #names, MOST_FIELDS do
-      local last = math.min(#names, at + MOST_FIELDS - 1)
-      for index, value in ipairs(redis.call('HMGET', change.head, unpack(names, at, last))) do
-        values[names[at + index - 1]] = value
-      end
-    end
-    if assumed.large.pinned then values.pinned = redis.call('GET', change.pinned) end
-    for field, sha1 in pairs(assumed.large) do
-      if redis.sha1hex(values[field] or '') ~= sha1 then return true end
-    end
-  end
-  for _, row in ipairs(assumed.totals or {}) do
-    local total = total_with(row[2], row[3], uses_of(change.head, row[1]), now)
-    -- Less is another total, too: a rule may ask for less than was evaluated.
-    if string.format('%.0f', total) ~= row[4] then return true end
-  end
-  return has_other_surroundings(change.head, assumed, now)
-end
-
 -- Return whether something moved since a change was computed. `added` is by window what
--- the changes that are written before this one add to it; nil for a change alone.
+-- the calls that are approved before add to it: each was evaluated beside them.
 local function has_moved(change, now, added)
   local head = change.head
+  if redis.call('EXISTS', head) == 0 then return true end
   -- Times of the next version were computed from the reading: an old one is not used.
   local age = math.abs(now - change.seen_ms)
   if (redis.call('HGET', head, 'rev') or '') ~= change.rev or age > MAX_READING_MS then
@@ -119,17 +63,15 @@ local function has_moved(change, now, added)
     local due = redis.call('ZSCORE', change.timers, change.id .. ' ' .. change.fires)
     if not due or now < tonumber(due) then return true end
   end
-  for i, inputs in pairs(change.uses) do
+  for _, inputs in ipairs(change.uses) do
+    local i = inputs.index
     -- Uses that stay as they are were compared when they were reserved; every later call
     -- was evaluated with them in its sums.
     if inputs.rows ~= (redis.call('HGET', change.head, i .. ':w') or '[]') then
       local own = uses_of(change.head, i)
       for index, row in ipairs(cjson.decode(inputs.rows)) do
-        local total, before = total_with(row[1], row[2], own, now), 0
-        if added then
-          before = added[row[1]] or 0
-          added[row[1]] = before + total - tonumber(slide(row[1], now))
-        end
+        local total, before = total_with(row[1], row[2], own, now), added[row[1]] or 0
+        added[row[1]] = before + total - tonumber(slide(row[1], now))
         if total + before > tonumber(inputs.totals[index]) then return true end
       end
     end
@@ -142,13 +84,14 @@ local function has_moved(change, now, added)
   for _, row in ipairs(change.standing) do
     if redis.call('HGET', base .. 'a:' .. row[1], '0:s') ~= row[2] then return true end
   end
-  return is_otherwise(change, now)
+  return false
 end
 
 -- Let items use of windows what a change says, instead of what they used.
 local function move_uses(change, now)
   local head = change.head
-  for i, inputs in pairs(change.uses) do
+  for _, inputs in ipairs(change.uses) do
+    local i = inputs.index
     if inputs.rows ~= (redis.call('HGET', head, i .. ':w') or '[]') then
       local expires = tonumber(end_of(head, i)) or now
       -- Before the new ones are held: both lists may name one use, and then it counts.
@@ -202,6 +145,7 @@ local function write_version(change, now)
   -- stale.
   change.fields.rev = (tonumber(change.rev) or 0) + 1
   write_fields(head, change.fields)
+  if change.body ~= '' then redis.call('SET', change.document, change.body) end
   move_uses(change, now)
   local corrupt = redis.call('HEXISTS', head, 'quarantined') == 1
   for i, state in pairs(change.states) do
@@ -235,7 +179,7 @@ local function write_version(change, now)
     -- After the fields are written, which it reads; so does retain below.
     reindex(head, change.expiry, id, now)
   end
-  retain(head, change.pinned, keep)
+  retain(head, change.document, keep)
   announce_each(change.outbox, change.audit, change.events, now)
   change.queued = enqueue(change.jobs, change.job)
   note_precedents(change.precedents, now)
@@ -245,7 +189,6 @@ local function write_version(change, now)
     redis.call('PEXPIRE', change.failures, change.failed_ms)
   end
   remember_rejected(change)
-  for _, row in ipairs(change.kept) do redis.call('SET', row[1], row[2], 'PX', row[3]) end
 end
 
 -- Count one more rejection in a row of an agent; pause it after so many.

@@ -4,35 +4,35 @@
 -- neither as waiting nor as asked. A card is not listed as missing: the event of its
 -- opening stays in the outbox until it is posted, or listed.
 -- What the turn reserved counts from here on as its calls fared.
+-- include records.lua
+-- include lifetimes.lua
+-- include windows.lua
 -- include precedents.lua
--- KEYS[1] turn        string  the turn's verdicts, after a line of its approvals; it is not
---                             there where they follow from the first approval
+-- KEYS[1] turn        string  the turn's verdicts, after a line of its approvals
 -- KEYS[2] run         zset    the run's approvals that have ended, each its id raw, and namespace
--- KEYS[3] expiry      zset    deadlines of the shard
+-- KEYS[3] expiry      zset    deadlines of the tenant
 -- KEYS[4] outbox      stream  events
 -- KEYS[5] audit       stream  audit log
 -- KEYS[6] reservation string  what the turn reserved
--- KEYS[7] frozen      hash    what is frozen of the tenant
+-- KEYS[7] frozen      hash    pauses of agents; the list of freezes stands beside it
 -- KEYS[8] waiting     zset    the agent's pending items
 -- KEYS[9] requests_10m hash     how much the agent asked people for
 -- KEYS[10] rejected   hash    what was rejected in the thread, and its turns since
 -- KEYS[11] timers     zset    when people are reminded and others are called
 -- KEYS[12] outdated   zset    the tenant's approvals whose card is missing or old
 -- KEYS[13] queue_groups set    user groups that are named in queues of people
--- KEYS[14] first      hash    head of the turn's first approval, if it has any
--- KEYS[15..] records  key     head and pinned of each approval
+-- KEYS[14..] records  key     head and document of each approval
 -- ARGV[1] keep_ms     int     lifetime of what has ended, milliseconds
--- ARGV[2] verdicts    text    what the turn is answered with; "" where it follows from the
---                             first approval
+-- ARGV[2] verdicts    text    what the turn is answered with; "" where it is not submitted again
 -- ARGV[3] events      json    array of event texts
--- ARGV[4] approvals   json    array of {id, ns, ttl_ms, state, count, timers, shared,
+-- ARGV[4] approvals   json    array of {id, ns, ttl_ms, state, count, timers,
 --                             fields, queues}; fields are the whole head, bytes in hex, with
---                             the times of a creation at created_ms; shared are digests in hex;
+--                             the times of a creation at created_ms;
 --                             queues are rows of {queue, lists, groups}, see person_queues.py;
 --                             state, of all of its `count` items, is pending, or authorized, which
 --                             lapses after ttl_ms; timers are rows of {kind, after_ms}
--- ARGV[5] names       json    array of names under which nothing may be frozen, behind the
---                             seal of the list of freezes
+-- ARGV[5] unfrozen    json    array: seal of the list of freezes by which nothing of it is
+--                             frozen, and names of pauses; or none
 -- ARGV[6] limits      json    {waiting, requests_10m, asked_ms} of the agent
 -- ARGV[7] counted     json    rows of {window, use, within_ms} that count from now on,
 --                             also of calls that do not run
@@ -44,33 +44,33 @@
 --                             that calls are opened by: its rev and seal as they were read, how
 --                             old Slack's word on its givers may be, and what to write; bytes in
 --                             hex
--- ARGV[13] shared     json    {digest in hex: text}
--- ARGV[14] not_rejected json   array of fingerprints of calls of which none was rejected
--- ARGV[15] created_ms int     when the approvals are created: now, by this server's clock, as
+-- ARGV[13] not_rejected json   array of fingerprints of calls of which none was rejected
+-- ARGV[14] created_ms int     when the approvals are created: now, by this server's clock, as
 --                             far as the caller knows it
--- ARGV[16..] pinned   text    of each approval: what is pinned
+-- ARGV[15..] documents bytes  of each approval, then of each standing approval
 -- Returns:
---   {"opened", older, now}  what the run lists of its earlier approvals that are open
+--   {"opened", older}  what the run lists of its earlier approvals that are open
 --   {"late", now}   it is not created_ms any more: seal the approvals with this time
---   {"exists", verdicts}  "" where they follow from the first approval
+--   {"exists"}      it was opened before: read its verdicts
+--   {"damaged"}     a record of it is there, and its verdicts are not
 --   {"unreserved"}  evaluating took so long that the reservation ended: evaluate again
 --   {"frozen"}      something was frozen meanwhile: evaluate again
 --   {"crowded"}     the agent has or asked too much meanwhile: evaluate again
 --   {"rejected"}    a call was rejected before in the thread: evaluate again
 --   {"repeated"}    precedents changed meanwhile: evaluate again
 --   {"uncovered"}   a standing approval changed or ended meanwhile: evaluate again
-local known = redis.call('GET', KEYS[1])
-if not known and redis.call('EXISTS', KEYS[14]) == 1 then known = '' end
--- Before every other check: an answer that got lost on its way to the agent is given
--- again, even if something was frozen since.
-if known then return {'exists', known} end
+if redis.call('EXISTS', KEYS[1]) == 1 then return {'exists'} end
+local approvals = cjson.decode(ARGV[4])
+for index = 1, #approvals do
+  if redis.call('EXISTS', KEYS[12 + 2 * index]) == 1 then return {'damaged'} end
+end
 -- Without it two turns that were evaluated side by side could each fit into a window that
 -- has room for one.
 if ARGV[9] == '1' and redis.call('EXISTS', KEYS[6]) == 0 then return {'unreserved'} end
 local names = cjson.decode(ARGV[5])
 if #names > 0 and freeze_of(KEYS[7], names) then return {'frozen'} end
 local has_rejected = redis.call('EXISTS', KEYS[10]) == 1
-for _, call in ipairs(has_rejected and cjson.decode(ARGV[14]) or {}) do
+for _, call in ipairs(has_rejected and cjson.decode(ARGV[13]) or {}) do
   if redis.call('HEXISTS', KEYS[10], call) == 1 then return {'rejected'} end
 end
 if have_precedents_moved(cjson.decode(ARGV[11])) then return {'repeated'} end
@@ -91,7 +91,7 @@ for _, row in ipairs(standing) do
     return {'uncovered'}
   end
 end
-local approvals, created = cjson.decode(ARGV[4]), tonumber(ARGV[15])
+local created = tonumber(ARGV[14])
 -- The seals are over these times, and only a caller can make a seal.
 if #approvals > 0 and math.abs(now - created) > MAX_READING_MS then return {'late', now} end
 local limits = cjson.decode(ARGV[6])
@@ -114,7 +114,7 @@ end
 local keep = tonumber(ARGV[1])
 -- Before this turn's own are added: these are what it may supersede.
 local older, first = {}, now
-for index, row in ipairs(open_of(base, run)) do
+for index, row in ipairs(open_in(base .. 'tm:' .. run)) do
   older[index], first = row[1], math.min(first, row[2])
 end
 -- Where no bot works, nobody takes out what has ended.
@@ -129,22 +129,12 @@ for _, card in ipairs(#approvals > 0
   end
 end
 
-local shared = cjson.decode(ARGV[13])
 for index, approval in ipairs(approvals) do
-  local head, member = KEYS[13 + 2 * index], listed(approval.id)
+  local head, member = KEYS[12 + 2 * index], listed(approval.id)
   local expires = created + approval.ttl_ms
   local waits = approval.state == 'pending'
   write_fields(head, approval.fields)
-  redis.call('SET', KEYS[14 + 2 * index], ARGV[15 + index])
-  for _, digest in ipairs(approval.shared) do
-    local key = base .. 'schema:' .. digest
-    -- Compared and not only looked for, so that a damaged one is mended.
-    if redis.call('HGET', key, 'body') ~= shared[digest] then
-      redis.call('HSET', key, 'body', shared[digest])
-    end
-    redis.call('HINCRBY', key, 'open', 1)
-    redis.call('PERSIST', key)
-  end
+  redis.call('SET', KEYS[13 + 2 * index], ARGV[14 + index])
   for i = 0, approval.count - 1 do
     update_uses(head, i, approval.state, now, expires + keep)
     if waits then redis.call('ZADD', KEYS[8], expires, member .. i) end
@@ -163,7 +153,10 @@ if #approvals > 0 then
   redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(' .. math.min(now - 4 * keep, first))
   redis.call('PERSIST', KEYS[2])
 end
-for _, row in ipairs(standing) do write_fields(base .. 'a:' .. row.id, row.fields) end
+for index, row in ipairs(standing) do
+  write_fields(base .. 'a:' .. row.id, row.fields)
+  redis.call('SET', base .. 'p:' .. row.id, ARGV[14 + #approvals + index])
+end
 if held > 0 then
   until_last(KEYS[8])
   count_asked(KEYS[9], held, now, limits.asked_ms)
@@ -184,4 +177,4 @@ end
 -- Of what opens, events and records tell the same time.
 announce(KEYS[4], KEYS[5], ARGV[3], #approvals > 0 and created or now)
 note_precedents(cjson.decode(ARGV[10]), now)
-return {'opened', older, now}
+return {'opened', older}

@@ -1,5 +1,6 @@
 #!lua
 -- Replace the facts of a thread (who asked), if they are as they were read.
+-- include lifetimes.lua
 -- KEYS[1] facts    hash  facts of the thread
 -- ARGV[1] before   text  the facts that were read; "" for none
 -- ARGV[2] after    json  the facts from now on

@@ -1,7 +1,8 @@
 #!lua
 -- Return the approvals that have a short id; nearly always one.
--- KEYS[1] expiry zset  deadlines of the shard, to name its other keys by
--- KEYS[2] key    set   those of a format before 14, and collected cards
+-- include lifetimes.lua
+-- KEYS[1] expiry zset  deadlines of the tenant, to name its other keys by
+-- KEYS[2] key    set   collected cards
 -- ARGV[1] short  text  eight hexadecimal digits
 -- ARGV[2] days   int   how many days ago the oldest was opened that is looked for
 -- Returns:

@@ -1,5 +1,6 @@
 #!lua
 -- Return what windows would come to if items used these instead of their own.
+-- include windows.lua
 -- KEYS[1..] places  mixed  of each use the head of the item's approval (hash), then the
 --                          window (zset)
 -- ARGV[1] uses      json   array of {index of the item, use}, one for each pair of keys

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from keyturn.bot.cards.approval import card
+from keyturn.bot.modals import details
+from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.protocol.questions import Answered
+from keyturn.gateway.protocol.states import ItemState
 from tests.bot.markup_audit import assert_tame
 from tests.bot.samples import ANA, BEN, NOW, a_refund, an_approval, frame, in_state
-from twokey.bot.cards.approval import card
-from twokey.bot.modals import details
-from twokey.gateway.approvals.record import Approval
-from twokey.gateway.protocol.questions import Answered
-from twokey.gateway.protocol.states import ItemState
 
 ORDER = Answered(text="Q: Which order?\nA: 78291", by=ANA, at_ms=NOW)
 HOSTILE = Answered(

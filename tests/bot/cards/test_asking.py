@@ -6,6 +6,22 @@ from dataclasses import replace
 
 import pytest
 
+from keyturn.bot.blocks import Message
+from keyturn.bot.cards.approval import card
+from keyturn.bot.cards.mentions import (
+    MOST_COPIES,
+    copies_for,
+    escalation_mentions,
+    mentions_for,
+    quiet_roles,
+    unreachable,
+)
+from keyturn.bot.cards.reminders import newly_needed, reminder
+from keyturn.bot.delivery.event_messages import messages_of
+from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.gateway.approvals.record import Acknowledgement, Approval, Waiting
+from keyturn.gateway.approvals.requirement import Asking, Notify, Requirement, Role
+from keyturn.gateway.protocol.states import ItemState
 from tests.bot.readable import readable
 from tests.bot.samples import (
     ANA,
@@ -17,22 +33,6 @@ from tests.bot.samples import (
     an_item,
     frame,
 )
-from twokey.bot.blocks import Message
-from twokey.bot.cards.approval import card
-from twokey.bot.cards.mentions import (
-    MOST_COPIES,
-    copies_for,
-    escalation_mentions,
-    mentions_for,
-    quiet_roles,
-    unreachable,
-)
-from twokey.bot.cards.reminders import newly_needed, reminder
-from twokey.bot.delivery.event_messages import messages_of
-from twokey.gateway.approvals.events import Event, EventName
-from twokey.gateway.approvals.record import Acknowledgement, Approval, Waiting
-from twokey.gateway.approvals.requirement import Asking, Notify, Requirement, Role
-from twokey.gateway.protocol.states import ItemState
 
 PEOPLE = ("U0BEN", "U0EVE", "U0LEAD")
 DIRECT = Role(name="direct", users=PEOPLE, notify=Notify.DM)
@@ -96,7 +96,7 @@ def test_in_quiet_hours_nobody_is_asked_and_the_card_says_so() -> None:
     assert quiet_roles(approval) == {"direct": LATER, "watch": LATER}
     text = shown(approval)
     assert "🌙 Quiet hours until" in text
-    assert "direct, watch" in text
+    assert "`direct` and `watch`" in text
     assert "Reviewers:" not in text
 
 

@@ -2,13 +2,53 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from keyturn.bot.blocks import BadBlocks, ensure_valid_message
+from keyturn.bot.cards.approval import card
+from keyturn.bot.cards.call_rows import whole_calls
+from keyturn.bot.cards.frame import TABLE_FROM, rows_of, shares, text_budget
+from keyturn.bot.cards.listing import boxes_of
+from keyturn.bot.ids import Action
+from keyturn.gateway.approvals.authorization import Floor
+from keyturn.gateway.approvals.gestures import MAX_ITEMS
+from keyturn.gateway.approvals.inquiry import MAX_QUESTION, MAX_REPLY, Inquiry
+from keyturn.gateway.approvals.precedents import Past, Precedent, WindowTotal
+from keyturn.gateway.approvals.record import (
+    Acknowledgement,
+    Approval,
+    Item,
+    TriageResult,
+    Waiting,
+)
+from keyturn.gateway.approvals.requirement import (
+    Asking,
+    Observation,
+    Role,
+    SpotCheck,
+)
+from keyturn.gateway.policy.evaluate import Evaluation
+from keyturn.gateway.policy.fields import MAX_LINK
+from keyturn.gateway.protocol.business_state import BusinessState, with_state
+from keyturn.gateway.protocol.effect import Effect
+from keyturn.gateway.protocol.questions import Answered
+from keyturn.gateway.protocol.records import Person, Result
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.verbs import Finding, Verb
+from keyturn.gateway.service.proposals import MAX_BATCH
+from tests.bot.markup_audit import objects
 from tests.bot.samples import (
     LATER,
     NOW,
+    REFUND_SCHEMA,
     TEAM,
     TWO,
     a_vote,
@@ -18,34 +58,8 @@ from tests.bot.samples import (
     frame,
     in_state,
 )
-from twokey.bot.cards.approval import card
-from twokey.bot.cards.frame import MAX_ROWS, rows_of, text_budget
-from twokey.gateway.approvals.authorization import Floor
-from twokey.gateway.approvals.inquiry import MAX_QUESTION, MAX_REPLY, Inquiry
-from twokey.gateway.approvals.precedents import Past, Precedent, WindowTotal
-from twokey.gateway.approvals.record import (
-    Acknowledgement,
-    Approval,
-    Item,
-    TriageResult,
-    Waiting,
-)
-from twokey.gateway.approvals.requirement import (
-    Asking,
-    Observation,
-    Role,
-    SpotCheck,
-)
-from twokey.gateway.policy.fields import MAX_LINK
-from twokey.gateway.protocol.business_state import BusinessState, with_state
-from twokey.gateway.protocol.effect import Effect
-from twokey.gateway.protocol.questions import Answered
-from twokey.gateway.protocol.records import Person, Result
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.protocol.verbs import Finding
-from twokey.gateway.service.proposals import MAX_BATCH
-from twokey.sandbox.blockkit import validate_message
+from tests.levels import examples
+from tests.service.test_cards_of_a_turn import proposed
 
 ODD = "\u0430b\u200b c\u0430 " * 6
 VOTERS = [Person(team=TEAM, user=f"U{'0' * 20}{n}") for n in range(8)]
@@ -62,8 +76,12 @@ FLOOR = Floor(tier=Tier.APPROVE, reasons=(), requirement=TWO, policy_digest="p")
 def _fullest(
     filler: str, index: int, count: int, state: ItemState, *, is_edited: bool
 ) -> Item:
-    call = text_budget(an_approval(*[an_item({}, index=n) for n in range(count)])).call
-    args = {"body": ("word " * 1_000)[: call - 360], "odd": ODD, "n": "9" * 50}
+    call = (
+        text_budget(an_approval(*[an_item({}, index=n) for n in range(count)])).row
+        * 45
+        // 100
+    )
+    args = {"body": ("word " * 1_000)[: max(call - 360, 10)], "odd": ODD, "n": "9" * 50}
     long = filler * 2_000
     item = an_item(
         {**args},
@@ -159,13 +177,16 @@ def _card_problems(approval: Approval) -> list[str]:
     longest = f"https://{'h' * 80}/{'p' * 120}"
     sent = tuple(one.user for one in VOTERS)
     message = card(replace(frame(approval), sent=sent, conversation=longest))
-    problems = validate_message([*message.blocks], message.text, update=True)
-    return [str(problem) for problem in problems]
+    try:
+        ensure_valid_message(message.blocks, message.text, update=True)
+    except BadBlocks as error:
+        return [str(error)]
+    return []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("filler", ["x", "\u200b"])
-@pytest.mark.parametrize("count", [1, 2, 3, 5, 9])
+@pytest.mark.parametrize("count", [1, 2, 3, MAX_ITEMS])
 @pytest.mark.parametrize("is_edited", [True, False])
 def test_the_fullest_card_is_still_accepted(
     count: int, filler: str, *, is_edited: bool
@@ -193,7 +214,7 @@ def test_the_fullest_card_is_still_accepted(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("filler", ["x", "\u200b"])
-@pytest.mark.parametrize("count", [7, 20, 56, MAX_BATCH])
+@pytest.mark.parametrize("count", [TABLE_FROM, 20, 56, MAX_BATCH])
 def test_the_fullest_table_is_still_accepted(count: int, filler: str) -> None:
     mixed = [
         ItemState.IN_DOUBT,
@@ -221,16 +242,101 @@ def test_the_fullest_table_is_still_accepted(count: int, filler: str) -> None:
         assert _card_problems(approval) == [], states
 
 
-def test_calls_that_wait_get_the_rows_of_a_card() -> None:
-    items = [an_item({}, index=n) for n in range(MAX_ROWS + 2)]
-    items[0] = in_state(items[0], ItemState.REJECTED)
+def test_every_call_of_a_card_has_a_row() -> None:
+    items = [an_item({}, index=n) for n in range(MAX_ITEMS)]
 
-    shown = rows_of(an_approval(*items))
-
-    assert [item.index for item in shown] == [1, 2, 3, 4, 5]
+    assert rows_of(an_approval(*items)) == tuple(items)
 
 
-def test_a_refund_fits_on_a_card_of_five() -> None:
-    assert (
-        text_budget(an_approval(*[an_item({}, index=n) for n in range(5)])).call > 330
+def test_short_texts_get_their_length_and_long_ones_share_the_rest() -> None:
+    assert shares(130, [10, 500, 20, 30, 90]) == [10, 35, 20, 30, 35]
+    assert shares(-5, [10, 20]) == [0, 0]
+
+
+def _refund(index: int, **changes: Any) -> Item:
+    args: JsonObject = {
+        "order_id": f"7{index:04}",
+        "customer_id": f"C-1{index:03}",
+        "amount": 19.9 + index,
+        "cause": "Arrived damaged",
+    }
+    item = an_item(args, index=index, tool="process_refund", args_schema=REFUND_SCHEMA)
+    item = item.with_(description=f"Refund €{19.9 + index} for order 7{index:04}")
+    return item.with_(totals=("args.amount|eur",), **changes)
+
+
+@pytest.mark.parametrize("state", [None, ItemState.AUTHORIZED, ItemState.EXECUTED])
+@pytest.mark.parametrize("has_past", [False, True])
+@pytest.mark.parametrize("count", [*range(1, 9), 20, 56, 80, MAX_BATCH])
+def test_calls_of_120_characters_are_whole_and_approved_by_one_click(
+    count: int, state: ItemState | None, *, has_past: bool
+) -> None:
+    past = _longest_past("x") if has_past else Past()
+    approval = an_approval(*(_refund(n, past=past) for n in range(count)))
+    if state is not None:  # what became of the others takes no room away
+        others = [in_state(item, state) for item in approval.items[count // 2 + 2 :]]
+        approval = approval.replacing(*others)
+    waiting = {item.index for item in approval.items if item.is_pending}
+
+    offered = [
+        str(one.get("action_id")) for one in objects([*card(frame(approval)).blocks])
+    ]
+
+    assert waiting <= whole_calls(approval)
+    assert (Action.APPROVE if count == 1 else Action.APPROVE_ALL) in offered
+    assert _card_problems(approval) == []
+
+
+WORDS = "the parcel came late and one cup was broken so we pay it back " * 2
+SHAPES: dict[str, Callable[[int], JsonObject]] = {
+    "one text": lambda n: {"text": f"{n} {WORDS}"[:107]},
+    "two texts": lambda n: {"to": f"{n} {WORDS}"[:45], "why": f"{n} {WORDS}"[:46]},
+    "lines": lambda n: {"text": f"Order {n}:\n{WORDS[:60]}\n\n{WORDS[:20]}\nAna"},
+    "an id": lambda n: {"id": f"{n:04}".ljust(64, "f"), "at": "2026-11-28T20:00:00Z"},
+    "many": lambda n: {f"f{one}": n for one in range(9)},
+    "a link": lambda n: {"url": f"https://shop.example/{n:04}/".ljust(100, "x")},
+}
+
+
+@given(
+    count=st.integers(1, MAX_BATCH),
+    shape=st.sampled_from([*SHAPES]),
+    are_of_many_tools=st.booleans(),
+)
+@settings(max_examples=examples(60), deadline=None)
+def test_short_calls_of_every_shape_are_whole_and_approved_by_one_click(
+    count: int, shape: str, *, are_of_many_tools: bool
+) -> None:
+    tools = [f"send_{n * are_of_many_tools}" for n in range(count)]
+    asked = Evaluation(
+        tier=Tier.APPROVE,
+        requirement=TWO.with_(approvals=1),
+        allow=tuple(Verb),
+        policy_digest="sha256:1",
+        channel="C0OPS",
+        ttl_ms=LATER - NOW,
     )
+    args = [SHAPES[shape](n) for n in range(count)]
+
+    found = proposed([(tool, asked) for tool in tools], args).approvals
+
+    most = MAX_ITEMS if are_of_many_tools else 33
+    assert len(found) <= -(-count // most)
+    for approval in found:
+        assert all(sum(map(len, boxes_of(item))) <= 120 for item in approval.items)
+        items = (item.with_(args_schema=None) for item in approval.items)
+        shown = approval.with_(
+            items=tuple(items), created_at_ms=NOW, expires_at_ms=LATER
+        )
+        offered = str([*card(frame(shown)).blocks])
+        assert whole_calls(shown) == {*range(len(shown.items))}
+        assert (Action.APPROVE_ALL if shown.is_batch else Action.APPROVE) in offered
+        assert _card_problems(shown) == []
+
+
+@pytest.mark.parametrize("count", range(2, MAX_ITEMS + 1))
+def test_a_long_call_of_a_card_does_not_shorten_the_short_ones(count: int) -> None:
+    short = [_refund(n, tool=f"process_refund_{n}") for n in range(count - 1)]
+    long = an_item({"body": "word " * 2_000}, index=count - 1, tool="send_email")
+
+    assert whole_calls(an_approval(*short, long)) == set(range(count - 1))

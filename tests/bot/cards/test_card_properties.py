@@ -7,22 +7,22 @@ from dataclasses import replace
 
 from hypothesis import HealthCheck, given, settings
 
+from keyturn.bot.blocks import Message
+from keyturn.bot.cards.approval import card
+from keyturn.bot.cards.call_rows import needs_full_view
+from keyturn.bot.cards.history import thread_note
+from keyturn.bot.cards.home import home
+from keyturn.bot.cards.queue import page_of
+from keyturn.bot.cards.reply_texts import agent_answer
+from keyturn.bot.ids import Action
+from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.sandbox.blockkit import validate_home, validate_message
 from tests.bot.markup_audit import assert_tame, objects
 from tests.bot.samples import KEY, TEAM, frame
 from tests.bot.strategies import CANARY, approvals, hostile, moments
 from tests.levels import examples
-from twokey.bot.blocks import Message
-from twokey.bot.cards.approval import card
-from twokey.bot.cards.call_rows import needs_full_view
-from twokey.bot.cards.history import thread_note
-from twokey.bot.cards.home import home
-from twokey.bot.cards.queue import page_of
-from twokey.bot.cards.reply_texts import agent_answer
-from twokey.bot.ids import Action
-from twokey.gateway.approvals.events import Event, EventName
-from twokey.gateway.approvals.record import Approval
-from twokey.gateway.protocol.tiers import Tier
-from twokey.sandbox.blockkit import validate_home, validate_message
 
 _quick = settings(
     max_examples=examples(40),

@@ -6,27 +6,27 @@ import re
 
 import pytest
 
-from tests.bot.readable import readable
-from tests.bot.samples import KEY, LATER, NOW, TEAM, an_approval, an_item, frame
-from twokey.bot.blocks import Message
-from twokey.bot.cards.approval import card
-from twokey.bot.cards.fallbacks import card_fallback
-from twokey.bot.cards.history import thread_note
-from twokey.bot.cards.home import home
-from twokey.bot.cards.queue import page_of
-from twokey.bot.cards.reminders import (
+from keyturn.bot.blocks import Message
+from keyturn.bot.cards.approval import card
+from keyturn.bot.cards.fallbacks import card_fallback
+from keyturn.bot.cards.history import thread_note
+from keyturn.bot.cards.home import home
+from keyturn.bot.cards.queue import page_of
+from keyturn.bot.cards.reminders import (
     channel_escalation,
     newly_needed,
     reminder,
     waits_again,
 )
-from twokey.bot.cards.undelivered import undelivered
-from twokey.gateway.approvals.authorization import Revocation
-from twokey.gateway.approvals.changes import Change
-from twokey.gateway.approvals.deadline_changes import extend
-from twokey.gateway.approvals.decisions import AccountKind, Reviewer
-from twokey.gateway.approvals.record import Approval
-from twokey.gateway.approvals.timing import with_end
+from keyturn.bot.cards.undelivered import undelivered
+from keyturn.gateway.approvals.authorization import Revocation
+from keyturn.gateway.approvals.changes import Change
+from keyturn.gateway.approvals.deadline_changes import extend
+from keyturn.gateway.approvals.decisions import AccountKind, Reviewer
+from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.approvals.timing import with_end
+from tests.bot.readable import readable
+from tests.bot.samples import KEY, LATER, NOW, TEAM, an_approval, an_item, frame
 
 SOON = NOW + 600_000
 

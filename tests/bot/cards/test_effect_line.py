@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from keyturn.bot.cards.approval import card
+from keyturn.gateway.protocol.effect import Effect
 from tests.bot.readable import readable
 from tests.bot.samples import an_approval, an_item, frame
-from twokey.bot.cards.approval import card
-from twokey.gateway.protocol.effect import Effect
 
 SAID = ("Only reads", "Can be undone", "Cannot be undone")
 

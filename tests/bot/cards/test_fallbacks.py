@@ -6,6 +6,17 @@ import re
 
 import pytest
 
+from keyturn.bot.blocks import Message
+from keyturn.bot.cards import reminders, reply_texts
+from keyturn.bot.cards.approval import card
+from keyturn.bot.cards.fallbacks import card_fallback, plain_card
+from keyturn.bot.cards.history import thread_note
+from keyturn.bot.cards.notification import many_ran, plain_notification, report_line
+from keyturn.bot.cards.security_messages import FREEZE_EVENTS, freeze_message
+from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.verbs import Finding
 from tests.bot.cards.test_notification import MESSAGES
 from tests.bot.cards.test_notification import shown as notified
 from tests.bot.samples import (
@@ -21,23 +32,11 @@ from tests.bot.samples import (
     edited,
     frame,
 )
-from twokey.bot.blocks import Message
-from twokey.bot.cards import reminders, reply_texts
-from twokey.bot.cards.approval import card
-from twokey.bot.cards.fallbacks import card_fallback
-from twokey.bot.cards.freeze_messages import FREEZE_EVENTS, freeze_message
-from twokey.bot.cards.history import thread_note
-from twokey.bot.cards.notification import many_ran, plain_notification, report_line
-from twokey.bot.delivery.card_publisher import plain_card
-from twokey.gateway.approvals.events import Event, EventName
-from twokey.gateway.approvals.record import Approval
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.verbs import Finding
 
 SENTENCE = re.compile(r"(?=[A-Z0-9])[^\n]{8,240}[.]")
 NO_PERSONS_WORD = re.compile(
     r"ap_|nt_|sha256|<|>|`|\b(?:item|approval|run|record)\.[a-z]|\bcall \d+:|_ms\b"
-    r"|T0TWOKEY|U0|C0|\b[A-Z]{2,}_",
+    r"|T0KEYTURN|U0|C0|\b[A-Z]{2,}_",
 )
 
 
@@ -90,7 +89,7 @@ def messages() -> list[Message]:
     reported = Event(
         name=EventName.APPROVAL_REPORTED,
         tenant="acme",
-        approval="ap_s0_1",
+        approval="ap_default_1",
         actor="T/U0ANA",
     )
     return [
@@ -101,7 +100,7 @@ def messages() -> list[Message]:
         reply_texts.agent_answer("Done."),
         reply_texts.no_answer(),
         reply_texts.run_failed(),
-        reply_texts.corrupt_record("ap_s0_1"),
+        reply_texts.corrupt_record("ap_default_1"),
     ]
 
 

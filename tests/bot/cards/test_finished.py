@@ -7,6 +7,16 @@ from typing import Any
 
 import pytest
 
+from keyturn.bot.cards.approval import card
+from keyturn.bot.cards.finished import ENDED, is_finished
+from keyturn.bot.cards.spot_check import spot_checks
+from keyturn.bot.ids import Action
+from keyturn.bot.modals.details import pages
+from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.approvals.requirement import Observation, SpotCheck
+from keyturn.gateway.protocol.records import Result
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.verbs import Finding
 from tests.bot.cards.test_table import refunds, replaced
 from tests.bot.readable import readable
 from tests.bot.samples import (
@@ -20,16 +30,6 @@ from tests.bot.samples import (
     frame,
     in_state,
 )
-from twokey.bot.cards.approval import card
-from twokey.bot.cards.finished import ENDED, is_finished
-from twokey.bot.cards.spot_check import spot_checks
-from twokey.bot.ids import Action
-from twokey.bot.modals.pages import pages
-from twokey.gateway.approvals.record import Approval
-from twokey.gateway.approvals.requirement import Observation, SpotCheck
-from twokey.gateway.protocol.records import Result
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.verbs import Finding
 
 S = ItemState
 ARGUMENT = "arrived broken"
@@ -152,7 +152,7 @@ def test_what_people_found_of_a_doubt_stays_on_the_card() -> None:
     seen = Observation(finding=Finding.SKIP, vote=a_vote(item, BEN), fence=0)
     item = in_state(a_refund(observations=(seen,)), S.FAILED)
 
-    assert "Checked by <@U0BEN>: | leave it" in shown(an_approval(item))
+    assert "Checked by <@U0BEN>: leave it" in shown(an_approval(item))
 
 
 def test_a_report_against_what_people_found_stays_on_the_card() -> None:

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 from pydantic import JsonValue
 
+from keyturn.bot.cards.approval import card
+from keyturn.bot.cards.diff import diff
+from keyturn.gateway.approvals.record import Item
+from keyturn.gateway.policy.evaluate import evaluate
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.strict_json import JsonObject
 from tests.bot.readable import readable
 from tests.bot.samples import an_approval, an_item, edited, frame
-from twokey.bot.cards.approval import card
-from twokey.bot.cards.diff import diff
-from twokey.gateway.approvals.record import Item
-from twokey.gateway.policy.evaluate import evaluate
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.strict_json import JsonObject
 
 POLICY = """\
 version: 1

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from keyturn.bot.cards.security_messages import actor_ref, freeze_message
+from keyturn.gateway.approvals.events import Event, EventName
 from tests.bot.readable import readable
-from twokey.bot.cards.freeze_messages import actor_ref, freeze_message
-from twokey.gateway.approvals.events import Event, EventName
 
 
 @pytest.mark.parametrize(
@@ -30,6 +30,6 @@ def test_everything_is_lifted_by_a_word_of_its_own() -> None:
 
     assert readable(message.blocks) == (
         "m:🧊 *Frozen* by `cli/root`\nEverything\n"
-        "~ m:Even approved calls do not start. To end the freeze, write: "
-        "| /approvals unfreeze everything\n"
+        "~ Nothing starts, not even approved calls. To end the freeze, write: "
+        "/approvals unfreeze everything\n"
     )

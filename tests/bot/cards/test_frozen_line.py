@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from keyturn.bot.cards.approval import card
+from keyturn.gateway.approvals.record import Item
+from keyturn.gateway.protocol.states import ItemState
 from tests.bot.readable import readable
 from tests.bot.samples import an_approval, an_item, frame, in_state
-from twokey.bot.cards.approval import card
-from twokey.gateway.approvals.record import Item
-from twokey.gateway.protocol.states import ItemState
 
 ONE = "Frozen: it cannot be approved until the freeze ends."
 FROZEN = an_item(is_frozen=True)

@@ -6,6 +6,12 @@ from typing import Any
 
 import pytest
 
+from keyturn.bot.cards.history import thread_note
+from keyturn.gateway.approvals.events import NEEDS_ONE, Event, EventName
+from keyturn.gateway.approvals.record import Approval, Item
+from keyturn.gateway.protocol.records import Result
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.tiers import Tier
 from tests.bot.readable import readable
 from tests.bot.samples import (
     ANA,
@@ -19,12 +25,6 @@ from tests.bot.samples import (
     edited,
     in_state,
 )
-from twokey.bot.cards.history import thread_note
-from twokey.gateway.approvals.events import NEEDS_ONE, Event, EventName
-from twokey.gateway.approvals.record import Approval, Item
-from twokey.gateway.protocol.records import Result
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.tiers import Tier
 
 N = EventName
 ESCALATED = a_refund(tier=Tier.ESCALATE, requirement=TWO)
@@ -51,12 +51,12 @@ NOTES: list[tuple[EventName, Item, str]] = [
     (
         N.ITEM_VOTED,
         ESCALATED.with_(votes=(a_vote(ESCALATED, ANA),)),
-        "m:👍 <@U0ANA> approved: 1 of 2; 1 from `senior` still needed.\n",
+        "m:👍 <@U0ANA> approved: 1 of 2; still needs 1 from `senior`.\n",
     ),
     (
         N.ITEM_VOTED,
         ESCALATED.with_(votes=(a_vote(ESCALATED, ANA), a_vote(ESCALATED, BEN))),
-        "m:👍 <@U0BEN> approved: 2 so far; 1 from `senior` still needed.\n",
+        "m:👍 <@U0BEN> approved: 2 so far; still needs 1 from `senior`.\n",
     ),
     (
         N.ITEM_EDITED,
@@ -129,7 +129,7 @@ def test_each_event_has_its_line(name: EventName, item: Item, text: str) -> None
 def test_what_a_person_found_out_is_told(reason: str, text: str | None) -> None:
     approval = an_approval(in_state(a_refund(), ItemState.EXECUTED))
 
-    found = _note(N.ITEM_RECONCILED, approval, actor="T0TWOKEY/U0BEN", reason=reason)
+    found = _note(N.ITEM_RECONCILED, approval, actor="T0KEYTURN/U0BEN", reason=reason)
 
     assert found == text
 
@@ -219,8 +219,8 @@ def test_one_call_of_a_batch_is_decided_in_the_singular() -> None:
         "Somebody decided on 1 call. For 1 of 1 more people are needed."
     )
     assert readable(note.blocks) == (
-        "m:☑️ *Decided together:* 1 approved, more people are needed · 1 left out, "
-        "which need another look\n"
+        "m:☑️ *Decided together:* 1 approved, more people are needed · "
+        "1 need another look\n"
     )
 
 

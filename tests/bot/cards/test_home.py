@@ -8,6 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keyturn.bot.cards.home import home, manual
+from keyturn.bot.cards.queue import HomeFilter, Page, mark_of, page_of, whole_line
+from keyturn.bot.ids import Action, unseal, verify
+from keyturn.gateway.approvals.precedents import Past, Precedent
+from keyturn.gateway.approvals.record import Approval, TriageResult, short_id
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.sandbox.blockkit import validate_home
 from tests.bot.markup_audit import objects
 from tests.bot.readable import readable
 from tests.bot.samples import (
@@ -20,19 +27,12 @@ from tests.bot.samples import (
     an_item,
     in_state,
 )
-from twokey.bot.cards.away_parts import incomplete
-from twokey.bot.cards.home import home
-from twokey.bot.cards.home_manual import manual
-from twokey.bot.cards.queue import HomeFilter, Page, mark_of, page_of, whole_line
-from twokey.bot.ids import Action, unseal, verify
-from twokey.gateway.approvals.precedents import Past, Precedent
-from twokey.gateway.approvals.record import Approval, TriageResult
-from twokey.gateway.approvals.short_id import short_id
-from twokey.gateway.protocol.states import ItemState
-from twokey.sandbox.blockkit import validate_home
 
 PAST = "[Decided by me]  [History]\n"
-AS_OF = "m:As of <!date^1795255200^{date_short_pretty} {time}|2026-11-21 10:00 UTC>.\n"
+AS_OF = (
+    "m:Updated <!date^1795255200^{date_short_pretty} {time}|2026-11-21 10:00 UTC>; "
+    "press *Refresh* for news.\n"
+)
 
 
 def _view(*queue: Any, now_ms: int = NOW, **more: Any) -> Any:
@@ -127,20 +127,10 @@ def test_what_is_decided_is_not_listed() -> None:
     assert "Waiting for you: 0" in readable(_view(done)["blocks"])
 
 
-def test_what_waits_by_the_clock_of_its_shard_is_listed_by_any_other_clock() -> None:
+def test_what_waits_by_the_clock_of_the_store_is_listed_by_any_other_clock() -> None:
     found = readable(_view(an_approval(), now_ms=LATER)["blocks"])
 
     assert "Waiting for you: 1" in found
-
-
-def test_shards_that_do_not_answer_are_told_and_nothing_is_called_empty() -> None:
-    said = incomplete({"s1", "s2"}, 8, ["billing"])
-
-    found = readable(_view(left_out=said)["blocks"])
-
-    assert "Waiting for you: 0 or more" in found
-    assert "2 of 8 shards of the store do not answer, so calls of billing" in found
-    assert "Enjoy the quiet" not in found
 
 
 def test_calls_are_counted_and_not_cards() -> None:
@@ -297,7 +287,6 @@ def test_the_fullest_tab_has_no_more_blocks_than_slack_takes() -> None:
             chosen=HomeFilter(tier="approve"),
             is_complete=False,
             looked_at=2000,
-            left_out=incomplete({"s1", "s2"}, 8, ["billing"]),
             own=queue,
             manual=manual("C0APPROVALS", "/approvals"),
         )

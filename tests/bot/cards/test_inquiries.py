@@ -8,6 +8,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keyturn.bot.cards.approval import card
+from keyturn.bot.cards.buttons import menu, time_buttons
+from keyturn.bot.cards.inquiries import (
+    MOST_TEXT,
+    ask_requester,
+    asked_note,
+    inquiries,
+    replied_note,
+)
+from keyturn.bot.cards.queue import decidable_in_row
+from keyturn.bot.cards.refs import who
+from keyturn.bot.modals import call_form as modal
+from keyturn.bot.modals import details
+from keyturn.gateway.approvals.events import EventName, approval_event
+from keyturn.gateway.approvals.inquiry import MAX_QUESTION, MAX_REPLY, Inquiry
+from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.protocol.records import Person
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.sandbox.blockkit import validate_message, validate_modal
 from tests.bot.markup_audit import assert_tame, objects
 from tests.bot.samples import (
     ANA,
@@ -22,25 +41,6 @@ from tests.bot.samples import (
     in_state,
 )
 from tests.bot.strategies import CANARY
-from twokey.bot.cards.approval import card
-from twokey.bot.cards.buttons import menu, time_buttons
-from twokey.bot.cards.inquiries import (
-    MOST_TEXT,
-    ask_requester,
-    asked_note,
-    inquiries,
-    replied_note,
-)
-from twokey.bot.cards.queue import decidable_in_row
-from twokey.bot.cards.refs import who
-from twokey.bot.modals import ask_requester as modal
-from twokey.bot.modals import details
-from twokey.gateway.approvals.events import EventName, approval_event
-from twokey.gateway.approvals.inquiry import MAX_QUESTION, MAX_REPLY, Inquiry
-from twokey.gateway.approvals.record import Approval
-from twokey.gateway.protocol.records import Person
-from twokey.gateway.protocol.states import ItemState
-from twokey.sandbox.blockkit import validate_message, validate_modal
 
 ASKED = Inquiry(by=ANA, text="Was it broken?", at_ms=NOW)
 REPLIED = Inquiry(by=KIM, text="It was.", at_ms=NOW, reply_ts="1.1")
@@ -191,13 +191,15 @@ def test_the_form_is_about_one_call_or_all_of_them() -> None:
     changed = edited(a_refund(), {"amount": 1, "order_id": HOSTILE, "reason": ""})
     approval = an_approval(changed, a_refund(index=1), **REQUESTED)
 
-    one = modal.view(frame(approval), 0, KIM)
-    every = modal.view(frame(approval), None, KIM)
+    one = modal.question_form(frame(approval), 0, KIM)
+    every = modal.question_form(frame(approval), None, KIM)
     decided = in_state(changed, ItemState.REJECTED)
     rest = frame(an_approval(decided, a_refund(index=1), **REQUESTED))
 
     assert "About all *2 calls*" in str(every)
-    assert "About the *1 call* that still waits." in str(modal.view(rest, None, KIM))
+    assert "About the *1 call* that still waits." in str(
+        modal.question_form(rest, None, KIM)
+    )
     assert f"<@{KIM.user}> asked the agent" in str(one)
     for view in (one, every):
         assert_tame(view["blocks"])

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from keyturn.bot.cards.approval import card
+from keyturn.gateway.approvals.record import Item
+from keyturn.gateway.protocol.strict_json import JsonObject
 from tests.bot.markup_audit import objects
 from tests.bot.samples import an_approval, an_item, frame
-from twokey.bot.cards.approval import card
-from twokey.gateway.approvals.record import Item
-from twokey.gateway.protocol.strict_json import JsonObject
 
 URL = "https://shop.example/orders/78291"
 

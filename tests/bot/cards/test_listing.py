@@ -9,13 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keyturn.bot.cards.chunks import chunks
+from keyturn.bot.cards.diff import changes
+from keyturn.bot.cards.listing import argument_titles, boxes, fitted
+from keyturn.bot.text import reveal
+from keyturn.gateway.approvals.preview import Preview
 from tests.bot.strategies import hostile
-from twokey.bot.argument_titles import argument_titles
-from twokey.bot.cards.chunks import chunks
-from twokey.bot.cards.diff import changes
-from twokey.bot.cards.listing import boxes, listing
-from twokey.bot.text import reveal
-from twokey.gateway.approvals.preview import Preview
 
 EMAIL = Preview.model_validate("email")
 SQL = Preview.model_validate("sql")
@@ -293,7 +292,7 @@ def test_a_redacted_value_is_not_in_any_box() -> None:
 
 
 def test_a_call_that_does_not_fit_says_how_much_is_shown() -> None:
-    found = listing("mail", {"to": "kim", "body": "x" * 5_000}, (), budget=3_000)
+    found = fitted(boxes("mail", {"to": "kim", "body": "x" * 5_000}, ()), budget=3_000)
 
     assert not found.is_complete
     missing = found.total - found.shown
@@ -304,9 +303,10 @@ def test_a_call_that_does_not_fit_says_how_much_is_shown() -> None:
 
 @given(hostile, st.integers(100, 400))
 def test_a_listing_is_complete_or_says_that_it_is_not(text: str, budget: int) -> None:
-    found = listing(text or "t", {"a": text, "b": text * 9}, (), budget=budget)
-
     whole = boxes(text or "t", {"a": text, "b": text * 9}, ())
+
+    found = fitted(whole, budget=budget)
+
     assert found.is_complete == (found.boxes == whole)
     assert sum(map(len, found.boxes)) <= max(budget, 80)
 

@@ -4,6 +4,22 @@ from __future__ import annotations
 
 import pytest
 
+from keyturn.bot.blocks import Message
+from keyturn.bot.cards.approval import card
+from keyturn.bot.cards.mentions import MOST, mentions_for
+from keyturn.bot.cards.reminders import newly_needed, still_in_doubt, with_reviewers
+from keyturn.gateway.approvals.record import Approval, Item, Waiting
+from keyturn.gateway.approvals.requirement import (
+    Notify,
+    Observation,
+    Requirement,
+    Role,
+    Vote,
+)
+from keyturn.gateway.protocol.records import Person
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.verbs import Finding
 from tests.bot.readable import readable
 from tests.bot.samples import (
     ANA,
@@ -21,22 +37,6 @@ from tests.bot.samples import (
     edited,
     frame,
 )
-from twokey.bot.blocks import Message
-from twokey.bot.cards.approval import card
-from twokey.bot.cards.mentions import MOST, mentions_for
-from twokey.bot.cards.reminders import newly_needed, still_in_doubt, with_reviewers
-from twokey.gateway.approvals.record import Approval, Item, Waiting
-from twokey.gateway.approvals.requirement import (
-    Notify,
-    Observation,
-    Requirement,
-    Role,
-    Vote,
-)
-from twokey.gateway.protocol.records import Person
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.protocol.verbs import Finding
 
 LEAD = Role(name="lead", users=("U0LEAD",))
 FOUR = Role(name="four", users=("U0ANA", "U0BEN", "U0KIM", "U0LEAD"))

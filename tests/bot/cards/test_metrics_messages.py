@@ -12,11 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.bot.samples_of_metrics import week_before
-from tests.bot.strategies import CANARY, hostile
-from tests.levels import examples
-from twokey.bot.blocks import Message, ensure_valid_message
-from twokey.bot.cards.metrics_messages import (
+from keyturn.bot.blocks import Message, ensure_valid_message
+from keyturn.bot.cards.metrics_messages import (
     DIGEST,
     OUTCOMES,
     Digest,
@@ -24,9 +21,12 @@ from twokey.bot.cards.metrics_messages import (
     digest_of,
     metrics_message,
 )
-from twokey.gateway.approvals.events import Event, EventName
-from twokey.gateway.metrics.counts import Counts, Outcome
-from twokey.gateway.metrics.fold import Metrics, Selection
+from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.gateway.metrics.counts import Counts, Outcome
+from keyturn.gateway.metrics.fold import Metrics, Selection
+from tests.bot.samples_of_metrics import week_before
+from tests.bot.strategies import CANARY, hostile
+from tests.levels import examples
 
 LONDON = ZoneInfo("Europe/London")
 MONDAY = datetime(2026, 11, 23, 9, tzinfo=LONDON)
@@ -113,15 +113,6 @@ def test_a_week_of_runs_without_calls_has_neither() -> None:
 
     assert [one["type"] for one in message.blocks] == ["header", "context", "rich_text"]
     assert "Calls of each day" not in message.text
-
-
-def test_a_digest_that_an_older_version_announced_has_bars() -> None:
-    old = Digest(since_ms=0, until_ms=1, facts=(), tools=(), days=(("2026-11-17", 3),))
-
-    message = message_of(old)
-
-    assert "Tue 17 ██" in json.dumps(message.blocks, ensure_ascii=False)
-    assert "Tue 17: 3." in message.text
 
 
 @pytest.mark.parametrize(
@@ -224,6 +215,7 @@ def test_a_digest_of_hostile_names_is_a_message_that_slack_takes() -> None:
         facts=(("Auto-approved", "9 %", "9 of 100 calls"), ("Failed", "", "8")),
         tools=tuple((name, *["1"] * 5) for name in tools),
         days=(("2026-11-23", 0), ("2026-11-24", 10**9)),
+        outcomes=((0, 0, 0, 0), (10**9, 0, 0, 0)),
     )
 
     message = message_of(digest)
@@ -263,3 +255,18 @@ def test_a_day_has_as_many_calls_as_its_parts() -> None:
     message = message_of(digest_of(metrics))
 
     assert "Tue 17: 3 (3 approved)" in message.text
+
+
+@pytest.mark.parametrize(
+    ("limit_ms", "said"),
+    [(3_000, "3 seconds"), (90_000, "90 seconds"), (300_000, "5 minutes")],
+)
+@pytest.mark.parametrize("reason", ["waiting", "waiting_over"])
+def test_a_limit_of_waiting_is_told_in_a_unit_that_fits(
+    limit_ms: int, said: str, reason: str
+) -> None:
+    data = {"count": "1", "limit_ms": str(limit_ms), "since": "1"}
+    name = EventName.METRICS_ALERT
+    event = Event(name=name, tenant="acme", reason=reason, data=data)
+
+    assert f"longer than {said}" in json.dumps(metrics_message(event).blocks)

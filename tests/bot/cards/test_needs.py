@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from keyturn.bot.cards.needs import needs, why, without_tier
+from keyturn.bot.listeners.show import line
+from keyturn.bot.modals import call_form, details, edit, reject
+from keyturn.gateway.approvals.record import Item
+from keyturn.gateway.approvals.requirement import Requirement
+from keyturn.gateway.policy.raise_rules import FiredRule
+from keyturn.gateway.protocol.tiers import Tier
 from tests.bot.readable import view as as_text
 from tests.bot.samples import LISTED, SENIOR, TWO, a_refund, an_approval, frame
-from twokey.bot.cards.needs import needs, why, without_tier
-from twokey.bot.listeners.show import line
-from twokey.bot.modals import details, edit, reject, respond
-from twokey.gateway.approvals.record import Item
-from twokey.gateway.approvals.requirement import Requirement
-from twokey.gateway.policy.raise_rules import FiredRule
-from twokey.gateway.protocol.tiers import Tier
 
 
 def _needing(approvals: int) -> Item:
@@ -22,10 +22,10 @@ def _needing(approvals: int) -> Item:
 @pytest.mark.parametrize(
     ("approvals", "said"),
     [
-        (1, "*One person has to approve*"),
-        (2, "*Two people have to approve*"),
-        (3, "*Three people have to approve*"),
-        (12, "*12 people have to approve*"),
+        (1, "*Needs one person*"),
+        (2, "*Needs two people*"),
+        (3, "*Needs three people*"),
+        (12, "*Needs 12 people*"),
     ],
 )
 def test_how_many_people_are_needed_follows_from_the_requirement(
@@ -58,7 +58,7 @@ def test_a_rule_that_could_not_be_checked_says_so_still() -> None:
     assert said == ("the rule 'x: y' could not be checked, because args.n is gone.")
 
 
-@pytest.mark.parametrize("form", [edit.view, reject.view, respond.view])
+@pytest.mark.parametrize("form", [edit.view, reject.view, call_form.response_form])
 def test_a_form_gives_no_reason_that_each_call_of_the_tool_has(form: object) -> None:
     usual = a_refund(reasons=(LISTED,))
     raised = a_refund(
@@ -74,7 +74,7 @@ def test_a_form_gives_no_reason_that_each_call_of_the_tool_has(form: object) -> 
 
     assert "to approve" not in plain
     assert LISTED not in plain + told
-    assert "*Two people have to approve*, because: | a refund over 1000." in told
+    assert "Needs two people: a refund over 1000." in told
 
 
 def test_the_details_have_every_reason_and_the_tier() -> None:
@@ -82,7 +82,7 @@ def test_the_details_have_every_reason_and_the_tier() -> None:
 
     shown = as_text(details.view(frame(an_approval(item)), 0, 1))
 
-    assert "*One person has to approve* (tier *approve*), because:" in shown
+    assert "Needs one person (tier approve): " in shown
     assert f"Needs one_senior: a refund over 50. · {LISTED}" in shown
     assert why(item) == "a refund over 50."
 
@@ -92,5 +92,5 @@ def test_a_line_of_the_command_names_what_is_more_than_usual() -> None:
 
     said = line(an_approval(usual, escalated.with_(requirement=TWO)))
 
-    assert "*Two people have to approve*. `" in said
+    assert "*Needs two people*. `" in said
     assert "to approve" not in line(an_approval(usual))

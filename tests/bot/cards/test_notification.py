@@ -8,27 +8,27 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from keyturn.bot.blocks import Message
+from keyturn.bot.cards.notification import (
+    many_ran,
+    notification,
+    plain_notification,
+    report_line,
+)
+from keyturn.bot.ids import CARD_EVENT
+from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.gateway.approvals.gestures import MAX_ITEMS
+from keyturn.gateway.approvals.record import Approval, Item, Remark
+from keyturn.gateway.protocol.records import Person, Result
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.sandbox.blockkit import validate_message
 from tests.bot.markup_audit import assert_tame
 from tests.bot.readable import readable
 from tests.bot.samples import ANA, BEN, KIM, NOW, TEAM, an_approval, an_item, frame
 from tests.bot.snapshots import assert_same
 from tests.bot.strategies import hostile
 from tests.levels import examples
-from twokey.bot.blocks import Message
-from twokey.bot.cards.frame import MAX_ROWS
-from twokey.bot.cards.notification import (
-    many_ran,
-    notification,
-    plain_notification,
-    report_line,
-)
-from twokey.bot.ids import CARD_EVENT
-from twokey.gateway.approvals.events import Event, EventName
-from twokey.gateway.approvals.record import Approval, Item, Remark
-from twokey.gateway.protocol.records import Person, Result
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.tiers import Tier
-from twokey.sandbox.blockkit import validate_message
 
 FOLDER = Path(__file__).parent / "snapshots"
 S = ItemState
@@ -100,7 +100,7 @@ def test_a_notification_reads_as_written_down(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("state", [ItemState.FAILED, ItemState.IN_DOUBT])
 @pytest.mark.parametrize("filler", ["x", "\u200b", "\u0430b "])
-@pytest.mark.parametrize("count", [1, 2, MAX_ROWS, MAX_ROWS + 90])
+@pytest.mark.parametrize("count", [1, 2, MAX_ITEMS, MAX_ITEMS + 90])
 def test_the_fullest_notification_is_still_accepted(
     count: int, filler: str, state: ItemState
 ) -> None:
@@ -182,8 +182,8 @@ def test_many_calls_are_counted_by_tool_and_agent() -> None:
     message = many_ran(events)
 
     assert readable(message.blocks) == (
-        "m:🔔 *3 more calls without review*, too many at once for a message each. "
-        "1 of them failed so far.\n"
+        "m:🔔 *3 more without review*, too many for a message each. "
+        "1 failed so far.\n"
         "+--\n| 2 of post (a)\n| 1 of post (b)\n+--\n"
-        "~ m:To stop a tool, write: | /approvals freeze tool NAME\n"
+        "~ To stop a tool, write /approvals freeze tool NAME.\n"
     )

@@ -4,17 +4,33 @@ from __future__ import annotations
 
 import pytest
 
+from keyturn.bot.cards.approval import card
+from keyturn.bot.cards.noticed import noticed
+from keyturn.bot.cards.precedents import precedents
+from keyturn.bot.cards.reply_texts import outcome_text
+from keyturn.bot.delivery.card_publisher import policy_decision_digest
+from keyturn.bot.ids import Action
+from keyturn.bot.modals.choose import confirmation, opened, view
+from keyturn.gateway.approvals.decisions import Repeated
+from keyturn.gateway.approvals.gestures import MAX_ITEMS
+from keyturn.gateway.approvals.precedents import KINDS, Past, Precedent, WindowTotal
+from keyturn.gateway.approvals.record import Approval, Item
+from keyturn.gateway.approvals.repeating import args_hash
+from keyturn.gateway.protocol.records import Person
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.strict_json import JsonObject
+from tests.bot.markup_audit import objects
 from tests.bot.readable import readable
-from tests.bot.samples import ANA, BEN, NOW, a_refund, an_approval, frame, in_state
-from twokey.bot.cards.precedents import precedents
-from twokey.bot.cards.reply_texts import outcome_text
-from twokey.bot.delivery.decision_digest import policy_decision_digest
-from twokey.gateway.approvals.decisions import Repeated
-from twokey.gateway.approvals.precedents import Past, Precedent, WindowTotal
-from twokey.gateway.approvals.record import Approval, Item
-from twokey.gateway.approvals.repeating import args_hash
-from twokey.gateway.protocol.records import Person
-from twokey.gateway.protocol.states import ItemState
+from tests.bot.samples import (
+    ANA,
+    BEN,
+    NOW,
+    a_refund,
+    an_approval,
+    an_item,
+    frame,
+    in_state,
+)
 
 AT = "<!date^1795255200^{date_short_pretty} {time}|2026-11-21 10:00 UTC>"
 SAME = args_hash("process_refund", a_refund().args)
@@ -48,6 +64,7 @@ def shown(*items: Item) -> str:
         (a_precedent(ItemState.EXECUTING, ANA), f"was approved {AT} and is running"),
         (a_precedent(ItemState.IN_DOUBT, ANA), f"may have run {AT}"),
         (a_precedent(ItemState.AUTHORIZED), f"was let run by the policy {AT}"),
+        (a_precedent(ItemState.REJECTED, ANA), f"was rejected before, {AT}"),
     ],
 )
 def test_a_banner_says_what_became_of_the_same_call(
@@ -70,9 +87,25 @@ def test_a_rejection_says_who_when_and_why() -> None:
 
     text = shown(with_past(rejected))
 
-    assert f"m:🚫 *Rejected* {AT}" in text
-    assert "by Ana: already got *one*" in text
-    assert "⚠️" not in text
+    assert text.startswith(f"m:⚠️ *The same call* was rejected before, {AT}\n")
+    assert "Rejected before by Ana: already got *one*" in text
+
+
+@pytest.mark.parametrize("state", KINDS)
+@pytest.mark.parametrize("by", [(), (ANA,)])
+@pytest.mark.parametrize("is_batch", [True, False])
+def test_what_is_said_of_an_earlier_call_names_that_call_first(
+    state: ItemState, by: tuple[Person, ...], *, is_batch: bool
+) -> None:
+    item = with_past(a_precedent(state, *by, reason="no"))
+    items = [item, a_refund().with_(index=1)] if is_batch else [item]
+
+    banner, *small = shown(*items).rstrip("\n").split("\n")
+
+    plain = banner.removeprefix("m:").replace("*", "").casefold()
+    assert plain.startswith("⚠️ call 1: the same " if is_batch else "⚠️ the same call ")
+    for said in "".join(small).removeprefix("~ ").split(" | "):
+        assert not said.startswith(("🚫", "Rejected by", "by"))
 
 
 def test_words_about_a_call_of_another_agent_are_not_repeated() -> None:
@@ -80,7 +113,7 @@ def test_words_about_a_call_of_another_agent_are_not_repeated() -> None:
 
     text = shown(with_past(rejected))
 
-    assert "by Ana for the agent billing" in text
+    assert "Rejected before by Ana for the agent billing" in text
     assert "secret" not in text
 
 
@@ -105,7 +138,7 @@ def test_several_calls_of_a_batch_are_named_and_the_rest_is_counted() -> None:
     assert text.count("*The same call*") == 3
     assert "*Call 1:*" in text
     assert "*Call 2:*" not in text
-    assert "⚠️ 1 more of them were done before" in text
+    assert "⚠️ 1 more were done or asked before" in text
     assert "Approved by" not in text
 
 
@@ -140,8 +173,8 @@ def test_what_other_calls_of_a_window_come_to_is_said() -> None:
     text = shown(with_past(totals=(alone, refunds, burst)))
 
     assert text == (
-        "~ refunds_24h: 1,348.50 in other calls with the same customer_id in 24 h | "
-        "burst: 3 other calls in 10 min\n"
+        "~ Same customer_id, last 24 h: 1,348.50 in other calls (refunds_24h) | "
+        "Last 10 min: 3 other calls (burst)\n"
     )
 
 
@@ -157,8 +190,8 @@ def test_a_click_that_does_not_count_yet_is_answered_with_what_ran(
 
     text = outcome_text(outcome, now_ms=NOW).text
 
-    assert text.startswith(f"Not approved yet: the same call ran {AT}.")
-    assert text.endswith("Approve again if it should run too.")
+    assert text.startswith(f"Not approved: the same call ran {AT}.")
+    assert text.endswith("To run it as well, approve again.")
 
 
 def test_a_card_is_drawn_again_when_the_same_was_done_elsewhere() -> None:
@@ -170,3 +203,56 @@ def test_a_card_is_drawn_again_when_the_same_was_done_elsewhere() -> None:
 
     assert digest() == digest(a_precedent(ItemState.REJECTED, ANA))
     assert digest() != digest(done) != digest(done.with_(state=ItemState.EXECUTED))
+
+
+@pytest.mark.parametrize("count", [2, MAX_ITEMS, MAX_ITEMS + 1, 56])
+@pytest.mark.parametrize("is_same", [True, False])
+def test_calls_that_are_doubled_are_marked_wherever_they_are_shown(
+    count: int, *, is_same: bool
+) -> None:
+    first = _effect_of(0, "78000")
+    last = _effect_of(count - 1, "78000")
+    last = last if is_same else with_args(last, {"order_id": "78000", "amount": 2})
+    others = [_effect_of(n, f"{78000 + n}") for n in range(1, count - 1)]
+    approval = an_approval(first, *others, last)
+    said = "are the same call" if is_same else "have the same order_id"
+    sentence = f"Calls 1 and {count} {said}."
+
+    blocks = [*card(frame(approval)).blocks]
+    (all_of,) = [
+        one for one in objects(blocks) if one.get("action_id") == Action.APPROVE_ALL
+    ]
+    form = view(frame(approval), opened(approval))
+    confirmed = opened(approval).with_(approve=tuple(range(count)))
+    texts = [str(one.get("text")) for one in objects(blocks)]
+
+    assert any(text == f"⚠️ {sentence}" for text in texts)
+    assert sentence in str(all_of["confirm"])
+    assert sum(text.startswith(("⚠️ 1", f"⚠️ {count}")) for text in texts) == 2
+    assert sentence in str(form["blocks"])
+    assert f"⚠️ {count}. " in str(form["blocks"])
+    assert sentence in str(confirmation(frame(approval), confirmed)["blocks"])
+
+
+def test_the_same_call_that_waits_on_another_card_is_mentioned() -> None:
+    waits = a_precedent(ItemState.PENDING)
+
+    alone = shown(with_past(waits, same_by=("args.order_id",)))
+    batch = an_approval(*(with_past(waits).with_(index=n) for n in range(9)))
+
+    assert alone.startswith(f"m:⚠️ *The same call* waits on another card since {AT}")
+    assert noticed(batch) == set(range(9))
+    assert "⚠️ Calls 1-9: the same is waiting on another card." in readable(
+        precedents(frame(batch))
+    )
+
+
+def _effect_of(index: int, order: str) -> Item:
+    args: JsonObject = {"order_id": order, "amount": 1}
+    past = Past(same_by=("args.order_id",))
+    return an_item(args, index=index, effect=order, past=past)
+
+
+def with_args(item: Item, args: JsonObject) -> Item:
+    """Return a call with other arguments and the same effect."""
+    return an_item(args, index=item.index, effect=item.effect, past=item.past)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+from keyturn.bot.blocks import Message
+from keyturn.bot.delivery.event_messages import message_without_card
+from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.sandbox.blockkit.messages import validate_message
 from tests.bot.readable import readable
 from tests.bot.samples import NOW
-from twokey.bot.blocks import Message
-from twokey.bot.delivery.event_messages import message_without_card
-from twokey.gateway.approvals.events import Event, EventName
-from twokey.sandbox.blockkit.messages import validate_message
 
 
 def said(name: EventName, **data: str) -> Message:

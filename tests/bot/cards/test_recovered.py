@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import pytest
 
-from tests.bot.readable import readable
-from tests.bot.samples import ANA, NOW, a_refund, an_approval
-from twokey.bot.cards.fallbacks import card_fallback
-from twokey.bot.cards.frame import Frame
-from twokey.bot.cards.history import thread_note
-from twokey.bot.cards.notification import notification
-from twokey.bot.cards.reply_texts import outcome_text
-from twokey.bot.cards.states import status_sentence
-from twokey.bot.listener_context import to_mrkdwn
-from twokey.gateway.approvals.decisions import Stale
-from twokey.gateway.approvals.events import Event, named_after
-from twokey.gateway.approvals.lifecycle import UNEXECUTED
-from twokey.gateway.approvals.record import DecisionRecord, Item
-from twokey.gateway.approvals.recovering import (
+from keyturn.bot.cards.fallbacks import card_fallback
+from keyturn.bot.cards.frame import Frame
+from keyturn.bot.cards.history import thread_note
+from keyturn.bot.cards.notification import notification
+from keyturn.bot.cards.reply_texts import outcome_text
+from keyturn.bot.cards.states import status_sentence
+from keyturn.bot.listener_context import to_mrkdwn
+from keyturn.gateway.approvals.decisions import Stale
+from keyturn.gateway.approvals.ending import (
     RESTORED,
     THREAD_LOST,
     doubt_restored,
     end_with_thread,
 )
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.protocol.verbs import Verb
+from keyturn.gateway.approvals.events import Event, named_after
+from keyturn.gateway.approvals.lifecycle import UNEXECUTED
+from keyturn.gateway.approvals.record import DecisionRecord, Item
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.verbs import Verb
+from tests.bot.readable import readable
+from tests.bot.samples import ANA, NOW, a_refund, an_approval
 
 ENDS = sorted(UNEXECUTED)
 BY_ANA = DecisionRecord(by=ANA, verb=Verb.REJECT, at_ms=NOW)
@@ -73,7 +73,7 @@ def test_a_call_that_had_been_started_is_not_said_not_to_have_run(
     # The only end of a call that nobody is asked about.
     if state is ItemState.LAPSED:
         unreviewed = an_approval(item.with_(tier=Tier.NOTIFY))
-        note = notification(Frame(unreviewed, b"k" * 32, "T0TWOKEY", NOW))
+        note = notification(Frame(unreviewed, b"k" * 32, "T0KEYTURN", NOW))
         texts.append(readable(note.blocks) + note.text)
 
     for told in texts:
@@ -105,7 +105,7 @@ def test_a_restored_call_that_was_approved_is_to_be_checked() -> None:
 
     assert change.approval.items[0].state is ItemState.IN_DOUBT
     assert "the worker stopped" not in told
-    assert "restored from an older copy, so it may have run. Please check" in told
+    assert "We don't know whether this ran*: its record was restored" in told
     assert RESTORED in told
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from keyturn.bot.cards.refs import people, places, when, who
+from keyturn.gateway.protocol.records import Person
 from tests.bot.samples import ANA, BEN, KIM
-from twokey.bot.cards.refs import people, when, who
-from twokey.gateway.protocol.records import Person
 
 
 def _person(user: str) -> Person:
@@ -27,3 +27,10 @@ def test_several_people_are_listed_and_many_are_counted() -> None:
 def test_a_moment_beyond_the_calendar_is_still_a_moment() -> None:
     assert "5138-11-16" in when(10**18).text
     assert "1970-01-01" in when(-5).text
+
+
+def test_channels_are_named_in_one_sentence() -> None:
+    long = f"#{'x' * 60}"
+    assert places(["C0GENERAL", "#équipe"]).text == "<#C0GENERAL> and #équipe"
+    assert places(["#a*b", "<!channel>"]).text == "another channel and another channel"
+    assert places([long]).text == f"#{'x' * 38}…"

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from keyturn.bot.cards.approval import card
+from keyturn.bot.cards.reminders import channel_escalation, escalation, reminder
+from keyturn.gateway.approvals.record import Waiting
+from keyturn.gateway.approvals.requirement import Requirement, Role
+from keyturn.gateway.protocol.tiers import Tier
 from tests.bot.markup_audit import assert_tame
 from tests.bot.readable import readable
 from tests.bot.samples import (
@@ -17,11 +22,6 @@ from tests.bot.samples import (
     frame,
 )
 from tests.bot.strategies import CANARY
-from twokey.bot.cards.approval import card
-from twokey.bot.cards.reminders import channel_escalation, escalation, reminder
-from twokey.gateway.approvals.record import Waiting
-from twokey.gateway.approvals.requirement import Requirement, Role
-from twokey.gateway.protocol.tiers import Tier
 
 PEOPLE = Role(name="support", users=("U0ANA", "U0BEN", "U0KIM"))
 CALLED = Waiting(roles=(Role(name="senior", users=("U0BEN",)),), channels=("#leads",))
@@ -54,7 +54,7 @@ def test_a_call_for_others_names_them_and_the_channels_that_were_told() -> None:
 
     shown = readable(note.blocks)
     assert "<@U0BEN> 📣 This is not decided yet" in shown
-    assert "Notified in | #leads" in shown
+    assert "Notified in #leads" in shown
 
 
 def test_where_a_channel_was_not_told_who_may_decide_is_called_and_it_is_said() -> None:
@@ -68,9 +68,9 @@ def test_where_a_channel_was_not_told_who_may_decide_is_called_and_it_is_said() 
 
     shown = readable(note.blocks)
     assert "<@U0BEN> <@U0ANA> 📣" in shown
-    assert "Notified in | m:<#C0GENERAL>" in shown
-    assert "Could not notify: | #leads | m:Slack says `not_in_channel`." in shown
-    assert "Notified in | #leads" not in shown
+    assert "Notified in <#C0GENERAL>" in shown
+    assert "Could not notify #leads: Slack says `not_in_channel`." in shown
+    assert "Notified in #leads" not in shown
 
 
 def test_another_channel_learns_where_a_card_can_be_decided_that_is_not_posted() -> (
@@ -97,4 +97,4 @@ def test_the_card_says_that_it_was_escalated_and_to_whom() -> None:
     message = card(frame(approval))
 
     assert "📣 *Escalated*" in readable(message.blocks)
-    assert "| senior | #leads" in readable(message.blocks)
+    assert "UTC> to #leads and `senior`" in readable(message.blocks)

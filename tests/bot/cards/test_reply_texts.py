@@ -5,6 +5,29 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 
+from keyturn.bot.cards.reply_texts import agent_answer, outcome_text, run_failed
+from keyturn.bot.delivery.event_messages import message_without_card
+from keyturn.bot.listener_context import to_mrkdwn
+from keyturn.bot.listeners.batch_decision import batch_reply
+from keyturn.bot.text_types import Label
+from keyturn.gateway.approvals.decisions import (
+    Changed,
+    Decided,
+    Expired,
+    Forbidden,
+    GestureDecided,
+    GestureOutcome,
+    GestureRefused,
+    Invalid,
+    Outcome,
+    Stale,
+    Unknown,
+    Voted,
+)
+from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.gateway.approvals.record import DecisionRecord
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.verbs import Verb
 from tests.bot.samples import (
     ANA,
     BEN,
@@ -16,29 +39,6 @@ from tests.bot.samples import (
     an_approval,
 )
 from tests.bot.strategies import CANARY, hostile
-from twokey.bot.cards.reply_texts import agent_answer, outcome_text, run_failed
-from twokey.bot.delivery.event_messages import message_without_card
-from twokey.bot.listener_context import to_mrkdwn
-from twokey.bot.listeners.batch_decision import batch_reply
-from twokey.bot.text_types import Label
-from twokey.gateway.approvals.decisions import (
-    BatchDecided,
-    BatchOutcome,
-    BatchRefused,
-    Changed,
-    Decided,
-    Expired,
-    Forbidden,
-    Invalid,
-    Outcome,
-    Stale,
-    Unknown,
-    Voted,
-)
-from twokey.gateway.approvals.events import Event, EventName
-from twokey.gateway.approvals.record import DecisionRecord
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.verbs import Verb
 
 BY_ANA = DecisionRecord(verb=Verb.APPROVE, by=ANA, at_ms=NOW, text=CANARY)
 ESCALATED = a_refund(requirement=TWO)
@@ -49,11 +49,11 @@ SENTENCES: list[tuple[Outcome, tuple[str, ...]]] = [
     (Decided(approval=an_approval(), index=0), ("Recorded, thank you.",)),
     (
         Voted(approval=an_approval(ONE_JUNIOR), index=0, have=1, need=2),
-        ("1 of 2; 1 from `senior` still needed.",),
+        ("1 of 2; still needs 1 from `senior`.",),
     ),
     (
         Voted(approval=an_approval(NO_SENIOR), index=0, have=2, need=2),
-        ("2 so far; 1 from `senior` still needed.",),
+        ("2 so far; still needs 1 from `senior`.",),
     ),
     (
         Voted(approval=an_approval(), index=0, have=0, need=2),
@@ -82,11 +82,14 @@ SENTENCES: list[tuple[Outcome, tuple[str, ...]]] = [
         ),
         ("already withdrawn by <@U0ANA>",),
     ),
-    (Stale(state=ItemState.SUPERSEDED, at_ms=NOW), ("moved on", "<!date^1795255200^")),
+    (
+        Stale(state=ItemState.SUPERSEDED, at_ms=NOW),
+        ("A newer message", "<!date^1795255200^"),
+    ),
     (Stale(state=ItemState.WITHDRAWN), ("was withdrawn", "Nothing ran.")),
     (Changed(seen_version=1, version=2), ("saw version 1", "version 2 now")),
     (Expired(expires_at_ms=LATER), ("expired", "12 seconds", "nothing was recorded")),
-    (Forbidden(reason="You asked for this one yourself."), ("You asked for this",)),
+    (Forbidden(reason="You asked for this."), ("You asked for this",)),
     (Invalid(errors={"": CANARY, "/a": CANARY}), ("nothing was recorded",)),
     (Unknown(), ("not known any more",)),
 ]
@@ -136,34 +139,30 @@ def test_a_failed_resume_is_told_calmly() -> None:
     assert run_failed().text == "The agent could not be resumed."
 
 
-def said(outcome: BatchOutcome) -> str:
+def said(outcome: GestureOutcome) -> str:
     told = batch_reply(outcome, now_ms=NOW)
     return to_mrkdwn(told) if told else ""
 
 
 def test_a_batch_decision_that_settled_every_call_needs_no_words() -> None:
-    approval = an_approval(a_refund(), ONE_JUNIOR.with_(index=1))
 
-    assert said(BatchDecided(approval=approval, approved=(0, 1))) == ""
+    assert said(GestureDecided(approvals={}, approved=(0, 1))) == ""
 
 
 def test_what_a_batch_decision_left_open_is_said() -> None:
-    approval = an_approval(a_refund(), ONE_JUNIOR.with_(index=1))
-    outcome = BatchDecided(
-        approval=approval, approved=(0, 1), edited=(2,), waiting=(1,), left_out=(3, 4)
+    outcome = GestureDecided(
+        approvals={}, approved=(0, 1), edited=(2,), waiting=(1,), left_out=(3, 4)
     )
 
     assert said(outcome) == (
         "Your decision on 3 calls is recorded. More people are needed for 1 of them. "
-        "2 calls are left out, because they need another look: please open each of "
-        "them from the card."
+        "2 calls need their own review: open each from the card."
     )
 
 
 def test_the_first_of_two_people_is_told_that_one_more_is_needed() -> None:
-    approval = an_approval(ONE_JUNIOR, ONE_JUNIOR.with_(index=1))
-    outcome = BatchDecided(
-        approval=approval, approved=(0, 1), waiting=(0, 1), needs_one=True
+    outcome = GestureDecided(
+        approvals={}, approved=(0, 1), waiting=(0, 1), needs_one=True
     )
 
     assert said(outcome) == (
@@ -172,26 +171,23 @@ def test_the_first_of_two_people_is_told_that_one_more_is_needed() -> None:
 
 
 def test_one_call_is_said_in_the_singular() -> None:
-    approval = an_approval(ONE_JUNIOR, a_refund(index=1))
-    outcome = BatchDecided(
-        approval=approval, approved=(0,), waiting=(0,), left_out=(1,)
-    )
+    outcome = GestureDecided(approvals={}, approved=(0,), waiting=(0,), left_out=(1,))
 
     assert said(outcome) == (
-        "Your approval of 1 call is recorded. More people are needed. 1 call is "
-        "left out, because it needs another look: please open it from the card."
+        "Your approval of 1 call is recorded. More people are needed. 1 call "
+        "needs its own review: open it from the card."
     )
 
 
 def test_the_call_that_stopped_a_batch_decision_is_named() -> None:
     forbidden = Forbidden(reason="The policy does not allow that.")
 
-    assert said(BatchRefused(index=2, refusal=forbidden)) == (
+    assert said(GestureRefused(refusals={2: forbidden})) == (
         "Nothing was recorded, because of call 3. The policy does not allow that."
     )
     invalid = Invalid(errors={"/amount": "-1 is too small"})
-    assert "-1" not in said(BatchRefused(index=0, refusal=invalid))
-    stale = said(BatchRefused(index=0, refusal=Stale(state=ItemState.REJECTED)))
+    assert "-1" not in said(GestureRefused(refusals={0: invalid}))
+    stale = said(GestureRefused(refusals={0: Stale(state=ItemState.REJECTED)}))
     assert stale.startswith("Nothing was recorded, because of call 1. This is already")
     assert said(forbidden) == "The policy does not allow that."
 
@@ -207,7 +203,7 @@ def test_a_run_that_ends_without_words_is_told_as_well(*, is_plain: bool) -> Non
     )
 
     found = message_without_card(
-        ended, command="/twokey", is_last=True, is_plain=is_plain
+        ended, command="/keyturn", is_last=True, is_plain=is_plain
     )
 
     assert found

@@ -6,11 +6,11 @@ import json
 
 import pytest
 
+from keyturn.bot.cards.approval import card
+from keyturn.gateway.approvals.evidence import original_text
+from keyturn.gateway.approvals.record import Item
+from keyturn.gateway.protocol.strict_json import JsonObject
 from tests.bot.samples import an_approval, an_item, frame
-from twokey.bot.cards.approval import card
-from twokey.gateway.approvals.evidence import original_text
-from twokey.gateway.approvals.record import Item
-from twokey.gateway.protocol.strict_json import JsonObject
 
 
 def shown(item: Item) -> str:

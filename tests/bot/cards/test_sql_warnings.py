@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from keyturn.bot.cards.approval import card
+from keyturn.bot.cards.listing import needs_a_look
+from keyturn.bot.modals import details
+from keyturn.gateway.approvals.preview import Preview
+from keyturn.gateway.approvals.record import Item
+from keyturn.gateway.protocol.strict_json import JsonObject
 from tests.bot.markup_audit import objects
 from tests.bot.samples import an_approval, an_item, frame
-from twokey.bot.cards.approval import card
-from twokey.bot.cards.listing import needs_a_look
-from twokey.bot.modals import details
-from twokey.gateway.approvals.preview import Preview
-from twokey.gateway.approvals.record import Item
-from twokey.gateway.protocol.strict_json import JsonObject
 
 WARNING = "*UPDATE without WHERE:* no condition limits which rows it changes."
 

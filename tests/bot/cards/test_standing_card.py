@@ -10,6 +10,27 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from keyturn.bot.cards.notification import notification
+from keyturn.bot.cards.standing_card import standing_card
+from keyturn.bot.ids import Action
+from keyturn.bot.modals import allow_similar
+from keyturn.gateway.approvals.authorization import Revocation
+from keyturn.gateway.approvals.record import Approval, Item
+from keyturn.gateway.approvals.similar import (
+    ALLOW_SIMILAR,
+    Bounds,
+    Cover,
+    Use,
+    without,
+)
+from keyturn.gateway.approvals.standing import REJECTED
+from keyturn.gateway.policy.rules import SimilarRule
+from keyturn.gateway.policy.standing import Offer
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.verbs import Verb
+from keyturn.sandbox.blockkit import validate_message, validate_modal
 from tests.bot import readable
 from tests.bot.markup_audit import assert_tame
 from tests.bot.samples import (
@@ -28,27 +49,6 @@ from tests.bot.samples import (
 from tests.bot.snapshots import assert_same
 from tests.bot.strategies import arguments, hostile, moments
 from tests.levels import examples
-from twokey.bot.cards.notification import notification
-from twokey.bot.cards.standing_card import standing_card
-from twokey.bot.ids import Action
-from twokey.bot.modals import allow_similar, uses
-from twokey.gateway.approvals.authorization import Revocation
-from twokey.gateway.approvals.record import Approval, Item
-from twokey.gateway.approvals.similar import (
-    ALLOW_SIMILAR,
-    Bounds,
-    Cover,
-    Use,
-    without,
-)
-from twokey.gateway.approvals.standing import REJECTED
-from twokey.gateway.policy.similar_rules import SimilarRule
-from twokey.gateway.policy.standing import Offer
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.protocol.verbs import Verb
-from twokey.sandbox.blockkit import validate_message, validate_modal
 
 FOLDER = Path(__file__).parent / "snapshots"
 S = ItemState
@@ -143,7 +143,9 @@ def test_the_form_and_the_list_read_as_written_down() -> None:
     offer = Offer(RULE, without(REFUND, FREE), 899 * 10**6)
 
     form = allow_similar.view(frame(an_approval(item)), 0, offer)
-    listed = uses.view(an_approval(GIVEN, uses=USES), {"ap_2.0": a_refund()})
+    listed = allow_similar.uses_list(
+        an_approval(GIVEN, uses=USES), {"ap_2.0": a_refund()}
+    )
 
     assert_same(FOLDER, "standing_form", readable.view(form))
     listed["submit"] = {"text": ""}
@@ -194,7 +196,9 @@ def test_every_form_and_list_is_accepted_and_tame(
     form = allow_similar.view(
         frame(an_approval(item)), 0, Offer(rule, bounds.equal, 10**6)
     )
-    listed = uses.view(_standing(bounds, S.AUTHORIZED, ""), {"ap_2.0": item})
+    listed = allow_similar.uses_list(
+        _standing(bounds, S.AUTHORIZED, ""), {"ap_2.0": item}
+    )
 
     for view in (form, listed):
         assert validate_modal(view) == []

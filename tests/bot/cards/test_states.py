@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from keyturn.bot.cards.approval import card
+from keyturn.bot.cards.states import SIGNS
+from keyturn.gateway.approvals.record import Approval, Item
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.tiers import Tier
 from tests.bot.readable import readable
 from tests.bot.samples import (
     LATER,
@@ -15,11 +20,6 @@ from tests.bot.samples import (
     frame,
     in_state,
 )
-from twokey.bot.cards.approval import card
-from twokey.bot.cards.states import SIGNS
-from twokey.gateway.approvals.record import Approval, Item
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.tiers import Tier
 
 
 def _drawn(approval: Approval, *, now_ms: int = NOW) -> str:
@@ -40,7 +40,7 @@ def test_the_sign_of_a_state_stands_once_beside_the_act(state: ItemState) -> Non
     ("item", "now_ms", "sign", "said"),
     [
         (a_refund(), NOW, "⏳", "Approval needed"),
-        (a_refund(requirement=TWO), NOW, "⏳", "Approval needed from 2 people"),
+        (a_refund(requirement=TWO), NOW, "⏳", "Needs 2 approvals"),
         (a_refund(tier=Tier.DENY), NOW, "⛔", "The policy no longer allows this."),
         (a_refund(), LATER, "⌛", "The time to decide ended"),
     ],
@@ -58,7 +58,7 @@ def test_a_card_that_waits_says_so_once_below_its_header(
 def test_calls_that_wait_for_one_person_each_repeat_nothing_of_the_head() -> None:
     text = _drawn(an_approval(a_refund(), an_item({}, index=1)))
 
-    assert text.startswith("# ⏳ 2 calls: process_refund\n~ Approval needed")
+    assert text.startswith("# ⏳ 2 × process_refund\n~ Approval needed")
     assert text.count("Approval needed") == 1
 
 
@@ -70,4 +70,4 @@ def test_a_call_of_several_says_where_it_stands_when_it_differs() -> None:
 
     assert "~ Approval needed: 2 of 3 calls" in text
     assert "✅ *Approved*" in text
-    assert "⏳ *Approval needed from 2 people*; 1 from `senior` still needed." in text
+    assert "⏳ *Needs 2 approvals*, including 1 from `senior`." in text

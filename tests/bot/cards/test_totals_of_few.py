@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from keyturn.bot.cards.approval import card
+from keyturn.gateway.approvals.record import Approval, Item
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.sandbox.blockkit import validate_message
 from tests.bot.cards.test_table import a_refund_of, refunds, replaced
 from tests.bot.readable import readable
 from tests.bot.samples import an_approval, an_item, edited, frame, in_state
-from twokey.bot.cards.approval import card
-from twokey.gateway.approvals.record import Approval, Item
-from twokey.gateway.protocol.states import ItemState
-from twokey.sandbox.blockkit import validate_message
 
 EURO = ("args.amount|eur",)
 MANY = ("args.amount|eur", "args.b|usd", "args.c|gbp")
@@ -29,7 +29,7 @@ def _call(tool: str, index: int, amount: object) -> Item:
 def test_two_calls_of_one_tool_have_their_total_in_the_header() -> None:
     text = _shown(refunds(2, totals=EURO))
 
-    assert text.startswith("# ⏳ 2 calls: process_refund · €22.00 in total\n")
+    assert text.startswith("# ⏳ 2 × process_refund · €22.00\n")
 
 
 def test_the_total_of_a_few_calls_follows_edits_and_states() -> None:
@@ -38,7 +38,7 @@ def test_the_total_of_a_few_calls_follows_edits_and_states() -> None:
 
     text = _shown(replaced(refunds(3, totals=EURO), changed, done))
 
-    assert "· €25.00 in total" in text
+    assert "· €25.00" in text
     assert "amount: €13.50 waiting · €11.50 done" in text
 
 
@@ -62,13 +62,13 @@ def test_what_is_not_in_the_total_of_a_tool_is_said() -> None:
 def test_a_finished_card_keeps_the_total(state: ItemState) -> None:
     ended = [in_state(a_refund_of(n, totals=EURO), state) for n in range(3)]
 
-    assert "3 calls: process_refund · €34.50 in total" in _shown(an_approval(*ended))
+    assert "3 × process_refund · €34.50" in _shown(an_approval(*ended))
 
 
 def test_the_question_of_approve_all_repeats_the_total() -> None:
     message = card(frame(refunds(2, totals=EURO)))
 
-    assert "In total: amount €22.00." in str(message.blocks)
+    assert "All 2 run as shown: amount €22.00 in total." in str(message.blocks)
 
 
 def test_totals_that_do_not_fit_are_counted_and_the_calls_stay_whole() -> None:

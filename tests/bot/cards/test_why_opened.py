@@ -4,6 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from keyturn.bot.cards.home import home
+from keyturn.bot.cards.queue import decidable_in_row, page_of
+from keyturn.gateway.approvals.authorization import Revocation
+from keyturn.gateway.approvals.inquiry import Inquiry
+from keyturn.gateway.approvals.precedents import Past, Precedent
+from keyturn.gateway.approvals.record import Approval, Item, TriageResult
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.verbs import Verb
 from tests.bot.readable import readable
 from tests.bot.samples import (
     ANA,
@@ -16,16 +26,6 @@ from tests.bot.samples import (
     an_item,
     edited,
 )
-from twokey.bot.cards.home import home
-from twokey.bot.cards.queue import decidable_in_row, page_of
-from twokey.gateway.approvals.authorization import Revocation
-from twokey.gateway.approvals.inquiry import Inquiry
-from twokey.gateway.approvals.precedents import Past, Precedent
-from twokey.gateway.approvals.record import Approval, Item, TriageResult
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.protocol.verbs import Verb
 
 BEFORE = Precedent(call="ap_1.0", state=ItemState.EXECUTED, agent="a", by=(ANA,))
 ASKED = Inquiry(by=ANA, text="Is it?", at_ms=NOW)
@@ -40,13 +40,13 @@ def _row(approval: Approval, *, is_own: bool = False) -> str:
 @pytest.mark.parametrize(
     ("item", "why"),
     [
-        (a_refund(tier=Tier.ESCALATE, requirement=TWO), "it needs several people"),
-        (a_refund(tier=Tier.ESCALATE), "it is escalated"),
+        (a_refund(tier=Tier.ESCALATE, requirement=TWO), "needs several people"),
+        (a_refund(tier=Tier.ESCALATE), "escalated"),
         (a_refund(tier=Tier.DENY), "the policy no longer allows it"),
-        (a_refund(allow=(Verb.REJECT,)), "it cannot be approved as it is"),
-        (a_refund(requires_reason=(Verb.APPROVE,)), "it needs a reason"),
-        (an_item({"body": "word " * 400}), "it is too long for a row"),
-        (edited(a_refund(), {"amount": 1}), "it was edited"),
+        (a_refund(allow=(Verb.REJECT,)), "cannot be approved as it is"),
+        (a_refund(requires_reason=(Verb.APPROVE,)), "needs a reason"),
+        (an_item({"body": "word " * 400}), "too long for a row"),
+        (edited(a_refund(), {"amount": 1}), "edited"),
         (a_refund(original_args={}), "its tool reads the arguments differently"),
         (a_refund(past=Past(precedents=(BEFORE,))), "the same was asked before"),
         (
@@ -65,8 +65,8 @@ def test_a_row_says_why_its_call_is_opened_first(item: Item, why: str) -> None:
 
     text = _row(approval)
 
-    assert f"*Open it to decide:* {why}" in text
-    assert text.count("Open it to decide") == 1
+    assert f"*Open to decide:* {why}" in text
+    assert text.count("Open to decide") == 1
     assert "[Approve]" not in text
     assert decidable_in_row(approval) is None
 
@@ -74,19 +74,19 @@ def test_a_row_says_why_its_call_is_opened_first(item: Item, why: str) -> None:
 @pytest.mark.parametrize(
     ("approval", "why"),
     [
-        (an_approval(a_refund(), a_refund(index=1)), "it has several calls"),
+        (an_approval(a_refund(), a_refund(index=1)), "several calls"),
         (an_approval(a_refund(), inquiries=(ASKED,)), "people wrote about it"),
     ],
 )
 def test_a_row_says_what_is_about_the_whole_card(approval: Approval, why: str) -> None:
-    assert f"*Open it to decide:* {why}" in _row(approval)
+    assert f"*Open to decide:* {why}" in _row(approval)
 
 
 def test_a_row_of_a_question_is_no_request_of_a_person() -> None:
     asked: JsonObject = {"questions": [{"question": "Which street?", "type": "text"}]}
     text = _row(an_approval(an_item(asked, tool="ask_user", is_question=True)))
 
-    assert "*Open it to answer*" in text
+    assert "*Open to answer*" in text
     assert "asked for" in text
     assert "asked by" not in text
 
@@ -95,11 +95,11 @@ def test_a_row_with_approve_has_nothing_to_explain() -> None:
     text = _row(an_approval(a_refund()))
 
     assert "[Approve]" in text
-    assert "Open it to decide" not in text
+    assert "Open to decide" not in text
 
 
 def test_what_others_decide_is_explained_once_above_the_rows() -> None:
     text = _row(an_approval(a_refund(tier=Tier.ESCALATE)), is_own=True)
 
     assert "You asked for these or changed them, so others approve them." in text
-    assert "Open it to decide" not in text
+    assert "Open to decide" not in text

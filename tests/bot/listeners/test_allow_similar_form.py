@@ -6,14 +6,14 @@ import json
 
 import pytest
 
+from keyturn.bot.ids import View
+from keyturn.gateway.approvals.standing import bounds_of
+from keyturn.gateway.errors import StoreUnavailable
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.service.standing import StandingService
 from tests.bot.bot_stack import Stack
 from tests.bot.listeners.test_standing import ALLOWING, allowing, open_form
-from twokey.bot.ids import View
-from twokey.gateway.approvals.standing import bounds_of
-from twokey.gateway.errors import StoreUnavailable
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.service.standing import StandingService
 
 __all__ = ["allowing"]
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from keyturn.bot.ids import Action
+from keyturn.gateway.protocol.states import ItemState
 from tests.bot.bot_stack import CHANNEL, Stack, has_button
-from twokey.bot.ids import Action
-from twokey.gateway.protocol.states import ItemState
 
 
 async def test_a_click_on_approve_authorizes_the_call_and_changes_the_card(

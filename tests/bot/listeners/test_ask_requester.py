@@ -4,6 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from keyturn.bot.ids import Action, Input
+from keyturn.gateway.approvals.decisions import Approve
+from keyturn.gateway.approvals.events import EventName
+from keyturn.gateway.approvals.inquiry import Inquiry
+from keyturn.gateway.errors import StoreUnavailable
+from keyturn.gateway.protocol.records import Person
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.wire import Verdict
+from keyturn.gateway.service.reviews import ReviewService
+from keyturn.sandbox.json_types import JsonObject, as_objects
 from tests.approvals.builders import click_on
 from tests.bot.bot_stack import CHANNEL, REFUND, Stack, has_button, says
 from tests.bot.listeners.test_questions import replied
@@ -11,16 +21,6 @@ from tests.bot.test_notified import ana
 from tests.bot.test_publisher import nothing_is_left
 from tests.conftest import eventually
 from tests.streams import audit_entries
-from twokey.bot.ids import Action, Input
-from twokey.gateway.approvals.decisions import Approve
-from twokey.gateway.approvals.events import EventName
-from twokey.gateway.approvals.inquiry import Inquiry
-from twokey.gateway.errors import StoreUnavailable
-from twokey.gateway.protocol.records import Person
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.wire import Verdict
-from twokey.gateway.service.inquiries import InquiryService
-from twokey.sandbox.json_types import JsonObject, as_objects
 
 WHY = "Was it broken? <!channel>"
 
@@ -119,7 +119,7 @@ async def test_a_reply_that_is_delivered_twice_or_edited_is_kept_once(
         assert len(await stack.actor("U0DAN").ephemerals(CHANNEL)) == 1
         dan = stack.actor("U0DAN")
         (mine,) = [n for n in await stack.notes(card) if says("It was.")(n)]
-        await dan.edit(CHANNEL, str(mine["ts"]), "@twokey It was not.")
+        await dan.edit(CHANNEL, str(mine["ts"]), "@keyturn It was not.")
 
         await stack.told("U0DAN", "as you wrote it first")
         assert await said(stack, verdict) == [("U0ANA", WHY), ("U0DAN", "It was.")]
@@ -157,8 +157,8 @@ async def test_who_may_not_decide_is_told_so_instead_of_a_form(stack: Stack) -> 
         card = await stack.card(verdict)
 
         for user, words in (
-            ("U0EVE", "you are not on that list"),
-            ("U0DAN", "You asked for this one yourself"),
+            ("U0EVE", "Please ask one of them"),
+            ("U0DAN", "You asked for this"),
         ):
             person = stack.actor(user)
             await person.click(CHANNEL, str(card["ts"]), Action.ASK_REQUESTER)
@@ -238,12 +238,12 @@ async def test_a_batch_is_asked_about_as_a_whole_or_by_call(stack: Stack) -> Non
         await ana.submit({Input.QUESTION: "Why two?"})
         card = await stack.card(verdict, says("has not replied yet"))
 
-        (row,) = [
+        rows = [
             str(block["block_id"])
             for block in as_objects(card["blocks"])
-            if str(block["block_id"]).endswith(":1.actions")
+            if block["type"] == "actions"
         ]
-        await ana.click(CHANNEL, str(card["ts"]), Action.VIEW_ALL, row)
+        await ana.click(CHANNEL, str(card["ts"]), Action.VIEW_ALL, rows[1])
         await ana.wait_for_view()
         await ana.act_in_view(Action.ASK_REQUESTER)
         await ana.wait_for_view()
@@ -260,15 +260,15 @@ async def test_a_batch_is_asked_about_as_a_whole_or_by_call(stack: Stack) -> Non
 async def test_a_reply_that_the_store_did_not_take_is_delivered_again(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reply, tries = InquiryService.reply, list[int]()
+    reply, tries = ReviewService.reply, list[int]()
 
-    async def once_unavailable(self: InquiryService, *args: str | Person) -> object:
+    async def once_unavailable(self: ReviewService, *args: str | Person) -> object:
         tries.append(1)
         if len(tries) == 1:
             raise StoreUnavailable("The store does not answer.")
         return await reply(self, *args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(InquiryService, "reply", once_unavailable)
+    monkeypatch.setattr(ReviewService, "reply", once_unavailable)
     async with stack.running():
         verdict = await stack.refund()
         await ask(stack, verdict)
@@ -306,7 +306,7 @@ async def test_a_question_that_is_not_posted_before_the_decision_mentions_nobody
         card = await stack.card(verdict)
     # The bot is down while both happen; the publisher reads them afterwards.
     approval = await stack.approval(verdict)
-    await stack.reviews.inquiries.ask(approval.id, None, ana(), WHY)
+    await stack.reviews.ask_requester(approval.id, None, ana(), WHY)
     await stack.reviews.decide(click_on(approval), Approve(), ana())
     async with stack.running():
         await stack.card(verdict, says("Approved"))

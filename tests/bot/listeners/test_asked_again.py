@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from keyturn.bot.ids import Action
+from keyturn.gateway.policy.load import load_policy
 from tests.bot.bot_stack import CHANNEL, POLICY, Stack
-from twokey.bot.ids import Action
-from twokey.gateway.policy.load import load_policy
 
 SLOWER = POLICY.replace("approvals: 2,", "approvals: 2, ask_again_within: 10m,")
 
@@ -19,6 +19,6 @@ async def test_a_quick_approval_is_asked_for_once_more_in_private(
 
         await stack.actor("U0CHLOE").click(CHANNEL, str(card["ts"]), Action.APPROVE)
 
-        told = await stack.told("U0CHLOE", "Not approved yet")
-        assert "Please read it, then approve it again" in told
+        told = await stack.told("U0CHLOE", "Not counted yet")
+        assert "Read it, then approve again" in told
         assert (await stack.approval(verdict)).items[0].votes == ()

@@ -6,16 +6,15 @@ import json
 
 import pytest
 
+from keyturn.bot.listeners.mention import AgentRequest, parse_request
+from keyturn.gateway.approvals.record import approval_of, short_id
+from keyturn.gateway.errors import StoreUnavailable
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.records import Person
+from keyturn.gateway.store.jobs import Job, JobKind
 from tests.bot.bot_stack import CHANNEL, POLICY, TEAM, Stack
 from tests.bot.signed import post_signed
 from tests.conftest import eventually
-from twokey.bot.listeners.mention import AgentRequest, parse_request
-from twokey.gateway.approvals.record import approval_of
-from twokey.gateway.approvals.short_id import short_id
-from twokey.gateway.errors import StoreUnavailable
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.records import Person
-from twokey.gateway.store.jobs import Job, JobKind
 
 
 async def next_job(stack: Stack) -> Job:
@@ -31,7 +30,7 @@ async def test_a_mention_starts_the_default_agent_in_its_thread(
 ) -> None:
     stack = each_stack
     async with stack.running():
-        ts = await stack.actor("U0DAN").say("#general", "@twokey refund 78291 & tell")
+        ts = await stack.actor("U0DAN").say("#general", "@keyturn refund 78291 & tell")
 
         job = await next_job(stack)
 
@@ -44,7 +43,7 @@ async def test_a_mention_starts_the_default_agent_in_its_thread(
         facts = await stack.store.threads.facts(
             stack.keys, "default", "support", job.thread
         )
-        assert facts.requester == Person(team=TEAM, user="U0DAN", name="dan")
+        assert facts.requester == Person(team=TEAM, user="U0DAN", name="Dan Díaz")
         assert facts.origin is not None
         assert (facts.origin.channel, facts.origin.thread_ts) == ("C0GENERAL", ts)
 
@@ -55,7 +54,7 @@ async def test_a_message_whose_author_slack_did_not_name_is_asked_when_it_comes_
     for method, calls in (("users.info", 1), ("chat.postEphemeral", 9)):
         stack.sandbox.faults.plan("http_500", method, calls=calls)
     async with stack.running():
-        await stack.actor("U0DAN").say("#general", "@twokey refund 78291")
+        await stack.actor("U0DAN").say("#general", "@keyturn refund 78291")
 
         job = await next_job(stack)
 
@@ -64,7 +63,7 @@ async def test_a_message_whose_author_slack_did_not_name_is_asked_when_it_comes_
 
 async def test_who_asked_may_not_approve_what_comes_of_it(stack: Stack) -> None:
     async with stack.running():
-        await stack.actor("U0ANA").say("#general", "@twokey refund")
+        await stack.actor("U0ANA").say("#general", "@keyturn refund")
         thread = (await next_job(stack)).thread
         facts = await stack.store.threads.facts(
             stack.keys, "default", "support", thread
@@ -78,14 +77,14 @@ async def test_who_asked_may_not_approve_what_comes_of_it(stack: Stack) -> None:
 
         await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), "approve")
 
-        await stack.told("U0ANA", "You asked for this one yourself")
+        await stack.told("U0ANA", "You asked for this")
 
 
 async def test_an_event_that_slack_repeats_starts_the_agent_once(
     stack: Stack,
 ) -> None:
     async with stack.running() as bot:
-        await stack.actor("U0DAN").say("#general", "@twokey refund")
+        await stack.actor("U0DAN").say("#general", "@keyturn refund")
         sent = stack.sandbox.requests[-1]
 
         status = await post_signed(
@@ -100,7 +99,7 @@ async def test_a_mention_without_words_is_answered_with_what_to_do(
     stack: Stack,
 ) -> None:
     async with stack.running():
-        await stack.actor("U0DAN").say("#general", "@twokey")
+        await stack.actor("U0DAN").say("#general", "@keyturn")
 
         await stack.told("U0DAN", "Tell me what to do", "C0GENERAL")
         assert await stack.store.queue(stack.keys).depth() == 0
@@ -108,7 +107,7 @@ async def test_a_mention_without_words_is_answered_with_what_to_do(
 
 async def test_a_guest_is_told_that_only_members_can_ask(stack: Stack) -> None:
     async with stack.running():
-        await stack.actor("U0GUEST").say("#agent-approvals", "@twokey refund")
+        await stack.actor("U0GUEST").say("#agent-approvals", "@keyturn refund")
 
         await stack.told("U0GUEST", "Only members")
         assert await stack.store.queue(stack.keys).depth() == 0
@@ -116,7 +115,7 @@ async def test_a_guest_is_told_that_only_members_can_ask(stack: Stack) -> None:
 
 async def test_without_an_agent_the_person_is_told_so(stack: Stack) -> None:
     async with stack.running(agents=(), default_agent=""):
-        await stack.actor("U0DAN").say("#general", "@twokey refund")
+        await stack.actor("U0DAN").say("#general", "@keyturn refund")
 
         await stack.told("U0DAN", "No agent is set up", "C0GENERAL")
 
@@ -126,7 +125,7 @@ async def test_without_an_agent_the_person_is_told_so(stack: Stack) -> None:
     [
         ("<@UBOT> refund it", AgentRequest("support", "refund it")),
         ("<@UBOT> ops restart", AgentRequest("ops", "restart")),
-        ("<@UBOT|twokey> Ops: restart", AgentRequest("ops", "restart")),
+        ("<@UBOT|keyturn> Ops: restart", AgentRequest("ops", "restart")),
         ("ops, restart <@UBOT>", AgentRequest("ops", "restart")),
         ("<@UBOT> a &lt; b &amp;&amp; c", AgentRequest("support", "a < b && c")),
         ("<@UBOT> <@U0ANA> asked", AgentRequest("support", "<@U0ANA> asked")),
@@ -196,7 +195,7 @@ async def test_what_the_store_does_not_take_is_asked_to_be_said_again(
 
     monkeypatch.setattr(type(stack.reviews), "ask_agent", unavailable)
     async with stack.running():
-        await stack.actor("U0DAN").say("#general", "@twokey refund")
+        await stack.actor("U0DAN").say("#general", "@keyturn refund")
 
         await stack.told("U0DAN", "cannot keep anything right now", "C0GENERAL")
 
@@ -222,7 +221,7 @@ async def test_what_no_person_said_starts_nothing(
         "event": {
             "type": "app_mention",
             "user": "U0DAN",
-            "text": "<@U0TWOKEY> refund",
+            "text": "<@U0KEYTURN> refund",
             "channel": "C0GENERAL",
             "ts": "1.000001",
             **event,

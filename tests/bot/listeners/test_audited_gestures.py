@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from keyturn.bot.ids import COMMAND, Action, Input
+from keyturn.bot.payload import BlockAction, Clicked
+from keyturn.gateway.approvals.decisions import Gesture
+from keyturn.gateway.approvals.events import EventName
 from tests.bot.bot_stack import CHANNEL, Stack, has_button
 from tests.conftest import eventually
 from tests.streams import audit_entries
-from twokey.bot.ids import COMMAND, Action, Input
-from twokey.bot.interactions import Clicked
-from twokey.bot.payload import BlockAction
-from twokey.gateway.approvals.decisions import Gesture
-from twokey.gateway.approvals.events import EventName
 
 CLICK = BlockAction(
     team="T0",

@@ -4,6 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from keyturn.bot.ids import Action, seal
+from keyturn.bot.user_cache import FRESH_S
+from keyturn.gateway.approvals.record import approval_of
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.wire import ClaimRequest, TurnRef, Verdict
+from keyturn.sandbox.json_types import as_objects
 from tests.bot.bot_stack import (
     CHANNEL,
     POLICY,
@@ -14,13 +22,6 @@ from tests.bot.bot_stack import (
     says,
 )
 from tests.bot.tampering import click_with
-from twokey.bot.ids import Action, seal
-from twokey.bot.user_cache import FRESH_S
-from twokey.gateway.approvals.record import approval_of
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.wire import ClaimRequest, TurnRef, Verdict
 
 MAIL: JsonObject = {"to": "a@example.com", "body": "hello"}
 
@@ -69,7 +70,10 @@ async def test_approve_all_never_covers_a_call_that_was_escalated_later(
         stricter = POLICY.replace("send_email: {tier: approve", "send_email: {tier: X")
         stack.policy = load_policy(stricter.replace("X", "escalate"), "policy.yml")
         await stack.actor("U0ANA").click(
-            CHANNEL, str(card["ts"]), Action.APPROVE, f"{approval.id}:1.1:1.actions"
+            CHANNEL,
+            str(card["ts"]),
+            Action.APPROVE,
+            row_of(card, f"{approval.id}:1:1:"),
         )
         after = await stack.card(
             second, lambda m: not has_button(m, Action.APPROVE_ALL)
@@ -96,7 +100,7 @@ async def test_who_may_not_approve_one_call_may_not_approve_all(stack: Stack) ->
 
         await stack.actor("U0DAN").click(CHANNEL, str(card["ts"]), Action.APPROVE_ALL)
 
-        await stack.told("U0DAN", "You asked for this one yourself")
+        await stack.told("U0DAN", "You asked for this")
         assert (await stack.approval(first)).rev == 1
 
 
@@ -105,7 +109,7 @@ async def test_one_call_of_a_batch_is_decided_alone(stack: Stack) -> None:
         _, second = await stack.submit(("process_refund", REFUND), ("send_email", MAIL))
         card = await stack.card(second)
         approval = await stack.approval(second)
-        block = f"{approval.id}:1.1:1.actions"
+        block = row_of(card, f"{approval.id}:1:1:")
 
         await stack.actor("U0ANA").click(
             CHANNEL, str(card["ts"]), Action.APPROVE, block
@@ -141,7 +145,7 @@ async def test_who_left_a_group_counts_for_a_few_seconds_at_most(stack: Stack) -
 
         await stack.actor("U0CHLOE").click(CHANNEL, ts, Action.APPROVE)
 
-        await stack.told("U0CHLOE", "you are not on that list")
+        await stack.told("U0CHLOE", "Please ask one of them")
         assert (await stack.approval(verdict)).items[0].is_pending
 
 
@@ -189,3 +193,9 @@ async def worker_dies(stack: Stack, verdict: Verdict) -> None:
         ["ZADD", stack.keys.expiry, 1, stack.keys.listed(approval_id)],
     )
     await stack.sweeper.sweep()
+
+
+def row_of(card: JsonObject, start: str) -> str:
+    """Return the id of the row of buttons whose values begin like this."""
+    rows = (one for one in as_objects(card["blocks"]) if one["type"] == "actions")
+    return next(str(one["block_id"]) for one in rows if start in str(one))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from keyturn.gateway.approvals.timing import TimerKind
+from keyturn.sandbox.json_types import JsonObject
 from tests.bot.bot_stack import CHANNEL, Stack, says
 from tests.bot.listeners.test_time import PATIENT, has_note, ring
 from tests.bot.test_publisher import nothing_is_left
 from tests.conftest import eventually
-from twokey.gateway.approvals.timing import TimerKind
-from twokey.sandbox.json_types import JsonObject
 
-BOT, GENERAL = "U0TWOKEY", "C0GENERAL"
+BOT, GENERAL = "U0KEYTURN", "C0GENERAL"
 
 
 async def line_of(stack: Stack, card: JsonObject) -> JsonObject:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from keyturn.bot.ids import COMMAND, Action
+from keyturn.gateway.policy.load import load_policy
 from tests.bot.bot_stack import CHANNEL, POLICY, Stack, says
-from twokey.bot.ids import COMMAND, Action
-from twokey.gateway.policy.load import load_policy
 
 # Ben is in the group of the others' policy; here only Ana may decide.
 ANA_ONLY = load_policy(
@@ -26,7 +26,7 @@ async def test_a_colleague_decides_and_the_card_says_for_whom(stack: Stack) -> N
         verdict = await stack.refund()
         card, ben = await stack.card(verdict), stack.actor("U0BEN")
         await ben.click(CHANNEL, str(card["ts"]), Action.APPROVE)
-        await stack.told("U0BEN", "you are not on that list")
+        await stack.told("U0BEN", "Please ask one of them")
         await delegate(stack, "@ben 4h", "may decide in your place until")
 
         await ben.click(CHANNEL, str(card["ts"]), Action.APPROVE)
@@ -46,7 +46,7 @@ async def test_a_requester_cannot_decide_in_anothers_place(stack: Stack) -> None
 
         await stack.actor("U0DAN").click(CHANNEL, str(card["ts"]), Action.APPROVE)
 
-        await stack.told("U0DAN", "You asked for this one yourself")
+        await stack.told("U0DAN", "You asked for this")
         assert (await stack.approval(verdict)).rev == 1
 
 
@@ -61,7 +61,7 @@ async def test_a_queue_that_is_taken_back_is_in_no_other_hands(stack: Stack) -> 
 
         await stack.actor("U0BEN").click(CHANNEL, str(card["ts"]), Action.APPROVE)
 
-        await stack.told("U0BEN", "you are not on that list")
+        await stack.told("U0BEN", "Please ask one of them")
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ async def test_a_queue_that_is_taken_back_is_in_no_other_hands(stack: Stack) -> 
         ("@ana 4h", "you cannot delegate to yourself"),
         ("@guest 4h", "Only members of this workspace can decide in your place"),
         ("@gone 4h", "Only members of this workspace can decide in your place"),
-        ("@twokey 4h", "Only members of this workspace can decide in your place"),
+        ("@keyturn 4h", "Only members of this workspace can decide in your place"),
     ],
 )
 async def test_what_cannot_be_handed_over_is_said_calmly(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from keyturn.gateway.store.keys import MESSAGE_LIFETIME
+from keyturn.sandbox import messages, payloads
+from keyturn.sandbox.json_types import JsonObject
 from tests.bot.bot_stack import Stack, says
 from tests.bot.listeners.test_asking import next_job
 from tests.conftest import eventually
-from twokey.gateway.store.keys import MESSAGE_LIFETIME
-from twokey.sandbox import messages, payloads
-from twokey.sandbox.json_types import JsonObject
 
 GENERAL, DIRECT = "C0GENERAL", "D0DAN"
 BEFORE = "has your message as it was before"
@@ -25,10 +25,10 @@ async def test_an_edit_of_what_was_asked_asks_nothing_and_is_answered_in_private
     stack = each_stack
     async with stack.running():
         dan = stack.actor("U0DAN")
-        ts = await dan.say("#general", "@twokey refund ordr 78291")
+        ts = await dan.say("#general", "@keyturn refund ordr 78291")
         assert (await next_job(stack)).input == "refund ordr 78291"
 
-        await dan.edit("#general", ts, "@twokey refund order 78291")
+        await dan.edit("#general", ts, "@keyturn refund order 78291")
 
         await stack.told("U0DAN", BEFORE, GENERAL)
         assert await depth(stack) == 1
@@ -39,9 +39,9 @@ async def test_an_edit_of_what_was_asked_asks_nothing_and_is_answered_in_private
 async def test_each_further_edit_is_answered_and_asks_nothing(stack: Stack) -> None:
     async with stack.running():
         dan = stack.actor("U0DAN")
-        ts = await dan.say("#general", "@twokey refund 1")
+        ts = await dan.say("#general", "@keyturn refund 1")
         for amount in (2, 3):
-            await dan.edit("#general", ts, f"@twokey refund {amount}")
+            await dan.edit("#general", ts, f"@keyturn refund {amount}")
 
         async def is_told_twice() -> bool:
             return len(await dan.ephemerals("#general")) == 2
@@ -55,8 +55,8 @@ async def test_an_edit_to_nothing_or_to_another_agent_asks_nothing_either(
 ) -> None:
     async with stack.running():
         dan = stack.actor("U0DAN")
-        ts = await dan.say("#general", "@twokey refund 1")
-        for text in ("@twokey", "@twokey ops refund 1"):
+        ts = await dan.say("#general", "@keyturn refund 1")
+        for text in ("@keyturn", "@keyturn ops refund 1"):
             await dan.edit("#general", ts, text)
 
         async def is_told_twice() -> bool:
@@ -67,7 +67,7 @@ async def test_an_edit_to_nothing_or_to_another_agent_asks_nothing_either(
         assert await depth(stack) == 1
 
 
-@pytest.mark.parametrize("first", ["refund 1", "@twokey"])
+@pytest.mark.parametrize("first", ["refund 1", "@keyturn"])
 async def test_an_edit_that_adds_the_mention_or_the_words_asks_for_the_first_time(
     stack: Stack, first: str
 ) -> None:
@@ -76,7 +76,7 @@ async def test_an_edit_that_adds_the_mention_or_the_words_asks_for_the_first_tim
         ts = await dan.say("#general", first)
         assert await depth(stack) == 0
 
-        await dan.edit("#general", ts, "@twokey refund 1")
+        await dan.edit("#general", ts, "@keyturn refund 1")
 
         job = await next_job(stack)
         assert (job.input, job.thread.rpartition(":")[2]) == ("refund 1", ts)
@@ -89,10 +89,10 @@ async def test_an_edit_that_comes_before_the_message_itself_asks_once(
     async with stack.running():
         dan = stack.actor("U0DAN")
         stack.sandbox.workspace.events = ()
-        ts = await dan.say("#general", "@twokey refund ordr")
+        ts = await dan.say("#general", "@keyturn refund ordr")
         first = stack.sandbox.workspace.messages[GENERAL][ts]
         stack.sandbox.workspace.events = ("app_mention",)
-        await dan.edit("#general", ts, "@twokey refund order")
+        await dan.edit("#general", ts, "@keyturn refund order")
         assert (await next_job(stack)).input == "refund order"
 
         await mention(stack, first.text, ts)
@@ -104,9 +104,9 @@ async def test_slack_may_repeat_a_mention_as_another_event_without_an_edit(
     stack: Stack,
 ) -> None:
     async with stack.running():
-        ts = await stack.actor("U0DAN").say("#general", "@twokey refund 1")
+        ts = await stack.actor("U0DAN").say("#general", "@keyturn refund 1")
 
-        await mention(stack, "<@U0TWOKEY> refund 1", ts)
+        await mention(stack, "<@U0KEYTURN> refund 1", ts)
 
         assert await depth(stack) == 1
         assert not await stack.actor("U0DAN").ephemerals("#general")
@@ -120,7 +120,7 @@ async def test_a_message_too_old_to_be_known_does_not_ask_when_it_is_edited(
         ts = f"{now_s - MESSAGE_LIFETIME.total_seconds():.6f}"
 
         edited = {"user": "U0DAN", "ts": f"{now_s:.6f}"}
-        await mention(stack, "<@U0TWOKEY> refund 1", ts, edited=edited)
+        await mention(stack, "<@U0KEYTURN> refund 1", ts, edited=edited)
 
         await stack.told("U0DAN", "too old to ask the agent by editing it", GENERAL)
         assert await depth(stack) == 0

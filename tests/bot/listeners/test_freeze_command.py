@@ -6,20 +6,20 @@ import json
 
 import pytest
 
+from keyturn.bot.ids import COMMAND
+from keyturn.gateway.approvals.decisions import AccountKind, Click, Reject, Reviewer
+from keyturn.gateway.approvals.events import EventName
+from keyturn.gateway.errors import NotConfirmed, Unanswered
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.wire import VerdictKind
+from keyturn.gateway.service.freezing import ReviewerFreezes
+from keyturn.gateway.store.freezes import FreezeScope, ScopeKind
+from keyturn.sandbox.json_types import JsonObject
 from tests.bot.bot_stack import CHANNEL, POLICY, TEAM, Stack
 from tests.bot.markup_audit import assert_tame
 from tests.bot.strategies import CANARY
 from tests.bot.test_publisher import nothing_is_left
 from tests.streams import audit_entries
-from twokey.bot.ids import COMMAND
-from twokey.gateway.approvals.decisions import AccountKind, Click, Reject, Reviewer
-from twokey.gateway.approvals.events import EventName
-from twokey.gateway.errors import NotConfirmed, Unanswered
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.wire import VerdictKind
-from twokey.gateway.service.reviewer_freezes import ReviewerFreezes
-from twokey.gateway.store.freezes import FreezeScope, ScopeKind
-from twokey.sandbox.json_types import JsonObject
 
 HOSTILE = f"<!channel> *bold* {CANARY} <https://evil.example|click>"
 ANA = Reviewer(
@@ -69,7 +69,7 @@ async def test_a_reviewer_stops_something_and_lets_it_run_again(
         await ask(
             stack,
             f"freeze {words} wrong <b>amounts</b>",
-            "is frozen: even approved calls",
+            "is frozen. Nothing starts, not even approved calls",
         )
 
         message = await posted(stack, named, "wrong <b>amounts</b>", "<@U0ANA>")
@@ -125,7 +125,18 @@ async def test_a_role_stops_its_own_tools_and_not_those_of_others(stack: Stack) 
         await ask(stack, "freeze tool lonely", "is frozen", user="U0CHLOE")
 
 
-@pytest.mark.parametrize("words", ["tool send_mail", "agent supporter"])
+@pytest.mark.parametrize("verb", ["freeze", "unfreeze"])
+@pytest.mark.parametrize("words", ["tool process_refnd", "agent support1"])
+async def test_a_misspelled_name_is_refused(
+    stack: Stack, verb: str, words: str
+) -> None:
+    async with stack.running():
+        await ask(stack, f"{verb} {words}", "did you mean")
+
+        assert await stack.reviews.freezes.frozen() == ()
+
+
+@pytest.mark.parametrize("words", ["tool print_label", "agent billing"])
 async def test_what_nothing_here_names_is_frozen_with_a_question(
     stack: Stack, words: str
 ) -> None:

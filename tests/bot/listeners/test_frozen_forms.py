@@ -6,6 +6,12 @@ import json
 
 import pytest
 
+from keyturn.bot.ids import Action, View
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.wire import Verdict
+from keyturn.gateway.store.freezes import FreezeScope, ScopeKind
+from keyturn.sandbox.client import Person as Actor
+from keyturn.sandbox.json_types import JsonObject
 from tests.bot.bot_stack import CHANNEL, POLICY, Stack
 from tests.bot.listeners.test_large_batches import (
     choose,
@@ -14,12 +20,6 @@ from tests.bot.listeners.test_large_batches import (
     without,
 )
 from tests.bot.listeners.test_review_together import home, waiting
-from twokey.bot.ids import Action, View
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.wire import Verdict
-from twokey.gateway.store.freezes import FreezeScope, ScopeKind
-from twokey.sandbox.client import Person as Actor
-from twokey.sandbox.json_types import JsonObject
 
 REFUNDS = FreezeScope(kind=ScopeKind.TOOL, name="process_refund")
 ONE = "*Frozen*: it cannot be approved until the freeze ends."
@@ -74,7 +74,7 @@ async def test_full_details_say_what_the_policy_asks_for_by_now(stack: Stack) ->
 
         _, page = await full_details(stack, call)
 
-        assert "Two people have to approve" in said(page)
+        assert "Needs two people" in said(page)
 
 
 @pytest.mark.slow

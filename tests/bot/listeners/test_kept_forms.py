@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
+from keyturn.bot.ids import Action, Input, View
+from keyturn.gateway.errors import StoreUnavailable
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.wire import Verdict
+from keyturn.gateway.service.reviews import ReviewService
+from keyturn.gateway.store.freezes import FreezeScope, ScopeKind
+from keyturn.sandbox.client import Person as Actor
+from keyturn.sandbox.json_types import as_object
 from tests.bot.bot_stack import CHANNEL, Stack, says
-from twokey.bot.ids import Action, Input, View
-from twokey.gateway.errors import StoreUnavailable
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.wire import Verdict
-from twokey.gateway.service.reviews import ReviewService
-from twokey.gateway.store.freezes import FreezeScope, ScopeKind
-from twokey.sandbox.client import Person as Actor
-from twokey.sandbox.json_types import as_object
 
 REFUNDS = FreezeScope(kind=ScopeKind.TOOL, name="process_refund")
 REASON = "The customer wrote that only half of it was damaged."

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from keyturn.bot.ids import Action, Input, View, seal
+from keyturn.gateway.approvals.decisions import AccountKind, Approve, Click, Reviewer
+from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.wire import Verdict
+from keyturn.sandbox.client import Person as Actor
+from keyturn.sandbox.json_types import as_objects
 from tests.bot.bot_stack import CHANNEL, POLICY, TEAM, Stack, has_button, says
 from tests.bot.tampering import click_with
 from tests.streams import audit_entries
-from twokey.bot.ids import Action, Input, View, seal
-from twokey.gateway.approvals.decisions import AccountKind, Approve, Click, Reviewer
-from twokey.gateway.approvals.events import Event, EventName
-from twokey.gateway.approvals.record import Approval
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.wire import Verdict
-from twokey.sandbox.client import Person as Actor
-from twokey.sandbox.json_types import as_objects
 
 REFUNDS: list[tuple[str, JsonObject]] = [
     ("process_refund", {"amount": n + 0.5, "order_id": f"{78200 + n}"})
@@ -142,7 +142,7 @@ async def test_54_are_approved_1_is_edited_and_1_rejected_in_one_form(
         page = await ana.wait_for_view(
             lambda view: view["callback_id"] == View.CHOOSE_CONFIRM
         )
-        assert "*54 approve* · *1 edit* · *1 reject*" in str(page["blocks"])
+        assert "*54 approved* · *1 edited* · *1 rejected*" in str(page["blocks"])
         assert (await stack.approval(first)).rev == 1
         assert await ana.submit({Input.REASON: "already refunded"}) == {}
 
@@ -172,7 +172,7 @@ async def test_calls_that_are_not_ticked_stay_waiting_unless_the_form_rejects_th
         page = await ana.wait_for_view(
             lambda view: view["callback_id"] == View.CHOOSE_CONFIRM
         )
-        assert "*54 approve* · *2 stay waiting*" in str(page["blocks"])
+        assert "*54 approved* · *2 still waiting*" in str(page["blocks"])
         assert await ana.submit({}) == {}
 
         approval = await stack.approval(first)
@@ -282,9 +282,7 @@ async def test_what_the_policy_escalates_meanwhile_is_left_out_and_said(
 
         await stack.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE_ALL)
 
-        await stack.told(
-            "U0ANA", "2 calls are left out, because they need another look"
-        )
+        await stack.told("U0ANA", "2 calls need their own review")
         approval = await stack.approval(first)
         assert [item.index for item in approval.items if item.is_pending] == [54, 55]
 

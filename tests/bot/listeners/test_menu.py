@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from keyturn.bot.cards import buttons
+from keyturn.bot.ids import Action, Input, choice, chosen
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.sandbox.elements import placed_elements
+from keyturn.sandbox.json_types import JsonObject, as_objects
 from tests.bot.bot_stack import CHANNEL, Stack, choice_of, has_button, says
 from tests.bot.samples import an_approval, an_item, frame
 from tests.bot.tampering import click_with
-from twokey.bot.cards import buttons
-from twokey.bot.ids import Action, Input, choice, chosen
-from twokey.gateway.protocol.states import ItemState
-from twokey.sandbox.elements import placed_elements
-from twokey.sandbox.json_types import JsonObject, as_objects
 
 
 def menu_of(card: JsonObject) -> tuple[str, list[str]]:

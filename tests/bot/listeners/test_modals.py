@@ -6,14 +6,14 @@ from typing import cast
 
 import pytest
 
+from keyturn.bot.ids import Action, Input, View
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.verbs import Verb
+from keyturn.gateway.protocol.wire import Verdict
+from keyturn.sandbox.client import Person as Actor
+from keyturn.sandbox.json_types import JsonObject, as_object, as_objects
 from tests.bot.bot_stack import CHANNEL, TEAM, Stack, says
 from tests.bot.signed import interaction, post, signed_headers
-from twokey.bot.ids import Action, Input, View
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.verbs import Verb
-from twokey.gateway.protocol.wire import Verdict
-from twokey.sandbox.client import Person as Actor
-from twokey.sandbox.json_types import JsonObject, as_object, as_objects
 
 LONG = "x" * 30_000 + "THE END"
 

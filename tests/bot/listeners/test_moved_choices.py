@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from keyturn.bot.ids import Action, Input, View
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.sandbox.client import Person as Actor
 from tests.bot.bot_stack import CHANNEL, DAN, POLICY, Stack, says
 from tests.bot.listeners.test_large_batches import (
     choose,
@@ -12,10 +16,6 @@ from tests.bot.listeners.test_large_batches import (
     states,
     without,
 )
-from twokey.bot.ids import Action, Input, View
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.states import ItemState
-from twokey.sandbox.client import Person as Actor
 
 TWO = POLICY.replace(
     "  process_refund:\n", "  process_refund:\n    needs: two\n"
@@ -48,14 +48,14 @@ async def test_the_last_page_names_the_call_that_somebody_decided_and_keeps_the_
         await edit_call(ana, 55, "5", "half of it")
         await ana.wait_for_view(lambda view: "55, edited" in str(view["blocks"]))
         assert await ana.submit({**without(56), Input.OTHERS: "reject"}) == {}
-        await last_page(ana, "*54 approve* · *1 edit* · *1 reject*")
+        await last_page(ana, "*54 approved* · *1 edited* · *1 rejected*")
         await approve_alone(stack, ts, 8)
 
         assert await ana.submit({Input.REASON: "already refunded"}) == {}
 
         page = await last_page(ana, "The card has changed")
         assert "*Call 8:* 🔑 *Approved* by <@U0BEN>" in page
-        assert "*53 approve* · *1 edit* · *1 reject*" in page
+        assert "*53 approved* · *1 edited* · *1 rejected*" in page
         approval = await stack.approval(first)
         assert [item.index for item in approval.items if not item.is_pending] == [7]
 
@@ -82,7 +82,7 @@ async def test_an_edit_of_a_call_that_somebody_decided_is_dropped_and_said(
         assert await ana.submit({}) == {}
 
         page = await last_page(ana, "*Call 8:* 🔑 *Approved* by <@U0BEN>")
-        assert "*55 approve*" in page
+        assert "*55 approved*" in page
         assert "edit*" not in page
         assert await ana.submit({}) == {}
         approval = await stack.approval(first)
@@ -101,13 +101,13 @@ async def test_a_call_that_somebody_else_edited_is_left_out_of_the_choice(
         await edit_call(ben, 8, "5", "half of it")
         await ben.wait_for_view(lambda view: "Call 8, edited" in str(view["blocks"]))
         assert await ben.submit(without(*(n for n in range(1, 57) if n != 8))) == {}
-        await last_page(ben, "*1 edit*")
+        await last_page(ben, "*1 edited*")
         assert await ben.submit({}) == {}
 
         assert await ana.submit({}) == {}
 
         page = await last_page(ana, "*Call 8:* It was changed, and waits")
-        assert "*55 approve* · *1 stays waiting*" in page
+        assert "*55 approved* · *1 still waiting*" in page
         assert await ana.submit({}) == {}
         approval = await stack.approval(first)
         voted = [item.index for item in approval.items if item.votes]
@@ -120,7 +120,7 @@ async def test_a_form_whose_calls_are_all_decided_says_so(stack: Stack) -> None:
         first, _, ts = await opened(stack)
         ana = await choose(stack, "U0ANA", ts)
         assert await ana.submit(without(*range(2, 57))) == {}
-        await last_page(ana, "*1 approve*")
+        await last_page(ana, "*1 approved*")
         await approve_alone(stack, ts, 1)
 
         await ana.submit({})

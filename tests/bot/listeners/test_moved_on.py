@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from keyturn.bot.ids import Action
+from keyturn.gateway.protocol.records import RunRef
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef, Verdict
+from keyturn.gateway.store.threads import ThreadFacts
 from tests.bot.bot_stack import CHANNEL, DAN, REFUND, Stack, has_button, says
 from tests.bot.tampering import button_value, click_with
-from twokey.bot.ids import Action
-from twokey.gateway.protocol.records import RunRef
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.wire import ProposedCall, Turn, TurnRef, Verdict
-from twokey.gateway.store.threads import ThreadFacts
 
 OUTSIDE = RunRef(agent="support", thread="t1")
 INSIDE = TurnRef(
@@ -34,10 +34,10 @@ async def test_the_card_is_closed_and_a_late_click_reads_why(stack: Stack) -> No
         value = button_value(stack, await stack.approval(verdict), Action.APPROVE)
 
         await stack.submit(("look_up_order", {}))
-        closed = await stack.card(verdict, says("*Superseded*"))
+        closed = await stack.card(verdict, says("*Cancelled*"))
         await click_with(stack, card, Action.APPROVE, value)
 
-        await stack.told("U0ANA", "The conversation moved on")
+        await stack.told("U0ANA", "A newer message cancelled this")
         assert closed["ts"] == card["ts"]
         assert not has_button(closed, Action.APPROVE)
         item = (await stack.approval(verdict)).items[0]
@@ -54,5 +54,5 @@ async def test_the_outer_requester_reads_that_they_may_not(
 
         await stack.actor("U0DAN").click(CHANNEL, str(card["ts"]), Action.APPROVE)
 
-        await stack.told("U0DAN", "You asked for this one yourself")
+        await stack.told("U0DAN", "You asked for this")
         assert (await stack.approval(verdict)).items[0].is_pending

@@ -8,21 +8,21 @@ from functools import partial
 
 import pytest
 
+from keyturn.bot.ids import Action, Input, View, seal
+from keyturn.gateway.approvals.decisions import AccountKind, Reviewer
+from keyturn.gateway.approvals.events import EventName
+from keyturn.gateway.approvals.record import Approval, approval_of
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.strict_json import JsonObject as Args
+from keyturn.gateway.protocol.wire import ClaimRequest, TurnRef, Verdict
+from keyturn.sandbox.json_types import JsonObject, as_objects
 from tests.bot.bot_stack import CHANNEL, POLICY, TEAM, Stack, has_button, says
 from tests.bot.markup_audit import assert_tame
 from tests.bot.strategies import CANARY
 from tests.bot.tampering import click_with, copied
 from tests.bot.test_publisher import POST, UPDATE, calls, nothing_is_left
 from tests.streams import audit_entries
-from twokey.bot.ids import Action, Input, View, block_id, seal
-from twokey.gateway.approvals.decisions import AccountKind, Reviewer
-from twokey.gateway.approvals.events import EventName
-from twokey.gateway.approvals.record import Approval, approval_of
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.strict_json import JsonObject as Args
-from twokey.gateway.protocol.wire import ClaimRequest, TurnRef, Verdict
-from twokey.sandbox.json_types import JsonObject
 
 EVE = Reviewer(team=TEAM, user="U0EVE", account=AccountKind.MEMBER)
 POST_NOTICE: tuple[str, Args] = ("post_notice", {"text": "we are open"})
@@ -120,8 +120,8 @@ async def test_several_calls_of_a_turn_are_one_message(stack: Stack) -> None:
         message = await message_of(stack, verdicts[0])
 
         assert "7 calls without review" in shown(message)
-        assert "And 2 more calls" in shown(message)
-        assert "2 of post_notice" in shown(message)
+        assert "*1 more:*" in shown(message)
+        assert "1 of post_notice" in shown(message)
         await nothing_is_left(stack)
         assert len(calls(stack, POST)) == 1
 
@@ -158,10 +158,11 @@ async def test_a_restart_neither_loses_nor_doubles_a_notification(stack: Stack) 
         await stack.told("U0ANA", "The tool is frozen")
 
 
-async def test_a_message_whose_posting_got_no_answer_is_posted_again_and_one_counts(
+async def test_a_message_that_cannot_be_looked_for_is_posted_again_and_one_counts(
     stack: Stack,
 ) -> None:
     stack.sandbox.faults.plan("lost_response", POST)
+    stack.sandbox.faults.plan("refuse", "conversations.history")
     async with stack.running():
         (verdict,) = await stack.submit(POST_NOTICE)
         await nothing_is_left(stack)
@@ -203,7 +204,7 @@ async def test_who_could_not_review_a_tool_does_not_freeze_it(
 
         await stack.actor(user).click(CHANNEL, ts, Action.FREEZE_TOOL)
 
-        words = "you are not on that list" if user == "U0EVE" else "cannot decide"
+        words = "Please ask one of them" if user == "U0EVE" else "cannot decide"
         await stack.told(user, words)
         assert await stack.reviews.freezes.frozen() == ()
 
@@ -213,8 +214,11 @@ async def test_each_tool_of_a_notification_has_its_own_button(stack: Stack) -> N
     async with stack.running():
         verdict, _, _ = await stack.submit(POST_NOTICE, ("tweet", {}), POST_NOTICE)
         message = await message_of(stack, verdict)
-        approval = await stack.approval(verdict)
-        block = block_id(approval, "actions.1")
+        (block,) = [
+            str(block["block_id"])
+            for block in as_objects(message["blocks"])
+            if "Freeze tweet" in json.dumps(block)
+        ]
 
         await stack.actor("U0ANA").click(
             CHANNEL, str(message["ts"]), Action.FREEZE_TOOL, block
@@ -305,10 +309,10 @@ async def test_a_copy_of_a_notification_in_another_channel_stops_nothing(
         (":1:0:", ":2:0:"),
         (":1:0:", ":1:all:"),
         (":1:0:", ":1:9:"),
-        ("ap_s0_", "ap_s1_"),
-        ("ap_s0_", ""),
+        ("ap_default_", "ap_other_"),
+        ("ap_default_", ""),
     ],
-    ids=["mac", "call", "version", "whole", "beyond", "shard", "no id"],
+    ids=["mac", "call", "version", "whole", "beyond", "tenant", "no id"],
 )
 async def test_a_value_that_we_did_not_seal_stops_nothing(
     stack: Stack, part: str, other: str
@@ -382,7 +386,7 @@ async def test_a_message_that_its_channel_refuses_stops_nobody(
 
 async def test_a_notification_that_nobody_can_read_stops_no_card(stack: Stack) -> None:
     (verdict,) = await stack.submit(POST_NOTICE)
-    key = stack.keys.pinned(approval_of(verdict.item_id)[0])
+    key = stack.keys.document(approval_of(verdict.item_id)[0])
     await stack.store.conn.command("SET", key, "junk")
 
     async with stack.running():
@@ -403,7 +407,7 @@ async def test_a_flood_of_notifications_is_one_message_and_keeps_no_card_waiting
     async with stack.running():
         await stack.card(verdict)
         many = await stack.actor("U0ANA").message_with(
-            CHANNEL, lambda m: "110 more calls without review" in shown(m)
+            CHANNEL, lambda m: "110 more without review" in shown(m)
         )
 
         assert "110 of post_notice (support)" in shown(many)
@@ -435,7 +439,7 @@ async def test_a_cut_off_call_asks_what_became_of_it_and_not_to_run_it_again(
 
         await cut_off(stack, verdict)
 
-        card = await message_of(stack, verdict, says("Its agent does not wait"))
+        card = await message_of(stack, verdict, says("The agent does not wait"))
         assert has_button(card, Action.RECONCILE_EXECUTED)
         assert not has_button(card, Action.RECONCILE_RERUN)
         await stack.actor("U0ANA").click(
@@ -461,7 +465,7 @@ async def test_a_folded_call_in_doubt_gets_a_message_of_its_own(
 
         await cut_off(stack, verdicts[-1])
 
-        card = await message_of(stack, verdicts[-1], says("In doubt"))
+        card = await message_of(stack, verdicts[-1], says("know whether this ran"))
         assert has_button(card, Action.RECONCILE_SKIP)
 
 
@@ -469,7 +473,7 @@ async def test_a_message_of_an_older_version_does_nothing(stack: Stack) -> None:
     async with stack.running():
         (verdict,) = await stack.submit(POST_NOTICE)
         message = await message_of(stack, verdict)
-        value = f"nt_s0_{'0' * 32}:0:0:{'A' * 22}"
+        value = f"nt_default_{'0' * 32}:0:0:{'A' * 22}"
 
         await click_with(stack, message, Action.FREEZE_TOOL, value)
 

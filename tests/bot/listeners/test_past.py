@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from keyturn.bot.ids import Action, Input, View
+from keyturn.gateway.approvals.decisions import AccountKind, Reject, Reviewer
+from keyturn.gateway.protocol.wire import Verdict
 from tests.approvals.builders import click_on
 from tests.bot.bot_stack import CHANNEL, Stack
 from tests.bot.listeners.test_batches_and_doubt import worker_dies
 from tests.bot.listeners.test_review_together import home, text_of, waiting
-from twokey.bot.ids import Action, Input, View
-from twokey.gateway.approvals.decisions import AccountKind, Reject, Reviewer
-from twokey.gateway.protocol.wire import Verdict
 
 BEN_BY_TOKEN = Reviewer(
     team="E0ORGANIZATION",

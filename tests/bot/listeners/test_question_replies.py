@@ -8,15 +8,15 @@ from typing import Any, cast
 
 import pytest
 
+from keyturn.gateway.approvals.record import DecisionRecord
+from keyturn.gateway.errors import StoreUnavailable
+from keyturn.gateway.protocol.wire import Verdict
+from keyturn.gateway.service.reviews import ReviewService
+from keyturn.gateway.store.cards import CardStore
 from tests.bot.bot_stack import CHANNEL, Stack
 from tests.bot.listeners.test_questions import NAME, asked, replied
 from tests.conftest import eventually
 from tests.sample_questions import EXTRAS, REGION
-from twokey.gateway.approvals.record import DecisionRecord
-from twokey.gateway.errors import StoreUnavailable
-from twokey.gateway.protocol.wire import Verdict
-from twokey.gateway.service.reviews import ReviewService
-from twokey.gateway.store.cards import CardStore
 
 
 async def answered(stack: Stack, verdict: Verdict) -> DecisionRecord:
@@ -45,7 +45,7 @@ async def test_an_answer_outlives_a_process_that_ends_after_its_acknowledgement(
 
         # What a process does after the acknowledgement is lost when it is killed there.
         monkeypatch.setattr(cast("Any", bot)._tasks, "later", lost)
-        await stack.actor("U0DAN").say(CHANNEL, "@twokey Ada", str(card["ts"]))
+        await stack.actor("U0DAN").say(CHANNEL, "@keyturn Ada", str(card["ts"]))
 
         said = await answered(stack, verdict)
         assert said.answers == ("Ada",)
@@ -178,7 +178,7 @@ async def test_a_reply_under_a_person_s_message_waits_for_no_card(
     async with stack.running():
         dan = stack.actor("U0DAN")
         above = await dan.say(CHANNEL, "Has anybody seen order 78291?")
-        await dan.say(CHANNEL, "@twokey refund order 78291", above)
+        await dan.say(CHANNEL, "@keyturn refund order 78291", above)
         await stack.bot_is_quiet()
 
         assert looks == [above]

@@ -7,17 +7,17 @@ from typing import Any, cast
 
 import pytest
 
+from keyturn.bot.ids import VALUE, Action
+from keyturn.gateway.approvals.record import DecisionRecord, approval_of
+from keyturn.gateway.protocol.questions import MAX_CHOICES
+from keyturn.gateway.protocol.records import Person
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.strict_json import JsonObject as Args
+from keyturn.gateway.protocol.wire import Verdict
+from keyturn.sandbox.client import Person as Actor
+from keyturn.sandbox.json_types import JsonObject, as_object, as_objects
 from tests.bot.bot_stack import CHANNEL, Stack, says
 from tests.sample_questions import EXTRAS, REGION
-from twokey.bot.ids import VALUE, Action
-from twokey.gateway.approvals.record import DecisionRecord, approval_of
-from twokey.gateway.protocol.questions import MAX_CHOICES
-from twokey.gateway.protocol.records import Person
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.strict_json import JsonObject as Args
-from twokey.gateway.protocol.wire import Verdict
-from twokey.sandbox.client import Person as Actor
-from twokey.sandbox.json_types import JsonObject, as_object, as_objects
 
 pytestmark = pytest.mark.usefixtures("brisk_posts")
 
@@ -52,7 +52,7 @@ async def replied(stack: Stack, verdict: Verdict, user: str, text: str) -> str:
     """Write under a card; return the private reply to it."""
     card, person = await stack.card(verdict), stack.actor(user)
     before = len(await person.ephemerals(CHANNEL))
-    await person.say(CHANNEL, f"@twokey {text}", str(card["ts"]))
+    await person.say(CHANNEL, f"@keyturn {text}", str(card["ts"]))
 
     def all_of(state: JsonObject) -> list[JsonObject]:
         return [
@@ -101,7 +101,7 @@ async def test_the_requester_is_mentioned_first(stack: Stack) -> None:
 
         words = str(card["blocks"])
         assert "<@U0DAN> please answer" in words
-        assert "Asked on behalf of <@U0DAN> by the agent" in words
+        assert "Asked on behalf of <@U0DAN>" in words
         assert "S0SUPPORT" not in words
         assert "<!channel>" not in str(
             [b for b in as_objects(card["blocks"]) if "mrkdwn" in str(b)]

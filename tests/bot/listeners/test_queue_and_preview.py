@@ -6,14 +6,14 @@ import json
 
 import pytest
 
+from keyturn.bot.ids import Action, Input, View
+from keyturn.gateway.approvals.record import short_id
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.sandbox.json_types import JsonObject
 from tests.bot.bot_stack import CHANNEL, POLICY, Stack, says
 from tests.bot.listeners.test_modals import block_of, opened
-from twokey.bot.ids import Action, Input, View
-from twokey.gateway.approvals.short_id import short_id
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.tiers import Tier
-from twokey.sandbox.json_types import JsonObject
 
 RISING = POLICY.replace(
     "  send_email:",
@@ -49,7 +49,7 @@ async def test_an_edit_that_raises_the_tier_is_shown_before_it_counts(
         assert await ana.submit(change) == {}
         after = (await stack.approval(verdict)).items[0]
 
-        said = "2 people of `support` or `senior` have to approve it then"
+        said = "2 other people of `support` or `senior` to approve it"
         assert said in json.dumps(warned)
         assert "over 500." in json.dumps(warned)
         assert before.args["amount"] == 400
@@ -142,7 +142,7 @@ async def test_what_waits_for_others_hides_nothing_of_a_persons_own_queue(
 ) -> None:
     # Less than what waits for others: what is mine is found by who may decide it.
     for name in ("waiting", "command"):
-        monkeypatch.setattr(f"twokey.bot.listeners.{name}.MAX_QUEUE", 10)
+        monkeypatch.setattr(f"keyturn.bot.listeners.{name}.MAX_QUEUE", 10)
     crowd: list[tuple[str, JsonObject]] = [
         ("fire", {"number": number}) for number in range(102)
     ]
@@ -168,8 +168,8 @@ async def test_what_waits_for_others_hides_nothing_of_a_persons_own_queue(
 async def test_who_has_more_than_one_look_reads_is_told_so(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("twokey.bot.listeners.person_queue.ENOUGH", 2)
-    monkeypatch.setattr("twokey.bot.listeners.waiting.MAX_QUEUE", 2)
+    monkeypatch.setattr("keyturn.bot.listeners.person_queue.ENOUGH", 2)
+    monkeypatch.setattr("keyturn.bot.listeners.waiting.MAX_QUEUE", 2)
     for name in ("t1", "t2", "t3"):
         await stack.refund(thread=name)
     async with stack.running():

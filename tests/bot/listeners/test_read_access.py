@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from keyturn.gateway.approvals.record import short_id
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.records import Person
+from keyturn.gateway.protocol.wire import Verdict
+from keyturn.sandbox.json_types import JsonObject
 from tests.bot.bot_stack import CHANNEL, POLICY, TEAM, Stack
 from tests.bot.listeners.test_queue_and_preview import home_of
-from twokey.gateway.approvals.short_id import short_id
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.records import Person
-from twokey.gateway.protocol.wire import Verdict
-from twokey.sandbox.json_types import JsonObject
 
 GENERAL, PRIVATE = "C0GENERAL", "C0PRIVATE"
 SECRET = POLICY.replace(
@@ -23,7 +23,7 @@ CHLOE = Person(team=TEAM, user="U0CHLOE", name="chloe")
 async def private_call(stack: Stack, requester: Person | None = None) -> Verdict:
     """Let an agent ask in a private channel, where Ana and Chloé are."""
     stack.policy = load_policy(SECRET, "policy.yml")
-    stack.sandbox.control.join(PRIVATE, "U0TWOKEY")
+    stack.sandbox.control.join(PRIVATE, "U0KEYTURN")
     (verdict,) = await stack.submit(("lonely", {"to": "Jane"}), requester=requester)
     await stack.card(verdict, channel=PRIVATE)
     return verdict
@@ -67,7 +67,7 @@ async def test_a_member_learns_nothing_of_a_private_channel(stack: Stack) -> Non
 
         listed = await answer(stack, "U0EVE", "list")
         shown = await answer(stack, "U0EVE", f"show {approval}")
-        unknown = await answer(stack, "U0EVE", f"show ap_s0_{'0' * 32}")
+        unknown = await answer(stack, "U0EVE", f"show ap_default_{'0' * 32}")
 
         assert listed.startswith("Nothing is waiting: no approval that you can decide")
         assert shown == unknown
@@ -87,6 +87,45 @@ async def test_who_is_in_the_channel_of_a_card_reads_there_what_waits(
         assert short_id(approval) not in outside
         shown = await answer(stack, "U0ANA", f"show {approval}", PRIVATE)
         assert short_id(approval) in shown
+
+
+@pytest.mark.parametrize("field", ["at", "in"])
+async def test_nobody_reads_by_a_place_that_somebody_wrote_for_a_card(
+    stack: Stack, field: str
+) -> None:
+    async with stack.running():
+        verdict, refund = await private_call(stack), await stack.refund(thread="t2")
+        await stack.drawn(verdict)
+        await stack.drawn(refund)
+        approval = (await stack.approval(verdict)).id
+        other = await stack.approval(refund)
+        conn, keys, at = stack.store.conn, stack.keys, f"{GENERAL} 1.1"
+        await conn.command("HSET", keys.card(other.id), "at", at)
+        await conn.command("HDEL", keys.card(approval), "at")
+        written = at if field == "at" else other.id
+        await conn.command("HSET", keys.card(approval), field, written)
+
+        listed = await answer(stack, "U0EVE", "list")
+        shown = await answer(stack, "U0EVE", f"show {approval}")
+
+        assert short_id(approval) not in listed
+        assert "no such approval" in shown
+
+
+@pytest.mark.parametrize(("named", "fallback"), [("#finance", ""), ("C0GONE", PRIVATE)])
+async def test_who_reads_where_the_card_was_posted_reads_it_there(
+    stack: Stack, named: str, fallback: str
+) -> None:
+    stack.policy = load_policy(SECRET.replace(PRIVATE, f'"{named}"'), "policy.yml")
+    stack.sandbox.control.join(PRIVATE, "U0KEYTURN")
+    async with stack.running(fallback_channel=fallback):
+        (verdict,) = await stack.submit(("lonely", {"to": "Jane"}))
+        await stack.card(verdict, channel=PRIVATE)
+        await stack.drawn(verdict)
+        short = short_id((await stack.approval(verdict)).id)
+
+        assert short in await answer(stack, "U0ANA", "list", PRIVATE)
+        assert short not in await answer(stack, "U0EVE", "list", GENERAL)
 
 
 async def test_who_may_decide_or_asked_reads_it_anywhere(stack: Stack) -> None:

@@ -6,19 +6,19 @@ import json
 
 import pytest
 
+from keyturn.bot.ids import Action, Input, View
+from keyturn.gateway.approvals.events import EventName
+from keyturn.gateway.approvals.reconciling import MAX_NOTE
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.verbs import Finding
+from keyturn.gateway.protocol.wire import Verdict
+from keyturn.sandbox.client import Person as Actor
+from keyturn.sandbox.json_types import JsonObject, as_objects
 from tests.bot.bot_stack import CHANNEL, POLICY, Stack, has_button, says
 from tests.bot.listeners.test_batches_and_doubt import worker_dies
 from tests.bot.markup_audit import objects
 from tests.streams import audit_entries
-from twokey.bot.ids import Action, Input, View
-from twokey.gateway.approvals.events import EventName
-from twokey.gateway.approvals.reconciling import MAX_NOTE
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.verbs import Finding
-from twokey.gateway.protocol.wire import Verdict
-from twokey.sandbox.client import Person as Actor
-from twokey.sandbox.json_types import JsonObject, as_objects
 
 NOTE = "the bank has it <!channel> under *4711*"
 
@@ -129,7 +129,7 @@ async def test_the_requester_of_the_call_gets_no_form(stack: Stack) -> None:
 
         await stack.actor("U0DAN").click(CHANNEL, ts, Action.RECONCILE_NOTE)
 
-        await stack.told("U0DAN", "You asked for this one yourself")
+        await stack.told("U0DAN", "You asked for this")
         assert await stack.actor("U0DAN").view() is None
 
 
@@ -150,8 +150,8 @@ async def test_a_call_that_failed_is_asked_about_in_words_that_are_true(
         ana = await opened(stack, ts)
         view = str((await ana.wait_for_view())["blocks"])
 
-        assert "failed. Please say whether it runs again" in str(card["text"])
-        assert "In doubt" not in str(card["blocks"])
+        assert "failed. Should it run again?" in str(card["text"])
+        assert "know whether this ran" not in str(card["blocks"])
         for shown in (str(card["blocks"]), view):
             assert "It took effect" in shown
             assert "'It ran'" not in shown

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from keyturn.bot.ids import Action
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.sandbox.elements import find
+from keyturn.sandbox.json_types import JsonObject, as_objects
 from tests.bot.bot_stack import CHANNEL, Stack, has_button, says
 from tests.bot.listeners.test_refusals import edit_by_somebody_else
-from twokey.bot.ids import Action
-from twokey.gateway.protocol.states import ItemState
-from twokey.sandbox.elements import find
-from twokey.sandbox.json_types import JsonObject, as_objects
 
 
 def block_of(card: JsonObject, action: Action) -> str:

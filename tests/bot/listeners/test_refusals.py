@@ -6,19 +6,19 @@ import asyncio
 
 import pytest
 
+from keyturn.bot import user_cache
+from keyturn.bot.ids import Action, seal
+from keyturn.gateway.approvals.decisions import AccountKind, Click, Edit, Reviewer
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.wire import Verdict
+from keyturn.sandbox.client import UserActionFailed
+from keyturn.sandbox.json_types import JsonObject
 from tests.bot.bot_stack import CHANNEL, POLICY, TEAM, Stack, has_button, says
 from tests.bot.signed import interaction, post_signed
 from tests.bot.tampering import button_value, click_with, copied, expire
 from tests.conftest import eventually
 from tests.lifetimes import lose_records
-from twokey.bot import user_cache
-from twokey.bot.ids import Action, seal
-from twokey.gateway.approvals.decisions import AccountKind, Click, Edit, Reviewer
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.wire import Verdict
-from twokey.sandbox.client import UserActionFailed
-from twokey.sandbox.json_types import JsonObject
 
 
 async def is_untouched(stack: Stack, verdict: Verdict) -> bool:
@@ -29,8 +29,8 @@ async def is_untouched(stack: Stack, verdict: Verdict) -> bool:
 @pytest.mark.parametrize(
     ("user", "words"),
     [
-        ("U0CHLOE", "you are not on that list"),
-        ("U0DAN", "You asked for this one yourself"),
+        ("U0CHLOE", "Please ask one of them"),
+        ("U0DAN", "You asked for this"),
         ("U0GUEST", "Guests cannot decide"),
         ("U0STRANGER", "other organizations"),
     ],
@@ -77,7 +77,7 @@ async def test_an_outsider_gets_a_sentence_instead_of_a_form(
 
         await stack.actor("U0CHLOE").click(CHANNEL, str(card["ts"]), button)
 
-        await stack.told("U0CHLOE", "you are not on that list")
+        await stack.told("U0CHLOE", "Please ask one of them")
         assert await stack.actor("U0CHLOE").view() is None
 
 
@@ -100,7 +100,7 @@ async def test_a_bot_is_refused(stack: Stack) -> None:
         card = await stack.card(verdict)
         value = button_value(stack, await stack.approval(verdict), Action.APPROVE)
 
-        await deliver_click(stack, card, value, user="U0TWOKEY")
+        await deliver_click(stack, card, value, user="U0KEYTURN")
 
         assert await is_untouched(stack, verdict)
 
@@ -200,6 +200,8 @@ async def test_the_value_of_another_approval_is_refused_on_this_card(
         await click_with(stack, card, Action.APPROVE, value)
 
         await stack.told("U0ANA", "not the newest copy")
+        await stack.bot_is_quiet()
+        assert has_button(await stack.card(mine), Action.APPROVE)
         assert await is_untouched(stack, mine)
         assert await is_untouched(stack, other)
 

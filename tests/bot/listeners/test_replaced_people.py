@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from keyturn.bot.ids import Action, Input
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.policy.rules import Policy
+from keyturn.gateway.protocol.states import ItemState
 from tests.bot.bot_stack import CHANNEL, POLICY, Stack, says
-from twokey.bot.ids import Action, Input
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.policy.rules import Policy
-from twokey.gateway.protocol.states import ItemState
 
 
 def reviewed_by(user: str) -> Policy:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
+from keyturn.bot.ids import Action, Input, View
+from keyturn.gateway.approvals.resume_value import answer_for
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.wire import AnswerKind, Verdict
 from tests.bot.bot_stack import CHANNEL, POLICY, Stack, says
-from twokey.bot.ids import Action, Input
-from twokey.gateway.approvals.resume_value import answer_for
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.wire import AnswerKind, Verdict
 
 RULES = """
 requirements:
@@ -26,6 +28,7 @@ TOOLS = """
     raise: [{when: args.amount > 50, needs: one_senior, because: over 50}]
   refund_it:
     tier: approve
+    args_schema: {properties: {amount: {type: number}}}
     needs: one_person
     raise: [{when: args.amount > 50, needs: one_senior, because: over 50}]
   pay: {tier: approve, needs: pay_out}
@@ -71,9 +74,7 @@ async def test_support_and_finance_agree_and_who_is_both_counts_once(
 ) -> None:
     async with shop.running():
         (verdict,) = await shop.submit(("pay", {"amount": 1}))
-        await shop.card(
-            verdict, says("1 from `finance` and 1 from `support` still needed")
-        )
+        await shop.card(verdict, says("1 from `finance` and 1 from `support`"))
 
         await click(shop, verdict, "U0ANA", Action.APPROVE)
         await shop.told("U0ANA", "1 of 2")
@@ -91,8 +92,8 @@ async def test_what_is_missing_is_told_and_shown_after_the_first_vote(
 
         await click(shop, verdict, "U0BEN", Action.APPROVE)
 
-        await shop.told("U0BEN", "1 of 2; 1 from `finance` still needed.")
-        await shop.card(verdict, says("1 from `finance` still needed"))
+        await shop.told("U0BEN", "1 of 2; still needs 1 from `finance`.")
+        await shop.card(verdict, says("still needs 1 from `finance`"))
 
 
 async def test_who_changed_the_arguments_cannot_approve_them(shop: Stack) -> None:
@@ -105,12 +106,32 @@ async def test_who_changed_the_arguments_cannot_approve_them(shop: Stack) -> Non
         await shop.card(verdict, says("Edited by"))
 
         await click(shop, verdict, "U0ANA", Action.APPROVE)
-        await shop.told("U0ANA", "You changed this call yourself")
+        await shop.told("U0ANA", "You edited this")
         await click(shop, verdict, "U0BEN", Action.APPROVE)
 
         approval = await shop.approval(verdict)
         assert approval.items[0].state is ItemState.AUTHORIZED
         assert approval.items[0].args == {"to": "b"}
+
+
+async def test_an_edit_that_is_for_another_role_is_warned_of_and_goes_to_that_role(
+    shop: Stack,
+) -> None:
+    async with shop.running():
+        (verdict,) = await shop.submit(("refund_it", {"amount": 50}))
+        await click(shop, verdict, "U0ANA", Action.EDIT)
+        ana = shop.actor("U0ANA")
+        await ana.wait_for_view()
+
+        await ana.submit({"field:0": "51"})
+        warned = await ana.wait_for_view(lambda v: v["callback_id"] == View.EDIT_RAISED)
+        assert "another person of `senior` to approve it" in json.dumps(warned)
+        assert await ana.submit({"field:0": "51"}) == {}
+        await shop.card(verdict, says("Edited by"))
+        await click(shop, verdict, "U0CHLOE", Action.APPROVE)
+
+        item = (await shop.approval(verdict)).items[0]
+        assert (item.state, item.args) == (ItemState.AUTHORIZED, {"amount": 51})
 
 
 async def test_who_asked_takes_the_call_back_with_the_form_for_rejections(
@@ -181,10 +202,8 @@ async def test_an_edit_that_adds_people_is_warned_of_before_it_counts(
 
         await ana.submit({"field:0": "60"})
 
-        view = await ana.wait_for_view(lambda one: "needs more" in str(one))
-        assert "the call needs more: somebody else of `support` or `senior`" in str(
-            view
-        )
+        view = await ana.wait_for_view(lambda one: "This change needs" in str(one))
+        assert "another person of `support` or `senior` to approve it" in str(view)
         assert await state(shop, verdict) is ItemState.PENDING
         assert (await shop.approval(verdict)).items[0].edit is None
         await ana.submit({"field:0": "60"})

@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from keyturn.gateway.approvals.events import EventName
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.sandbox.client import UserActionFailed
 from tests.bot.bot_stack import POLICY, Stack
 from tests.bot.listeners.test_review_together import (
     COUNT,
@@ -21,9 +24,6 @@ from tests.bot.listeners.test_review_together import (
 )
 from tests.forked import Forked
 from tests.streams import audit_entries
-from twokey.gateway.approvals.events import EventName
-from twokey.gateway.protocol.states import ItemState
-from twokey.sandbox.client import UserActionFailed
 
 
 @asynccontextmanager

@@ -9,19 +9,19 @@ from typing import Any
 
 import pytest
 
+from keyturn.bot.ids import Action, Input, View
+from keyturn.bot.listeners import review, views
+from keyturn.gateway.approvals.decisions import AccountKind, Approve, Click, Reviewer
+from keyturn.gateway.approvals.events import EventName
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef, Verdict
+from keyturn.gateway.service.agents import AgentService
+from keyturn.sandbox.client import WAIT_TIMEOUT_S, UserActionFailed
+from keyturn.sandbox.client import Person as Actor
+from keyturn.sandbox.json_types import JsonObject, as_object, as_objects
 from tests.bot.bot_stack import POLICY, Stack
 from tests.streams import audit_entries
-from twokey.bot.ids import Action, Input, View
-from twokey.bot.listeners import review, views
-from twokey.gateway.approvals.decisions import AccountKind, Approve, Click, Reviewer
-from twokey.gateway.approvals.events import EventName
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.wire import ProposedCall, Turn, TurnRef, Verdict
-from twokey.gateway.service.agents import AgentService
-from twokey.sandbox.client import WAIT_TIMEOUT_S, UserActionFailed
-from twokey.sandbox.client import Person as Actor
-from twokey.sandbox.json_types import JsonObject, as_object, as_objects
 
 MANY = load_policy(
     POLICY + "protect: {pending_per_agent: 2000, requests_per_10m: 2000}\n",
@@ -133,7 +133,7 @@ async def test_20_threads_with_one_call_each_are_reviewed_in_one_modal(
         told = await results(ana)
 
         assert all(f'order_id \\"{78200 + n}\\"' in form for n in range(COUNT))
-        assert text_of(page).count("*20 approve*") == 1
+        assert text_of(page).count("*20 approved*") == 1
         assert before == [ItemState.PENDING] * COUNT
         assert await states(stack, verdicts) == [ItemState.AUTHORIZED] * COUNT
         assert "*20 approved*" in told
@@ -189,7 +189,7 @@ async def test_each_call_is_approved_rejected_or_left_as_its_box_says(
         told = await results(ana, {Input.REASON: "refunded before"})
 
         found = await states(stack, verdicts)
-        assert "*18 approve* · *2 reject*" in text_of(page)
+        assert "*18 approved* · *2 rejected*" in text_of(page)
         assert "*18 approved* · *2 rejected*" in told
         assert found[2] is found[19] is ItemState.REJECTED
         assert found.count(ItemState.AUTHORIZED) == COUNT - 2
@@ -419,7 +419,7 @@ async def test_redacted_arguments_are_in_no_row_and_no_form(stack: Stack) -> Non
     )
     async with stack.running():
         for n in range(2):
-            await stack.refund(thread=f"t{n}", note="canary-4711")
+            await stack.refund(thread=f"t{n}", order_id=f"7829{n}", note="canary-4711")
         ana = await reviewing(stack, count=2)
 
         told = text_of(await ana.home()) + text_of(await ana.view())

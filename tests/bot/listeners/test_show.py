@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
+from keyturn.bot.cards.refs import when
+from keyturn.bot.ids import Action
+from keyturn.gateway.approvals.record import short_id
+from keyturn.gateway.service.agents import AgentService
+from keyturn.gateway.store import keys
+from keyturn.gateway.store.freezes import FreezeScope, ScopeKind
 from tests.bot.bot_stack import CHANNEL, Stack, says
 from tests.bot.listeners.test_read_access import answer, private_call
-from twokey.bot.cards.refs import when
-from twokey.bot.ids import Action
-from twokey.gateway.approvals.short_id import short_id
-from twokey.gateway.service.agents import AgentService
-from twokey.gateway.store import keys
-from twokey.gateway.store.freezes import FreezeScope, ScopeKind
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 SAME = "145163ba"
 
@@ -24,13 +19,12 @@ SAME = "145163ba"
 @pytest.fixture
 def same_short_id(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let all approvals have one short id."""
-    half: Callable[[str], str] = vars(keys)["_half"]
+    made = keys.approval_id
 
-    def same(turn_key: str) -> str:
-        return SAME + half(turn_key)[len(SAME) :]
+    def same(tenant: str, bits: str) -> str:
+        return made(tenant, SAME + bits[len(SAME) :])
 
-    # The first approval of a turn is found by the turn's own hash.
-    monkeypatch.setattr(keys, "_half", same)
+    monkeypatch.setattr(keys, "approval_id", same)
 
 
 async def test_what_a_card_shows_finds_its_approval(stack: Stack) -> None:
@@ -135,3 +129,20 @@ async def test_another_tenants_approval_is_not_found(stack: Stack) -> None:
 
         assert "no such approval" in short
         assert "no such approval" in whole
+
+
+@pytest.mark.parametrize("words", ["list", "show {id}"])
+async def test_each_call_is_named_by_its_title_as_plain_text(
+    stack: Stack, words: str
+) -> None:
+    async with stack.running():
+        verdict = await stack.refund(amount=12, order_id="78200 <!channel> *b*")
+        await stack.card(verdict)
+        typed = words.format(id=(await stack.approval(verdict)).id)
+        await answer(stack, "U0ANA", typed, CHANNEL)
+
+        (*_, told) = await stack.actor("U0ANA").ephemerals(CHANNEL)
+        kinds = {one["type"]: str(one) for one in told["blocks"]}
+
+        assert "Refund 12 for order 78200 <!channel> *b*" in kinds["rich_text"]
+        assert "78200" not in kinds["section"]

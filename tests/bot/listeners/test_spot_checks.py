@@ -6,14 +6,14 @@ import json
 
 import pytest
 
+from keyturn.bot.ids import Action
+from keyturn.gateway.approvals.record import approval_of
+from keyturn.gateway.approvals.spot_checking import is_drawn
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.wire import Verdict
 from tests.bot.bot_stack import CHANNEL, POLICY, Stack, has_button
 from tests.conftest import eventually
-from twokey.bot.ids import Action
-from twokey.gateway.approvals.record import approval_of
-from twokey.gateway.approvals.spot_checking import is_drawn
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.wire import Verdict
 
 pytestmark = pytest.mark.usefixtures("brisk_posts")
 

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from keyturn.bot.ids import Action, Input, seal
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.wire import Verdict
+from keyturn.sandbox.json_types import JsonObject, as_objects
 from tests.bot.bot_stack import CHANNEL, TEAM, Stack, says
 from tests.bot.listeners.test_refusals import edit_by_somebody_else
-from twokey.bot.ids import Action, Input, seal
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.wire import Verdict
-from twokey.sandbox.json_types import JsonObject, as_objects
 
 WORDS = "Only half of it: <b> & *99*"
 
@@ -51,7 +51,7 @@ async def test_a_form_opens_with_the_words_that_were_written_under_the_card(
     stack = each_stack
     async with stack.running():
         verdict = await stack.refund()
-        offer = await said_under(stack, verdict, f"@twokey {WORDS}", "U0ANA")
+        offer = await said_under(stack, verdict, f"@keyturn {WORDS}", "U0ANA")
         assert offered(offer) == ["respond_words", "edit_words", "reject_words"]
 
         form = await opened_form(stack, offer, action)
@@ -66,7 +66,7 @@ async def test_a_form_opens_with_the_words_that_were_written_under_the_card(
 async def test_what_is_submitted_is_the_decision(stack: Stack) -> None:
     async with stack.running():
         verdict = await stack.refund()
-        offer = await said_under(stack, verdict, f"@twokey {WORDS}", "U0ANA")
+        offer = await said_under(stack, verdict, f"@keyturn {WORDS}", "U0ANA")
         await opened_form(stack, offer, Action.RESPOND_WORDS)
 
         await stack.actor("U0ANA").submit()
@@ -82,10 +82,10 @@ async def test_an_edit_of_those_words_offers_the_new_ones(stack: Stack) -> None:
         verdict = await stack.refund()
         card = await stack.card(verdict)
         ana = stack.actor("U0ANA")
-        ts = await ana.say(CHANNEL, "@twokey no", str(card["ts"]))
+        ts = await ana.say(CHANNEL, "@keyturn no", str(card["ts"]))
         await ana.message_with(CHANNEL, lambda m: m["ephemeral"])
 
-        await ana.edit(CHANNEL, ts, "@twokey no, half of it")
+        await ana.edit(CHANNEL, ts, "@keyturn no, half of it")
 
         offer = await ana.message_with(CHANNEL, says("half of it"))
         offer = await ana.message_with(
@@ -99,7 +99,7 @@ async def test_an_edit_of_those_words_offers_the_new_ones(stack: Stack) -> None:
 @pytest.mark.parametrize(
     ("user", "words"),
     [
-        ("U0CHLOE", "you are not on that list"),
+        ("U0CHLOE", "Please ask one of them"),
         ("U0GUEST", "Guests cannot decide"),
     ],
 )
@@ -109,7 +109,7 @@ async def test_who_may_not_decide_is_offered_nothing_and_asks_nothing(
     async with stack.running():
         verdict = await stack.refund()
 
-        answer = await said_under(stack, verdict, "@twokey refund another", user)
+        answer = await said_under(stack, verdict, "@keyturn refund another", user)
 
         assert (words in str(answer["text"]), offered(answer)) == (True, [])
         assert await stack.store.queue(stack.keys).depth() == 0
@@ -121,7 +121,7 @@ async def test_who_asked_is_offered_to_take_the_call_back_and_nothing_else(
     async with stack.running():
         verdict = await stack.refund()
 
-        answer = await said_under(stack, verdict, "@twokey no longer needed", "U0DAN")
+        answer = await said_under(stack, verdict, "@keyturn no longer needed", "U0DAN")
 
         assert offered(answer) == ["reject_words"]
         assert await stack.store.queue(stack.keys).depth() == 0
@@ -130,8 +130,8 @@ async def test_who_asked_is_offered_to_take_the_call_back_and_nothing_else(
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("@twokey", "Write what you want to say"),
-        ("@twokey " + "x" * 3_001, "Your message has 3001 characters"),
+        ("@keyturn", "Write what you want to say"),
+        ("@keyturn " + "x" * 3_001, "Your message has 3001 characters"),
     ],
 )
 async def test_words_that_fit_into_no_form_are_refused_with_what_to_do(
@@ -149,7 +149,7 @@ async def test_nothing_is_offered_once_the_call_is_decided(stack: Stack) -> None
         card = await stack.card(verdict)
         await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
 
-        answer = await said_under(stack, verdict, "@twokey stop", "U0BEN")
+        answer = await said_under(stack, verdict, "@keyturn stop", "U0BEN")
 
         assert "Nothing under this card waits" in str(answer["text"])
         assert offered(answer) == []
@@ -161,7 +161,7 @@ async def test_under_a_notice_no_run_is_started_either(stack: Stack) -> None:
         await stack.submit(("post_notice", {"text": "hi"}))
         notice = await stack.actor("U0ANA").message_with(CHANNEL, says("post_notice"))
 
-        await stack.actor("U0ANA").say(CHANNEL, "@twokey why?", str(notice["ts"]))
+        await stack.actor("U0ANA").say(CHANNEL, "@keyturn why?", str(notice["ts"]))
 
         await stack.told("U0ANA", "Nothing under this card waits")
         assert await stack.store.queue(stack.keys).depth() == 0
@@ -174,7 +174,7 @@ async def test_each_waiting_call_of_a_batch_has_its_own_buttons(stack: Stack) ->
         ]
         verdicts = await stack.submit(*calls, ("no_edits", {"x": 1}))
 
-        offer = await said_under(stack, verdicts[0], "@twokey not now", "U0ANA")
+        offer = await said_under(stack, verdicts[0], "@keyturn not now", "U0ANA")
         assert len(offered(offer)) >= 3
         block = f"words:{_words_ts(offer)}:1"
         await stack.actor("U0ANA").click(
@@ -193,7 +193,7 @@ async def test_words_for_a_card_that_changed_meanwhile_open_no_form(
 ) -> None:
     async with stack.running():
         verdict = await stack.refund()
-        offer = await said_under(stack, verdict, "@twokey no", "U0ANA")
+        offer = await said_under(stack, verdict, "@keyturn no", "U0ANA")
         await edit_by_somebody_else(stack, verdict)
 
         await stack.actor("U0ANA").click(CHANNEL, str(offer["ts"]), Action.REJECT_WORDS)
@@ -208,7 +208,7 @@ async def test_a_button_opens_only_what_this_person_wrote_under_this_card(
 ) -> None:
     async with stack.running():
         verdict = await stack.refund()
-        offer = await said_under(stack, verdict, "@twokey no", "U0ANA")
+        offer = await said_under(stack, verdict, "@keyturn no", "U0ANA")
         approval = await stack.approval(verdict)
         key, ts = stack.config.seal_key, _words_ts(offer)
         purpose = Action.REJECT if forged == "purpose" else Action.REJECT_WORDS
@@ -235,5 +235,5 @@ async def test_a_button_opens_only_what_this_person_wrote_under_this_card(
 
 
 def _words_ts(offer: JsonObject) -> str:
-    (block,) = [b for b in as_objects(offer["blocks"]) if b["type"] == "rich_text"]
-    return str(block["block_id"]).removeprefix("words:")
+    block = next(b for b in as_objects(offer["blocks"]) if b["type"] == "actions")
+    return str(block["block_id"]).split(":")[1]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from keyturn.bot.ids import Action
+from keyturn.gateway.approvals.record import short_id
+from keyturn.gateway.approvals.timing import TimerKind
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.store.timers import Timer
+from keyturn.sandbox.json_types import JsonObject
 from tests.bot.bot_stack import CHANNEL, POLICY, Stack, has_button, says
 from tests.conftest import eventually
-from twokey.bot.ids import Action
-from twokey.gateway.approvals.short_id import short_id
-from twokey.gateway.approvals.timing import TimerKind
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.store.timers import Timer
-from twokey.sandbox.json_types import JsonObject
 
 WAITING = """tiers:
   approve: {remind_at: 50%, escalate_at: 80%, escalate_to: senior}
@@ -122,9 +122,9 @@ async def test_who_may_not_decide_may_neither_extend_nor_be_on_it(
         before = await stack.approval(verdict)
 
         await stack.actor("U0EVE").click(CHANNEL, str(card["ts"]), Action.EXTEND)
-        await stack.told("U0EVE", "you are not on that list")
+        await stack.told("U0EVE", "Please ask one of them")
         await stack.actor("U0DAN").click(CHANNEL, str(card["ts"]), Action.TAKE)
-        await stack.told("U0DAN", "You asked for this one yourself")
+        await stack.told("U0DAN", "You asked for this")
 
         assert await stack.approval(verdict) == before
 

@@ -6,15 +6,15 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from keyturn.bot.ids import Action
+from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.service.agents import AgentService
+from keyturn.gateway.triage.request import TriageRequest
 from tests.bot.bot_stack import CHANNEL, POLICY, Stack
 from tests.conftest import eventually
-from twokey.bot.ids import Action
-from twokey.gateway.approvals.record import Approval
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.service.agents import AgentService
-from twokey.gateway.triage.request import TriageRequest
 
 ON = POLICY.replace(
     "reviewers: support}", "reviewers: support, triage: {timeout: 20s}}", 1

@@ -8,19 +8,19 @@ from typing import cast
 
 import pytest
 
+from keyturn.bot.delivery import failure_replies
+from keyturn.bot.ids import Action
+from keyturn.gateway.approvals.gestures import indexes_in
+from keyturn.gateway.approvals.record import approval_of
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.wire import Verdict
+from keyturn.gateway.service.proposals import MAX_BATCH
 from tests.bot.bot_stack import CHANNEL, POLICY, Stack, has_button, says
 from tests.bot.listeners.test_batches_and_doubt import worker_dies
 from tests.bot.readable import readable
 from tests.conftest import eventually
-from twokey.bot.delivery import failure_replies
-from twokey.bot.ids import Action
-from twokey.gateway.approvals.batch_deciding import indexes_in
-from twokey.gateway.approvals.record import approval_of
-from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.wire import Verdict
-from twokey.gateway.service.proposals import MAX_BATCH
 
 # What is counted is how often a card is drawn.
 pytestmark = pytest.mark.usefixtures("late_urls")
@@ -125,7 +125,7 @@ async def test_many_failures_are_told_in_few_replies_that_name_each_call(
 
     replies = [text for text in told if "❌" in text]
     assert len(replies) <= 4
-    named = re.findall(r"\*(?:Call )?([\d, -]+):\*", "".join(replies))
+    named = re.findall(r"\*(?:Calls? )?([\d, -]+):\*", "".join(replies))
     ranges = ",".join(named).replace(" ", "")
     assert sorted(indexes_in(ranges)) == [*range(1, 31)]
 

@@ -7,15 +7,14 @@ from typing import Any
 
 import pytest
 
+from keyturn.bot.ids import Action
+from keyturn.bot.listeners import router
+from keyturn.gateway.errors import NotConfirmed
+from keyturn.gateway.store import writing
+from keyturn.gateway.store.connection import Connection, Reply
+from keyturn.gateway.store.writing import CHANGE
 from tests.bot.bot_stack import CHANNEL, Stack
 from tests.conftest import eventually
-from twokey.bot.ids import Action
-from twokey.bot.listeners import router
-from twokey.gateway.errors import NotConfirmed
-from twokey.gateway.store import writing
-from twokey.gateway.store.connection import Argument, Connection, Reply
-from twokey.gateway.store.next_version import CHANGE
-from twokey.gateway.store.script import Prepared
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +24,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def unconfirmed(patch: pytest.MonkeyPatch, *, times: int, is_kept: bool) -> list[int]:
     """Let replicas confirm nothing so many times; return what counts the writes."""
-    change, prepared, tries = CHANGE, Prepared.__call__, list[int]()
+    change, tries = CHANGE, list[int]()
 
     async def tried(write: Callable[[], Awaitable[list[Reply]]]) -> list[Reply]:
         tries.append(1)
@@ -38,13 +37,7 @@ def unconfirmed(patch: pytest.MonkeyPatch, *, times: int, is_kept: bool) -> list
     async def as_it_comes(conn: Connection, **values: Any) -> list[Reply]:
         return await tried(lambda: change(conn, **values))
 
-    async def as_precomputed(
-        what: Prepared, conn: Connection, value: Argument
-    ) -> list[Reply]:
-        return await tried(lambda: prepared(what, conn, value))
-
     patch.setattr(writing, "CHANGE", as_it_comes)
-    patch.setattr(Prepared, "__call__", as_precomputed)
     return tries
 
 

@@ -8,15 +8,16 @@ from typing import Any
 
 import pytest
 
+from keyturn.bot.ids import Action, Input, View
+from keyturn.bot.listeners import batch_decision
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.verbs import Verb
+from keyturn.sandbox.json_types import JsonObject
 from tests.bot.bot_stack import CHANNEL, REFUND, TEAM, Stack, has_button, says
 from tests.bot.signed import interaction, post, post_signed, signed_headers
 from tests.bot.tampering import button_value, click_with
 from tests.conftest import eventually
-from twokey.bot.ids import Action, Input, View
-from twokey.bot.listeners import approve_all
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.verbs import Verb
-from twokey.sandbox.json_types import JsonObject
+from tests.stored_records import document
 
 LONG = "x" * 30_000
 
@@ -336,9 +337,9 @@ async def test_a_batch_that_changed_is_not_approved_as_it_was(stack: Stack) -> N
         )
         card = await stack.card(first)
         approval = await stack.approval(first)
-        await stack.store.conn.command(
-            "HSET", stack.keys.head(approval.id), "version", 2
-        )
+        conn, keys = stack.store.conn, stack.keys
+        changed = await document(conn, keys, approval.id) | {"version": 2}
+        await conn.command("SET", keys.document(approval.id), json.dumps(changed))
 
         await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE_ALL)
 
@@ -352,7 +353,7 @@ async def test_a_batch_that_is_not_shown_whole_is_not_approved_whole(
     def never_whole(*_: object) -> frozenset[int]:
         return frozenset({0})
 
-    monkeypatch.setattr(approve_all, "decided_alone", never_whole)
+    monkeypatch.setattr(batch_decision, "decided_alone", never_whole)
     async with stack.running():
         first, _ = await stack.submit(
             ("process_refund", REFUND), ("send_email", {"to": "x"})

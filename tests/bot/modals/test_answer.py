@@ -8,15 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.approvals.builders import APPROVAL_ID, NOW_MS, an_approval, an_item
-from twokey.bot.blocks import ensure_valid_message, ensure_valid_view
-from twokey.bot.cards.frame import Frame
-from twokey.bot.cards.question_card import question_card
-from twokey.bot.ids import VALUE
-from twokey.bot.modals import answer
-from twokey.gateway.approvals.record import Approval
-from twokey.gateway.protocol import digest
-from twokey.gateway.protocol.questions import (
+from keyturn.bot.blocks import ensure_valid_message, ensure_valid_view
+from keyturn.bot.cards.frame import Frame
+from keyturn.bot.cards.question_card import question_card
+from keyturn.bot.ids import VALUE
+from keyturn.bot.modals import answer
+from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.protocol import digest
+from keyturn.gateway.protocol.questions import (
     MAX_CHOICE,
     MAX_CHOICES,
     MAX_QUESTION,
@@ -25,7 +24,8 @@ from twokey.gateway.protocol.questions import (
     QuestionSet,
     QuestionType,
 )
-from twokey.gateway.protocol.verbs import Verb
+from keyturn.gateway.protocol.verbs import Verb
+from tests.approvals.builders import APPROVAL_ID, NOW_MS, an_approval, an_item
 
 WORDS = st.text(min_size=1, max_size=60).filter(lambda text: bool(text.strip()))
 

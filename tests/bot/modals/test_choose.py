@@ -8,19 +8,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from keyturn.bot.cards.frame import TABLE_FROM
+from keyturn.bot.ids import Input
+from keyturn.bot.modals import choose
+from keyturn.bot.modals.choose import Choice, StagedEdit, opened
+from keyturn.gateway.approvals.decisions import Approve, Edit, Reject
+from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.service.proposals import MAX_BATCH
+from keyturn.sandbox.blockkit import validate_modal
 from tests.bot.cards.test_table import refunds
 from tests.bot.samples import BEN, a_vote, an_approval, an_item, frame
 from tests.bot.strategies import hostile
 from tests.levels import examples
-from twokey.bot.cards.frame import TABLE_FROM
-from twokey.bot.ids import Input
-from twokey.bot.modals import choose
-from twokey.bot.modals.choice import Choice, StagedEdit, opened
-from twokey.gateway.approvals.decisions import Approve, Edit, Reject
-from twokey.gateway.approvals.record import Approval
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.service.proposals import MAX_BATCH
-from twokey.sandbox.blockkit import validate_modal
 
 EDITED = StagedEdit(args={"order_id": "1", "amount": 2}, reason="half")
 

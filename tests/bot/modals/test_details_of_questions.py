@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from keyturn.bot.blocks import ensure_valid_view
+from keyturn.bot.modals import details
+from keyturn.gateway.protocol.questions import Question, QuestionType
 from tests.bot.modals.test_answer import an_asking, frame
-from twokey.bot.blocks import ensure_valid_view
-from twokey.bot.modals import details
-from twokey.gateway.protocol.questions import Question, QuestionType
 
 
 def test_view_all_of_a_question_speaks_of_answering_it() -> None:

@@ -6,6 +6,13 @@ from typing import Any
 
 import pytest
 
+from keyturn.bot.ids import Input
+from keyturn.bot.modals import edit
+from keyturn.bot.modals.form import build_form, errors_by_block, read_form
+from keyturn.bot.modals.schema import Kind, path_label
+from keyturn.gateway.approvals.record import Item
+from keyturn.gateway.protocol.edits import argument_errors
+from keyturn.sandbox.blockkit import validate_modal
 from tests.bot.samples import (
     REFUND_SCHEMA,
     a_refund,
@@ -14,14 +21,6 @@ from tests.bot.samples import (
     frame,
 )
 from tests.bot.slack_state import chosen, typed, untouched
-from twokey.bot.ids import Input
-from twokey.bot.modals import edit
-from twokey.bot.modals.form import build_form, errors_by_block, read_form
-from twokey.bot.modals.schema import Kind
-from twokey.bot.modals.texts import path_label
-from twokey.gateway.approvals.record import Item
-from twokey.gateway.protocol.edits import argument_errors
-from twokey.sandbox.blockkit import validate_modal
 
 ALL: Any = {
     "type": "object",

@@ -8,18 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keyturn.bot.modals import edit
+from keyturn.bot.modals.field_input import NULL, UNSET, field_inputs
+from keyturn.bot.modals.form import build_form, errors_by_block, read_form
+from keyturn.bot.modals.form_fields import joined, parts_of
+from keyturn.bot.modals.schema import is_plain, slack_length
+from keyturn.gateway.approvals.record import Item
+from keyturn.gateway.protocol.edits import edit_errors
+from keyturn.sandbox.blockkit import validate_modal
+from keyturn.sandbox.blockkit.limits import TYPED
 from tests.bot.samples import an_approval, an_item, frame
 from tests.bot.slack_state import State, chosen, typed, untouched
-from twokey.bot.modals import edit
-from twokey.bot.modals.field_input import NULL, UNSET, field_inputs
-from twokey.bot.modals.form import build_form, errors_by_block, read_form
-from twokey.bot.modals.long_text import joined, parts_of
-from twokey.bot.modals.schema import is_plain
-from twokey.bot.modals.texts import slack_length
-from twokey.gateway.approvals.record import Item
-from twokey.gateway.protocol.edits import edit_errors
-from twokey.sandbox.blockkit import validate_modal
-from twokey.sandbox.blockkit.limits import TYPED
 
 PARAGRAPH = "We are sorry that your order came late. " * 12
 TEXT: Any = {"type": "string"}
@@ -64,7 +63,8 @@ def test_the_title_and_the_unit_of_an_argument_stand_under_its_input() -> None:
         "x-unit": "EUR",
         "description": "Net",
     }
-    (field,) = build_form(call(9.5, schema)).fields
+    listed = call(9.5, schema).with_(has_policy_schema=True)
+    (field,) = build_form(listed).fields
 
     (block,) = field_inputs(field)
 

@@ -7,16 +7,16 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from keyturn.bot.modals import edit
+from keyturn.bot.modals.form import build_form, read_form
+from keyturn.gateway.protocol import digest
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.sandbox.blockkit import validate_modal
 from tests.bot.markup_audit import assert_tame
 from tests.bot.samples import an_approval, an_item, frame
 from tests.bot.slack_state import untouched
 from tests.bot.strategies import arguments, hostile, json_values, numbers
 from tests.levels import examples
-from twokey.bot.modals import edit
-from twokey.bot.modals.form import build_form, read_form
-from twokey.gateway.protocol import digest
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.sandbox.blockkit import validate_modal
 
 _quick = settings(
     max_examples=examples(100),

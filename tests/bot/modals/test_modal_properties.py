@@ -8,18 +8,18 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from keyturn.bot.cards.listing import boxes
+from keyturn.bot.ids import PAGE, View, unseal, verify
+from keyturn.bot.modals import call_form, details, edit, reject
+from keyturn.bot.text import reveal
+from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.verbs import Verb
+from keyturn.sandbox.blockkit import validate_modal
 from tests.bot.markup_audit import assert_tame, objects
 from tests.bot.samples import KEY, TEAM, TWO, an_approval, an_item, frame
 from tests.bot.strategies import approvals, arguments, moments
 from tests.levels import examples
-from twokey.bot.cards.listing import boxes
-from twokey.bot.ids import PAGE, View, unseal, verify
-from twokey.bot.modals import details, edit, reject, respond
-from twokey.bot.text import reveal
-from twokey.gateway.approvals.record import Approval
-from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.protocol.verbs import Verb
-from twokey.sandbox.blockkit import validate_modal
 
 _quick = settings(
     max_examples=examples(30),
@@ -43,7 +43,7 @@ def test_every_deciding_modal_is_accepted_and_tame(approval: Approval) -> None:
     _check(edit.view(frame(approval), 0))
     _check(edit.view(frame(approval), 0, raised=raised))
     _check(reject.view(frame(approval), 0))
-    _check(respond.view(frame(approval), 0))
+    _check(call_form.response_form(frame(approval), 0))
 
 
 @_quick

@@ -7,6 +7,18 @@ from typing import Any
 
 import pytest
 
+from keyturn.bot.blocks import notice
+from keyturn.bot.ids import PAGE, Action, Input, View, unseal, verify
+from keyturn.bot.modals import call_form, details, edit, reject
+from keyturn.bot.modals.details import pages
+from keyturn.bot.text_types import label, template
+from keyturn.gateway.approvals.authorization import Revocation
+from keyturn.gateway.approvals.record import Approval, TriageResult
+from keyturn.gateway.approvals.requirement import Observation
+from keyturn.gateway.protocol.records import Result
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.verbs import Finding, Verb
 from tests.bot.markup_audit import objects
 from tests.bot.readable import view as as_text
 from tests.bot.samples import (
@@ -27,18 +39,6 @@ from tests.bot.samples import (
 )
 from tests.bot.slack_state import chosen, typed, untouched
 from tests.bot.snapshots import assert_same
-from twokey.bot.blocks import notice
-from twokey.bot.ids import PAGE, Action, Input, View, unseal, verify
-from twokey.bot.modals import details, edit, reject, respond
-from twokey.bot.modals.pages import pages
-from twokey.bot.text_types import label, template
-from twokey.gateway.approvals.authorization import Revocation
-from twokey.gateway.approvals.record import Approval, TriageResult
-from twokey.gateway.approvals.requirement import Observation
-from twokey.gateway.protocol.records import Result
-from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.protocol.verbs import Finding, Verb
 
 FOLDER = Path(__file__).parent / "snapshots"
 REFUNDS = an_approval()
@@ -91,7 +91,7 @@ VIEWS: dict[str, Any] = {
         frame(an_approval(a_refund(requires_reason=(Verb.EDIT, Verb.REJECT)))),
         0,
     ),
-    "respond_in_batch": respond.view(frame(LONG), 1),
+    "respond_in_batch": call_form.response_form(frame(LONG), 1),
     "details": _page(REFUNDS),
     "details_late": _page(REFUNDS, now_ms=LATER),
     "details_edited": _page(EDITED),
@@ -180,7 +180,7 @@ def test_a_call_is_shown_with_every_word_that_its_card_cuts() -> None:
 
     titles = {name: parts.pop(text, "") for name, text in words.items() if name != "b"}
     assert titles == {
-        "a": "Agent says of the call (unverified)",
+        "a": "The agent's description of the call (not verified)",
         "c": "Why it was taken back",
         "d": "Its worker reported later that it failed",
         "e": "Checked: it took effect",
@@ -284,13 +284,13 @@ def test_a_choice_of_another_shape_is_refused() -> None:
 def test_an_answer_of_nothing_is_none(text: str | None) -> None:
     state = typed(untouched(VIEWS["respond_in_batch"]["blocks"]), Input.MESSAGE, text)
 
-    assert list(respond.submitted(state).errors) == [Input.MESSAGE]
+    assert list(call_form.submitted_response(state).errors) == [Input.MESSAGE]
 
 
 def test_an_answer_is_sent_without_blanks_at_its_ends() -> None:
     state = typed(untouched(VIEWS["respond_in_batch"]["blocks"]), Input.MESSAGE, " a ")
 
-    assert respond.submitted(state).text == "a"
+    assert call_form.submitted_response(state).text == "a"
 
 
 def _button(view: Any, action: Action) -> Any:

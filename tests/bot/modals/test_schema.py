@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from twokey.bot.modals.parse_input import BadInput, raw_value
-from twokey.bot.modals.schema import ABSENT, Kind, is_same, plan, required, resolved
+from keyturn.bot.modals.parse_input import BadInput, raw_value
+from keyturn.bot.modals.schema import ABSENT, Kind, is_same, plan, required, resolved
 
 ROOT: Any = {
     "$defs": {

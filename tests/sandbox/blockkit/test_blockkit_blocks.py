@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from keyturn.sandbox.blockkit import JSON, Problem, validate_message, validate_modal
 from tests.sandbox.blockkit.charts import CHARTS
-from twokey.sandbox.blockkit import JSON, Problem, validate_message, validate_modal
 
 DROP = object()
 

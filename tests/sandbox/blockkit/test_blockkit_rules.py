@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from twokey.sandbox.blockkit import Problem, validate_message
+from keyturn.sandbox.blockkit import Problem, validate_message
 
 
 def plain(text: str = "words") -> dict[str, Any]:

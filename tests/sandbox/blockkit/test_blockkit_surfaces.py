@@ -11,8 +11,7 @@ from slack_sdk.models.blocks import basic_components, block_elements
 from slack_sdk.models.blocks import blocks as sdk
 from slack_sdk.models.views import View
 
-from tests.sandbox.blockkit.charts import pie_chart
-from twokey.sandbox.blockkit import (
+from keyturn.sandbox.blockkit import (
     JSON,
     Problem,
     limits,
@@ -20,6 +19,7 @@ from twokey.sandbox.blockkit import (
     validate_message,
     validate_modal,
 )
+from tests.sandbox.blockkit.charts import pie_chart
 
 
 def plain(text: str = "words") -> dict[str, Any]:

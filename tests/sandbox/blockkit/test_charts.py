@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from keyturn.sandbox.blockkit import Problem, limits, validate_message
 from tests.sandbox.blockkit.charts import (
     CHARTS,
     DAYS,
@@ -14,7 +15,6 @@ from tests.sandbox.blockkit.charts import (
     pie_chart,
     series,
 )
-from twokey.sandbox.blockkit import Problem, limits, validate_message
 
 
 def judge(block: Any) -> list[Problem]:

@@ -57,8 +57,8 @@ def start(profile: Path) -> Chrome:
         NoChromium: a browser or its driver is missing.
     """
     options = ChromeOptions()
-    options.binary_location = find("Chromium", "TWOKEY_CHROMIUM", BROWSERS)
-    driver = find("ChromeDriver", "TWOKEY_CHROMEDRIVER", ("chromedriver",))
+    options.binary_location = find("Chromium", "KEYTURN_CHROMIUM", BROWSERS)
+    driver = find("ChromeDriver", "KEYTURN_CHROMEDRIVER", ("chromedriver",))
     for flag in (*FLAGS, f"--user-data-dir={profile}"):
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})

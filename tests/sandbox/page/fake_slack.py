@@ -13,7 +13,7 @@ from typing import Any, Self, TypeAlias
 
 from aiohttp import web
 
-from twokey.sandbox.page_api import PAGE, SECURITY_HEADERS
+from keyturn.sandbox.page_api import PAGE, SECURITY_HEADERS
 
 Json: TypeAlias = dict[str, Any]
 

@@ -6,7 +6,7 @@ from typing import Any
 from tests.sandbox.page.fake_slack import Json
 
 NOW = time.time()  # noqa: TID251 - the page shows real moments, "today" among them
-BOT = "U0TWOKEY"
+BOT = "U0KEYTURN"
 CHANNEL = "C0APPROVALS"
 
 ARGUMENTS = """\
@@ -164,8 +164,8 @@ ANSWERED_TS = ts(41)
 
 def approvals_messages() -> list[Json]:
     """Return what was said in the approvals channel."""
-    said = "Twokey: process_refund was edited and approved."
-    waiting = "Twokey: process_refund waits for an approval (ap_7F3K)."
+    said = "Keyturn: process_refund was edited and approved."
+    waiting = "Keyturn: process_refund waits for an approval (ap_7F3K)."
     return [
         message(ts(1500), "U0BEN", "I am on refunds *today*, back at 14:00."),
         message(ANSWERED_TS, BOT, said, blocks=answered_card(), thread_ts=ANSWERED_TS),
@@ -177,7 +177,7 @@ def approvals_messages() -> list[Json]:
         message(
             ts(1),
             BOT,
-            "You asked for this one yourself, so somebody else has to approve it.",
+            "You asked for this, so someone else has to approve it.",
             ephemeral=True,
         ),
     ]
@@ -223,7 +223,7 @@ def users() -> list[Json]:
         user("U0DAN", "dan", "Dan Díaz", "2d7d46"),
         user("U0GUEST", "guest", "Gus Guest", "55606e", is_restricted=True),
         user("U0SAM", "sam", "Sam Stranger", "9c2c77", is_stranger=True),
-        user(BOT, "twokey", "Twokey", "1f4e5f", is_bot=True),
+        user(BOT, "keyturn", "Keyturn", "1f4e5f", is_bot=True),
     ]
 
 
@@ -250,7 +250,7 @@ def workspace(messages: list[Json] | None = None) -> Json:
         "team": {"id": "T0SANDBOX", "name": "Harbour Support"},
         "me": users()[0],
         "users": users(),
-        "bot": {"user_id": BOT, "name": "Twokey", "connected": True},
+        "bot": {"user_id": BOT, "name": "Keyturn", "connected": True},
         "usergroups": [
             {
                 "id": "S0SUPPORT",
@@ -267,7 +267,7 @@ def workspace(messages: list[Json] | None = None) -> Json:
             ),
             channel("C0GENERAL", "general", [general]),
             channel("C0OPEN", "launch", [], is_member=False, bot_is_member=False),
-            channel("D0ANA", "Twokey", [hello], is_im=True),
+            channel("D0ANA", "Keyturn", [hello], is_im=True),
         ],
         "views": [],
         "home": None,

@@ -176,7 +176,7 @@ def test_a_thread_opens_beside_and_replies_go_into_it(
 
 def test_a_link_to_a_message_opens_its_thread(screen: Screen, slack: FakeSlack) -> None:
     place = f"{CHANNEL}/p{ANSWERED_TS.replace('.', '')}"
-    words = f"<{screen.url}/#{place}|Open the conversation>"
+    words = f"<{screen.url}/archives/{place}|Open the conversation>"
     arrives(slack, message(ts(90), BOT, words), at=1)
     screen.open("U0ANA", "C0GENERAL")
 
@@ -263,7 +263,7 @@ def test_a_channel_of_others_can_be_read_but_not_written_in(screen: Screen) -> N
     closed = "Ana Alves is not in this channel and can only read it."
     assert screen.one(".composer-closed").text == closed
     assert not screen.all(BOX)[0].is_displayed()
-    assert "Twokey is not in this channel" in screen.one("#heading").text
+    assert "Keyturn is not in this channel" in screen.one("#heading").text
 
 
 def test_new_messages_are_announced_once_and_only_new_ones(
@@ -277,7 +277,7 @@ def test_new_messages_are_announced_once_and_only_new_ones(
     )
     arrives(slack, {**said, "blocks": []})
 
-    live = "Twokey in agent-approvals: words for @Ana Alves"
+    live = "Keyturn in agent-approvals: words for @Ana Alves"
     script = "return document.getElementById('live').textContent"
     screen.wait(lambda: screen.run(script) == live, "the announcement")
     slack.show(notices=[])
@@ -371,7 +371,7 @@ def test_an_app_that_is_offline_is_said_to_be(screen: Screen, slack: FakeSlack) 
 
     screen.open()
 
-    assert "Twokey is not connected" in screen.one("#status").text
+    assert "Keyturn is not connected" in screen.one("#status").text
 
 
 def test_a_renamed_person_is_renamed_everywhere(

@@ -1,6 +1,6 @@
 """The page fits its screen, can be read and hit, in both schemes; pictures prove it.
 
-The pictures are written to pytest's temporary folder; `TWOKEY_SHOTS` names another.
+The pictures are written to pytest's temporary folder; `KEYTURN_SHOTS` names another.
 """
 
 import os
@@ -88,7 +88,7 @@ return [...document.querySelectorAll(seen)]
 
 @pytest.fixture(scope="session")
 def gallery(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    named = os.environ.get("TWOKEY_SHOTS")
+    named = os.environ.get("KEYTURN_SHOTS")
     folder = Path(named) if named else tmp_path_factory.mktemp("shots")
     folder.mkdir(parents=True, exist_ok=True)
     return folder

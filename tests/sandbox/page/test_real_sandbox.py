@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from selenium.webdriver import Chrome
 
+from keyturn.sandbox.server import Sandbox
 from tests.sandbox.bolt_app import RunningApp
 from tests.sandbox.page.scenes import (
     approval_card,
@@ -15,7 +16,6 @@ from tests.sandbox.page.scenes import (
     plain,
 )
 from tests.sandbox.page.screen import Screen
-from twokey.sandbox.server import Sandbox
 
 pytestmark = pytest.mark.browser
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from twokey.sandbox.page_api import PAGE
+from keyturn.sandbox.page_api import PAGE
 
 SCRIPTS = sorted(PAGE.glob("*.js"))
 FILES = sorted(path for path in PAGE.iterdir() if path.is_file())

@@ -1,0 +1,65 @@
+"""Measure how long the imports take that every user waits for.
+
+The share of `import keyturn.agent` that is Keyturn's own is the time that Python spends
+in the product's modules themselves, without the libraries that they import.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+from bench.stats import Figure, Measured, NotMeasured, plain
+
+TITLE = "Import and start"
+_AGENT = [sys.executable, "-X", "importtime", "-c", "import keyturn.agent"]
+_PROGRAM = [sys.executable, "-c", "from keyturn import Keyturn"]
+_HELP = [sys.executable, "-m", "keyturn", "--help"]
+
+
+async def measure(*, is_quick: bool = False) -> Figure:
+    """Start each in turns."""
+    rounds = 1 if is_quick else 7
+    for command in (_AGENT, _PROGRAM, _HELP):
+        _timed(command)  # writes what Python compiles
+    rows = [(_own_s(), _timed(_PROGRAM), _timed(_HELP)) for _ in range(rounds)]
+    own, program, shown = (
+        Measured(name, "s", tuple((row[place],) for row in rows))
+        for place, name in enumerate(("own share", "Keyturn", "--help"))
+    )
+    return Figure(
+        TITLE,
+        f"{rounds} processes each, in turns.",
+        (own, program, shown),
+        (
+            plain("import keyturn.agent, Keyturn's own share", own, at_most=0.2),
+            plain("from keyturn import Keyturn", program, at_most=2.0),
+            plain("keyturn --help", shown, at_most=0.5),
+        ),
+    )
+
+
+def _own_s() -> float:
+    own_us = 0
+    for line in _run(_AGENT).stderr.splitlines():
+        # A line is: import time: self [us] | cumulative | imported package.
+        columns = line.partition(":")[2].split("|")
+        if len(columns) == 3 and columns[2].strip().startswith("keyturn"):
+            own_us += int(columns[0])
+    if not own_us:
+        raise NotMeasured("Python printed no import times.")
+    return own_us / 1e6
+
+
+def _timed(command: list[str]) -> float:
+    began = time.perf_counter()
+    _run(command)
+    return time.perf_counter() - began
+
+
+def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise NotMeasured(f"{command!r} ended with {done.returncode}: {done.stderr}")
+    return done

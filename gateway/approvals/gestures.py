@@ -1,0 +1,461 @@
+"""Apply one gesture to the calls that it decides, as a pure function.
+
+A gesture is a list of (call, decision) by one person at one moment. A click on one call
+is a list of one. A gesture on a card of several calls counts as a whole or not at all:
+if one call moved since the reviewer saw the card, or may not be decided like this,
+nothing is recorded. Only calls that the policy escalated since then are left out, and
+calls that repeat another one; the outcome names them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from keyturn.gateway.approvals import quorum, timing
+from keyturn.gateway.approvals.changes import Change
+from keyturn.gateway.approvals.collected import is_collected
+from keyturn.gateway.approvals.deciding import (
+    ALREADY_APPROVED,
+    NEEDS_OWN_DECISION,
+    decide,
+    not_as_seen,
+)
+from keyturn.gateway.approvals.decisions import (
+    Approve,
+    Changed,
+    Click,
+    Decision,
+    Edit,
+    Expired,
+    Forbidden,
+    GestureDecided,
+    GestureRefused,
+    Invalid,
+    Outcome,
+    Refusal,
+    Reject,
+    Reviewer,
+    Stale,
+    Unknown,
+)
+from keyturn.gateway.approvals.events import (
+    BATCH_MEMBER,
+    COLLECTION,
+    NEEDS_ONE,
+    Event,
+    EventName,
+)
+from keyturn.gateway.approvals.policy_decision import PolicyDecision
+from keyturn.gateway.approvals.raising import first_of, raised_item
+from keyturn.gateway.approvals.record import Approval, Item, approval_of
+from keyturn.gateway.approvals.signed_decisions import DecisionKey
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.tiers import Tier
+
+Partition = Mapping[int, Decision | None]
+"""Place of each waiting call on a card to its decision; None leaves it waiting."""
+
+MAX_ITEMS = 6
+"""Calls on one card with rows and buttons of their own: what fits Slack's limits."""
+LONGEST_ROW = 150
+"""Characters of the arguments of one call that a table may show whole."""
+
+ONE_EDIT = Forbidden(
+    reason="The policy adds up what such calls come to, so one decision can edit only "
+    "one of them. Nothing was recorded. Decide the others on their own."
+)
+NOTHING_CHOSEN = Invalid(errors={"": "Nothing is chosen, so nothing was recorded."})
+
+_BEHALF = "on_behalf_of"
+
+
+class Choice(NamedTuple):
+    """What a reviewer saw of one call, and their decision; None leaves it waiting."""
+
+    click: Click
+    decision: Decision | None
+
+
+@dataclass(frozen=True)
+class Gesture:
+    """What one person decides at one moment.
+
+    Attributes:
+        choices: by the place of the call on the card.
+        card: what the reviewer saw of the whole card, by its id and its digest. None
+            for a click on one call.
+    """
+
+    choices: Mapping[int, Choice]
+    card: Click | None = None
+
+    @classmethod
+    def on_call(cls, click: Click, decision: Decision) -> Gesture:
+        """Return a decision on one call."""
+        return cls({click.index: Choice(click, decision)})
+
+    @classmethod
+    def on_card(
+        cls,
+        shown: Approval,
+        click: Click,
+        partition: Partition,
+        versions: Mapping[str, int] | None = None,
+    ) -> Gesture:
+        """Return decisions on calls of one card.
+
+        Args:
+            shown: the record of the card, as the person saw it.
+            click: on the card; its hash is the digest that was shown.
+            partition: a decision for each call that waits.
+            versions: of the approvals that a collected card shows. The seal of the card
+                holds the hash of each call, and an edited call has left the card.
+        """
+        items = {item.index: item for item in shown.items}
+
+        def seen(place: int) -> Click:
+            item = items.get(place)
+            action_hash = item.action_hash if item else ""
+            one = click.with_(index=place, action_hash=action_hash, is_shared=True)
+            if item is None or not is_collected(shown):
+                return one
+            approval_id, index = approval_of(item.id)
+            version = (versions or {}).get(approval_id, 0)
+            return one.with_(approval=approval_id, index=index, version=version)
+
+        return cls({n: Choice(seen(n), partition[n]) for n in sorted(partition)}, click)
+
+    @property
+    def decided(self) -> dict[int, tuple[Click, Decision]]:
+        """Return what is decided, without the calls that are left waiting."""
+        return {
+            place: (click, decision)
+            for place, (click, decision) in self.choices.items()
+            if decision is not None
+        }
+
+
+@dataclass(frozen=True)
+class GestureChange:
+    """The next versions of approvals, and what to tell the person who decided.
+
+    Attributes:
+        changes: by approval.
+        outcome: to tell.
+        events: about calls of several approvals.
+    """
+
+    changes: Mapping[str, Change]
+    outcome: GestureDecided | Outcome
+    events: Sequence[Event] = ()
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is known of the calls of a gesture at the moment of its decision.
+
+    Attributes:
+        policies: by place, the current policy's decision on the call as it would run.
+        voters: by place, those who voted before, resolved now.
+        repeats: calls that need another look once others of the gesture are approved.
+        waiting_now: see `deciding.decide`; for a click on one call.
+    """
+
+    policies: Mapping[int, PolicyDecision] = field(
+        default_factory=dict[int, PolicyDecision]
+    )
+    voters: Mapping[int, Sequence[Reviewer]] = field(
+        default_factory=dict[int, Sequence[Reviewer]]
+    )
+    repeats: Collection[int] = ()
+    waiting_now: PolicyDecision | None = None
+
+
+def decide_gesture(
+    records: Mapping[str, Approval],
+    gesture: Gesture,
+    reviewer: Reviewer,
+    *,
+    now_ms: int,
+    asked: Asked,
+    key: DecisionKey | None = None,
+) -> GestureChange | GestureRefused | Refusal:
+    """Apply a gesture to the approvals that it is about, or return why it counts not.
+
+    Args:
+        records: the approvals as they are now, by id; a missing one is unknown.
+        gesture: what the reviewer saw and decided.
+        reviewer: who they are, resolved now.
+        now_ms: the store's clock.
+        asked: what is known of the calls.
+        key: signs the decisions, for the bot.
+    """
+    if not records:
+        return Unknown() if gesture.decided else NOTHING_CHOSEN
+    card = gesture.card
+    batch = records.get(card.approval) if card else None
+    moved = _moved(batch, card, gesture.choices, now_ms) if batch and card else None
+    if moved:
+        return moved
+    done = _Done(dict(records))
+    for place, (click, decision) in gesture.decided.items():
+        approval = records.get(click.approval)
+        if approval is None:
+            done.refusals[place] = Unknown()
+            continue
+        # First: a call that moved is not left out, but stops all of them.
+        if card and (refusal := not_as_seen(approval, click, now_ms)):
+            done.refusals[place] = refusal
+        elif card and _needs_own(approval.items[click.index], place, decision, asked):
+            done.left_out.add(place)
+        else:
+            result = decide(
+                done.after[approval.id],
+                click,
+                decision,
+                reviewer,
+                now_ms=now_ms,
+                policy_now=asked.policies.get(place),
+                waiting_now=asked.waiting_now,
+                voters=asked.voters.get(place, ()),
+                key=key,
+            )
+            done.note(place, approval, result)
+    return done.refusal(card) or done.change(records, gesture)
+
+
+def _needs_own(item: Item, place: int, decision: Decision, asked: Asked) -> bool:
+    if not isinstance(decision, Approve):
+        return False
+    return place in asked.repeats or is_escalated(item, asked.policies.get(place))
+
+
+@dataclass(frozen=True)
+class _Done:
+    """What became of the calls of a gesture, by place; and the approvals, by id."""
+
+    after: dict[str, Approval]
+    changes: dict[int, Change] = field(default_factory=dict[int, Change])
+    refusals: dict[int, Refusal] = field(default_factory=dict[int, Refusal])
+    left_out: set[int] = field(default_factory=set[int])
+    already: set[int] = field(default_factory=set[int])
+
+    def note(self, place: int, approval: Approval, result: Change | Refusal) -> None:
+        """Note the result of one decision."""
+        if isinstance(result, Change):
+            self.changes[place] = result
+            # Each call is evaluated beside those that were decided before it. The
+            # version is meanwhile the one that the reviewer saw.
+            self.after[approval.id] = result.approval.with_(version=approval.version)
+            # It waits on as a new version, whose card shows what it repeats.
+            if result.repeated is not None:
+                self.left_out.add(place)
+        elif result == ALREADY_APPROVED:
+            self.already.add(place)
+        else:
+            self.refusals[place] = result
+
+    def refusal(self, card: Click | None) -> GestureRefused | Refusal | None:
+        """Return why nothing is recorded; None where something is."""
+        if self.refusals and card:
+            return GestureRefused(refusals=self.refusals)
+        if self.refusals or self.changes:
+            return next(iter(self.refusals.values()), None)
+        if self.already:
+            return ALREADY_APPROVED
+        return NEEDS_OWN_DECISION if self.left_out else NOTHING_CHOSEN
+
+    def change(
+        self, records: Mapping[str, Approval], gesture: Gesture
+    ) -> GestureChange:
+        """Return the next version of each approval."""
+        if (card := gesture.card) is None:
+            [(place, change)] = self.changes.items()
+            return GestureChange({change.approval.id: change}, change.outcome(place))
+        of_each: dict[str, list[Change]] = {}
+        for place, change in self.changes.items():
+            of_each.setdefault(gesture.choices[place].click.approval, []).append(change)
+        written = {
+            one: _merged(records[one], self.after[one], parts, card.action_hash)
+            for one, parts in of_each.items()
+        }
+        outcome = _outcome(gesture, written, self.changes.keys() - self.left_out)
+        outcome = outcome.with_(
+            left_out=tuple(sorted(self.left_out)), already=tuple(sorted(self.already))
+        )
+        whole = _whole(card, written, outcome)
+        if (batch := written.get(card.approval)) is None:
+            return GestureChange(written, outcome, [whole])
+        own = replace(batch, events=(whole, *batch.events))
+        return GestureChange({card.approval: own}, outcome)
+
+
+def _merged(
+    before: Approval, after: Approval, parts: Sequence[Change], digest: str
+) -> Change:
+    """Return changes of calls of one approval as one change of it."""
+    # On the card of before, an edit is not seen, and neither is what a call repeats.
+    is_changed = after.digest != before.digest or any(one.repeated for one in parts)
+    after = after.with_(rev=before.rev + 1, version=before.version + int(is_changed))
+    events = (event for one in parts for event in one.events)
+    return Change(
+        after,
+        tuple(
+            event.with_(version=after.version, data=event.data | {BATCH_MEMBER: digest})
+            for event in events
+        ),
+        before_ms=min(one.before_ms for one in parts),
+        resumes=any(one.resumes for one in parts),
+    )
+
+
+def _moved(
+    batch: Approval, card: Click, choices: Mapping[int, Choice], now_ms: int
+) -> GestureRefused | Refusal | None:
+    """Return why a batch is not the one that the reviewer decided."""
+    items = batch.items
+    waiting = {item.index for item in items if item.is_pending}
+    if not waiting:
+        return Stale.of(items[-1])
+    if timing.is_over(batch, now_ms):
+        return Expired(expires_at_ms=batch.expires_at_ms)
+    # A call whose time is over is no part of what waits, as the card will say once the
+    # sweep has ended it.
+    late: dict[int, Refusal] = {
+        item.index: Expired(expires_at_ms=timing.end_of(batch, item))
+        for item in items
+        if timing.is_late(batch, item, now_ms)
+    }
+    if late:
+        return GestureRefused(refusals=late)
+    # The digest covers order, ids and hashes. States are not in it: a call that
+    # somebody decided meanwhile is found by the partition, which has to be exact.
+    ended = [item for item in items if item.index in choices.keys() - waiting]
+    if ended:
+        return Stale.of(ended[0])
+    seen = (card.version, card.action_hash)
+    if seen != (batch.version, batch.digest) or {*choices} != waiting:
+        return Changed(seen_version=card.version, version=batch.version)
+    return None
+
+
+def is_escalated(item: Item, policy_now: PolicyDecision | None) -> bool:
+    """Return whether a call needs a decision of its own by the policy of now."""
+    raised = raised_item(first_of(item, policy_now), policy_now)
+    return raised.tier in {Tier.ESCALATE, Tier.DENY}
+
+
+def _outcome(
+    gesture: Gesture, written: Mapping[str, Change], counted: Collection[int]
+) -> GestureDecided:
+    decided = {place: gesture.decided[place] for place in sorted(counted)}
+    items = {
+        place: written[click.approval].approval.items[click.index]
+        for place, (click, _) in decided.items()
+    }
+
+    def of(kind: type[Decision], *states: ItemState) -> tuple[int, ...]:
+        return tuple(
+            place
+            for place, (_, decision) in decided.items()
+            if isinstance(decision, kind)
+            and (not states or items[place].state in states)
+        )
+
+    waiting = tuple(place for place, item in items.items() if item.is_pending)
+    return GestureDecided(
+        approvals={one: change.approval for one, change in written.items()},
+        approved=of(Approve),
+        edited=of(Edit),
+        rejected=of(Reject, ItemState.REJECTED),
+        # A rejection by somebody who asked for the call takes it back.
+        withdrawn=of(Reject, ItemState.WITHDRAWN),
+        waiting=waiting,
+        needs_one=bool(waiting) and all(_needs_one_more(items[n]) for n in waiting),
+    )
+
+
+def _needs_one_more(item: Item) -> bool:
+    count = quorum.tally(item.requirement, item.votes, item.action_hash)
+    return max(count.need - count.have, sum(count.lacking.values())) == 1
+
+
+def _whole(
+    card: Click, written: Mapping[str, Change], outcome: GestureDecided
+) -> Event:
+    """Return the entry about the whole gesture: the digest and the partition."""
+    of_calls = [event for change in written.values() for event in change.events]
+    first, batch = of_calls[0], written.get(card.approval)
+    parts = {
+        "approved": outcome.approved,
+        "edited": outcome.edited,
+        "rejected": outcome.rejected,
+        "withdrawn": outcome.withdrawn,
+        "waiting": outcome.waiting,
+        "left_out": outcome.left_out,
+    }
+    # In whose place somebody decides follows from the roles of each call.
+    behalf = _each(
+        person for one in of_calls for person in one.data.get(_BEHALF, "").split()
+    )
+    whole = Event(
+        name=EventName.CALLS_DECIDED,
+        tenant=first.tenant,
+        agent=_shared(one.agent for one in of_calls),
+        tool=_shared(one.tool for one in of_calls),
+        # What the reviewer saw.
+        action_hash=card.action_hash,
+        policy_digest=_shared(one.policy_digest for one in of_calls),
+        actor=first.actor,
+        roles=_each(role for one in of_calls for role in one.roles),
+        reason=" · ".join(_each(one.reason for one in of_calls)),
+        request_digest=first.request_digest,
+        data={
+            "gesture": first.data["gesture"],
+            **({_BEHALF: " ".join(behalf)} if behalf else {}),
+            **({} if batch else {COLLECTION: card.approval}),
+            # What it is after edits; a collected card is left by an edited call.
+            "digest": batch.approval.digest if batch else card.action_hash,
+            **{name: index_ranges(part) for name, part in parts.items() if part},
+            **({NEEDS_ONE: "yes"} if outcome.needs_one else {}),
+        },
+    )
+    if batch is None:
+        return whole
+    of_card = {"name": EventName.APPROVAL_DECIDED, "item": "", "tier": ""}
+    same = ("tool", "action_hash", "roles", "reason", "data")
+    return first.with_(**of_card, **{name: getattr(whole, name) for name in same})
+
+
+def _each(words: Iterable[str]) -> tuple[str, ...]:
+    """Return each word once, in order, without empty ones."""
+    return tuple(dict.fromkeys(filter(None, words)))
+
+
+def _shared(words: Iterable[str]) -> str:
+    """Return the word that all have; "" when they have several."""
+    found = {*words}
+    return found.pop() if len(found) == 1 else ""
+
+
+def index_ranges(indexes: Iterable[int]) -> str:
+    """Return sorted indexes as text: "0-53,55" for 0 to 53 and 55."""
+    rows: list[list[int]] = []
+    for index in sorted(indexes):
+        if rows and index == rows[-1][1] + 1:
+            rows[-1][1] = index
+        else:
+            rows.append([index, index])
+    return ",".join(f"{a}" if a == b else f"{a}-{b}" for a, b in rows)
+
+
+def indexes_in(ranges: str) -> list[int]:
+    """Return the indexes that a text of `index_ranges` names."""
+    rows = [part.partition("-") for part in ranges.split(",") if part]
+    return [
+        index
+        for first, _, last in rows
+        for index in range(int(first), int(last or first) + 1)
+    ]

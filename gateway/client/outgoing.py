@@ -1,0 +1,94 @@
+"""Make the HTTP clients of this process: which proxy they use, and whom they trust.
+
+``HTTPS_PROXY``, ``HTTP_PROXY``, ``ALL_PROXY`` and ``NO_PROXY`` apply to each request by
+its URL. A request to this machine never goes through a proxy. Webhooks use no proxy,
+because they connect to an address that was checked (`keyturn.gateway.webhooks`).
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+from functools import cache
+from ipaddress import ip_address
+from urllib.request import getproxies, proxy_bypass
+
+import aiohttp
+import certifi
+from yarl import URL
+
+from keyturn.gateway.errors import SettingsError
+
+_CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
+_SECURE = {"https", "wss"}
+
+
+def outgoing(
+    connector: aiohttp.TCPConnector | None = None, *, timeout_s: float = 300.0
+) -> aiohttp.ClientSession:
+    """Return a new HTTP client, which the caller closes.
+
+    Args:
+        connector: in place of a default one.
+        timeout_s: how long one request may take, unless it has a limit of its own.
+    """
+    # The environment of a process does not change, and a lookup takes some time.
+    proxy_of = cache(proxy_for)
+
+    async def use_proxy(
+        request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
+    ) -> aiohttp.ClientResponse:
+        # Also replaces a proxy that a library has read from the environment.
+        proxy = proxy_of(request.url.scheme, request.url.host or "")
+        request.update_proxy(proxy, None, None)
+        return await handler(request)
+
+    return aiohttp.ClientSession(
+        connector=connector or aiohttp.TCPConnector(ssl=trusted()),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        timeout=aiohttp.ClientTimeout(total=timeout_s, sock_connect=30.0),
+        middlewares=(use_proxy,),
+    )
+
+
+def proxy_for(scheme: str, host: str) -> URL | None:
+    """Return the proxy that the environment names for a host; None without one.
+
+    Raises:
+        SettingsError: the proxy does not speak HTTP.
+    """
+    if _is_this_machine(host) or proxy_bypass(host):
+        return None
+    proxies = getproxies()
+    named = proxies.get("https" if scheme in _SECURE else "http") or proxies.get("all")
+    if not named:
+        return None
+    proxy = URL(named if "://" in named else f"http://{named}")
+    if proxy.scheme not in {"http", "https"}:
+        # Without its address, which may contain a password.
+        raise SettingsError(
+            f"The proxy of the environment for {host!r} is a {proxy.scheme!r} proxy; "
+            "set HTTPS_PROXY to an http:// proxy, or add the host to NO_PROXY."
+        )
+    return proxy
+
+
+@cache
+def trusted() -> ssl.SSLContext:
+    """Return whom a client trusts: the system's certificates, and Mozilla's.
+
+    ``SSL_CERT_FILE`` and ``SSL_CERT_DIR`` name others in place of both.
+    """
+    context = ssl.create_default_context()
+    if not any(map(os.environ.get, _CERTIFICATES)):
+        context.load_verify_locations(certifi.where())
+    return context
+
+
+def _is_this_machine(host: str) -> bool:
+    try:
+        address = ip_address(host)
+        # Python before 3.13 does not look into ::ffff:127.0.0.1.
+        return (getattr(address, "ipv4_mapped", None) or address).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")

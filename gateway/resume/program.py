@@ -1,0 +1,327 @@
+"""What a program does with the threads of its agents, whichever gateway it has.
+
+`Keyturn` has the gateway in its own process, `RemoteKeyturn` asks one over HTTP. The
+wait is durable in both. Whatever ends the program, the same call afterwards goes on
+where the thread stands: what was decided meanwhile is carried out, what was executed is
+not executed again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager
+from typing import Any, Generic, TypeVar
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.types import Interrupt, StreamMode
+
+from keyturn.gateway.approvals.record import Origin
+from keyturn.gateway.arguments import check_item_ids, check_timeout
+from keyturn.gateway.errors import GraphError, SettingsError
+from keyturn.gateway.protocol.http_api import PendingCall
+from keyturn.gateway.protocol.port import Gateway, connected
+from keyturn.gateway.protocol.records import Person, RunRef
+from keyturn.gateway.resume.langgraph_local import (
+    STREAM_END,
+    LangGraphLocal,
+    check_config,
+    local_runner,
+)
+from keyturn.gateway.resume.program_runs import ProgramRuns
+
+R = TypeVar("R", bound=ProgramRuns)
+
+
+class Program(Generic[R]):
+    """Runs the threads of a program's agents behind approvals."""
+
+    _runs: R | None = None
+    """The threads, while the program is open."""
+    _ungated: Mapping[str, Collection[str]]
+    _saver: BaseCheckpointSaver[Any] | None = None
+    """Keeps the threads of graphs without a checkpointer; None: they cannot be used."""
+
+    @property
+    @abstractmethod
+    def _gateway(self) -> Gateway:
+        """Return what the program's agents are connected to."""
+
+    def _serves(self, agent: str) -> None:
+        """Note that the program runs threads of an agent."""
+
+    async def _runner(
+        self,
+        graph: object,
+        agent: str,
+        *,
+        config: RunnableConfig | None = None,
+        context: object = None,
+    ) -> LangGraphLocal:
+        """Return a runner of a graph that the program gave.
+
+        Raises:
+            GraphError: when the graph cannot be used.
+        """
+        self._open()
+        self._serves(agent)
+        return await local_runner(
+            graph,
+            f"graph of {agent}",
+            self._saver,
+            agent=agent,
+            config=config,
+            context=context,
+            ungated=self._ungated.get(agent, ()),
+        )
+
+    def connected(self) -> AbstractContextManager[None]:
+        """Connect the agents that are run inside the block by other means.
+
+        The process that runs their threads resumes them.
+        """
+        ungated = {tool for tools in self._ungated.values() for tool in tools}
+        return connected(self._gateway, ungated=ungated)
+
+    async def run(  # noqa: PLR0913 - what a program may say of a run, by name
+        self,
+        graph: object,
+        input: object = None,  # noqa: A002 - LangGraph's own word
+        *,
+        thread_id: str,
+        agent: str = "agent",
+        requester: Person | None = None,
+        origin: Origin | None = None,
+        timeout_s: float | None = None,
+        config: RunnableConfig | None = None,
+        context: object = None,
+    ) -> dict[str, Any]:
+        """Run a graph and wait, durably, until its thread is finished.
+
+        Call it again with the same thread after a crash, a time-out or a
+        cancellation: no input, or the same input, goes on where the thread stands and
+        returns the result, whichever process ran it. The thread's last input is
+        never given twice: to repeat the same words, give their message another
+        ``id``. Another input begins a new turn and supersedes what waits.
+
+        The thread is advanced with this graph, config and context until it is
+        finished, or until it is run again with others. They live in this process: one
+        that was restarted has to run the thread again to go on with it.
+
+        Args:
+            graph: a compiled graph, a `StateGraph`, or a function that returns one; its
+                own checkpointer is used. `Keyturn` gives its own to a graph without
+                one, which builds only types of the state.
+            input: what the graph takes, such as ``{"messages": [...]}``.
+            thread_id: names the thread; the same for ever.
+            agent: the agent's name, as ``ApprovalMiddleware(agent)`` has it.
+            requester: who asked; they cannot approve what comes of it.
+            origin: where in Slack they asked.
+            timeout_s: how long to wait altogether; None waits as long as it takes. Only
+                the wait ends then, or when the caller is cancelled: the thread goes on.
+            config: of each step: callbacks, tags, ``configurable``, a recursion limit.
+            context: of a graph with a ``context_schema``; approved tools get it too.
+
+        Returns:
+            The thread's final state; ``__interrupt__`` in it is a question of others.
+
+        Raises:
+            TimeoutError: when it takes longer; the thread goes on all the same.
+            GraphError: when graph or config cannot be used, or the run was parked.
+            ThreadUnavailable: without thread and input, once deleted, or at a close.
+            KeyRefused: when a gateway in another process refuses the API key.
+        """
+        check_config(config or {}, thread_id)
+        runner = await self._runner(graph, agent, config=config, context=context)
+        run = named_run(agent, thread_id)
+        async with wait_at_most(timeout_s, thread_id):
+            await self._open().remember(run, requester, origin)
+            return await self._open().run(run, runner, input)
+
+    async def stream(  # noqa: PLR0913 - what `run` takes, and how to stream
+        self,
+        graph: object,
+        input: object = None,  # noqa: A002 - LangGraph's own word
+        *,
+        thread_id: str,
+        agent: str = "agent",
+        stream_mode: StreamMode | Sequence[StreamMode] = "updates",
+        subgraphs: bool = False,
+        requester: Person | None = None,
+        origin: Origin | None = None,
+        config: RunnableConfig | None = None,
+        context: object = None,
+    ) -> AsyncGenerator[Any]:
+        """Run a graph like `run`, and yield what its steps stream, across every wait.
+
+        The chunks are those of LangGraph's ``astream`` with this ``stream_mode`` and
+        ``subgraphs``. A held call shows as an ``__interrupt__`` of its step; `pending`
+        describes it. The stream ends when the thread is finished; `wait` then returns
+        its state. What another process advances is waited for and not streamed.
+        Leaving the stream early ends nothing: the thread goes on.
+        """
+        check_config(config or {}, thread_id)
+        runner = await self._runner(graph, agent, config=config, context=context)
+        run = named_run(agent, thread_id)
+        runs = self._open()
+        await runs.remember(run, requester, origin)
+        with runner.streaming(stream_mode, subgraphs=subgraphs) as chunks:
+            running = asyncio.create_task(runs.run(run, runner, input))
+            # However the run ends, or `chunks.get` would wait for ever.
+            running.add_done_callback(lambda _: chunks.put_nowait(STREAM_END))
+            try:
+                while (chunk := await chunks.get()) is not STREAM_END:
+                    yield chunk
+                await running  # raises what the run raised
+            finally:
+                running.cancel()  # only this wait ends; the thread goes on
+                await asyncio.gather(running, return_exceptions=True)
+
+    async def wait(
+        self,
+        graph: object,
+        *,
+        thread_id: str,
+        agent: str = "agent",
+        timeout_s: float | None = None,
+    ) -> dict[str, Any]:
+        """Wait until a thread is finished, without running anything; see `run`.
+
+        For a web application that comes back to a run; after a restart, `run` it again.
+
+        Raises:
+            TimeoutError: when it takes longer than ``timeout_s``.
+            GraphError: when the graph cannot be used, or its thread was given up.
+            ThreadUnavailable: when there is no such thread.
+        """
+        runner = await self._runner(graph, agent)
+        async with wait_at_most(timeout_s, thread_id):
+            return await self._open().wait(named_run(agent, thread_id), runner)
+
+    async def pending(
+        self, *, thread_id: str, agent: str = "agent"
+    ) -> tuple[PendingCall, ...]:
+        """Return the calls of a thread, and inside its tools, that wait for people."""
+        return await self._open().calls.pending(named_run(agent, thread_id))
+
+    async def withdraw(
+        self,
+        *,
+        thread_id: str,
+        agent: str = "agent",
+        item_ids: Collection[str] | None = None,
+    ) -> tuple[str, ...]:
+        """End calls that have not started and that the program no longer wants.
+
+        Their cards say so, and the agent is told that they did not run.
+
+        Args:
+            thread_id: the thread.
+            agent: the agent's name, as for `run`.
+            item_ids: which (`PendingCall.item_id`); None means all.
+
+        Returns:
+            The ids of those that were ended now.
+        """
+        run = named_run(agent, thread_id)
+        check_item_ids(item_ids)
+        return await self._open().calls.withdraw(run, item_ids)
+
+    async def answers(
+        self,
+        interrupts: Sequence[Interrupt],
+        *,
+        thread_id: str,
+        agent: str = "agent",
+        timeout_s: float | None = 0.0,
+    ) -> dict[str, Any]:
+        """Return the answers to a graph's open questions, for ``Command(resume=...)``.
+
+        For graphs that a program runs itself, inside `connected`.
+
+        Args:
+            interrupts: of the graph's result, or of the thread's state.
+            thread_id: the thread.
+            agent: the agent's name.
+            timeout_s: how long to wait for the first answer; None is for ever.
+
+        Returns:
+            Interrupt id to answer; empty when nobody decided in time.
+
+        Raises:
+            GraphError: when the agent has another name, or an answer does not fit.
+        """
+        run = named_run(agent, thread_id)
+        return await self._open().answers(run, interrupts, timeout_s)
+
+    async def delete(
+        self, graph: object, *, thread_id: str, agent: str = "agent"
+    ) -> None:
+        """Delete a thread, and end what waits in it, inside its tools too.
+
+        The cards say that the conversation moved on. What runs now is not stopped. A
+        thread that is not there is no error.
+
+        Args:
+            graph: as for `run`.
+            thread_id: the thread.
+            agent: the agent's name, as for `run`.
+
+        Raises:
+            GraphError: when the graph cannot be used.
+            ThreadUnavailable: while somebody runs it; nothing was deleted.
+        """
+        runner = await self._runner(graph, agent)
+        await self._open().delete(named_run(agent, thread_id), runner)
+
+    def _open(self) -> R:
+        if self._runs is None:
+            raise SettingsError(
+                "It is not open; use it as: async with Keyturn(...) as tk, or as "
+                "async with Keyturn.remote(...) as tk."
+            )
+        return self._runs
+
+
+@asynccontextmanager
+async def wait_at_most(timeout_s: float | None, thread: str) -> AsyncGenerator[None]:
+    """Bound a wait for a thread; None waits as long as it takes.
+
+    Raises:
+        TimeoutError: says what happens to the thread, and how to wait on.
+        SettingsError: when ``timeout_s`` is no number of seconds.
+    """
+    check_timeout(timeout_s)
+    limit = asyncio.timeout(timeout_s)
+    try:
+        async with limit:
+            yield
+    except TimeoutError as error:
+        if not limit.expired():
+            raise  # a step's own error
+        raise TimeoutError(
+            f"The thread {thread!r} was not finished within {timeout_s:g} s. It goes "
+            "on; call run or wait with the same thread_id to wait longer, or pending "
+            "to see what waits for people."
+        ) from error
+
+
+def named_run(agent: object, thread_id: object) -> RunRef:
+    """Return the run of an agent and a thread that a program names.
+
+    Raises:
+        GraphError: when it is no name of an agent, or of a thread.
+    """
+    if not isinstance(agent, str) or not agent.strip():
+        raise GraphError(
+            f"agent={agent!r} names no agent; give the name that the graph's "
+            "ApprovalMiddleware(…) has, or leave it out for 'agent'."
+        )
+    if not isinstance(thread_id, str) or not thread_id:
+        raise GraphError(
+            f"thread_id={thread_id!r} names no thread; give a text that is not empty, "
+            "such as str(...) of a number or a UUID."
+        )
+    return RunRef(agent=agent, thread=thread_id)

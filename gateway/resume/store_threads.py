@@ -1,0 +1,315 @@
+"""What the store keeps of threads, for the process that runs them beside it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from typing import Self, TypeVar
+
+from typing_extensions import override
+
+from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.gateway.errors import ThreadUnknown
+from keyturn.gateway.protocol.records import RunRef
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.resume.advancer import Threads
+from keyturn.gateway.resume.questions import (
+    Answers,
+    asked_items,
+    question_of,
+    questions_of,
+)
+from keyturn.gateway.resume.runner import PendingInterrupt, ThreadState
+from keyturn.gateway.service.agents import AgentService
+from keyturn.gateway.service.answering import find_answers
+from keyturn.gateway.service.program_runs import RunCalls
+from keyturn.gateway.store.connection import text
+from keyturn.gateway.store.fences import Lease
+from keyturn.gateway.store.held_leases import while_held
+from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.stalled import HALTED
+from keyturn.gateway.store.store import Store
+
+MAX_CHARS = 12_000
+"""Longest final message that is passed on: what one Slack message can hold."""
+
+
+@dataclass(frozen=True)
+class ThreadRef:
+    """One thread of one agent, and the keys of its tenant."""
+
+    keys: Keys
+    tenant: str
+    agent: str
+    thread: str
+
+    @classmethod
+    def of(cls, store: Store, tenant: str, run: RunRef) -> Self:
+        """Return the thread of a run of a tenant."""
+        keys = store.keys_of_tenant(tenant)
+        return cls(keys, tenant, run.agent, run.thread)
+
+    @property
+    def run_ref(self) -> RunRef:
+        """Return the run of this thread."""
+        return RunRef(agent=self.agent, thread=self.thread)
+
+    @property
+    def run(self) -> str:
+        """Return the id of that run, as it is listed when it fails."""
+        return self.keys.stalled_run(self.tenant, self.agent, self.thread)
+
+
+class RunEvents:
+    """Events about runs, addressed to where the agent was asked."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def started(self, at: ThreadRef, key: str) -> None:
+        """Announce that a run began, once for this input.
+
+        Raises:
+            LeaseLost: another process runs the thread now; nothing was told.
+        """
+        body = (await self.event(at, EventName.RUN_STARTED)).model_dump_json()
+        await self._store.threads.announce(
+            at.keys, at.tenant, at.agent, at.thread,
+            what="begun", mark=key, outbox_event=body, audit_event=body,
+        )  # fmt: skip
+
+    async def finished(self, at: ThreadRef, checkpoint: str, words: str) -> bool:
+        """Announce a run's final message, once for this checkpoint; False when it was.
+
+        The audit log, which nobody can erase, gets the event without the message: it
+        may quote arguments.
+
+        Raises:
+            LeaseLost: another process runs the thread now; nothing was told.
+        """
+        event = await self.event(at, EventName.RUN_FINISHED)
+        outbox_event = event.with_(data={**event.data, "text": _bounded(words)})
+        return await self._store.threads.announce(
+            at.keys,
+            at.tenant,
+            at.agent,
+            at.thread,
+            what="ended",
+            mark=checkpoint,
+            outbox_event=outbox_event.model_dump_json(),
+            audit_event=event.model_dump_json(),
+        )
+
+    async def event(self, at: ThreadRef, name: EventName) -> Event:
+        """Return an event about a run, addressed to where the agent was asked."""
+        facts = await self._store.threads.facts(at.keys, at.tenant, at.agent, at.thread)
+        origin = facts.origin
+        channel, thread_ts = (origin.channel, origin.thread_ts) if origin else ("", "")
+        return Event(
+            name=name,
+            tenant=at.tenant,
+            agent=at.agent,
+            thread=at.thread,
+            channel=channel,
+            data={"channel": channel, "thread_ts": thread_ts},
+        )
+
+
+def _bounded(words: str) -> str:
+    cut = len(words) - MAX_CHARS
+    if cut <= 0:
+        return words
+    # Inside the bound: Slack counts the note, too.
+    note = f"… ({cut} more characters)"
+    return words[: MAX_CHARS - len(note)] + note
+
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class StoreThreads(Threads):
+    """The threads of a tenant's agents; see `Threads`.
+
+    Args:
+        store: where items, facts, leases and events are kept.
+        agents: ends the items that nothing asks about any more.
+        tenant: whose threads these are.
+    """
+
+    def __init__(
+        self, store: Store, agents: AgentService, *, tenant: str = "default"
+    ) -> None:
+        super().__init__()
+        self._store = store
+        self._agents = agents
+        self._tenant = tenant
+        self._events = RunEvents(store)
+        self._calls = RunCalls(store, agents, tenant=tenant)
+
+    @override
+    def lease(self, run: RunRef) -> AbstractAsyncContextManager[Lease]:
+        """See `Threads.lease`."""
+        return thread_lease(self._store, self._at(run))
+
+    @override
+    async def answers(
+        self, run: RunRef, pending: Sequence[PendingInterrupt]
+    ) -> Answers:
+        """See `Threads.answers`."""
+        return await answers_for(self._store, run, pending)
+
+    @override
+    async def ends(self, run: RunRef) -> None:
+        """See `Threads.ends`."""
+        await self._agents.supersede_run(run)
+
+    @override
+    async def opens(self, run: RunRef, *, has_past: bool) -> None:
+        """See `Threads.opens`."""
+        place = self._place(run)
+        if not await self._store.threads.is_run_open(*place):
+            await self._store.threads.open_run(*place, has_past=has_past)
+
+    @override
+    async def takes_up(self, run: RunRef) -> bool:
+        """See `Threads.takes_up`."""
+        at = self._at(run)
+        return await self._store.stalled.taken_up(at.keys, at.run)
+
+    @override
+    async def starts(self, run: RunRef, key: str) -> Collection[str]:
+        """See `Threads.starts`."""
+        await self._events.started(self._at(run), key)
+        return await self.unfinished(run)
+
+    @override
+    async def supersedes(
+        self, run: RunRef, state: ThreadState, before: Collection[str]
+    ) -> None:
+        """End what waited before a new message came; the card says so.
+
+        The middleware does it too; this also holds for a graph that lost it.
+        """
+        items = asked_items(state.pending)
+        dropped = [
+            approval.id
+            for approval in await self._calls.droppable(run, items)
+            if approval.id in before
+            and not any(item.id in items for item in approval.items)
+        ]
+        await self._agents.supersede_approvals(dropped)
+
+    @override
+    async def finishes(self, run: RunRef, state: ThreadState) -> None:
+        """See `Threads.finishes`."""
+        at = self._at(run)
+        await self._events.finished(at, state.checkpoint, state.final_message)
+
+    @override
+    async def rests(self, run: RunRef, state: ThreadState) -> None:
+        """Withdraw what nothing asks about: another middleware dropped the call.
+
+        While the thread rests on a question, an authorized item may belong to a tool
+        whose inside asks that question, so only pending ones end. A question of another
+        library may stand in front of the tools, which then have not asked yet.
+
+        Raises:
+            ThreadUnknown: when there is no such thread, and calls of it are approved.
+        """
+        if not state.exists:
+            if await self._has_approved(run):
+                raise ThreadUnknown(run.agent, run.thread)
+            logger.warning("thread.unknown agent=%s thread=%s", run.agent, run.thread)
+        elif all(question_of(one) for one in state.pending):
+            asked = asked_items(state.pending)
+            await self._calls.settle(run, asked, is_finished=state.is_finished)
+
+    @override
+    async def marked(self, run: RunRef) -> str:
+        """See `Threads.marked`."""
+        key = self._facts(run)
+        return text(await self._store.conn.command("HGET", key, HALTED))
+
+    @override
+    async def mark(self, run: RunRef, mark: str) -> None:
+        """See `Threads.mark`."""
+        key, conn = self._facts(run), self._store.conn
+        if mark:
+            # Kept: without the mark, a job would resume it by itself, in any process.
+            await conn.keep(["HSET", key, HALTED, mark])
+        else:
+            await conn.command("HDEL", key, HALTED)
+
+    async def unfinished(self, run: RunRef) -> list[str]:
+        """Return ids of the approvals in which something is still to happen."""
+        keys = self._at(run).keys
+        return await self._store.approvals.unfinished_of_run(keys, self._tenant, run)
+
+    async def _has_approved(self, run: RunRef) -> bool:
+        """Return True if people approved a call of the run that has not run."""
+        found = await self._store.approvals.load_each(await self.unfinished(run))
+        items = [item for one in found for item in one.approval.items]
+        return any(
+            item.state is ItemState.AUTHORIZED and not item.is_auto_approved
+            for item in items
+        )
+
+    def _at(self, run: RunRef) -> ThreadRef:
+        return ThreadRef.of(self._store, self._tenant, run)
+
+    def _place(self, run: RunRef) -> tuple[Keys, str, str, str]:
+        return self._at(run).keys, self._tenant, run.agent, run.thread
+
+    def _facts(self, run: RunRef) -> str:
+        keys, *names = self._place(run)
+        return keys.thread_facts(*names)
+
+
+@asynccontextmanager
+async def thread_lease(store: Store, at: ThreadRef) -> AsyncGenerator[Lease]:
+    """Hold the right to run a thread; it may end inside the block at any time.
+
+    Raises:
+        ThreadUnavailable: when another process runs it.
+    """
+    threads, name = store.threads, (at.agent, at.thread)
+    async with threads.lease(at.keys, at.tenant, *name) as lease:
+        threads.at_work.add(name)
+        try:
+            yield lease
+        finally:
+            threads.at_work.discard(name)
+
+
+async def under_lease(
+    store: Store, at: ThreadRef, work: Callable[[], Awaitable[T]]
+) -> T:
+    """Run ``work`` as the only one who runs this thread; see `while_held`.
+
+    Two processes that resume one thread at a time lose its continuation: both are
+    told "ok", and the model is never called again.
+
+    Raises:
+        ThreadUnavailable: when another process runs it.
+        LeaseLost: when the lease was lost and the work was stopped.
+    """
+    return await while_held(thread_lease(store, at), work)
+
+
+async def answers_for(
+    store: Store, run: RunRef, pending: Sequence[PendingInterrupt]
+) -> Answers:
+    """Collect the answers of all decided items that this thread asks about.
+
+    A question counts only when our own record says that its item belongs to this
+    thread's run and to this hash: the question itself is the agent's word.
+
+    Raises:
+        GraphError: when the agent gives itself another name than the settings do.
+    """
+    found = await find_answers(store, run, questions_of(pending))
+    return Answers.to(pending, found)

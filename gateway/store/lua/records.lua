@@ -1,0 +1,112 @@
+-- The fields of a record and the indexes that list it. script.py puts this behind the
+-- prelude of a script that includes it.
+
+-- When the wait of an item ends: a call that was raised or asked anew has its own end.
+local function end_of(head, i)
+  return redis.call('HGET', head, i .. ':e') or redis.call('HGET', head, 'expires')
+end
+
+-- Keep the deadline index true: the earliest of the expiry of each pending item,
+-- the lapse of an unused authorization, and the end of a claim without a heartbeat.
+local function reindex(head, expiry, id, now)
+  local due = nil
+  local function consider(at)
+    at = tonumber(at or '0')
+    if at > 0 and (due == nil or at < due) then due = at end
+  end
+  for i = 0, tonumber(redis.call('HGET', head, 'n')) - 1 do
+    local item = redis.call('HMGET', head, i .. ':s', i .. ':l', i .. ':u')
+    local state = item[1]
+    if state == 'pending' then
+      consider(end_of(head, i))
+    elseif state == 'authorized' then
+      consider(item[2])
+    elseif state == 'executing' then
+      -- The next process that asks for a claim finds that it has ended.
+      -- Listed again, an idempotent call that stays executing would be swept for ever.
+      local ends = tonumber(item[3] or '0')
+      if ends > now then consider(ends) end
+    end
+  end
+  if due then
+    redis.call('ZADD', expiry, due, listed(id))
+  else
+    redis.call('ZREM', expiry, listed(id))
+  end
+end
+
+-- How old a reading may be that a change is computed from, in milliseconds.
+-- A process may be paused between its reading and its write. It is less than the life
+-- of a lease (15 s), so a claim that is computed from the reading has not ended when it
+-- is written.
+local MAX_READING_MS = 10000
+
+-- How many fields one command names: Lua passes about 8,000 arguments at most.
+local MOST_FIELDS = 1000
+
+-- Call a command with a key and these arguments, in as few calls as there can be.
+local function call_with(command, key, arguments)
+  for at = 1, #arguments, MOST_FIELDS do
+    local last = math.min(#arguments, at + MOST_FIELDS - 1)
+    redis.call(command, key, unpack(arguments, at, last))
+  end
+end
+
+-- Fields of a record's head that are bytes: they come in hex.
+local RAW = {h = true, quarantine_seal = true, dk = true, run = true, turn = true}
+
+-- Write fields of a hash, and delete those that are false.
+local function write_fields(key, fields)
+  local written, deleted = {}, {}
+  for field, value in pairs(fields) do
+    -- False and not null: cjson decodes null to a value that Lua takes for true.
+    if not value then
+      deleted[#deleted + 1] = field
+    else
+      written[#written + 1] = field
+      written[#written + 1] = RAW[field] and from_hex(value) or value
+    end
+  end
+  call_with('HDEL', key, deleted)
+  call_with('HSET', key, written)
+end
+
+-- Return whether a field of a hash is not what these say; "" is for one that is not there.
+local function differs(key, fields)
+  local names = {}
+  for field in pairs(fields) do names[#names + 1] = field end
+  for at = 1, #names, MOST_FIELDS do
+    local last = math.min(#names, at + MOST_FIELDS - 1)
+    local found = redis.call('HMGET', key, unpack(names, at, last))
+    for index, value in ipairs(found) do
+      local field = names[at + index - 1]
+      local wanted = fields[field]
+      if RAW[field] then wanted = from_hex(wanted) end
+      if (value or '') ~= wanted then return true end
+    end
+  end
+  return false
+end
+
+-- Let a sorted set of deadlines live until a day after the last of them: what has passed
+-- its deadline waits until a sweep ends it, and a sweep may be late.
+local function until_last(deadlines)
+  local last = redis.call('ZREVRANGE', deadlines, 0, 0, 'WITHSCORES')[2]
+  if last then
+    redis.call('PEXPIREAT', deadlines, string.format('%.0f', tonumber(last) + DAY_MS))
+  end
+end
+
+-- Put an approval into queues of people, see person_queues.py; rows are {queue, lists,
+-- groups}. The keys are not in KEYS: they follow from the record, and have its hash tag.
+local function enter_queues(rows, id, due, all_groups)
+  for _, row in ipairs(rows) do
+    -- Listed in the step that adds the first one: what waits is never without a name.
+    if redis.call('EXISTS', row[1]) == 0 then
+      for _, list in ipairs(row[2]) do redis.call('SADD', list, row[1]) end
+      for _, group in ipairs(row[3]) do redis.call('SADD', all_groups, group) end
+    end
+    redis.call('ZADD', row[1], due, listed(id))
+    until_last(row[1])
+  end
+end

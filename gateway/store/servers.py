@@ -1,0 +1,535 @@
+"""The servers of a store, as one event loop sees them: one, a Sentinel set, a cluster.
+
+Each command takes a connection of redis-py from a pool, so a command that waits at its
+server keeps nobody else waiting. Commands are written and read on that connection one
+level below redis-py's clients: only there is it known whether a command was sent before
+its connection broke, and `WAIT` has to follow its writes on one connection.
+"""
+
+# redis-py types its asyncio classes in part only.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownVariableType=false, reportUnnecessaryCast=false
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import ssl
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
+from typing import cast
+
+from redis.asyncio import ConnectionPool, RedisCluster
+from redis.asyncio.cluster import ClusterNode
+from redis.asyncio.connection import AbstractConnection
+from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import (
+    MasterNotFoundError,
+    Sentinel,
+    SentinelConnectionPool,
+)
+from redis.backoff import NoBackoff
+from redis.crc import key_slot
+from redis.exceptions import (
+    AskError,
+    AuthenticationError,
+    BusyLoadingError,
+    ClusterDownError,
+    InvalidResponse,
+    MasterDownError,
+    MaxConnectionsError,
+    MovedError,
+    ReadOnlyError,
+    RedisClusterException,
+    RedisError,
+    ResponseError,
+    TryAgainError,
+)
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from keyturn.gateway.failures import any_failure, log_failure
+from keyturn.gateway.store.server_address import (
+    ASK_S,
+    StoreAddress,
+    client_options,
+)
+
+logger = logging.getLogger(__name__)
+
+Argument = str | bytes | int
+Command = Sequence[Argument]
+Reply = object
+
+MOST_CONNECTIONS = 48
+"""Most connections to one server for commands that wait there, and for all others."""
+
+_CLOSED = "The connection was closed."
+_WATCH_S = 1.0
+_MAX_REDIRECTS = 5
+
+_AGAIN_S = 0.2
+"""How long to wait before a connection replaces one to a server that is no master."""
+
+# An error inside a script has no class of its own in old servers; the last one ends a
+# command that waits when its server becomes a replica.
+_REPLICA = ("-READONLY ", "-MASTERDOWN ", "UNBLOCKED force unblock")
+
+_BLOCKING = frozenset(
+    {
+        "BLMOVE", "BLMPOP", "BLPOP", "BRPOP", "BRPOPLPUSH", "BZMPOP", "BZPOPMAX",
+        "BZPOPMIN", "WAIT", "WAITAOF",
+    }
+)  # fmt: skip
+_SECOND = frozenset({"XGROUP", "XINFO", "OBJECT", "MEMORY"})
+_SCRIPTS = frozenset({"EVAL", "EVALSHA"})
+_STREAMS = frozenset({"XREAD", "XREADGROUP"})
+
+
+class MaybeDoneError(RedisError):
+    """Commands were sent and not answered: the server may have done them, or not."""
+
+
+class NoReplyError(MaybeDoneError, RedisConnectionError):
+    """The connection ended while it owed a reply."""
+
+
+class LateReplyError(MaybeDoneError, RedisTimeoutError):
+    """The reply did not come in time."""
+
+
+class UntrustedCertificateError(RedisConnectionError):
+    """The certificate of a server is not one that is trusted; waiting does not help."""
+
+
+class NotMasterError(RedisConnectionError, ReadOnlyError):
+    """The server is a replica, and refused to do anything."""
+
+
+class Server:
+    """One server.
+
+    A name may lead to another server after a failover, while connections to the server
+    before stay open. So all connections are dropped when the server is no master, or
+    not able to work as one, and the next call resolves the name again.
+
+    Args:
+        make_pool: returns an empty pool of connections to the server.
+    """
+
+    def __init__(self, make_pool: Callable[[], ConnectionPool]) -> None:
+        self._make_pool = make_pool
+        self._pool = make_pool()
+        self._limits = [asyncio.Semaphore(MOST_CONNECTIONS) for _ in range(2)]
+        self._closing = set[asyncio.Task[None]]()
+        self._open_at = 0.0
+        self.is_closed = False
+
+    async def ask(self, commands: Sequence[Command], deadline: float) -> list[Reply]:
+        """Send commands as one piece and return a reply to each, errors as exceptions.
+
+        Args:
+            commands: at least one.
+            deadline: when to give up, by the loop's clock; waiting counts.
+
+        Raises:
+            ConnectionError: of redis-py; the connection was not made, or broke.
+            TimeoutError: of redis-py; there was no reply in time.
+        """
+        is_sent = False
+        try:
+            # Those that wait at the server leave connections to the others.
+            limit = self._limits[any(map(_blocks, commands))]
+            async with asyncio.timeout_at(deadline), limit:
+                pool, connection = await self._opened()
+                try:
+                    packed = connection.pack_commands(commands)
+                    is_sent = True
+                    replies = await _exchange(connection, packed, len(commands))
+                finally:
+                    await pool.release(connection)
+        except TimeoutError:
+            if is_sent:
+                raise LateReplyError("No reply in time.") from None
+            raise RedisTimeoutError("No connection in time.") from None
+        except (BusyLoadingError, ReadOnlyError) as error:
+            self._leave_if_replaced(error)
+            raise
+        for refusal in _errors(replies):
+            self._leave_if_replaced(refusal)
+        return replies
+
+    async def masters(self, deadline: float) -> dict[str, Server]:
+        """Return this one server."""
+        del deadline
+        return {"": self}
+
+    async def close(self) -> None:
+        """Close every connection; who waits for a reply gets an error."""
+        self.is_closed = True
+        self.drop()
+        await asyncio.gather(*self._closing, return_exceptions=True)
+
+    def drop(self) -> None:
+        """Close the connections that are open; the next call opens new ones."""
+        pool, self._pool = self._pool, self._make_pool()
+        task = asyncio.create_task(_disconnected(pool))
+        # The loop itself keeps no task from being collected.
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    async def _opened(self) -> tuple[ConnectionPool, AbstractConnection]:
+        if (pause_s := self._open_at - asyncio.get_running_loop().time()) > 0:
+            await asyncio.sleep(pause_s)
+        if self.is_closed:
+            raise RedisConnectionError(_CLOSED)
+        pool = self._pool
+        try:
+            connection = await pool.get_connection()  # type: ignore[no-untyped-call]
+        except RedisConnectionError as error:
+            if isinstance(error.__context__, ssl.SSLCertVerificationError):
+                raise UntrustedCertificateError(str(error)) from error
+            if isinstance(error.__cause__, RedisError):
+                # On a Unix socket, redis-py wraps what the server answers.
+                raise error.__cause__ from None
+            raise
+        if self.is_closed or pool is not self._pool:
+            # It was dropped meanwhile, and redis-py would open it again.
+            await connection.disconnect(nowait=True)
+            await pool.release(connection)
+            raise RedisConnectionError(_CLOSED)
+        return pool, connection
+
+    def _leave_if_replaced(self, error: RedisError) -> None:
+        """Drop the connections if an error shows that the server may be replaced."""
+        text = str(error)
+        is_replica = isinstance(error, ReadOnlyError | MasterDownError)
+        is_replica = is_replica or any(word in text for word in _REPLICA)
+        # A master without replicas may have been cut off from its successor.
+        if is_replica or isinstance(error, BusyLoadingError) or "NOREPLICAS " in text:
+            self.drop()
+            self._open_at = asyncio.get_running_loop().time() + _AGAIN_S
+        if is_replica:
+            raise NotMasterError("This server is no master.")
+
+
+async def _exchange(
+    connection: AbstractConnection, packed: list[bytes], count: int
+) -> list[Reply]:
+    """Write commands and read their replies; a connection that failed is closed."""
+    replies: list[Reply] = []
+    try:
+        await connection.send_packed_command(packed, check_health=False)
+        while len(replies) < count:
+            try:
+                # `inf`: the deadline of the call counts, and not redis-py's own.
+                replies.append(await connection.read_response(timeout=math.inf))
+            except ResponseError as error:
+                replies.append(error)
+    except (BusyLoadingError, AuthenticationError, MaxConnectionsError):
+        raise  # an answer, which redis-py takes for a broken connection
+    except RedisTimeoutError as error:
+        raise LateReplyError(str(error)) from error
+    except (RedisConnectionError, InvalidResponse) as error:
+        # Behind Sentinels, redis-py makes a broken connection of this answer.
+        if isinstance(error.__context__, ReadOnlyError):
+            raise error.__context__ from None
+        raise NoReplyError(str(error)) from error
+    finally:
+        if len(replies) < count:
+            await connection.disconnect(nowait=True)
+    return replies
+
+
+def _blocks(words: Command) -> bool:
+    """Return whether the server may wait before it answers this command."""
+    return words[0] in _BLOCKING or (words[0] in _STREAMS and "BLOCK" in words)
+
+
+def _errors(replies: Iterable[Reply]) -> list[RedisError]:
+    """Return the errors among replies, also inside that of a transaction."""
+    found: list[RedisError] = []
+    for reply in replies:
+        inner = cast("list[Reply]", reply) if isinstance(reply, list) else [reply]
+        found += [one for one in inner if isinstance(one, RedisError)]
+    return found
+
+
+async def _disconnected(pool: ConnectionPool) -> None:
+    # What hangs is left behind: its socket is closed in any case.
+    with contextlib.suppress(RedisError, OSError):
+        await pool.disconnect()
+
+
+class SentinelMaster(Server):
+    """The server that the Sentinels call the master.
+
+    redis-py asks them for each new connection. Once a second they are asked as well, so
+    that nobody goes on waiting for a master that hangs and was replaced.
+    """
+
+    def __init__(self, address: StoreAddress) -> None:
+        self._name = address.master
+        self._sentinel = Sentinel(  # type: ignore[no-untyped-call]
+            address.places,
+            sentinel_kwargs={
+                **client_options(address.sentinel_options),
+                "retry": Retry(NoBackoff(), 0),
+            },
+            redis_connect_func=_ensure_master,
+            **client_options(address.options, None),
+        )
+        super().__init__(self._made)
+        self._watch = Watch(self._look)
+
+    async def masters(self, deadline: float) -> dict[str, Server]:
+        """Return the one master by its address."""
+        try:
+            async with asyncio.timeout_at(deadline):
+                host, port = await self._sentinel.discover_master(self._name)
+        except MasterNotFoundError:
+            raise _no_master(self._name) from None
+        return {f"{host}:{port}": self}
+
+    async def close(self) -> None:
+        """Close every connection."""
+        self._watch.stop()
+        await super().close()
+        with contextlib.suppress(RedisError, OSError):
+            await self._sentinel.aclose()
+
+    def _made(self) -> ConnectionPool:
+        found = self._sentinel.master_for(self._name).connection_pool
+        return cast("ConnectionPool", found)
+
+    async def _opened(self) -> tuple[ConnectionPool, AbstractConnection]:
+        self._watch.start()
+        before = self._place
+        try:
+            pool, connection = await super()._opened()
+        except MasterNotFoundError:
+            raise _no_master(self._name) from None
+        if before in {None, self._place}:
+            return pool, connection
+        # The others are still with the master that was replaced: what is read by them
+        # would be confirmed by the new one, which may lack it.
+        if pool is self._pool:
+            self.drop()
+        await pool.release(connection)
+        return await super()._opened()
+
+    @property
+    def _place(self) -> tuple[str, int] | None:
+        return cast("SentinelConnectionPool", self._pool).master_address
+
+    async def _look(self) -> None:
+        before = self._place
+        if before and before != await self._sentinel.discover_master(self._name):
+            self.drop()
+
+
+def _no_master(name: str) -> RedisConnectionError:
+    # The text of redis-py lists every Sentinel with all of its options.
+    return RedisConnectionError(f"No Sentinel knows a master {name!r} that works.")
+
+
+async def _ensure_master(connection: AbstractConnection) -> None:
+    """Begin a connection, unless its server is no master yet, or not any more."""
+    await connection.on_connect()
+    await connection.send_command("ROLE", check_health=False)
+    role = await connection.read_response()
+    if not isinstance(role, list) or cast("list[Reply]", role)[0] != b"master":
+        raise RedisConnectionError(f"The server is no master: {role!r}"[:200])
+
+
+class Cluster:
+    """All masters of a cluster; each command goes to the master of its key's slot.
+
+    redis-py reads which node has which slots: at first, and after trouble. Once a
+    second a node is asked whether that has changed, so that nobody goes on waiting for
+    a master that hangs and was replaced.
+    """
+
+    def __init__(self, address: StoreAddress) -> None:
+        self._options, self._places = address.options, list(address.places)
+        seeds = [ClusterNode(host, port) for host, port in address.places]
+        self._cluster = RedisCluster(
+            startup_nodes=seeds,
+            require_full_coverage=False,
+            **client_options(address.options),
+        )
+        self._nodes = self._cluster.nodes_manager
+        self._servers: dict[str, Server] = {}
+        self._said: object = None
+        self._watch = Watch(self._look)
+        self.is_closed = False
+
+    async def ask(self, commands: Sequence[Command], deadline: float) -> list[Reply]:
+        """Ask the master of the slot of the first key, see `Server.ask`.
+
+        What a slot's old and new master may both be asked runs once: commands that are
+        redirected are one command, or one MULTI/EXEC, of which none has run then.
+        """
+        self._watch.start()
+        slot = slot_of(commands)
+        if not self._nodes.slots_cache:
+            await self._refresh(deadline)
+        node = self._owner(slot)
+        before: Sequence[Command] = ()
+        for _ in range(_MAX_REDIRECTS):
+            replies = await self._ask_node(node, [*before, *commands], deadline)
+            error = next((one for one in replies if isinstance(one, RedisError)), None)
+            if isinstance(error, AskError):
+                # A node that does not know its own address: it is where it was asked.
+                error.host = error.host or node.host
+            if isinstance(error, MovedError):
+                await self._nodes.move_slot(error)
+                node, before = self._owner(slot), ()
+            elif isinstance(error, AskError) and not _waits(commands):
+                # The slot moves, and this key is at its next master already.
+                node, before = self._named(error), [("ASKING",)]
+            elif isinstance(error, AskError | TryAgainError | ClusterDownError):
+                # The new master of a slot that moves confirms what it has: not what
+                # was written beside it, at the old one.
+                await self._refresh(deadline)
+                raise RedisConnectionError(str(error))
+            else:
+                return replies[len(before) :]
+        raise RedisConnectionError("The nodes of the cluster disagree about a slot.")
+
+    async def masters(self, deadline: float) -> dict[str, Server]:
+        """Return every master by its address."""
+        await self._refresh(deadline)
+        found = {slots[0] for slots in self._nodes.slots_cache.values() if slots}
+        return {node.name: self._server(node) for node in sorted(found, key=str)}
+
+    async def close(self) -> None:
+        """Close every connection."""
+        self.is_closed = True
+        self._watch.stop()
+        for server in self._servers.values():
+            await server.close()
+        for each in ("nodes_cache", "startup_nodes"):
+            with contextlib.suppress(RedisError, OSError):
+                await self._nodes.aclose(each)
+
+    def _owner(self, slot: int) -> ClusterNode:
+        found = self._nodes.slots_cache.get(slot)
+        if not found:
+            raise RedisConnectionError(f"No node of the cluster has slot {slot}.")
+        return found[0]
+
+    def _named(self, error: AskError) -> ClusterNode:
+        known = self._nodes.get_node(error.host, error.port)
+        return known or ClusterNode(error.host, error.port)
+
+    def _server(self, node: ClusterNode) -> Server:
+        if node.name not in self._servers:
+            there = self._options | {"host": node.host, "port": node.port}
+            self._servers[node.name] = Server(partial(ConnectionPool, **there))
+        return self._servers[node.name]
+
+    async def _ask_node(
+        self, node: ClusterNode, commands: Sequence[Command], deadline: float
+    ) -> list[Reply]:
+        if self.is_closed:
+            raise RedisConnectionError(_CLOSED)
+        try:
+            return await self._server(node).ask(commands, deadline)
+        except (RedisConnectionError, RedisTimeoutError):
+            # Before the next try: by then another node may have the slot.
+            with contextlib.suppress(RedisError):
+                await self._refresh(deadline, failed=node.name)
+            raise
+
+    async def _refresh(self, deadline: float, *, failed: str | None = None) -> None:
+        """Read who has which slots; leave the masters that were replaced."""
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._nodes.initialize(self._places, failed)
+        except TimeoutError:
+            raise RedisTimeoutError(
+                "No node tells in time who has which slots."
+            ) from None
+        except RedisClusterException:
+            # The text of redis-py tells of one of the nodes.
+            raise RedisConnectionError("No node of the cluster answers.") from None
+        masters = {slots[0].name for slots in self._nodes.slots_cache.values() if slots}
+        # One that was replaced gets no more commands, and may owe replies for ever.
+        for name in self._servers.keys() - masters:
+            await self._servers.pop(name).close()
+
+    async def _look(self) -> None:
+        for node in list(self._nodes.startup_nodes.values()):
+            with contextlib.suppress(RedisError, OSError):
+                rows = await node.execute_command("CLUSTER SLOTS")
+                said = sorted((row[0], row[1], *row[2][:2]) for row in rows)
+                if self._said not in (None, said):
+                    await self._refresh(asyncio.get_running_loop().time() + ASK_S)
+                self._said = said
+                return
+
+
+def slot_of(commands: Iterable[Command]) -> int:
+    """Return the slot of the first key in commands; any slot when there is none."""
+    key = next((key for words in commands if (key := _key(words)) is not None), "")
+    return key_slot(key if isinstance(key, bytes) else str(key).encode())
+
+
+def _waits(commands: Iterable[Command]) -> bool:
+    return any(words[0] == "WAIT" for words in commands)
+
+
+def _key(words: Command) -> Argument | None:
+    """Return the first key of a command, or its first argument when it has none."""
+    name = words[0]
+    if name in _SCRIPTS:
+        return words[3] if int(words[2]) else None
+    if name in _STREAMS:
+        return words[words.index("STREAMS") + 1]
+    at = 2 if name in _SECOND else 1
+    return words[at] if len(words) > at else None
+
+
+class Watch:
+    """Look after something once a second, until it is stopped or its loop ends."""
+
+    def __init__(self, look: Callable[[], Awaitable[None]]) -> None:
+        self._look = look
+        self._timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin, unless it has begun."""
+        if self._timer is None:
+            # A timer and not a task that sleeps: a loop that ends forgets it.
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(_WATCH_S, self._begin)
+
+    def stop(self) -> None:
+        """Look no more."""
+        for one in (self._timer, self._task):
+            if one:
+                one.cancel()
+
+    def _begin(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._once())
+
+    async def _once(self) -> None:
+        try:
+            await self._look()
+        except (RedisError, OSError):
+            pass  # nobody answers: who has something to ask is told
+        except any_failure() as error:  # it is looked after all the same
+            log_failure(logger, error, "watch.failed")
+        self._timer = None
+        self.start()
+
+
+def raise_first(replies: Iterable[Reply]) -> None:
+    """Raise the first reply that is an error."""
+    for reply in replies:
+        if isinstance(reply, Exception):
+            raise reply

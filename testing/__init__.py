@@ -1,0 +1,1 @@
+"""Pytest fixtures for users' own tests: a local Slack, and reviews by a person."""

@@ -1,0 +1,123 @@
+"""People read what the tool itself said; the advice is where the model reads it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage
+from langchain_core.tools import StructuredTool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, StateGraph
+from typing_extensions import TypedDict
+
+from keyturn.agent import NotApproved, Unsure, arequire_approval, guarded
+from keyturn.agent.tool_messages import NOT_AGAIN, UNKNOWN_EFFECT
+from keyturn.gateway.errors import NotAllowed
+from keyturn.gateway.protocol.records import FailureKind
+from keyturn.gateway.protocol.tiers import Tier
+from tests.agent.agent_runner import STRICT, Runner, build, by_call, pay
+from tests.agent.fake_gateway import FakeGateway
+
+ERRORS = {
+    "raised": (ValueError("the bank hung up"), "ValueError: the bank hung up"),
+    "refused inside": (NotAllowed("no"), "NotAllowed: no"),
+    "no text": (KeyError(), "KeyError: "),
+    "a lone surrogate": (OSError("\ud800"), "OSError: ?"),
+}
+ADVICE = ("repeat", "same call", "user", "unknown")
+
+
+def _tool(error: Exception, kind: type = float) -> Any:
+    def transfer(amount: Any, to: str) -> str:
+        """Pay somebody."""
+        raise error
+
+    transfer.__annotations__["amount"] = kind
+    return guarded(StructuredTool.from_function(transfer, name="pay"))
+
+
+@pytest.mark.parametrize("name", ERRORS)
+@pytest.mark.parametrize("tier", [Tier.APPROVE, Tier.NOTIFY])
+async def test_the_stored_result_of_a_failure_is_the_tools_own_error(
+    memory: InMemorySaver, name: str, tier: Tier
+) -> None:
+    error, said = ERRORS[name]
+    gateway, runner = FakeGateway({"pay": tier}), Runner(is_async=True)
+    graph = build(gateway, [_tool(error)], pay(), AIMessage("done"), saver=memory)
+    end = await runner.say(graph, "pay")
+    if tier is Tier.APPROVE:
+        gateway.approve("ap0.0")
+        end = await runner.resume(graph, gateway)
+
+    result = gateway.only().result
+    assert result is not None
+    is_refused = isinstance(error, NotAllowed)
+    kind = FailureKind.REFUSED if is_refused else FailureKind.RAISED
+    assert (result.summary, result.failure) == (said, kind)
+    assert [each for each in ADVICE if each in result.payload] == []
+    told = by_call(end)["c1"].text
+    assert said.partition(":")[0] in told
+    assert told.endswith(UNKNOWN_EFFECT)
+
+
+async def test_a_refusal_to_start_is_stored_as_its_reason_alone(
+    memory: InMemorySaver,
+) -> None:
+    gateway, runner = FakeGateway(), Runner(is_async=True)
+    graph = build(gateway, [_tool(ValueError())], pay(), saver=memory)
+    await runner.say(graph, "pay")
+    gateway.approve("ap0.0")
+    changed = [_tool(ValueError(), kind=bool)]
+    graph = build(gateway, changed, AIMessage("done"), saver=memory)
+
+    told = by_call(await runner.resume(graph, gateway))["c1"].text
+
+    result = gateway.only().result
+    assert result is not None
+    assert result.failure is FailureKind.NOT_STARTED
+    assert "so it did not run" in result.summary
+    stored = result.summary + result.payload
+    assert [each for each in ADVICE if each in stored] == []
+    assert told == f"{result.summary} {NOT_AGAIN} Tell the user."
+
+
+class State(TypedDict, total=False):
+    outcome: Any
+
+
+@pytest.mark.parametrize("starts", [True, False])
+async def test_a_plain_node_stores_the_same(
+    memory: InMemorySaver, *, starts: bool
+) -> None:
+    gateway, runner = FakeGateway(), Runner(is_async=True)
+
+    async def wire(amount: int) -> str:
+        raise ValueError(f"the bank hung up at {amount}")
+
+    async def node(_: State) -> State:
+        args: dict[str, Any] = {"amount": 5}
+        outcome = await arequire_approval(
+            "wire", args, run=wire, agent="bank", gateway=gateway
+        )
+        return {"outcome": outcome}
+
+    builder: Any = StateGraph(State)
+    builder.add_node("bank", node)
+    builder.add_edge(START, "bank")
+    graph = builder.compile(checkpointer=memory)
+    await runner.run(graph, {})
+    gateway.edit("ap0.0", {"amount": 4} if starts else {"amount": 4, "to": "bo"})
+    end = await runner.resume(graph, gateway, STRICT)
+
+    result = gateway.only().result
+    assert result is not None
+    assert [each for each in ADVICE if each in result.summary + result.payload] == []
+    outcome = end["outcome"]
+    if starts:
+        assert result.failure is FailureKind.RAISED
+        assert isinstance(outcome, Unsure)
+        assert outcome.message.endswith(UNKNOWN_EFFECT)
+    else:
+        assert result.failure is FailureKind.NOT_STARTED
+        assert isinstance(outcome, NotApproved)

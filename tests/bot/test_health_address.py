@@ -1,0 +1,71 @@
+"""Health and metrics on an address of their own are not on the port for Slack."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import aiohttp
+import pytest
+
+from keyturn.bot.app import SlackBot
+from keyturn.gateway.config import SlackMode
+from keyturn.gateway.errors import SettingsError
+from keyturn.gateway.metrics_settings import MetricsSettings
+from keyturn.gateway.store.store import Store
+from keyturn.sandbox.server import Sandbox
+from tests.bot.bot_stack import Stack
+
+PATHS = ("/healthz", "/readyz", "/metrics", "/slack/events")
+
+
+@pytest.fixture
+async def stack(store: Store) -> AsyncIterator[Stack]:
+    async with Sandbox() as sandbox:
+        yield Stack(sandbox, store)
+
+
+async def statuses(url: str) -> list[int]:
+    found: list[int] = []
+    async with aiohttp.ClientSession() as session:
+        for path in PATHS:
+            async with session.get(f"{url}{path}") as answer:
+                found.append(answer.status)
+    return found
+
+
+def port_of(bot: SlackBot) -> str:
+    return bot.url.removesuffix("/slack/events")
+
+
+@pytest.mark.parametrize("mode", SlackMode)
+async def test_the_port_for_slack_shows_them_only_without_an_address(
+    stack: Stack, mode: SlackMode
+) -> None:
+    apart = MetricsSettings(listen="127.0.0.1:0")
+    async with stack.running(mode=mode) as bot:
+        assert await statuses(port_of(bot)) == [200, 200, 200, 404]
+        assert bot.health_url == ""
+    async with stack.running(mode=mode, metrics=apart) as bot:
+        assert await statuses(port_of(bot)) == [200, 404, 404, 404]
+        assert await statuses(bot.health_url) == [200, 200, 200, 404]
+
+
+async def test_without_a_port_for_slack_they_have_theirs(stack: Stack) -> None:
+    apart = MetricsSettings(listen="127.0.0.1:0")
+    async with stack.running(mode=SlackMode.SOCKET, port=None, metrics=apart) as bot:
+        assert bot.url == ""
+        assert await statuses(bot.health_url) == [200, 200, 200, 404]
+
+
+async def test_an_address_in_use_is_named(stack: Stack) -> None:
+    async with stack.running() as bot:
+        taken = port_of(bot).removeprefix("http://")
+        with pytest.raises(SettingsError, match=rf"{taken}.*'metrics.listen'"):
+            async with stack.running(metrics=MetricsSettings(listen=taken)):
+                pass
+
+
+@pytest.mark.parametrize("listen", ["9464", "localhost", ":9464", "127.0.0.1:x"])
+def test_what_is_no_address_is_refused(listen: str) -> None:
+    with pytest.raises(ValueError, match="is no address"):
+        MetricsSettings(listen=listen)

@@ -1,0 +1,93 @@
+"""Who waits for a thread is told at once that the program closes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from langgraph.graph import StateGraph
+from typing_extensions import TypedDict
+
+from keyturn.gateway.embed import Keyturn
+from keyturn.gateway.errors import ThreadUnavailable
+from keyturn.gateway.resume import thread_runs, transient_retry
+from keyturn.gateway.store.store import Store
+from tests.resume import sample_tools
+from tests.resume.resume_stack import RULES
+from tests.resume.test_embed import asked, refund
+
+PLACE: Any = {"thread_id": "t1", "agent": "shop"}
+
+
+class Name(TypedDict):
+    """A state with a name in it."""
+
+    name: str
+
+
+def _graph(node: Callable[[Name], object]) -> Any:
+    building: Any = StateGraph(Name)
+    building.add_node("node", node)
+    building.set_entry_point("node")
+    return building.compile()
+
+
+ASKING = sample_tools.graph
+
+
+async def _run(tk: Keyturn) -> object:
+    return await tk.run(ASKING, refund(), **PLACE)
+
+
+async def _stream(tk: Keyturn) -> object:
+    return [one async for one in tk.stream(ASKING, refund(), **PLACE)]
+
+
+async def _wait(tk: Keyturn) -> object:
+    with suppress(TimeoutError):
+        await tk.run(ASKING, refund(), timeout_s=0.1, **PLACE)
+    return await tk.wait(ASKING, **PLACE)
+
+
+@pytest.mark.parametrize("ask", [_run, _stream, _wait])
+async def test_a_wait_ends_when_the_program_closes(
+    store: Store, tmp_path: Path, ask: Callable[[Keyturn], Awaitable[object]]
+) -> None:
+    async with Keyturn(policy=RULES, url=store.conn.url, data_dir=tmp_path) as tk:
+        waiting = asyncio.ensure_future(ask(tk))
+
+        await asked(tk)
+        assert not waiting.done()
+
+    async with asyncio.timeout(5):
+        with pytest.raises(ThreadUnavailable, match="run it again to go on"):
+            await waiting
+
+
+async def test_a_step_that_is_stopped_is_no_cancellation_of_its_caller(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = asyncio.Event()
+
+    async def never_ends(_: Name) -> Name:
+        begun.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    drain = transient_retry.drain_tasks
+
+    async def drain_soon(tasks: Any, grace_s: float) -> None:
+        await drain(tasks, grace_s / 1000)
+
+    monkeypatch.setattr(thread_runs, "drain_tasks", drain_soon)
+    async with Keyturn(policy=RULES, url=store.conn.url, data_dir=tmp_path) as tk:
+        graph = _graph(cast("Any", never_ends))
+        waiting = asyncio.ensure_future(tk.run(graph, {"name": ""}, **PLACE))
+        await begun.wait()
+
+    with pytest.raises(ThreadUnavailable, match="run it again to go on"):
+        await waiting

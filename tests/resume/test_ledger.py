@@ -1,0 +1,438 @@
+"""Each attempt is spent once, and what is not used can be claimed again."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sqlite3
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from unittest.mock import AsyncMock
+
+import psycopg
+import pytest
+
+from keyturn.gateway.approvals.spending import Attempt
+from keyturn.gateway.checkpoint_place import is_postgres
+from keyturn.gateway.clock import now_s
+from keyturn.gateway.errors import AlreadySpent, LeaseLost, StoreUnavailable
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.verbs import Finding
+from keyturn.gateway.protocol.wire import Busy, Claimed, InDoubt
+from keyturn.gateway.resume import ledger as ledgers
+from keyturn.gateway.resume.recovery import RecoveryService
+from keyturn.gateway.running import forget_attempts
+from keyturn.gateway.store.fences import Lease, holding
+from keyturn.gateway.store.ledger import Ledger
+from keyturn.gateway.store.spending import after_spending
+from keyturn.gateway.store.store import Store
+from tests.resume.ledgers import SHORT_MS, Started, place_of, processes_of
+from tests.resume.test_spent_attempts import ESCALATING, RAN, Life, answer
+from tests.service.harness import CHLOE, ServiceHarness, claim_of
+
+FIRST = Attempt("ap_1", 0, 1, "a")
+
+
+@dataclass
+class Place:
+    """Where a ledger is, and what starts processes on it."""
+
+    name: str
+    started: Started
+    folder: Path
+
+    def rows(self, statement: str, *values: object) -> list[tuple[object, ...]]:
+        """Run a statement beside the ledger."""
+        if is_postgres(self.name):
+            with psycopg.connect(self.name, autocommit=True) as own:
+                found = own.execute(statement.replace("?", "%s").encode(), values)
+                return found.fetchall() if found.description else []
+        with sqlite3.connect(self.name) as file:
+            return file.execute(statement, values).fetchall()
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def place(
+    request: pytest.FixtureRequest, store: Store, tmp_path: Path, postgres: str
+) -> Place:
+    name = place_of(request.param, tmp_path, postgres)
+    return Place(name, processes_of(store, name, tmp_path), tmp_path)
+
+
+def ledger_of(store: Store) -> Ledger:
+    assert store.conn.ledger is not None
+    return store.conn.ledger
+
+
+async def is_free(store: Store, attempt: Attempt) -> bool:
+    """Return whether another owner can spend an attempt."""
+    try:
+        await ledger_of(store).spend([attempt._replace(owner="b")], now_ms=1)
+    except AlreadySpent:
+        return False
+    return True
+
+
+# Repeats that people or tools are entitled to
+
+
+async def released(life: Life) -> None:
+    await life.claimed()
+    await life.harness.agents.release(life.verdict.item_id, 1)
+
+
+async def released_unbegun_and_again(life: Life) -> None:
+    for owner in ("first", "second"):
+        fence = await life.claimed(owner)
+        item_id = life.verdict.item_id
+        await life.harness.agents.release(item_id, fence, has_begun=False)
+
+
+async def run_again(life: Life) -> None:
+    await life.claimed()
+    await life.silent()
+    await life.found(Finding.RERUN)
+
+
+async def asked_anew(life: Life) -> None:
+    life.harness.policy = ESCALATING
+    await life.refused()
+    await life.approved(CHLOE)
+    await life.approved()
+
+
+async def released_and_asked_anew(life: Life) -> None:
+    await released(life)
+    await asked_anew(life)
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        released,
+        released_unbegun_and_again,
+        run_again,
+        asked_anew,
+        released_and_asked_anew,
+    ],
+    ids=lambda one: one.__name__,
+)
+async def test_a_repeat_that_is_allowed_gets_an_attempt_of_its_own(
+    place: Place, before: Callable[[Life], Awaitable[None]]
+) -> None:
+    async with place.started() as store:
+        life = Life(ServiceHarness(store))
+        await life.asks()
+        await life.approved()
+        await before(life)
+
+        reply = await life.harness.agents.claim(life.claim.with_(owner="next"))
+
+        assert isinstance(reply, Claimed)
+        assert await life.harness.agents.finish(life.verdict.item_id, reply.fence, RAN)
+
+
+async def test_an_idempotent_call_is_taken_over_from_a_dead_owner(place: Place) -> None:
+    async with place.started() as store:
+        harness = ServiceHarness(store)
+        ref, (verdict,) = await harness.submit(("send_email", {"to": "x"}))
+        life = Life(harness)
+        life.ref, life.verdict = ref, verdict
+        await life.approved()
+        await life.claimed()
+        await harness.owner_dies(verdict.item_id)
+
+        reply = await harness.agents.claim(life.claim.with_(owner="next"))
+
+        assert isinstance(reply, Claimed)
+
+
+async def test_all_calls_of_a_card_start_at_once(place: Place) -> None:
+    async with place.started() as store:
+        harness = ServiceHarness(store)
+        five: list[JsonObject] = [{"amount": n} for n in range(1, 6)]
+        ref, verdicts = await harness.submit(*(("process_refund", one) for one in five))
+        for verdict in verdicts:
+            life = Life(harness)
+            life.ref, life.verdict = ref, verdict
+            await life.approved()
+
+        replies = await asyncio.gather(
+            *(
+                harness.agents.claim(claim_of(ref, one, owner=f"w{n}"))
+                for one in verdicts
+                for n in range(4)
+            )
+        )
+
+    kinds = [type(one) for one in replies]
+    assert (kinds.count(Claimed), kinds.count(Busy)) == (5, 15)
+
+
+# What is between the ledger and Redis
+
+
+@pytest.mark.parametrize("outcome", ["written", "moved", "away", "lease lost"])
+async def test_an_attempt_is_free_again_unless_it_was_written(
+    place: Place, outcome: str
+) -> None:
+    async def write() -> bool:
+        if outcome == "away":
+            raise StoreUnavailable
+        if outcome == "lease lost":
+            raise LeaseLost
+        return outcome == "written"
+
+    async with place.started() as store:
+        try:
+            await after_spending(ledger_of(store), [FIRST], (), 1, write)
+        except (StoreUnavailable, LeaseLost):
+            assert outcome in {"away", "lease lost"}
+
+        assert await is_free(store, FIRST) is (outcome != "written")
+
+
+async def test_a_caller_that_is_cancelled_leaves_nothing_in_between(
+    place: Place,
+) -> None:
+    began, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def write() -> bool:
+        began.set()
+        await goes_on.wait()
+        return False
+
+    async with place.started() as store:
+        claiming = asyncio.create_task(
+            after_spending(ledger_of(store), [FIRST], (), 1, write)
+        )
+        await began.wait()
+        claiming.cancel()
+        await asyncio.wait([claiming])
+        goes_on.set()
+
+        await asyncio.gather(*(asyncio.all_tasks() - {asyncio.current_task()}))
+        assert await is_free(store, FIRST)
+
+
+async def test_a_claim_that_is_granted_again_is_not_given_back(place: Place) -> None:
+    """The first request gets no answer from Redis; its repetition read the claim."""
+    async with place.started() as store:
+
+        async def write() -> bool:
+            await ledger_of(store).spend([FIRST], now_ms=1, again=True)
+            raise StoreUnavailable
+
+        with pytest.raises(StoreUnavailable):
+            await after_spending(ledger_of(store), [FIRST], (), 1, write)
+
+        assert not await is_free(store, FIRST)
+
+
+async def test_a_process_that_dies_in_between_leaves_a_call_in_doubt(
+    place: Place,
+) -> None:
+    """Nothing is lost and nothing runs twice: people say whether it runs again."""
+    async with place.started(SHORT_MS) as store:
+        life = Life(ServiceHarness(store))
+        await life.asks()
+        await life.approved()
+        died = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "tests.resume.dying_claim", store.conn.url),
+            *(place.name, str(place.folder), life.claim.model_dump_json()),
+        )
+        assert await died.wait() == -signal.SIGKILL
+        item = await life.harness.item(life.verdict.item_id)
+        assert item.state is ItemState.AUTHORIZED
+
+        reply = await answer(life.harness, life.claim.with_(owner="next"))
+        assert isinstance(reply, InDoubt)
+        await life.found(Finding.RERUN)
+
+        assert await life.claimed("next") == 2
+
+
+async def test_people_who_let_a_restored_call_run_are_asked_once(place: Place) -> None:
+    """They were told that it may have run; the ledger does not ask them again."""
+    async with place.started() as store:
+        life = Life(ServiceHarness(store))
+        await life.asks()
+        await life.approved()
+        approval = await life.harness.approval(life.verdict.item_id)
+        lost = Attempt(approval.id, 0, 1, "lost")
+        await ledger_of(store).spend([lost], now_ms=approval.items[0].changed_at_ms)
+        await RecoveryService(store).doubt_all()
+        await life.found(Finding.RERUN)
+
+        await life.claimed("next")
+
+
+# The ledger itself
+
+
+async def test_an_attempt_is_spent_by_one_of_many(place: Place) -> None:
+    async with place.started() as one, place.started() as other:
+        spent = await asyncio.gather(
+            *(
+                ledger_of(store).spend([FIRST._replace(owner=f"w{n}")], now_ms=1)
+                for n in range(8)
+                for store in (one, other)
+            ),
+            return_exceptions=True,
+        )
+
+    assert [type(found) for found in spent if found] == [AlreadySpent] * 15
+
+
+async def test_all_of_several_attempts_are_spent_or_none(place: Place) -> None:
+    second = FIRST._replace(item=1)
+    async with place.started() as store:
+        await ledger_of(store).spend([second], now_ms=1)
+        with pytest.raises(AlreadySpent):
+            await ledger_of(store).spend([FIRST, second], now_ms=1)
+
+        assert await is_free(store, FIRST)
+
+
+async def test_an_end_stays_spent_whatever_a_claim_gives_back(place: Place) -> None:
+    async with place.started() as store:
+        ledger = ledger_of(store)
+        await ledger.spend([FIRST], now_ms=1)
+        await ledger.spend([FIRST._replace(owner="")], now_ms=2)
+        await ledger.take_back([FIRST], now_ms=1)
+
+        assert not await is_free(store, FIRST)
+
+
+async def test_only_the_same_claim_may_spend_its_attempt_again(place: Place) -> None:
+    async with place.started() as store:
+        await ledger_of(store).spend([FIRST], now_ms=1)
+        await ledger_of(store).spend([FIRST], now_ms=1, again=True)
+        for attempt, again in (
+            (FIRST, False),
+            (FIRST._replace(owner="b"), True),
+            (FIRST._replace(number=0), True),
+        ):
+            with pytest.raises(AlreadySpent):
+                await ledger_of(store).spend([attempt], now_ms=1, again=again)
+
+
+async def unmoved(lease: Lease, above: int) -> int:
+    del lease
+    return above + 1
+
+
+async def test_a_former_holder_of_a_lease_spends_nothing(place: Place) -> None:
+    lease = Lease("lease:t1", "me", fence=4, ends_s=now_s() + 60, renumber=unmoved)
+    async with place.started() as store:
+        place.rows("INSERT INTO keyturn_fences VALUES (?, ?)", "t1", 4)
+        with holding(lease):
+            await ledger_of(store).spend([FIRST], now_ms=1)
+        place.rows("UPDATE keyturn_fences SET fence = ?", 5)
+        with holding(lease), pytest.raises(LeaseLost):
+            await ledger_of(store).spend([FIRST._replace(number=2)], now_ms=1)
+
+        assert await is_free(store, FIRST._replace(number=2))
+
+
+async def test_what_waits_together_is_one_transaction(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    committed: list[int] = []
+    commit = ledgers.DatabaseLedger._commit  # pyright: ignore[reportPrivateUsage] - the step that fails
+
+    def counted(self: ledgers.DatabaseLedger, batch: list[ledgers.Request]) -> None:
+        committed.append(len(batch))
+        commit(self, batch)
+
+    monkeypatch.setattr(ledgers.DatabaseLedger, "_commit", counted)
+    async with place.started() as store:
+        committed.clear()
+        await asyncio.gather(
+            *(
+                ledger_of(store).spend([FIRST._replace(item=n)], now_ms=1)
+                for n in range(50)
+            )
+        )
+
+    assert sum(committed) == 50
+    assert len(committed) < 50
+
+
+async def test_rows_are_deleted_once_no_record_can_use_them(place: Place) -> None:
+    async with place.started() as store:
+        await ledger_of(store).spend([FIRST], now_ms=1)
+        await ledger_of(store).spend([FIRST._replace(item=1)], now_ms=2)
+        await ledger_of(store).forget(2 + ledgers.KEPT_MS)
+
+        assert place.rows("SELECT item FROM keyturn_attempts") == [(1,)]
+
+
+async def test_a_store_whose_clock_is_far_ahead_has_nothing_forgotten(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with place.started() as store:
+        at_ms = round(now_s() * 1000)
+        await ledger_of(store).spend([FIRST], now_ms=at_ms)
+        ahead = AsyncMock(return_value=at_ms + 2 * ledgers.KEPT_MS)
+        monkeypatch.setattr(store.conn, "now_ms", ahead)
+
+        await forget_attempts(store, ledger_of(store))
+
+        assert place.rows("SELECT item FROM keyturn_attempts") == [(0,)]
+
+
+async def test_an_unused_attempt_is_given_back_once_the_ledger_answers(
+    place: Place,
+) -> None:
+    async with place.started() as store:
+        await ledger_of(store).spend([FIRST], now_ms=1)
+        place.rows("ALTER TABLE keyturn_attempts RENAME TO gone")
+        await ledger_of(store).take_back([FIRST], now_ms=1)
+        place.rows("ALTER TABLE gone RENAME TO keyturn_attempts")
+        await ledger_of(store).spend([FIRST._replace(item=1)], now_ms=2)
+
+        await ledger_of(store).spend([FIRST._replace(owner="b")], now_ms=3)
+
+
+async def test_a_connection_that_broke_is_opened_again(place: Place) -> None:
+    async with place.started() as store:
+        await ledger_of(store).spend([FIRST], now_ms=1)
+        ledger_of(store)._connection.close()  # type: ignore[attr-defined]
+        await ledger_of(store).spend([FIRST._replace(number=2)], now_ms=1)
+
+
+async def test_a_ledger_that_cannot_be_written_starts_nothing(place: Place) -> None:
+    async with place.started() as store:
+        life = Life(ServiceHarness(store))
+        await life.asks()
+        await life.approved()
+        place.rows("ALTER TABLE keyturn_attempts RENAME TO gone")
+        with pytest.raises(StoreUnavailable, match="ledger"):
+            await life.harness.agents.claim(life.claim)
+        item = await life.harness.item(life.verdict.item_id)
+        assert item.state is ItemState.AUTHORIZED
+        place.rows("ALTER TABLE gone RENAME TO keyturn_attempts")
+
+        await life.claimed()
+
+
+async def test_a_user_without_the_right_to_create_tables_has_it_in_the_folder(
+    store: Store, tmp_path: Path, postgres: str
+) -> None:
+    name = place_of("postgres", tmp_path, postgres)
+    with psycopg.connect(name, autocommit=True) as own:
+        own.execute("REVOKE CREATE ON SCHEMA public FROM PUBLIC")
+        own.execute("DROP ROLE IF EXISTS reader_of_ledgers")
+        own.execute("CREATE ROLE reader_of_ledgers LOGIN")
+    user = name.replace("keyturn@", "reader_of_ledgers@")
+
+    async with processes_of(store, user, tmp_path)() as process:
+        await ledger_of(process).spend([FIRST], now_ms=1)
+    async with processes_of(store, user, tmp_path)() as process:
+        assert not await is_free(process, FIRST)
+
+    assert (tmp_path / "ledger.sqlite").is_file()

@@ -1,0 +1,494 @@
+"""Whatever older records are put back into Redis, no attempt runs twice."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Self, cast
+from unittest.mock import AsyncMock
+
+import pytest
+import yaml
+
+from keyturn.cli import bot
+from keyturn.cli.command_context import CommandContext
+from keyturn.gateway.approvals.decisions import Approve, Reconcile, Reviewer
+from keyturn.gateway.approvals.record import approval_of
+from keyturn.gateway.errors import CorruptRecord
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.policy.rules import Policy
+from keyturn.gateway.protocol.records import Result
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.verbs import Finding
+from keyturn.gateway.protocol.wire import (
+    Busy,
+    Claimed,
+    ClaimReply,
+    ClaimRequest,
+    InDoubt,
+    TurnRef,
+    Verdict,
+)
+from keyturn.gateway.resume.recovery import RecoveryService
+from keyturn.gateway.service.reviews import ReviewService
+from keyturn.gateway.store.store import Store
+from tests.conftest import eventually
+from tests.resume.ledgers import SHORT_MS, Started, place_of, processes_of
+from tests.service.harness import (
+    ANA,
+    CHLOE,
+    POLICY,
+    RULES,
+    ServiceHarness,
+    claim_of,
+    still_members,
+)
+from tests.service.standing import ALLOWING, allowing, allowing_policy, chosen, refund
+from tests.service.standing import allowed as allowed_similar
+from tests.store_secrets import SECRETS
+
+RAN = Result(ok=True, summary="ran")
+FORBIDDING = load_policy(
+    POLICY.replace("process_refund: {tier: approve}", "process_refund: {tier: deny}"),
+    "policy.yml",
+)
+ESCALATING = load_policy(
+    POLICY.replace(
+        "process_refund: {tier: approve}", "process_refund: {tier: escalate}"
+    ),
+    "policy.yml",
+)
+NOTIFYING = load_policy(
+    POLICY.replace("process_refund: {tier: approve}", "process_refund: {tier: notify}"),
+    "policy.yml",
+)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def place(request: pytest.FixtureRequest, tmp_path: Path, postgres: str) -> str:
+    return place_of(request.param, tmp_path, postgres)
+
+
+@pytest.fixture
+def started(store: Store, tmp_path: Path, place: str) -> Started:
+    return processes_of(store, place, tmp_path)
+
+
+Copy = list[tuple[bytes, int, bytes]]
+
+
+async def copied(store: Store) -> Copy:
+    """Return all of Redis: keys, for how long they live, and what is in them."""
+    found: Copy = []
+    for key in cast("list[bytes]", await store.conn.command("KEYS", "*")):
+        dump, left_ms = await store.conn.transaction(["DUMP", key], ["PTTL", key])
+        if dump:
+            found.append((key, max(0, cast("int", left_ms)), cast("bytes", dump)))
+    return found
+
+
+async def put_back(store: Store, copy: Copy) -> None:
+    """Put all of Redis back as it was, the audit log as well."""
+    await store.conn.command("FLUSHALL")
+    for key, left_ms, dump in copy:
+        await store.conn.command("RESTORE", key, left_ms, dump)
+
+
+class Life:
+    """A call from its submission to its end, with a copy of Redis after each step."""
+
+    ref: TurnRef
+    verdict: Verdict
+
+    def __init__(self, harness: ServiceHarness) -> None:
+        self.harness = harness
+        self.copies: list[Copy] = []
+
+    async def asks(self) -> None:
+        args: JsonObject = {"amount": 5}
+        self.ref, (self.verdict,) = await self.harness.submit(("process_refund", args))
+
+    @property
+    def claim(self) -> ClaimRequest:
+        return claim_of(self.ref, self.verdict)
+
+    async def note(self) -> None:
+        self.copies.append(await copied(self.harness.store))
+
+    async def approved(self, who: Reviewer = ANA) -> None:
+        await self.harness.reviews.decide(
+            await self.harness.click(self.verdict),
+            Approve(),
+            who,
+            voters=still_members,
+        )
+        await self.note()
+
+    async def claimed(self, owner: str = "first") -> int:
+        reply = await self.harness.agents.claim(self.claim.with_(owner=owner))
+        assert isinstance(reply, Claimed), reply
+        await self.note()
+        return reply.fence
+
+    async def refused(self) -> None:
+        reply = await self.harness.agents.claim(self.claim)
+        assert not isinstance(reply, Claimed)
+
+    async def silent(self) -> None:
+        await self.harness.owner_dies(self.verdict.item_id)
+        await self.harness.sweeper.sweep()
+        await self.note()
+
+    async def found(self, finding: Finding) -> None:
+        await self.harness.reviews.decide(
+            await self.harness.click(self.verdict),
+            Reconcile(finding=finding, note="seen"),
+            ANA,
+            voters=still_members,
+        )
+        await self.note()
+
+
+async def executing(life: Life) -> None:
+    await life.asks()
+    await life.approved()
+    await life.claimed()
+
+
+async def executed(life: Life) -> None:
+    await executing(life)
+    await life.harness.agents.finish(life.verdict.item_id, 1, RAN)
+
+
+async def executed_after_a_pause(life: Life) -> None:
+    await executing(life)
+    await life.harness.agents.release(life.verdict.item_id, 1)
+    await life.note()
+    fence = await life.claimed("second")
+    await life.harness.agents.finish(life.verdict.item_id, fence, RAN)
+
+
+async def cleared(life: Life) -> None:
+    life.harness.policy = NOTIFYING
+    await life.asks()
+    await life.note()
+    fence = await life.claimed()
+    await life.harness.agents.finish(life.verdict.item_id, fence, RAN)
+
+
+async def withdrawn(life: Life) -> None:
+    await life.asks()
+    await life.approved()
+    await life.harness.agents.withdraw(frozenset({life.verdict.item_id}))
+
+
+async def superseded(life: Life) -> None:
+    await life.asks()
+    await life.approved()
+    await life.harness.submit(("process_refund", {"amount": 6}))
+
+
+async def lapsed(life: Life) -> None:
+    await life.asks()
+    await life.approved()
+    await life.harness.lapsed(life.verdict.item_id)
+    await life.harness.sweeper.sweep()
+
+
+async def forbidden(life: Life) -> None:
+    await life.asks()
+    await life.approved()
+    life.harness.policy = FORBIDDING
+    await life.refused()
+
+
+async def asked_anew(life: Life) -> None:
+    """The claim finds another policy, which needs more people."""
+    await life.asks()
+    await life.approved()
+    life.harness.policy = ESCALATING
+    await life.refused()
+
+
+async def asked_anew_and_executed(life: Life) -> None:
+    await asked_anew(life)
+    await life.approved(CHLOE)
+    await life.approved()
+    fence = await life.claimed()
+    await life.harness.agents.finish(life.verdict.item_id, fence, RAN)
+
+
+async def left_alone(life: Life) -> None:
+    await executing(life)
+    await life.silent()
+    await life.found(Finding.SKIP)
+
+
+async def run_again(life: Life) -> None:
+    await executing(life)
+    await life.silent()
+    await life.found(Finding.RERUN)
+    fence = await life.claimed("second")
+    await life.harness.agents.finish(life.verdict.item_id, fence, RAN)
+
+
+async def not_run_again(life: Life) -> None:
+    """People let it run again, and it lapsed."""
+    await executing(life)
+    await life.silent()
+    await life.found(Finding.RERUN)
+    await life.harness.lapsed(life.verdict.item_id)
+    await life.harness.sweeper.sweep()
+
+
+async def set_aside(life: Life) -> None:
+    """Its record is damaged after the approval, found, and ended for good."""
+    await life.asks()
+    await life.approved()
+    store = life.harness.store
+    approval = approval_of(life.verdict.item_id)[0]
+    head = store.keys_of_tenant("default").head(approval)
+    # By a script, which seals nothing anew.
+    script = "return redis.call('HSET', KEYS[1], '0:l', '1')"
+    await store.conn.command("EVAL", script, 1, head)
+    with pytest.raises(CorruptRecord):
+        await store.approvals.load(approval)
+    await life.refused()
+
+
+async def covered(life: Life) -> None:
+    life.harness.policy = allowing_policy()
+    await allowed_similar(life.harness)
+    life.ref, (life.verdict,) = await life.harness.submit(refund(20, "b"), thread="t2")
+    await life.note()
+    fence = await life.claimed()
+    await life.harness.agents.finish(life.verdict.item_id, fence, RAN)
+
+
+POLICIES: dict[Callable[[Life], Awaitable[None]], Policy] = {
+    cleared: NOTIFYING,
+    covered: allowing_policy(),
+}
+"""By which policy an older record is claimed, where not by the usual one."""
+
+LIVES: list[Callable[[Life], Awaitable[None]]] = [
+    executing,
+    executed,
+    executed_after_a_pause,
+    cleared,
+    withdrawn,
+    superseded,
+    lapsed,
+    forbidden,
+    asked_anew,
+    asked_anew_and_executed,
+    left_alone,
+    run_again,
+    not_run_again,
+    set_aside,
+    covered,
+]
+
+
+async def answer(harness: ServiceHarness, claim: ClaimRequest) -> ClaimReply:
+    """Claim until the answer is final."""
+    replies: list[ClaimReply] = []
+
+    async def is_final() -> bool:
+        replies.append(await harness.agents.claim(claim))
+        return not isinstance(replies[-1], Busy)
+
+    await eventually(is_final)
+    return replies[-1]
+
+
+@pytest.mark.parametrize("life", LIVES, ids=lambda one: one.__name__)
+async def test_no_older_record_runs_a_call_again(
+    started: Started, life: Callable[[Life], Awaitable[None]]
+) -> None:
+    """By a process that has just started, with a policy that would let it run."""
+    async with started() as store:
+        lived = Life(ServiceHarness(store))
+        await life(lived)
+    assert lived.copies
+    for index, copy in enumerate(lived.copies):
+        async with started(SHORT_MS) as store:
+            await put_back(store, copy)
+            harness = ServiceHarness(store, POLICIES.get(life, RULES))
+            reply = await answer(harness, lived.claim.with_(owner="another"))
+            assert not isinstance(reply, Claimed), f"copy {index}"
+
+
+async def test_a_turn_submitted_again_to_an_empty_store_runs_nothing_twice(
+    started: Started,
+) -> None:
+    """After a restore from before the turn, or long after everything was forgotten."""
+    async with started() as store:
+        lived = Life(ServiceHarness(store))
+        await cleared(lived)
+    async with started(SHORT_MS) as store:
+        await put_back(store, [])
+        harness = ServiceHarness(store, NOTIFYING)
+        _, (verdict,) = await harness.submit(
+            ("process_refund", {"amount": 5}), message_id=lived.ref.message_id
+        )
+
+        reply = await answer(harness, claim_of(lived.ref, verdict, owner="another"))
+
+        assert not isinstance(reply, Claimed)
+
+
+async def test_a_newer_approval_of_an_older_record_asks_whether_it_ran(
+    started: Started,
+) -> None:
+    async with started() as store:
+        lived = Life(ServiceHarness(store))
+        await lived.asks()
+        await lived.note()
+        await lived.approved()
+        fence = await lived.claimed()
+        await lived.harness.agents.finish(lived.verdict.item_id, fence, RAN)
+    async with started(SHORT_MS) as store:
+        await put_back(store, lived.copies[0])
+        again = Life(ServiceHarness(store))
+        again.ref, again.verdict = lived.ref, lived.verdict
+        await again.approved()
+
+        assert isinstance(await answer(again.harness, again.claim), InDoubt)
+
+
+async def test_a_standing_approval_that_ended_covers_no_call_again(
+    started: Started,
+) -> None:
+    async with started() as store:
+        harness = allowing(store)
+        standing = await allowed_similar(harness)
+        copy = await copied(store)
+        await harness.reviews.standing.revoke(standing.id, ANA)
+    async with started(SHORT_MS) as store:
+        await put_back(store, copy)
+        harness = allowing(store)
+        ref, (verdict,) = await harness.submit(refund(20, "b"), thread="t2")
+
+        reply = await answer(harness, claim_of(ref, verdict))
+
+        assert not isinstance(reply, Claimed)
+        assert (await harness.item(verdict.item_id)).state is not ItemState.AUTHORIZED
+
+
+async def test_an_older_standing_approval_covers_no_further_call(
+    started: Started,
+) -> None:
+    """Its record had uses left; the ledger has the calls that used them."""
+    async with started() as store:
+        harness = allowing(store)
+        await allowed_similar(harness, what=chosen(uses=3))
+        copy = await copied(store)
+        for order in ("b", "c"):
+            ref, (verdict,) = await harness.submit(refund(20, order), thread=order)
+            for fence in (1, 2):
+                reply = await answer(harness, claim_of(ref, verdict, owner=str(fence)))
+                assert isinstance(reply, Claimed)
+                await harness.agents.release(verdict.item_id, fence)
+    async with started(SHORT_MS) as store:
+        await put_back(store, copy)
+        harness = allowing(store)
+        for order in ("d", "e", "f"):
+            ref, (verdict,) = await harness.submit(refund(20, order), thread=order)
+            reply = await answer(harness, claim_of(ref, verdict))
+            assert not isinstance(reply, Claimed)
+
+
+Click = Callable[[ReviewService], Awaitable[object]]
+InABot = Callable[[Click], Awaitable[None]]
+
+
+class Clicks:
+    """A bot in which a person has clicked once it has started."""
+
+    team_id = "T0"
+
+    def __init__(self, reviews: ReviewService, click: Click) -> None:
+        self._reviews, self._click = reviews, click
+
+    async def __aenter__(self) -> Self:
+        await self._click(self._reviews)
+        return self
+
+    async def __aexit__(self, *_raised: object) -> None:
+        """Nothing is left to be closed."""
+
+
+@pytest.fixture
+def in_a_bot(
+    store: Store, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> InABot:
+    """Return what starts `keyturn bot` on the same databases, and clicks in it."""
+    config = tmp_path / "keyturn.yml"
+    policy = yaml.safe_load(ALLOWING)
+    config.write_text(yaml.safe_dump({"policy": policy, "checkpoints": place}))
+    env = {
+        "KEYTURN_REDIS_URL": store.conn.url,
+        "KEYTURN_SECRET": SECRETS[0].hex(),
+        "SLACK_BOT_TOKEN": "xoxb-1",
+        "SLACK_APP_TOKEN": "xapp-1",
+    }
+
+    async def clicked(click: Click) -> None:
+        def slack_bot(_config: object, reviews: ReviewService) -> Clicks:
+            return Clicks(reviews, click)
+
+        monkeypatch.setattr(bot, "SlackBot", slack_bot)
+        monkeypatch.setattr(bot, "until_stopped", AsyncMock())
+        await bot.serve(CommandContext(config=config, env=env), insecure_dev=True)
+
+    return clicked
+
+
+async def test_a_standing_approval_that_ended_in_a_bot_apart_covers_no_call_again(
+    started: Started,
+    in_a_bot: InABot,
+) -> None:
+    async with started() as store:
+        standing = await allowed_similar(allowing(store))
+        copy = await copied(store)
+    await in_a_bot(lambda reviews: reviews.standing.revoke(standing.id, ANA))
+    async with started(SHORT_MS) as store:
+        await put_back(store, copy)
+        harness = allowing(store)
+        ref, (verdict,) = await harness.submit(refund(20, "b"), thread="t2")
+
+        reply = await answer(harness, claim_of(ref, verdict))
+
+        assert not isinstance(reply, Claimed)
+
+
+async def test_a_restored_call_that_people_left_alone_in_a_bot_apart_does_not_run(
+    started: Started,
+    in_a_bot: InABot,
+) -> None:
+    async with started() as store:
+        lived = Life(ServiceHarness(store))
+        await lived.asks()
+        await lived.approved()
+        await RecoveryService(store).doubt_all()
+
+    async def left(reviews: ReviewService) -> None:
+        click = await lived.harness.click(lived.verdict)
+        alone = Reconcile(finding=Finding.SKIP, note="seen")
+        await reviews.decide(click, alone, ANA, voters=still_members)
+
+    async with started() as store:
+        lived.harness = ServiceHarness(store)
+        await in_a_bot(left)
+        assert (await lived.harness.item(lived.verdict.item_id)).state not in {
+            ItemState.AUTHORIZED,
+            ItemState.IN_DOUBT,
+        }
+    async with started(SHORT_MS) as store:
+        await put_back(store, lived.copies[0])
+
+        reply = await answer(ServiceHarness(store), lived.claim)
+
+        assert not isinstance(reply, Claimed)

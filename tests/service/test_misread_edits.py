@@ -1,0 +1,198 @@
+"""An edit that its tool reads in another way is asked again, with that reading."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from keyturn.bot.cards.approval import card
+from keyturn.bot.modals import edit
+from keyturn.bot.modals.details import pages
+from keyturn.gateway.approvals.decisions import Approve, Edit, Forbidden, Reject
+from keyturn.gateway.approvals.revoking import READ_OTHERWISE, REFUSED_BY_TOOL
+from keyturn.gateway.protocol.records import EditOutcome, Reading
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.wire import (
+    Claimed,
+    ClaimReply,
+    ClaimRequest,
+    Refused,
+    Reopened,
+)
+from keyturn.gateway.service.claiming import READING_TOO_LARGE
+from keyturn.gateway.store.store import Store
+from keyturn.sandbox.blockkit import validate_modal
+from tests.bot.samples import frame
+from tests.bot.slack_state import untouched
+from tests.service.harness import ANA, ServiceHarness
+
+TYPED: JsonObject = {"amount": 12, "to": "Ada"}
+READ: JsonObject = {"amount": 12, "to": "ada"}
+
+
+@pytest.fixture
+def harness(store: Store) -> ServiceHarness:
+    return ServiceHarness(store)
+
+
+async def edited(harness: ServiceHarness) -> ClaimRequest:
+    """Ask for a refund, which a person edits; return the claim of it."""
+    click, claim = await harness.refund()
+    await harness.reviews.decide(click, Edit(args=TYPED), ANA)
+    return claim
+
+
+async def told(
+    harness: ServiceHarness, claim: ClaimRequest, reading: Reading
+) -> ClaimReply:
+    """Claim as an agent does whose tool reads the arguments in this way."""
+    item = await harness.item(claim.item_id)
+    reading = reading.with_(action_hash=reading.action_hash or item.action_hash)
+    return await harness.agents.claim(claim.with_(reading=reading))
+
+
+async def test_nobody_approves_a_misread_edit_and_its_reading_runs_as_it_was_shown(
+    harness: ServiceHarness,
+) -> None:
+    claim = await edited(harness)
+
+    assert await told(harness, claim, Reading(args=READ)) == Reopened(
+        reason=READ_OTHERWISE
+    )
+
+    click = await harness.click_on(claim.item_id)
+    assert (await harness.item(claim.item_id)).state is ItemState.PENDING
+    for same in (Approve(), Edit(args=TYPED)):
+        said = await harness.reviews.decide(click, same, ANA)
+        assert isinstance(said, Forbidden), said
+    await harness.reviews.decide(click, Edit(args=READ), ANA)
+    reply = await harness.agents.claim(claim)
+    assert isinstance(reply, Claimed)
+    assert reply.edit
+    assert reply.edit.edited_args == READ
+
+
+async def given_back(
+    harness: ServiceHarness, claim: ClaimRequest, *, has_begun: bool
+) -> None:
+    """Claim a call and give the claim back."""
+    reply = await harness.agents.claim(claim)
+    assert isinstance(reply, Claimed)
+    await harness.agents.release(claim.item_id, reply.fence, has_begun=has_begun)
+
+
+@pytest.mark.parametrize("misread", [1, 2])
+@pytest.mark.parametrize("has_begun", [False, True])
+async def test_only_a_call_whose_tool_began_counts_as_started(
+    harness: ServiceHarness, misread: int, *, has_begun: bool
+) -> None:
+    """An agent claims a call before it reads the edit, and gives the claim back."""
+    claim = await edited(harness)
+    if has_begun:
+        await given_back(harness, claim, has_begun=True)
+    for number in range(misread):
+        await given_back(harness, claim, has_begun=False)
+        await told(harness, claim, Reading(args=READ))
+        if number + 1 < misread:
+            again = Edit(args={**TYPED, "amount": 20 + number})
+            click = await harness.click_on(claim.item_id)
+            await harness.reviews.decide(click, again, ANA)
+    await harness.reviews.decide(
+        await harness.click_on(claim.item_id), Reject(reason="no"), ANA
+    )
+
+    (outcome,) = await harness.agents.outcomes(claim.ref)
+
+    assert outcome.answer
+    assert outcome.answer.has_started is has_begun
+    assert outcome.edit
+    assert (outcome.edit.outcome is EditOutcome.NOT_RUN) is not has_begun
+
+
+async def test_a_call_that_runs_as_it_was_read_has_started(
+    harness: ServiceHarness,
+) -> None:
+    claim = await edited(harness)
+    await given_back(harness, claim, has_begun=False)
+    await told(harness, claim, Reading(args=READ))
+    click = await harness.click_on(claim.item_id)
+    await harness.reviews.decide(click, Edit(args=READ), ANA)
+
+    assert not (await harness.item(claim.item_id)).has_started
+    assert isinstance(await harness.agents.claim(claim), Claimed)
+
+    assert (await harness.item(claim.item_id)).has_started
+
+
+async def test_the_form_opens_with_what_the_tool_reads(harness: ServiceHarness) -> None:
+    claim = await edited(harness)
+    await told(harness, claim, Reading(args=READ))
+    approval = await harness.approval(claim.item_id)
+    item = approval.items[0]
+
+    view = edit.view(frame(approval), 0)
+    found = edit.submitted(item, untouched(view["blocks"]))
+
+    validate_modal(view)
+    assert (found.args, found.changed) == (READ, True)
+    assert "The tool reads the last change as shown here" in json.dumps(view)
+
+
+@pytest.mark.parametrize(
+    ("reading", "reason", "shown"),
+    [
+        (Reading(args=READ), READ_OTHERWISE, 'to = "ada"'),
+        (Reading(problem="no mailbox"), REFUSED_BY_TOOL, "no mailbox"),
+    ],
+)
+async def test_card_and_pages_show_why_and_the_tools_reading_as_the_agents_words(
+    harness: ServiceHarness, reading: Reading, reason: str, shown: str
+) -> None:
+    claim = await edited(harness)
+    await told(harness, claim, reading)
+    approval = await harness.approval(claim.item_id)
+
+    on_card = json.dumps(card(frame(approval)).blocks)
+    parts = [part for page in pages(approval, approval.items[0]) for part in page]
+
+    assert reason in on_card
+    assert "The agent says:" in on_card
+    assert json.dumps(shown)[1:-1] in on_card
+    assert shown in "".join(part.text for part in parts)
+
+
+@pytest.mark.parametrize(
+    "reading",
+    [
+        Reading(args=READ, action_hash="sha256:" + "0" * 64),
+        Reading(problem="no", action_hash="sha256:" + "0" * 64),
+        Reading(args=TYPED),
+    ],
+)
+async def test_a_reading_of_another_edit_or_of_the_same_arguments_is_ignored(
+    harness: ServiceHarness, reading: Reading
+) -> None:
+    claim = await edited(harness)
+
+    assert isinstance(await told(harness, claim, reading), Claimed)
+
+
+async def test_a_call_that_nobody_edited_is_not_asked_again(
+    harness: ServiceHarness,
+) -> None:
+    click, claim = await harness.refund()
+    await harness.reviews.decide(click, Approve(), ANA)
+
+    assert isinstance(await told(harness, claim, Reading(args=READ)), Claimed)
+
+
+async def test_a_reading_that_is_too_large_lets_nothing_run(
+    harness: ServiceHarness,
+) -> None:
+    claim = await edited(harness)
+
+    reply = await told(harness, claim, Reading(args={"to": "x" * 70_000}))
+
+    assert reply == Refused(reason=READING_TOO_LARGE, state=ItemState.AUTHORIZED)

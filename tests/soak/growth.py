@@ -1,0 +1,134 @@
+"""Find what grows in a series of samples: memory, and keys of the store by kind."""
+
+from __future__ import annotations
+
+import math
+import re
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What was seen at one moment.
+
+    Attributes:
+        at_s: for how long there was load.
+        found: how much there was, by name; what is missing is zero.
+        left_s: the longest that a key has left to live, by the names of `found`, or
+            how long memory takes to fill its caches; what is missing takes no time.
+    """
+
+    at_s: float
+    found: Mapping[str, float]
+    left_s: Mapping[str, float] = field(default_factory=dict[str, float])
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What the samples say: a line for each name that grew or cannot be judged.
+
+    Attributes:
+        per_hour: how much more of each name that can be judged comes in an hour.
+    """
+
+    grown: list[str]
+    too_short: list[str]
+    per_hour: dict[str, float] = field(default_factory=dict[str, float])
+
+
+FEWEST = 8
+"""Fewer samples show the waves of load: a quarter of them would be one moment."""
+
+TOLERANCE = 1.15
+"""How far above the largest value of the first quarter the last one may be."""
+
+RISE = 0.05
+"""How much of the middle value a certain slope may add over all samples."""
+
+FEW = 20
+"""Fewer keys, or members, more than that are no growth: load comes in waves."""
+
+_CERTAIN = 2.576
+"""Standard deviations that hold 99 of 100 values of a normal distribution."""
+
+_TAG = re.compile(r"^tk:\{[^}]+\}:")
+_IDS = re.compile(r"(:[^:]*)+")
+_TENANTS = re.compile(r"^[0-9a-f]{32}:(?P<kind>\w+)$")
+
+
+def kind_of(key: str) -> str:
+    """Return the kind of a key: its name behind the hash tag, without any id."""
+    name = _TAG.sub("", key)
+    # What lives as long as the store names its kind last, behind the hash of a tenant.
+    if permanent := _TENANTS.match(name):
+        return permanent["kind"]
+    return _IDS.sub("", name) or key
+
+
+def judge(samples: Sequence[Sample]) -> Judgement:
+    """Say which names end above the band of the first quarter, or rise all the time.
+
+    The band is what the first quarter of the samples reached, and `TOLERANCE` above it.
+    The median of the last quarter is compared: one peak is no growth. What grows too
+    slowly to leave the band has a slope, with its interval (`_slope`).
+    Keys with a lifetime become more until the first of them end, under a load that is
+    always the same. So only samples from after the longest lifetime count.
+    """
+    judgement = Judgement([], [])
+    for name in sorted({name for one in samples for name in one.found}):
+        lifetime_s = max(one.left_s.get(name, 0.0) for one in samples)
+        steady = [
+            (one.at_s, one.found.get(name, 0.0))
+            for one in samples
+            if one.at_s >= lifetime_s
+        ]
+        if len(steady) < FEWEST:
+            judgement.too_short.append(
+                f"{name}: {len(steady)} of {FEWEST} samples that it needs were taken "
+                f"after its lifetime of {lifetime_s:,.0f} s"
+            )
+            continue
+        least, slope = _slope(steady)
+        judgement.per_hour[name] = slope * 3600
+        values = [value for _, value in steady]
+        span_s = steady[-1][0] - steady[0][0]
+        if line := _jump(values) or _rise(values, least * span_s, slope):
+            judgement.grown.append(f"{name} {line}")
+    return judgement
+
+
+def _jump(values: Sequence[float]) -> str:
+    quarter = len(values) // 4
+    most, last = max(values[:quarter]), statistics.median(values[-quarter:])
+    if last <= max(most * TOLERANCE, most + FEW):
+        return ""
+    return f"grew from at most {most:,.0f} to {last:,.0f}"
+
+
+def _rise(values: Sequence[float], least: float, slope: float) -> str:
+    """Say by how much values rose for certain, where that is more than allowed."""
+    middle = statistics.median(values)
+    if least <= max(middle * RISE, FEW):
+        return ""
+    return f"rises by {slope * 3600:,.0f} an hour, around {middle:,.0f}"
+
+
+def _slope(steady: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Return the least slope at 99 %, and the slope: both by Theil and Sen.
+
+    The slope is the median of those between any two samples, so peaks and waves do not
+    bend it; its interval is that of Kendall's tau
+    (https://en.wikipedia.org/wiki/Theil-Sen_estimator).
+    """
+    count = len(steady)
+    slopes = sorted(
+        (later - value) / (later_s - at_s)
+        for index, (at_s, value) in enumerate(steady)
+        for later_s, later in steady[index + 1 :]
+        if later_s > at_s
+    )
+    deviation = math.sqrt(count * (count - 1) * (2 * count + 5) / 18)
+    least = max(0, math.floor((len(slopes) - _CERTAIN * deviation) / 2))
+    return slopes[least], statistics.median(slopes)

@@ -1,0 +1,120 @@
+"""A name that leads to another server after a failover is looked up again."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from keyturn.gateway.approvals.decisions import Approve, Decided
+from keyturn.gateway.errors import StoreUnavailable
+from keyturn.gateway.service.process_check import NO_WRITES, registered
+from keyturn.gateway.store.connection import Connection
+from keyturn.gateway.store.processes import ProcessInfo
+from keyturn.gateway.store.store import Store
+from tests.conftest import eventually
+from tests.service.harness import ANA, ServiceHarness
+from tests.store.wire import Scripted, answering
+from tests.store_secrets import SECRETS
+from tests.tcp_proxy import Proxy
+from tests.topologies import DURABLE, Node, until
+
+BOT = ProcessInfo(role="bot", where="here:1", tenant="t")
+REFUSALS = {
+    "read only": b"-READONLY You can't write against a read only replica.\r\n",
+    "read only in a script": b"-READONLY You can't write against a read only replica. "
+    b"script: 5f0, on @user_script:3.\r\n",
+    "read only in a script of an old server": b"-ERR Error running script (call to f_1)"
+    b": @user_script:3: @user_script: 3: -READONLY You can't write against a read only "
+    b"replica. \r\n",
+    "read only inside a transaction": b"*1\r\n-READONLY You can't write.\r\n",
+    "cut off from its master": b"-MASTERDOWN Link with MASTER is down and "
+    b"replica-serve-stale-data is set to 'no'.\r\n",
+    "demoted while a command waits": b"-UNBLOCKED force unblock from blocking "
+    b"operation, instance state changed (master -> replica?)\r\n",
+    "loading": b"-LOADING Valkey is loading the dataset in memory\r\n",
+    "without replicas": b"-NOREPLICAS Not enough good replicas to write.\r\n",
+}
+
+
+@pytest.mark.parametrize(
+    "words", [("SET", "k", "v"), ("BLMOVE", "k", "l", "LEFT", "LEFT", 1)]
+)
+@pytest.mark.parametrize("refusal", REFUSALS)
+async def test_a_server_that_cannot_work_as_a_master_is_left(
+    tmp_path: Path, refusal: str, words: tuple[str | int, ...]
+) -> None:
+    before = answering(lambda _: REFUSALS[refusal])
+    async with Scripted(tmp_path, before, answering(lambda _: b"+OK\r\n")) as server:
+        conn = Connection(server.url)
+
+        # Some refusals are returned to the caller, who asks again.
+        async def is_done() -> bool:
+            try:
+                await conn.sequence(words)
+            except StoreUnavailable:
+                return False
+            return True
+
+        await eventually(is_done, within_s=5)
+        await conn.close()
+    assert server.opened == 2
+
+
+async def test_a_server_that_stays_a_replica_is_not_asked_without_a_pause(
+    tmp_path: Path,
+) -> None:
+    async with Scripted(
+        tmp_path, answering(lambda _: REFUSALS["read only in a script"])
+    ) as server:
+        conn = Connection(server.url)
+        async with asyncio.timeout(5):
+            for _ in range(2):
+                with pytest.raises(
+                    StoreUnavailable, match="set KEYTURN_REDIS_URL to its master"
+                ) as told:
+                    await conn.evalsha("return 1", ["k"], [])
+                assert "Nothing was acknowledged" in str(told.value)
+        await conn.close()
+    assert server.opened <= 8
+
+
+async def test_a_decision_works_soon_after_a_failover_behind_one_name(
+    server_program: str, tmp_path: Path
+) -> None:
+    old, new = (Node(server_program, tmp_path / name, DURABLE) for name in "ab")
+    try:
+        old.start()
+        new.start()
+        new.ask("REPLICAOF", "127.0.0.1", old.port)
+        until(lambda: "connected" in str(new.ask("ROLE")), "there is a replica")
+        async with Proxy(old.url) as name:
+            store = Store(name.url, secrets=SECRETS)
+            store.processes.life_ms = 400
+            house = ServiceHarness(store)
+            async with registered(store, BOT) as registration:
+                click, _ = await house.refund()
+                # `WAIT` would wait for the writes of its own connection only.
+                old.ask("SET", "mark", 1)
+                until(lambda: new.ask("EXISTS", "mark") == 1, "the replica has all")
+                new.ask("REPLICAOF", "NO", "ONE")
+                old.ask("REPLICAOF", "127.0.0.1", new.port)
+
+                async def is_red() -> bool:
+                    return NO_WRITES in registration.problems
+
+                async def is_green() -> bool:
+                    return not registration.problems
+
+                await eventually(is_red)
+                name.lead_to(new.url)
+
+                async with asyncio.timeout(5):
+                    outcome = await house.reviews.decide(click, Approve(), ANA)
+                    await eventually(is_green)
+                assert isinstance(outcome, Decided)
+            await store.close()
+    finally:
+        old.kill()
+        new.kill()

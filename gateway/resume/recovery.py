@@ -2,10 +2,11 @@
 
 Theory of operation. A call waits in two places: the store has its record, and the
 checkpoints have the thread that asks about it. Either can be lost, or restored from an
-older copy. Both are walked at start and hourly:
+older copy. Both are compared at start, soon after it, and hourly:
 
 1. A thread that asks about a record which the store does not have is queued; the
-   answer says that the record is lost, and authorizes nothing.
+   answer says that the record is lost, and authorizes nothing. So is a thread whose run
+   was cut off before it asked.
 2. A record whose thread has finished, was cut off, asks about something else or could
    go on is queued, since its job may be lost. The process that runs the thread ends or
    answers what it finds.
@@ -62,6 +63,7 @@ MOST_READ = 200
 """How many approvals are read before others may use the store again."""
 
 Recover = Callable[[Approval, Item, int], Change | None]
+Saver = BaseCheckpointSaver[Any]
 
 
 @dataclass(frozen=True)
@@ -415,15 +417,21 @@ class Recovery:
 
     async def compare(self) -> RecoveryReport:
         """Return what does not match, and change nothing."""
-        from_store = [mismatch async for mismatch in self._from_store()]
-        known = {(mismatch.agent, mismatch.thread) for mismatch in from_store}
-        mismatches, unserved = from_store, 0
-        async for agent, thread, pending in self._questions():
-            if not agent:
-                unserved += 1
-            elif (agent, thread) not in known:
-                mismatch = await self._unanswered(agent, thread, pending)
-                mismatches += [] if mismatch is None else [mismatch]
+        mismatches = [mismatch async for mismatch in self._from_store()]
+        known = {(mismatch.agent, mismatch.thread) for mismatch in mismatches}
+        unserved = 0
+        if (saver := self._runners.saver) is None:
+            return RecoveryReport(tuple(mismatches))
+        async for page in newest_threads(saver):
+            found = [one async for one in self._cut_off(page)]
+            for thread in (thread for thread, is_waiting in page if is_waiting):
+                agent, pending = await self._questions(saver, thread)
+                if pending and not agent:
+                    unserved += 1
+                elif pending and (agent, thread) not in known:
+                    mismatch = await self._unanswered(agent, thread, pending)
+                    found += [] if mismatch is None else [mismatch]
+            mismatches += [one for one in found if (one.agent, one.thread) not in known]
         return RecoveryReport(tuple(mismatches), unserved)
 
     async def _from_store(self) -> AsyncGenerator[Mismatch]:
@@ -472,24 +480,49 @@ class Recovery:
         lease = keys.lease(self._tenant, run.agent, run.thread)
         return bool(await self._store.conn.command("EXISTS", lease))
 
-    async def _questions(
-        self,
-    ) -> AsyncGenerator[tuple[str, str, list[PendingInterrupt]]]:
-        """Yield agent, thread and open questions of each waiting thread.
+    async def _cut_off(
+        self, page: Iterable[tuple[str, bool]]
+    ) -> AsyncGenerator[Mismatch]:
+        """Yield the threads that ask nothing and whose run has not ended.
 
-        The agent is "" when nobody here runs it.
+        The job of such a run may be lost. Without a call that waits, nothing else
+        would find it.
         """
-        saver = self._runners.saver
-        if saver is None:
-            return
-        async for thread in waiting_threads(saver):
-            place: RunnableConfig = {
-                "configurable": {"thread_id": thread, "checkpoint_ns": ""}
-            }
-            found = await saver.aget_tuple(place)
-            pending = [] if found is None else _open_questions(found)
-            if found is not None and asked_items(pending):
-                yield self._agent_of(found), thread, pending
+        agents, keys = self._runners.agents, self._store.keys_of_tenant(self._tenant)
+        runs = [
+            RunRef(agent=agent, thread=thread)
+            for thread, is_waiting in page
+            for agent in agents
+            if not is_waiting
+        ]
+        for run in await self._store.threads.open_runs(keys, self._tenant, runs):
+            runner = self._runners.of(run.agent, run.thread)
+            if runner is None or await self._is_run(run):
+                continue
+            try:
+                state = await runner.probe(run.thread)
+            except any_failure() as error:  # one keeps no other from it
+                log_failure(logger, error, "recovery.unread thread=%s", run.thread)
+                continue
+            if state.is_cut_off:
+                yield Mismatch(run.agent, run.thread, CUT_OFF, ())
+
+    async def _questions(
+        self, saver: Saver, thread: str
+    ) -> tuple[str, list[PendingInterrupt]]:
+        """Return agent and open questions of a thread that waits.
+
+        The agent is "" when nobody here runs it; questions that are not about calls
+        are none.
+        """
+        place: RunnableConfig = {
+            "configurable": {"thread_id": thread, "checkpoint_ns": ""}
+        }
+        found = await saver.aget_tuple(place)
+        pending = [] if found is None else _open_questions(found)
+        if found is None or not asked_items(pending):
+            return "", []
+        return self._agent_of(found), pending
 
     def _agent_of(self, found: CheckpointTuple) -> str:
         """Return the agent whose thread this is; "" when this process runs none."""
@@ -532,8 +565,6 @@ def _waiting_items(approvals: Iterable[Approval]) -> list[Item]:
     return [item for one in approvals for item in one.items if item.state in waiting]
 
 
-Saver = BaseCheckpointSaver[Any]
-
 PAGE = 500
 """How many threads one statement looks at."""
 INTERRUPT = "__interrupt__"
@@ -558,19 +589,14 @@ ORDER BY newest.thread_id
 
 # Pages begin after a key, not at an OFFSET: threads that come or go meanwhile shift no
 # page.
-async def waiting_threads(saver: Saver) -> AsyncGenerator[str]:
-    """Yield the ids of the threads that wait for an answer.
+async def newest_threads(saver: Saver) -> AsyncGenerator[list[tuple[str, bool]]]:
+    """Yield the ids of all threads, a page at a time, and whether each one waits.
 
-    It is read from indexes, a page at a time, without any checkpoint being loaded.
+    It is read from indexes, without any checkpoint being loaded.
     """
     after = ""
-    while True:
-        rows = await _page(saver, after)
-        for thread, is_waiting in rows:
-            if is_waiting:
-                yield thread
-        if len(rows) < PAGE:
-            return
+    while rows := await _page(saver, after):
+        yield rows
         after = rows[-1][0]
 
 
@@ -592,6 +618,9 @@ async def _page(saver: Saver, after: str) -> list[tuple[str, bool]]:
 
 TICK_S = 5.0
 """How often the restore counters rise and are compared."""
+AGAIN_S = 20.0
+"""How long after the first look the second one comes: the leases of a process that was
+killed have ended by then."""
 HOURLY_S = 3600.0
 
 
@@ -615,6 +644,7 @@ class RecoveryLoop:
         self._recovery = Recovery(store, runners, tenant=tenant)
         self._url = store.conn.url
         self._ticks_left = 0
+        self._has_looked = False
 
     async def begin(self) -> None:
         """Doubt what a restored store says, before anything of it is carried out.
@@ -637,7 +667,8 @@ class RecoveryLoop:
         detector = self._detector
         is_only_process = detector is not None and await detector.is_only_process()
         found = await self._recovery.recover(is_only_process=is_only_process)
-        waits_s = HOURLY_S
+        waits_s = HOURLY_S if self._has_looked else AGAIN_S
+        self._has_looked = True
         if found.gone and detector is not None:
             # A worker may have held the lease on a thread that is gone just now. Or a
             # gateway with other checkpoints used this store a moment ago.

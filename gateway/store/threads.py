@@ -10,7 +10,7 @@ from typing import Literal, cast
 
 from keyturn.gateway.approvals.record import Origin
 from keyturn.gateway.errors import StoreUnavailable, TooManySpeakers
-from keyturn.gateway.protocol.records import Person, Record
+from keyturn.gateway.protocol.records import Person, Record, RunRef
 from keyturn.gateway.store.audit_seals import sealed_text
 from keyturn.gateway.store.connection import Connection, Reply, fields, text
 from keyturn.gateway.store.fences import Lease
@@ -273,6 +273,21 @@ class ThreadStore:
         """Return whether `open_run` was called for the run that goes on now."""
         key = keys.thread_facts(tenant, agent, thread)
         return text(await self._conn.command("HGET", key, "run")) == "open"
+
+    async def open_runs(
+        self, keys: Keys, tenant: str, runs: Iterable[RunRef]
+    ) -> list[RunRef]:
+        """Return those of many runs that began and have not ended."""
+        asked = [*runs]
+        replies = await self._conn.sequence(
+            *(
+                ("HGET", keys.thread_facts(tenant, run.agent, run.thread), "run")
+                for run in asked
+            )
+        )
+        return [
+            run for run, reply in zip(asked, replies, strict=True) if reply == b"open"
+        ]
 
     async def open_run(
         self, keys: Keys, tenant: str, agent: str, thread: str, *, has_past: bool

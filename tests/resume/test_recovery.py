@@ -163,6 +163,26 @@ async def test_a_thread_that_was_cut_off_is_queued_while_no_process_runs_it(
     assert (taken.job.kind, taken.job.thread) == (JobKind.RESUME, "t1")
 
 
+@pytest.mark.slow
+async def test_a_run_that_was_cut_off_before_it_asked_goes_on_without_its_job(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = stack.store.threads
+    await threads.open_run(stack.keys, "default", "shop", "t1", has_past=False)
+    with pytest.raises(RuntimeError):
+        await stack.runner.start("t1", "break", key="k")
+    monkeypatch.setattr(sample_tools, "is_broken", False)
+
+    async with threads.lease(stack.keys, "default", "shop", "t1"):
+        assert await problems(stack) == []
+    assert await problems(stack) == [recovery.CUT_OFF]
+    async with stack.working():
+        assert await stack.words() == "You said break"
+        await stack.idle()
+
+    assert await problems(stack) == []
+
+
 async def test_what_waits_as_it_should_is_left_alone(stack: Stack) -> None:
     await waits(stack)
 

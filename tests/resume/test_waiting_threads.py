@@ -14,7 +14,7 @@ from langgraph.types import Command, interrupt
 
 from keyturn.gateway.resume import recovery as listing
 from keyturn.gateway.resume.checkpoints import open_checkpoints
-from keyturn.gateway.resume.recovery import waiting_threads
+from keyturn.gateway.resume.recovery import newest_threads
 from tests.resume.postgres_server import fresh_database
 
 Saver = BaseCheckpointSaver[Any]
@@ -72,7 +72,8 @@ async def test_those_that_ask_are_listed_and_no_others(
         await graph.ainvoke({"asks": True}, answered)
         await graph.ainvoke(Command(resume="yes"), answered)
 
-    found = [thread async for thread in waiting_threads(saver)]
+    pages = [page async for page in newest_threads(saver)]
+    found = [thread for page in pages for thread, is_waiting in page if is_waiting]
 
     asking = [f"asks-{depth}-{number}" for depth in (0, 1) for number in range(3)]
     assert sorted(found) == asking

@@ -120,7 +120,7 @@ async def _until_read(store: Store, keys: Keys, opened: list[str]) -> None:
         async with asyncio.timeout(_WITHIN_S):
             while await outbox.unread_ms():  # noqa: ASYNC110 - as below
                 await asyncio.sleep(0.2)
-            while await store.cards.outdated(keys, "default", len(opened)):  # noqa: ASYNC110 - Redis is asked, there is no event for this
+            while await store.cards.outdated(keys, len(opened)):  # noqa: ASYNC110 - Redis is asked, there is no event for this
                 await asyncio.sleep(0.2)
     except TimeoutError:
         raise NotMeasured(f"The bot did not finish within {_WITHIN_S:.0f} s.") from None

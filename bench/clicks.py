@@ -143,9 +143,7 @@ async def _opened(store: Store, agents: AgentService, thread: str) -> Approval:
     keys = store.keys_of_tenant(_TENANT)
     dan = Person(team="T0SANDBOX", user="U0DAN", name="Dan")
     facts = ThreadFacts(requester=dan)
-    await store.threads.change(
-        keys, "default", AGENT, thread, lambda _: facts, why="aside"
-    )
+    await store.threads.change(keys, AGENT, thread, lambda _: facts, why="aside")
     call = ProposedCall(
         tool="process_refund",
         tool_call_id="call-1",
@@ -189,7 +187,6 @@ async def _post_card(store: Store, sandbox: Sandbox, approval: Approval) -> Post
     await store.cards.shown(
         keys,
         approval.id,
-        tenant=_TENANT,
         rev=approval.rev,
         display_digest="",
         decision_digest=policy_decision_digest(approval, config.seal_key),

@@ -73,7 +73,7 @@ async def _decided(store: Store, first: int, count: int) -> tuple[float, ...]:
         thread = f"decided-{number}"
         await open_one(store, agents_of(store), number, thread=thread)
         run = RunRef(agent="support", thread=thread)
-        [asked] = await store.approvals.of_run(keys, TENANT, run)
+        [asked] = await store.approvals.of_run(keys, run)
         loaded = await reviews.read_as_of_now(asked.id)
         assert loaded is not None, asked
         click = click_on(loaded.approval)

@@ -142,7 +142,7 @@ class Keyturn:
 async def asked_in(store: Store, run: RunRef) -> list[str]:
     """Return the approvals of a run."""
     keys = store.keys_of_tenant("default")
-    return [one.id for one in await store.approvals.of_run(keys, "default", run)]
+    return [one.id for one in await store.approvals.of_run(keys, run)]
 
 
 async def approve(store: Store, reviews: ReviewService, run: RunRef) -> float:

@@ -179,7 +179,7 @@ class Ours:
             change = await self._changes.get()
             if change.error is not None:
                 raise NotMeasured(f"The agent did not ask: {change.error!r}.")
-            listed = await self._store.approvals.of_run(keys, "default", run_ref)
+            listed = await self._store.approvals.of_run(keys, run_ref)
         if len(listed) != 1:
             raise NotMeasured(f"The turn has {len(listed)} approvals.")
         loaded = await self._reviews.read(listed[0].id)
@@ -189,7 +189,7 @@ class Ours:
     async def _ended(self, approval: Approval, began: float) -> float:
         """Return the seconds until nothing of the run is left to do."""
         keys, run_ref = self._store.keys_of_tenant("default"), run_of(approval.thread)
-        while await self._store.approvals.has_open(keys, "default", run_ref):
+        while await self._store.approvals.has_open(keys, run_ref):
             change = await self._changes.get()
             if change.error is not None:
                 raise NotMeasured(f"The run was given up: {change.error!r}.")

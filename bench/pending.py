@@ -128,9 +128,7 @@ async def open_one(
     agent = AGENT if thread else f"support-{number // _AGENT_HOLDS}"
     thread = thread or f"thread-{number}"
     facts = ThreadFacts(requester=Person(team="T0SANDBOX", user="U0DAN", name="Dan"))
-    await store.threads.change(
-        keys, TENANT, agent, thread, lambda _: facts, why="aside"
-    )
+    await store.threads.change(keys, agent, thread, lambda _: facts, why="aside")
     call = ProposedCall(
         tool="process_refund", tool_call_id=f"call-{number}", args=arguments(number)
     )

@@ -72,7 +72,7 @@ async def _taken(
 async def _end_many(store: Store, count: int) -> None:
     """List approvals as ended in the long thread; their records are long gone."""
     keys = store.keys_of_tenant(TENANT)
-    run = keys.run(TENANT, RunRef(agent=AGENT, thread=_LONG))
+    run = keys.run(RunRef(agent=AGENT, thread=_LONG))
     if number(await store.conn.command("EXISTS", run)) == 0:
         raise NotMeasured("The thread does not list what has ended in it.")
     now_ms = await store.conn.now_ms("")

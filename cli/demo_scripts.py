@@ -340,7 +340,7 @@ async def tamper(context: DemoContext) -> None:
         about=found.data.get("about", ""),
     )
     expect(not context.effects(), "A forged authorization ran.")
-    await _verify_log(context, store, keys, approval.tenant)
+    await _verify_log(context, store, keys)
     await _verify_bundle(context, store, approval.tenant)
     expect(not context.effects(), "A forged authorization ran.")
 
@@ -366,15 +366,13 @@ async def _noticed(store: Store, approval: Approval) -> Event:
             await asyncio.sleep(_LOOK_S)
 
 
-async def _verify_log(
-    context: DemoContext, store: Store, keys: Keys, tenant: str
-) -> None:
+async def _verify_log(context: DemoContext, store: Store, keys: Keys) -> None:
     """Verify the audit log as `keyturn audit verify` does, once all of it is signed."""
-    writer = AuditWriter(store, keys, tenant=tenant)
+    writer = AuditWriter(store, keys)
     async with asyncio.timeout(STEP_TIMEOUT_S):
         while True:
             await writer.tick(is_last=True)
-            log = await verify_log_of(store, tenant)
+            log = await verify_log_of(store, keys.tenant)
             # The gateway may write at this moment; then it is this one's turn later.
             if log.size and not log.unsigned:
                 break

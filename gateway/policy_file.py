@@ -183,7 +183,7 @@ async def followed(
         # By the policy that was loaded then, even if the file was put back since.
         loaded = event.policy_digest
         await end_those(
-            store, keys, tenant, lambda one: one.policy_digest != loaded, POLICY_CHANGED
+            store, keys, lambda one: one.policy_digest != loaded, POLICY_CHANGED
         )
         found = await dead_ends(store, policy(), tenant=tenant)
         if not found:

@@ -164,7 +164,7 @@ async def running(
     # call that has run since.
     await recovery.begin()
     keys = store.keys_of_tenant(tenant)
-    writers = [AuditWriter(store, keys, tenant=tenant)] if store.keeps_tree else []
+    writers = [AuditWriter(store, keys)] if store.keeps_tree else []
     freezes = FreezeService(store, tenant=tenant)
     await until_usable(partial(_compare_freezes, writers, freezes), store.conn.url)
     sweeper, stop = Sweeper(store, tenant=tenant), asyncio.Event()

@@ -300,6 +300,4 @@ class CopyUpdater:
         )
         logger.info("copy.shown id=%s rev=%d", record.id, record.rev)
         if not is_newest:
-            await publisher.cards.mark_outdated(
-                publisher.keys, record.tenant, record.id
-            )
+            await publisher.cards.mark_outdated(publisher.keys, record.id)

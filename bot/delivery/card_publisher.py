@@ -127,9 +127,7 @@ class CardPublisher:
         self.tenant, self.seal_key = config.tenant, config.seal_key
         self.keys, self.cards = store.keys_of_tenant(config.tenant), store.cards
         self.unregistered = dict[str, tuple[str, str]]()
-        self.moved = MovedChannels(
-            partial(store.moved_channels.known, self.keys, self.tenant)
-        )
+        self.moved = MovedChannels(partial(store.moved_channels.known, self.keys))
 
     async def find_place(self, shown: str) -> CardPlace | None:
         """Return the message that shows an approval or outage; None before the post.
@@ -202,7 +200,7 @@ class CardPublisher:
         if named != channel:
             # Sealed: who reads there may read the approval (`read_access`).
             moved = self.store.moved_channels
-            await moved.note(self.keys, self.tenant, named, channel)
+            await moved.note(self.keys, named, channel)
         if (place.channel, place.ts) != (channel, ts):
             return place
         shown = await self.record_shown(record, place, message)
@@ -232,7 +230,7 @@ class CardPublisher:
         kept = self.config.messages_kept
         if kept is not None and tenant_of_approval(shown):
             await self.store.posted_messages.note(
-                self.keys, self.tenant, shown, (channel, ts), kept=kept
+                self.keys, shown, (channel, ts), kept=kept
             )
 
     async def delete(self, channel: str, ts: str) -> None:
@@ -280,7 +278,6 @@ class CardPublisher:
         await self.cards.shown(
             self.keys,
             record.id,
-            tenant=record.tenant,
             rev=record.rev,
             display_digest=shown,
             decision_digest=decided,

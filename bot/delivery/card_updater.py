@@ -207,7 +207,7 @@ class CardUpdater:
 
     async def _unmark(self, approval: str) -> None:
         publisher = self.card_publisher
-        await publisher.cards.unmark(publisher.keys, publisher.tenant, approval)
+        await publisher.cards.unmark(publisher.keys, approval)
 
     async def _reply_corrupt(self, entry: QueueEntry, error: CorruptRecord) -> None:
         """Queue a reply under the card of a corrupt record: it is void."""
@@ -356,8 +356,7 @@ class CardUpdater:
 
     async def _forget(self, approval: str, at: tuple[str, str]) -> None:
         publisher = self.card_publisher
-        keys, tenant = publisher.keys, publisher.tenant
-        await publisher.cards.forget_message(keys, tenant, approval, at)
+        await publisher.cards.forget_message(publisher.keys, approval, at)
 
     async def _retry_later(
         self, entry: QueueEntry, approval: Approval, why: str
@@ -387,8 +386,7 @@ class CardUpdater:
             await self._done(entry, entry.wanted)
         else:
             # Before its events are acknowledged, which do not wait for the card.
-            keys, tenant = self.card_publisher.keys, self.card_publisher.tenant
-            await cards.mark_outdated(keys, tenant, approval.id)
+            await cards.mark_outdated(self.card_publisher.keys, approval.id)
 
     async def _queue_messages(
         self, entry: QueueEntry, record: Approval, events: Sequence[Event]

@@ -158,7 +158,7 @@ class Collector:
         ids = [one.id for one in members]
         await self.store.collect(keys, card, ids, group=group)
         # Listed before its members are taken from the list: a restart posts it.
-        await cards.mark_outdated(keys, publisher.tenant, card)
+        await cards.mark_outdated(keys, card)
         logger.info("card.collected id=%s calls=%d", card, len(members))
         return ids
 
@@ -184,7 +184,7 @@ class Collector:
                 and not await self.store.tells(keys, card, event.name, event.seq)
             ):
                 await self.updater.acknowledge(entry, [event])
-        await cards.unmark(keys, publisher.tenant, approval.id)
+        await cards.unmark(keys, approval.id)
         entry.shown = entry.wanted
         queue.hand_over(entry, card)
         return True

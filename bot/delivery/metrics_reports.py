@@ -150,7 +150,7 @@ class MetricsReports:
 
     async def _mark(self, what: Mark) -> str:
         threads = self._service.store.threads
-        return await threads.mark(self._keys, self._tenant, "", self._reader, what)
+        return await threads.mark(self._keys, "", self._reader, what)
 
     async def _announce(
         self,
@@ -169,6 +169,6 @@ class MetricsReports:
             data=dict(data),
         ).model_dump_json()
         await self._service.store.threads.announce(
-            self._keys, self._tenant, "", self._reader,
-            what=what, mark=mark, outbox_event=event, audit_event=event,
+            self._keys, "", self._reader,
+            what=what, mark=mark, outbox_event=event, audit_event=event
         )  # fmt: skip

@@ -275,7 +275,7 @@ class Publisher:
                 # A blocked process publishes nothing, so another one takes it over.
                 async with self._store.threads.leases.held(
                     self._keys,
-                    self._keys.lease(self._tenant, "", self._outbox.reader),
+                    self._keys.lease("", self._outbox.reader),
                     ends_blocked=True,
                 ) as lease:
                     with holding(lease):
@@ -343,11 +343,9 @@ class Publisher:
             queue,
             self._outbox,
             tenant=self._tenant,
-            missing=partial(self._store.cards.outdated, self._keys, self._tenant),
-            mark_missed=partial(mark_missed, self._store, self._keys, self._tenant),
-            mark_missing=partial(
-                self._store.cards.mark_outdated, self._keys, self._tenant
-            ),
+            missing=partial(self._store.cards.outdated, self._keys),
+            mark_missed=partial(mark_missed, self._store, self._keys),
+            mark_missing=partial(self._store.cards.mark_outdated, self._keys),
             team=dispatcher.card_publisher.me.team,
         )
         scheduler = Scheduler(

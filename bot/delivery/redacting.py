@@ -100,8 +100,8 @@ class Redactor:
             LeaseLost: when another process publishes now.
         """
         keys = self.card_publisher.keys
-        for approval in await self.store.due(keys, self.tenant, _BATCH):
-            posted = await self.store.read(keys, self.tenant, approval)
+        for approval in await self.store.due(keys, _BATCH):
+            posted = await self.store.read(keys, approval)
             try:
                 await self._look_at(approval, posted)
             except (RateLimitDelay, SlackError) as error:
@@ -114,18 +114,16 @@ class Redactor:
         found = await self._find(approval, posted)
         if found.ended is None:
             at_ms = now_ms + self._pause_ms
-            await self.store.look_at(keys, self.tenant, approval, at_ms)
+            await self.store.look_at(keys, approval, at_ms)
             return
         kept_ms = 0 if found.ended.is_erased else _ms(self.kept)
         due_ms = found.ended.at_ms + kept_ms
         if due_ms > now_ms:
             at_ms = min(due_ms, now_ms + _ms(LOOK))
-            await self.store.look_at(
-                keys, self.tenant, approval, at_ms, ended=found.ended
-            )
+            await self.store.look_at(keys, approval, at_ms, ended=found.ended)
             return
         # Kept first: on the next attempt the record may be gone.
-        await self.store.look_at(keys, self.tenant, approval, now_ms, ended=found.ended)
+        await self.store.look_at(keys, approval, now_ms, ended=found.ended)
         places = list(posted.places)
         # While it is kept, somebody may have it run again, and its card is drawn anew.
         card = await self._of_card(approval) if found.is_there else frozenset[str]()
@@ -137,11 +135,10 @@ class Redactor:
             message = erased()
         await self._redact(approval, places, message, keep=card)
         if not found.is_there:
-            await self.store.forget(keys, self.tenant, approval)
+            await self.store.forget(keys, approval)
             return
         await self.store.look_at(
             keys,
-            self.tenant,
             approval,
             now_ms + self._pause_ms,
             ended=found.ended.with_(redacted_rev=found.rev),
@@ -282,7 +279,7 @@ class Redactor:
         ended = posted.ended
         if ended and now_ms > ended.at_ms + _ms(self.kept + END):
             logger.error("messages.given_up id=%s", approval)
-            await self.store.forget(keys, self.tenant, approval)
+            await self.store.forget(keys, approval)
             return
         wait = RETRY
         if isinstance(error, SlackRefused) and error.error == _NOT_FOUND:
@@ -291,7 +288,7 @@ class Redactor:
             wait = timedelta(seconds=error.wait_s)
         elif isinstance(error, RateLimited):
             wait = timedelta(seconds=error.retry_after_s)
-        await self.store.look_at(keys, self.tenant, approval, now_ms + _ms(wait))
+        await self.store.look_at(keys, approval, now_ms + _ms(wait))
 
 
 def _ms(time: timedelta) -> int:

@@ -33,7 +33,6 @@ async def record_page(
     await ctx.service.store.read_pages.opened_page(
         target.keys,
         approval.id,
-        tenant=approval.tenant,
         reader=_reader(target, user),
         page=number - 1,
         pages=page_count(approval, index),
@@ -104,7 +103,6 @@ async def _has_opened(ctx: ListenerContext, target: Target, user: str) -> bool:
     return await ctx.service.store.read_pages.has_opened(
         target.keys,
         approval.id,
-        tenant=approval.tenant,
         reader=_reader(target, user),
         pages=page_count(approval, index),
     )

@@ -91,7 +91,7 @@ async def follow(ctx: ListenerContext) -> None:
 
 async def _follow_changes(ctx: ListenerContext) -> None:
     tabs = ctx.service.store.home_tabs
-    users = await tabs.open_tabs(ctx.keys, ctx.config.tenant, MAX_TABS)
+    users = await tabs.open_tabs(ctx.keys, MAX_TABS)
     if not users:
         return
     # Read once for all of them: people of one role have the same queue.
@@ -114,7 +114,7 @@ async def _followed(ctx: ListenerContext, user: str, read: dict[str, Loaded]) ->
     except SlackRefused as error:
         # It would be refused again: the person has left, or the tab was switched off.
         logger.warning("home.forgotten user=%s why=%s", user, error)
-        await ctx.service.store.home_tabs.forget(ctx.keys, ctx.config.tenant, user)
+        await ctx.service.store.home_tabs.forget(ctx.keys, user)
         return True
     except SlackError as error:
         logger.warning("home.unpublished user=%s why=%s", user, error)
@@ -134,9 +134,9 @@ async def _published(
         SlackError: Slack did not take it.
         StoreUnavailable: the store does not answer.
     """
-    tabs, tenant = ctx.service.store.home_tabs, ctx.config.tenant
+    tabs = ctx.service.store.home_tabs
     # The hash before the tab is made: whatever is published in between is newer.
-    tab, before, now_ms = await tabs.tab(ctx.keys, tenant, user)
+    tab, before, now_ms = await tabs.tab(ctx.keys, user)
     found = await queue_of(ctx, user, read, is_glance=not is_requested)
     view = await _view(ctx, user, tab, found, now_ms=now_ms)
     content = _content(view)
@@ -156,10 +156,10 @@ async def _published(
             raise
         # The process that published meanwhile notes its hash. Forgotten here, so that
         # one that died before it did so keeps nobody's tab as it is.
-        await tabs.shown(ctx.keys, tenant, user, ShownTab())
+        await tabs.shown(ctx.keys, user, ShownTab())
         return False
     shown = ShownTab(view_hash=text_at(reply, "view", "hash"), content=content)
-    await tabs.shown(ctx.keys, tenant, user, shown)
+    await tabs.shown(ctx.keys, user, shown)
     return True
 
 
@@ -264,11 +264,11 @@ async def _used_and_shown(
 
     Slack waits three seconds, and a queue of two thousand takes longer to read.
     """
-    tabs, tenant = ctx.service.store.home_tabs, ctx.config.tenant
+    tabs = ctx.service.store.home_tabs
     try:
-        before, _, _ = await tabs.tab(ctx.keys, tenant, user)
+        before, _, _ = await tabs.tab(ctx.keys, user)
         after = _used(filter_of(before), action, value)
-        await tabs.used(ctx.keys, tenant, user, after.model_dump_json())
+        await tabs.used(ctx.keys, user, after.model_dump_json())
     except StoreUnavailable as error:
         logger.warning("home.unpublished user=%s why=%s", user, error)
         return

@@ -81,7 +81,7 @@ async def _channel_of(ctx: ListenerContext, approval: Approval) -> str:
     channel of the sealed record and in the fallback channel alone.
     """
     store, config = ctx.service.store, ctx.config
-    moved = await store.moved_channels.known(ctx.keys, config.tenant)
+    moved = await store.moved_channels.known(ctx.keys)
     place = await store.cards.place(ctx.keys, approval.id)
     own, fallback = (
         newest_id(one, moved) for one in (approval.channel, config.fallback_channel)

@@ -56,8 +56,8 @@ async def follow(
     logger.warning("card.moved shown=%s from=%s to=%s", shown, was.channel, channel)
     await _note(ctx, was.channel, channel)
     # Its place is compared there: what a publisher registered meanwhile stays.
-    cards, tenant = ctx.service.store.cards, ctx.config.tenant
-    await cards.forget_message(keys, tenant, shown, (was.channel, was.ts))
+    cards = ctx.service.store.cards
+    await cards.forget_message(keys, shown, (was.channel, was.ts))
     return await cards.posted(keys, shown, channel=channel, ts=was.ts)
 
 
@@ -81,7 +81,7 @@ async def shown_before(
     Raises:
         SlackError: Slack does not say whether it is there.
     """
-    moved = await ctx.service.store.moved_channels.known(ctx.keys, ctx.config.tenant)
+    moved = await ctx.service.store.moved_channels.known(ctx.keys)
     named = [*ctx.service.channels, ctx.config.fallback_channel]
     for was in dict.fromkeys([*moved, *moved.values(), *named]):
         shown = await shown_at(was)
@@ -94,7 +94,7 @@ async def shown_before(
 async def _note(ctx: ListenerContext, was: str, now: str) -> None:
     if was != now:
         moved = ctx.service.store.moved_channels
-        await moved.note(ctx.keys, ctx.config.tenant, was, now)
+        await moved.note(ctx.keys, was, now)
 
 
 _NOT_LOOKED_FOR: LiteralString = (
@@ -172,7 +172,7 @@ async def _is_own_copy(
             keys, shown, action.user, channel=here[0], ts=here[1]
         )
         # It may show an older state, and no event may be left that has it drawn again.
-        await store.cards.mark_outdated(keys, ctx.config.tenant, shown)
+        await store.cards.mark_outdated(keys, shown)
     return (copy.channel, copy.ts) == (action.channel, action.message_ts)
 
 
@@ -182,7 +182,7 @@ async def _note_message(
     """Note a message whose posting got no answer, so that it can be redacted later."""
     kept, posted = ctx.config.messages_kept, ctx.service.store.posted_messages
     if kept is not None and tenant_of_approval(shown):
-        await posted.note(keys, ctx.config.tenant, shown, at, kept=kept)
+        await posted.note(keys, shown, at, kept=kept)
 
 
 async def redraw_replaced(

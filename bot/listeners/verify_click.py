@@ -380,4 +380,4 @@ async def redraw_ended(ctx: ListenerContext, keys: Keys, approval: Approval) -> 
         return
     if place.rev >= approval.rev:
         return
-    await cards.mark_outdated(keys, ctx.config.tenant, approval.id)
+    await cards.mark_outdated(keys, approval.id)

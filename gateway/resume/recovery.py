@@ -82,7 +82,7 @@ class RecoveryService(TenantService):
         """End what waits in a run whose thread is gone."""
         approvals = self._store.approvals
         keys = self._keys
-        ids = await approvals.unfinished_of_run(keys, self._tenant, run_ref)
+        ids = await approvals.unfinished_of_run(keys, run_ref)
         return [
             found for one in ids for found in await self._each(one, end_with_thread)
         ]
@@ -245,13 +245,13 @@ class RestoreDetector:
             return
         if not self._store:
             fresh = secrets.token_hex(16)
-            self._store = await self._counters.named(self._keys, self._tenant, fresh)
+            self._store = await self._counters.named(self._keys, fresh)
         if not self._id:
             self._id, _ = await self._read(self._store)
             self._id = self._id or secrets.token_hex(16)
         # The store first. Killed in between, it is one ahead, which is allowed; the
         # other way round it would look like an older copy.
-        self._last = await self._counters.add(self._keys, self._tenant, self._id)
+        self._last = await self._counters.add(self._keys, self._id)
         await self._write(self._last)
         self._changes, self._advanced_ms = changes, now_ms
 
@@ -264,7 +264,7 @@ class RestoreDetector:
             kept = counters.of[self._id].number if self._id in counters.of else 0
             # Never the smaller one: others take a counter that fell for a loss.
             newest = max(kept, written)
-            await self._counters.put(self._keys, self._tenant, self._id, newest)
+            await self._counters.put(self._keys, self._id, newest)
         self._changes = -1
         await self.advance()
 
@@ -277,7 +277,7 @@ class RestoreDetector:
         )
 
     async def _known(self) -> RestoreCounters:
-        return await self._counters.read(self._keys, self._tenant)
+        return await self._counters.read(self._keys)
 
     async def _read(self, store: str) -> tuple[str, int]:
         """Return the id of the checkpoints and their counter for a store."""
@@ -392,7 +392,7 @@ class Recovery:
 
     async def _queue(self, mismatch: Mismatch) -> None:
         keys = self._store.keys_of_tenant(self._tenant)
-        run = keys.stalled_run(self._tenant, mismatch.agent, mismatch.thread)
+        run = keys.stalled_run(mismatch.agent, mismatch.thread)
         if await self._store.stalled.find(keys, run) is not None:
             return  # `keyturn.gateway.resume.retries` decides about it
         job = Job.to_resume(self._tenant, mismatch.agent, mismatch.thread)
@@ -402,7 +402,7 @@ class Recovery:
         """End what waits for a thread, if it is still not there under its lease."""
         runner = self._runners.of(mismatch.agent, mismatch.thread)
         keys = self._store.keys_of_tenant(self._tenant)
-        at = ThreadRef(keys, self._tenant, mismatch.agent, mismatch.thread)
+        at = ThreadRef(keys, mismatch.agent, mismatch.thread)
 
         async def work() -> None:
             # Read again, now under the lease: the thread may have been started
@@ -477,7 +477,7 @@ class Recovery:
     async def _is_run(self, run: RunRef) -> bool:
         """Return True if a process holds the lease on a thread."""
         keys = self._store.keys_of_tenant(self._tenant)
-        lease = keys.lease(self._tenant, run.agent, run.thread)
+        lease = keys.lease(run.agent, run.thread)
         return bool(await self._store.conn.command("EXISTS", lease))
 
     async def _cut_off(
@@ -495,7 +495,7 @@ class Recovery:
             for agent in agents
             if not is_waiting
         ]
-        for run in await self._store.threads.open_runs(keys, self._tenant, runs):
+        for run in await self._store.threads.open_runs(keys, runs):
             runner = self._runners.of(run.agent, run.thread)
             if runner is None or await self._is_run(run):
                 continue

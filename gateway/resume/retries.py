@@ -201,15 +201,13 @@ class Retries:
                 return
         raise _too_many_changes(at)
 
-    async def retry_now(
-        self, keys: Keys, tenant: str, serves: Callable[[str], bool]
-    ) -> None:
+    async def retry_now(self, keys: Keys, serves: Callable[[str], bool]) -> None:
         """Retry failed runs at once, because a process that serves them has started.
 
         A parked run gets one attempt; people are told only if its result is new.
         """
         for before in await self._stalled.all(keys):
-            is_ours = before.tenant == tenant and serves(before.agent)
+            is_ours = before.tenant == keys.tenant and serves(before.agent)
             is_waiting = before.state is RunState.WAITING
             if not is_ours or not (is_waiting or before.can_pass) or not before.jobs:
                 continue
@@ -235,15 +233,15 @@ class Retries:
         # 0: a process serves the run and retries it.
         if not 0 < since_ms <= before_ms:
             return
-        at = ThreadRef(keys, before.tenant, before.agent, before.thread)
-        if await self._store.approvals.has_open(keys, at.tenant, at.run_ref):
+        at = ThreadRef(keys, before.agent, before.thread)
+        if await self._store.approvals.has_open(keys, at.run_ref):
             return  # a decision may still advance it
         event = await run_event(self._store, keys, before, EventName.RUN_DROPPED)
         if await self._stalled.change(
             keys, run, before, None,
             undone=before.jobs, is_dropped=True, events=[event],
         ):  # fmt: skip
-            await self._store.threads.end_run(keys, at.tenant, at.agent, at.thread)
+            await self._store.threads.end_run(keys, at.agent, at.thread)
 
     async def _keep(
         self,
@@ -287,7 +285,7 @@ class Retries:
     async def _approved_until(self, at: ThreadRef) -> int:
         """Return when the last approval by people ends; 0 when the run has none."""
         approvals = self._store.approvals
-        ids = await approvals.unfinished_of_run(at.keys, at.tenant, at.run_ref)
+        ids = await approvals.unfinished_of_run(at.keys, at.run_ref)
         return max(
             (
                 item.lapses_at_ms

@@ -41,7 +41,6 @@ class ThreadRef:
     """One thread of one agent, and the keys of its tenant."""
 
     keys: Keys
-    tenant: str
     agent: str
     thread: str
 
@@ -49,7 +48,12 @@ class ThreadRef:
     def of(cls, store: Store, tenant: str, run: RunRef) -> Self:
         """Return the thread of a run of a tenant."""
         keys = store.keys_of_tenant(tenant)
-        return cls(keys, tenant, run.agent, run.thread)
+        return cls(keys, run.agent, run.thread)
+
+    @property
+    def tenant(self) -> str:
+        """Return the tenant of this thread."""
+        return self.keys.tenant
 
     @property
     def run_ref(self) -> RunRef:
@@ -59,7 +63,7 @@ class ThreadRef:
     @property
     def run(self) -> str:
         """Return the id of that run, as it is listed when it fails."""
-        return self.keys.stalled_run(self.tenant, self.agent, self.thread)
+        return self.keys.stalled_run(self.agent, self.thread)
 
 
 class RunEvents:
@@ -76,8 +80,8 @@ class RunEvents:
         """
         body = (await self.event(at, EventName.RUN_STARTED)).model_dump_json()
         await self._store.threads.announce(
-            at.keys, at.tenant, at.agent, at.thread,
-            what="begun", mark=key, outbox_event=body, audit_event=body,
+            at.keys, at.agent, at.thread,
+            what="begun", mark=key, outbox_event=body, audit_event=body
         )  # fmt: skip
 
     async def finished(self, at: ThreadRef, checkpoint: str, words: str) -> bool:
@@ -93,7 +97,6 @@ class RunEvents:
         outbox_event = event.with_(data={**event.data, "text": _bounded(words)})
         return await self._store.threads.announce(
             at.keys,
-            at.tenant,
             at.agent,
             at.thread,
             what="ended",
@@ -104,7 +107,7 @@ class RunEvents:
 
     async def event(self, at: ThreadRef, name: EventName) -> Event:
         """Return an event about a run, addressed to where the agent was asked."""
-        facts = await self._store.threads.facts(at.keys, at.tenant, at.agent, at.thread)
+        facts = await self._store.threads.facts(at.keys, at.agent, at.thread)
         origin = facts.origin
         channel, thread_ts = (origin.channel, origin.thread_ts) if origin else ("", "")
         return Event(
@@ -247,7 +250,7 @@ class StoreThreads(Threads):
     async def unfinished(self, run: RunRef) -> list[str]:
         """Return ids of the approvals in which something is still to happen."""
         keys = self._at(run).keys
-        return await self._store.approvals.unfinished_of_run(keys, self._tenant, run)
+        return await self._store.approvals.unfinished_of_run(keys, run)
 
     async def _has_approved(self, run: RunRef) -> bool:
         """Return True if people approved a call of the run that has not run."""
@@ -261,8 +264,8 @@ class StoreThreads(Threads):
     def _at(self, run: RunRef) -> ThreadRef:
         return ThreadRef.of(self._store, self._tenant, run)
 
-    def _place(self, run: RunRef) -> tuple[Keys, str, str, str]:
-        return self._at(run).keys, self._tenant, run.agent, run.thread
+    def _place(self, run: RunRef) -> tuple[Keys, str, str]:
+        return self._at(run).keys, run.agent, run.thread
 
     def _facts(self, run: RunRef) -> str:
         keys, *names = self._place(run)
@@ -277,7 +280,7 @@ async def thread_lease(store: Store, at: ThreadRef) -> AsyncGenerator[Lease]:
         ThreadUnavailable: when another process runs it.
     """
     threads, name = store.threads, (at.agent, at.thread)
-    async with threads.lease(at.keys, at.tenant, *name) as lease:
+    async with threads.lease(at.keys, *name) as lease:
         threads.at_work.add(name)
         try:
             yield lease

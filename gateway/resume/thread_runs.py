@@ -222,7 +222,7 @@ class ThreadRuns(ProgramRuns):
     @override
     async def _forget(self, run: RunRef) -> None:
         keys = self._at(run).keys
-        await self._store.threads.end_run(keys, self._tenant, run.agent, run.thread)
+        await self._store.threads.end_run(keys, run.agent, run.thread)
         self._runners.release(run.agent, run.thread)
 
     @override

@@ -122,7 +122,7 @@ class Worker:
                     is_prepared = True
                 if not has_retried:
                     serves = self._runners.serves
-                    await self._retries.retry_now(keys, self._tenant, serves)
+                    await self._retries.retry_now(keys, serves)
                     has_retried = True
                 delivery = await queue.take(self._consumer, block_ms=BLOCK_MS)
                 pause = FIRST_PAUSE_S
@@ -185,7 +185,7 @@ class Worker:
         if await self._threads.unfinished(at.run_ref):
             return False
         # Another process may run it by now: a rejected call is not unfinished.
-        place = (at.keys, at.tenant, at.agent, at.thread)
+        place = (at.keys, at.agent, at.thread)
         return not await self._store.threads.is_run_open(*place)
 
     async def _attempt(
@@ -296,7 +296,7 @@ class Worker:
 
 
 def _at(keys: Keys, job: Job) -> ThreadRef:
-    return ThreadRef(keys, job.tenant, job.agent, job.thread)
+    return ThreadRef(keys, job.agent, job.thread)
 
 
 def _key(delivery: Delivery) -> str:

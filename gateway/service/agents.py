@@ -129,9 +129,7 @@ class AgentService(ClaimService):
 
     async def history(self, run: RunRef, within: str = "") -> tuple[EditRecord, ...]:
         """Return edits of calls that ran; see the port `Gateway`."""
-        listed = await self._store.approvals.of_run(
-            self._keys, self._tenant, run, newest=MAX_HISTORY
-        )
+        listed = await self._store.approvals.of_run(self._keys, run, newest=MAX_HISTORY)
         ids = [one.id for one in listed if _is_within(one.ns, within)]
         found = [
             self._sealed(edit, run)
@@ -152,7 +150,7 @@ class AgentService(ClaimService):
 
         approvals, run = self._store.approvals, ref.run_ref
         keys = self._keys
-        listed = await approvals.open_of_run(keys, self._tenant, run)
+        listed = await approvals.open_of_run(keys, run)
         listed = [one for one in listed if _is_at(one, ref)]
         for approval_id in await approvals.unfinished(keys, listed):
             await self._end(approval_id, Transition.SUPERSEDE, is_ended)
@@ -163,7 +161,7 @@ class AgentService(ClaimService):
         """End everything that waits in a run, inside its tools too."""
         approvals = self._store.approvals
         await self.supersede_approvals(
-            await approvals.unfinished_of_run(self._keys, self._tenant, run)
+            await approvals.unfinished_of_run(self._keys, run)
         )
 
     async def supersede_approvals(self, approval_ids: Iterable[str]) -> None:
@@ -253,7 +251,7 @@ class AgentService(ClaimService):
         # By the current policy: the question is whether the tool may run again now.
         repeats = is_idempotent(self._policy(), agent=agent, tool=tool)
         begun = await calls.begin(
-            keys, self._tenant, turn_key, progress.tool_call_id, repeats=repeats
+            keys, turn_key, progress.tool_call_id, repeats=repeats
         )
         if begun.word == "cut_off":
             logger.warning("call.cut_off agent=%s tool=%s", agent, tool)
@@ -370,7 +368,7 @@ class AgentService(ClaimService):
     async def _listed(self, ref: TurnRef) -> list[Listed]:
         run = ref.run_ref
         keys = self._keys
-        return await self._store.approvals.of_run(keys, self._tenant, run)
+        return await self._store.approvals.of_run(keys, run)
 
     async def _end(
         self,

@@ -72,16 +72,11 @@ class AuditWriter:
     """
 
     def __init__(
-        self,
-        store: Store,
-        keys: Keys,
-        *,
-        tenant: str = "",
-        clock: Callable[[], float] = now_s,
+        self, store: Store, keys: Keys, *, clock: Callable[[], float] = now_s
     ) -> None:
         self._store = store
         self._keys = keys
-        self._tenant = tenant
+        self._tenant = keys.tenant
         self._clock = clock
         self._log = store.audit(keys)
         self._keyring, folder = required(store)
@@ -157,7 +152,7 @@ class AuditWriter:
         """Do what one process does at a time; nothing where another one does it."""
         try:
             # The lease of a thread is used, with an agent name that no agent has.
-            async with self._store.threads.lease(self._keys, "", "", "audit") as lease:
+            async with self._store.threads.lease(self._keys, "", "audit") as lease:
                 with holding(lease), self._files.locked(self._writer) as was_last:
                     if was_last is None:
                         return

@@ -139,9 +139,7 @@ class ReadCall:
         totals = dict(self.totals)
         for use in self.usage.uses:
             totals[use.name] += beside.micro.get(use.window, 0)
-        known = self.load.precedents.get(
-            self.keys.precedents(approval.tenant, self.effect)
-        )
+        known = self.load.precedents.get(self.keys.precedents(self.effect))
         past = past_of(policy, item, known, self.usage, totals)
         others = beside.precedents.get(self.effect, ())
         past = past.with_(precedents=(*others, *past.precedents))
@@ -199,7 +197,6 @@ async def read_calls(
         of_agent = [place for place, one in enumerate(calls) if one.agent == agent]
         loads[agent] = await store.agent_load.load(
             keys,
-            tenant,
             agent,
             first.approval.thread,
             first.approval.run_ref,

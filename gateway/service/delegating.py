@@ -54,7 +54,7 @@ class DelegationService(TenantService):
         event = event.with_(data={**event.data, "to": to})
         for_ms = int(lasting.total_seconds() * 1000)
         until_ms = await self._store.delegations.set(
-            self._keys, self._tenant, owner.user, to, for_ms=for_ms, event=event
+            self._keys, owner.user, to, for_ms=for_ms, event=event
         )
         if until_ms is None:
             raise ValueError(
@@ -66,13 +66,11 @@ class DelegationService(TenantService):
     async def take_back(self, owner: Person, *, gesture: Gesture = Gesture.API) -> bool:
         """Take one's queue back; False when nobody had it."""
         event = self._event(EventName.DELEGATION_LIFTED, owner, gesture)
-        return await self._store.delegations.lift(
-            self._keys, self._tenant, owner.user, event
-        )
+        return await self._store.delegations.lift(self._keys, owner.user, event)
 
     async def given_to(self, user: str) -> tuple[Delegation, ...]:
         """Return whose queues somebody has now."""
-        found = await self._store.delegations.all(self._keys, self._tenant)
+        found = await self._store.delegations.all(self._keys)
         # One step only: what somebody holds for another is not handed on.
         return tuple(one for one in found if one.to == user)
 

@@ -198,7 +198,7 @@ class FreezeService(TenantService):
         freeze = Freeze(scope=scope, by=by, reason=reason, at_ms=now_ms)
         event = self._event(EventName.FREEZE_SET, scope, by, on_behalf_of, gesture)
         event = event.with_(reason=reason)
-        is_new = await self._store.freezes.set(self._keys, self._tenant, freeze, event)
+        is_new = await self._store.freezes.set(self._keys, freeze, event)
         # While it stands, no standing approval covers a call; see `unfreeze`.
         await self._end_standing(scope)
         return is_new
@@ -222,7 +222,7 @@ class FreezeService(TenantService):
         # Before it is lifted, in case the freeze was cut off before it ended them: what
         # people allowed before a freeze is never in force again.
         await self._end_standing(scope)
-        return await self._store.freezes.lift(self._keys, self._tenant, scope, event)
+        return await self._store.freezes.lift(self._keys, scope, event)
 
     async def mend(self) -> None:
         """Freeze everything if the store's list is gone, changed or older than the log.
@@ -234,7 +234,7 @@ class FreezeService(TenantService):
         """
         epoch = self._store.audit_index.freeze_epoch(self._tenant)
         lists = self._store.freeze_lists
-        known = await lists.compare(self._keys, self._tenant, epoch)
+        known = await lists.compare(self._keys, epoch)
         if not known.is_believed:
             await self.freeze(NOT_BELIEVED.scope, BY_GATEWAY, NOT_BELIEVED.reason)
 
@@ -244,7 +244,7 @@ class FreezeService(TenantService):
         Raises:
             StoreUnavailable: when the store does not answer.
         """
-        return await self._store.freezes.all(self._keys, self._tenant)
+        return await self._store.freezes.all(self._keys)
 
     async def names(self) -> str:
         """Return the names of what is frozen, a line each.
@@ -259,7 +259,7 @@ class FreezeService(TenantService):
             bounds = bounds_of(standing)
             return str(scope) in names_of(bounds.agent, bounds.tool)
 
-        await end_those(self._store, self._keys, self._tenant, is_stopped, FROZEN)
+        await end_those(self._store, self._keys, is_stopped, FROZEN)
 
     def _event(
         self,

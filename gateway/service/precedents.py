@@ -121,7 +121,6 @@ class TurnPrecedents:
         policy: that says which calls are the same, and what is asked.
         turn: whose calls they are.
         keys: of the tenant.
-        tenant: whose turn it is.
         effects: of each call.
         effects_read: by position, the effects of the calls whose rules ask for
             precedents.
@@ -130,19 +129,12 @@ class TurnPrecedents:
     policy: Policy
     turn: Turn
     keys: Keys
-    tenant: str
     effects: Sequence[str]
     effects_read: Mapping[int, str]
 
     @classmethod
     def of(
-        cls,
-        policy: Policy,
-        keys: Keys,
-        tenant: str,
-        turn: Turn,
-        *,
-        is_unread: bool = False,
+        cls, policy: Policy, keys: Keys, turn: Turn, *, is_unread: bool = False
     ) -> TurnPrecedents:
         """Return those of a turn; ``is_unread`` when no rule asks for any."""
         agent = turn.ref.agent
@@ -157,7 +149,7 @@ class TurnPrecedents:
             for call in turn.calls
         ]
         if is_unread:
-            return cls(policy, turn, keys, tenant, effects, {})
+            return cls(policy, turn, keys, effects, {})
         effects_read = {
             position: effects[position]
             for position, call in enumerate(turn.calls)
@@ -169,7 +161,7 @@ class TurnPrecedents:
                 or similar_rule(policy, agent, call.tool) is not None
             )
         }
-        return cls(policy, turn, keys, tenant, effects, effects_read)
+        return cls(policy, turn, keys, effects, effects_read)
 
     def known(self, load: AgentLoad) -> list[Known]:
         """Return the precedents that the calls are evaluated by."""
@@ -213,9 +205,7 @@ class TurnPrecedents:
     def auto_runs(self, verdicts: Sequence[Verdict]) -> list[Row]:
         """Return the precedents that the calls without a record are from now on."""
         return [
-            row_of_auto_run(
-                self.keys, self.tenant, self.effects[position], self._auto_run(position)
-            )
+            row_of_auto_run(self.keys, self.effects[position], self._auto_run(position))
             for position, verdict in enumerate(verdicts)
             if verdict.runs_unclaimed and self.effects[position]
         ]
@@ -231,10 +221,10 @@ class TurnPrecedents:
     def _name(self, position: int) -> str:
         """Return a name for a call without a record, the same for the same call."""
         # The members of a `Context`, see `proposals.context_of`.
-        ctx: JsonObject = {"tenant": self.tenant, **self.turn.ref.names}
+        ctx: JsonObject = {"tenant": self.keys.tenant, **self.turn.ref.names}
         ctx["tool_call_id"] = self.turn.calls[position].tool_call_id
         found = digest.tagged_hash(AUTO_RUN_TAG, digest.canonical(ctx))
         return f"auto_{found.removeprefix('sha256:')[:32]}"
 
     def _key(self, effect: str) -> str:
-        return self.keys.precedents(self.tenant, effect)
+        return self.keys.precedents(effect)

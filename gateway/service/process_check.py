@@ -206,8 +206,7 @@ class Registration:
         counted: dict[str, int] = {}
         for agent in self._process.serves:
             if (self._process.tenant, agent) in found.kept:
-                tenant = self._process.tenant
-                waiting = await self._store.processes.waiting(self._keys, tenant, agent)
+                waiting = await self._store.processes.waiting(self._keys, agent)
                 counted[agent] = waiting
         return counted
 
@@ -296,7 +295,7 @@ async def unserved(store: Store, keys: Keys) -> list[str]:
     }
     sentences: list[str] = []
     for tenant, agent in sorted(found.kept.keys() - served):
-        count = await store.processes.waiting(keys, tenant, agent)
+        count = await store.processes.waiting(keys, agent)
         if count:
             sentences.append(
                 f"{_wait(count, f'{agent!r} of tenant {tenant!r}')} and "

@@ -101,7 +101,7 @@ class RunCalls(TenantService):
             return after.with_(origin=origin) if facts.channel else after
 
         run = facts.run
-        place = (self._keys, self._tenant, run.agent, run.thread)
+        place = (self._keys, run.agent, run.thread)
         await self._store.threads.change(*place, asked, why=self._why)
 
     async def pending(self, run: RunRef) -> tuple[PendingCall, ...]:
@@ -191,7 +191,7 @@ class RunCalls(TenantService):
 
     async def _unfinished(self, run: RunRef) -> list[Loaded]:
         approvals = self._store.approvals
-        ids = await approvals.unfinished_of_run(self._keys, self._tenant, run)
+        ids = await approvals.unfinished_of_run(self._keys, run)
         return await approvals.load_each(ids)
 
     async def _ended_of(self, chosen: Sequence[str]) -> tuple[str, ...]:
@@ -307,8 +307,8 @@ class RemoteRunService(RunCalls):
         agent, thread = asked.run.agent, asked.run.thread
         keys = self._keys
         reply = await self._store.threads.leases.step(
-            keys, keys.lease(self._tenant, agent, thread),
-            asked.verb, asked.token, asked.above, reach=REACH,
+            keys, keys.lease(agent, thread),
+            asked.verb, asked.token, asked.above, reach=REACH
         )  # fmt: skip
         return reply.with_(name=reply.name.rpartition(":")[2])
 
@@ -327,7 +327,7 @@ class RemoteRunService(RunCalls):
 
     def lease_key(self, run: RunRef) -> str:
         """Return where the store keeps who holds the lease on a thread."""
-        return self._keys.lease(self._tenant, run.agent, run.thread)
+        return self._keys.lease(run.agent, run.thread)
 
 
 async def _cannot_renumber(_lease: Lease, _above: int) -> int:

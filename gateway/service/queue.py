@@ -90,7 +90,7 @@ class ReviewQueue(TenantService):
         Raises:
             StoreUnavailable: when the store does not answer.
         """
-        ids = await self._store.pending.soonest(self._keys, self._tenant, limit)
+        ids = await self._store.pending.soonest(self._keys, limit)
         for start in range(0, len(ids), _PAGE):
             page = ids[start : start + _PAGE]
             for loaded in await self._store.approvals.load_each(page):
@@ -103,7 +103,7 @@ class ReviewQueue(TenantService):
         Raises:
             StoreUnavailable: when the store does not answer.
         """
-        return await self._store.person_queues.groups(self._keys, self._tenant)
+        return await self._store.person_queues.groups(self._keys)
 
     async def concerning(
         self,
@@ -132,7 +132,7 @@ class ReviewQueue(TenantService):
         users = {one.user for one in actors}
         known = dict[str, Loaded]() if read is None else read
         queues = self._store.person_queues
-        names = await queues.queues(self._keys, self._tenant, users, groups)
+        names = await queues.queues(self._keys, users, groups)
         place: Place | None = FIRST
         given = set[str]()
         while place is not None:

@@ -230,7 +230,7 @@ class ReviewService(PolicyService):
     async def was_asked(self, message_key: str) -> bool:
         """Return whether a message was kept for an agent."""
         threads = self._store.threads
-        return await threads.was_asked(self._keys, self._tenant, message_key)
+        return await threads.was_asked(self._keys, message_key)
 
     async def extend(self, approval_id: str, reviewer: Reviewer) -> Change | Refusal:
         """Extend the deadline; see `deadline_changes.extend`.

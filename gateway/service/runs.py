@@ -56,11 +56,11 @@ async def run_event(
 
 
 async def _where_to_tell(store: Store, keys: Keys, run: StalledRun) -> tuple[str, str]:
-    facts = await store.threads.facts(keys, run.tenant, run.agent, run.thread)
+    facts = await store.threads.facts(keys, run.agent, run.thread)
     if facts.origin is not None:
         return facts.origin.channel, facts.origin.thread_ts
     run_ref = RunRef(agent=run.agent, thread=run.thread)
-    newest = await store.approvals.of_run(keys, run.tenant, run_ref, newest=_NEWEST)
+    newest = await store.approvals.of_run(keys, run_ref, newest=_NEWEST)
     # Not where their cards are by the store, which anybody may write there.
     loaded = await store.approvals.load_each(one.id for one in newest)
     return (loaded[-1].approval.channel if loaded else ""), ""  # oldest first
@@ -100,9 +100,7 @@ class RunService(PolicyService):
         outsider = no_member(reviewer)
         if outsider is not None:
             return Forbidden(reason=outsider)
-        facts = await self._store.threads.facts(
-            self._keys, run.tenant, run.agent, run.thread
-        )
+        facts = await self._store.threads.facts(self._keys, run.agent, run.thread)
         asked = (*((facts.requester,) if facts.requester else ()), *facts.principals)
         if is_among(reviewer.person, asked):
             return None
@@ -156,7 +154,7 @@ class RunService(PolicyService):
             ThreadUnavailable: while somebody runs the thread.
         """
         keys = self._keys
-        place = (keys, run.tenant, run.agent, run.thread)
+        place = (keys, run.agent, run.thread)
         run_ref = RunRef(agent=run.agent, thread=run.thread)
         # Under the lease: a worker that is just retrying the run would write its
         # failure, or an approval, after the drop.

@@ -39,7 +39,7 @@ class SeededDefectService(PolicyService):
 
     async def read(self) -> Seeded:
         """Return what is shown, if anything is; raises `StoreUnavailable`."""
-        return await self._store.seeded.read(self._keys, self._tenant)
+        return await self._store.seeded.read(self._keys)
 
     async def waiting(self) -> Loaded | None:
         """Return what is shown as an approval that waits; None when none does.
@@ -69,7 +69,7 @@ class SeededDefectService(PolicyService):
             every_ms = int(rule.every.total_seconds() * 1000)
             # From half to one and a half times as long, so that nobody waits for it.
             due_ms = now_ms + every_ms // 2 + secrets.randbelow(every_ms)
-            await self._store.seeded.plan(self._keys, self._tenant, due_ms)
+            await self._store.seeded.plan(self._keys, due_ms)
             return
         if now_ms < seeded.due_ms:
             return
@@ -78,16 +78,16 @@ class SeededDefectService(PolicyService):
         if shown is None:
             # A rule denies it, for one. The next one is drawn again.
             logger.warning("seeded.not_shown tool=%r", call.tool)
-            await self._store.seeded.end(self._keys, self._tenant)
+            await self._store.seeded.end(self._keys)
             return
         card = SeededCard(shown=shown, defect=call.defect)
-        await self._store.seeded.show(self._keys, self._tenant, card)
+        await self._store.seeded.show(self._keys, card)
 
     async def posted(self, card: SeededCard, channel: str, ts: str) -> None:
         """Count a card, and note where it stands; raises `StoreUnavailable`."""
         event = self._event(card, EventName.SEEDED_SHOWN)
         seeded = self._store.seeded
-        await seeded.posted(self._keys, self._tenant, channel, ts, event)
+        await seeded.posted(self._keys, channel, ts, event)
 
     async def answer(
         self, card: SeededCard, reviewer: Reviewer, *, has_approved: bool
@@ -104,16 +104,16 @@ class SeededDefectService(PolicyService):
             data={"gesture": reviewer.gesture.value, SEEDED_ANSWER: answer},
         )
         seeded = self._store.seeded
-        return await seeded.answer(self._keys, self._tenant, answer, event)
+        return await seeded.answer(self._keys, answer, event)
 
     async def expire(self, card: SeededCard) -> None:
         """Count that nobody answered in time; raises `StoreUnavailable`."""
         event = self._event(card, EventName.SEEDED_EXPIRED)
-        await self._store.seeded.answer(self._keys, self._tenant, EXPIRED, event)
+        await self._store.seeded.answer(self._keys, EXPIRED, event)
 
     async def end(self) -> None:
         """Forget the card, which shows what it was; raises `StoreUnavailable`."""
-        await self._store.seeded.end(self._keys, self._tenant)
+        await self._store.seeded.end(self._keys)
 
     def _event(self, card: SeededCard, name: EventName) -> Event:
         shown, item = card.shown, card.shown.items[0]

@@ -73,7 +73,6 @@ class SpotCheckService(PolicyService):
 async def draw(
     store: Store,
     keys: Keys,
-    tenant: str,
     rule: SpotCheckRule | None,
     evaluated: Sequence[EvaluatedCall],
 ) -> frozenset[int]:
@@ -86,7 +85,7 @@ async def draw(
             for position, one in enumerate(evaluated)
             if one.evaluation.tier is Tier.AUTO and not one.refusal
             if secrets.randbelow(100) < rule.share
-            if await store.spot_checks.take(keys, tenant, rule.per_day)
+            if await store.spot_checks.take(keys, rule.per_day)
         ]
     )
 
@@ -103,6 +102,6 @@ async def with_spot_check(
         return change
     tenant = change.approval.tenant
     may_ask = spot_checking.is_counted(change, index) or (
-        await store.spot_checks.take(store.keys_of_tenant(tenant), tenant, rule.per_day)
+        await store.spot_checks.take(store.keys_of_tenant(tenant), rule.per_day)
     )
     return spot_checking.asking(change, index, of, now_ms) if may_ask else change

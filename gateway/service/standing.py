@@ -100,7 +100,7 @@ async def covered(
     }
     if not wanted:
         return found
-    found_now = await read_in_force(store, keys, same.tenant, policy)
+    found_now = await read_in_force(store, keys, policy)
     standing = {one.approval.id: one.approval for one in found_now}
     chosen = _Chosen(same, load, standing)
     return [
@@ -128,9 +128,7 @@ def _may_be_covered(one: EvaluatedCall) -> bool:
     return is_asked and is_plain and bool(one.effect)
 
 
-async def read_in_force(
-    store: Store, keys: Keys, tenant: str, policy: Policy
-) -> list[Loaded]:
+async def read_in_force(store: Store, keys: Keys, policy: Policy) -> list[Loaded]:
     """Return a tenant's standing approvals, proposals too, the oldest first.
 
     What the policy of now ends is ended on the way, for good.
@@ -138,11 +136,11 @@ async def read_in_force(
     Raises:
         StoreUnavailable: when the store does not answer.
     """
-    ids = await store.standing.listed(keys, tenant)
+    ids = await store.standing.listed(keys)
     found: list[Loaded] = []
     for loaded in await store.approvals.load_each(ids):
         standing = loaded.approval
-        if standing.tenant != tenant or not standing.is_standing:
+        if standing.tenant != keys.tenant or not standing.is_standing:
             continue
         if reason := end_reason(standing, policy.digest):
             await end_standing(store, keys, standing.id, reason)
@@ -225,7 +223,6 @@ async def rejection_of(
         await end_those(
             store,
             keys,
-            approval.tenant,
             lambda standing: any(is_about(standing, one) for one in calls),
             REJECTED,
         )
@@ -264,17 +261,13 @@ async def end_standing(
     if not isinstance(found, Write):
         return False
     # After the record: one that is listed and has ended costs a look.
-    await store.standing.drop(keys, found.approval.tenant, approval_id)
+    await store.standing.drop(keys, approval_id)
     logger.info("standing.ended approval=%s why=%s", approval_id, reason)
     return True
 
 
 async def end_those(
-    store: Store,
-    keys: Keys,
-    tenant: str,
-    is_ended: Callable[[Approval], bool],
-    reason: str,
+    store: Store, keys: Keys, is_ended: Callable[[Approval], bool], reason: str
 ) -> list[str]:
     """End all standing approvals of a tenant that a condition holds of.
 
@@ -283,12 +276,12 @@ async def end_those(
     Raises:
         StoreUnavailable: when one of them is not known to have ended.
     """
-    ids = await store.standing.listed(keys, tenant)
+    ids = await store.standing.listed(keys)
     found = await store.approvals.load_each(ids)
     chosen = [
         loaded.approval.id
         for loaded in found
-        if loaded.approval.tenant == tenant
+        if loaded.approval.tenant == keys.tenant
         and loaded.approval.is_standing
         and is_ended(loaded.approval)
     ]
@@ -385,7 +378,7 @@ class StandingService(PolicyService):
         # An editor of bounds who may not vote on them may still propose them.
         if why is not None and not is_among(by.person, standing.items[0].principals):
             return why
-        listed = await self._store.standing.listed(self._keys, self._tenant)
+        listed = await self._store.standing.listed(self._keys)
         if len(listed) >= MOST_LISTED:
             return _TOO_MANY
         await self._open(standing, bounds, by.person, now_ms)
@@ -410,18 +403,14 @@ class StandingService(PolicyService):
             StoreUnavailable: when the store does not answer.
         """
         # Only by time: one that is not there may be about to be opened.
-        await self._store.standing.drop_overdue(self._keys, self._tenant)
-        found = await read_in_force(
-            self._store, self._keys, self._tenant, self._policy()
-        )
+        await self._store.standing.drop_overdue(self._keys)
+        found = await read_in_force(self._store, self._keys, self._policy())
         for one in found:
             state = one.approval.items[0].state
             if state is ItemState.AUTHORIZED:
                 yield one
             elif state is not ItemState.PENDING:
-                await self._store.standing.drop(
-                    self._keys, self._tenant, one.approval.id
-                )
+                await self._store.standing.drop(self._keys, one.approval.id)
 
     async def confirm(
         self, standing: Approval, people: list[Reviewer], *, asked_ms: int
@@ -532,9 +521,7 @@ class StandingService(PolicyService):
         self, standing: Approval, bounds: Bounds, by: Person, now_ms: int
     ) -> None:
         keys, tenant = self._keys, self._tenant
-        await self._store.standing.add(
-            keys, tenant, standing.id, until_ms=bounds.until_ms
-        )
+        await self._store.standing.add(keys, standing.id, until_ms=bounds.until_ms)
         found = await self._store.approvals.open_turn(
             keys,
             digest.turn_key(

@@ -135,7 +135,7 @@ def erased_turn(sealing: Sealing, approval: Approval) -> bytes:
 
 
 async def read_verdicts(
-    store: Store, keys: Keys, turn_key: str, stored: bytes, *, tenant: str, ref: TurnRef
+    store: Store, keys: Keys, turn_key: str, stored: bytes, *, ref: TurnRef
 ) -> StoredVerdicts:
     """Read what is stored of a turn; report what is not believed.
 
@@ -146,12 +146,7 @@ async def read_verdicts(
         return StoredVerdicts.read(store.sealing, turn_key, stored)
     except CorruptRecord:
         await store.sealing.refuse(
-            keys,
-            Sealed.VERDICTS,
-            stored,
-            tenant=tenant,
-            agent=ref.agent,
-            thread=ref.thread,
+            keys, Sealed.VERDICTS, stored, agent=ref.agent, thread=ref.thread
         )
         raise
 

@@ -128,7 +128,7 @@ class EvaluatedTurn:
         requests = [use for one in self.usage for use in one.requests]
         protect = self.same.policy.protect
         return Preconditions(
-            tenant=self.same.tenant,
+            tenant=self.same.keys.tenant,
             names=denials.freeze_names(turn.ref.agent, self._open_tools()),
             waiting=protect.pending_per_agent,
             requests_10m=protect.requests_per_10m,
@@ -216,7 +216,7 @@ class Submitter(PolicyService):
         triage = TurnTriage(self._triage, turn)
         for _ in range(_ATTEMPTS):
             # One policy for a whole attempt: it says what is read of earlier calls.
-            of_turn = partial(TurnPrecedents.of, self._policy(), keys, self._tenant)
+            of_turn = partial(TurnPrecedents.of, self._policy(), keys)
             same = await aside(partial(of_turn, turn), _args(turn))
             wanted_of = partial(denials.wanted_of, turn.calls)
             wanted = await aside(
@@ -224,7 +224,6 @@ class Submitter(PolicyService):
             )
             load = await self._store.agent_load.load(
                 keys,
-                self._tenant,
                 ref.agent,
                 ref.thread,
                 ref.run_ref,
@@ -257,7 +256,7 @@ class Submitter(PolicyService):
         if evaluations is None:
             return None
         keys = self._keys
-        of_turn = partial(TurnPrecedents.of, policy, keys, self._tenant, turn)
+        of_turn = partial(TurnPrecedents.of, policy, keys, turn)
         same = await aside(partial(of_turn, is_unread=True), _args(turn))
         rows = zip(turn.calls, evaluations, same.effects, strict=True)
         evaluated = [EvaluatedCall(*row[:2], effect=row[2]) for row in rows]
@@ -296,13 +295,10 @@ class Submitter(PolicyService):
         They are kept with the thread: it may be resumed by itself later.
         """
         run_ref, enclosing = turn.ref.run_ref, turn.enclosing_run
-        tenant = self._tenant
         threads = self._store.threads
         if enclosing is None or enclosing == run_ref:
             return
-        outer = await threads.facts(
-            self._keys, tenant, enclosing.agent, enclosing.thread
-        )
+        outer = await threads.facts(self._keys, enclosing.agent, enclosing.thread)
         if outer == _NO_FACTS:
             return
 
@@ -311,7 +307,7 @@ class Submitter(PolicyService):
             both = both.with_(is_partial=own.is_partial or outer.is_partial)
             return both if outer.requester is None else both.asked_by(outer.requester)
 
-        position = (self._keys, tenant, run_ref.agent, run_ref.thread)
+        position = (self._keys, run_ref.agent, run_ref.thread)
         await threads.change(*position, joined, why="aside")
 
     async def _evaluate(
@@ -347,7 +343,7 @@ class Submitter(PolicyService):
         if triaged:
             evaluated = await aside(partial(evaluate_all, triaged), args)
         drawn = await spot_checks.draw(
-            self._store, self._keys, self._tenant, policy.spot_checks, evaluated
+            self._store, self._keys, policy.spot_checks, evaluated
         )
         if drawn:
             evaluated = await aside(partial(evaluate_all, triaged, drawn), args)
@@ -360,9 +356,7 @@ class Submitter(PolicyService):
         )
         proposal = await aside(partial(propose, evaluated, source), args)
         run = turn.ref.run_ref
-        proposal = await with_answers(
-            self._store, same.keys, self._tenant, run, proposal
-        )
+        proposal = await with_answers(self._store, same.keys, run, proposal)
         events = triage_events(triaged, proposal, source)
         proposal = replace(
             proposal,
@@ -393,9 +387,7 @@ class Submitter(PolicyService):
     async def _read(
         self, keys: Keys, turn_key: str, turn: Turn, stored: bytes
     ) -> StoredVerdicts:
-        found = await read_verdicts(
-            self._store, keys, turn_key, stored, tenant=self._tenant, ref=turn.ref
-        )
+        found = await read_verdicts(self._store, keys, turn_key, stored, ref=turn.ref)
         if found.is_erased:
             return StoredVerdicts.of_erased(turn)
         return found.about(turn)
@@ -455,7 +447,7 @@ MOST_SETS = 3
 
 
 async def with_answers(
-    store: Store, keys: Keys, tenant: str, run_ref: RunRef, proposal: Proposal
+    store: Store, keys: Keys, run_ref: RunRef, proposal: Proposal
 ) -> Proposal:
     """Return what is to be opened, with the answers beside calls that people decide.
 
@@ -464,7 +456,7 @@ async def with_answers(
     """
     if not any(map(_is_reviewed, proposal.approvals)):
         return proposal
-    listed = await store.approvals.answered_of_run(keys, tenant, run_ref)
+    listed = await store.approvals.answered_of_run(keys, run_ref)
     found = await store.approvals.load_each(one.id for one in reversed(listed))
     answered = tuple(one for loaded in found if (one := _answer_in(loaded)))
     approvals = [

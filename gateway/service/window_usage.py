@@ -70,7 +70,7 @@ def usage_of(
     for one in found.uses:
         (requests if one.is_request else uses).append(
             use_of(
-                keys.window(ctx.tenant, one.window, one.key),
+                keys.window(one.window, one.key),
                 name=one.window,
                 # 128 bits are enough to tell calls apart, and a window may hold
                 # thousands.

@@ -170,7 +170,6 @@ class AgentLoadStore:
     async def load(
         self,
         keys: Keys,
-        tenant: str,
         agent: str,
         thread: str,
         run_ref: RunRef,
@@ -186,21 +185,21 @@ class AgentLoadStore:
         wanted = wanted or Wanted()
         # Each once: a turn may repeat one call, and no effect has no precedents.
         named = dict.fromkeys(effect for effect in wanted.effects if effect)
-        precedents = [keys.precedents(tenant, effect) for effect in named]
+        precedents = [keys.precedents(effect) for effect in named]
         names = names_of(agent, *wanted.tools)
         values: dict[str, Argument | Sequence[Argument]] = {
             "turn": keys.turn(turn_key),
-            "facts": keys.thread_facts(tenant, run_ref.agent, run_ref.thread),
-            "frozen": keys.frozen(tenant),
-            "waiting": keys.waiting(tenant, agent),
-            "requests_10m": keys.requests_10m(tenant, agent),
-            "failures": keys.failures(tenant, agent),
-            "rejections": keys.rejections(tenant, agent),
-            "rejected": keys.rejected(tenant, agent, thread),
+            "facts": keys.thread_facts(run_ref.agent, run_ref.thread),
+            "frozen": keys.frozen,
+            "waiting": keys.waiting(agent),
+            "requests_10m": keys.requests_10m(agent),
+            "failures": keys.failures(agent),
+            "rejections": keys.rejections(agent),
+            "rejected": keys.rejected(agent, thread),
             "precedents": precedents,
             "names": json.dumps([paused(agent)]),
             "calls": json.dumps(["turns", *dict.fromkeys(wanted.calls)]),
-            "list": self._lists.known(keys, tenant).seal,
+            "list": self._lists.known(keys).seal,
         }
         reply = await LOAD_CONTEXT(self._conn, **values)
         if reply[2] is not None and self._conn.confirmed_by:
@@ -208,9 +207,9 @@ class AgentLoadStore:
             # Read anew with the confirmation: by then there may be another master.
             reply = await CONFIRMED_CONTEXT(self._conn, **values)
         if reply[8] is not None:
-            await self._lists.learn(keys, tenant, cast("bytes", reply[8]))
-        frozen = self._lists.in_force(keys, tenant, names, fields(reply[4]))
-        whose = keys, tenant, run_ref.agent, run_ref.thread
+            await self._lists.learn(keys, cast("bytes", reply[8]))
+        frozen = self._lists.in_force(keys, names, fields(reply[4]))
+        whose = keys, run_ref.agent, run_ref.thread
         facts = await read_facts(self._sealing, whose, reply[3])
         waiting, requests_10m, failures, rejections = map(
             number, cast("list[Reply]", reply[5])
@@ -224,9 +223,7 @@ class AgentLoadStore:
             requests_10m=requests_10m,
             failures=failures,
             rejections=rejections,
-            rejected=await self._rejected(
-                keys, tenant, agent, thread, fields(reply[6])
-            ),
+            rejected=await self._rejected(keys, agent, thread, fields(reply[6])),
             precedents=read_all(self._conn, precedents, cast("list[Reply]", reply[7])),
         )
 
@@ -237,7 +234,7 @@ class AgentLoadStore:
         """
         reply = await FAIL(
             self._conn,
-            failures=keys.failures(event.tenant, event.agent),
+            failures=keys.failures(event.agent),
             outbox=keys.outbox,
             audit=keys.audit,
             failed=name,
@@ -252,15 +249,10 @@ class AgentLoadStore:
         return cast("bytes", reply or b"")
 
     async def _rejected(
-        self,
-        keys: Keys,
-        tenant: str,
-        agent: str,
-        thread: str,
-        found: dict[str, bytes],
+        self, keys: Keys, agent: str, thread: str, found: dict[str, bytes]
     ) -> dict[str, Rejection]:
         """Read what was rejected; report, and leave out, what was not sealed for it."""
-        name = keys.rejected(tenant, agent, thread)
+        name = keys.rejected(agent, thread)
         # The turn that is being evaluated comes after those that are counted.
         turns = number(found.pop("turns", None)) + 1
         rejections: dict[str, Rejection] = {}
@@ -269,12 +261,7 @@ class AgentLoadStore:
             body = opened_rejection(self._conn, name, call, stored)
             if body is None or not (turn.isdigit() and len(turn) <= _LONGEST_TURN):
                 await self._sealing.refuse(
-                    keys,
-                    Sealed.REJECTION,
-                    value,
-                    tenant=tenant,
-                    agent=agent,
-                    thread=thread,
+                    keys, Sealed.REJECTION, value, agent=agent, thread=thread
                 )
                 continue
             rejection = Rejection.model_validate_json(body)

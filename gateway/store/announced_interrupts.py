@@ -30,7 +30,7 @@ class InterruptStore:
 
     async def all(self, keys: Keys, job: Job) -> dict[str, AnnouncedInterrupt]:
         """Return the interrupts of a job's thread by id."""
-        key = keys.questions(job.tenant, job.agent, job.thread)
+        key = keys.questions(job.agent, job.thread)
         found = fields(await self._conn.command("HGETALL", key))
 
         def read(name: str, at: bytes) -> AnnouncedInterrupt:
@@ -50,7 +50,7 @@ class InterruptStore:
 
         The audit log, which nobody can erase, gets the event without the words.
         """
-        key = keys.questions(job.tenant, job.agent, job.thread)
+        key = keys.questions(job.agent, job.thread)
         outbox_event = (
             event.with_(data={**event.data, "text": words}) if words else event
         )
@@ -73,7 +73,7 @@ class InterruptStore:
 
     async def end(self, keys: Keys, job: Job, ids: list[str], event: Event) -> None:
         """Note that interrupts have ended, and tell people."""
-        key = keys.questions(job.tenant, job.agent, job.thread)
+        key = keys.questions(job.agent, job.thread)
         marks: list[Argument] = [part for one in ids for part in (one, _ENDED)]
         await self._conn.keep(
             *announcement(self._conn, keys, event, event, await self._conn.now_ms(key)),

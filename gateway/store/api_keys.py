@@ -52,7 +52,7 @@ class ApiKeyStore:
         self._security = store.security
         self._index = store.audit_index
         self._keys = store.keys_of_tenant(tenant)
-        self._name = self._keys.api_keys(tenant)
+        self._name = self._keys.api_keys
         self._seals = seals
         self._tenant = tenant
 

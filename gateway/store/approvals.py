@@ -181,25 +181,21 @@ class ApprovalStore:
         await self._conn.command("ZREM", keys.expiry, keys.listed(approval_id))
 
     async def of_run(
-        self, keys: Keys, tenant: str, run_ref: RunRef, *, newest: int = 0
+        self, keys: Keys, run_ref: RunRef, *, newest: int = 0
     ) -> list[Listed]:
         """Return a run's approvals, oldest first, those of agents inside included.
 
         ``newest`` is how many at most, counted from the newest; 0 for all.
         """
-        return await run_list.of_run(self._conn, keys, tenant, run_ref, newest=newest)
+        return await run_list.of_run(self._conn, keys, run_ref, newest=newest)
 
-    async def open_of_run(
-        self, keys: Keys, tenant: str, run_ref: RunRef
-    ) -> list[Listed]:
+    async def open_of_run(self, keys: Keys, run_ref: RunRef) -> list[Listed]:
         """Return a run's approvals in which an item is open, oldest first."""
-        return await run_list.open_of_run(self._conn, keys, tenant, run_ref)
+        return await run_list.open_of_run(self._conn, keys, run_ref)
 
-    async def answered_of_run(
-        self, keys: Keys, tenant: str, run_ref: RunRef
-    ) -> list[Listed]:
+    async def answered_of_run(self, keys: Keys, run_ref: RunRef) -> list[Listed]:
         """Return a run's newest approvals that people answered, oldest first."""
-        return await run_list.answered_of_run(self._conn, keys, tenant, run_ref)
+        return await run_list.answered_of_run(self._conn, keys, run_ref)
 
     async def unfinished(self, keys: Keys, listed: Sequence[Listed]) -> list[str]:
         """Return the ids of those in which something is still to happen by itself."""
@@ -211,17 +207,15 @@ class ApprovalStore:
         rows = zip(ids, cast("list[Reply]", times), strict=True)
         return [approval_id for approval_id, at in rows if at is not None]
 
-    async def unfinished_of_run(
-        self, keys: Keys, tenant: str, run_ref: RunRef
-    ) -> list[str]:
+    async def unfinished_of_run(self, keys: Keys, run_ref: RunRef) -> list[str]:
         """Return the ids of a run's approvals that `unfinished` returns."""
-        listed = await self.open_of_run(keys, tenant, run_ref)
+        listed = await self.open_of_run(keys, run_ref)
         return await self.unfinished(keys, listed)
 
-    async def has_open(self, keys: Keys, tenant: str, run_ref: RunRef) -> bool:
+    async def has_open(self, keys: Keys, run_ref: RunRef) -> bool:
         """Return whether a call of a run is open, also if nothing happens by itself."""
         # Not the index of deadlines: a call in doubt is open and has no deadline.
-        return bool(await self.open_of_run(keys, tenant, run_ref))
+        return bool(await self.open_of_run(keys, run_ref))
 
 
 async def read_each(load: Load, approval_ids: Iterable[str]) -> list[Loaded]:

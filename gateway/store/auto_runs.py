@@ -66,7 +66,7 @@ class AutoRunStore:
             raise LeaseLost
 
     async def begin(
-        self, keys: Keys, tenant: str, turn_key: str, call: str, *, repeats: bool
+        self, keys: Keys, turn_key: str, call: str, *, repeats: bool
     ) -> Begun:
         """Ask to run a call; ``repeats`` lets one run again that was cut off.
 
@@ -84,9 +84,7 @@ class AutoRunStore:
         stored, place = cast("bytes", reply[1]), (keys.begun(turn_key), call)
         result = self._sealing.opened(Sealed.CALL_END, place, stored)
         if result is None:
-            await self._sealing.refuse(
-                keys, Sealed.CALL_END, stored, tenant=tenant, name=call
-            )
+            await self._sealing.refuse(keys, Sealed.CALL_END, stored, name=call)
             # It ran once; what came of it is not known any more.
             return Begun("cut_off")
         return Begun(word, Result.model_validate_json(result))

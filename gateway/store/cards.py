@@ -233,7 +233,6 @@ class CardStore(AttachedStore):
         keys: Keys,
         approval: str,
         *,
-        tenant: str,
         rev: int,
         display_digest: str,
         decision_digest: str = "",
@@ -250,7 +249,7 @@ class CardStore(AttachedStore):
             self._conn,
             record=keys.head(approval),
             card=keys.card(approval),
-            outdated=keys.outdated(tenant),
+            outdated=keys.outdated,
             approval=approval,
             rev=rev,
             display=display_digest,
@@ -259,33 +258,33 @@ class CardStore(AttachedStore):
             keep_ms=KEEP_MS,
         )
 
-    async def outdated(self, keys: Keys, tenant: str, limit: int) -> list[str]:
+    async def outdated(self, keys: Keys, limit: int) -> list[str]:
         """Return approvals whose card is missing or may be old; soonest gone first."""
-        key = keys.outdated(tenant)
+        key = keys.outdated
         reply = await self._conn.command("ZRANGE", key, 0, limit - 1)
         return await listed_approvals(self._conn, keys, key, reply)
 
-    async def mark_outdated(self, keys: Keys, tenant: str, *approvals: str) -> None:
+    async def mark_outdated(self, keys: Keys, *approvals: str) -> None:
         """Note that cards are missing or old, until they are drawn."""
         if not approvals:
             return
-        key = keys.outdated(tenant)
+        key = keys.outdated
         until_ms = await self._conn.now_ms(key) + KEEP_MS
         rows = [part for one in approvals for part in (until_ms, keys.listed(one))]
         await self._conn.command("ZADD", key, *rows)
 
-    async def unmark(self, keys: Keys, tenant: str, approval: str) -> None:
+    async def unmark(self, keys: Keys, approval: str) -> None:
         """Forget that a card is outdated: nothing on it can be decided."""
-        await self._conn.command("ZREM", keys.outdated(tenant), keys.listed(approval))
+        await self._conn.command("ZREM", keys.outdated, keys.listed(approval))
 
     async def forget_message(
-        self, keys: Keys, tenant: str, approval: str, place: tuple[str, str]
+        self, keys: Keys, approval: str, place: tuple[str, str]
     ) -> None:
         """Forget the message that shows an approval; its buttons refuse from now on."""
         await FORGET_CARD_MESSAGE(
             self._conn,
             card=keys.card(approval),
-            outdated=keys.outdated(tenant),
+            outdated=keys.outdated,
             approval=approval,
             place=" ".join(place),
             keep_ms=KEEP_MS,
@@ -350,7 +349,7 @@ class CardStore(AttachedStore):
             return None
         body = self._sealing.opened(Sealed.VIEW, (name,), stored)
         if body is None:
-            await self._sealing.refuse(keys, Sealed.VIEW, stored, tenant=keys.tenant)
+            await self._sealing.refuse(keys, Sealed.VIEW, stored)
             return None
         return ViewBinding.model_validate_json(body)
 

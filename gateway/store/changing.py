@@ -111,8 +111,7 @@ class Changes:
         for one in written:
             self._known.wrote(one)
         if not written and any(one.unfrozen for one in what.writes):
-            tenant = what.writes[0].approval.tenant
-            await freeze_lists(self._conn).refresh(keys, tenant)
+            await freeze_lists(self._conn).refresh(keys)
         return written
 
 

@@ -44,40 +44,40 @@ class DelegationStore:
         self._sealing = sealing
 
     async def set(
-        self, keys: Keys, tenant: str, user: str, to: str, *, for_ms: int, event: Event
+        self, keys: Keys, user: str, to: str, *, for_ms: int, event: Event
     ) -> int | None:
         """Hand a queue over, in place of an earlier time; return until when.
 
         None when `MOST_DELEGATIONS` others stand, and then nothing changes.
         """
         # By the store's clock, and here: only this process can seal until when.
-        now_ms = await self._conn.now_ms(keys.delegations(tenant))
+        now_ms = await self._conn.now_ms(keys.delegations)
         until_ms = now_ms + for_ms
-        seal = self._seal_of(keys.delegations(tenant), user, to, now_ms, until_ms)
+        seal = self._seal_of(keys.delegations, user, to, now_ms, until_ms)
         row = f"{seal} {now_ms} {to} {until_ms}"
-        reply = await self._change(keys, tenant, user, row, until_ms, event)
+        reply = await self._change(keys, user, row, until_ms, event)
         return number(reply[1]) if text(reply[0]) == "done" else None
 
-    async def lift(self, keys: Keys, tenant: str, user: str, event: Event) -> bool:
+    async def lift(self, keys: Keys, user: str, event: Event) -> bool:
         """Take a queue back; False when nobody had it."""
-        key = keys.delegations(tenant)
+        key = keys.delegations
         now_ms = await self._conn.now_ms(key)
-        reply = await self._change(keys, tenant, user, "", 0, event)
+        reply = await self._change(keys, user, "", 0, event)
         # What was sealed before it was taken back is older than this.
         self._sealing.is_older(_number_of(key, user), now_ms + 1)
         return text(reply[0]) == "done"
 
-    async def all(self, keys: Keys, tenant: str) -> tuple[Delegation, ...]:
+    async def all(self, keys: Keys) -> tuple[Delegation, ...]:
         """Return what holds now, by the store's clock.
 
         A corrupt row gives nobody anything, and stops no decision.
         """
         rows, time = await self._conn.transaction(
-            ["HGETALL", keys.delegations(tenant)], ["TIME"]
+            ["HGETALL", keys.delegations], ["TIME"]
         )
         now_ms = milliseconds(time)
         found: list[Delegation] = []
-        key = keys.delegations(tenant)
+        key = keys.delegations
         for user, body in fields(rows).items():
             since_ms, one = self._read(key, user, body)
             is_older = one is not None and self._sealing.is_older(
@@ -88,22 +88,17 @@ class DelegationStore:
                 continue
             logger.error("delegation.corrupt tenant=%s", keys.tenant)
             await self._sealing.refuse(
-                keys,
-                Sealed.DELEGATION,
-                body,
-                tenant=tenant,
-                is_older=is_older,
-                name=user,
+                keys, Sealed.DELEGATION, body, is_older=is_older, name=user
             )
         # Rows that have ended stay in the hash until the next change of it.
         return tuple(one for one in found if now_ms < one.until_ms)
 
     async def _change(
-        self, keys: Keys, tenant: str, user: str, row: str, until_ms: int, event: Event
+        self, keys: Keys, user: str, row: str, until_ms: int, event: Event
     ) -> list[Reply]:
         return await DELEGATE(
             self._conn,
-            delegations=keys.delegations(tenant),
+            delegations=keys.delegations,
             outbox=keys.outbox,
             audit=keys.audit,
             user=user,

@@ -87,7 +87,7 @@ async def erase_approval(
     Raises:
         StoreUnavailable: when it is not known to be done.
     """
-    tenant, run = approval.tenant, approval.run_ref
+    run = approval.run_ref
     event = approval_event(approval, EventName.APPROVAL_ERASED).with_(
         actor=by, data=_mark(store, approval)
     )
@@ -96,10 +96,10 @@ async def erase_approval(
         store.conn,
         head=keys.head(approval.id),
         document=keys.document(approval.id),
-        facts=keys.thread_facts(tenant, run.agent, run.thread),
+        facts=keys.thread_facts(run.agent, run.thread),
         outbox=keys.outbox,
         audit=keys.audit,
-        rejected=keys.rejected(tenant, approval.agent, approval.thread),
+        rejected=keys.rejected(approval.agent, approval.thread),
         seen_by=keys.opened(approval.id),
         turn=keys.turn(turn_key_of(approval)),
         rev=str(approval.rev),
@@ -115,7 +115,7 @@ async def erase_approval(
     outcome = cast("Outcome", text(reply[0]))
     if outcome == "erased":
         # What is lost by a crash before this is redacted when its time is over.
-        await store.posted_messages.erase(keys, tenant, approval.id)
+        await store.posted_messages.erase(keys, approval.id)
     return outcome
 
 
@@ -163,7 +163,7 @@ def _precedents(
     for item in approval.items:
         found = precedent_of(approval, item)
         if found is not None:
-            key = keys.precedents(approval.tenant, item.effect)
+            key = keys.precedents(item.effect)
             people = tuple(one.with_(name="") for one in found.by)
             left = found.with_(reason="", by=people)
             rows.append((key, item.id, body_of(store.conn, key, left)))
@@ -203,7 +203,7 @@ async def erase_entries(
         count += len(seqs)
         if seqs and not is_dry_run:
             # Under the lease and lock of who moves entries, and removes segments.
-            async with store.threads.lease(keys, "", "", "audit"):
+            async with store.threads.lease(keys, "", "audit"):
                 with files.locked("erasing") as was_last:
                     if was_last is None:
                         raise ThreadUnavailable

@@ -54,26 +54,24 @@ class FreezeStore:
         self._conn = conn
         self._lists = lists
 
-    async def set(self, keys: Keys, tenant: str, freeze: Freeze, event: Event) -> bool:
+    async def set(self, keys: Keys, freeze: Freeze, event: Event) -> bool:
         """Set a freeze; False when it stands already, and then nothing changes.
 
         Raises:
             StoreUnavailable: when it is not known to be set.
         """
         for _ in range(_ATTEMPTS):
-            known, _, now_ms = await self._read(keys, tenant)
+            known, _, now_ms = await self._read(keys)
             freezes = _frozen(known)
             # The first freeze keeps its author and reason, which people are told.
             if freezes.get(freeze.name, NOT_BELIEVED) != NOT_BELIEVED:
                 return False
             freezes[freeze.name] = freeze
-            if await self._write(keys, tenant, known, freezes, now_ms, [], event):
+            if await self._write(keys, known, freezes, now_ms, [], event):
                 return True
         raise StoreUnavailable(_BUSY)
 
-    async def lift(
-        self, keys: Keys, tenant: str, scope: FreezeScope, event: Event
-    ) -> bool:
+    async def lift(self, keys: Keys, scope: FreezeScope, event: Event) -> bool:
         """Lift a freeze and the pause of an agent; False when there is none.
 
         Raises:
@@ -83,36 +81,31 @@ class FreezeStore:
         if scope.kind is ScopeKind.AGENT:
             names.append(paused(scope.name))
         for _ in range(_ATTEMPTS):
-            known, pauses, now_ms = await self._read(keys, tenant)
+            known, pauses, now_ms = await self._read(keys)
             freezes = _frozen(known)
             if not {*freezes, *pauses} & {*names}:
                 return False
             left = {name: one for name, one in freezes.items() if name not in names}
-            if await self._write(keys, tenant, known, left, now_ms, names, event):
+            if await self._write(keys, known, left, now_ms, names, event):
                 return True
         raise StoreUnavailable(_BUSY)
 
-    async def all(self, keys: Keys, tenant: str) -> tuple[Freeze, ...]:
+    async def all(self, keys: Keys) -> tuple[Freeze, ...]:
         """Return everything that is frozen or paused of a tenant, oldest first."""
-        _, pauses, _ = await self._read(keys, tenant)
-        found = self._lists.in_force(keys, tenant, None, pauses)
+        _, pauses, _ = await self._read(keys)
+        found = self._lists.in_force(keys, None, pauses)
         return tuple(sorted(found.values(), key=lambda freeze: freeze.at_ms))
 
-    async def _read(
-        self, keys: Keys, tenant: str
-    ) -> tuple[KnownList, dict[str, bytes], int]:
+    async def _read(self, keys: Keys) -> tuple[KnownList, dict[str, bytes], int]:
         stored, pauses, time = await self._conn.transaction(
-            ["GET", sealed_key(keys, tenant)],
-            ["HGETALL", keys.frozen(tenant)],
-            ["TIME"],
+            ["GET", sealed_key(keys)], ["HGETALL", keys.frozen], ["TIME"]
         )
-        known = await self._lists.learn(keys, tenant, _bytes(stored))
+        known = await self._lists.learn(keys, _bytes(stored))
         return known, fields(pauses), milliseconds(time)
 
     async def _write(
         self,
         keys: Keys,
-        tenant: str,
         known: KnownList,
         freezes: dict[str, Freeze],
         now_ms: int,
@@ -120,12 +113,12 @@ class FreezeStore:
         event: Event,
     ) -> bool:
         after = known.found.with_(freezes=freezes)
-        stored, epoch = self._lists.sealed(keys, tenant, after, now_ms=now_ms)
+        stored, epoch = self._lists.sealed(keys, after, now_ms=now_ms)
         # The audit log names the list, so that a later start finds an older one.
         told = event.with_(data={**event.data, EPOCH: str(epoch)})
         reply = await FREEZE(
             self._conn,
-            frozen=keys.frozen(tenant),
+            frozen=keys.frozen,
             outbox=keys.outbox,
             audit=keys.audit,
             before=known.seal,
@@ -135,7 +128,7 @@ class FreezeStore:
         )
         if text(reply[0]) != "done":
             return False
-        await self._lists.learn(keys, tenant, stored)
+        await self._lists.learn(keys, stored)
         return True
 
 
@@ -213,17 +206,17 @@ class FreezeLists:
         self._known: dict[str, KnownList] = {}
         _OF[conn] = self
 
-    def known(self, keys: Keys, tenant: str) -> KnownList:
+    def known(self, keys: Keys) -> KnownList:
         """Return the list that was verified last."""
-        return self._known.get(sealed_key(keys, tenant), KnownList())
+        return self._known.get(sealed_key(keys), KnownList())
 
-    def compared(self, keys: Keys, tenant: str, names: Iterable[str]) -> list[str]:
+    def compared(self, keys: Keys, names: Iterable[str]) -> list[str]:
         """Return what a script compares: the seal of a list without these, and pauses.
 
         A list that has one of them is named by no seal, so the script finds that
         something moved, and who asked reads again what is frozen.
         """
-        wanted, known = list(names), self.known(keys, tenant)
+        wanted, known = list(names), self.known(keys)
         if not wanted:
             return []
         is_frozen = not known.is_believed or any(
@@ -232,29 +225,25 @@ class FreezeLists:
         pauses = [one for one in wanted if one.startswith(_PAUSED)]
         return [_MOVED if is_frozen else known.seal, *pauses]
 
-    async def refresh(self, keys: Keys, tenant: str) -> KnownList:
+    async def refresh(self, keys: Keys) -> KnownList:
         """Read the list and verify it."""
-        stored = await self._conn.command("GET", sealed_key(keys, tenant))
-        return await self.learn(keys, tenant, cast("bytes", stored or b""))
+        stored = await self._conn.command("GET", sealed_key(keys))
+        return await self.learn(keys, cast("bytes", stored or b""))
 
-    async def compare(self, keys: Keys, tenant: str, epoch: int) -> KnownList:
+    async def compare(self, keys: Keys, epoch: int) -> KnownList:
         """Read the list, which is not believed if it is older than an epoch."""
-        self._sealing.is_older(sealed_key(keys, tenant), epoch)
-        return await self.refresh(keys, tenant)
+        self._sealing.is_older(sealed_key(keys), epoch)
+        return await self.refresh(keys)
 
-    async def learn(self, keys: Keys, tenant: str, stored: bytes) -> KnownList:
+    async def learn(self, keys: Keys, stored: bytes) -> KnownList:
         """Verify a list that was read; report one that is not believed."""
-        key = sealed_key(keys, tenant)
+        key = sealed_key(keys)
         known = self._verified(key, stored)
         self._known[key] = known
         if not known.is_believed:
             is_older = self._sealing.opened(Sealed.FREEZES, (key,), stored) is not None
             await self._sealing.refuse(
-                keys,
-                Sealed.FREEZES,
-                stored,
-                tenant=tenant,
-                is_older=is_older or not stored,
+                keys, Sealed.FREEZES, stored, is_older=is_older or not stored
             )
         return known
 
@@ -270,31 +259,26 @@ class FreezeLists:
         return KnownList(found, seal, is_believed)
 
     def sealed(
-        self, keys: Keys, tenant: str, found: FreezeList, *, now_ms: int
+        self, keys: Keys, found: FreezeList, *, now_ms: int
     ) -> tuple[bytes, int]:
         """Return the next list as it is stored, and its epoch, which is greater."""
-        key = sealed_key(keys, tenant)
+        key = sealed_key(keys)
         # By the time, so that one that is made after a rollback is above those before.
         epoch = max(found.epoch + 1, self._sealing.newest(key) + 1, now_ms)
         body = found.with_(epoch=epoch).model_dump_json(exclude_defaults=True)
         return self._sealing.sealed(Sealed.FREEZES, (key,), body.encode()), epoch
 
     def in_force(
-        self,
-        keys: Keys,
-        tenant: str,
-        names: Sequence[str] | None,
-        pauses: Mapping[str, bytes],
+        self, keys: Keys, names: Sequence[str] | None, pauses: Mapping[str, bytes]
     ) -> dict[str, Freeze]:
         """Return what is frozen or paused, by name.
 
         Args:
             keys: of the tenant.
-            tenant: whose.
             names: which are asked for; None for all.
             pauses: of agents, as they are stored.
         """
-        known = self.known(keys, tenant)
+        known = self.known(keys)
         listed = known.found.freezes
         wanted = listed if names is None else names
         found = {name: listed[name] for name in wanted if name in listed}
@@ -314,16 +298,14 @@ def freeze_lists(conn: Connection) -> FreezeLists:
     return _OF[conn]
 
 
-def compared(
-    conn: Connection, keys: Keys, tenant: str, names: Iterable[str]
-) -> list[str]:
+def compared(conn: Connection, keys: Keys, names: Iterable[str]) -> list[str]:
     """Return what a script compares, see `FreezeLists.compared`."""
-    return freeze_lists(conn).compared(keys, tenant, names)
+    return freeze_lists(conn).compared(keys, names)
 
 
-def sealed_key(keys: Keys, tenant: str) -> str:
+def sealed_key(keys: Keys) -> str:
     """String: the sealed list of a tenant's freezes; scripts derive it."""
-    return f"{keys.frozen(tenant)}_sealed"
+    return f"{keys.frozen}_sealed"
 
 
 def _pause(name: str, stored: bytes) -> Freeze:

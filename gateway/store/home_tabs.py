@@ -49,15 +49,9 @@ class HomeTabStore:
     def __init__(self, conn: Connection) -> None:
         self._conn = conn
 
-    async def used(
-        self,
-        keys: Keys,
-        tenant: str,
-        user: str,
-        settings: str = "",
-    ) -> HomeTab:
+    async def used(self, keys: Keys, user: str, settings: str = "") -> HomeTab:
         """Note that somebody uses their tab, and with which settings."""
-        key = keys.home_tabs(tenant)
+        key = keys.home_tabs
         now_ms = await self._conn.now_ms(key)
         tab = HomeTab(used_at_ms=now_ms, settings=settings)
         # Its own field: what another process shows meanwhile is not overwritten.
@@ -66,11 +60,9 @@ class HomeTabStore:
         )
         return tab
 
-    async def tab(
-        self, keys: Keys, tenant: str, user: str
-    ) -> tuple[HomeTab, ShownTab, int]:
+    async def tab(self, keys: Keys, user: str) -> tuple[HomeTab, ShownTab, int]:
         """Return a person's tab, what it shows, and the store's clock."""
-        key = keys.home_tabs(tenant)
+        key = keys.home_tabs
         rows, time = await self._conn.transaction(["HGETALL", key], ["TIME"])
         found, now_ms = fields(rows), milliseconds(time)
         tab = _tab(found.get(user))
@@ -78,9 +70,9 @@ class HomeTabStore:
             tab = HomeTab()
         return tab, _shown(found.get(user + _SHOWN)), now_ms
 
-    async def open_tabs(self, keys: Keys, tenant: str, limit: int) -> list[str]:
+    async def open_tabs(self, keys: Keys, limit: int) -> list[str]:
         """Return whose tabs were used lately, the latest first; forget the others."""
-        key = keys.home_tabs(tenant)
+        key = keys.home_tabs
         rows, time = await self._conn.transaction(["HGETALL", key], ["TIME"])
         now_ms = milliseconds(time)
         used: dict[str, int] = {}
@@ -97,14 +89,14 @@ class HomeTabStore:
             await self._conn.command("HDEL", key, *over)
         return sorted(used, key=lambda one: (-used[one], one))[:limit]
 
-    async def forget(self, keys: Keys, tenant: str, user: str) -> None:
+    async def forget(self, keys: Keys, user: str) -> None:
         """Keep a person's tab up to date no longer, until they use it again."""
-        key = keys.home_tabs(tenant)
+        key = keys.home_tabs
         await self._conn.command("HDEL", key, user, user + _SHOWN)
 
-    async def shown(self, keys: Keys, tenant: str, user: str, shown: ShownTab) -> None:
+    async def shown(self, keys: Keys, user: str, shown: ShownTab) -> None:
         """Note what a tab shows now."""
-        key = keys.home_tabs(tenant)
+        key = keys.home_tabs
         # The lifetime as well: the key may have ended since, and a new one has none.
         await self._conn.transaction(
             ["HSET", key, user + _SHOWN, shown.model_dump_json()],

@@ -224,7 +224,6 @@ class JobQueue:
             self._keys,
             Sealed.JOB,
             entry.values["j"],
-            tenant=job.tenant,
             agent=job.agent,
             thread=job.thread,
         )

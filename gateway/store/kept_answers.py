@@ -56,8 +56,7 @@ class KeptAnswers:
         content = sealing.opened(Sealed.HTTP_ANSWER, (self._tenant, name), stored)
         if content is None:
             await sealing.refuse(
-                self._keys, Sealed.HTTP_ANSWER, stored, tenant=self._tenant,
-                name=api_key,
+                self._keys, Sealed.HTTP_ANSWER, stored, name=api_key
             )  # fmt: skip
             return None
         try:
@@ -81,4 +80,4 @@ class KeptAnswers:
         await self._store.conn.command("SET", name, stored, "NX", "PX", _KEPT_MS)
 
     def _name(self, api_key: str, idempotency_key: str) -> str:
-        return self._keys.http_answer(self._tenant, api_key, idempotency_key)
+        return self._keys.http_answer(api_key, idempotency_key)

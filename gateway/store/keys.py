@@ -107,10 +107,34 @@ class Keys:
         self.stalled = f"{base}:stalled"
         self.stalled_waiting = f"{base}:stalled_waiting"
         self.stalled_parked = f"{base}:stalled_parked"
+        self.messages_due = f"{base}:messages_due"
+        """Sorted set: approvals by when their messages in Slack are looked at."""
+        self.moved_channels = f"{base}:moved_channels"
+        """Hash: the ids that channels have now, by the ones that they had before."""
+        self.outdated = f"{base}:undrawn"
+        """Sorted set: approvals whose card is missing or old, by when they are gone."""
+        self.restore_counters = f"{base}:restore_counters"
+        """Hash: the store's id, and a counter for each set of checkpoints."""
+        self.frozen = f"{base}:frozen"
+        """Hash: what is frozen of a tenant, and who is paused."""
+        self.api_keys = f"{base}:api_keys"
+        """Hash: the sealed API keys of a tenant, by their ids."""
+        self.standing = f"{base}:standing"
+        """Sorted set: standing approvals that may be in force, by when they end."""
+        self.delegations = f"{base}:dg"
+        """Hash: who stands in for whom; lives as long as the longest of them."""
+        self.agents = f"{base}:agents"
+        """Set: agents of a tenant that may have pending items, so `waiting` ones."""
+        self.queue_groups = f"{base}:queue_groups"
+        """Set: user groups that were named in a person queue."""
+        self.seeded = f"{base}:seeded"
+        """Hash: the seeded defect that is shown, its answer, and when the next is."""
+        self.home_tabs = f"{base}:homes"
+        """Hash: who used their Home tab lately, their filter, and what it shows."""
 
-    def stalled_run(self, tenant: str, agent: str, thread: str) -> str:
+    def stalled_run(self, agent: str, thread: str) -> str:
         """Return the id of a thread's run: the tenant and a hash."""
-        return f"run_{self.tenant}_{_hashed(tenant, agent, thread)}"
+        return f"run_{self.tenant}_{_hashed(agent, thread)}"
 
     def dropped(self, run: str) -> str:
         """String: mark of a run that is not advanced any more."""
@@ -160,18 +184,6 @@ class Keys:
         """Hash: where messages about an approval are in Slack, and how it ended."""
         return f"{self._base}:told:{approval}"
 
-    def messages_due(self, tenant: str) -> str:
-        """Sorted set: approvals by when their messages in Slack are looked at."""
-        return f"{self._base}:{_hashed(tenant)}:messages_due"
-
-    def moved_channels(self, tenant: str) -> str:
-        """Hash: the ids that channels have now, by the ones that they had before."""
-        return f"{self._base}:{_hashed(tenant)}:moved_channels"
-
-    def outdated(self, tenant: str) -> str:
-        """Sorted set: approvals whose card is missing or old, by when they are gone."""
-        return f"{self._base}:{_hashed(tenant)}:undrawn"
-
     def draft(self, approval: str, user: str, ts: str) -> str:
         """String: what a person wrote in a message under a card."""
         return f"{self._base}:draft:{_hashed(approval, user, ts)}"
@@ -192,132 +204,98 @@ class Keys:
         """Hash: auto-approved calls of a turn: who began each, and its end."""
         return f"{self._base}:begun:{turn_key.removeprefix('sha256:')}"
 
-    def run(self, tenant: str, run_ref: RunRef) -> str:
+    def run(self, run_ref: RunRef) -> str:
         """Sorted set: ended approvals of a run, inner agents' too, by their opening."""
-        return f"{self._base}:run:{_hashed(tenant, run_ref.agent, run_ref.thread)}"
+        return f"{self._base}:run:{_hashed(run_ref.agent, run_ref.thread)}"
 
-    def answered(self, tenant: str, run_ref: RunRef) -> str:
+    def answered(self, run_ref: RunRef) -> str:
         """Sorted set: a run's newest answered approvals, for a day; scripts name it."""
         # A hash holds no colon, so only the kind of the key is replaced.
-        return self.run(tenant, run_ref).replace(":run:", ":answered:")
+        return self.run(run_ref).replace(":run:", ":answered:")
 
-    def thread_facts(self, tenant: str, agent: str, thread: str) -> str:
+    def thread_facts(self, agent: str, thread: str) -> str:
         """Hash: who asked in this thread, where in Slack, and what is open in it."""
-        return f"{self._base}:tm:{_hashed(tenant, agent, thread)}"
+        return f"{self._base}:tm:{_hashed(agent, thread)}"
 
-    def questions(self, tenant: str, agent: str, thread: str) -> str:
+    def questions(self, agent: str, thread: str) -> str:
         """Hash: until when other libraries ask something in this thread, by its id."""
-        return f"{self._base}:ask:{_hashed(tenant, agent, thread)}"
+        return f"{self._base}:ask:{_hashed(agent, thread)}"
 
-    def lease(self, tenant: str, agent: str, thread: str) -> str:
+    def lease(self, agent: str, thread: str) -> str:
         """Hash: who runs this thread now, and under which fence."""
-        return f"{self._base}:lease:{_hashed(tenant, agent, thread)}"
+        return f"{self._base}:lease:{_hashed(agent, thread)}"
 
     def reservation(self, turn_key: str, uses: str) -> str:
         """String: what a turn that is being evaluated has reserved, for a minute."""
         return f"{self._base}:hold:{_hashed(turn_key, uses)}"
 
-    def window(self, tenant: str, window: str, resource: str) -> str:
+    def window(self, window: str, resource: str) -> str:
         """Sorted set: uses of one window for one resource by when each ends to count.
 
         Beside it, under the same name and ``:sum``, stands their running sum.
         """
-        return f"{self._base}:w:{_hashed(tenant, window, resource)}"
+        return f"{self._base}:w:{_hashed(window, resource)}"
 
-    def restore_counters(self, tenant: str) -> str:
-        """Hash: the store's id, and a counter for each set of checkpoints."""
-        return f"{self._base}:{_hashed(tenant)}:restore_counters"
-
-    def frozen(self, tenant: str) -> str:
-        """Hash: what is frozen of a tenant, and who is paused."""
-        return f"{self._base}:{_hashed(tenant)}:frozen"
-
-    def api_keys(self, tenant: str) -> str:
-        """Hash: the sealed API keys of a tenant, by their ids."""
-        return f"{self._base}:{_hashed(tenant)}:api_keys"
-
-    def http_answer(self, tenant: str, api_key: str, idempotency_key: str) -> str:
+    def http_answer(self, api_key: str, idempotency_key: str) -> str:
         """String: the answer to a write over HTTP, for a day."""
-        return f"{self._base}:done:{_hashed(tenant, api_key, idempotency_key)}"
+        return f"{self._base}:done:{_hashed(api_key, idempotency_key)}"
 
-    def webhook(self, tenant: str, target: str) -> str:
+    def webhook(self, target: str) -> str:
         """Hash: how a program that receives webhooks did lately."""
-        return f"{self._base}:hook:{_hashed(tenant, target)}"
+        return f"{self._base}:hook:{_hashed(target)}"
 
-    def standing(self, tenant: str) -> str:
-        """Sorted set: standing approvals that may be in force, by when they end."""
-        return f"{self._base}:{_hashed(tenant)}:standing"
-
-    def delegations(self, tenant: str) -> str:
-        """Hash: who stands in for whom; lives as long as the longest of them."""
-        return f"{self._base}:dg:{_hashed(tenant)}"
-
-    def waiting(self, tenant: str, agent: str) -> str:
+    def waiting(self, agent: str) -> str:
         """Sorted set: an agent's pending items by when they expire."""
-        return f"{self._base}:wait:{_hashed(tenant, agent)}"
+        return f"{self._base}:wait:{_hashed(agent)}"
 
-    def agents(self, tenant: str) -> str:
-        """Set: agents of a tenant that may have pending items, so `waiting` ones."""
-        return f"{self._base}:{_hashed(tenant)}:agents"
-
-    def person_queue(
-        self, tenant: str, users: Sequence[str], groups: Sequence[str]
-    ) -> str:
+    def person_queue(self, users: Sequence[str], groups: Sequence[str]) -> str:
         """Sorted set: what waits for the same people, by when it expires."""
-        return f"{self.person_queues}{_hashed(tenant, *users, '', *groups)}"
+        return f"{self.person_queues}{_hashed(*users, '', *groups)}"
 
     @property
     def person_queues(self) -> str:
         """What the names of all queues of people begin with."""
         return f"{self._base}:pq:"
 
-    def queues_of(self, tenant: str, kind: str, name: str) -> str:
+    def queues_of(self, kind: str, name: str) -> str:
         """Set: the person queues in which a user or a user group is named."""
-        return f"{self._base}:{_hashed(tenant, kind, name)}:queues"
+        return f"{self._base}:{_hashed(kind, name)}:queues"
 
-    def queue_groups(self, tenant: str) -> str:
-        """Set: user groups that were named in a person queue."""
-        return f"{self._base}:{_hashed(tenant)}:queue_groups"
-
-    def requests_10m(self, tenant: str, agent: str) -> str:
+    def requests_10m(self, agent: str) -> str:
         """Hash: how much an agent asked people for, by when it ends to count."""
-        return f"{self._base}:asked:{_hashed(tenant, agent)}"
+        return f"{self._base}:asked:{_hashed(agent)}"
 
-    def failures(self, tenant: str, agent: str) -> str:
+    def failures(self, agent: str) -> str:
         """Sorted set: an agent's failed executions by when they end to count."""
-        return f"{self._base}:fail:{_hashed(tenant, agent)}"
+        return f"{self._base}:fail:{_hashed(agent)}"
 
-    def rejections(self, tenant: str, agent: str) -> str:
+    def rejections(self, agent: str) -> str:
         """String: how many of an agent's calls were rejected in a row."""
-        return f"{self._base}:row:{_hashed(tenant, agent)}"
+        return f"{self._base}:row:{_hashed(agent)}"
 
-    def rejected(self, tenant: str, agent: str, thread: str) -> str:
+    def rejected(self, agent: str, thread: str) -> str:
         """Hash: calls that were rejected in a thread and why; its turns since then."""
-        return f"{self._base}:no:{_hashed(tenant, agent, thread)}"
+        return f"{self._base}:no:{_hashed(agent, thread)}"
 
-    def precedents(self, tenant: str, effect: str) -> str:
+    def precedents(self, effect: str) -> str:
         """Hash: how the newest calls with one effect ended, by call."""
-        return f"{self._base}:same:{_hashed(tenant, effect)}"
+        return f"{self._base}:same:{_hashed(effect)}"
 
-    def spot_checks(self, tenant: str, day: int) -> str:
+    def spot_checks(self, day: int) -> str:
         """String: about how many calls people were asked on a day, for two days."""
-        return f"{self._base}:checked:{_hashed(tenant, str(day))}"
+        return f"{self._base}:checked:{_hashed(str(day))}"
 
     def security(self, found: str) -> str:
         """String: mark of a security event that was told, for ten minutes."""
         return f"{self._base}:found:{_hashed(found)}"
 
-    def seeded(self, tenant: str) -> str:
-        """Hash: the seeded defect that is shown, its answer, and when the next is."""
-        return f"{self._base}:seeded:{_hashed(tenant)}"
-
     def nonce(self, request_digest: str) -> str:
         """String: a signed request that was seen."""
         return f"{self._base}:seen:{request_digest.removeprefix('sha256:')}"
 
-    def message_kept(self, tenant: str, message: str) -> str:
+    def message_kept(self, message: str) -> str:
         """String: a person's message that was kept for an agent."""
-        return f"{self._base}:said:{_hashed(tenant, message)}"
+        return f"{self._base}:said:{_hashed(message)}"
 
     def view(self, view_id: str) -> str:
         """String: which item and version an open modal belongs to."""
@@ -326,10 +304,6 @@ class Keys:
     def response_url(self, channel: str, ts: str) -> str:
         """String: where the message that somebody clicked on can be replaced."""
         return f"{self._base}:url:{_hashed(channel, ts)}"
-
-    def home_tabs(self, tenant: str) -> str:
-        """Hash: who used their Home tab lately, their filter, and what it shows."""
-        return f"{self._base}:homes:{_hashed(tenant)}"
 
     def opened(self, approval: str) -> str:
         """Hash: how far each reviewer has paged through an item's full view."""

@@ -19,7 +19,7 @@ from keyturn.gateway.store.sorted_pages import pages_by_score
 from keyturn.gateway.store.store import Store
 
 
-async def mark_missed(store: Store, keys: Keys, tenant: str) -> int:
+async def mark_missed(store: Store, keys: Keys) -> int:
     """List a tenant's cards that are missing or old, to be drawn; return how many.
 
     Raises:
@@ -32,29 +32,31 @@ async def mark_missed(store: Store, keys: Keys, tenant: str) -> int:
         behind = await _behind(store, keys, ids)
         for loaded in await store.approvals.load_each(behind):
             approval = loaded.approval
-            if approval.tenant != tenant:
+            if approval.tenant != keys.tenant:
                 continue
             # What asks nobody has a notification, and only its event posts that.
             is_asked = any(item.is_pending for item in approval.items)
             if is_asked or await store.cards.place(keys, approval.id) is not None:
                 found.add(approval.id)
-    due = keys.messages_due(tenant)
+    due = keys.messages_due
     async for page in pages_by_score(store.conn, due):
         listed = [one.member for one in page]
         ids = await listed_approvals(store.conn, keys, due, listed)
         behind = await _behind(store, keys, [one for one in ids if one not in found])
         for loaded in await store.approvals.load_each(behind):
             approval = loaded.approval
-            if approval.tenant == tenant and await _is_shown(store, keys, approval):
+            if approval.tenant == keys.tenant and await _is_shown(
+                store, keys, approval
+            ):
                 found.add(approval.id)
     for one in found:
-        await store.cards.mark_outdated(keys, tenant, one)
+        await store.cards.mark_outdated(keys, one)
     return len(found)
 
 
 async def _is_shown(store: Store, keys: Keys, approval: Approval) -> bool:
     """Return whether an approval has a card that was not redacted."""
-    posted = await store.posted_messages.read(keys, approval.tenant, approval.id)
+    posted = await store.posted_messages.read(keys, approval.id)
     ended = posted.ended
     # Drawn again, it would be shown again.
     if ended is not None and (ended.is_erased or ended.redacted_rev):

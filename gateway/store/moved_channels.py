@@ -19,23 +19,22 @@ class MovedChannelStore:
         self._conn = sealing.conn
         self._sealing = sealing
 
-    async def note(self, keys: Keys, tenant: str, was: str, now: str) -> None:
+    async def note(self, keys: Keys, was: str, now: str) -> None:
         """Note that a channel has another id now.
 
         Args:
             keys: of the tenant.
-            tenant: whose cards stand there.
             was: the id that Slack knows no more.
             now: the id that it has instead.
         """
-        name = keys.moved_channels(tenant)
+        name = keys.moved_channels
         sealed = self._sealing.sealed(Sealed.MESSAGE, (name, was), now.encode())
         # For as long as the store: how long messages are kept is a setting.
         await self._conn.command("HSET", name, was, sealed)
 
-    async def known(self, keys: Keys, tenant: str) -> dict[str, str]:
+    async def known(self, keys: Keys) -> dict[str, str]:
         """Return the id that each channel has now, by the one that it had before."""
-        name = keys.moved_channels(tenant)
+        name = keys.moved_channels
         found = fields(await self._conn.command("HGETALL", name))
         moved = {
             was: self._sealing.opened(Sealed.MESSAGE, (name, was), stored)

@@ -54,7 +54,7 @@ def moves(
         "rev": str(before.rev),
         "seen_ms": seen.now_ms,
         "before_ms": change.before_ms,
-        "unfrozen": compared(conn, keys, before.tenant, what.unfrozen),
+        "unfrozen": compared(conn, keys, what.unfrozen),
         "fires": change.fires,
         "fields": fields,
         # The seal says more than the `rev`: another master may have other changes under
@@ -68,7 +68,7 @@ def moves(
         "rejection": with_sealed_event(
             conn,
             keys,
-            keys.rejected(before.tenant, before.agent, before.thread),
+            keys.rejected(before.agent, before.thread),
             _rejection(before, what),
         ),
         "failed": _failed(before, after),
@@ -112,7 +112,7 @@ def following(
     return fields | {SEAL: stored.seal.hex()}, stored
 
 
-def tenant_keys(keys: Keys, tenant: str) -> dict[str, str]:
+def tenant_keys(keys: Keys) -> dict[str, str]:
     """Return the keys that changes of a tenant share, by their names in the script."""
     return {
         "expiry": keys.expiry,
@@ -120,21 +120,19 @@ def tenant_keys(keys: Keys, tenant: str) -> dict[str, str]:
         "audit": keys.audit,
         "jobs": keys.jobs,
         "timers": keys.timers,
-        "frozen": keys.frozen(tenant),
+        "frozen": keys.frozen,
     }
 
 
-def record_keys(
-    keys: Keys, approval_id: str, tenant: str, agent: str, thread: str
-) -> list[str]:
+def record_keys(keys: Keys, approval_id: str, agent: str, thread: str) -> list[str]:
     """Return the keys of one approval, in the order of the script."""
     return [
         keys.head(approval_id),
         keys.document(approval_id),
-        keys.waiting(tenant, agent),
-        keys.rejections(tenant, agent),
-        keys.rejected(tenant, agent, thread),
-        keys.failures(tenant, agent),
+        keys.waiting(agent),
+        keys.rejections(agent),
+        keys.rejected(agent, thread),
+        keys.failures(agent),
     ]
 
 

@@ -157,9 +157,7 @@ class Outbox:
                 if isinstance(error, KeyError | NotSealed):
                     # Before it is acknowledged: others may be able to read it.
                     junk = b"\n".join(entry.values.values())
-                    await self._sealing.refuse(
-                        self._keys, Sealed.EVENT, junk, tenant=""
-                    )
+                    await self._sealing.refuse(self._keys, Sealed.EVENT, junk)
                 self.corrupt += 1
                 logger.error(  # noqa: TRY400 - the error may hold what was written
                     "event.corrupt reader=%s seq=%s count=%d",

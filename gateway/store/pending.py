@@ -21,22 +21,22 @@ class PendingIndex:
     def __init__(self, conn: Connection) -> None:
         self._conn = conn
 
-    async def add(self, keys: Keys, tenant: str, *agents: str) -> None:
+    async def add(self, keys: Keys, *agents: str) -> None:
         """List agents; before they open anything, so that nothing is ever missed."""
         if agents:
-            await self._conn.command("SADD", keys.agents(tenant), *agents)
+            await self._conn.command("SADD", keys.agents, *agents)
 
-    async def soonest(self, keys: Keys, tenant: str, limit: int) -> list[str]:
+    async def soonest(self, keys: Keys, limit: int) -> list[str]:
         """Return a tenant's approvals with a pending item, the soonest due first.
 
         At most ``limit`` are returned.
         """
-        key = keys.agents(tenant)
+        key = keys.agents
         agents = await self._conn.command("SMEMBERS", key)
         listed = await without_junk(self._conn, key, agents, text, taken_out="SREM")
         due: dict[str, float] = {}
         for agent in listed:
-            due |= await self._of_agent(keys, keys.waiting(tenant, agent), limit)
+            due |= await self._of_agent(keys, keys.waiting(agent), limit)
         # The id breaks ties, so that two looks at a queue show it in one order.
         return sorted(due, key=lambda one: (due[one], one))[:limit]
 

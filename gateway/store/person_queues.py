@@ -51,7 +51,7 @@ class QueuePage:
 
 def rows_of(keys: Keys, approval: Approval) -> list[Row]:
     """Return the queues that an approval belongs in: none when nothing of it waits."""
-    return _rows(keys, approval.tenant, _members_of(approval))
+    return _rows(keys, _members_of(approval))
 
 
 def _members_of(approval: Approval) -> list[Members]:
@@ -76,8 +76,8 @@ def _members_of(approval: Approval) -> list[Members]:
     return found
 
 
-def _rows(keys: Keys, tenant: str, members: Iterable[Members]) -> list[Row]:
-    return [_row(keys, tenant, users, groups) for users, groups in members]
+def _rows(keys: Keys, members: Iterable[Members]) -> list[Row]:
+    return [_row(keys, users, groups) for users, groups in members]
 
 
 def moves(
@@ -90,19 +90,19 @@ def moves(
     members, before_members = _members_of(after), _members_of(before)
     if members == before_members and not is_due_moved:
         return {}
-    enters = _rows(keys, after.tenant, members)
+    enters = _rows(keys, members)
     stays = {queue for queue, _, _ in enters}
     # Without the lists that name them: nobody enters these.
-    were = (keys.person_queue(before.tenant, *one) for one in before_members)
+    were = (keys.person_queue(*one) for one in before_members)
     leaves = [queue for queue in were if queue not in stays]
-    groups = keys.queue_groups(after.tenant)
+    groups = keys.queue_groups
     return {"leaves": leaves, "enters": enters, "groups": groups}
 
 
-def _row(keys: Keys, tenant: str, users: Sequence[str], groups: Sequence[str]) -> Row:
+def _row(keys: Keys, users: Sequence[str], groups: Sequence[str]) -> Row:
     names = [*((_USER, one) for one in users), *((_GROUP, one) for one in groups)]
-    lists = [keys.queues_of(tenant, kind, one) for kind, one in names]
-    return keys.person_queue(tenant, users, groups), lists, [*groups]
+    lists = [keys.queues_of(kind, one) for kind, one in names]
+    return keys.person_queue(users, groups), lists, [*groups]
 
 
 class PersonQueues:
@@ -111,16 +111,16 @@ class PersonQueues:
     def __init__(self, conn: Connection) -> None:
         self._conn = conn
 
-    async def groups(self, keys: Keys, tenant: str) -> frozenset[str]:
+    async def groups(self, keys: Keys) -> frozenset[str]:
         """Return the user groups that something waits for.
 
         Raises:
             StoreUnavailable: when the store does not answer.
         """
-        key = keys.queue_groups(tenant)
+        key = keys.queue_groups
         named = await self._conn.command("SMEMBERS", key)
         groups = sorted(readable(named, text))
-        found = await self._lists(keys, tenant, ((_GROUP, one) for one in groups))
+        found = await self._lists(keys, ((_GROUP, one) for one in groups))
         known = [queue for queues in found for queue in queues]
         if not known:
             return frozenset()
@@ -131,11 +131,11 @@ class PersonQueues:
         return frozenset(one for one, queues in rows if not alive.isdisjoint(queues))
 
     async def queues(
-        self, keys: Keys, tenant: str, users: Iterable[str], groups: Iterable[str]
+        self, keys: Keys, users: Iterable[str], groups: Iterable[str]
     ) -> list[str]:
         """Return the queues in which something of these people or groups may wait."""
         names = [*((_USER, one) for one in users), *((_GROUP, one) for one in groups)]
-        found = await self._lists(keys, tenant, names)
+        found = await self._lists(keys, names)
         return sorted({queue for queues in found for queue in queues})
 
     async def page(
@@ -177,9 +177,9 @@ class PersonQueues:
         return [], False
 
     async def _lists(
-        self, keys: Keys, tenant: str, names: Iterable[tuple[str, str]]
+        self, keys: Keys, names: Iterable[tuple[str, str]]
     ) -> list[list[str]]:
-        lists = [keys.queues_of(tenant, kind, one) for kind, one in names]
+        lists = [keys.queues_of(kind, one) for kind, one in names]
         if not lists:
             return []
 

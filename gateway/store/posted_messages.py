@@ -79,19 +79,12 @@ class PostedMessageStore:
         self._sealing = sealing
 
     async def note(
-        self,
-        keys: Keys,
-        tenant: str,
-        approval: str,
-        place: tuple[str, str],
-        *,
-        kept: timedelta,
+        self, keys: Keys, approval: str, place: tuple[str, str], *, kept: timedelta
     ) -> None:
         """Note a message that was posted.
 
         Args:
             keys: of the tenant.
-            tenant: whose approval it is.
             approval: what the message is about.
             place: its channel and ts.
             kept: how long messages stay as they are after their approval has ended.
@@ -100,7 +93,7 @@ class PostedMessageStore:
         reply = await NOTE(
             self._conn,
             messages=name,
-            due=keys.messages_due(tenant),
+            due=keys.messages_due,
             place=at,
             seal=self._sealing.seal(Sealed.MESSAGE, (name, at), b""),
             member=keys.listed(approval),
@@ -111,16 +104,16 @@ class PostedMessageStore:
         if text(reply[0]) == "full":
             logger.error("message.not_noted id=%s", approval)
 
-    async def due(self, keys: Keys, tenant: str, limit: int) -> list[str]:
+    async def due(self, keys: Keys, limit: int) -> list[str]:
         """Return approvals whose messages are to be looked at now."""
-        key = keys.messages_due(tenant)
+        key = keys.messages_due
         now_ms = await self._conn.now_ms(key)
         reply = await self._conn.command(
             "ZRANGEBYSCORE", key, "-inf", now_ms, "LIMIT", 0, limit
         )
         return await listed_approvals(self._conn, keys, key, reply)
 
-    async def read(self, keys: Keys, tenant: str, approval: str) -> PostedMessages:
+    async def read(self, keys: Keys, approval: str) -> PostedMessages:
         """Return the messages about an approval; none where none is known any more.
 
         What was not noted for this approval is reported, and forgotten.
@@ -134,7 +127,7 @@ class PostedMessageStore:
             if at == _ENDED and (ended := self._ended(name, stored)):
                 continue
             if not self._sealing.is_valid(Sealed.MESSAGE, (name, at), b"", stored):
-                await self._refuse(keys, tenant, approval, at, stored)
+                await self._refuse(keys, approval, at, stored)
                 continue
             places.append((channel, ts))
             if stored != (seal := self._sealing.seal(Sealed.MESSAGE, (name, at), b"")):
@@ -146,13 +139,7 @@ class PostedMessageStore:
         await self._conn.command("HDEL", keys.messages(approval), " ".join(place))
 
     async def look_at(
-        self,
-        keys: Keys,
-        tenant: str,
-        approval: str,
-        at_ms: int,
-        *,
-        ended: Ended | None = None,
+        self, keys: Keys, approval: str, at_ms: int, *, ended: Ended | None = None
     ) -> None:
         """Look at the messages of an approval at a moment, and keep how it ended."""
         name = keys.messages(approval)
@@ -164,21 +151,21 @@ class PostedMessageStore:
         await self._conn.transaction(
             *wrote,
             ["PEXPIRE", name, _ms(KEPT)],
-            ["ZADD", keys.messages_due(tenant), at_ms, keys.listed(approval)],
+            ["ZADD", keys.messages_due, at_ms, keys.listed(approval)],
         )
 
-    async def erase(self, keys: Keys, tenant: str, approval: str) -> None:
+    async def erase(self, keys: Keys, approval: str) -> None:
         """Let the messages about an approval that was erased be redacted now."""
-        posted = await self.read(keys, tenant, approval)
+        posted = await self.read(keys, approval)
         if posted.places:
             erased = Ended(at_ms=posted.now_ms, is_erased=True)
-            await self.look_at(keys, tenant, approval, posted.now_ms, ended=erased)
+            await self.look_at(keys, approval, posted.now_ms, ended=erased)
 
-    async def forget(self, keys: Keys, tenant: str, approval: str) -> None:
+    async def forget(self, keys: Keys, approval: str) -> None:
         """Look at the messages of an approval no more."""
         await self._conn.transaction(
             ["DEL", keys.messages(approval)],
-            ["ZREM", keys.messages_due(tenant), keys.listed(approval)],
+            ["ZREM", keys.messages_due, keys.listed(approval)],
         )
 
     def _ended(self, name: str, stored: bytes) -> Ended | None:
@@ -189,12 +176,10 @@ class PostedMessageStore:
             return None
 
     async def _refuse(
-        self, keys: Keys, tenant: str, approval: str, field: str, stored: bytes
+        self, keys: Keys, approval: str, field: str, stored: bytes
     ) -> None:
         evidence = f"{field}=".encode("utf-8", "surrogateescape") + stored
-        await self._sealing.refuse(
-            keys, Sealed.MESSAGE, evidence, tenant=tenant, approval=approval
-        )
+        await self._sealing.refuse(keys, Sealed.MESSAGE, evidence, approval=approval)
         await self._conn.command("HDEL", keys.messages(approval), field)
 
 

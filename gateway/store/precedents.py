@@ -126,13 +126,13 @@ def rows_of_opening(keys: Keys, approvals: Iterable[Approval]) -> list[Row]:
     return [_row(*found) for found in placed if found is not None]
 
 
-def row_of_auto_run(keys: Keys, tenant: str, effect: str, what: AutoRun) -> Row:
+def row_of_auto_run(keys: Keys, effect: str, what: AutoRun) -> Row:
     """Return the precedent that a call of tier ``auto`` is, which has no record."""
     # It was let run. What came of it is not known here. Written as `_json` writes such
     # a `Precedent`, which takes longer to make than all else about it.
     body = {"state": _LET_RUN.value, "agent": what.agent, "args_hash": what.args_hash}
     text = to_json(body).decode()
-    key = keys.precedents(tenant, effect)
+    key = keys.precedents(effect)
     return key, what.call, KINDS[_LET_RUN].value, text, DAY_MS
 
 
@@ -145,7 +145,7 @@ def _placed(keys: Keys, approval: Approval, item: Item) -> tuple[str, Precedent]
     found = precedent_of(approval, item)
     if found is None:
         return None
-    return keys.precedents(approval.tenant, item.effect), found
+    return keys.precedents(item.effect), found
 
 
 def body_of(conn: Connection, key: str, what: Precedent) -> str:

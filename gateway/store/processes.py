@@ -179,8 +179,8 @@ class ProcessStore:
                 "HSET", keys.members, one.field, one.model_dump_json()
             )
 
-    async def waiting(self, keys: Keys, tenant: str, agent: str) -> int:
+    async def waiting(self, keys: Keys, agent: str) -> int:
         """Return how many calls of an agent wait for people."""
         # It may count calls that have just expired, which is good enough for a
         # sentence.
-        return number(await self._conn.command("ZCARD", keys.waiting(tenant, agent)))
+        return number(await self._conn.command("ZCARD", keys.waiting(agent)))

@@ -110,7 +110,7 @@ async def quarantine(
         )
         tenant, ref = codec.whose(plain) or (tenant, ref)
     run_ref = ref.run_ref
-    await _mend_of(conn, keys, approval_id, tenant, ref)
+    await _mend_of(conn, keys, approval_id, ref)
     event = Event(
         name=EventName.RECORD_QUARANTINED,
         tenant=tenant,
@@ -146,8 +146,8 @@ async def quarantine(
     }
     await CHANGE(
         conn,
-        **tenant_keys(keys, tenant),
-        records=record_keys(keys, approval_id, tenant, ref.agent, run_ref.thread),
+        **tenant_keys(keys),
+        records=record_keys(keys, approval_id, ref.agent, run_ref.thread),
         failed_ms=FAILED_MS,
         keep_ms=KEEP_MS,
         events="[]",
@@ -164,7 +164,7 @@ def _set_aside(seals: RecordSeals, approval_id: str, now_ms: int) -> dict[str, s
 
 
 async def _mend_of(
-    conn: Connection, keys: Keys, approval_id: str, tenant: str, ref: TurnRef
+    conn: Connection, keys: Keys, approval_id: str, ref: TurnRef
 ) -> None:
     """Write again of which run and turn a record is, if that is what was damaged.
 
@@ -172,11 +172,11 @@ async def _mend_of(
     the approval as open for ever.
     """
     # Believed only where the turn and the run themselves list the approval.
-    run = keys.run(tenant, ref.run_ref)
-    turn = keys.turn(digest.turn_key(tenant=tenant, **ref.names))
+    run = keys.run(ref.run_ref)
+    turn = keys.turn(digest.turn_key(tenant=keys.tenant, **ref.names))
     run_hash, turn_hash = (bytes.fromhex(key.rpartition(":")[2]) for key in (run, turn))
     mended: list[Argument] = []
-    listed = await run_list.open_of_run(conn, keys, tenant, ref.run_ref)
+    listed = await run_list.open_of_run(conn, keys, ref.run_ref)
     if Listed(approval_id, ref.ns) in listed:
         mended += ["run", run_hash + ref.ns.encode()]
     verdicts = cast("bytes", await conn.command("GET", turn) or b"")

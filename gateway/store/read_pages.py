@@ -24,21 +24,13 @@ class ReadPageStore(AttachedStore):
         self._sealing = sealing
 
     async def opened_page(
-        self,
-        keys: Keys,
-        approval: str,
-        *,
-        tenant: str,
-        reader: str,
-        page: int,
-        pages: int,
+        self, keys: Keys, approval: str, *, reader: str, page: int, pages: int
     ) -> bool:
         """Note that a reviewer saw one page; say whether they have seen them all.
 
         Args:
             keys: of the approval's tenant.
             approval: its id.
-            tenant: whose it is.
             reader: user, item and action hash, so that an edit starts over.
             page: counted from 0.
             pages: how many there are.
@@ -48,12 +40,10 @@ class ReadPageStore(AttachedStore):
         name, own = f"{reader} {page}", keys.opened(approval)
         seal = self._sealing.seal(Sealed.PAGE, (own, name), b"")
         await self._attach(keys, approval, own=own, newest={name: seal.hex()})
-        return await self.has_opened(
-            keys, approval, tenant=tenant, reader=reader, pages=pages
-        )
+        return await self.has_opened(keys, approval, reader=reader, pages=pages)
 
     async def has_opened(
-        self, keys: Keys, approval: str, *, tenant: str, reader: str, pages: int
+        self, keys: Keys, approval: str, *, reader: str, pages: int
     ) -> bool:
         """Return whether a reviewer has seen every page of an item's full view."""
         own = keys.opened(approval)
@@ -66,9 +56,7 @@ class ReadPageStore(AttachedStore):
                 continue
             has_all = False
             if stored is not None:
-                await self._sealing.refuse(
-                    keys, Sealed.PAGE, stored, tenant=tenant, approval=approval
-                )
+                await self._sealing.refuse(keys, Sealed.PAGE, stored, approval=approval)
         return has_all
 
     def _is_ours(self, own: str, name: str, stored: bytes) -> bool:

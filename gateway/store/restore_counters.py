@@ -47,9 +47,9 @@ class RestoreCounterStore:
     def __init__(self, conn: Connection) -> None:
         self._conn = conn
 
-    async def read(self, keys: Keys, tenant: str) -> RestoreCounters:
+    async def read(self, keys: Keys) -> RestoreCounters:
         """Return all counters and the store's clock."""
-        key = keys.restore_counters(tenant)
+        key = keys.restore_counters
         rows, time = await self._conn.transaction(["HGETALL", key], ["TIME"])
         found = fields(rows)
         store = text(found.pop(_STORE, b""))
@@ -61,26 +61,24 @@ class RestoreCounterStore:
         of = readable_fields(counters, read)
         return RestoreCounters(store, of, milliseconds(time))
 
-    async def named(self, keys: Keys, tenant: str, store: str) -> str:
+    async def named(self, keys: Keys, store: str) -> str:
         """Give the data set this id, unless it has one; return the one it has."""
-        key = keys.restore_counters(tenant)
+        key = keys.restore_counters
         await self._conn.keep(["HSETNX", key, _STORE, store])
         return text(await self._conn.command("HGET", key, _STORE))
 
-    async def add(self, keys: Keys, tenant: str, checkpoints: str) -> int:
+    async def add(self, keys: Keys, checkpoints: str) -> int:
         """Raise a counter by one; return it."""
-        key = keys.restore_counters(tenant)
+        key = keys.restore_counters
         now = await self._conn.now_ms(key)
         replies = await self._conn.keep(
             ["HINCRBY", key, checkpoints, 1], ["HSET", key, checkpoints + _AT, now]
         )
         return number(replies[0])
 
-    async def put(self, keys: Keys, tenant: str, checkpoints: str, value: int) -> None:
+    async def put(self, keys: Keys, checkpoints: str, value: int) -> None:
         """Set a counter."""
-        await self._conn.keep(
-            ["HSET", keys.restore_counters(tenant), checkpoints, value]
-        )
+        await self._conn.keep(["HSET", keys.restore_counters, checkpoints, value])
 
     async def changes(self, keys: Keys) -> int:
         """Return how many audit entries were ever written: it rises with any change."""

@@ -43,33 +43,31 @@ class Listed:
 
 
 async def of_run(
-    conn: Connection, keys: Keys, tenant: str, run_ref: RunRef, *, newest: int
+    conn: Connection, keys: Keys, run_ref: RunRef, *, newest: int
 ) -> list[Listed]:
     """Return a run's approvals, oldest first; ``newest`` at most, 0 for all."""
-    ended: list[Argument] = ["ZRANGE", keys.run(tenant, run_ref), -newest, -1]
+    ended: list[Argument] = ["ZRANGE", keys.run(run_ref), -newest, -1]
     # In one MULTI: an approval that ends moves from one to the other.
     found, still_open = await conn.transaction(
-        [*ended, "WITHSCORES"], _look(keys, tenant, run_ref)
+        [*ended, "WITHSCORES"], _look(keys, run_ref)
     )
     rows = sorted([*_scored(found), *_open(still_open)])
     newest_rows = [member for _, member in rows[-newest:]]
     return _listed(keys, newest_rows)
 
 
-async def open_of_run(
-    conn: Connection, keys: Keys, tenant: str, run_ref: RunRef
-) -> list[Listed]:
+async def open_of_run(conn: Connection, keys: Keys, run_ref: RunRef) -> list[Listed]:
     """Return a run's approvals in which an item is open, oldest first."""
-    found = await conn.command(*_look(keys, tenant, run_ref))
+    found = await conn.command(*_look(keys, run_ref))
     rows = [member for _, member in _open(found)]
     return _listed(keys, rows)
 
 
 async def answered_of_run(
-    conn: Connection, keys: Keys, tenant: str, run_ref: RunRef
+    conn: Connection, keys: Keys, run_ref: RunRef
 ) -> list[Listed]:
     """Return a run's newest approvals that people answered, oldest first."""
-    key = keys.answered(tenant, run_ref)
+    key = keys.answered(run_ref)
     found = await conn.command("ZRANGE", key, 0, -1)
     return _listed(keys, cast("list[bytes]", found))
 
@@ -98,9 +96,9 @@ def listed(keys: Keys, reply: Reply) -> list[Listed]:
     return found
 
 
-def _look(keys: Keys, tenant: str, run_ref: RunRef) -> list[Argument]:
+def _look(keys: Keys, run_ref: RunRef) -> list[Argument]:
     """Return the command that reads what is open, for `_open`."""
-    return ["HGET", keys.thread_facts(tenant, run_ref.agent, run_ref.thread), "open"]
+    return ["HGET", keys.thread_facts(run_ref.agent, run_ref.thread), "open"]
 
 
 def _open(reply: Reply) -> list[tuple[float, bytes]]:

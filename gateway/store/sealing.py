@@ -120,7 +120,6 @@ class Sealing:
         kind: Sealed,
         stored: bytes,
         *,
-        tenant: str,
         is_older: bool = False,
         **where: str,
     ) -> None:
@@ -135,7 +134,7 @@ class Sealing:
             await self.ensure_known(keys)
         found = SecurityEvent(
             kind=SecurityKind.REPLAYED if is_older else SecurityKind.SEAL_WRONG,
-            tenant=tenant,
+            tenant=keys.tenant,
             about=kind,
             agent=where.get("agent", ""),
             thread=where.get("thread", ""),

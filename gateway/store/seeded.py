@@ -27,9 +27,9 @@ class SeededStore:
     def __init__(self, conn: Connection) -> None:
         self._conn = conn
 
-    async def read(self, keys: Keys, tenant: str) -> Seeded:
+    async def read(self, keys: Keys) -> Seeded:
         """Return what is kept; what cannot be read is dropped."""
-        rows = fields(await self._conn.command("HGETALL", keys.seeded(tenant)))
+        rows = fields(await self._conn.command("HGETALL", keys.seeded))
         found = {name: text(body) for name, body in rows.items()}
         channel, _, ts = found.get(_PLACE, "").partition(" ")
         try:
@@ -37,7 +37,7 @@ class SeededStore:
             card = SeededCard.model_validate_json(body) if body else None
             due_ms = int(found.get(_DUE, "0"))
         except ValueError:
-            await self._conn.command("DEL", keys.seeded(tenant))
+            await self._conn.command("DEL", keys.seeded)
             return Seeded()
         return Seeded(
             due_ms=due_ms,
@@ -47,34 +47,32 @@ class SeededStore:
             answer=found.get(_ANSWER, ""),
         )
 
-    async def plan(self, keys: Keys, tenant: str, due_ms: int) -> None:
+    async def plan(self, keys: Keys, due_ms: int) -> None:
         """Note when the next one is shown, if that is not known."""
-        await self._note(keys, tenant, _DUE, str(due_ms))
+        await self._note(keys, _DUE, str(due_ms))
 
-    async def show(self, keys: Keys, tenant: str, card: SeededCard) -> None:
+    async def show(self, keys: Keys, card: SeededCard) -> None:
         """Note a card that is about to be posted."""
-        await self._note(keys, tenant, _CARD, card.model_dump_json())
+        await self._note(keys, _CARD, card.model_dump_json())
 
-    async def posted(
-        self, keys: Keys, tenant: str, channel: str, ts: str, event: Event
-    ) -> None:
+    async def posted(self, keys: Keys, channel: str, ts: str, event: Event) -> None:
         """Note where its card stands, and count it."""
-        await self._note(keys, tenant, _PLACE, f"{channel} {ts}", event)
+        await self._note(keys, _PLACE, f"{channel} {ts}", event)
 
-    async def answer(self, keys: Keys, tenant: str, answer: str, event: Event) -> bool:
+    async def answer(self, keys: Keys, answer: str, event: Event) -> bool:
         """Note how it ended; False when it had ended before."""
-        return await self._note(keys, tenant, _ANSWER, answer, event)
+        return await self._note(keys, _ANSWER, answer, event)
 
-    async def end(self, keys: Keys, tenant: str) -> None:
+    async def end(self, keys: Keys) -> None:
         """Forget it; the next one gets a new time."""
-        await self._conn.command("DEL", keys.seeded(tenant))
+        await self._conn.command("DEL", keys.seeded)
 
     async def _note(
-        self, keys: Keys, tenant: str, field: str, body: str, event: Event | None = None
+        self, keys: Keys, field: str, body: str, event: Event | None = None
     ) -> bool:
         reply = await SEEDED(
             self._conn,
-            seeded=keys.seeded(tenant),
+            seeded=keys.seeded,
             audit=keys.audit,
             field=field,
             body=body,

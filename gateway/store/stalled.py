@@ -262,7 +262,7 @@ def _read(keys: Keys, run: str, raw: bytes) -> StalledRun:
         found = StalledRun.read(raw.decode())
     except ValueError as error:
         raise CorruptRecord(run) from error
-    whose = keys.stalled_run(found.tenant, found.agent, found.thread)
+    whose = keys.stalled_run(found.agent, found.thread)
     # A record under another run's id would let one thread's failure park another one.
     if not run == found.id == whose:
         raise CorruptRecord(run)
@@ -272,5 +272,5 @@ def _read(keys: Keys, run: str, raw: bytes) -> StalledRun:
 def _facts_of(keys: Keys, run: StalledRun | None) -> str:
     """Return the key of the facts of a run's thread; of nobody's when none is read."""
     if run is None:
-        return keys.thread_facts("", "", "")
-    return keys.thread_facts(run.tenant, run.agent, run.thread)
+        return keys.thread_facts("", "")
+    return keys.thread_facts(run.agent, run.thread)

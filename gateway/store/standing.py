@@ -22,25 +22,23 @@ class StandingStore:
         self._conn = conn
         self._seals = RecordSeals(conn)
 
-    async def add(
-        self, keys: Keys, tenant: str, approval: str, *, until_ms: int
-    ) -> None:
+    async def add(self, keys: Keys, approval: str, *, until_ms: int) -> None:
         """List a standing approval, before it is opened."""
-        await self._conn.command("ZADD", keys.standing(tenant), until_ms, approval)
+        await self._conn.command("ZADD", keys.standing, until_ms, approval)
 
-    async def listed(self, keys: Keys, tenant: str) -> list[str]:
+    async def listed(self, keys: Keys) -> list[str]:
         """Return the ids of those that may be in force, the first to end first."""
-        key = keys.standing(tenant)
+        key = keys.standing
         found = await self._conn.command("ZRANGE", key, 0, -1)
         return await without_junk(self._conn, key, found, text)
 
-    async def drop(self, keys: Keys, tenant: str, approval: str) -> None:
+    async def drop(self, keys: Keys, approval: str) -> None:
         """Take one that has ended from the list."""
-        await self._conn.command("ZREM", keys.standing(tenant), approval)
+        await self._conn.command("ZREM", keys.standing, approval)
 
-    async def drop_overdue(self, keys: Keys, tenant: str) -> None:
+    async def drop_overdue(self, keys: Keys) -> None:
         """Take those whose time is over from the list, in whatever state they are."""
-        key = keys.standing(tenant)
+        key = keys.standing
         now_ms = await self._conn.now_ms(key)
         await self._conn.command("ZREMRANGEBYSCORE", key, "-inf", now_ms)
 

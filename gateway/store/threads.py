@@ -82,8 +82,8 @@ class ThreadFacts(Record):
         return self.with_(principals=tuple(known.values()))
 
 
-Whose = tuple[Keys, str, str, str]
-"""Keys of the tenant, tenant, agent and thread."""
+Whose = tuple[Keys, str, str]
+"""Keys of the tenant, agent and thread."""
 
 _NUMBER_BYTES = 8
 """Before the facts stands how often they changed, so that older ones are noticed."""
@@ -108,15 +108,14 @@ class StoredFacts:
 
 async def read_facts(sealing: Sealing, whose: Whose, stored: Reply) -> StoredFacts:
     """Read the facts of a thread, as they are stored; report those not believed."""
-    keys, tenant, agent, thread = whose
-    key, body = keys.thread_facts(tenant, agent, thread), cast("bytes", stored or b"")
+    keys, agent, thread = whose
+    key, body = keys.thread_facts(agent, thread), cast("bytes", stored or b"")
     found = _opened(sealing, key, body)
     if found.is_refused:
         await sealing.refuse(
             keys,
             Sealed.FACTS,
             body,
-            tenant=tenant,
             agent=agent,
             thread=thread,
             is_older=found.is_older,
@@ -173,19 +172,16 @@ class ThreadStore:
         self.leases = LeaseStore(conn, lease_ms=lease_ms)
         self.at_work = set[tuple[str, str]]()
 
-    async def facts(
-        self, keys: Keys, tenant: str, agent: str, thread: str
-    ) -> ThreadFacts:
+    async def facts(self, keys: Keys, agent: str, thread: str) -> ThreadFacts:
         """Return who asked; empty facts for a thread nobody named."""
-        key = keys.thread_facts(tenant, agent, thread)
+        key = keys.thread_facts(agent, thread)
         stored = await self._conn.command("HGET", key, "facts")
-        whose = keys, tenant, agent, thread
+        whose = keys, agent, thread
         return (await read_facts(self._sealing, whose, stored)).facts
 
     async def change(
         self,
         keys: Keys,
-        tenant: str,
         agent: str,
         thread: str,
         changed: Callable[[ThreadFacts], ThreadFacts],
@@ -196,7 +192,6 @@ class ThreadStore:
 
         Args:
             keys: of the tenant.
-            tenant: whose thread it is.
             agent: the run's outermost agent.
             thread: its thread.
             changed: the facts from now on, made of those before.
@@ -206,7 +201,7 @@ class ThreadStore:
             StoreUnavailable: when it is not known to be kept.
         """
         change = partial(REMEMBER, self._conn, why=why, keep_ms=KEEP_MS)
-        await self._replace((keys, tenant, agent, thread), changed, change)
+        await self._replace((keys, agent, thread), changed, change)
 
     async def ask(
         self,
@@ -232,12 +227,12 @@ class ThreadStore:
         ask = partial(
             ASK,
             self._conn,
-            seen=keys.message_kept(job.tenant, message_key),
+            seen=keys.message_kept(message_key),
             jobs=keys.jobs,
             job=sealed_job(self._sealing, job).model_dump_json(),
             seen_ms=_SEEN_MS,
         )
-        whose = keys, job.tenant, job.agent, job.thread
+        whose = keys, job.agent, job.thread
         return await self._replace(whose, change, ask) == "kept"
 
     async def _replace(
@@ -267,21 +262,17 @@ class ThreadStore:
             "Too many people asked in this thread at once; nothing was kept. Ask again."
         )
 
-    async def is_run_open(
-        self, keys: Keys, tenant: str, agent: str, thread: str
-    ) -> bool:
+    async def is_run_open(self, keys: Keys, agent: str, thread: str) -> bool:
         """Return whether `open_run` was called for the run that goes on now."""
-        key = keys.thread_facts(tenant, agent, thread)
+        key = keys.thread_facts(agent, thread)
         return text(await self._conn.command("HGET", key, "run")) == "open"
 
-    async def open_runs(
-        self, keys: Keys, tenant: str, runs: Iterable[RunRef]
-    ) -> list[RunRef]:
+    async def open_runs(self, keys: Keys, runs: Iterable[RunRef]) -> list[RunRef]:
         """Return those of many runs that began and have not ended."""
         asked = [*runs]
         replies = await self._conn.sequence(
             *(
-                ("HGET", keys.thread_facts(tenant, run.agent, run.thread), "run")
+                ("HGET", keys.thread_facts(run.agent, run.thread), "run")
                 for run in asked
             )
         )
@@ -290,7 +281,7 @@ class ThreadStore:
         ]
 
     async def open_run(
-        self, keys: Keys, tenant: str, agent: str, thread: str, *, has_past: bool
+        self, keys: Keys, agent: str, thread: str, *, has_past: bool
     ) -> None:
         """Keep a thread's facts until its run has ended; see `end_run`.
 
@@ -301,7 +292,7 @@ class ThreadStore:
         Raises:
             StoreUnavailable: when it is not known to be kept.
         """
-        key = keys.thread_facts(tenant, agent, thread)
+        key = keys.thread_facts(agent, thread)
         found = fields(await self._conn.command("HGETALL", key))
         # The past was looked at when this run began; "new" is only what somebody asked
         # since.
@@ -314,31 +305,26 @@ class ThreadStore:
         def looked_at(facts: ThreadFacts) -> ThreadFacts:
             return facts.with_(is_partial=True) if is_lost else facts
 
-        await self.change(keys, tenant, agent, thread, looked_at, why="open")
+        await self.change(keys, agent, thread, looked_at, why="open")
 
-    async def end_run(self, keys: Keys, tenant: str, agent: str, thread: str) -> None:
+    async def end_run(self, keys: Keys, agent: str, thread: str) -> None:
         """Give a thread's facts a lifetime: its run has ended, or it was deleted."""
-        key = keys.thread_facts(tenant, agent, thread)
+        key = keys.thread_facts(agent, thread)
         await END_RUN(self._conn, facts=key, keep_ms=KEEP_MS)
 
-    async def was_asked(self, keys: Keys, tenant: str, message_key: str) -> bool:
+    async def was_asked(self, keys: Keys, message_key: str) -> bool:
         """Return whether a message was kept for an agent."""
-        reply = await self._conn.command(
-            "EXISTS", keys.message_kept(tenant, message_key)
-        )
+        reply = await self._conn.command("EXISTS", keys.message_kept(message_key))
         return bool(reply)
 
-    async def mark(
-        self, keys: Keys, tenant: str, agent: str, thread: str, what: Mark
-    ) -> str:
+    async def mark(self, keys: Keys, agent: str, thread: str, what: Mark) -> str:
         """Return what `announce` wrote last; "" for nothing."""
-        key = keys.thread_facts(tenant, agent, thread)
+        key = keys.thread_facts(agent, thread)
         return text(await self._conn.command("HGET", key, what))
 
     async def announce(
         self,
         keys: Keys,
-        tenant: str,
         agent: str,
         thread: str,
         *,
@@ -358,7 +344,7 @@ class ThreadStore:
         """
         reply = await ANNOUNCE(
             self._conn,
-            facts=keys.thread_facts(tenant, agent, thread),
+            facts=keys.thread_facts(agent, thread),
             outbox=keys.outbox,
             audit=keys.audit,
             what=what,
@@ -370,11 +356,11 @@ class ThreadStore:
         return text(reply[0]) == "announced"
 
     def lease(
-        self, keys: Keys, tenant: str, agent: str, thread: str
+        self, keys: Keys, agent: str, thread: str
     ) -> AbstractAsyncContextManager[Lease]:
         """Hold the right to run a thread; it may end inside the block at any time.
 
         Raises:
             ThreadUnavailable: when another process runs this thread.
         """
-        return self.leases.held(keys, keys.lease(tenant, agent, thread))
+        return self.leases.held(keys, keys.lease(agent, thread))

@@ -137,11 +137,11 @@ class TurnOpener:
         # costs one look, one that is pending without being listed is never shown to
         # reviewers.
         if approvals:
-            await self._pending.add(keys, preconditions.tenant, thread[0])
+            await self._pending.add(keys, thread[0])
         standing = await self._standing_rows(preconditions.standing)
         if standing is None:
             return None
-        run = keys.run(preconditions.tenant, preconditions.run_ref)
+        run = keys.run(preconditions.run_ref)
         turn = keys.turn(turn_key)
         values: dict[str, Argument | Sequence[Argument]] = {
             "turn": turn,
@@ -150,13 +150,13 @@ class TurnOpener:
             "outbox": keys.outbox,
             "audit": keys.audit,
             "reservation": keys.reservation(turn_key, as_rows(preconditions.reserved)),
-            "frozen": keys.frozen(preconditions.tenant),
-            "waiting": keys.waiting(preconditions.tenant, thread[0]),
-            "requests_10m": keys.requests_10m(preconditions.tenant, thread[0]),
-            "rejected": keys.rejected(preconditions.tenant, *thread),
+            "frozen": keys.frozen,
+            "waiting": keys.waiting(thread[0]),
+            "requests_10m": keys.requests_10m(thread[0]),
+            "rejected": keys.rejected(*thread),
             "timers": keys.timers,
-            "outdated": keys.outdated(preconditions.tenant),
-            "queue_groups": keys.queue_groups(preconditions.tenant),
+            "outdated": keys.outdated,
+            "queue_groups": keys.queue_groups,
             "records": [
                 key
                 for one in approvals
@@ -167,9 +167,7 @@ class TurnOpener:
             "events": event_texts(
                 self._conn, keys, events, of=[one.id for one in approvals], rev=1
             ),
-            "unfrozen": to_json(
-                compared(self._conn, keys, preconditions.tenant, preconditions.names)
-            ),
+            "unfrozen": to_json(compared(self._conn, keys, preconditions.names)),
             "limits": to_json(
                 {
                     "waiting": preconditions.waiting,

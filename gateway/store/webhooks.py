@@ -33,7 +33,7 @@ async def note_attempt(store: Store, tenant: str, target: str, error: str) -> No
         StoreUnavailable: when it is not known to be kept.
     """
     keys = store.keys_of_tenant(tenant)
-    key, now_ms = keys.webhook(tenant, target), await store.conn.now_ms(keys.outbox)
+    key, now_ms = keys.webhook(target), await store.conn.now_ms(keys.outbox)
     changes: list[list[Argument]] = [
         ["HSET", key, "ok", now_ms],
         ["HDEL", key, "failing", "error"],
@@ -49,7 +49,7 @@ async def receiver_state(store: Store, tenant: str, target: str) -> ReceiverStat
     Raises:
         StoreUnavailable: when the store does not answer.
     """
-    key = store.keys_of_tenant(tenant).webhook(tenant, target)
+    key = store.keys_of_tenant(tenant).webhook(target)
     found = fields(await store.conn.command("HGETALL", key))
     error = found.get("error", b"").decode("utf-8", "replace")
     return ReceiverState(_moment(found, "ok"), _moment(found, "failing"), error)

@@ -79,11 +79,11 @@ async def _written(
     is_fenced = any(one.is_fenced for one in what.writes)
     reply = await (FENCED_CHANGE if is_fenced else CHANGE)(
         conn,
-        **tenant_keys(keys, after[0].tenant),
+        **tenant_keys(keys),
         records=[
             key
             for one in after
-            for key in record_keys(keys, one.id, one.tenant, one.agent, one.thread)
+            for key in record_keys(keys, one.id, one.agent, one.thread)
         ],
         failed_ms=FAILED_MS,
         keep_ms=KEEP_MS,

@@ -166,7 +166,7 @@ class _Target:
 
     async def tell(self) -> None:
         """Read events and send messages while this process holds the lease."""
-        place = (self._keys, self._settings.tenant, "", f"webhook {self._name}")
+        place = (self._keys, "", f"webhook {self._name}")
         # A task that is cancelled before it begins gives nothing back.
         self._room = asyncio.Semaphore(MOST_WAITING)
         try:

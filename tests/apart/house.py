@@ -175,7 +175,7 @@ class House:
         """Return what the thread asked, oldest first."""
         keys = self.store.keys_of_tenant("default")
         run = RunRef(agent=AGENT, thread=thread)
-        listed = await self.store.approvals.of_run(keys, "default", run)
+        listed = await self.store.approvals.of_run(keys, run)
         found = await self.store.approvals.load_each(one.id for one in listed)
         return [one.approval for one in found]
 

@@ -74,12 +74,12 @@ async def made(
 
 
 async def stored(store: Store) -> dict[str, bytes]:
-    name = store.keys_of_tenant("default").api_keys("default")
+    name = store.keys_of_tenant("default").api_keys
     return fields(await store.conn.command("HGETALL", name))
 
 
 async def put(store: Store, key_id: str, body: bytes) -> None:
-    name = store.keys_of_tenant("default").api_keys("default")
+    name = store.keys_of_tenant("default").api_keys
     await store.conn.command("HSET", name, key_id, body)
 
 

@@ -175,12 +175,7 @@ async def has_read(stack: Stack, verdict: Verdict) -> None:
     reader = f"U0BEN {index} {approval.items[index].action_hash}"
     for page in range(20):
         await stack.store.read_pages.opened_page(
-            stack.keys,
-            approval.id,
-            tenant="default",
-            reader=reader,
-            page=page,
-            pages=20,
+            stack.keys, approval.id, reader=reader, page=page, pages=20
         )
 
 

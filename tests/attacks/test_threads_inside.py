@@ -162,12 +162,12 @@ async def test_nobody_who_asked_is_forgotten_when_many_ask(store: Store) -> None
 
     async def ask(person: Person) -> None:
         await store.threads.change(
-            keys, "default", "shop", "t1", lambda facts: facts.asked_by(person)
+            keys, "shop", "t1", lambda facts: facts.asked_by(person)
         )
 
     await asyncio.gather(*(ask(person) for person in people))
 
-    facts = await store.threads.facts(keys, "default", "shop", "t1")
+    facts = await store.threads.facts(keys, "shop", "t1")
     assert facts.requester
     known = {person.user for person in (*facts.principals, facts.requester)}
     assert known == {person.user for person in people}
@@ -189,5 +189,5 @@ async def test_more_people_than_are_remembered_are_told_to_start_a_new_thread(
     await ask(people[0])
 
     keys = store.keys_of_tenant("default")
-    facts = await store.threads.facts(keys, "default", "a", "t1")
+    facts = await store.threads.facts(keys, "a", "t1")
     assert {one.user for one in facts.principals} == {one.user for one in people[:-1]}

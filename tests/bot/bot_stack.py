@@ -143,7 +143,7 @@ class Stack:
         ref = TurnRef(agent="support", thread=thread, message_id=message)
         facts = ThreadFacts(requester=requester, origin=origin)
         await self.store.threads.change(
-            self.keys, "default", "support", thread, lambda _: facts, why="aside"
+            self.keys, "support", thread, lambda _: facts, why="aside"
         )
         proposed = tuple(
             ProposedCall(

@@ -25,7 +25,7 @@ async def test_a_run_ends_where_it_was_asked_for_although_the_store_was_emptied(
         await dan.message_with(ASKED, says("working on it"))
         await stack.store.conn.command("FLUSHALL")
 
-        at = ThreadRef(stack.keys, "default", "support", thread)
+        at = ThreadRef(stack.keys, "support", thread)
         event = await RunEvents(stack.store).event(at, name)
         told = event.with_(data={**event.data, "text": "I could not refund it."})
         await stack.store.outbox(stack.keys, reader="").put(told)

@@ -25,7 +25,7 @@ async def test_a_card_is_replaced_by_one_sentence(stack: Stack) -> None:
 
         approval = approval_of(verdict.item_id)[0]
         # As after a version that noted no messages: nothing else would redact it.
-        await stack.store.posted_messages.forget(stack.keys, "default", approval)
+        await stack.store.posted_messages.forget(stack.keys, approval)
         erased = await Eraser(stack.store).erase(
             approval, by="cli/eve", is_dry_run=False
         )

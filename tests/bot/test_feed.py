@@ -253,7 +253,7 @@ async def is_nothing_missed(stack: Stack) -> bool:
 
 
 async def missed(store: Store, keys: Keys) -> list[str]:
-    return await store.cards.outdated(keys, "default", 10)
+    return await store.cards.outdated(keys, 10)
 
 
 async def test_a_card_whose_event_nobody_reads_is_posted_while_the_bot_runs(
@@ -264,7 +264,7 @@ async def test_a_card_whose_event_nobody_reads_is_posted_while_the_bot_runs(
         verdict = await stack.refund(thread="t2")
         approval = await stack.approval(verdict)
         await stack.card(verdict)
-        await stack.store.cards.mark_outdated(stack.keys, "default", approval.id)
+        await stack.store.cards.mark_outdated(stack.keys, approval.id)
 
         await put(stack, EventName.RUN_FINISHED, text="Done", channel="C0GENERAL")
         await stack.actor("U0DAN").message_with("#general", says("Done"))

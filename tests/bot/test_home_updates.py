@@ -119,7 +119,7 @@ async def test_who_has_not_used_their_tab_lately_is_left_alone(stack: Stack) -> 
     async with stack.running():
         await home(stack, shows="Waiting for you: 0")
         await home(stack, "U0BEN", shows="Waiting for you: 0")
-        key = stack.keys.home_tabs("default")
+        key = stack.keys.home_tabs
         body = HomeTab(used_at_ms=1).model_dump_json()
         await stack.store.conn.command("HSET", key, "U0BEN", body)
         before = len(published(stack, "U0BEN"))
@@ -128,7 +128,7 @@ async def test_who_has_not_used_their_tab_lately_is_left_alone(stack: Stack) -> 
         await shown(stack, "U0ANA", "Waiting for you: 1")
 
         assert len(published(stack, "U0BEN")) == before
-        found = await stack.store.home_tabs.open_tabs(stack.keys, "default", 10)
+        found = await stack.store.home_tabs.open_tabs(stack.keys, 10)
         assert found == ["U0ANA"]
 
 
@@ -175,13 +175,13 @@ async def test_a_tab_that_another_process_published_meanwhile_is_made_again(
         tabs = stack.store.home_tabs
 
         async def is_noted() -> bool:
-            _, now, _ = await tabs.tab(stack.keys, "default", "U0ANA")
+            _, now, _ = await tabs.tab(stack.keys, "U0ANA")
             return bool(now.view_hash)
 
         await eventually(is_noted)
-        _, now, _ = await tabs.tab(stack.keys, "default", "U0ANA")
+        _, now, _ = await tabs.tab(stack.keys, "U0ANA")
         old = now.with_(view_hash="0.old", content="")
-        await tabs.shown(stack.keys, "default", "U0ANA", old)
+        await tabs.shown(stack.keys, "U0ANA", old)
 
         await waiting(stack, 1)
 
@@ -196,7 +196,7 @@ async def test_a_tab_that_slack_refuses_keeps_no_other_from_its_news(
     async with stack.running():
         await home(stack, shows="Waiting for you: 0")
         ghost = "U0GHOST"
-        await stack.store.home_tabs.used(stack.keys, "default", ghost)
+        await stack.store.home_tabs.used(stack.keys, ghost)
 
         await waiting(stack, 1)
 
@@ -204,7 +204,7 @@ async def test_a_tab_that_slack_refuses_keeps_no_other_from_its_news(
 
         async def is_forgotten() -> bool:
             tabs = stack.store.home_tabs
-            return await tabs.open_tabs(stack.keys, "default", 10) == ["U0ANA"]
+            return await tabs.open_tabs(stack.keys, 10) == ["U0ANA"]
 
         await eventually(is_forgotten)
 
@@ -229,12 +229,12 @@ async def test_a_long_queue_is_shown_in_pages(stack: Stack, count: int) -> None:
 
 
 async def test_a_note_that_is_damaged_or_newer_is_none(stack: Stack) -> None:
-    key = stack.keys.home_tabs("default")
+    key = stack.keys.home_tabs
     rows = ["U0ANA", "{", "U0ANA shown", '{"newer": 1}']
     await stack.store.conn.command("HSET", key, *rows)
     await stack.store.conn.command("PEXPIRE", key, 1000)
 
-    tab, now, _ = await stack.store.home_tabs.tab(stack.keys, "default", "U0ANA")
+    tab, now, _ = await stack.store.home_tabs.tab(stack.keys, "U0ANA")
 
     assert (tab, now) == (HomeTab(), ShownTab())
     assert filter_of(tab.with_(settings='{"newer": 1}')) == HomeFilter()

@@ -24,7 +24,7 @@ async def test_a_late_publisher_changes_no_card_and_posts_none(stack: Stack) -> 
 
     async with (
         aiohttp.ClientSession() as session,
-        stack.store.threads.lease(stack.keys, "default", "", "slack") as lease,
+        stack.store.threads.lease(stack.keys, "", "slack") as lease,
     ):
         card_publisher = CardPublisher(
             Slack(

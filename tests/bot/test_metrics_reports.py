@@ -53,7 +53,7 @@ def reports(stack: Stack, settings: MetricsSettings, **more: Any) -> MetricsRepo
 
 async def look(stack: Stack, made: MetricsReports) -> None:
     """Look as the bot that publishes does, under its lease."""
-    lease = stack.store.threads.lease(stack.keys, "default", "", "slack:default")
+    lease = stack.store.threads.lease(stack.keys, "", "slack:default")
     async with lease as held:
         with holding(held):
             await made.look()

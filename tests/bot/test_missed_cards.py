@@ -30,12 +30,10 @@ async def test_a_bot_whose_reader_was_dropped_brings_every_card_up_to_date(
         card = await stack.card(old)
         await stack.drawn(old)
         await stack.drawn(same)
-    assert await missed_cards.mark_missed(stack.store, stack.keys, "default") == 0
+    assert await missed_cards.mark_missed(stack.store, stack.keys) == 0
     new = await stack.refund("t3")
     await stack.reviews.decide(await click(stack, old), Approve(), ANA)
-    await stack.store.cards.unmark(
-        stack.keys, "default", (await stack.approval(new)).id
-    )
+    await stack.store.cards.unmark(stack.keys, (await stack.approval(new)).id)
     await forget_events(stack)
 
     async with stack.running():
@@ -60,10 +58,11 @@ async def test_a_card_does_not_go_on_asking_when_its_end_was_missed(
     approval = await stack.approval(redacted)
     posted = stack.store.posted_messages
     told = Ended(at_ms=1, redacted_rev=approval.rev)
-    await posted.look_at(stack.keys, "default", approval.id, 10**15, ended=told)
+    await posted.look_at(stack.keys, approval.id, 10**15, ended=told)
     await forget_events(stack)
     for tenant, found in (("other", 0), ("default", 1)):
-        marked = await missed_cards.mark_missed(stack.store, stack.keys, tenant)
+        keys = stack.store.keys_of_tenant(tenant)
+        marked = await missed_cards.mark_missed(stack.store, keys)
         assert marked == found
 
     async with stack.running():
@@ -71,7 +70,7 @@ async def test_a_card_does_not_go_on_asking_when_its_end_was_missed(
         await stack.bot_is_quiet()
 
     assert shown["ts"] == cards[0]["ts"]
-    assert await missed_cards.mark_missed(stack.store, stack.keys, "default") == 0
+    assert await missed_cards.mark_missed(stack.store, stack.keys) == 0
     assert len(await stack.cards(ended)) == 1
     [same] = await stack.cards(redacted)
     assert same["blocks"] == cards[1]["blocks"], "nobody shows it again"
@@ -100,13 +99,14 @@ async def test_only_the_tenant_s_own_and_what_has_or_needs_a_card_is_listed(
     asked = await stack.approval(await stack.refund())
     # It runs without people; its notification is posted by its event, or not at all.
     await stack.submit(("post_notice", {"text": "hi"}), thread="t2")
-    index = stack.keys.outdated("default")
+    index = stack.keys.outdated
     await stack.store.conn.command("DEL", index)
 
     async def listed() -> int:
         return number(await stack.store.conn.command("ZCARD", index))
 
-    assert await missed_cards.mark_missed(stack.store, stack.keys, "other") == 0
+    other = stack.store.keys_of_tenant("other")
+    assert await missed_cards.mark_missed(stack.store, other) == 0
     assert await listed() == 0
-    assert await missed_cards.mark_missed(stack.store, stack.keys, "default") == 1
-    assert await stack.store.cards.outdated(stack.keys, "default", 9) == [asked.id]
+    assert await missed_cards.mark_missed(stack.store, stack.keys) == 1
+    assert await stack.store.cards.outdated(stack.keys, 9) == [asked.id]

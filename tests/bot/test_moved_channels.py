@@ -118,7 +118,7 @@ async def test_a_card_is_not_found_in_a_channel_where_slack_does_not_know_it(
         await ana.say(NEW, "@keyturn too much", ts)
 
         keys, store = stack.keys, stack.store.moved_channels
-        assert await store.known(keys, "default") == {}
+        assert await store.known(keys) == {}
     assert (await stack.approval(verdict)).items[0].is_pending
 
 
@@ -178,9 +178,9 @@ async def test_where_a_channel_is_now_is_known_however_long_messages_are_kept(
     stack: Stack,
 ) -> None:
     store, keys = stack.store.moved_channels, stack.keys
-    await store.note(keys, "default", CHANNEL, NEW)
+    await store.note(keys, CHANNEL, NEW)
 
-    name = keys.moved_channels("default")
+    name = keys.moved_channels
     assert await stack.store.conn.command("PTTL", name) == -1
 
 
@@ -188,8 +188,8 @@ async def test_where_a_channel_is_now_counts_only_as_a_bot_noted_it(
     stack: Stack,
 ) -> None:
     store, keys = stack.store.moved_channels, stack.keys
-    name = keys.moved_channels("default")
-    await store.note(keys, "default", CHANNEL, NEW)
+    name = keys.moved_channels
+    await store.note(keys, CHANNEL, NEW)
     sealed = await stack.store.conn.command("HGET", name, CHANNEL)
     assert isinstance(sealed, bytes)
     forged = {"C1": b"C0EVIL", "C2": sealed}
@@ -197,4 +197,4 @@ async def test_where_a_channel_is_now_counts_only_as_a_bot_noted_it(
     for was, stored in forged.items():
         await stack.store.conn.command("HSET", name, was, stored)
 
-    assert await store.known(keys, "default") == {CHANNEL: NEW}
+    assert await store.known(keys) == {CHANNEL: NEW}

@@ -101,7 +101,7 @@ async def late_update(stack: Stack, older: CardPlace, card: Any) -> None:
         await slack.call("chat.update", channel=CHANNEL, ts=older.ts, **shown)
     approval = await stack.store.cards.shown_at(stack.keys, CHANNEL, older.ts)
     await stack.store.cards.shown(
-        stack.keys, approval, tenant="default", rev=older.rev, display_digest=""
+        stack.keys, approval, rev=older.rev, display_digest=""
     )
 
 

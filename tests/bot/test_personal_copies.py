@@ -301,7 +301,7 @@ async def test_a_click_on_a_copy_never_makes_it_the_card(direct: Stack) -> None:
         place = await direct.drawn(verdict)
     keys, approval = direct.keys, (await direct.approval(verdict)).id
     cards = direct.store.cards
-    await cards.forget_message(keys, "default", approval, (place.channel, place.ts))
+    await cards.forget_message(keys, approval, (place.channel, place.ts))
     ctx = SimpleNamespace(service=direct.reviews, config=direct.config)
 
     for ts, is_usable in [(str(bens["ts"]), True), ("1.000001", False)]:

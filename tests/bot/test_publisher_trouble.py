@@ -39,7 +39,7 @@ async def test_who_lost_the_lease_asks_for_it_again(
     with caplog.at_level(logging.INFO):
         async with stack.running():
             await stack.card(await stack.refund())
-            lease = stack.keys.lease("default", "", "slack:default")
+            lease = stack.keys.lease("", "slack:default")
             await stack.store.conn.command("DEL", lease)
 
             async def leads_again() -> bool:
@@ -251,7 +251,7 @@ async def test_a_card_without_a_response_is_given_up_when_its_approval_is_over(
             return trouble is not None and trouble.why == card_updater.NO_RESPONSE
 
         await eventually(is_given_up)
-        assert await stack.store.cards.outdated(stack.keys, "default", 9) == []
+        assert await stack.store.cards.outdated(stack.keys, 9) == []
     assert "card.undeliverable" in caplog.text
 
 

@@ -62,13 +62,13 @@ async def keeping(stack: Stack, kept: timedelta | None) -> AsyncGenerator[None]:
 
 async def time_is_over(stack: Stack) -> None:
     """Move the clock: let everything that is noted be looked at now."""
-    key = stack.keys.messages_due("default")
+    key = stack.keys.messages_due
     for member in await rows(stack):
         await stack.store.conn.command("ZADD", key, 1, member)
 
 
 async def rows(stack: Stack) -> list[bytes]:
-    key = stack.keys.messages_due("default")
+    key = stack.keys.messages_due
     return cast("list[bytes]", await stack.store.conn.command("ZRANGE", key, 0, -1))
 
 
@@ -145,7 +145,7 @@ async def test_nothing_is_redacted_before_its_time(stack: Stack) -> None:
 
         async def is_later() -> bool:
             keys, posted = stack.keys, stack.store.posted_messages
-            return not await posted.due(keys, "default", 9)
+            return not await posted.due(keys, 9)
 
         await eventually(is_later)
         await nothing_is_left(stack)
@@ -181,9 +181,7 @@ async def test_what_the_store_has_forgotten_is_redacted(stack: Stack) -> None:
 
         async def knows_the_end() -> bool:
             approval = (await stack.approval(verdict)).id
-            posted = await stack.store.posted_messages.read(
-                stack.keys, "default", approval
-            )
+            posted = await stack.store.posted_messages.read(stack.keys, approval)
             return posted.ended is not None
 
         await eventually(knows_the_end)
@@ -232,9 +230,7 @@ async def test_what_nobody_can_change_ends_it(stack: Stack, why: str) -> None:
 
         async def is_over() -> bool:
             approval = (await stack.approval(verdict)).id
-            posted = await stack.store.posted_messages.read(
-                stack.keys, "default", approval
-            )
+            posted = await stack.store.posted_messages.read(stack.keys, approval)
             return bool(posted.ended and posted.ended.redacted_rev)
 
         await eventually(is_over)
@@ -276,7 +272,7 @@ async def test_a_message_that_slack_refuses_keeps_no_other_from_its_time(
     plan(Fault.REFUSE, "chat.update", error="an_error_of_tomorrow")
 
     async def is_done() -> bool:
-        found = await stack.store.posted_messages.read(stack.keys, "default", approval)
+        found = await stack.store.posted_messages.read(stack.keys, approval)
         return len(found.places) == 1
 
     await time_is_over(stack)
@@ -296,7 +292,7 @@ async def test_what_stays_as_it_is_does_not_count_as_redacted(stack: Stack) -> N
     stack.sandbox.control.archive(CHANNEL)
 
     async def is_done() -> bool:
-        found = await stack.store.posted_messages.read(stack.keys, "default", approval)
+        found = await stack.store.posted_messages.read(stack.keys, approval)
         # Of the card it is kept, to be redacted again while the record is there.
         return len(found.places) == 1
 
@@ -346,12 +342,12 @@ async def test_a_call_that_runs_again_is_redacted_again(stack: Stack) -> None:
     async with keeping(stack, DAY):
         # Drawn anew, as somebody does who has it run again.
         approval = await stack.approval(verdict)
-        await stack.store.cards.mark_outdated(stack.keys, "default", approval.id)
+        await stack.store.cards.mark_outdated(stack.keys, approval.id)
         keys = stack.store.posted_messages
-        posted = await keys.read(stack.keys, "default", approval.id)
+        posted = await keys.read(stack.keys, approval.id)
         assert posted.ended
         older = posted.ended.with_(redacted_rev=approval.rev - 1)
-        await keys.look_at(stack.keys, "default", approval.id, 1, ended=older)
+        await keys.look_at(stack.keys, approval.id, 1, ended=older)
         place = await stack.store.cards.place(stack.keys, approval.id)
         assert place
         message = stack.sandbox.workspace.messages[place.channel][place.ts]
@@ -385,18 +381,18 @@ async def test_so_many_messages_are_noted(
     store, keys = stack.store.posted_messages, stack.keys
     id_ = f"ap_default_{'a' * 32}"
     for n in range(4):
-        await store.note(keys, "default", id_, ("C1", f"{n}.0"), kept=DAY)
+        await store.note(keys, id_, ("C1", f"{n}.0"), kept=DAY)
 
-    found = await store.read(keys, "default", id_)
+    found = await store.read(keys, id_)
     assert len(found.places) == 2
     await store.redacted(keys, id_, ("C1", "0.0"))
-    await store.look_at(keys, "default", id_, 1, ended=Ended(at_ms=5, outcome="done"))
-    found = await store.read(keys, "default", id_)
+    await store.look_at(keys, id_, 1, ended=Ended(at_ms=5, outcome="done"))
+    found = await store.read(keys, id_)
     assert found.places == (("C1", "1.0"),)
     assert found.ended == Ended(at_ms=5, outcome="done")
-    assert await store.due(keys, "default", 9) == [id_]
-    await store.forget(keys, "default", id_)
-    assert await store.due(keys, "default", 9) == []
+    assert await store.due(keys, 9) == [id_]
+    await store.forget(keys, id_)
+    assert await store.due(keys, 9) == []
 
 
 async def test_no_message_is_redacted_with_words_that_somebody_wrote(
@@ -428,7 +424,7 @@ async def test_a_card_that_a_click_registers_is_noted(stack: Stack) -> None:
         await stack.actor("U0ANA").click(*at, Action.APPROVE)
 
         async def is_noted() -> bool:
-            return at in (await store.read(stack.keys, "default", id_)).places
+            return at in (await store.read(stack.keys, id_)).places
 
         await eventually(is_noted)
 
@@ -466,27 +462,27 @@ async def test_a_message_that_nobody_noted_is_not_touched(
 
 async def test_messages_are_redacted_under_another_secret(stack: Stack) -> None:
     store, id_ = stack.store.posted_messages, f"ap_default_{'a' * 32}"
-    await store.note(stack.keys, "default", id_, ("C1", "1.0"), kept=DAY)
+    await store.note(stack.keys, id_, ("C1", "1.0"), kept=DAY)
     conn = stack.store.conn
     old, new = conn.secrets[0], b"the secret that takes its place."
 
     conn.secrets = (new, old)
-    await store.read(stack.keys, "default", id_)
+    await store.read(stack.keys, id_)
     conn.secrets = (new,)
 
-    found = await store.read(stack.keys, "default", id_)
+    found = await store.read(stack.keys, id_)
     assert found.places == (("C1", "1.0"),)
     conn.secrets = (old,)
-    assert not (await store.read(stack.keys, "default", id_)).places
+    assert not (await store.read(stack.keys, id_)).places
 
 
 async def test_what_is_no_approval_keeps_no_other_from_its_time(stack: Stack) -> None:
-    store, key = stack.store.posted_messages, stack.keys.messages_due("default")
+    store, key = stack.store.posted_messages, stack.keys.messages_due
     for member in (b"", b"\xff", b"\xff" * 1000, b"text"):
         await stack.store.conn.command("ZADD", key, "-inf", member)
     await stack.store.conn.command("PEXPIRE", key, 60_000)
     id_ = f"ap_default_{'a' * 32}"
-    await store.note(stack.keys, "default", id_, (CHANNEL, "1.0"), kept=OVER)
+    await store.note(stack.keys, id_, (CHANNEL, "1.0"), kept=OVER)
 
     async with keeping(stack, OVER):
 

@@ -113,7 +113,7 @@ async def test_a_replayed_delegation_does_not_come_back(
 
         answer = await sent(stack, body, headers)
 
-        found = await stack.store.delegations.all(stack.keys, "default")
+        found = await stack.store.delegations.all(stack.keys)
         assert found == ()
         assert "in your place until" not in answer
 

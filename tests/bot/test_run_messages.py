@@ -45,7 +45,7 @@ class Run:
         self.stack = stack
         stack.store.retries = AT_ONCE
         self.retries = Retries(stack.store)
-        self.at = ThreadRef(stack.keys, "default", "support", "t1")
+        self.at = ThreadRef(stack.keys, "support", "t1")
         self.ts = ""
 
     async def asked(self, *others: Person) -> None:
@@ -59,7 +59,7 @@ class Run:
         )
         threads = self.stack.store.threads
         await threads.change(
-            self.stack.keys, "default", "support", "t1", lambda _: facts, why="aside"
+            self.stack.keys, "support", "t1", lambda _: facts, why="aside"
         )
 
     async def fails(self, error: Exception) -> None:

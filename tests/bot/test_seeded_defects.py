@@ -65,9 +65,9 @@ async def look(stack: Stack) -> None:
 async def shown(stack: Stack) -> tuple[Approval, JsonObject]:
     """Let a seeded defect be due, and return it with its card."""
     seeded = stack.store.seeded
-    await seeded.plan(stack.keys, "default", 1)
+    await seeded.plan(stack.keys, 1)
     await look(stack)
-    card = (await seeded.read(stack.keys, "default")).card
+    card = (await seeded.read(stack.keys)).card
     assert card is not None
     message = await stack.actor("U0ANA").message_with(
         CHANNEL, lambda m: card.shown.id in json.dumps(m["blocks"])
@@ -115,7 +115,7 @@ async def test_who_approves_it_is_told_at_once_and_it_counts_as_rubber_stamped(
     assert (total.rubber_stamped.part, total.rubber_stamped.whole) == (1, 1)
     assert total.evaluated == total.runs == total.corrected.whole == 0
     assert await names(stack) == [EventName.SEEDED_SHOWN, EventName.SEEDED_ANSWERED]
-    assert (await stack.store.seeded.read(stack.keys, "default")).card is None
+    assert (await stack.store.seeded.read(stack.keys)).card is None
 
 
 @pytest.mark.parametrize("action", [Action.REJECT, Action.EDIT, Action.RESPOND])
@@ -143,7 +143,7 @@ async def test_one_answer_counts_and_others_do_not_decide(stack: Stack) -> None:
         await stack.told("U0BEN", "does nothing on this card")
         assert await names(stack) == [EventName.SEEDED_SHOWN]
 
-        card = (await stack.store.seeded.read(stack.keys, "default")).card
+        card = (await stack.store.seeded.read(stack.keys)).card
         assert card is not None
         assert card.shown.id == shown_approval.id
         ana = Reviewer(team=TEAM, user="U0ANA", account=AccountKind.MEMBER)
@@ -184,12 +184,12 @@ async def test_nothing_can_run_it_by_any_way(stack: Stack) -> None:
 
 async def test_it_expires_quietly(stack: Stack) -> None:
     _, message = await shown(stack)
-    seeded = await stack.store.seeded.read(stack.keys, "default")
+    seeded = await stack.store.seeded.read(stack.keys)
     assert seeded.card is not None
     before = await stack.actor("U0ANA").messages(CHANNEL)
     past = seeded.card.shown.with_(expires_at_ms=1)
     over = seeded.card.with_(shown=past).model_dump_json()
-    key = stack.keys.seeded("default")
+    key = stack.keys.seeded
     await stack.store.conn.command("HSET", key, "card", over)
 
     await look(stack)
@@ -219,7 +219,7 @@ async def test_the_next_one_is_planned_and_not_shown_at_once(stack: Stack) -> No
     now_ms = await stack.store.conn.now_ms("")
     await look(stack)
 
-    seeded = await stack.store.seeded.read(stack.keys, "default")
+    seeded = await stack.store.seeded.read(stack.keys)
 
     assert seeded.card is None
     assert 30 * 60_000 <= seeded.due_ms - now_ms <= 91 * 60_000
@@ -229,17 +229,17 @@ async def test_nothing_is_shown_without_the_rule(stack: Stack) -> None:
     stack.policy = load_policy(POLICY, "policy.yml")
     await look(stack)
 
-    assert (await stack.store.seeded.read(stack.keys, "default")).due_ms == 0
+    assert (await stack.store.seeded.read(stack.keys)).due_ms == 0
 
 
 async def test_what_another_version_kept_is_dropped(stack: Stack) -> None:
-    key = stack.keys.seeded("default")
+    key = stack.keys.seeded
     await stack.store.conn.transaction(
         ["HSET", key, "card", '{"later": 1}'], ["PEXPIRE", key, 60_000]
     )
     await look(stack)
 
-    assert (await stack.store.seeded.read(stack.keys, "default")).due_ms > 0
+    assert (await stack.store.seeded.read(stack.keys)).due_ms > 0
 
 
 def test_a_call_that_nobody_decides_is_no_seeded_defect() -> None:

@@ -189,11 +189,11 @@ async def test_it_offers_no_standing_approval(stack: Stack) -> None:
 
 async def test_what_has_expired_is_listed_nowhere(stack: Stack) -> None:
     await shown(stack)
-    seeded = await stack.store.seeded.read(stack.keys, "default")
+    seeded = await stack.store.seeded.read(stack.keys)
     assert seeded.card is not None
     past = seeded.card.shown.with_(expires_at_ms=1)
     over = seeded.card.with_(shown=past).model_dump_json()
-    key = stack.keys.seeded("default")
+    key = stack.keys.seeded
     await stack.store.conn.command("HSET", key, "card", over)
 
     assert await stack.reviews.seeded_defects.waiting() is None

@@ -68,7 +68,7 @@ async def home_of(stack: Stack, user: str) -> str:
 
 async def is_missed(stack: Stack, verdict: Verdict) -> bool:
     approval = await stack.approval(verdict)
-    missing = await stack.store.cards.outdated(stack.keys, "default", 10)
+    missing = await stack.store.cards.outdated(stack.keys, 10)
     return approval.id in missing
 
 

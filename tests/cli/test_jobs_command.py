@@ -58,7 +58,7 @@ class Shell:
 
         async def done() -> None:
             store = Store(self._url, secrets=SECRETS)
-            at = ThreadRef(store.keys_of_tenant("default"), "default", "shop", "t1")
+            at = ThreadRef(store.keys_of_tenant("default"), "shop", "t1")
             await work(store, at)
             await store.close()
 
@@ -146,7 +146,7 @@ def test_a_name_that_stands_for_nothing_or_for_several_is_refused(
 ) -> None:
     async def two(store: Store, at: ThreadRef) -> None:
         await fails(KeyError())(store, at)
-        other = ThreadRef(at.keys, at.tenant, at.agent, "t2")
+        other = ThreadRef(at.keys, at.agent, "t2")
         await fails(KeyError())(store, other)
 
     shell.do(two)
@@ -161,7 +161,7 @@ def test_a_name_that_stands_for_nothing_or_for_several_is_refused(
 
 def test_names_of_a_thread_steer_no_terminal(shell: Shell) -> None:
     async def hostile(store: Store, at: ThreadRef) -> None:
-        await fails(KeyError())(store, ThreadRef(at.keys, at.tenant, "a", "\x1b[2J"))
+        await fails(KeyError())(store, ThreadRef(at.keys, "a", "\x1b[2J"))
 
     shell.do(hostile)
     [row] = shell.listed()

@@ -121,10 +121,10 @@ async def test_a_dead_holder_keeps_a_thread_no_longer_because_the_clock_went_bac
     store: Store, clock: Clock
 ) -> None:
     keys = store.keys_of_tenant("default")
-    place = keys, "default", "support", "t1"
+    place = keys, "support", "t1"
     async with store.threads.lease(*place):
         # What a killed process leaves: the lease under a token that nobody renews.
-        lease = keys.lease("default", "support", "t1")
+        lease = keys.lease("support", "t1")
         await store.conn.command("HSET", lease, "token", secrets.token_hex(16))
     clock.move(hours=-2)
 

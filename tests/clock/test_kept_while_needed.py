@@ -91,9 +91,7 @@ async def carded(harness: ServiceHarness) -> Made:
     keys = harness.store.keys_of_tenant("default")
     approval = made[0].approval
     await harness.store.cards.posted(keys, approval, channel=AT[0], ts=AT[1])
-    await harness.store.cards.shown(
-        keys, approval, tenant="default", rev=1, display_digest="x"
-    )
+    await harness.store.cards.shown(keys, approval, rev=1, display_digest="x")
     return made
 
 

@@ -152,7 +152,7 @@ async def test_a_new_thread_needs_one_person(stack: Stack) -> None:
 async def test_what_is_known_of_a_thread_ends_30_days_after_its_run(
     stack: Stack, clock: Clock
 ) -> None:
-    facts = stack.keys.thread_facts("default", "shop", "t1")
+    facts = stack.keys.thread_facts("shop", "t1")
     async with stack.working():
         await asked(stack, "hello", DAN)
         await stack.words()
@@ -171,7 +171,7 @@ async def test_what_is_known_of_a_thread_ends_30_days_after_its_run(
 
 async def test_what_was_told_of_a_run_stands_for_nobody_who_asked(stack: Stack) -> None:
     """A run is told before it is open, and its people may be lost between."""
-    place = stack.keys, "default", "shop", "t1"
+    place = stack.keys, "shop", "t1"
     await RunEvents(stack.store).started(ThreadRef(*place), "key")
     told = stack.keys.thread_facts(*place[1:])
 

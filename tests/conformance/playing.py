@@ -70,7 +70,7 @@ class Player:
     async def items(self, scene: Scene) -> list[Item]:
         """Return the items of a cell's run, oldest first."""
         run_ref = RunRef(agent="shop", thread=str(scene.cell))
-        listed = await self.tk.store.approvals.of_run(self.keys, "default", run_ref)
+        listed = await self.tk.store.approvals.of_run(self.keys, run_ref)
         found = await self.tk.store.approvals.load_each(one.id for one in listed)
         return [item for one in found for item in one.approval.items]
 
@@ -90,7 +90,7 @@ class Player:
     async def rests(self, scene: Scene) -> None:
         """Wait until the first payments wait for people, and nobody runs the thread."""
         first = TOPOLOGIES[scene.cell.topology].first
-        lease = self.keys.lease("default", "shop", str(scene.cell))
+        lease = self.keys.lease("shop", str(scene.cell))
         while True:
             found = [i for i in await self.items(scene) if i.tool == scene.tool_name]
             is_run = await self.tk.store.conn.command("EXISTS", lease)

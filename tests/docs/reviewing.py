@@ -31,7 +31,7 @@ async def approve_all(
     decided: list[object] = []
 
     async def approved() -> bool:
-        for one in await tk.store.approvals.of_run(keys, "default", home):
+        for one in await tk.store.approvals.of_run(keys, home):
             loaded = await tk.reviews.read(one.id)
             assert loaded
             for item in loaded.approval.items:

@@ -68,7 +68,7 @@ async def test_the_order_is_cancelled_in_the_state_that_people_approved(
 
 async def _waits(tk: Keyturn, run_ref: RunRef, *, version: int) -> bool:
     keys = tk.store.keys_of_tenant("default")
-    listed = await tk.store.approvals.of_run(keys, "default", run_ref)
+    listed = await tk.store.approvals.of_run(keys, run_ref)
     found = await tk.store.approvals.load_each(one.id for one in listed)
     return [
         one.approval.version for one in found if one.approval.items[0].is_pending

@@ -62,7 +62,7 @@ class Clicker:
             keys, approval.id, channel=CHANNEL, ts=message.ts
         )
         await self._store.cards.shown(
-            keys, approval.id, tenant=TENANT, rev=approval.rev, display_digest=""
+            keys, approval.id, rev=approval.rev, display_digest=""
         )
         # A bot may have posted it a moment before: its copy is the one that counts.
         return Card(replace(message, ts=place.ts), _approve_button(message))

@@ -299,7 +299,7 @@ class _Run:
         keys = self.whole.store.keys_of_tenant("default")
         ends = time.monotonic() + _OPENED_S
         while time.monotonic() < ends:
-            listed = await acknowledged(lambda: approvals.of_run(keys, "default", run))
+            listed = await acknowledged(lambda: approvals.of_run(keys, run))
             if listed and (newest := listed[-1].id) not in self.found.threads:
                 loaded = await acknowledged(lambda: self._reviews.read(newest))
                 return loaded.approval if loaded else None

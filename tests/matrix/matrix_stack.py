@@ -118,7 +118,7 @@ class MatrixStack:
             requester=_person(Kind.REQUESTER), principals=(_person(Kind.OWNER),)
         )
         await keyturn.store.threads.change(
-            keys, "default", agent, thread, lambda _: facts, why="aside"
+            keys, agent, thread, lambda _: facts, why="aside"
         )
         call = ProposedCall(
             tool=TOOLS.get(cell.requirement, _BIG),

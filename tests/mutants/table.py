@@ -343,13 +343,6 @@ TABLE = (
         SLIDING,
     ),
     Mutant(
-        "tenants have windows of their own",
-        "gateway/store/keys.py",
-        "{_hashed(tenant, window, resource)}",
-        "{_hashed(window, resource)}",
-        WINDOWS,
-    ),
-    Mutant(
         "an expired call is given back",
         "gateway/store/lua/next_version.lua",
         "      update_uses(head, i, state, now, expires + keep)\n    end",

@@ -393,10 +393,10 @@ TRUST_TABLE = (
         "tests/service/test_cards_of_a_turn.py",
     ),
     Mutant(
-        "tenants share no thread",
+        "tenants share no key",
         "gateway/store/keys.py",
-        "{self._base}:tm:{_hashed(tenant, agent, thread)}",
-        "{self._base}:tm:{_hashed(agent, thread)}",
+        'base = f"tk:{{{tenant}}}"',
+        'base = "tk:{default}"',
         "tests/service/test_tenants.py",
     ),
     Mutant(

@@ -318,7 +318,7 @@ class Lifecycle(RuleBasedStateMachine):
         for event in await audit_entries(self.store.conn, keys):
             fold.record(event.name, event.item, at_ms=event.at_ms, reason=event.reason)
         for effect in effects:
-            key = keys.precedents("default", effect)
+            key = keys.precedents(effect)
             conn = self.store.conn
             kept = read(conn, key, fields(await conn.command("HGETALL", key)))
             told = {call: one.state for call, one in fold.precedents(effect).items()}

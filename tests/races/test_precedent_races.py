@@ -225,7 +225,7 @@ async def test_a_killed_store_keeps_precedents_with_their_decisions(
                 store.conn, key, fields(await store.conn.command("HGETALL", key))
             )
             for effect in effects
-            for key in [keys.precedents("default", effect)]
+            for key in [keys.precedents(effect)]
         }
         await store.close()
 

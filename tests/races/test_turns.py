@@ -149,9 +149,9 @@ async def test_calls_of_two_holders_of_a_lease_are_not_written_in_one_step(
     claims = await claims_of_batch(harness)
     thread = claims[0].ref.thread
 
-    async with store.threads.lease(KEYS, "default", "support", thread) as former:
+    async with store.threads.lease(KEYS, "support", thread) as former:
         await store.conn.command("DEL", former.key)
-        async with store.threads.lease(KEYS, "default", "support", thread) as holder:
+        async with store.threads.lease(KEYS, "support", thread) as holder:
             tasks = [
                 asyncio.create_task(_under(lease, harness, claim))
                 for lease, claim in zip((holder, former) * 3, claims, strict=False)

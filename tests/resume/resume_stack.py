@@ -104,7 +104,7 @@ class Stack:
     async def approvals(self, thread: str = "t1") -> list[Approval]:
         """Return the thread's approvals that can be read, oldest first."""
         run_ref = RunRef(agent="shop", thread=thread)
-        listed = await self.store.approvals.of_run(self.keys, "default", run_ref)
+        listed = await self.store.approvals.of_run(self.keys, run_ref)
         found = await self.store.approvals.load_each(one.id for one in listed)
         return [one.approval for one in found]
 

@@ -76,7 +76,7 @@ def harness(store: Store) -> ServiceHarness:
 @pytest.fixture
 def at(store: Store) -> ThreadRef:
     """Give the thread of the tests."""
-    return ThreadRef(store.keys_of_tenant("default"), "default", "support", "t1")
+    return ThreadRef(store.keys_of_tenant("default"), "support", "t1")
 
 
 @pytest.fixture

@@ -50,7 +50,7 @@ class Stage:
         self.store = store
         self.saver = saver
         self.gateway = gateway
-        self.at = ThreadRef(store.keys_of_tenant("default"), "default", "shop", "t1")
+        self.at = ThreadRef(store.keys_of_tenant("default"), "shop", "t1")
         self.holds = asyncio.Event()
         self.has_begun = asyncio.Event()
 
@@ -127,7 +127,7 @@ class Stage:
         self.late = asyncio.create_task(self.under(work))
         await self.has_begun.wait()
         at = self.at
-        lease = at.keys.lease(at.tenant, at.agent, at.thread)
+        lease = at.keys.lease(at.agent, at.thread)
         await self.store.conn.command("DEL", lease)
         return self.runner()
 

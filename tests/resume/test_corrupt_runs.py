@@ -27,7 +27,7 @@ async def kept_of(stack: Stack, run: str) -> str:
 
 async def failed(stack: Stack, thread: str = "t2") -> str:
     """Let the run of a thread fail; return its id."""
-    at = ThreadRef(stack.keys, "default", "shop", thread)
+    at = ThreadRef(stack.keys, "shop", thread)
     left = RESUME.with_(thread=thread)
     await Retries(stack.store).failed(at, KeyError(), left=left)
     return at.run
@@ -84,8 +84,7 @@ async def test_what_is_no_record_at_all_is_left_out(stack: Stack) -> None:
     other = await failed(stack)
     junk: list[str | bytes] = ["", "[]", "[" * 100_000, "{", "null", b"\xff"]
     runs = [
-        stack.keys.stalled_run("default", "shop", f"junk-{number}")
-        for number in range(len(junk))
+        stack.keys.stalled_run("shop", f"junk-{number}") for number in range(len(junk))
     ]
     for run, body in zip(runs, junk, strict=True):
         await stack.store.conn.command("HSET", stack.keys.stalled, run, body)

@@ -39,7 +39,7 @@ async def tk(store: Store, tmp_path: Path) -> AsyncGenerator[Keyturn]:
 async def opened(tk: Keyturn) -> list[Approval]:
     """Return the approvals of the thread."""
     keys = tk.store.keys_of_tenant("default")
-    listed = await tk.store.approvals.of_run(keys, "default", RUN_REF)
+    listed = await tk.store.approvals.of_run(keys, RUN_REF)
     found = await tk.store.approvals.load_each(one.id for one in listed)
     return [one.approval for one in found]
 
@@ -62,7 +62,7 @@ async def waiting(tk: Keyturn) -> tuple[asyncio.Task[dict[str, Any]], Approval]:
     )
 
     async def is_so() -> bool:
-        lease = tk.store.keys_of_tenant("default").lease("default", "shop", "t1")
+        lease = tk.store.keys_of_tenant("default").lease("shop", "t1")
         is_held = await tk.store.conn.command("EXISTS", lease)
         return not is_held and await states(tk) == [ItemState.PENDING]
 
@@ -109,9 +109,9 @@ async def test_a_thread_that_is_not_there_is_deleted_without_complaint(
 async def test_a_thread_that_somebody_runs_is_not_deleted(tk: Keyturn) -> None:
     run, approval = await waiting(tk)
     keys = tk.store.keys_of_tenant("default")
-    at = ThreadRef(keys, "default", "shop", "t1")
+    at = ThreadRef(keys, "shop", "t1")
 
-    async with tk.store.threads.lease(keys, at.tenant, at.agent, at.thread):
+    async with tk.store.threads.lease(keys, at.agent, at.thread):
         with pytest.raises(ThreadUnavailable, match="Another process"):
             await tk.delete(GRAPH, thread_id="t1", agent="shop")
 

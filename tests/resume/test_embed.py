@@ -309,7 +309,7 @@ async def test_a_thread_that_another_process_runs_is_waited_for(
     hello = {"messages": [{"role": "user", "content": "hello"}]}
     async with opened() as tk:
         keys = tk.store.keys_of_tenant("default")
-        async with tk.store.threads.lease(keys, "default", "shop", "t1"):
+        async with tk.store.threads.lease(keys, "shop", "t1"):
             with pytest.raises(TimeoutError):
                 await tk.run(
                     sample_tools.graph,
@@ -349,7 +349,7 @@ async def test_who_asked_and_where_are_kept_apart(opened: Open) -> None:
                 origin=where,
             )
         keys = tk.store.keys_of_tenant("default")
-        known = await tk.store.threads.facts(keys, "default", "shop", "t1")
+        known = await tk.store.threads.facts(keys, "shop", "t1")
 
     assert (known.requester, known.origin) == (DAN, ORIGIN)
 
@@ -431,10 +431,10 @@ async def asked(tk: Keyturn) -> Item:
     async def is_so() -> bool:
         keys = tk.store.keys_of_tenant("default")
         found.clear()
-        if await tk.store.conn.command("EXISTS", keys.lease("default", "shop", "t1")):
+        if await tk.store.conn.command("EXISTS", keys.lease("shop", "t1")):
             return False
         run_ref = RunRef(agent="shop", thread="t1")
-        for one in await tk.store.approvals.of_run(keys, "default", run_ref):
+        for one in await tk.store.approvals.of_run(keys, run_ref):
             loaded = await tk.reviews.read(one.id)
             assert loaded
             found.extend(item for item in loaded.approval.items if item.is_pending)

@@ -49,7 +49,7 @@ def provider(monkeypatch: pytest.MonkeyPatch) -> Provider:
 async def kept(tk: Keyturn) -> StalledRun | None:
     """Return what is kept of the run."""
     keys = tk.store.keys_of_tenant("default")
-    run = keys.stalled_run("default", "shop", "t1")
+    run = keys.stalled_run("shop", "t1")
     return await tk.store.stalled.find(keys, run)
 
 

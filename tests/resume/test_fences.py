@@ -65,7 +65,7 @@ async def savers(
 
 def place(store: Store, thread: str = "t1") -> ThreadRef:
     """Return a thread of the shop's agent."""
-    return ThreadRef(store.keys_of_tenant("default"), "default", "shop", thread)
+    return ThreadRef(store.keys_of_tenant("default"), "shop", thread)
 
 
 def runner(saver: Saver, step: asyncio.Event | None = None) -> LangGraphLocal:
@@ -75,7 +75,7 @@ def runner(saver: Saver, step: asyncio.Event | None = None) -> LangGraphLocal:
 
 async def take_away(store: Store, at: ThreadRef) -> None:
     """Let a lease end in the store, as if its holder had been paused for long."""
-    await store.conn.command("DEL", at.keys.lease(at.tenant, at.agent, at.thread))
+    await store.conn.command("DEL", at.keys.lease(at.agent, at.thread))
 
 
 async def history(one: LangGraphLocal, thread: str = "t1") -> list[str]:
@@ -199,7 +199,7 @@ async def test_a_fenced_saver_is_still_of_its_kind(savers: tuple[Saver, Saver]) 
 async def test_every_holder_has_a_greater_fence_than_all_before(store: Store) -> None:
     at, found = place(store), list[int]()
     for _ in range(5):
-        async with store.threads.lease(at.keys, "default", "shop", "t1") as lease:
+        async with store.threads.lease(at.keys, "shop", "t1") as lease:
             found.append(lease.fence)
 
     assert found == sorted(set(found))
@@ -209,7 +209,7 @@ async def test_a_store_that_forgot_its_fences_gives_one_above_a_known_one(
     store: Store,
 ) -> None:
     at = place(store)
-    async with store.threads.lease(at.keys, "default", "shop", "t1") as lease:
+    async with store.threads.lease(at.keys, "shop", "t1") as lease:
         await lease.rise_above(1000)
 
         assert lease.fence > 1000
@@ -226,7 +226,7 @@ async def test_under_a_lost_lease_nothing_is_asked_claimed_or_ended(
 
         # A job is done before the lease of its thread is given back.
         async def is_free() -> bool:
-            lease = at.keys.lease("default", at.agent, at.thread)
+            lease = at.keys.lease(at.agent, at.thread)
             return not await stack.store.conn.command("EXISTS", lease)
 
         await eventually(is_free)
@@ -270,7 +270,7 @@ async def test_a_lease_ends_with_the_clock_that_counts_suspension(
     real = clock.now_s
     monkeypatch.setattr(fences, "now_s", lambda: real() + moved)
 
-    async with store.threads.lease(at.keys, "default", "shop", "t1") as lease:
+    async with store.threads.lease(at.keys, "shop", "t1") as lease:
         lease.check()
         moved = 60.0
         with pytest.raises(LeaseLost):
@@ -313,7 +313,7 @@ async def test_a_writer_that_is_paused_in_a_transaction_holds_up_nobody_for_long
     monkeypatch.setattr(fence_tables, "_PAUSE_MS", 300)
     at = place(store, "paused")
     async with (
-        store.threads.lease(at.keys, "default", "shop", "paused") as lease,
+        store.threads.lease(at.keys, "shop", "paused") as lease,
         paused_in_a_write(postgres_url, lease, writes),
         open_checkpoints(postgres_url) as saver,
     ):
@@ -345,9 +345,9 @@ async def test_a_fence_that_cannot_rise_gives_nobody_a_lease(stack: Stack) -> No
     keys = stack.keys
     await stack.store.conn.command("SET", keys.fences, str(2**53 - 2))
     threads = stack.store.threads
-    async with threads.lease(keys, "default", "shop", "t1") as last:
+    async with threads.lease(keys, "shop", "t1") as last:
         assert last.fence == 2**53 - 1
 
     with pytest.raises(StoreUnavailable):
-        async with threads.lease(keys, "default", "shop", "t1"):
+        async with threads.lease(keys, "shop", "t1"):
             pass

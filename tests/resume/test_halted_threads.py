@@ -243,7 +243,7 @@ async def items(tk: Keyturn) -> list[Item]:
     """Return the thread's items."""
     keys = tk.store.keys_of_tenant("default")
     run_ref = RunRef(agent="shop", thread="t1")
-    listed = await tk.store.approvals.of_run(keys, "default", run_ref)
+    listed = await tk.store.approvals.of_run(keys, run_ref)
     found = await tk.store.approvals.load_each(one.id for one in listed)
     return [item for one in found for item in one.approval.items]
 
@@ -253,7 +253,7 @@ async def asked(tk: Keyturn) -> Item:
     keys = tk.store.keys_of_tenant("default")
 
     async def is_so() -> bool:
-        if await tk.store.conn.command("EXISTS", keys.lease("default", "shop", "t1")):
+        if await tk.store.conn.command("EXISTS", keys.lease("shop", "t1")):
             return False
         return [item.is_pending for item in await items(tk)] == [True]
 

@@ -90,7 +90,7 @@ async def test_a_tool_ends_and_is_recorded_after_its_lease_ended(
 ) -> None:
     ends, begins = threading.Event(), sample_tools.ledger
     keys = store.keys_of_tenant("default")
-    lease = keys.lease("default", "shop", "t1")
+    lease = keys.lease("shop", "t1")
     graph = sample_tools.graph(long_tool(name, is_async=is_async, ends=ends))
     said = {"messages": [{"role": "user", "content": json.dumps([(name, {})])}]}
 

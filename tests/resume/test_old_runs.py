@@ -21,7 +21,7 @@ OLD_MS = int(RETENTION.total_seconds() * 1000) + 60_000
 
 
 def place(stack: Stack) -> ThreadRef:
-    return ThreadRef(stack.keys, "default", "shop", "t1")
+    return ThreadRef(stack.keys, "shop", "t1")
 
 
 async def aged(stack: Stack) -> None:

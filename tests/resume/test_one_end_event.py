@@ -18,7 +18,7 @@ from tests.service.harness import DAN
 
 def place(store: Store) -> ThreadRef:
     """Return a thread of the shop's agent."""
-    return ThreadRef(store.keys_of_tenant("default"), "default", "shop", "t1")
+    return ThreadRef(store.keys_of_tenant("default"), "shop", "t1")
 
 
 async def test_an_end_is_told_once_for_its_checkpoint(stack: Stack) -> None:
@@ -37,7 +37,7 @@ async def test_who_lost_the_lease_tells_no_end_over_what_came_after(
     at, tell = place(stack.store), RunEvents(stack.store)
 
     async def late() -> None:
-        await stack.store.conn.command("DEL", at.keys.lease("default", "shop", "t1"))
+        await stack.store.conn.command("DEL", at.keys.lease("shop", "t1"))
         await under_lease(stack.store, at, newer)
         await tell.finished(at, "c1", "old words")
 
@@ -54,7 +54,7 @@ async def test_a_run_that_begins_right_after_the_end_was_told_keeps_its_people(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads, at = stack.store.threads, place(stack.store)
-    where = (at.keys, at.tenant, at.agent, at.thread)
+    where = (at.keys, at.agent, at.thread)
     await threads.change(*where, lambda _: ThreadFacts(requester=DAN), why="aside")
     announce = threads.announce
 
@@ -66,7 +66,7 @@ async def test_a_run_that_begins_right_after_the_end_was_told_keeps_its_people(
     monkeypatch.setattr(threads, "announce", then_another_begins)
     await RunEvents(stack.store).finished(at, "c1", "done")
 
-    facts = at.keys.thread_facts(*where[1:])
+    facts = at.keys.thread_facts(at.agent, at.thread)
     assert await stack.store.conn.command("PTTL", facts) == -1, "it is kept for the run"
 
 
@@ -74,11 +74,11 @@ async def test_the_people_of_a_run_that_ended_are_kept_for_a_time(
     stack: Stack,
 ) -> None:
     threads, at = stack.store.threads, place(stack.store)
-    where = (at.keys, at.tenant, at.agent, at.thread)
+    where = (at.keys, at.agent, at.thread)
     await threads.open_run(*where, has_past=False)
 
     await RunEvents(stack.store).finished(at, "c1", "done")
 
-    facts = at.keys.thread_facts(*where[1:])
+    facts = at.keys.thread_facts(at.agent, at.thread)
     left_ms = await stack.store.conn.command("PTTL", facts)
     assert 0 < cast("int", left_ms) <= KEEP_MS

@@ -290,7 +290,7 @@ async def asked(tk: Keyturn, thread: str) -> Item:
     async def is_so() -> bool:
         keys = tk.store.keys_of_tenant("default")
         found.clear()
-        if await tk.store.conn.command("EXISTS", keys.lease("default", "shop", thread)):
+        if await tk.store.conn.command("EXISTS", keys.lease("shop", thread)):
             return False
         found.extend(item for item in await items_of(tk, thread) if item.is_pending)
         return len(found) == 1
@@ -303,7 +303,7 @@ async def items_of(tk: Keyturn, thread: str) -> list[Item]:
     """Return a thread's items."""
     keys = tk.store.keys_of_tenant("default")
     run_ref = RunRef(agent="shop", thread=thread)
-    listed = await tk.store.approvals.of_run(keys, "default", run_ref)
+    listed = await tk.store.approvals.of_run(keys, run_ref)
     found = await tk.store.approvals.load_each(one.id for one in listed)
     return [item for one in found for item in one.approval.items]
 

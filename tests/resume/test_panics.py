@@ -16,7 +16,7 @@ from tests.resume.resume_stack import Stack
 async def test_a_run_that_panics_is_recorded_and_retried(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    at = ThreadRef(stack.keys, "default", "shop", "t1")
+    at = ThreadRef(stack.keys, "shop", "t1")
 
     async def has_failed() -> bool:
         run = await stack.store.stalled.find(at.keys, at.run)

@@ -135,7 +135,7 @@ async def test_jobs_that_find_nothing_to_do_change_nothing(stack: Stack) -> None
 
 
 async def test_only_one_at_a_time_runs_a_thread(stack: Stack) -> None:
-    at = ThreadRef(stack.keys, "default", "shop", "t1")
+    at = ThreadRef(stack.keys, "shop", "t1")
 
     async def outer() -> str:
         with pytest.raises(ThreadUnavailable):
@@ -150,11 +150,11 @@ async def test_only_one_at_a_time_runs_a_thread(stack: Stack) -> None:
 
 async def test_work_stops_when_its_lease_is_lost(store: Store) -> None:
     quick = Store(store.conn.url, secrets=SECRETS, lease_ms=150)
-    at = ThreadRef(quick.keys_of_tenant("default"), "default", "shop", "t1")
+    at = ThreadRef(quick.keys_of_tenant("default"), "shop", "t1")
     ends: list[str] = []
 
     async def work() -> None:
-        await quick.conn.command("DEL", at.keys.lease("default", "shop", "t1"))
+        await quick.conn.command("DEL", at.keys.lease("shop", "t1"))
         try:
             await asyncio.Event().wait()
         finally:

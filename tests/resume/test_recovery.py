@@ -81,7 +81,7 @@ async def test_an_approved_call_whose_thread_is_gone_ends_at_the_next_start(
     forget_checkpoints(tmp_path)
 
     # As ten minutes later: nobody used other checkpoints in the meantime.
-    await store.conn.command("DEL", stack.keys.restore_counters("default"))
+    await store.conn.command("DEL", stack.keys.restore_counters)
     async with open_stack(store, file) as stack:
         assert await problems(stack) == [recovery.THREAD_GONE] * 2
         async with stack.working():
@@ -155,7 +155,7 @@ async def test_a_thread_that_was_cut_off_is_queued_while_no_process_runs_it(
     monkeypatch.setattr(stack.runner, "probe", cut_off)
 
     assert await problems(stack) == [recovery.CUT_OFF]
-    async with stack.store.threads.lease(stack.keys, "default", "shop", "t1"):
+    async with stack.store.threads.lease(stack.keys, "shop", "t1"):
         assert await problems(stack) == []
     await looking(stack).recover(is_only_process=False)
     taken = await queue.take("test", block_ms=1)
@@ -168,12 +168,12 @@ async def test_a_run_that_was_cut_off_before_it_asked_goes_on_without_its_job(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads = stack.store.threads
-    await threads.open_run(stack.keys, "default", "shop", "t1", has_past=False)
+    await threads.open_run(stack.keys, "shop", "t1", has_past=False)
     with pytest.raises(RuntimeError):
         await stack.runner.start("t1", "break", key="k")
     monkeypatch.setattr(sample_tools, "is_broken", False)
 
-    async with threads.lease(stack.keys, "default", "shop", "t1"):
+    async with threads.lease(stack.keys, "shop", "t1"):
         assert await problems(stack) == []
     assert await problems(stack) == [recovery.CUT_OFF]
     async with stack.working():

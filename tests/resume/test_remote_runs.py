@@ -188,7 +188,7 @@ async def test_what_is_done_under_a_lost_lease_is_stopped(
         async def work() -> None:
             try:
                 keys = store.keys_of_tenant("default")
-                await store.conn.command("DEL", keys.lease("default", "shop", "t1"))
+                await store.conn.command("DEL", keys.lease("shop", "t1"))
                 await asyncio.Event().wait()
             finally:
                 stopped.set()
@@ -226,7 +226,7 @@ async def test_a_thread_that_somebody_runs_is_not_deleted(
         run = asyncio.create_task(tk.run(sample_tools.graph, refund(), **AT))
         item = await asked(tk)
         keys = store.keys_of_tenant("default")
-        async with store.threads.lease(keys, "default", "shop", "t1"):
+        async with store.threads.lease(keys, "shop", "t1"):
             with pytest.raises(ThreadUnavailable):
                 await tk.delete(sample_tools.graph, **AT)
         await tk.delete(sample_tools.graph, **AT)

@@ -15,7 +15,7 @@ from tests.resume.resume_stack import Stack
 
 async def with_a_message(stack: Stack, start: Job) -> ThreadRef:
     """Keep a run that failed, with a message that it was not given."""
-    at = ThreadRef(stack.keys, "default", "shop", "t1")
+    at = ThreadRef(stack.keys, "shop", "t1")
     retries = Retries(stack.store)
     queue = stack.store.queue(stack.keys)
     await queue.prepare()

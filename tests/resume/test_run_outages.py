@@ -66,7 +66,7 @@ def provider(monkeypatch: pytest.MonkeyPatch) -> Provider:
 
 async def stalled(stack: Stack) -> StalledRun | None:
     """Return what is kept of the thread's run."""
-    run = stack.keys.stalled_run("default", "shop", "t1")
+    run = stack.keys.stalled_run("shop", "t1")
     return await stack.store.stalled.find(stack.keys, run)
 
 
@@ -249,7 +249,7 @@ async def test_no_run_waits_for_a_message_whose_job_was_put_back_as_what_was_lef
         stack.store.sealing,
         resume.with_(kind=JobKind.START, input="hello", id="m1"),
     )
-    at = ThreadRef(stack.keys, "default", "shop", "t1")
+    at = ThreadRef(stack.keys, "shop", "t1")
     retries, queue = Retries(stack.store), stack.store.queue(stack.keys)
     stack.store.retries = AT_ONCE
     await queue.prepare()

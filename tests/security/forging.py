@@ -25,7 +25,7 @@ REFUNDS = FreezeScope(kind=ScopeKind.TOOL, name="process_refund")
 LOOK_UP: tuple[str, JsonObject] = ("look_up_order", {"id": "1"})
 REFUND: tuple[str, JsonObject] = ("process_refund", {"amount": 1})
 EVE = Person(team="T0", user="U0EVE", name="Eve")
-PLACE = (TENANT, "support", "t1")
+PLACE = ("support", "t1")
 
 
 @dataclass

@@ -65,7 +65,7 @@ async def whole_life(harness: ServiceHarness, words: Canaries) -> None:
     facts = ThreadFacts(requester=DAN.with_(name=words.person))
     for thread in ("t1", "t2", "t3"):
         await harness.store.threads.change(
-            keys, "default", "support", thread, lambda _: facts, why="begin"
+            keys, "support", thread, lambda _: facts, why="begin"
         )
     job = Job(
         kind=JobKind.START, tenant="default", agent="support", thread="t9",
@@ -242,7 +242,7 @@ async def test_events_jobs_and_rejections_are_read_with_the_secret(
     assert {one.name for one in logged} >= {one.name for one in told}
     jobs = [one.job for one in found if one and one.job.kind is JobKind.START]
     assert [input_of(there.sealing, one) for one in jobs] == [words.person]
-    facts = await there.threads.facts(keys, "default", "support", "t9")
+    facts = await there.threads.facts(keys, "support", "t9")
     assert facts.requester
     assert facts.requester.name == words.person
     await there.close()
@@ -261,8 +261,8 @@ async def test_each_text_of_a_stream_and_of_a_standing_approval_is_encrypted(
     )
     finished = Event(name=EventName.RUN_FINISHED, tenant="default").model_dump_json()
     await store.threads.announce(
-        keys, "default", "support", "t9", what="ended", mark="1",
-        outbox_event=finished, audit_event=finished,
+        keys, "support", "t9", what="ended", mark="1",
+        outbox_event=finished, audit_event=finished
     )  # fmt: skip
     outbox = store.outbox(keys, reader="r")
     await outbox.put(Event(name=EventName.RUN_FINISHED, tenant="default"))

@@ -144,9 +144,7 @@ async def test_the_facts_of_another_thread_are_not_those_of_this_one(
 ) -> None:
     await attack.harness.submit(LOOK_UP, thread="t2")
     await attack.harness.submit(LOOK_UP)
-    copied = await attack.do(
-        "HGET", attack.keys.thread_facts(TENANT, "support", "t2"), "facts"
-    )
+    copied = await attack.do("HGET", attack.keys.thread_facts("support", "t2"), "facts")
     key = attack.keys.thread_facts(*PLACE)
     await attack.do("HSET", key, "facts", cast("bytes", copied))
 
@@ -175,7 +173,7 @@ async def test_a_call_of_a_thread_with_forged_facts_needs_two_people(
     await attack.do("HSET", key, "facts", b"{}")
     ref = TurnRef(agent="support", thread="t1", message_id="m9")
     load = await attack.store.agent_load.load(
-        attack.keys, TENANT, "support", "t1", ref.run_ref, turn_key=turn_key(ref)
+        attack.keys, "support", "t1", ref.run_ref, turn_key=turn_key(ref)
     )
 
     assert load.thread.is_partial
@@ -189,25 +187,25 @@ async def _delegated(attack: Attack) -> bytes:
     service = DelegationService(attack.store)
     owner = Person(team="T0", user="U0ANA", name="Ana")
     await service.delegate(owner, "U0EVE", timedelta(hours=1))
-    key = attack.keys.delegations(TENANT)
+    key = attack.keys.delegations
     return cast("bytes", await attack.do("HGET", key, "U0ANA"))
 
 
 async def _made(attack: Attack) -> str:
     until = await attack.store.conn.now_ms(attack.keys.outbox) + 10**7
-    await attack.do("HSET", attack.keys.delegations(TENANT), "U0ANA", f"U0EVE {until}")
+    await attack.do("HSET", attack.keys.delegations, "U0ANA", f"U0EVE {until}")
     return TENANT
 
 
 async def _extended(attack: Attack) -> str:
     row = await _delegated(attack)
-    await attack.do("HSET", attack.keys.delegations(TENANT), "U0ANA", row + b"0")
+    await attack.do("HSET", attack.keys.delegations, "U0ANA", row + b"0")
     return TENANT
 
 
 async def _of_another_person(attack: Attack) -> str:
     row = await _delegated(attack)
-    key = attack.keys.delegations(TENANT)
+    key = attack.keys.delegations
     await attack.do("DEL", key)
     await attack.do("HSET", key, "U0BEN", row)
     return TENANT
@@ -215,14 +213,14 @@ async def _of_another_person(attack: Attack) -> str:
 
 async def _to_another_person(attack: Attack) -> str:
     row = (await _delegated(attack)).replace(b"U0EVE", b"U0DAN")
-    await attack.do("HSET", attack.keys.delegations(TENANT), "U0ANA", row)
+    await attack.do("HSET", attack.keys.delegations, "U0ANA", row)
     return TENANT
 
 
 async def _of_another_tenant(attack: Attack) -> str:
     row = await _delegated(attack)
     keys = attack.store.keys_of_tenant(OTHER)
-    await attack.do("HSET", keys.delegations(OTHER), "U0ANA", row)
+    await attack.do("HSET", keys.delegations, "U0ANA", row)
     return OTHER
 
 
@@ -235,10 +233,10 @@ async def test_a_forged_delegation_gives_nobody_anything(
 ) -> None:
     tenant = await forge(attack)
     keys = attack.store.keys_of_tenant(tenant)
-    for key in (attack.keys.delegations(TENANT), keys.delegations(tenant)):
+    for key in (attack.keys.delegations, keys.delegations):
         await attack.do("PEXPIRE", key, 10**7)
 
-    assert await attack.store.delegations.all(keys, tenant) == ()
+    assert await attack.store.delegations.all(keys) == ()
     assert await attack.found(tenant) == [("seal_wrong", "delegation")]
 
 
@@ -248,11 +246,11 @@ async def test_a_delegation_that_was_taken_back_is_not_put_back(
     row = await _delegated(attack)
     owner = Person(team="T0", user="U0ANA", name="Ana")
     assert await DelegationService(attack.store).take_back(owner)
-    key = attack.keys.delegations(TENANT)
+    key = attack.keys.delegations
     await attack.do("HSET", key, "U0ANA", row)
     await attack.do("PEXPIRE", key, 10**7)
 
-    assert await attack.store.delegations.all(attack.keys, TENANT) == ()
+    assert await attack.store.delegations.all(attack.keys) == ()
     assert await attack.found() == [("replayed", "delegation")]
 
 
@@ -377,13 +375,13 @@ async def test_the_page_that_somebody_else_saw_is_not_seen(attack: Attack) -> No
     click, _ = await attack.harness.refund()
     own, pages = attack.keys.opened(click.approval), attack.store.read_pages
     await pages.opened_page(
-        attack.keys, click.approval, tenant=TENANT, reader="U0ANA", page=0, pages=1
+        attack.keys, click.approval, reader="U0ANA", page=0, pages=1
     )
     seal = cast("bytes", await attack.do("HGET", own, "U0ANA 0"))
     await attack.do("HSET", own, "U0BEN 0", seal)
 
     assert not await pages.has_opened(
-        attack.keys, click.approval, tenant=TENANT, reader="U0BEN", pages=1
+        attack.keys, click.approval, reader="U0BEN", pages=1
     )
     assert await attack.found() == [("seal_wrong", "page")]
 

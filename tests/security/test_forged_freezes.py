@@ -18,7 +18,6 @@ from tests.security.forging import (
     OTHER,
     REFUND,
     REFUNDS,
-    TENANT,
     Attack,
     authorized,
     freeze,
@@ -28,16 +27,16 @@ from tests.security.forging import (
 
 
 async def _list_gone(attack: Attack) -> None:
-    await attack.do("DEL", sealed_key(attack.keys, TENANT))
+    await attack.do("DEL", sealed_key(attack.keys))
 
 
 async def _list_unsealed(attack: Attack) -> None:
     body = FreezeList(epoch=2**50).model_dump_json().encode()
-    await attack.do("SET", sealed_key(attack.keys, TENANT), b"\x1d" + bytes(16) + body)
+    await attack.do("SET", sealed_key(attack.keys), b"\x1d" + bytes(16) + body)
 
 
 async def _list_with_its_seal(attack: Attack) -> None:
-    key = sealed_key(attack.keys, TENANT)
+    key = sealed_key(attack.keys)
     stored = cast("bytes", await attack.do("GET", key))
     await attack.do("SET", key, stored[:17] + b'{"epoch": 9}')
 
@@ -73,7 +72,7 @@ _EVERYTHING = FreezeScope(kind=ScopeKind.TENANT)
 
 
 async def test_an_older_list_of_freezes_lifts_none(attack: Attack) -> None:
-    freezes, key = attack.harness.reviews.freezes, sealed_key(attack.keys, TENANT)
+    freezes, key = attack.harness.reviews.freezes, sealed_key(attack.keys)
     other = FreezeScope(kind=ScopeKind.TOOL, name="send_email")
     await freezes.freeze(other, "T0/U0ANA", "why")
     older = cast("bytes", await attack.do("GET", key))
@@ -90,12 +89,10 @@ async def test_an_older_list_of_freezes_lifts_none(attack: Attack) -> None:
 async def test_the_list_of_another_tenant_lifts_no_freeze(attack: Attack) -> None:
     keys = attack.store.keys_of_tenant(OTHER)
     body = FreezeList(epoch=2**50).model_dump_json().encode()
-    copied = attack.store.sealing.sealed(
-        Sealed.FREEZES, (sealed_key(keys, OTHER),), body
-    )
+    copied = attack.store.sealing.sealed(Sealed.FREEZES, (sealed_key(keys),), body)
     claim = await authorized(attack)
     await freeze(attack)
-    await attack.do("SET", sealed_key(attack.keys, TENANT), copied)
+    await attack.do("SET", sealed_key(attack.keys), copied)
 
     reply = await attack.harness.agents.claim(claim)
 
@@ -138,9 +135,7 @@ async def test_freezing_one_thing_more_does_not_end_the_freeze_of_everything(
 
 async def test_a_freeze_that_is_not_in_the_list_stops_nothing(attack: Attack) -> None:
     forged = Freeze(scope=REFUNDS, by="the CEO", reason="because")
-    await attack.do(
-        "HSET", attack.keys.frozen(TENANT), str(REFUNDS), forged.model_dump_json()
-    )
+    await attack.do("HSET", attack.keys.frozen, str(REFUNDS), forged.model_dump_json())
 
     _, (ran,) = await attack.harness.submit(LOOK_UP, thread="t9")
     _, (held,) = await attack.harness.submit(REFUND, thread="t8")

@@ -10,7 +10,7 @@ from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import Verdict, VerdictKind
 from keyturn.gateway.store.agent_load import Rejection, fingerprint
 from keyturn.gateway.store.connection import fields
-from tests.security.forging import TENANT, Attack
+from tests.security.forging import Attack
 from tests.service.harness import ANA
 from tests.service.test_precedents import PRECEDENTS
 
@@ -36,7 +36,7 @@ async def rejected(attack: Attack, thread: str = "t1") -> None:
 
 
 def kept(attack: Attack, thread: str = "t1") -> str:
-    return attack.keys.rejected(TENANT, "support", thread)
+    return attack.keys.rejected("support", thread)
 
 
 @pytest.mark.parametrize("encrypts", [False, True])
@@ -94,7 +94,7 @@ async def test_no_card_shows_a_precedent_that_somebody_wrote(attack: Attack) -> 
     await rejected(attack)
     tool, args = CALL
     effect = effect_of(PRECEDENTS, agent="support", tool=tool, args=args)
-    name = attack.keys.precedents(TENANT, effect)
+    name = attack.keys.precedents(effect)
     rows = fields(await attack.store.conn.command("HGETALL", name))
     [(item, body)] = [(one, body) for one, body in rows.items() if one != "n"]
     since, at, kind, _ = body.split(b" ", 3)

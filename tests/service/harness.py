@@ -98,7 +98,7 @@ class ServiceHarness:
         facts = ThreadFacts(requester=DAN)
         keys = self.store.keys_of_tenant("default")
         await self.store.threads.change(
-            keys, "default", agent, thread, lambda _: facts, why="aside"
+            keys, agent, thread, lambda _: facts, why="aside"
         )
         proposed = tuple(
             ProposedCall(tool=tool, args=args, tool_call_id=f"c{index}")
@@ -153,7 +153,7 @@ class ServiceHarness:
         """Return the approvals of the agent's first thread, oldest first."""
         keys = self.store.keys_of_tenant(tenant)
         run_ref = RunRef(agent="support", thread="t1")
-        listed = await self.store.approvals.of_run(keys, tenant, run_ref)
+        listed = await self.store.approvals.of_run(keys, run_ref)
         return [one.id for one in listed]
 
     async def overdue(self, approval_id: str) -> None:
@@ -192,7 +192,7 @@ class ServiceHarness:
     async def total(self, window: str, resource: str, tenant: str = "default") -> int:
         """Return what a window holds of a resource now, in millionths."""
         keys = self.store.keys_of_tenant(tenant)
-        key = keys.window(tenant, window, resource)
+        key = keys.window(window, resource)
         peek = use_of(key, name=window, call="peek", micro=0, within_ms=1)
         return (await self.store.windows.totals(keys.head("none"), 0, [peek]))[window]
 

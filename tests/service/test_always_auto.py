@@ -140,7 +140,7 @@ async def test_a_pause_of_the_agent_stops_it(harness: ServiceHarness) -> None:
     harness.policy = load_policy(policy, "policy.yml")
     click, _ = await harness.refund()
     await harness.reviews.decide(click, Reject(), ANA)
-    frozen = harness.store.keys_of_tenant("default").frozen("default")
+    frozen = harness.store.keys_of_tenant("default").frozen
     assert await harness.store.conn.command("HEXISTS", frozen, paused("support"))
 
     _, verdicts = await harness.submit(CALL)

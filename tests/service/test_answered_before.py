@@ -87,14 +87,14 @@ async def test_a_run_lists_its_newest_answers_and_nothing_else_for_a_day(
     keys, store = service.store.keys_of_tenant("default"), service.store.approvals
     rejected = await asked(service, "Which one?")
     await service.reviews.decide(await service.click(rejected), Reject(), ANA)
-    assert await store.answered_of_run(keys, "default", RUN) == []
+    assert await store.answered_of_run(keys, RUN) == []
 
     for number in range(12):
         await answered(service, f"Question {number}?", "yes")
 
-    newest = await store.of_run(keys, "default", RUN, newest=10)
-    assert await store.answered_of_run(keys, "default", RUN) == newest
-    left = await service.store.conn.command("PTTL", keys.answered("default", RUN))
+    newest = await store.of_run(keys, RUN, newest=10)
+    assert await store.answered_of_run(keys, RUN) == newest
+    left = await service.store.conn.command("PTTL", keys.answered(RUN))
     assert 0 < cast("int", left) <= DAY_MS
 
 

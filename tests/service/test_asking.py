@@ -51,7 +51,7 @@ async def test_a_message_that_comes_again_late_does_not_change_who_asked_last(
     await ask(harness, one, "event:1")
 
     keys = harness.store.keys_of_tenant("default")
-    facts = await harness.store.threads.facts(keys, "default", "support", "t1")
+    facts = await harness.store.threads.facts(keys, "support", "t1")
     assert facts.requester == two
     assert facts.principals == (one,)
 
@@ -63,7 +63,7 @@ async def test_somebody_who_asks_at_once_in_one_thread_is_a_principal(
     await asyncio.gather(*(ask(harness, each) for each in ASKERS))
 
     keys = harness.store.keys_of_tenant("default")
-    facts = await harness.store.threads.facts(keys, "default", "support", "t1")
+    facts = await harness.store.threads.facts(keys, "support", "t1")
     assert facts.requester
     spoke = {person.user for person in (*facts.principals, facts.requester)}
     assert spoke == {person.user for person in ASKERS}

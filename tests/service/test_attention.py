@@ -46,12 +46,7 @@ def kinds(verdicts: tuple[Verdict, ...]) -> list[VerdictKind]:
 async def load(harness: ServiceHarness) -> AgentLoad:
     keys = harness.store.keys_of_tenant("default")
     return await harness.store.agent_load.load(
-        keys,
-        "default",
-        "support",
-        "t1",
-        RunRef(agent="support", thread="t1"),
-        turn_key="none",
+        keys, "support", "t1", RunRef(agent="support", thread="t1"), turn_key="none"
     )
 
 
@@ -133,7 +128,7 @@ async def test_requests_end_to_count_with_their_step(store: Store) -> None:
     harness = guarded(store, requests_per_10m=4)
     for n in range(4):
         await harness.submit(("send_email", {"n": n}), thread=f"t{n}")
-    requests = store.keys_of_tenant("default").requests_10m("default", "support")
+    requests = store.keys_of_tenant("default").requests_10m("support")
     ends = fields(await store.conn.command("HGETALL", requests))
     now_ms = await store.conn.now_ms("")
     assert all(now_ms < int(one) <= now_ms + ASKED_MS + STEP_MS for one in ends)
@@ -249,7 +244,7 @@ async def test_failures_count_for_an_hour(store: Store) -> None:
 
     await harness.agents.finish(verdicts[0].item_id, granted.fence, Result(ok=False))
 
-    key = harness.store.keys_of_tenant("default").failures("default", "support")
+    key = harness.store.keys_of_tenant("default").failures("support")
     left = await store.conn.command("PTTL", key)
     assert (await load(harness)).failures == 1
     assert isinstance(left, int)

@@ -411,7 +411,7 @@ async def test_a_writer_that_is_killed_at_any_step_leaves_no_gap_and_no_fork(
     house: AuditHarness, part: int
 ) -> None:
     place = (house.store.conn.url, str(house.folder))
-    lease = house.keys.lease("", "", "audit")
+    lease = house.keys.lease("", "audit")
     step, killed = part, 0
     while True:
         await house.put(120)

@@ -34,7 +34,7 @@ def end_of(ref: TurnRef, call: str = "c0", **changes: object) -> CallEnd:
 
 
 async def failures(harness: ServiceHarness) -> int:
-    key = harness.store.keys_of_tenant("default").failures("default", "support")
+    key = harness.store.keys_of_tenant("default").failures("support")
     count = await harness.store.conn.command("ZCARD", key)
     assert isinstance(count, int)
     return count

@@ -47,7 +47,7 @@ async def filled(store: Store, key: str, count: int) -> None:
 
 async def load(store: Store, keys: Keys, wanted: Wanted) -> AgentLoad:
     return await store.agent_load.load(
-        keys, "default", "support", "t1", RUN, turn_key="none", wanted=wanted
+        keys, "support", "t1", RUN, turn_key="none", wanted=wanted
     )
 
 
@@ -60,7 +60,7 @@ async def test_a_thread_with_100_000_rejections_reads_those_of_its_calls(
     )
     _, (verdict,) = await harness.submit(EMAIL)
     await harness.reviews.decide(await harness.click(verdict), Reject(), ANA)
-    await filled(store, keys.rejected("default", "support", "t1"), MANY)
+    await filled(store, keys.rejected("support", "t1"), MANY)
 
     found = await load(store, keys, Wanted(calls=[fingerprint(*EMAIL)]))
     _, (again, fresh) = await harness.submit(EMAIL, ("send_email", {"n": 2}))
@@ -73,7 +73,7 @@ async def test_a_thread_with_100_000_rejections_reads_those_of_its_calls(
 async def test_freezes_of_others_are_not_read_and_those_of_a_tool_stop_it(
     harness: ServiceHarness, store: Store, keys: Keys
 ) -> None:
-    await filled(store, keys.frozen("default"), 20_000)
+    await filled(store, keys.frozen, 20_000)
     found = await load(store, keys, Wanted(tools=["send_email"]))
     assert found.frozen == {}
 
@@ -103,13 +103,13 @@ async def test_as_many_delegations_as_can_be_read_at_each_decision(
     assert await service.take_back(Person(team="T", user="U1"))
     await service.delegate(Person(team="T", user="U4"), "UBOSS", day)
     assert {one.user for one in await service.given_to("UBOSS")} == {"U2", "U4"}
-    assert number(await store.conn.command("HLEN", keys.delegations("default"))) == 3
+    assert number(await store.conn.command("HLEN", keys.delegations)) == 3
 
 
 async def test_a_window_forgets_so_many_uses_at_a_look_and_never_counts_too_little(
     store: Store, keys: Keys
 ) -> None:
-    window = keys.window("default", "refunds", "r")
+    window = keys.window("refunds", "r")
     past, now_ms = 25_000, await store.conn.now_ms("")
     rows: list[Argument] = []
     for index in range(past):

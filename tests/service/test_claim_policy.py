@@ -215,7 +215,7 @@ async def test_what_went_back_can_be_rejected_or_expire(
 async def test_what_went_back_counts_as_waiting_again(harness: ServiceHarness) -> None:
     claim = await approved(harness)
     keys = harness.store.keys_of_tenant("default")
-    waiting = keys.waiting("default", "support")
+    waiting = keys.waiting("support")
     assert await harness.store.conn.command("ZCARD", waiting) == 0
     change(harness, (REFUND, ESCALATED))
 

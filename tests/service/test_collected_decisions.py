@@ -472,11 +472,11 @@ async def test_rejections_of_a_gesture_count_once_for_each_agent(
     keys = store.keys_of_tenant("default")
 
     await say(harness, clicks, NO, NO, NO, YES)
-    once = await store.freezes.all(keys, "default")
+    once = await store.freezes.all(keys)
     await say(harness, await clicks_on(harness, await refunds(harness, 3)), NO, NO, NO)
 
     assert once == ()
-    assert [str(one.scope) for one in await store.freezes.all(keys, "default")] == [
+    assert [str(one.scope) for one in await store.freezes.all(keys)] == [
         "agent support"
     ]
 

@@ -43,7 +43,7 @@ async def test_what_was_given_ends_by_the_stores_clock(
 ) -> None:
     until_ms = await service.delegate(ANA.person, "U0BEN", FOUR_HOURS)
     keys = store.keys_of_tenant("default")
-    key = keys.delegations("default")
+    key = keys.delegations
     assert await store.conn.command("PEXPIRETIME", key) == until_ms
 
     await store.conn.command("HSET", key, "U0ANA", "U0BEN 1")
@@ -60,7 +60,7 @@ async def test_a_row_that_nobody_can_read_gives_nothing_and_stops_no_other(
     caplog: pytest.LogCaptureFixture,
     body: str | bytes,
 ) -> None:
-    key = store.keys_of_tenant("default").delegations("default")
+    key = store.keys_of_tenant("default").delegations
     await service.delegate(ANA.person, "U0BEN", FOUR_HOURS)
     await store.conn.command("HSET", key, "U0EVE", body)
 
@@ -78,7 +78,7 @@ async def test_the_longest_of_several_keeps_the_others_company(
     until_ms = await service.delegate(ANA.person, "U0BEN", timedelta(days=2))
     await service.delegate(CHLOE.person, "U0BEN", FOUR_HOURS)
 
-    key = store.keys_of_tenant("default").delegations("default")
+    key = store.keys_of_tenant("default").delegations
     assert await store.conn.command("PEXPIRETIME", key) == until_ms
 
 

@@ -157,7 +157,7 @@ async def test_what_an_agent_may_still_ask_for_is_kept(
 ) -> None:
     click = await rejected(harness)
     threads, keys = harness.store.threads, keys_of(harness)
-    await threads.open_run(keys, "default", "support", "t1", has_past=False)
+    await threads.open_run(keys, "support", "t1", has_past=False)
 
     found = await erase(harness, click.approval)
 
@@ -173,8 +173,8 @@ async def test_a_person_is_erased_from_what_they_asked_for(
     ref, verdicts = await harness.submit(("process_refund", {"amount": 7}), thread="t2")
     assert verdicts
     await harness.store.threads.change(
-        keys_of(harness), "default", "support", "t3",
-        lambda _: ThreadFacts(requester=eve), why="aside",
+        keys_of(harness), "support", "t3",
+        lambda _: ThreadFacts(requester=eve), why="aside"
     )  # fmt: skip
 
     found = await erase(harness, DAN.user)
@@ -182,13 +182,9 @@ async def test_a_person_is_erased_from_what_they_asked_for(
     assert found.approvals == (mine.approval,)
     # That of the second thread waits.
     assert list(found.kept.values()) == [WHY_KEPT["open"]]
-    facts = await harness.store.threads.facts(
-        keys_of(harness), "default", "support", ref.thread
-    )
+    facts = await harness.store.threads.facts(keys_of(harness), "support", ref.thread)
     assert facts.requester == DAN, "its run goes on"
-    gone = await harness.store.threads.facts(
-        keys_of(harness), "default", "support", "t1"
-    )
+    gone = await harness.store.threads.facts(keys_of(harness), "support", "t1")
     assert gone.requester is None
 
 

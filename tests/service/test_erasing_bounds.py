@@ -40,7 +40,7 @@ async def rejected_of(harness: ServiceHarness, who: Person, thread: str) -> Clic
     """Let somebody ask for a call, and Ana reject it."""
     facts = ThreadFacts(requester=who)
     await harness.store.threads.change(
-        keys_of(harness), "default", "support", thread, lambda _: facts, why="aside"
+        keys_of(harness), "support", thread, lambda _: facts, why="aside"
     )
     call = ProposedCall(tool="process_refund", args={"amount": 5}, tool_call_id="c0")
     ref = TurnRef(agent="support", thread=thread, message_id="m")
@@ -221,7 +221,7 @@ async def test_no_file_is_changed_while_a_gateway_seals(
     await in_files(house, monkeypatch)
 
     there = Store(store.conn.url, secrets=SECRETS, lease_ms=60_000)
-    async with there.threads.lease(keys_of(harness), "", "", "audit"):
+    async with there.threads.lease(keys_of(harness), "", "audit"):
         with pytest.raises(ThreadUnavailable):
             await erase(harness, click.approval)
 

@@ -59,9 +59,7 @@ async def test_the_outer_requester_cannot_approve_what_is_inside(
 ) -> None:
     keys = harness.store.keys_of_tenant("default")
     facts = ThreadFacts(requester=DAN)
-    await harness.store.threads.change(
-        keys, "default", "boss", "t1", lambda _: facts, why="aside"
-    )
+    await harness.store.threads.change(keys, "boss", "t1", lambda _: facts, why="aside")
 
     verdict = await submit(harness, at("tools:1"))
     outcome = await harness.reviews.decide(
@@ -198,11 +196,11 @@ async def test_a_run_lists_no_approval_that_can_be_kept_no_longer(
 ) -> None:
     keys = harness.store.keys_of_tenant("default")
     await harness.store.conn.command(
-        "ZADD", keys.run("default", BOSS), 1, b"0123456789abcdeftools:1"
+        "ZADD", keys.run(BOSS), 1, b"0123456789abcdeftools:1"
     )
 
     inner = await submit(harness, at("tools:1"))
 
-    listed = await harness.store.approvals.of_run(keys, "default", BOSS)
+    listed = await harness.store.approvals.of_run(keys, BOSS)
     approval = await harness.approval(inner.item_id)
     assert [(one.id, one.ns) for one in listed] == [(approval.id, "tools:1")]

@@ -226,9 +226,9 @@ async def test_nobody_is_asked_and_it_waits_in_no_queue(
     keys = harness.store.keys_of_tenant("default")
 
     asked = await harness.store.conn.transaction(
-        ["HLEN", keys.requests_10m("default", "support")],
-        ["ZCARD", keys.waiting("default", "support")],
-        ["ZCARD", keys.outdated("default")],
+        ["HLEN", keys.requests_10m("support")],
+        ["ZCARD", keys.waiting("support")],
+        ["ZCARD", keys.outdated],
     )
     waiting = await harness.reviews.waiting()
     calls = RunCalls(harness.store, harness.agents, tenant="default")

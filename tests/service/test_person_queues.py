@@ -58,7 +58,7 @@ async def threads(harness: ServiceHarness, *people: Reviewer) -> list[str]:
 
 async def crowd(store: Store, keys: Keys, user: str, count: int) -> None:
     """Let so many approvals wait for somebody, due before any other."""
-    (queue_,) = await store.person_queues.queues(keys, "default", [user], [])
+    (queue_,) = await store.person_queues.queues(keys, [user], [])
     rows: list[Argument] = []
     for index in range(count):
         rows += [index + 1, index.to_bytes(16)]
@@ -105,7 +105,7 @@ async def test_a_page_is_cut_where_another_queue_is_not_known_any_further(
     store: Store,
 ) -> None:
     queues, keys = PersonQueues(store.conn), store.keys_of_tenant("default")
-    dense, sparse = (keys.person_queue("t", [user], []) for user in ("a", "b"))
+    dense, sparse = (keys.person_queue([user], []) for user in ("a", "b"))
     many: list[Argument] = []
     for index in range(20):
         # All of them at one moment: the place within it is that of the id.
@@ -135,7 +135,7 @@ async def test_a_page_is_cut_where_another_queue_is_not_known_any_further(
 
 async def test_what_is_no_id_hides_nothing_behind_a_whole_page(store: Store) -> None:
     queues, keys = PersonQueues(store.conn), store.keys_of_tenant("default")
-    only = keys.person_queue("t", ["a"], [])
+    only = keys.person_queue(["a"], [])
     ids = [bytes([0xA] * 15 + [index]) for index in range(5)]
     rows: list[Argument] = [1, "junk", 1, "more", 1, "most"]
     for due, one in enumerate(ids, 2):
@@ -177,9 +177,7 @@ async def test_a_group_that_nothing_waits_for_is_not_looked_up(
     assert await harness.reviews.queue.groups() == frozenset()
     assert await threads(harness, FRANK, person("U0DAN")) == []
     keys = harness.store.keys_of_tenant("default")
-    queues = await harness.store.person_queues.queues(
-        keys, "default", ["U0DAN"], ["S0FINANCE"]
-    )
+    queues = await harness.store.person_queues.queues(keys, ["U0DAN"], ["S0FINANCE"])
     assert len(queues) == 2
     counts = [number(await harness.store.conn.command("ZCARD", one)) for one in queues]
     assert counts == [0, 0]
@@ -266,8 +264,8 @@ async def test_what_a_late_sweep_has_not_ended_yet_is_still_listed(
     _, (verdict,) = await harness.submit(REFUND)
     approval = await harness.approval(verdict.item_id)
 
-    queues = await store.person_queues.queues(keys, "default", ["U0ANA"], [])
-    listing = [*queues, keys.waiting("default", approval.agent)]
+    queues = await store.person_queues.queues(keys, ["U0ANA"], [])
+    listing = [*queues, keys.waiting(approval.agent)]
 
     assert len(listing) == 2
     for key in listing:
@@ -283,7 +281,7 @@ async def test_what_moves_while_it_is_read_comes_once(
     clicks = [(await harness.refund(thread=f"t{n}"))[0] for n in range(5)]
     ids = [click.approval for click in clicks]
     keys, found = harness.store.keys_of_tenant("default"), list[str]()
-    names = await harness.store.person_queues.queues(keys, "default", {"U0ANA"}, ())
+    names = await harness.store.person_queues.queues(keys, {"U0ANA"}, ())
 
     async for loaded in harness.reviews.queue.concerning([ANA]):
         found.append(loaded.approval.id)

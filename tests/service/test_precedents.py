@@ -158,7 +158,7 @@ async def test_other_arguments_another_tool_and_another_tenant_are_not_the_same(
 
     assert (await past(harness, other)).precedents == ()
     assert (await past(harness, email)).precedents == ()
-    assert keys.precedents("default", effect) != keys.precedents("other", effect)
+    assert keys.precedents(effect) != keys.precedents(effect)
 
 
 async def test_the_policy_says_which_arguments_make_a_call_the_same(
@@ -456,7 +456,7 @@ async def test_a_frequent_effect_keeps_the_newest_calls_only(
         await harness.submit(call, thread=f"t{n}")
     first = await ask(harness, *REFUND)
     effect = effect_of(PRECEDENTS, agent="support", tool=call[0], args=call[1])
-    key = harness.store.keys_of_tenant("default").precedents("default", effect)
+    key = harness.store.keys_of_tenant("default").precedents(effect)
 
     kept = await harness.store.conn.command("HLEN", key)
     left_ms = await harness.store.conn.command("PTTL", key)
@@ -472,7 +472,7 @@ async def test_what_an_older_version_decided_has_no_record(
 ) -> None:
     await done(harness, *REFUND)
     effect = effect_of(PRECEDENTS, agent="support", tool=REFUND[0], args=REFUND[1])
-    key = harness.store.keys_of_tenant("default").precedents("default", effect)
+    key = harness.store.keys_of_tenant("default").precedents(effect)
     await harness.store.conn.command("DEL", key)
 
     again = await ask(harness, *REFUND)
@@ -483,7 +483,7 @@ async def test_what_an_older_version_decided_has_no_record(
 async def test_what_cannot_be_read_is_left_out(harness: ServiceHarness) -> None:
     await done(harness, *REFUND)
     effect = effect_of(PRECEDENTS, agent="support", tool=REFUND[0], args=REFUND[1])
-    key = harness.store.keys_of_tenant("default").precedents("default", effect)
+    key = harness.store.keys_of_tenant("default").precedents(effect)
     for call, value in (
         ("a", "garbage"),
         ("b", '1 2 done {"call": "b", "state": "failed"}'),

@@ -51,7 +51,7 @@ def bot(seals: str, *more: str) -> ProcessInfo:
 
 async def let_wait(store: Store, agent: str, calls: int) -> None:
     """Let calls of an agent wait for people."""
-    key = store.keys_of_tenant("t").waiting("t", agent)
+    key = store.keys_of_tenant("t").waiting(agent)
     for number in range(calls):
         await store.conn.command("ZADD", key, 10**15, f"item{number}")
     await store.conn.command("PEXPIRE", key, 60_000)

@@ -40,7 +40,7 @@ async def test_what_waited_in_it_leaves_its_windows(harness: ServiceHarness) -> 
     await corrupt(harness, approval)
 
     assert (await refunded(harness), await refunded(harness, "c8")) == (0, 0)
-    waiting = keys.waiting("default", "support")
+    waiting = keys.waiting("support")
     assert await harness.store.conn.command("ZCARD", waiting) == 0
 
 
@@ -87,12 +87,12 @@ async def test_its_run_is_not_open_for_ever(harness: ServiceHarness, of: bytes) 
     approval = await harness.approval(verdict.item_id)
     keys, conn = harness.store.keys_of_tenant("default"), harness.store.conn
     store = harness.store.approvals
-    assert await store.has_open(keys, "default", approval.run_ref)
+    assert await store.has_open(keys, approval.run_ref)
     await conn.command("HSET", keys.head(approval.id), "run", of)
 
     await corrupt(harness, approval.id)
 
-    assert not await store.has_open(keys, "default", approval.run_ref)
+    assert not await store.has_open(keys, approval.run_ref)
     assert await endless(harness, "turn:*", "run:*", "tm:*") == []
 
 

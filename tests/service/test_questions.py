@@ -44,7 +44,7 @@ async def ask(
     known = facts or ThreadFacts(requester=DAN)
     keys = service.store.keys_of_tenant("default")
     await service.store.threads.change(
-        keys, "default", "support", "t1", lambda _: known, why="aside"
+        keys, "support", "t1", lambda _: known, why="aside"
     )
     call = ProposedCall(tool=ASK_USER, args=args, tool_call_id="c1", is_question=True)
     [verdict] = await service.agents.submit(Turn(ref=ref, calls=(call,)))

@@ -84,7 +84,7 @@ async def test_junk_in_the_queue_hides_nothing(harness: ServiceHarness) -> None:
     keys = harness.store.keys_of_tenant("default")
     junk: list[str | bytes] = ["junk", b"\xff.0", "ap_default_x.0", f"{'0' * 16}.x"]
     rows: list[str | bytes] = [part for one in junk for part in ("1", one)]
-    await harness.store.conn.command("ZADD", keys.waiting("default", "support"), *rows)
+    await harness.store.conn.command("ZADD", keys.waiting("support"), *rows)
 
     assert await waiting(harness) == ["mine"]
 

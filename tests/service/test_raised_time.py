@@ -65,7 +65,7 @@ async def test_an_edit_that_raises_shortens_the_wait(harness: ServiceHarness) ->
     assert TEN <= waits_ms <= TEN + SLACK
     keys, conn = harness.store.keys_of_tenant("default"), harness.store.conn
     due = await conn.command("ZSCORE", keys.expiry, keys.listed(after.id))
-    waits = keys.waiting("default", "support")
+    waits = keys.waiting("support")
     full = await conn.command("ZSCORE", waits, keys.listed(after.id) + b"0")
     assert float(text(due)) == float(text(full)) == after.expires_at_ms
 
@@ -140,7 +140,7 @@ async def test_a_raise_shortens_the_wait_of_no_other_call_of_the_card(
     keys, conn = harness.store.keys_of_tenant("default"), harness.store.conn
     listed = keys.listed(approval.id)
     due = float(text(await conn.command("ZSCORE", keys.expiry, listed)))
-    waits = keys.waiting("default", "support")
+    waits = keys.waiting("support")
     ends = [
         float(text(await conn.command("ZSCORE", waits, listed + b"%d" % item.index)))
         - approval.created_at_ms

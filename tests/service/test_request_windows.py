@@ -67,7 +67,7 @@ async def pass_by(harness: ServiceHarness, minutes: int) -> None:
     """Move the clock of the customer's windows."""
     keys, conn = harness.store.keys_of_tenant("default"), harness.store.conn
     for name in ("asked", "asked_sum"):
-        window = keys.window("default", name, window_key("c7"))
+        window = keys.window(name, window_key("c7"))
         for use in cast("list[bytes]", await conn.command("ZRANGE", window, 0, -1)):
             await conn.command("ZINCRBY", window, -minutes * 60_000, use)
 

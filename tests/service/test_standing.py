@@ -269,7 +269,7 @@ async def test_nobody_allows_what_they_ask_for(harness: ServiceHarness) -> None:
     keys = harness.store.keys_of_tenant("default")
     ana = ThreadFacts(requester=Person(team="T0", user="U0ANA"))
     await harness.store.threads.change(
-        keys, "default", "support", "hers", lambda _: ana, why="aside"
+        keys, "support", "hers", lambda _: ana, why="aside"
     )
     tool, args = refund(5, "o1")
     ref = TurnRef(agent="support", thread="hers", message_id="m")

@@ -151,7 +151,7 @@ async def test_a_freeze_of_others_ends_nothing(harness: ServiceHarness) -> None:
 
 async def test_nobody_gives_one_for_what_is_frozen(harness: ServiceHarness) -> None:
     standing = await proposed(harness)
-    await harness.store.freezes.all(harness.store.keys_of_tenant("default"), "default")
+    await harness.store.freezes.all(harness.store.keys_of_tenant("default"))
     await harness.reviews.freezes.freeze(TOOL, "T0/U0ANA", "stop")
 
     outcome = await approve(harness, standing)
@@ -289,12 +289,12 @@ async def test_one_that_is_not_opened_yet_stays_listed(
 ) -> None:
     store, keys = harness.store, harness.store.keys_of_tenant("default")
     now_ms = await store.conn.now_ms("")
-    await store.standing.add(keys, "default", "ap_default_1", until_ms=now_ms + 60_000)
-    await store.standing.add(keys, "default", "ap_default_2", until_ms=now_ms - 1)
+    await store.standing.add(keys, "ap_default_1", until_ms=now_ms + 60_000)
+    await store.standing.add(keys, "ap_default_2", until_ms=now_ms - 1)
 
     assert [one async for one in harness.reviews.standing.in_force()] == []
 
-    assert await store.standing.listed(keys, "default") == ["ap_default_1"]
+    assert await store.standing.listed(keys) == ["ap_default_1"]
 
 
 async def test_a_restored_store_ends_it(harness: ServiceHarness) -> None:

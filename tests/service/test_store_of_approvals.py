@@ -82,8 +82,8 @@ async def test_the_newest_of_a_run_are_read_oldest_first(
     opened = [(await harness.refund(amount=one))[0].approval for one in (1, 2, 3)]
     keys, store = harness.store.keys_of_tenant("default"), harness.store.approvals
 
-    newest = await store.of_run(keys, "default", RUN, newest=2)
-    every = await store.of_run(keys, "default", RUN)
+    newest = await store.of_run(keys, RUN, newest=2)
+    every = await store.of_run(keys, RUN)
 
     assert [one.id for one in newest] == opened[1:]
     assert [one.id for one in every] == opened
@@ -97,9 +97,9 @@ async def test_what_has_ended_in_a_run_is_listed_apart_and_in_its_place(
     opened = [(await harness.refund(amount=one))[0].approval for one in (1, 2, 3)]
     keys, store = harness.store.keys_of_tenant("default"), harness.store.approvals
 
-    still_open = await store.open_of_run(keys, "default", RUN)
-    ended = await harness.store.conn.command("ZCARD", keys.run("default", RUN))
-    every = await store.of_run(keys, "default", RUN)
+    still_open = await store.open_of_run(keys, RUN)
+    ended = await harness.store.conn.command("ZCARD", keys.run(RUN))
+    every = await store.of_run(keys, RUN)
 
     assert [one.id for one in still_open] == opened[2:]
     assert ended == len(opened[:2])
@@ -111,12 +111,12 @@ async def test_a_run_has_something_open_until_its_last_call_has_ended(
 ) -> None:
     keys, store = harness.store.keys_of_tenant("default"), harness.store.approvals
     click, _ = await harness.refund()
-    before = await store.has_open(keys, "default", RUN)
+    before = await store.has_open(keys, RUN)
 
     await harness.reviews.decide(click, Reject(), ANA)
 
     assert before
-    assert not await store.has_open(keys, "default", RUN)
+    assert not await store.has_open(keys, RUN)
 
 
 async def test_a_holder_that_lost_the_lease_claims_nothing(

@@ -85,5 +85,5 @@ async def test_the_end_of_a_call_is_kept_whatever_stands_in_its_turn(
     )
 
     keys = harness.store.keys_of_tenant("default")
-    count = keys.failures("default", "support")
+    count = keys.failures("support")
     assert await harness.store.conn.command("ZCARD", count) == 0

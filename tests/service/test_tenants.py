@@ -75,8 +75,8 @@ async def test_a_thread_of_another_tenant_is_run_beside_ours(store: Store) -> No
     keys, other = store.keys_of_tenant("default"), store.keys_of_tenant("other")
 
     async with (
-        store.threads.lease(keys, "default", "support", "t1"),
-        store.threads.lease(other, "other", "support", "t1"),
+        store.threads.lease(keys, "support", "t1"),
+        store.threads.lease(other, "support", "t1"),
     ):
         pass
 

@@ -242,7 +242,7 @@ async def test_more_time_moves_every_deadline_in_one_step(
     after = await harness.approval(before.items[0].id)
     assert after == result.approval
     assert after.expires_at_ms == before.expires_at_ms + HOUR // 2
-    waits = keys.waiting("default", "support")
+    waits = keys.waiting("support")
     listed = keys.listed(before.id)
     for key, member in ((keys.expiry, listed), (waits, listed + b"0")):
         score = await harness.store.conn.command("ZSCORE", key, member)

@@ -90,9 +90,7 @@ async def test_what_people_refuse_counts_no_longer(
 
 async def a_day_passes(harness: ServiceHarness) -> None:
     """Move the clock of one window: let 25 hours pass."""
-    key = harness.store.keys_of_tenant("default").window(
-        "default", "refunds", window_key("c7")
-    )
+    key = harness.store.keys_of_tenant("default").window("refunds", window_key("c7"))
     uses = await harness.store.conn.command("ZRANGE", key, 0, -1)
     for use in cast("list[bytes]", uses):
         await harness.store.conn.command("ZINCRBY", key, -25 * 3_600_000, use)

@@ -100,7 +100,7 @@ def test_waves_that_end_high_do_not_rise() -> None:
         ("tk:{default}:a:ap_default_00112233445566778899aabbccddeeff", "a"),
         ("tk:{s12}:card:ap_default_0011", "card"),
         ("tk:{default}:ev", "ev"),
-        ("tk:{default}:00112233445566778899aabbccddeeff:undrawn", "undrawn"),
+        ("tk:{default}:undrawn", "undrawn"),
         ("tk:{default}:tm:default:shop:C1:1.2", "tm"),
     ],
 )

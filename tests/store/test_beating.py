@@ -85,7 +85,7 @@ def thread_held(
 
     patch.setattr(leases, "_lease_ms", 300)
     patch.setattr(leases, "step", counted)
-    return store.threads.lease(store.keys_of_tenant("default"), "default", "x", "t")
+    return store.threads.lease(store.keys_of_tenant("default"), "x", "t")
 
 
 def job_held(

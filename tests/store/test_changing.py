@@ -145,7 +145,7 @@ async def timer_not_due(_: ServiceHarness, __: Keys, one: Loaded) -> Write:
 
 
 async def precedents_moved(_: ServiceHarness, keys: Keys, one: Loaded) -> Write:
-    known = Known(keys.precedents("default", "sha256:0"), changes="7")
+    known = Known(keys.precedents("sha256:0"), changes="7")
     return Write(decided(one), inputs={0: EvaluationInputs((), {}, known)})
 
 
@@ -163,7 +163,7 @@ async def read_long_ago(_: ServiceHarness, __: Keys, one: Loaded) -> Loaded:
 
 
 def use(keys: Keys, micro: int, call: str = "c") -> Use:
-    window = keys.window("default", "w", "r")
+    window = keys.window("w", "r")
     return use_of(window, name="w", call=call, micro=micro, within_ms=60_000)
 
 
@@ -271,7 +271,7 @@ async def rejected(harness: ServiceHarness, one: Loaded) -> Write:
 
 
 async def rejections(harness: ServiceHarness, keys: Keys, agent: str) -> int:
-    key = keys.rejections("default", agent)
+    key = keys.rejections(agent)
     return int(cast("bytes", await harness.store.conn.command("GET", key)) or 0)
 
 
@@ -328,9 +328,7 @@ async def test_an_agent_is_paused_once_by_a_gesture(store: Store, keys: Keys) ->
 
     assert await write(store.conn, keys, before, WriteMany(writes))
 
-    assert [str(one.scope) for one in await store.freezes.all(keys, "default")] == [
-        "agent a"
-    ]
+    assert [str(one.scope) for one in await store.freezes.all(keys)] == ["agent a"]
     names = [one.name for one in await told(harness)]
     assert names.count(EventName.AGENT_PAUSED) == 1
 

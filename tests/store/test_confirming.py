@@ -230,9 +230,9 @@ async def test_what_nobody_would_make_again_waits_for_a_replica(
         partial(replicated.interrupts.ask, keys, job, interrupt, told, ""),
         partial(replicated.interrupts.arm, keys, job, 10**13),
         partial(replicated.interrupts.end, keys, job, ["i1"], told),
-        partial(replicated.restore_counters.named, keys, "default", "store"),
-        partial(replicated.restore_counters.add, keys, "default", "checkpoints"),
-        partial(replicated.restore_counters.put, keys, "default", "checkpoints", 7),
+        partial(replicated.restore_counters.named, keys, "store"),
+        partial(replicated.restore_counters.add, keys, "checkpoints"),
+        partial(replicated.restore_counters.put, keys, "checkpoints", 7),
     ]
     frozen = replicas_of(sentinel_set)
     for node in frozen:

@@ -18,7 +18,7 @@ def answers(store: Store) -> KeptAnswers:
 
 
 async def stored(store: Store, key: str) -> bytes:
-    name = store.keys_of_tenant("default").http_answer("default", "support", key)
+    name = store.keys_of_tenant("default").http_answer("support", key)
     found = await store.conn.command("GET", name)
     assert isinstance(found, bytes)
     return found[len(SEAL_MARK) + SEAL_BYTES :]

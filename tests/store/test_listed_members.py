@@ -25,12 +25,12 @@ Read = Callable[[Store, Keys], Awaitable[list[str]]]
 
 SORTED: dict[str, tuple[Callable[[Keys], str], Read]] = {
     "outdated cards": (
-        lambda keys: keys.outdated(TENANT),
-        lambda store, keys: store.cards.outdated(keys, TENANT, 9),
+        lambda keys: keys.outdated,
+        lambda store, keys: store.cards.outdated(keys, 9),
     ),
     "messages": (
-        lambda keys: keys.messages_due(TENANT),
-        lambda store, keys: store.posted_messages.due(keys, TENANT, 9),
+        lambda keys: keys.messages_due,
+        lambda store, keys: store.posted_messages.due(keys, 9),
     ),
     "deadlines": (
         lambda keys: keys.expiry,
@@ -41,8 +41,8 @@ SORTED: dict[str, tuple[Callable[[Keys], str], Read]] = {
         lambda store, keys: store.approvals.scheduled(keys),
     ),
     "standing approvals": (
-        lambda keys: keys.standing(TENANT),
-        lambda store, keys: store.standing.listed(keys, TENANT),
+        lambda keys: keys.standing,
+        lambda store, keys: store.standing.listed(keys),
     ),
     "failed runs": (
         lambda keys: keys.stalled_waiting,
@@ -57,7 +57,7 @@ async def test_junk_is_taken_out(
     store: Store, name: Callable[[Keys], str], read: Read, junk: bytes
 ) -> None:
     keys, conn = store.keys_of_tenant(TENANT), store.conn
-    is_listed = name(keys) not in {keys.standing(TENANT), keys.stalled_waiting}
+    is_listed = name(keys) not in {keys.standing, keys.stalled_waiting}
     member = keys.listed(APPROVAL) if is_listed else APPROVAL
     await conn.command("ZADD", name(keys), 0, junk, 1, member)
     await conn.command("PEXPIRE", name(keys), LONG_MS)
@@ -84,20 +84,20 @@ async def test_a_run_is_read_past_junk(store: Store) -> None:
     keys = store.keys_of_tenant(TENANT)
     listed = keys.listed(APPROVAL)
     for name in (
-        keys.run(TENANT, run),
-        keys.answered(TENANT, run),
+        keys.run(run),
+        keys.answered(run),
     ):
         await store.conn.command("ZADD", name, 0, b"\xff", 0, listed + b"\xff")
         await store.conn.command("PEXPIRE", name, LONG_MS)
 
     approvals = store.approvals
     every = [
-        await approvals.of_run(keys, TENANT, run),
-        await approvals.open_of_run(keys, TENANT, run),
+        await approvals.of_run(keys, run),
+        await approvals.open_of_run(keys, run),
     ]
 
     assert [[one.id for one in found] for found in every] == [[approval.id]] * 2
-    assert await approvals.answered_of_run(keys, TENANT, run) == []
+    assert await approvals.answered_of_run(keys, run) == []
     # A new turn of the run is opened all the same.
     assert (await harness.submit(("process_refund", {"amount": 2})))[1]
 
@@ -108,17 +108,17 @@ async def test_queues_are_read_past_junk(store: Store) -> None:
     approval = await harness.approval(verdicts[0].item_id)
     keys, conn = store.keys_of_tenant(TENANT), store.conn
     asked = approval.principals[0].user if approval.principals else "U0REQ"
-    lists = keys.queues_of(TENANT, "user", asked)
-    for name in (keys.agents(TENANT), keys.queue_groups(TENANT), lists):
+    lists = keys.queues_of("user", asked)
+    for name in (keys.agents, keys.queue_groups, lists):
         # The last one is a key of another kind, which is not to be read as a queue.
         await conn.command("SADD", name, *JUNK, keys.head(approval.id))
         await conn.command("PEXPIRE", name, LONG_MS)
-    waiting = keys.waiting(TENANT, approval.agent)
+    waiting = keys.waiting(approval.agent)
     await conn.command("ZADD", waiting, 0, b"\xff", 0, b"\xff" * 17)
 
-    soonest = await store.pending.soonest(keys, TENANT, 9)
-    groups = await store.person_queues.groups(keys, TENANT)
-    queues = await store.person_queues.queues(keys, TENANT, [asked], [])
+    soonest = await store.pending.soonest(keys, 9)
+    groups = await store.person_queues.groups(keys)
+    queues = await store.person_queues.queues(keys, [asked], [])
     page = await store.person_queues.page(keys, queues, Place(0.0, ""), 9)
 
     assert soonest == [approval.id]
@@ -136,7 +136,7 @@ async def test_cards_that_were_missed_are_found_past_junk(store: Store) -> None:
     await conn.command("HSET", keys.card(approval.id), "rev", b"\xff")
     await conn.command("PEXPIRE", keys.card(approval.id), LONG_MS)
 
-    assert await mark_missed(store, keys, TENANT) == 1
+    assert await mark_missed(store, keys) == 1
     await conn.command("DEL", keys.card(approval.id))
 
 
@@ -144,13 +144,13 @@ async def test_a_junk_process_or_counter_keeps_no_process_from_starting(
     store: Store,
 ) -> None:
     keys, conn = store.keys_of_tenant(TENANT), store.conn
-    counters = keys.restore_counters(TENANT)
+    counters = keys.restore_counters
     for name in (keys.members, counters):
         await conn.command("HSET", name, "a:x", b"\xff", "p:x", "\u0661 {}", "r", "x")
         await conn.command("PEXPIRE", name, LONG_MS)
 
     assert not (await store.processes.read(keys)).alive
-    assert not (await store.restore_counters.read(keys, TENANT)).of
+    assert not (await store.restore_counters.read(keys)).of
 
 
 async def test_a_group_that_somebody_made_keeps_no_event(store: Store) -> None:

@@ -38,7 +38,7 @@ async def opened(harness: ServiceHarness, ns: str) -> str:
 
 
 async def still_open(harness: ServiceHarness, keys: Keys) -> list[tuple[str, str]]:
-    found = await harness.store.approvals.open_of_run(keys, "default", RUN)
+    found = await harness.store.approvals.open_of_run(keys, RUN)
     return [(one.id, one.ns) for one in found]
 
 
@@ -48,7 +48,7 @@ async def reject(harness: ServiceHarness, approval: str) -> None:
 
 
 async def life(harness: ServiceHarness, keys: Keys) -> int:
-    facts = keys.thread_facts("default", RUN.agent, RUN.thread)
+    facts = keys.thread_facts(RUN.agent, RUN.thread)
     return number(await harness.store.conn.command("PTTL", facts))
 
 
@@ -62,7 +62,7 @@ async def test_it_is_listed_in_order_whatever_ends_first(
 
     await reject(harness, rows[1][0])
     assert await still_open(harness, keys) == [rows[0], rows[2]]
-    listed = await harness.store.approvals.of_run(keys, "default", RUN)
+    listed = await harness.store.approvals.of_run(keys, RUN)
     assert [(one.id, one.ns) for one in listed] == rows
 
     await opened(harness, "")
@@ -77,35 +77,33 @@ async def test_facts_live_while_something_is_open(
     threads = harness.store.threads
     assert await life(harness, keys) == NO_END
 
-    await threads.end_run(keys, "default", RUN.agent, RUN.thread)
-    await threads.change(
-        keys, "default", RUN.agent, RUN.thread, lambda facts: facts, why="aside"
-    )
+    await threads.end_run(keys, RUN.agent, RUN.thread)
+    await threads.change(keys, RUN.agent, RUN.thread, lambda facts: facts, why="aside")
     assert await life(harness, keys) == NO_END
     await reject(harness, approval)
 
     assert await life(harness, keys) > 0
-    assert not await harness.store.approvals.has_open(keys, "default", RUN)
+    assert not await harness.store.approvals.has_open(keys, RUN)
 
 
 async def test_facts_end_after_a_run_that_is_given_up(
     harness: ServiceHarness, keys: Keys
 ) -> None:
     threads = harness.store.threads
-    await threads.open_run(keys, "default", RUN.agent, RUN.thread, has_past=False)
+    await threads.open_run(keys, RUN.agent, RUN.thread, has_past=False)
     assert await life(harness, keys) == NO_END
 
-    await threads.end_run(keys, "default", RUN.agent, RUN.thread)
+    await threads.end_run(keys, RUN.agent, RUN.thread)
 
     assert await life(harness, keys) > 0
-    assert not await threads.is_run_open(keys, "default", RUN.agent, RUN.thread)
+    assert not await threads.is_run_open(keys, RUN.agent, RUN.thread)
 
 
 async def test_facts_live_from_the_moment_on_that_somebody_asks(
     harness: ServiceHarness, keys: Keys
 ) -> None:
     threads = harness.store.threads
-    place = keys, "default", RUN.agent, RUN.thread
+    place = keys, RUN.agent, RUN.thread
     await threads.open_run(*place, has_past=False)
     await threads.end_run(*place)
     assert await life(harness, keys) > 0
@@ -134,14 +132,12 @@ async def test_of_people_who_come_at_once_nobody_is_forgotten(
 
     await asyncio.gather(
         *(
-            threads.change(
-                keys, "default", RUN.agent, RUN.thread, joined(number), why="aside"
-            )
+            threads.change(keys, RUN.agent, RUN.thread, joined(number), why="aside")
             for number in range(5)
         )
     )
 
-    found = await threads.facts(keys, "default", RUN.agent, RUN.thread)
+    found = await threads.facts(keys, RUN.agent, RUN.thread)
     assert {one.user for one in found.principals} == {f"U0P{n}" for n in range(5)}
 
 
@@ -149,16 +145,14 @@ async def test_what_is_open_says_nothing_of_who_asked(
     harness: ServiceHarness, keys: Keys
 ) -> None:
     approval = await opened(harness, "")
-    facts = keys.thread_facts("default", RUN.agent, RUN.thread)
+    facts = keys.thread_facts(RUN.agent, RUN.thread)
     await harness.store.conn.command("HDEL", facts, "facts")
     threads = harness.store.threads
 
-    await threads.change(
-        keys, "default", RUN.agent, RUN.thread, lambda one: one, why="begin"
-    )
-    await threads.open_run(keys, "default", RUN.agent, RUN.thread, has_past=True)
+    await threads.change(keys, RUN.agent, RUN.thread, lambda one: one, why="begin")
+    await threads.open_run(keys, RUN.agent, RUN.thread, has_past=True)
 
-    found = await threads.facts(keys, "default", RUN.agent, RUN.thread)
+    found = await threads.facts(keys, RUN.agent, RUN.thread)
     assert found.is_partial
-    await threads.end_run(keys, "default", RUN.agent, RUN.thread)
+    await threads.end_run(keys, RUN.agent, RUN.thread)
     await reject(harness, approval)

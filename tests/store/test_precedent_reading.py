@@ -21,7 +21,7 @@ def test_a_call_of_tier_auto_is_written_as_any_other_precedent() -> None:
     )
 
     what = AutoRun(call="auto_1", agent="ana \u00e9", args_hash="ff")
-    row = row_of_auto_run(keys_of_tenant("default"), "default", "effect", what)
+    row = row_of_auto_run(keys_of_tenant("default"), "effect", what)
 
     assert row[1:4] == (
         "auto_1",

@@ -158,7 +158,7 @@ class Sliding(RuleBasedStateMachine):
         )
 
     def _window(self, name: str) -> str:
-        return self.keys.window("default", name, KEY)
+        return self.keys.window(name, KEY)
 
     def _run(self, work: Coroutine[Any, Any, Any]) -> Any:
         return self.loop.run_until_complete(work)
@@ -190,7 +190,7 @@ async def test_a_turn_that_was_evaluated_too_long_is_evaluated_again(
     store: Store,
 ) -> None:
     keys, turn = store.keys_of_tenant("default"), "sha256:" + "1" * 64
-    use = use_of(keys.window("default", "w", "k"), name="w", call="c", micro=5,
+    use = use_of(keys.window("w", "k"), name="w", call="c", micro=5,
                  within_ms=1000)  # fmt: skip
     await store.windows.reserve(keys, turn, [[use]])
     preconditions = Preconditions(
@@ -213,7 +213,7 @@ async def test_a_turn_that_was_evaluated_too_long_is_evaluated_again(
 
 async def test_a_reservation_ends_before_what_it_reserved(store: Store) -> None:
     keys, turn = store.keys_of_tenant("default"), "sha256:" + "1" * 64
-    window = keys.window("default", "w", "k")
+    window = keys.window("w", "k")
     use = use_of(window, name="w", call="c", micro=5, within_ms=10**9)
 
     await store.windows.reserve(keys, turn, [[use]])
@@ -230,7 +230,7 @@ async def test_a_reservation_ends_before_what_it_reserved(store: Store) -> None:
 
 async def test_a_turn_with_verdicts_reserves_nothing(store: Store) -> None:
     keys, turn = store.keys_of_tenant("default"), "sha256:" + "1" * 64
-    window = keys.window("default", "w", "k")
+    window = keys.window("w", "k")
     use = use_of(window, name="w", call="c", micro=5, within_ms=1000)
     await store.approvals.open_turn(
         keys, turn, [], verdicts=b"\n", events=[], thread=("a", "t"),

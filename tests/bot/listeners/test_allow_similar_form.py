@@ -35,7 +35,7 @@ async def test_a_policy_that_changes_behind_the_form_widens_nothing(
 
         await stack.actor("U0ANA").submit({})
 
-        found = await stack.store.standing.listed(stack.keys, "default")
+        found = await stack.store.standing.listed(stack.keys)
         given = [
             loaded.approval
             for loaded in await stack.store.approvals.load_each(found)

@@ -40,9 +40,7 @@ async def test_a_mention_starts_the_default_agent_in_its_thread(
             "refund 78291 & tell",
         )
         assert job.thread == f"slack:{TEAM}:C0GENERAL:{ts}"
-        facts = await stack.store.threads.facts(
-            stack.keys, "default", "support", job.thread
-        )
+        facts = await stack.store.threads.facts(stack.keys, "support", job.thread)
         assert facts.requester == Person(team=TEAM, user="U0DAN", name="Dan Díaz")
         assert facts.origin is not None
         assert (facts.origin.channel, facts.origin.thread_ts) == ("C0GENERAL", ts)
@@ -65,9 +63,7 @@ async def test_who_asked_may_not_approve_what_comes_of_it(stack: Stack) -> None:
     async with stack.running():
         await stack.actor("U0ANA").say("#general", "@keyturn refund")
         thread = (await next_job(stack)).thread
-        facts = await stack.store.threads.facts(
-            stack.keys, "default", "support", thread
-        )
+        facts = await stack.store.threads.facts(stack.keys, "support", thread)
         verdict = (
             await stack.submit(
                 ("send_email", {"to": "x"}), thread=thread, requester=facts.requester

@@ -84,7 +84,7 @@ async def test_what_cannot_be_handed_over_is_said_calmly(
     async with stack.running():
         await delegate(stack, words, answer)
 
-        assert await stack.store.delegations.all(stack.keys, "default") == ()
+        assert await stack.store.delegations.all(stack.keys) == ()
 
 
 async def test_a_guest_has_no_queue_to_hand_over(stack: Stack) -> None:

@@ -135,9 +135,7 @@ async def test_a_line_in_the_bots_own_chat_asks_and_is_answered_in_its_thread(
 
         job = await next_job(stack)
         assert (job.agent, job.input) == ("support", "refund 78291")
-        facts = await stack.store.threads.facts(
-            stack.keys, "default", "support", job.thread
-        )
+        facts = await stack.store.threads.facts(stack.keys, "support", job.thread)
         assert facts.origin is not None
         assert (facts.origin.channel, facts.origin.thread_ts) == (DIRECT, ts)
         await stack.actor("U0DAN").edit(DIRECT, ts, "refund 78292")

@@ -231,7 +231,7 @@ async def test_one_form_rejects_56_calls_with_one_reason(stack: Stack) -> None:
         (entry,) = await decisions(stack)
         assert (entry.data["rejected"], entry.reason) == ("0-55", "wrong month")
         # 56 calls rejected at once are one rejection in a row.
-        assert not await stack.store.freezes.all(stack.keys, "default")
+        assert not await stack.store.freezes.all(stack.keys)
 
 
 async def test_a_card_that_shows_other_calls_than_those_that_wait_decides_nothing(

@@ -20,7 +20,7 @@ async def asked_inside(stack: Stack) -> Verdict:
     """Let an agent inside the support agent's tool ask for a refund."""
     facts = ThreadFacts(requester=DAN)
     await stack.store.threads.change(
-        stack.keys, "default", "support", "t1", lambda _: facts, why="aside"
+        stack.keys, "support", "t1", lambda _: facts, why="aside"
     )
     call = ProposedCall(tool="process_refund", args=REFUND, tool_call_id="c1")
     (verdict,) = await stack.agents.submit(Turn(ref=INSIDE, calls=(call,)))

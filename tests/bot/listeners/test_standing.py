@@ -57,7 +57,7 @@ async def allowed(stack: Stack, **values: object) -> Verdict:
 
 async def standing_of(stack: Stack) -> Approval:
     keys = stack.keys
-    (found,) = await stack.store.standing.listed(keys, "default")
+    (found,) = await stack.store.standing.listed(keys)
     loaded = await stack.reviews.standing.read(found)
     assert loaded
     return loaded.approval
@@ -206,7 +206,7 @@ async def test_more_than_the_policy_lets_people_is_refused_in_the_form(
 
     assert [*errors] == [block.value]
     assert (await stack.approval(verdict)).items[0].is_pending
-    assert await stack.store.standing.listed(stack.keys, "default") == []
+    assert await stack.store.standing.listed(stack.keys) == []
 
 
 async def test_a_tool_without_allow_similar_offers_nothing(stack: Stack) -> None:

@@ -30,7 +30,7 @@ def shown(*effects: Effect | None) -> list[str]:
         ([None, None], []),
     ],
 )
-def test_the_card_says_the_gravest_effect_of_its_calls(
+def test_the_card_shows_the_gravest_effect_of_its_calls(
     effects: list[Effect | None], said: list[str]
 ) -> None:
     assert shown(*effects) == said

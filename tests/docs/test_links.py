@@ -3,12 +3,28 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
+ROOT_PAGES = sorted(ROOT.glob("*.md"))
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors that GitHub gives to the headings of a page."""
+    text = re.sub(
+        r"^```.*?^```", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL
+    )
+    counts: Counter[str] = Counter()
+    found: set[str] = set()
+    for heading in re.findall(r"^#+ (.+)$", text, re.MULTILINE):
+        anchor = re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+        found.add(f"{anchor}-{counts[anchor]}" if counts[anchor] else anchor)
+        counts[anchor] += 1
+    return found
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -18,6 +34,21 @@ def test_every_file_that_a_page_names_is_there(page: Path) -> None:
     links = re.findall(r"\]\(([^)#:\s]+?)(?:#[^)]*)?\)", text)
 
     assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("page", [*ROOT_PAGES, *PAGES], ids=lambda page: page.name)
+def test_every_heading_that_a_page_links_to_is_there(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#:\s]*)#([^)\s]+)\)", page.read_text("utf-8"))
+
+    linked = [
+        ((page.parent / file) if file else page, anchor) for file, anchor in links
+    ]
+
+    assert [
+        (file.name, anchor)
+        for file, anchor in linked
+        if file.suffix == ".md" and anchor not in anchors(file)
+    ] == []
 
 
 def test_every_picture_is_shown_somewhere() -> None:

@@ -160,7 +160,7 @@ def _load(path: Path) -> bytes:
     if len(data) != SIZE:
         raise SettingsError(
             f"The secret {str(path)!r} is not {SIZE} bytes long, so it was not written "
-            "by Keyturn; restore it from a backup. If it is lost, see 'A secret that "
-            "was lost' in docs/operations.md."
+            "by Keyturn; restore it from a backup. If it is lost, see 'A lost secret' "
+            "in docs/upgrade.md."
         )
     return data

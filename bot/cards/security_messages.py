@@ -29,7 +29,7 @@ _MORE: LiteralString = "{count} more of this kind ({about}) were found."
 _HINT = (
     "Keyturn refused it: no call runs because of it. You don't need to decide "
     "anything. Please tell the operator of Keyturn: 'keyturn security' lists what was "
-    "found, and docs/operations.md says what each kind means."
+    "found, and docs/failures.md explains each kind."
 )
 _LONGEST_NAME = 200
 

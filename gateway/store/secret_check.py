@@ -38,8 +38,8 @@ async def ensure_secret(conn: Connection, keys: Keys) -> None:
             f"What this store holds is sealed with another secret (its key is {kept}, "
             f"and this process has {', '.join(mine)}), so nothing of it could be "
             "verified. Give all processes of a store the same KEYTURN_SECRET, or the "
-            "same 'data_dir'. If that secret is lost, see 'A secret that was lost' in "
-            "docs/operations.md."
+            "same 'data_dir'. If that secret is lost, see 'A lost secret' in "
+            "docs/upgrade.md."
         )
     if kept != mine[0]:
         # The secret is being replaced: others have this one among those they accept.

@@ -23,8 +23,8 @@ from keyturn.gateway.store.store import Store
 
 ABOUT = """See who reads the outbox, and drop a reader that is gone.
 
-The outbox keeps an event until every reader (the bot of each tenant, the finder of
-cut-off threads of each agent) has acknowledged it. It grows while one of them is away.
+The outbox keeps an event until every reader (the bot, and each webhook target) has
+acknowledged it. It grows while a reader is away.
 """
 
 IN_USE_MS = 60_000

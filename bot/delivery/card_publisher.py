@@ -198,7 +198,7 @@ class CardPublisher:
         ts = text_at(response, "ts")
         place = await self.register(record.id, channel, ts)
         if named != channel:
-            # Sealed: who reads there may read the approval (`read_access`).
+            # Sealed: who reads there may read the approval (`listeners.queues`).
             moved = self.store.moved_channels
             await moved.note(self.keys, named, channel)
         if (place.channel, place.ts) != (channel, ts):

@@ -1,61 +1,54 @@
-"""Slack listeners, one file per interaction; `register` is the public name of each."""
+"""Slack listeners, one file per idea; `register` is the public name of each."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
+from keyturn.bot.listener_context import ListenerContext
 from keyturn.bot.listeners import (
-    allow_similar,
-    answer,
-    approve,
-    ask_requester,
-    batch_decision,
-    choose,
+    batch,
+    card_actions,
     command,
-    details,
-    edit,
-    freeze_command,
+    deciding,
+    full_view,
     home_tab,
     mention,
-    past,
-    reconcile,
-    report,
+    quality_checks,
+    reading,
     review,
-    seeded_defect,
-    spot_check,
     standing,
-    text_form,
     thread_reply,
-    time_buttons,
-    try_again,
-    uninstalled,
 )
 from keyturn.bot.listeners.router import Router
+from keyturn.bot.payload import Json
+
+
+def _register_uninstalled(router: Router) -> None:
+    # The bot stays up, and ``/readyz`` shows what is wrong.
+    for event in ("tokens_revoked", "app_uninstalled"):
+        router.on_event(event, partial(_token_lost, event=event))
+
+
+async def _token_lost(ctx: ListenerContext, body: Json, *, event: str) -> None:
+    # The event names people, not tokens: Slack is asked whether the bot's is revoked.
+    if body.get("team_id") == ctx.team:
+        ctx.tasks.later(ctx.token.lost(event), name="token")
+
 
 LISTENERS: Final[tuple[Callable[[Router], None], ...]] = (
-    allow_similar.register,
-    answer.register,
-    approve.register,
-    batch_decision.register,
-    ask_requester.register,
-    choose.register,
+    batch.register,
+    card_actions.register,
     command.register,
-    details.register,
-    edit.register,
-    freeze_command.register,
+    deciding.register,
+    full_view.register,
     home_tab.register,
     mention.register,
-    past.register,
-    reconcile.register,
-    report.register,
+    quality_checks.register,
+    reading.register,
     review.register,
-    seeded_defect.register,
-    spot_check.register,
     standing.register,
-    time_buttons.register,
-    text_form.register,
-    try_again.register,
     thread_reply.register,
-    uninstalled.register,
+    _register_uninstalled,
     Router.on_unknown,
 )
 """In the order in which they are registered; the last one takes unknown ones."""

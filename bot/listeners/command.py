@@ -1,32 +1,34 @@
-"""Answer the slash command with an ephemeral message."""
+"""Answer the slash command with an ephemeral message.
+
+It freezes an agent, a tool or everything (the kill switch), lets a colleague decide in
+a person's place, and lists what that person may read.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import html
 import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Final, LiteralString, TypeAlias, TypeVar
 
-from keyturn.bot.blocks import context, section
+from keyturn.bot.blocks import Block, context, first_rows, section
 from keyturn.bot.cards.metrics_messages import facts_block, table_block, tool_rows
 from keyturn.bot.cards.refs import when
+from keyturn.bot.cards.security_messages import actor_ref
 from keyturn.bot.listener_context import (
     ListenerContext,
     UserFacingError,
     UserText,
     to_mrkdwn,
 )
-from keyturn.bot.listeners import waiting
-from keyturn.bot.listeners.freeze_command import freeze, list_freezes, unfreeze
-from keyturn.bot.listeners.past import past_command
-from keyturn.bot.listeners.read_access import access_to
+from keyturn.bot.listeners.reading import OUTSIDER, list_waiting, past_command, show
 from keyturn.bot.listeners.router import AckBody, Router
-from keyturn.bot.listeners.show import OUTSIDER, blocks_of, line, show
 from keyturn.bot.listeners.standing import list_standing
 from keyturn.bot.payload import Command
-from keyturn.bot.text import first_word
+from keyturn.bot.text import first_word, fit
 from keyturn.bot.text_types import (
     Label,
     Template,
@@ -34,17 +36,83 @@ from keyturn.bot.text_types import (
     label,
     slash_command,
     template,
+    untrusted,
     user,
 )
-from keyturn.gateway.approvals.decisions import Gesture
+from keyturn.gateway.approvals.decisions import Forbidden, Gesture, Reviewer
 from keyturn.gateway.durations import parse_duration
 from keyturn.gateway.metrics.fold import Selection
 from keyturn.gateway.metrics.wording import facts
 from keyturn.gateway.protocol.records import Person
-from keyturn.gateway.service.queue import MAX_QUEUE
-from keyturn.gateway.store.atomic_write import Loaded
+from keyturn.gateway.service.freezing import MAX_REASON
+from keyturn.gateway.store.freezes import Freeze, FreezeScope, ScopeKind
 
 logger = logging.getLogger(__name__)
+
+_UNKNOWN = template("I do not know this command.")
+_WHAT_I_DO: LiteralString = (
+    "*What I do:* I show you what an AI agent wants to run. It runs only if people "
+    "approve it.\n"
+    "• `{command} list` lists the waiting approvals that you can decide, that you "
+    "asked for, or that have their card in this channel.\n"
+    "• `{command} show ID` shows the state of one of them; its card shows the id, such "
+    "as `145163ba`, below its title.\n"
+    "• `{command} history` lists the newest decisions that you may read, and "
+    "`{command} mine` those that you made; words after it search in them.\n"
+    "• `{command} stats` shows how many calls there were in the last 7 days, and how "
+    "they ended.\n"
+    "• `{command} standing` lists what *Allow similar…* lets run, and how much of it "
+    "is left.\n"
+    "• `{command} delegate @colleague 4h` lets a colleague decide in your place for 4 "
+    "hours; `{command} delegate off` ends this.\n"
+    "• `{command} freeze tool NAME REASON` stops a tool at once: even its approved "
+    "calls do not start. `{command} freeze agent NAME REASON` stops an agent, and "
+    "`{command} freeze everything REASON` stops all agents and tools. "
+    "`{command} unfreeze …` ends a freeze, and also the pause of an agent.\n"
+    "• `{command} frozen` lists what is frozen or paused.\n"
+    "• `{command} help` shows this text.\n"
+    "In the menu ⋯ of a card, *I'm on it* tells others that you are looking at it, "
+    "*Allow similar…* lets calls like it run for a while, *Ask the requester…* asks "
+    "the person for whom the agent works, and *More time* extends the time to decide. "
+    "Below a call that ran without review, *Freeze tool* stops its tool, and *Report* "
+    "tells the channel that something is wrong.\n"
+    "To ask an agent for something, mention me in a channel, or send me a direct "
+    "message."
+)
+
+
+def register(router: Router) -> None:
+    """Answer the slash command."""
+    router.on_command(_command)
+
+
+async def _command(ctx: ListenerContext, command: Command) -> AckBody:
+    # An app can be installed in several workspaces; this bot has the token, and the
+    # approvals, of one.
+    if command.team != ctx.team:
+        raise UserFacingError(
+            template("I serve another workspace, so my commands do not work here.")
+        )
+    verb, rest = first_word(command.text)
+    verb = verb.lower()
+    if verb in _ASKED:
+        return _answer(await _ASKED[verb](ctx, command, rest))
+    if verb in _LISTED:
+        return await _LISTED[verb](ctx, command, rest)
+    if verb not in {"", "help"}:
+        return _answer(joined("\n", [_UNKNOWN, _help(ctx)]))
+    return _answer(_help(ctx))
+
+
+def _answer(message: UserText) -> AckBody:
+    """Return a sentence; a plain one may hold a name, so Slack must not read it."""
+    shown = {"blocks": [section(message)]} if isinstance(message, Label) else {}
+    return {"text": to_mrkdwn(message), **shown}
+
+
+def _help(ctx: ListenerContext) -> Template:
+    return template(_WHAT_I_DO, command=slash_command(ctx.config.command))
+
 
 DAYS = 7
 """How many days the numbers are of; `keyturn stats` takes any period."""
@@ -142,118 +210,149 @@ async def _started(ctx: ListenerContext, owner: Person, to: str, time: str) -> U
     )
 
 
-_MAX_LISTED = 20
+EVERYTHING = "everything"
+"""What people write for the tenant, which they know nothing of."""
 
-_NOTHING = template(
-    "Nothing is waiting: no approval that you can decide, that you asked for, or that "
-    "has its card in this channel."
+_LONGEST_NAME = 200
+_MOST_FREEZES = 15
+
+_USAGE: LiteralString = (
+    "Write `{command} freeze tool NAME REASON`, `{command} freeze agent NAME REASON` "
+    "or `{command} freeze everything REASON`. To end a freeze, write `unfreeze` in "
+    "place of `freeze`."
 )
-_MAYBE_MORE = template(
-    "This list may be incomplete: Slack did not say which user groups you are in. "
-    "Please try again in a moment."
-)
-_CUT: LiteralString = (
-    "This list may be incomplete: only the {count} approvals that expire first were "
-    "checked."
-)
-_CUT_HERE: LiteralString = (
-    "Of what only has its card in this channel, the {count} approvals that expire "
-    "first were checked."
-)
-_UNKNOWN = template("I do not know this command.")
+_OUTSIDER = template("Only members of this workspace can see what is frozen.")
+
+Change = Callable[[FreezeScope, Reviewer, str], Awaitable[bool | Forbidden]]
 
 
-def _help(ctx: ListenerContext) -> Template:
-    return template(_WHAT_I_DO, command=slash_command(ctx.config.command))
+async def freeze(ctx: ListenerContext, command: Command, rest: str) -> UserText:
+    """Stop what was named, and say so.
+
+    Raises:
+        UserFacingError: says why not.
+    """
+    scope, reason = _read(rest, ctx.config.command)
+    is_new = await _changed(
+        ctx, command, scope, reason, ctx.service.reviewer_freezes.freeze
+    )
+    if not is_new:
+        return label(f"{_named(scope)} is frozen already; nothing changed.")
+    check = ctx.service.reviewer_freezes.unknown_name(scope, ctx.config.agents)
+    said = (
+        f"{_named(scope)} is frozen. Nothing starts, not even approved calls, until "
+        f"{ctx.config.command} unfreeze {_words(scope)}."
+    )
+    return label(f"{said} {check}".strip())
 
 
-_WHAT_I_DO: LiteralString = (
-    "*What I do:* I show you what an AI agent wants to run. It runs only if people "
-    "approve it.\n"
-    "• `{command} list` lists the waiting approvals that you can decide, that you "
-    "asked for, or that have their card in this channel.\n"
-    "• `{command} show ID` shows the state of one of them; its card shows the id, such "
-    "as `145163ba`, below its title.\n"
-    "• `{command} history` lists the newest decisions that you may read, and "
-    "`{command} mine` those that you made; words after it search in them.\n"
-    "• `{command} stats` shows how many calls there were in the last 7 days, and how "
-    "they ended.\n"
-    "• `{command} standing` lists what *Allow similar…* lets run, and how much of it "
-    "is left.\n"
-    "• `{command} delegate @colleague 4h` lets a colleague decide in your place for 4 "
-    "hours; `{command} delegate off` ends this.\n"
-    "• `{command} freeze tool NAME REASON` stops a tool at once: even its approved "
-    "calls do not start. `{command} freeze agent NAME REASON` stops an agent, and "
-    "`{command} freeze everything REASON` stops all agents and tools. "
-    "`{command} unfreeze …` ends a freeze, and also the pause of an agent.\n"
-    "• `{command} frozen` lists what is frozen or paused.\n"
-    "• `{command} help` shows this text.\n"
-    "In the menu ⋯ of a card, *I'm on it* tells others that you are looking at it, "
-    "*Allow similar…* lets calls like it run for a while, *Ask the requester…* asks "
-    "the person for whom the agent works, and *More time* extends the time to decide. "
-    "Below a call that ran without review, *Freeze tool* stops its tool, and *Report* "
-    "tells the channel that something is wrong.\n"
-    "To ask an agent for something, mention me in a channel, or send me a direct "
-    "message."
-)
+async def unfreeze(ctx: ListenerContext, command: Command, rest: str) -> UserText:
+    """Let run again what was named, and say so; raises `UserFacingError`."""
+    scope, reason = _read(rest, ctx.config.command)
+    was = await _changed(
+        ctx, command, scope, reason, ctx.service.reviewer_freezes.unfreeze
+    )
+    if not was:
+        _ensure_spelled(ctx, scope)
+        return label(f"{_named(scope)} was not frozen; nothing changed.")
+    return label(f"{_named(scope)} may run again.")
 
 
-def register(router: Router) -> None:
-    """Answer the slash command."""
-    router.on_command(_command)
+def _ensure_spelled(ctx: ListenerContext, scope: FreezeScope) -> None:
+    if said := ctx.service.reviewer_freezes.misspelled(scope, ctx.config.agents):
+        raise UserFacingError(label(said))
 
 
-async def _command(ctx: ListenerContext, command: Command) -> AckBody:
-    # An app can be installed in several workspaces; this bot has the token, and the
-    # approvals, of one.
-    if command.team != ctx.team:
+async def list_freezes(ctx: ListenerContext, command: Command, _: str) -> AckBody:
+    """Return what is frozen or paused, by whom and why, for a member.
+
+    Raises:
+        UserFacingError: says why not.
+    """
+    await ctx.require_member(command.who, _OUTSIDER)
+    freezes = await ctx.service.freezes.frozen()
+    if not freezes:
+        return {
+            "text": to_mrkdwn(template("Nothing is frozen, and no agent is paused."))
+        }
+    blocks = first_rows([*map(_row, freezes)], _MOST_FREEZES)
+    return {"text": f"Frozen or paused: {len(freezes)}.", "blocks": blocks}
+
+
+def _row(freeze: Freeze) -> list[Block]:
+    word = "paused" if freeze.is_pause else "frozen"
+    why = f": {freeze.reason}" if freeze.reason else "."
+    line = f"{_named(freeze.scope)} is {word}{why}"
+    since = template("By {who}, {at}", who=actor_ref(freeze.by), at=when(freeze.at_ms))
+    return [section(untrusted(fit(line, MAX_REASON))), context(since)]
+
+
+async def _changed(
+    ctx: ListenerContext,
+    command: Command,
+    scope: FreezeScope,
+    reason: str,
+    change: Change,
+) -> bool:
+    reviewer = await ctx.resolve_freezer(*command.who, scope)
+    reviewer = reviewer.with_(gesture=Gesture.SLASH_COMMAND)
+    freezes = ctx.service.reviewer_freezes
+    # After the permission: else anybody could learn the names of tools.
+    if change == freezes.freeze and freezes.forbidden(scope, reviewer) is None:
+        _ensure_spelled(ctx, scope)
+    await ctx.ensure_first(command.digest)
+    result = await change(scope, reviewer, reason)
+    if isinstance(result, Forbidden):
+        logger.info("freeze.refused user=%s kind=%s", command.user, scope.kind)
+        raise UserFacingError(label(result.reason))
+    return result
+
+
+def _read(rest: str, command: str) -> tuple[FreezeScope, str]:
+    kind, more = first_word(rest)
+    if kind.lower() in {EVERYTHING, ScopeKind.TENANT.value}:
+        return FreezeScope(kind=ScopeKind.TENANT), _reason_in(more)
+    name, why = first_word(more)
+    # Slack escapes & < > in what people type, and the store knows the tool by its real
+    # name.
+    name = html.unescape(name.strip("`"))
+    if kind.lower() not in {ScopeKind.AGENT.value, ScopeKind.TOOL.value} or not name:
+        raise UserFacingError(template(_USAGE, command=slash_command(command)))
+    if len(name) > _LONGEST_NAME:
         raise UserFacingError(
-            template("I serve another workspace, so my commands do not work here.")
+            template(
+                "This name is too long: names have at most {most} characters. Nothing "
+                "was changed.",
+                most=_LONGEST_NAME,
+            )
         )
-    verb, rest = first_word(command.text)
-    verb = verb.lower()
-    if verb in _ASKED:
-        return _answer(await _ASKED[verb](ctx, command, rest))
-    if verb in _LISTED:
-        return await _LISTED[verb](ctx, command, rest)
-    if verb not in {"", "help"}:
-        return _answer(joined("\n", [_UNKNOWN, _help(ctx)]))
-    return _answer(_help(ctx))
+    return FreezeScope(kind=ScopeKind(kind.lower()), name=name), _reason_in(why)
 
 
-def _answer(message: UserText) -> AckBody:
-    """Return a sentence; a plain one may hold a name, so Slack must not read it."""
-    shown = {"blocks": [section(message)]} if isinstance(message, Label) else {}
-    return {"text": to_mrkdwn(message), **shown}
+def _reason_in(text: str) -> str:
+    # Slack escapes & < > in what people type.
+    reason = html.unescape(text.strip())
+    if len(reason) > MAX_REASON:
+        raise UserFacingError(
+            template(
+                "This reason is too long: please use at most {most} characters. "
+                "Nothing was changed.",
+                most=MAX_REASON,
+            )
+        )
+    return reason
 
 
-async def _list(ctx: ListenerContext, command: Command, _: str) -> AckBody:
-    await ctx.require_member(command.who, OUTSIDER)
-    found: dict[str, Loaded] = {}
-    is_unknown = False
-    mine, looked_at = await waiting.concerning(ctx, command.user)
-    here = await waiting.waiting(ctx)
-    for loaded in {one.approval.id: one for one in (*mine, *here)}.values():
-        access = await access_to(ctx, command, loaded.approval)
-        is_unknown = is_unknown or (access.is_unknown and not access.is_given)
-        if access.is_given:
-            found[loaded.approval.id] = loaded
-    listed = sorted(found.values(), key=lambda one: one.approval.expires_at_ms)
-    shown = [await ctx.service.as_of_now(one) for one in listed[:_MAX_LISTED]]
-    approvals = [one.approval for one in shown]
-    lines = [f"• {line(one)}" for one in approvals]
-    is_cut = len(here) >= MAX_QUEUE
-    if not lines and not (is_cut or looked_at):
-        lines.append(to_mrkdwn(_NOTHING))
-    if len(listed) > _MAX_LISTED:
-        lines.append(f"… and {len(listed) - _MAX_LISTED} more.")
-    if looked_at:
-        lines.append(to_mrkdwn(template(_CUT, count=looked_at)))
-    elif is_cut:
-        lines.append(to_mrkdwn(template(_CUT_HERE, count=len(here))))
-    if is_unknown:
-        lines.append(to_mrkdwn(_MAYBE_MORE))
-    return {"text": "\n".join(lines), "blocks": blocks_of(lines, approvals)}
+def _named(scope: FreezeScope) -> str:
+    return f"The {scope.kind} {_shown(scope)}" if scope.name else "Everything"
+
+
+def _words(scope: FreezeScope) -> str:
+    return f"{scope.kind} {_shown(scope)}" if scope.name else EVERYTHING
+
+
+def _shown(scope: FreezeScope) -> str:
+    return fit(scope.name, _LONGEST_NAME)
 
 
 T = TypeVar("T")
@@ -271,7 +370,7 @@ _ASKED: Final[_Answers[UserText]] = {
 _LISTED: Final[_Answers[AckBody]] = {
     "frozen": list_freezes,
     "history": partial(past_command, is_mine=False),
-    "list": _list,
+    "list": list_waiting,
     "mine": partial(past_command, is_mine=True),
     "show": show,
     "stats": stats_command,

@@ -25,7 +25,7 @@ from keyturn.bot.cards.queue import HomeFilter, decidable_in_row, page_of
 from keyturn.bot.ids import Action
 from keyturn.bot.limits import PUBLISH
 from keyturn.bot.listener_context import ListenerContext, UserFacingError, UserText
-from keyturn.bot.listeners.person_queue import PersonQueue, queue_of
+from keyturn.bot.listeners.queues import PersonQueue, queue_of
 from keyturn.bot.listeners.router import Router
 from keyturn.bot.listeners.verify_click import decide, outcome_reply, verify_click
 from keyturn.bot.payload import Clicked, Json

@@ -22,9 +22,9 @@ from keyturn.bot.cards.reply_texts import outcome_text
 from keyturn.bot.ids import Action, View
 from keyturn.bot.listener_context import ListenerContext, UserFacingError
 from keyturn.bot.listeners.home_tab import show
-from keyturn.bot.listeners.person_queue import waits_for
+from keyturn.bot.listeners.quality_checks import answered
+from keyturn.bot.listeners.queues import read_each, waits_for
 from keyturn.bot.listeners.router import AckBody, Router
-from keyturn.bot.listeners.seeded_defect import answered
 from keyturn.bot.listeners.verify_click import find_binding
 from keyturn.bot.listeners.views import (
     NOT_BOUND,
@@ -32,7 +32,6 @@ from keyturn.bot.listeners.views import (
     rejected_inputs,
     show_when_taken,
 )
-from keyturn.bot.listeners.waiting import read_each
 from keyturn.bot.modals import choose, reject, review
 from keyturn.bot.modals.call_form import SubmittedText
 from keyturn.bot.modals.review import Came, Result, Review, SeenCall

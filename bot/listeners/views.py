@@ -18,12 +18,11 @@ from keyturn.bot.blocks import Block, ensure_valid_view, notice
 from keyturn.bot.cards.frame import Frame
 from keyturn.bot.cards.reply_texts import outcome_text
 from keyturn.bot.cards.undelivered import reason
-from keyturn.bot.ids import Input, View
+from keyturn.bot.ids import View
 from keyturn.bot.listener_context import ListenerContext, UserFacingError
 from keyturn.bot.listeners.router import AckBody
 from keyturn.bot.listeners.verify_click import (
     Target,
-    decide,
     find_binding,
     read_seal,
     verify_seal,
@@ -33,9 +32,7 @@ from keyturn.bot.text_types import Template, joined, label, template
 from keyturn.bot.web import RateLimited, SlackError, SlackRefused, text_at
 from keyturn.gateway.approvals.decisions import (
     Decided,
-    Decision,
     Forbidden,
-    Invalid,
     Outcome,
     Voted,
 )
@@ -273,29 +270,6 @@ async def find_moved(
     if not is_waiting:
         return None
     return Target(loaded, None, purpose, keys, binding.staged)
-
-
-async def decide_from_form(
-    ctx: ListenerContext,
-    target: Target,
-    submitted: Submitted,
-    decision: Decision,
-    *,
-    block: Input,
-) -> AckBody:
-    """Submit the decision of a form; return the response to the form.
-
-    Args:
-        ctx: of the listener.
-        target: the call that the form is about.
-        submitted: the form.
-        decision: made from the form.
-        block: the input under which an error is shown.
-    """
-    outcome = await decide(ctx, target, decision, submitted)
-    if isinstance(outcome, Invalid):
-        return rejected_inputs({block: " ".join(outcome.errors.values())})
-    return form_reply(outcome, now_ms=target.now_ms)
 
 
 def form_reply(outcome: Outcome, *, now_ms: int) -> AckBody:

@@ -81,7 +81,7 @@ INQUIRY_TABLE = (
     ),
     Mutant(
         "who has left is not asked",
-        "bot/listeners/ask_requester.py",
+        "bot/listeners/card_actions.py",
         "if (refused := _NO_READER.get(found.account)) is not None:",
         "if (refused := _NOBODY) is None:",
         SLACK,

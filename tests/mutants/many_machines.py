@@ -126,7 +126,7 @@ MANY_MACHINES_TABLE = (
     ),
     Mutant(
         "a click that is not confirmed gives more time once",
-        "bot/listeners/time_buttons.py",
+        "bot/listeners/card_actions.py",
         "    except NotConfirmed:\n",
         "    except ZeroDivisionError:\n",
         "tests/bot/listeners/test_unconfirmed.py",
@@ -147,9 +147,9 @@ MANY_MACHINES_TABLE = (
     ),
     Mutant(
         "what no replica keeps of a request does not take effect",
-        "bot/listeners/freeze_command.py",
-        "    await ctx.ensure_first(command.digest)\n",
-        "",
+        "bot/listeners/command.py",
+        "    await ctx.ensure_first(command.digest)\n    result =",
+        "    result =",
         "tests/bot/test_replays_after_failover.py",
     ),
     Mutant(

@@ -92,14 +92,14 @@ METRICS_TABLE = (
     ),
     Mutant(
         "seeded defects: it waits on Home and in lists like any other call",
-        "bot/listeners/waiting.py",
+        "bot/listeners/queues.py",
         "    if seeded is None:\n",
         "    if True:\n",
         SEEDED_LISTS,
     ),
     Mutant(
         "seeded defects: a form over it counts for who opened it",
-        "bot/listeners/seeded_defect.py",
+        "bot/listeners/quality_checks.py",
         "if bound != wanted or view.team != ctx.team:",
         "if False:",
         SEEDED_LISTS,

@@ -287,7 +287,7 @@ BY_PEOPLE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "who asked reads it by whatever team a program named them",
-        "bot/listeners/read_access.py",
+        "bot/listeners/queues.py",
         "if asked and asked.is_same(Person(team=ctx.team, user=user)):",
         "if asked and (asked.team, asked.user) == (ctx.team, user):",
         "tests/bot/listeners/test_read_access.py",

@@ -132,7 +132,7 @@ SCALE_TABLE = (
     ),
     Mutant(
         "what a person may decide is listed, however much waits for others",
-        "bot/listeners/command.py",
+        "bot/listeners/reading.py",
         "for one in (*mine, *here)}",
         "for one in here}",
         "tests/bot/listeners/test_queue_and_preview.py",

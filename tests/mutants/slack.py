@@ -66,7 +66,7 @@ SLACK_TABLE = (
     ),
     Mutant(
         "a short id finds nothing that the person may not read",
-        "bot/listeners/show.py",
+        "bot/listeners/reading.py",
         "if may.is_given]",
         "if True]",
         "tests/bot/listeners/test_show.py",
@@ -160,7 +160,7 @@ SLACK_TABLE = (
     ),
     Mutant(
         "a form over a batch that moved decides nothing before it is shown again",
-        "bot/listeners/choose.py",
+        "bot/listeners/batch.py",
         "    if has_moved:\n",
         "    if False:\n",
         MOVED_CHOICES,
@@ -385,7 +385,7 @@ SLACK_TABLE = (
     ),
     Mutant(
         "a long call is edited only by who has read it",
-        "bot/listeners/edit.py",
+        "bot/listeners/deciding.py",
         "if await has_seen_all(ctx, target, clicked.action.user):",
         "if True:",
         "tests/bot/listeners/test_modals.py",

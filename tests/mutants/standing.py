@@ -200,7 +200,7 @@ STANDING_TABLE = (
     ),
     Mutant(
         "standing: nobody allows what their form did not show",
-        "bot/listeners/allow_similar.py",
+        "bot/listeners/standing.py",
         "if target.staged != _limits(offer):",
         "if False:",
         "tests/bot/listeners/test_allow_similar_form.py",

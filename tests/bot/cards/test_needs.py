@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from keyturn.bot.cards.needs import needs, why, without_tier
-from keyturn.bot.listeners.show import line
+from keyturn.bot.listeners.reading import line
 from keyturn.bot.modals import call_form, details, edit, reject
 from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.approvals.requirement import Requirement

@@ -141,7 +141,7 @@ async def test_what_waits_for_others_hides_nothing_of_a_persons_own_queue(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Less than what waits for others: what is mine is found by who may decide it.
-    for name in ("waiting", "command"):
+    for name in ("queues", "reading"):
         monkeypatch.setattr(f"keyturn.bot.listeners.{name}.MAX_QUEUE", 10)
     crowd: list[tuple[str, JsonObject]] = [
         ("fire", {"number": number}) for number in range(102)
@@ -168,8 +168,8 @@ async def test_what_waits_for_others_hides_nothing_of_a_persons_own_queue(
 async def test_who_has_more_than_one_look_reads_is_told_so(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("keyturn.bot.listeners.person_queue.ENOUGH", 2)
-    monkeypatch.setattr("keyturn.bot.listeners.waiting.MAX_QUEUE", 2)
+    monkeypatch.setattr("keyturn.bot.listeners.queues.ENOUGH", 2)
+    monkeypatch.setattr("keyturn.bot.listeners.queues.MAX_QUEUE", 2)
     for name in ("t1", "t2", "t3"):
         await stack.refund(thread=name)
     async with stack.running():

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from keyturn.bot.ids import Action, Input, View
-from keyturn.bot.listeners import batch_decision
+from keyturn.bot.listeners import batch
 from keyturn.gateway.protocol.states import ItemState
 from keyturn.gateway.protocol.verbs import Verb
 from keyturn.sandbox.json_types import JsonObject
@@ -353,7 +353,7 @@ async def test_a_batch_that_is_not_shown_whole_is_not_approved_whole(
     def never_whole(*_: object) -> frozenset[int]:
         return frozenset({0})
 
-    monkeypatch.setattr(batch_decision, "decided_alone", never_whole)
+    monkeypatch.setattr(batch, "decided_alone", never_whole)
     async with stack.running():
         first, _ = await stack.submit(
             ("process_refund", REFUND), ("send_email", {"to": "x"})

@@ -1,7 +1,8 @@
-"""Answer what people do with a seeded defect: count it, and say what it was.
+"""Record the answers that measure reviews: to seeded defects and to spot checks.
 
-No listener of a decision finds a record of it. The router asks here before it says that
-a card is not known. Until it is answered it can be read like any other call.
+No listener of a decision finds a record of a seeded defect. The router asks here before
+it answers that a card is not known. Until it is answered it can be read like any other
+call. A spot check asks, by two buttons on a card, whether a call was right.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from keyturn.bot.listeners.full_view import (
 )
 from keyturn.bot.listeners.home_tab import show
 from keyturn.bot.listeners.router import AckBody, Router
-from keyturn.bot.listeners.verify_click import Target, find_binding
+from keyturn.bot.listeners.verify_click import Target, find_binding, verify_click
 from keyturn.bot.listeners.views import rejected_inputs, update_view
 from keyturn.bot.modals import details
 from keyturn.bot.payload import Clicked, Submitted
-from keyturn.bot.text_types import label
+from keyturn.bot.text_types import label, template
 from keyturn.bot.web import SlackError
 from keyturn.gateway.approvals.decisions import Reviewer, Unknown
 from keyturn.gateway.approvals.seeded import Seeded, SeededCard
@@ -45,9 +46,14 @@ _TURNS = frozenset({Action.PAGE_BACK, Action.PAGE_NEXT})
 _READS = _TURNS | {Action.VIEW_ALL}
 
 
+_THANKS = template("Recorded, thank you.")
+
+
 def register(router: Router) -> None:
-    """Answer clicks and forms that no approval belongs to."""
-    router.on_no_record(_clicked, _submitted)
+    """Answer clicks and forms without an approval, and those of spot checks."""
+    router.on_no_record(_seeded_clicked, _seeded_submitted)
+    router.on_action(Action.CHECK_RIGHT, _answer_check)
+    router.on_action(Action.CHECK_WRONG, _answer_check)
 
 
 async def answered(
@@ -61,10 +67,10 @@ async def answered(
     card = (await ctx.service.seeded_defects.read()).card
     if card is None or card.shown.id != approval_id:
         return None
-    return await _answer(ctx, card, reviewer, has_approved=has_approved)
+    return await _count(ctx, card, reviewer, has_approved=has_approved)
 
 
-async def _clicked(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
+async def _seeded_clicked(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
     action = clicked.action
     name, value = action.action_id, action.value
     if name == Action.MORE:
@@ -82,13 +88,13 @@ async def _clicked(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
     reviewer = reviewer.with_(gesture=clicked.gesture)
     has_approved = name in _APPROVALS
     at = (action.channel, action.message_ts)
-    said = await _answer(ctx, card, reviewer, has_approved=has_approved, at=at)
+    said = await _count(ctx, card, reviewer, has_approved=has_approved, at=at)
     if action.is_home:
         ctx.tasks.later(show(ctx, action.user), name="home")
     return said
 
 
-async def _submitted(ctx: ListenerContext, submitted: Submitted) -> AckBody:
+async def _seeded_submitted(ctx: ListenerContext, submitted: Submitted) -> AckBody:
     """Take the approval on the last page of the full view."""
     view = submitted.view
     found = await ctx.service.seeded_defects.read()
@@ -105,11 +111,11 @@ async def _submitted(ctx: ListenerContext, submitted: Submitted) -> AckBody:
     await require_every_page(ctx, target, view.user)
     reviewer = await ctx.reviewer_of(*submitted.who, item)
     reviewer = reviewer.with_(gesture=submitted.gesture)
-    said = await _answer(ctx, card, reviewer, has_approved=True)
+    said = await _count(ctx, card, reviewer, has_approved=True)
     return {"response_action": "update", "view": notice(label("Not done"), said)}
 
 
-async def _answer(
+async def _count(
     ctx: ListenerContext,
     card: SeededCard,
     reviewer: Reviewer,
@@ -184,3 +190,33 @@ def _ours(
 
 def _unknown() -> NoRecord:
     return NoRecord(outcome_text(Unknown(), now_ms=0))
+
+
+async def _answer_check(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
+    action = Action(clicked.action.action_id)
+    target = await verify_click(ctx, clicked, action)
+    check = target.item.spot_check
+    roles = check.of if check else ()
+    user, team = clicked.who
+    checks = ctx.service.spot_checks
+    groups = checks.usergroups(*roles)
+    # Not fresh: it decides nothing, so an answer of Slack that is a minute old will do.
+    reviewer = await ctx.reviewers.resolve(
+        user, user_team=team, groups=groups, fresh=False
+    )
+    why = await checks.answer(
+        target.approval.id,
+        target.item.index,
+        reviewer.with_(gesture=clicked.gesture),
+        is_right=action is Action.CHECK_RIGHT,
+    )
+    logger.info(
+        "spot_check.answered answer=%s refused=%s approval=%s user=%s",
+        action,
+        bool(why),
+        target.approval.id,
+        user,
+    )
+    if why:
+        raise UserFacingError(label(why))
+    return _THANKS

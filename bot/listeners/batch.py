@@ -1,20 +1,23 @@
-"""Decide each waiting call of a batch in one form."""
+"""Decide the waiting calls of a batch: all at once, or each in one form."""
 
 from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from functools import partial
 
-from keyturn.bot.blocks import ensure_valid_view
+from keyturn.bot.blocks import ensure_valid_view, notice
+from keyturn.bot.cards.batch_footer import decided_alone
+from keyturn.bot.cards.reply_texts import outcome_text
 from keyturn.bot.ids import Action, Input, View
-from keyturn.bot.listener_context import ListenerContext, UserFacingError
-from keyturn.bot.listeners.batch_decision import batch_form_reply, decide_batch
+from keyturn.bot.listener_context import ListenerContext, UserFacingError, UserText
+from keyturn.bot.listeners.deciding import check_edit
 from keyturn.bot.listeners.full_view import require_full_view
 from keyturn.bot.listeners.router import AckBody, Router
 from keyturn.bot.listeners.verify_click import (
     Target,
+    displayed,
     find_binding,
+    log_outcome,
     of_member,
     require_permission,
     verify_click,
@@ -31,14 +34,21 @@ from keyturn.bot.modals import choose, edit, reject
 from keyturn.bot.modals.choose import Choice, StagedEdit, opened
 from keyturn.bot.modals.form import errors_by_block
 from keyturn.bot.payload import Clicked, Submitted
-from keyturn.bot.text_types import template
+from keyturn.bot.text_types import Template, joined, label, template
 from keyturn.bot.web import SlackError
-from keyturn.gateway.approvals.raising import edit_asks_more, first_of, raised_item
+from keyturn.gateway.approvals.decisions import (
+    Approve,
+    Forbidden,
+    GestureDecided,
+    GestureOutcome,
+    GestureRefused,
+    Invalid,
+    Reject,
+)
+from keyturn.gateway.approvals.gestures import Partition
 from keyturn.gateway.approvals.record import Item
-from keyturn.gateway.protocol.edits import edit_errors
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.verbs import Verb
-from keyturn.gateway.protocol.work import aside
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +63,10 @@ _NOTHING_LEFT = template(
 
 
 def register(router: Router) -> None:
-    """Answer the button Choose, its form, the edits in it, and the last page."""
+    """Answer Approve all, Reject all and Choose, and their forms."""
+    router.on_action(Action.APPROVE_ALL, _approve_all)
+    router.on_action(Action.REJECT_ALL, _ask_reason)
+    router.on_submit(View.REJECT_ALL, _reject_all)
     router.on_action(Action.CHOOSE, _open)
     router.on_action(Action.CHOOSE_EDIT, _edit)
     router.on_submit(View.CHOOSE_EDIT, _keep_edit)
@@ -61,13 +74,64 @@ def register(router: Router) -> None:
     router.on_submit(View.CHOOSE_CONFIRM, _decide)
 
 
+async def _approve_all(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
+    target = await verify_click(ctx, clicked, Action.APPROVE_ALL)
+    approval = target.approval
+    waiting = [item for item in approval.items if item.is_pending]
+    # What only the policy of now escalates is left out by `decide_batch`, and named.
+    if decided_alone(approval):
+        raise UserFacingError(
+            template(
+                "Nothing was recorded: a call that is escalated, needs a reason, or is "
+                "not shown whole here, needs a decision of its own."
+            )
+        )
+    outcome = await decide_batch(
+        ctx, target, {item.index: Approve() for item in waiting}, clicked
+    )
+    return batch_reply(outcome, now_ms=target.now_ms)
+
+
+async def _ask_reason(ctx: ListenerContext, clicked: Clicked) -> None:
+    target = await verify_click(ctx, clicked, Action.REJECT_ALL)
+    await _require_permission(ctx, target, Verb.REJECT, clicked)
+    view = reject.view_of_all(ctx.frame(target.approval, target.now_ms))
+    await open_view(ctx, clicked, target, view)
+
+
+async def _reject_all(ctx: ListenerContext, submitted: Submitted) -> AckBody:
+    target = await verify_submission(ctx, submitted, View.REJECT_ALL)
+    waiting = [item for item in target.approval.items if item.is_pending]
+    said = reject.submitted_reason(
+        submitted.view.values, needed=reject.needs_reason(waiting)
+    )
+    if said.errors:
+        return rejected_inputs(said.errors)
+    rejection = Reject(reason=said.text)
+    outcome = await decide_batch(
+        ctx, target, {item.index: rejection for item in waiting}, submitted
+    )
+    return batch_form_reply(outcome, now_ms=target.now_ms)
+
+
+def _first_waiting(target: Target) -> Item:
+    # The seal holds which calls wait, so there is one; they need the same people.
+    return next(item for item in target.approval.items if item.is_pending)
+
+
+async def _require_permission(
+    ctx: ListenerContext, target: Target, verb: Verb, clicked: Clicked
+) -> None:
+    """Refuse a person who may not decide the first call; the others need the same."""
+    first = replace(target, index=_first_waiting(target).index)
+    await require_permission(ctx, await of_member(ctx, first), verb, clicked.who)
+
+
 async def _open(ctx: ListenerContext, clicked: Clicked) -> None:
     target = await verify_click(ctx, clicked, Action.CHOOSE)
-    # The seal holds which calls wait, so there is one; they need the same people.
-    first = next(item for item in target.approval.items if item.is_pending)
-    verb = Verb.APPROVE if Verb.APPROVE in first.allow else Verb.REJECT
-    one = await of_member(ctx, replace(target, index=first.index))
-    await require_permission(ctx, one, verb, clicked.who)
+    allowed = _first_waiting(target).allow
+    verb = Verb.APPROVE if Verb.APPROVE in allowed else Verb.REJECT
+    await _require_permission(ctx, target, verb, clicked)
     choice = opened(target.approval)
     now = await _as_of_now(ctx, target)
     view = choose.view(ctx.frame(target.approval, target.now_ms), choice, now=now)
@@ -113,15 +177,8 @@ async def _problems(
     Raises:
         UserFacingError: the change needs more, so it takes a decision of its own.
     """
-    item = target.item
-    policy_now = await ctx.service.preview(target.approval, item.index, args)
-    for schema in (item.args_schema, policy_now.args_schema if policy_now else None):
-        if errors := await aside(partial(edit_errors, schema, item.args, args)):
-            return errors_by_block(item, errors)
-    if policy_now is None:
-        return {}
-    first = first_of(item, policy_now)
-    if edit_asks_more(first, raised_item(first, policy_now), policy_now):
+    errors, raised = await check_edit(ctx, target, args)
+    if raised is not None:
         raise UserFacingError(
             template(
                 "With this change the call needs more than before, so it takes a "
@@ -129,7 +186,7 @@ async def _problems(
                 "and edit it there."
             )
         )
-    return {}
+    return errors_by_block(target.item, errors)
 
 
 async def _stage(
@@ -261,3 +318,113 @@ async def _found(
             raise
         return moved, choice, True
     return target, Choice.model_validate_json(target.staged), False
+
+
+async def decide_batch(
+    ctx: ListenerContext,
+    target: Target,
+    partition: Partition,
+    interaction: Clicked | Submitted,
+) -> GestureOutcome:
+    """Let the gateway decide every waiting call, all of them or none.
+
+    Args:
+        ctx: what the listener works with.
+        target: the batch that the reviewer looked at.
+        partition: what they said of each call that waits.
+        interaction: the click or the submitted form: who, by which signed request.
+    """
+    decided = [index for index, decision in partition.items() if decision]
+    items = [target.approval.items[index] for index in decided]
+    reviewer, voters = await ctx.deciders_of(*interaction.who, *items)
+    reviewer = reviewer.with_(gesture=interaction.gesture)
+    click = target.click(interaction.digest, displayed(ctx, target))
+    outcome = await ctx.service.decide_card(
+        target.approval,
+        click,
+        partition,
+        reviewer,
+        voters=voters,
+        seen=target.loaded,
+    )
+    log_outcome(target, outcome.kind, "batch", reviewer)
+    return outcome
+
+
+def batch_reply(outcome: GestureOutcome, *, now_ms: int) -> UserText | None:
+    """Say what the card does not show: votes that count, and what was refused."""
+    if isinstance(outcome, GestureDecided):
+        return _decided_reply(outcome)
+    if not isinstance(outcome, GestureRefused):
+        return outcome_text(outcome, now_ms=now_ms)
+    first = min(outcome.refusals)
+    refusal = outcome.refusals[first]
+    nothing = template("Nothing was recorded, because of call {n}.", n=first + 1)
+    # Sentences of `Invalid` may quote arguments, and are shown in a form only.
+    if isinstance(refusal, Invalid):
+        return joined(
+            " ",
+            [
+                nothing,
+                template(
+                    "It cannot be decided like this any more: the policy may ask for a "
+                    "reason now. Please open that call from the card."
+                ),
+            ],
+        )
+    why = outcome_text(refusal, now_ms=now_ms)
+    if isinstance(why, Template):
+        return joined(" ", [nothing, why])
+    # It names roles of the policy, so it stands in plain text.
+    return label(f"{nothing.text} {why.text}")
+
+
+def batch_form_reply(outcome: GestureOutcome, *, now_ms: int) -> AckBody:
+    """Return the response to a submitted modal: close it, or show the reply in it."""
+    reply = batch_reply(outcome, now_ms=now_ms)
+    if reply is None:
+        return {"response_action": "clear"}
+    is_recorded = isinstance(outcome, GestureDecided)
+    title = label("Recorded" if is_recorded else "Not done")
+    # This may pass: what was chosen stays.
+    may_pass = isinstance(outcome, GestureRefused) and isinstance(
+        outcome.refusals[min(outcome.refusals)], Forbidden
+    )
+    action = "push" if may_pass else "update"
+    return {"response_action": action, "view": notice(title, reply)}
+
+
+def _decided_reply(outcome: GestureDecided) -> UserText | None:
+    sentences: list[Template] = []
+    if outcome.waiting:
+        sentences += _still_waiting(outcome)
+    left_out = len(outcome.left_out)
+    if left_out == 1:
+        sentences.append(
+            template("1 call needs its own review: open it from the card.")
+        )
+    elif left_out:
+        sentences.append(
+            template(
+                "{n} calls need their own review: open each from the card.",
+                n=left_out,
+            )
+        )
+    return joined(" ", sentences) if sentences else None
+
+
+def _still_waiting(outcome: GestureDecided) -> list[Template]:
+    """Say what was recorded of calls that need more people, and how many those are."""
+    refused = (*outcome.rejected, *outcome.withdrawn)
+    decided = len({*outcome.approved, *outcome.edited, *refused})
+    waiting = len(outcome.waiting)
+    calls = template("{n} calls", n=decided) if decided > 1 else template("1 call")
+    is_approval = len(outcome.approved) == decided
+    said = template("Your approval of" if is_approval else "Your decision on")
+    recorded = joined(" ", [said, calls, template("is recorded.")])
+    need = template(
+        "One more person is needed" if outcome.needs_one else "More people are needed"
+    )
+    if waiting == decided:
+        return [recorded, joined("", [need, template(".")])]
+    return [recorded, joined(" ", [need, template("for {n} of them.", n=waiting)])]

@@ -1,0 +1,307 @@
+"""Answer the buttons of a message that decide no call.
+
+More time, I'm on it, and a question to the requester are about calls that wait. Report
+and Freeze tool are about a call that ran without review, Try again about a failed run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import replace
+from functools import partial
+from typing import LiteralString
+
+from keyturn.bot.cards.inquiries import requester_ref
+from keyturn.bot.cards.reply_texts import outcome_text
+from keyturn.bot.ids import Action, Sealed, View, verify_outage
+from keyturn.bot.listener_context import ListenerContext, UserFacingError, UserText
+from keyturn.bot.listeners.full_view import page_of
+from keyturn.bot.listeners.router import AckBody, Router
+from keyturn.bot.listeners.usable_copy import is_usable_copy, redraw_replaced
+from keyturn.bot.listeners.verify_click import (
+    Target,
+    Who,
+    find_binding,
+    read_seal,
+    verify_click,
+)
+from keyturn.bot.listeners.views import (
+    form_reply,
+    open_form,
+    open_view,
+    rejected_inputs,
+    update_view,
+    verify_submission,
+)
+from keyturn.bot.modals import call_form
+from keyturn.bot.payload import Clicked, Submitted
+from keyturn.bot.text_types import label, template
+from keyturn.gateway.approvals.changes import Change
+from keyturn.gateway.approvals.deadline_changes import refusal
+from keyturn.gateway.approvals.decisions import AccountKind, Forbidden, Reviewer
+from keyturn.gateway.approvals.inquiry import Inquiry
+from keyturn.gateway.errors import NotConfirmed
+from keyturn.gateway.protocol.records import Person
+from keyturn.gateway.store.atomic_write import Loaded
+from keyturn.gateway.store.freezes import FreezeScope, ScopeKind
+from keyturn.gateway.store.stalled import RunState, StalledRun
+
+logger = logging.getLogger(__name__)
+
+_LAST = 1_000_000
+_UNCONFIRMED: LiteralString = (
+    "No replica of the store has confirmed this, so it may be recorded or lost. Please "
+    "look at the card in a moment, and click again where it shows nothing."
+)
+
+
+_NOBODY = template(
+    "Nobody is known in Slack who asked the agent for this, so there is nobody to ask."
+)
+_NO_READER = {
+    AccountKind.DEACTIVATED: template(
+        "The account of the person who asked the agent is deactivated, so nobody would "
+        "read your question. Nothing was recorded."
+    ),
+    AccountKind.BOT: template(
+        "A bot or workflow asked the agent for this, so nobody would read your "
+        "question. Nothing was recorded."
+    ),
+}
+_NO_CARD = template(
+    "The requester is asked under the card, which is not posted yet. Nothing was "
+    "recorded; please try again once it is."
+)
+_ALREADY = template("You reported this already; nothing more was recorded.")
+_OTHER_WORKSPACE: LiteralString = (
+    "This message belongs to another workspace, so nothing was done."
+)
+_NOT_OURS: LiteralString = (
+    "This button does not belong to this message, so nothing was done. Please use the "
+    "newest message about this run."
+)
+_OVER: LiteralString = (
+    "This run is not stopped any more: it went on, or it was dropped. Nothing was done."
+)
+_TRIED: LiteralString = (
+    "This run is being tried again already. The message will show the result."
+)
+_TRYING: LiteralString = (
+    "The run is being tried again. The message will show the result."
+)
+_BUSY: LiteralString = (
+    "This run changes all the time, so nothing was done. Please try again in a moment."
+)
+_ATTEMPTS = 4
+
+
+def register(router: Router) -> None:
+    """Answer these buttons, and the forms that they open."""
+    router.on_action(Action.EXTEND, partial(_retime, action=Action.EXTEND))
+    router.on_action(Action.TAKE, partial(_retime, action=Action.TAKE))
+    router.on_action(Action.ASK_REQUESTER, _open_question)
+    router.on_submit(View.ASK_REQUESTER, _ask)
+    router.on_action(Action.REPORT, _report)
+    router.on_submit(View.REPORT, _submit_report)
+    router.on_action(Action.TRY_AGAIN, _try_again)
+    router.on_action(Action.FREEZE_TOOL, _freeze)
+
+
+async def _retime(
+    ctx: ListenerContext, clicked: Clicked, *, action: Action
+) -> UserText | None:
+    """Return a refusal as a sentence; what was done is shown by card and modal."""
+    target = await verify_click(ctx, clicked, action)
+    before, service = target.approval, ctx.service
+    # As fresh as for a decision: more time keeps a call open, which is a power of
+    # reviewers alone.
+    reviewer = await ctx.reviewer_of(*clicked.who, *before.items, decides=True)
+    change = service.extend if action is Action.EXTEND else service.acknowledge
+    try:
+        result = await change(before.id, reviewer.with_(gesture=clicked.gesture))
+    except NotConfirmed:
+        # Not repeated as other clicks are: each time would add more time.
+        logger.warning("time.unconfirmed approval=%s", before.id)
+        raise UserFacingError(template(_UNCONFIRMED)) from None
+    if not isinstance(result, Change):
+        logger.info("time.refused why=%s approval=%s", result.kind, before.id)
+        return outcome_text(result, now_ms=target.now_ms)
+    approval = result.approval
+    logger.info("time.changed what=%s approval=%s", result.events[0].name, approval.id)
+    view_id = clicked.action.view_id
+    binding = await find_binding(ctx, view_id) if view_id else None
+    if binding is None:
+        return None
+    loaded = Loaded(approval, target.now_ms)
+    shown = replace(target, loaded=loaded, index=binding.index or 0)
+    await update_view(ctx, clicked, shown, await page_of(ctx, shown, _LAST))
+    return None
+
+
+async def _open_question(ctx: ListenerContext, clicked: Clicked) -> None:
+    target = await verify_click(ctx, clicked, Action.ASK_REQUESTER)
+    approval = target.approval
+    requester, reviewer = await asyncio.gather(
+        _requester(ctx, target), _reviewer_of(ctx, target, clicked.who)
+    )
+    # Asked again when the form is sent; here it spares typing.
+    refused = refusal(approval, reviewer, target.now_ms, call=target.index)
+    if refused is not None:
+        raise UserFacingError(outcome_text(refused, now_ms=target.now_ms))
+    if await ctx.service.store.cards.place(target.keys, approval.id) is None:
+        raise UserFacingError(_NO_CARD)
+    frame = ctx.frame(approval, target.now_ms)
+    view = call_form.question_form(frame, target.index, requester)
+    await open_view(ctx, clicked, target, view)
+
+
+async def _ask(ctx: ListenerContext, submitted: Submitted) -> AckBody:
+    target = await verify_submission(ctx, submitted, View.ASK_REQUESTER)
+    said = call_form.submitted_question(submitted.view.values)
+    if said.errors:
+        return rejected_inputs(said.errors)
+    reviewer = await _reviewer_of(ctx, target, submitted.who)
+    approval = target.approval
+    result = await ctx.service.ask_requester(
+        approval.id,
+        target.index if approval.is_batch else None,
+        reviewer.with_(gesture=submitted.gesture),
+        said.text,
+    )
+    is_kept = isinstance(result, Change | Inquiry)
+    logger.info("requester.asked kept=%s approval=%s", is_kept, approval.id)
+    if isinstance(result, Change | Inquiry):
+        return {"response_action": "clear"}
+    return form_reply(result, now_ms=target.now_ms)
+
+
+async def _reviewer_of(ctx: ListenerContext, target: Target, who: Who) -> Reviewer:
+    items = target.approval.items if target.index is None else (target.item,)
+    return await ctx.reviewer_of(*who, *items)
+
+
+async def _requester(ctx: ListenerContext, target: Target) -> Person:
+    """Return whom to ask; raises `UserFacingError` when nobody would read it."""
+    requester = target.approval.requester
+    if requester is None or requester_ref(target.approval) is None:
+        raise UserFacingError(_NOBODY)
+    # Where Slack does not say who it is, they are asked: a question does no harm.
+    found = await ctx.reviewers.resolve(requester.user, user_team=requester.team)
+    if (refused := _NO_READER.get(found.account)) is not None:
+        raise UserFacingError(refused)
+    return requester
+
+
+async def _report(ctx: ListenerContext, clicked: Clicked) -> None:
+    target = await verify_click(ctx, clicked, Action.REPORT)
+    reporter = await _member(ctx, clicked.who)
+    if any(one.by.is_same(reporter.person) for one in target.approval.remarks):
+        raise UserFacingError(_ALREADY)
+    # The form is sealed for the first call; the report is about all of them.
+    await open_form(ctx, clicked, replace(target, index=0), call_form.report_form)
+
+
+async def _submit_report(ctx: ListenerContext, submitted: Submitted) -> AckBody:
+    target = await verify_submission(ctx, submitted, View.REPORT)
+    reporter = await _member(ctx, submitted.who)
+    reporter = reporter.with_(gesture=submitted.gesture)
+    text = call_form.submitted_report(submitted.view.values)
+    # The check before the form was opened spares typing; this one counts, since two
+    # forms of one person may be open.
+    if not await ctx.service.report(target.approval.id, reporter, text):
+        raise UserFacingError(_ALREADY)
+    logger.info(
+        "approval.reported approval=%s user=%s", target.approval.id, reporter.user
+    )
+    return {"response_action": "clear"}
+
+
+async def _member(ctx: ListenerContext, who: Who) -> Reviewer:
+    """Return a member of the workspace, who may report; raises `UserFacingError`."""
+    refusal = template("Only members of this workspace can report this.")
+    return await ctx.require_member(who, refusal)
+
+
+async def _freeze(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
+    target = await verify_click(ctx, clicked, Action.FREEZE_TOOL)
+    scope = FreezeScope(kind=ScopeKind.TOOL, name=target.item.tool)
+    reviewer = await ctx.resolve_freezer(*clicked.who, scope)
+    approval_id = target.approval.id
+    await ctx.ensure_first(clicked.digest, clicked.token)
+    reason = f"frozen from notification {approval_id}"
+    result = await ctx.service.reviewer_freezes.freeze(
+        scope, reviewer.with_(gesture=clicked.gesture), reason
+    )
+    if isinstance(result, Forbidden):
+        logger.info("freeze.refused user=%s approval=%s", reviewer.user, approval_id)
+        raise UserFacingError(label(result.reason))
+    # The tool's name is the agent's text, and Slack reads this as markup.
+    if not result:
+        return template("This tool is frozen already; nothing changed.")
+    return template(
+        "The tool is frozen: nothing starts, not even approved calls. A message in "
+        "the channel names the command that ends the freeze."
+    )
+
+
+async def _try_again(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
+    outage = await _proven(ctx, clicked)
+    # Between the read and the write a gateway may move the run; `retry` then writes
+    # nothing. Read again a few times, and give up rather than hold the click.
+    for _ in range(_ATTEMPTS):
+        run = await _stopped(ctx, outage)
+        scope = FreezeScope(kind=ScopeKind.AGENT, name=run.agent)
+        reviewer = await ctx.resolve_freezer(*clicked.who, scope)
+        forbidden = await ctx.service.runs.forbidden(run, reviewer)
+        if forbidden is not None:
+            logger.info("run.try_refused user=%s run=%s", reviewer.user, run.id)
+            raise UserFacingError(label(forbidden.reason))
+        by = f"{reviewer.team}/{reviewer.user}"
+        if await ctx.service.runs.retry(run, by, clicked.gesture):
+            return template(_TRYING)
+    raise UserFacingError(template(_BUSY))
+
+
+async def _proven(ctx: ListenerContext, clicked: Clicked) -> str:
+    """Return the outage that a button of ours is about.
+
+    Raises:
+        UserFacingError: the button is not ours, or not on the newest message.
+    """
+    action = clicked.action
+    if action.team != ctx.team:
+        raise UserFacingError(template(_OTHER_WORKSPACE))
+    sealed: Sealed = read_seal(action.value)
+    accepted, team = ctx.config.seal_keys, ctx.team
+    if not any(
+        verify_outage(sealed, key=key, team=team, purpose=Action.TRY_AGAIN)
+        for key in accepted
+    ):
+        logger.warning("click.refused why=bad_seal")
+        raise UserFacingError(template(_NOT_OURS))
+    # `seal_outage` writes the outage's id where a card's value has the approval's.
+    outage = sealed.approval
+    keys = ctx.service.store.keys_of_run(outage.partition(".")[0])
+    if keys is None or not await is_usable_copy(ctx, action, keys, outage):
+        logger.warning("click.refused why=other_copy outage=%s", outage)
+        if keys is not None:
+            await redraw_replaced(ctx, clicked, keys, outage)
+        raise UserFacingError(template(_NOT_OURS))
+    return outage
+
+
+async def _stopped(ctx: ListenerContext, outage: str) -> StalledRun:
+    """Return the run of an outage while it is parked.
+
+    Raises:
+        UserFacingError: it is not parked.
+    """
+    run = await ctx.service.runs.find(outage.partition(".")[0])
+    # A later outage of the same run has a message of its own; this button must not
+    # retry that one.
+    if run is None or run.outage != outage:
+        raise UserFacingError(template(_OVER))
+    if run.state is not RunState.PARKED:
+        raise UserFacingError(template(_TRIED))
+    return run

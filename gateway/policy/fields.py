@@ -277,36 +277,63 @@ Duration = Annotated[
     BeforeValidator(parse_duration),
     PlainSerializer(lambda value: int(value.total_seconds()), return_type=int),
 ]
+"""``90s``, ``30m``, ``1h`` or ``2d``; 30 days at most."""
 UserId = Annotated[str, AfterValidator(_user)]
+"""A Slack user id, such as ``U012AB3CD``."""
 UsergroupId = Annotated[str, AfterValidator(_usergroup)]
+"""A Slack user group id, such as ``S012AB3CD``."""
 ChannelRef = Annotated[str, AfterValidator(_channel)]
+"""A channel: ``"#name"`` in quotes, or an id such as ``C012AB3CD``."""
 RoleName = Annotated[str, AfterValidator(_role_name)]
+"""A key of ``roles``: lower-case letters, digits, ``-`` and ``_``."""
 ReviewerRef = Annotated[str, AfterValidator(_reviewer)]
 Reviewers = Annotated[tuple[ReviewerRef, ...], BeforeValidator(one_or_many), Distinct]
+"""A role, a Slack user id or a user group id, or a list of these."""
 ArgsPath = Annotated[str, AfterValidator(_path)]
+"""An argument, such as ``args.amount`` or ``args.card.number``."""
 ArgsPaths = Annotated[tuple[ArgsPath, ...], BeforeValidator(one_or_many), Distinct]
+"""A path, or a list of paths."""
 Template = Annotated[str, AfterValidator(_template)]
+"""Text with values of the call: ``{args.name}``, or with a format
+``{args.amount|eur}``. Formats are currency codes (``eur``, or ``eur_minor`` for cents),
+``number`` and ``date``. A value that does not fit is shown as it is."""
 Host = Annotated[str, AfterValidator(_host)]
+"""A host name in lower case, such as ``shop.example``."""
 Link = Annotated[str, AfterValidator(_link)]
+"""An ``https`` address with its host written out, such as
+``https://shop.example/orders/{args.order_id}``; 300 characters at most."""
 Totals = Annotated[
     tuple[Annotated[str, AfterValidator(_total)], ...],
     BeforeValidator(one_or_many),
     Field(max_length=3),
     Distinct,
 ]
+"""A path with the format of a number, such as ``args.amount|eur``, or a list of these.
+"""
 WindowName = Annotated[str, AfterValidator(_window_name)]
 _Percent = Annotated[int, Field(ge=1, le=99)]
 ShareOfTime = Annotated[_Percent, BeforeValidator(_share("the time", "50%"))]
+"""``1%`` to ``99%``."""
 ShareOfCalls = Annotated[_Percent, BeforeValidator(_share("the calls", "5%"))]
+"""``1%`` to ``99%``."""
 Condition = Annotated[str, AfterValidator(_expression)]
+"""An expression in CEL."""
 Reason = Annotated[str, AfterValidator(_because)]
+"""One line of at most 200 characters."""
 CountedBy = Annotated[str, AfterValidator(_source)]
+"""``args.NAME``, ``requester``, ``call.agent`` or ``call.tool``."""
 EscalationTarget = Annotated[str, AfterValidator(_called)]
+"""A role, a Slack user id or a channel."""
 Day = Annotated[str, AfterValidator(hours.holiday)]
+"""``2026-04-03`` for one day, or ``12-25`` for every year."""
 ExactName = Annotated[str, AfterValidator(_exact)]
+"""The exact name of a tool or an agent; patterns are refused."""
 ReasonsFor = Annotated[tuple[Verb, ...], BeforeValidator(_reasons), Distinct]
+"""``true``, or a list of ``approve``, ``edit`` and ``reject``."""
 RequirementName = Annotated[str, AfterValidator(_requirement_name)]
+"""A key of ``requirements``: lower-case letters, digits, ``-`` and ``_``."""
 Audience = Annotated[str, Field(pattern=r"^[\x21-\x7e]{1,200}$")]
 Zone = Annotated[str, AfterValidator(_zone)]
+"""An IANA name, such as ``Europe/London``; daylight saving is followed."""
 StrictBool = Annotated[bool, Field(strict=True)]
 Count = Annotated[int, Field(strict=True)]

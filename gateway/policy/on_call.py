@@ -30,15 +30,18 @@ def _span(text: str) -> str:
 
 
 class QuietRule(Record):
-    """Hours of each day, in one time zone, in which nobody of a role is asked.
+    """Hours of each day without mentions and direct messages for a role.
 
-    A call that expires before they end is urgent: at tier ``urgent`` and above its
-    people are asked at once, below it the call may expire unseen, which denies it.
+    The card is posted at once; its people are asked when the hours end.
     """
 
     hours: Annotated[str, AfterValidator(_span)]
+    """Start and end, such as ``22:00-07:00``."""
     zone: Zone
+    """Time zone of the hours."""
     urgent: Literal["approve", "escalate", "none"] = "escalate"
+    """Lowest tier whose people are asked at once if a call would expire in these
+    hours. Calls below it may expire unseen."""
 
     def is_urgent(self, tier: Tier) -> bool:
         """Return whether a call of this tier that would expire is worth a call."""
@@ -109,22 +112,21 @@ def _long(length: timedelta) -> timedelta:
 
 
 class Rotation(Record):
-    """Who is on call, one after the other.
+    """People who take turns; a turn changes at the same local time all year.
 
-    Turns change at the same local time all year: a turn over the start of summer time
-    is an hour shorter, one over its end an hour longer.
-
-    Attributes:
-        people: Slack user ids, in their order.
-        start: local time of the first turn.
-        length: of each turn, at most 30 days.
-        zone: IANA time zone.
+    The person on call is asked instead of all holders of the role. All holders are
+    asked if more votes are needed, if this person asked for the call, and before the
+    first turn.
     """
 
     people: Annotated[tuple[UserId, ...], Distinct, Field(min_length=1)]
+    """Slack user ids in their order."""
     start: Annotated[str, AfterValidator(_local)]
+    """Local time of the first turn, such as ``2026-01-05 09:00``."""
     length: Annotated[Duration, AfterValidator(_long)]
+    """Length of a turn: an hour at least."""
     zone: Zone
+    """Time zone of ``start``."""
 
     def begin(self, turn: int) -> datetime:
         """Return when a turn begins, counted from 0."""

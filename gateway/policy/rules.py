@@ -1,7 +1,8 @@
-"""Policy file model: roles, tools and what each tool needs.
+"""Model of the policy file; the docstrings here are the text of the reference page.
 
-Every model refuses keys it does not know. An unset field is None and falls through to
-the next wider place: tool of an agent, tool, agent, defaults.
+Every model refuses unknown keys. An unset field is None and falls through to the next
+wider place: tool of an agent, tool, agent, defaults. ``tests.docs.policy_reference``
+turns these classes into ``docs/policy-reference.md``.
 """
 
 from __future__ import annotations
@@ -99,30 +100,36 @@ def _parts(parts: tuple[PartRule, ...] | None) -> tuple[PartRule, ...] | None:
 
 
 class PartRule(Record):
-    """One part of ``all``: so many people of these roles."""
+    """One part of ``all``."""
 
     of: RoleNames
+    """Roles whose votes count for this part."""
     approvals: PeopleCount = 1
+    """Number of distinct people."""
 
 
 class RequirementRule(Record):
-    """Who has to agree.
+    """The people who have to agree: write either ``of`` or ``all``.
 
-    Either ``of``: so many people of these roles, some of them holding the roles of
-    ``at_least``. Or ``all``: every part, each by people of its own, so that one person
-    in two roles counts once. ``order`` says that they may agree in any order. With
-    ``editor_may_vote: false`` the person who changed the arguments cannot approve
-    them.
+    ``needs`` names a requirement: on a tier, a tool, a tool of one agent or a rule of
+    ``raise``. All requirements that apply to a call have to be met; one vote may count
+    for several of them.
     """
 
     of: RoleNames | None = None
+    """Roles whose votes count; Slack ids are refused here."""
     approvals: PeopleCount | None = None
+    """Number of distinct people; 1 if unset."""
     at_least: dict[RoleName, PeopleCount] = Field(default_factory=dict)
+    """Number of votes that must come from holders of a role."""
     all_: Annotated[tuple[PartRule, ...] | None, AfterValidator(_parts)] = Field(
         default=None, alias="all"
     )
+    """2 to 4 parts with different people: a person with two roles counts once."""
     order: Literal["any"] = "any"
+    """The votes may come in any order."""
     editor_may_vote: StrictBool = True
+    """``false``: the person who edited the arguments cannot approve them."""
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
@@ -137,31 +144,33 @@ class RequirementRule(Record):
 
 
 class NotifyRule(Record):
-    """What the tier ``notify`` needs: a place for its notifications.
-
-    Without a ``channel`` they go where the cards of the tool go.
-    """
+    """Calls of this tier run, and a notification shows them."""
 
     channel: ChannelRef | None = None
+    """Where notifications go, unless the tool or its agent has a channel."""
 
 
 class WaitingRule(Record):
-    """Who decides at a tier that waits for people, and how it passes its time.
-
-    ``needs`` names a requirement; the narrower place, a tool, says who is asked first.
-    ``authorization`` is how long an approved call may wait to run.
-    ``remind_at`` and ``escalate_at`` are shares of the time that people have; at the
-    second, ``escalate_to`` is called: a role, a person or a channel. ``notify`` is for
-    roles that say nothing themselves; with ``none`` nobody is asked until then.
-    """
+    """Settings of a tier that waits for people."""
 
     needs: RequirementName | None = None
+    """Requirement that has to be met; reviewers of a tool or agent replace it at
+    ``approve``."""
     expires_in: Duration | None = None
+    """Time to decide, for tools that do not set it."""
     authorization: Duration | None = None
+    """How long an approved call may wait to run, for tools that do not set it; 24
+    hours if unset."""
     remind_at: ShareOfTime | None = None
+    """Share of the time after which the card's thread gets a reminder."""
     escalate_at: ShareOfTime | None = None
+    """Share of the time after which ``escalate_to`` is called."""
     escalate_to: EscalationTarget | None = None
+    """Role, person or channel to call then. The role or person may vote from the
+    start; with ``needs``, the requirement has to list them."""
     notify: Notify | None = None
+    """How roles that do not set it learn of a card; with ``none``, people are first
+    asked when ``escalate_to`` is called."""
 
     @model_validator(mode="after")
     def _both(self) -> Self:
@@ -182,20 +191,24 @@ class WaitingRule(Record):
 
 
 class ApproveRule(WaitingRule):
-    """What the tier ``approve`` needs: one reviewer or a requirement, in a time."""
+    """One reviewer decides, or the people of ``needs``."""
 
 
 class EscalateRule(WaitingRule):
-    """What the tier ``escalate`` needs: a requirement, or one written out here.
+    """Several distinct people decide: write the number here, or name it in ``needs``.
 
-    ``of`` unset means the tool's reviewers. An approval within ``ask_again_within``
-    after the call was shown is asked for once more.
+    A ``needs`` of the tool has to be met as well. Votes are for one exact version of a
+    call: an edit voids them.
     """
 
     approvals: Count = Field(default=2, ge=2, le=20)
+    """Number of distinct people."""
     of: Reviewers | None = None
+    """People whose votes count; if unset, the reviewers of the tool."""
     at_least: dict[RoleName, Count] = Field(default_factory=dict)
+    """Number of votes that must come from holders of a role."""
     ask_again_within: Duration | None = None
+    """An approval this soon after the call was shown has to be given once more."""
 
     @model_validator(mode="after")
     def _once(self) -> Self:
@@ -208,19 +221,22 @@ class EscalateRule(WaitingRule):
 
 
 class TierRules(Record):
-    """The tiers that can be set up."""
+    """Settings of three tiers; ``auto`` and ``deny`` have none."""
 
     notify: NotifyRule = NotifyRule()
+    """The call runs, and people see it."""
     approve: ApproveRule = ApproveRule()
+    """One person decides."""
     escalate: EscalateRule = EscalateRule()
+    """Several people decide."""
 
     def waiting(self, tier: Tier) -> WaitingRule:
-        """Return how a tier passes its time."""
+        """Return the settings of a tier that waits for people."""
         return self.escalate if tier is Tier.ESCALATE else self.approve
 
 
 LONGEST_STANDING = timedelta(days=7)
-"""How long a standing approval may last at most, whatever the policy says."""
+"""The longest time that a policy can give a standing approval."""
 
 
 def _amount(value: object) -> object:
@@ -237,18 +253,18 @@ Amount = Annotated[int | float, BeforeValidator(_amount)]
 
 
 class SimilarRule(Record):
-    """How far one standing approval of a tool may go.
-
-    Every argument has to be equal to that of the reviewed call, but for those of
-    ``may_differ`` and that of ``sum``, which is added up: all calls together come to
-    ``at_most`` at most.
-    """
+    """Bounds of one standing approval; see ``docs/standing-approvals.md``."""
 
     within: Duration
+    """How long it may last: 7 days at most."""
     uses: Count = Field(ge=1, le=MOST_USES)
+    """Number of calls that it may cover."""
     sum: ArgsPath | None = None
+    """Amount that is added up over the calls; needs ``at_most``."""
     at_most: Amount | None = None
+    """Limit of that sum."""
     may_differ: ArgsPaths = ()
+    """Arguments that may have any value; all others have to be equal."""
 
     @model_validator(mode="after")
     def _fits(self) -> SimilarRule:
@@ -273,7 +289,7 @@ class SimilarRule(Record):
 
     @property
     def total_micro(self) -> int:
-        """Return the most that is added up, in millionths; 0 where nothing is."""
+        """Return ``at_most`` in millionths; 0 without a sum."""
         return exact_micro(self.at_most) or 0
 
 
@@ -282,20 +298,20 @@ LONGEST_OPINION = timedelta(seconds=30)
 
 
 class TriageRule(Record):
-    """How triage is asked about the calls of a tool; without one it is not.
+    """Which calls a model looks at before they open; see ``docs/triage.md``.
 
-    Attributes:
-        tiers: calls of these tiers are put to it; an empty list switches it off.
-        timeout: an answer that takes longer changes nothing.
-        may_deny: it may refuse a call; else its ``deny`` counts as ``escalate``.
+    The entry of a tool replaces that of ``defaults`` as a whole.
     """
 
     tiers: Annotated[tuple[Tier, ...], BeforeValidator(one_or_many), Distinct] = (
         Tier.APPROVE,
         Tier.ESCALATE,
     )
+    """Tiers whose calls the model gets; ``[]`` for none."""
     timeout: Duration = timedelta(seconds=2)
+    """Time for its answer, 30 seconds at most; a later answer changes nothing."""
     may_deny: StrictBool = False
+    """``true``: it may refuse a call. Otherwise its ``deny`` counts as ``escalate``."""
 
     @field_validator("tiers")
     @classmethod
@@ -316,58 +332,72 @@ class TriageRule(Record):
 
 
 class SpotCheckRule(Record):
-    """Which share of the calls that ran is checked afterwards, and by whom.
+    """Ask a colleague about some of the calls that ran: was this right?
 
-    People are asked about ``per_day`` calls a day at most.
+    Only people without a part in the call can answer: its requester, editors and
+    approvers cannot. The first answer is recorded and changes nothing about the call.
+    A call of tier ``auto`` that is drawn runs as one of tier ``notify``.
     """
 
     share: ShareOfCalls
+    """Share of the calls that ran without an error."""
     of: Annotated[Reviewers, Field(min_length=1)]
+    """Colleagues to ask."""
     per_day: Count = Field(default=20, ge=1, le=1_000)
+    """Limit of the questions on one UTC day; a few more are possible."""
 
 
 class SeededCall(Record):
-    """A call with a mistake that a reviewer should notice; no agent asks for it.
-
-    ``defect`` says what is wrong with it, and ``says`` is what its card gives as the
-    agent's words.
-    """
+    """A call with a deliberate mistake."""
 
     tool: ExactName
+    """Tool of the call; its tier has to be ``approve`` or ``escalate``."""
     args: JsonObject
+    """Arguments of the call."""
     defect: Reason
+    """The mistake, in one line; it is shown after the click."""
     agent: ExactName
+    """Agent that appears to ask."""
     says: str = ""
+    """Text that the card shows as words of the agent."""
 
 
 class SeededDefectRule(Record):
-    """Cards that never run, shown to find out whether reviewers notice a mistake.
+    """Show cards with a deliberate mistake, to measure whether reviewers notice it.
 
-    About one in ``every`` so long, at a moment that nobody can tell beforehand.
+    Such a card is no approval, and its call can never run. The first click of a
+    reviewer ends it: Approve counts as rubber-stamped; Edit, Reject and Respond count
+    as noticed. Inform your team before you switch this on.
     """
 
     every: Duration
+    """Average time between two such cards; half to one and a half times as long."""
     calls: Annotated[tuple[SeededCall, ...], Field(min_length=1, max_length=100)]
+    """Calls to choose from; a card shows one."""
 
 
 LONGEST = timedelta(minutes=10)
-"""How long a card may wait for other calls at most, whatever the policy says."""
+"""The longest time that a card may wait for other calls."""
 
 MOST_CALLS = 50
-"""How many calls share a card at most: as many as one decision writes at once."""
+"""The most calls of a card: one decision writes no more at once."""
 
 
 class BatchRule(Record):
-    """Which calls of a tool, of different turns and threads, share one card.
+    """Put calls of several turns and threads on one card.
 
-    With ``by: window`` these are all that come ``within`` a time after the first one;
-    with ``by: task`` only those of one task that the agent names. ``up_to`` calls at
-    most: the card is posted when there are so many, or when the time is over.
+    They share it if agent, task, tool, channel, requester and reviewers are the same
+    and one click can approve them. Each call keeps a record, a hash and a deadline. A
+    card with fewer than two calls becomes an ordinary card.
     """
 
     by: Literal["window", "task"] = "window"
+    """``task`` collects only calls of one task, which the agent names."""
     within: Duration
+    """How long the first call waits for others: 10 minutes and a quarter of its time
+    at most."""
     up_to: Count = Field(default=MOST_CALLS, ge=2, le=MOST_CALLS)
+    """Number of calls at which the card is posted at once."""
 
     @model_validator(mode="after")
     def _is_short(self) -> BatchRule:
@@ -384,17 +414,19 @@ class BatchRule(Record):
 
 
 EVERY_TOOL = "*"
-"""Stands for all tools in the list of a window."""
+"""All tools, in the list of a window."""
 
 DIRECT = "reviewers"
-"""Name of the role that people have who are listed by id, without a role."""
+"""Name of the role of people who are listed by their Slack ids."""
 
 
 class ExpiryByTier(Record):
-    """How long people have, for each tier that waits; one time stands for both."""
+    """Time to decide at each tier; a single time is for both."""
 
     approve: Duration = timedelta(hours=1)
+    """Time at tier ``approve``."""
     escalate: Duration = timedelta(hours=1)
+    """Time at tier ``escalate``."""
 
     def of(self, tier: Tier) -> timedelta:
         """Return the time of a tier."""
@@ -409,7 +441,7 @@ def _for_both(value: object) -> object:
 
 
 def _of_kind(kind: type, written: str) -> BeforeValidator:
-    """Refuse what only Python takes for the one value there is: 1, true and 1.0."""
+    """Refuse a value of another type, such as 1.0 or true for 1."""
 
     def check(value: object) -> object:
         # `type(...) is not`: 1 == True == 1.0 in Python, and Literal compares with ==.
@@ -421,21 +453,22 @@ def _of_kind(kind: type, written: str) -> BeforeValidator:
 
 
 class Defaults(Record):
-    """What holds where a tool and its agent say nothing.
-
-    An unlisted tool gets ``tier``; without ``reviewers`` nobody can approve. With
-    ``overridable``, a run of the agent may ask for less than ``tier`` for a tool that
-    is not listed, as LangChain's ``interrupt_on`` does for all that it leaves out.
-    ``link_hosts`` are the hosts that a ``link`` may lead to; None allows any.
-    """
+    """Values for tools and agents that do not set them."""
 
     tier: Tier = Tier.APPROVE
+    """Tier of tools without one, unlisted tools included."""
     expires_in: Annotated[ExpiryByTier, BeforeValidator(_for_both)] = ExpiryByTier()
+    """Time to decide: one time, or one for each tier."""
     channel: ChannelRef = "#agent-approvals"
+    """Where cards go."""
     reviewers: Reviewers = ()
+    """Reviewers; without any, calls can only expire."""
     triage: TriageRule | None = None
+    """Put calls to a model."""
     overridable: StrictBool = False
+    """``true``: a run of an agent may ask for less than ``tier`` for unlisted tools."""
     link_hosts: Annotated[tuple[Host, ...], Distinct] | None = None
+    """Hosts that a ``link`` may lead to; any host if unset."""
 
     @model_validator(mode="after")
     def _not_denied(self) -> Defaults:
@@ -448,17 +481,22 @@ class Defaults(Record):
 
 
 class RoleRule(Record):
-    """Who holds a role, by Slack ids and never by name.
+    """Reviewers, by their Slack ids.
 
-    ``notify`` says how its holders learn of a card, ``quiet`` when they do not, and
-    ``on_call`` who of them is asked first; all of them may decide at any time.
+    ``notify``, ``quiet`` and ``on_call`` control mentions and messages. Every holder of
+    the role may decide at any time.
     """
 
     users: Annotated[tuple[UserId, ...], Distinct] = ()
+    """Slack user ids; names and e-mail addresses are refused."""
     usergroups: Annotated[tuple[UsergroupId, ...], Distinct] = ()
+    """Slack user group ids."""
     notify: Notify | None = None
+    """How its holders learn of a card: a mention if unset."""
     quiet: QuietRule | None = None
+    """Hours without mentions and direct messages."""
     on_call: RoleName | None = None
+    """Rotation whose current person is asked instead of all holders."""
 
     @model_validator(mode="after")
     def _somebody(self) -> RoleRule:
@@ -468,22 +506,25 @@ class RoleRule(Record):
 
 
 class WindowRule(Record):
-    """A rolling total over the calls of some tools.
+    """A rolling total over the calls of some tools: write ``sum`` or ``count``.
 
-    Either ``sum``, a path to an amount, or ``count``. ``by`` is the resource whose
-    total it is; without it there is one total for the tenant. A total includes the call
-    that is evaluated and the calls that still wait for people.
-
-    ``counts`` says what is counted: ``uses`` leave the total when their call does not
-    run; ``requests`` stay in it in any case.
+    It includes the call itself and all calls that wait, so several calls at once cannot
+    pass a limit together. Spellings of one resource share a total: ``7`` and ``"7"``,
+    upper and lower case. A call without a usable amount or resource is escalated.
     """
 
     tools: Annotated[tuple[str, ...], BeforeValidator(one_or_many), Field(min_length=1)]
+    """Names of listed tools, or ``"*"`` for all tools."""
     by: CountedBy | None = None
+    """Value that gets a separate total; if unset, one total is for all calls."""
     sum: ArgsPath | None = None
+    """Amount to add up: a number, or a decimal number as text."""
     count: Annotated[Literal[True], _of_kind(bool, "count: true")] | None = None
+    """Count each call as 1."""
     counts: Literal["uses", "requests"] = "uses"
+    """``uses``: a call that does not run leaves the total. ``requests``: it stays."""
     within: Duration
+    """How long a call stays: a use after it ran, a request after its submission."""
 
     @model_validator(mode="after")
     def _one_kind(self) -> WindowRule:
@@ -497,16 +538,20 @@ class WindowRule(Record):
 
 
 class RaiseRule(Record):
-    """One reason to ask for more.
+    """A reason to ask for more: write ``to``, ``needs`` or both.
 
-    When it holds, the tier is at least ``to``, and the requirement ``needs`` has to be
-    met beside every other; a requirement needs people, so the tier is ``approve`` then.
+    A rule that cannot be checked raises the call to ``escalate``.
     """
 
     to: Tier | None = None
+    """Lowest tier of the call while the rule is true; ``approve`` with ``needs``
+    alone."""
     needs: RequirementName | None = None
+    """Requirement that has to be met in addition to all others."""
     when: Condition
+    """Condition over the call; see ``docs/policy.md``."""
     because: Reason
+    """Reason for people and the model, in one line of at most 200 characters."""
 
     @model_validator(mode="after")
     def _something(self) -> RaiseRule:
@@ -521,86 +566,103 @@ class RaiseRule(Record):
 
     @property
     def tier(self) -> Tier:
-        """Return the tier that it asks for at least."""
+        """Return the lowest tier that it allows."""
         return Tier.APPROVE if self.to is None else self.to
 
 
 class Protection(Record):
-    """How much an agent may ask of people's attention.
-
-    Attributes:
-        pending_per_agent: calls of one agent that may wait at once.
-        requests_per_10m: calls of one agent that may be put to people in ten minutes.
-        same_rejected_within: for so many turns a call that was rejected is refused
-            without a new card when it comes again unchanged.
-        pause_after_rejections: rejected so often in a row, an agent is paused.
-        ask_about_invalid_calls: whether people are asked about a call that does not fit
-            its tool or names none, instead of the model being told.
-        unfreeze: who may unfreeze or resume what is frozen or paused; None: those who
-            may freeze it.
-    """
+    """Limits of what one agent may ask of people."""
 
     pending_per_agent: Count = Field(default=100, ge=1, le=10_000)
+    """Calls that may wait at once."""
     requests_per_10m: Count = Field(default=200, ge=1, le=100_000)
+    """Calls put to people in ten minutes."""
     same_rejected_within: Count = Field(default=3, ge=0, le=100)
+    """Turns in which an unchanged rejected call is refused without a card; 0 for no
+    turn."""
     pause_after_rejections: Count = Field(default=10, ge=1, le=1_000)
+    """Rejections in a row that pause the agent."""
     ask_about_invalid_calls: StrictBool = False
+    """``true``: people get calls that do not fit their tool, instead of the model."""
     unfreeze: Reviewers | None = None
+    """People who may lift a freeze or a pause; if unset, everyone who may freeze."""
 
 
 class PrivacyRule(Record):
-    """What is hidden in the words of agents and tools, wherever they are shown."""
+    """Hide personal data in texts of agents and tools before they are stored.
+
+    Arguments and tool results are not changed; hide arguments with ``redact``.
+    """
 
     hide: Annotated[tuple[PrivateData, ...], Distinct] = (PrivateData.CARD_NUMBERS,)
+    """Kinds of data to hide; ``[]`` for none."""
 
 
 class ToolRule(Record):
-    """What one tool needs.
+    """Rules for the calls of one tool.
 
-    ``reviewers`` are asked at tier ``approve``; ``needs`` names a requirement, which
-    holds at every tier. ``description`` is trusted text with ``{args.name}`` places and
-    ``link`` an address with such places that cards show; ``preview`` names an e-mail or
-    a SQL statement; ``redact`` hides values on cards and changes nothing that is hashed
-    or run. ``totals`` names arguments that the card of many calls adds up.
-    ``effect`` says whether it only reads or can be taken back; of one that says nothing
-    it is assumed that it cannot. ``same_by`` names the arguments that two calls share
-    when the second is the first one again; without it these are all arguments.
-    ``audience`` names who runs the tool, for whom its receipts are; without it that is
-    the agent.
-    ``notify`` says how people learn of its cards, whatever their role and tier say.
-    ``batch`` lets calls of several requests share a card. ``allow_similar`` lets people
-    give standing approvals, within its bounds.
-    ``raise`` (in Python `raise_`) lists reasons to ask for more. A run of the agent may
-    ask for less than is listed only when the tool is ``overridable``.
+    Under ``agents.NAME.tools`` an entry is for one agent and can only ask for more: a
+    lower tier is refused, and ``raise``, ``needs``, ``redact`` and ``requires_reason``
+    are added to those of the tool.
     """
 
     tier: Tier | None = None
+    """Lowest tier of its calls."""
     allow: tuple[Verb, ...] | None = None
+    """Decisions that reviewers may make; all if unset."""
     reviewers: Reviewers | None = None
+    """People who decide at tier ``approve``."""
     needs: RequirementName | None = None
+    """Requirement that replaces ``reviewers``, and is added to that of ``escalate``."""
     description: Template | None = None
+    """Header of the card, with values of the call in it."""
     link: Link | None = None
+    """Address that the card shows, unless a value in it is missing or hidden."""
     preview: Preview | None = None
+    """Show the arguments as an e-mail or a SQL statement."""
     args_schema: JsonObject | None = None
+    """JSON Schema 2020-12 of the arguments: a call that does not fit is escalated, an
+    edit is refused. An argument may have a ``title`` and an ``x-unit`` for cards."""
     requires_reason: ReasonsFor | None = None
+    """Decisions that need a reason; ``true`` is for ``edit`` and ``reject``."""
     effect: Effect | None = None
+    """Whether its calls can be undone; ``irreversible`` if unset."""
     audience: Audience | None = Field(
         default=None, description="200 characters of ASCII at most, without blanks"
     )
+    """Service that runs the tool, for its receipts; the agent if unset."""
     idempotent: StrictBool | None = None
+    """``true``: a call in doubt may run again under the same idempotency key."""
     redact: tuple[ArgsPath, ...] = ()
+    """Arguments that cards and the HTTP API hide, in each entry of a list; the tool
+    gets them unchanged."""
     totals: Totals = ()
+    """Up to three numbers that a card of several calls adds up, such as
+    ``args.amount|eur``."""
     same_by: ArgsPaths = ()
+    """Arguments that make two calls the same; all of them if unset."""
     expires_in: Duration | None = None
+    """Time to decide."""
     authorization: Duration | None = None
+    """How long an approved call may wait to run."""
     on_failure: Literal["tell", "ask"] | None = None
+    """``ask``: people decide whether a failed call runs again. By default the agent
+    gets the error."""
     notify: Notify | None = None
+    """How people learn of its cards, before what role and tier set."""
     channel: ChannelRef | None = None
+    """Where its cards go."""
     overridable: StrictBool | None = None
+    """``true``: a run of an agent may ask for less than ``tier``, never for less than
+    a rule of ``raise``."""
     triage: TriageRule | None = None
+    """Put its calls to a model."""
     allow_similar: SimilarRule | None = None
+    """Allow standing approvals."""
     batch: BatchRule | None = None
+    """Put calls of several requests on one card."""
     raise_: tuple[RaiseRule, ...] = Field(default=(), alias="raise")
+    """Reasons to ask for more."""
 
     @field_validator("allow")
     @classmethod
@@ -611,38 +673,56 @@ class ToolRule(Record):
 
 
 class AgentRule(Record):
-    """What is different when one agent calls; its tools can only raise a tier."""
+    """Exceptions for the calls of one agent."""
 
     reviewers: Reviewers | None = None
+    """People who decide, before ``defaults.reviewers``."""
     channel: ChannelRef | None = None
+    """Where its cards go, before ``defaults.channel``."""
     tools: dict[ExactName, ToolRule] = Field(default_factory=dict)
+    """Stricter rules for its tools."""
 
 
 class Policy(Record):
-    """A whole policy file."""
+    """The keys at the top of the file."""
 
     version: Annotated[Literal[1], _of_kind(int, "version: 1")]
+    """Version of the format."""
     defaults: Defaults = Defaults()
+    """Values for tools and agents that do not set them."""
     roles: dict[RoleName, RoleRule] = Field(default_factory=dict)
+    """Reviewers, by role."""
     on_call: dict[RoleName, Rotation] = Field(default_factory=dict)
+    """Rotations of people who take turns."""
     holidays: tuple[Day, ...] = ()
+    """Days that ``off_hours`` treats as outside working hours."""
     windows: dict[WindowName, WindowRule] = Field(default_factory=dict)
+    """Rolling sums and counts for rules."""
     requirements: dict[RequirementName, RequirementRule] = Field(default_factory=dict)
+    """Quorums for tiers, tools and rules."""
     tiers: TierRules = TierRules()
+    """Number of people, times and reminders for each tier."""
     effects: dict[Effect, Tier] = Field(default_factory=dict[Effect, Tier])
+    """Lowest tier of all tools with an effect."""
     tools: dict[ExactName, ToolRule] = Field(default_factory=dict)
+    """Rules for each tool."""
     agents: dict[ExactName, AgentRule] = Field(default_factory=dict)
+    """Exceptions for single agents."""
     protect: Protection = Protection()
+    """Limits of what one agent may ask of people."""
     privacy: PrivacyRule = PrivacyRule()
+    """Personal data to hide in texts of agents and tools."""
     spot_checks: SpotCheckRule | None = None
+    """Questions about calls that ran."""
     seeded_defects: SeededDefectRule | None = None
+    """Cards with a deliberate mistake."""
 
     @cached_property
     def digest(self) -> str:
-        """Return the hash that is pinned in every approval evaluated by this policy.
+        """Return the hash that every approval of this policy pins.
 
-        It covers the meaning, not the text: comments and the order of keys do not
-        change it, a default written out does not either.
+        It covers the meaning and not the text: comments, the order of keys and defaults
+        that are written out do not change it.
         """
         document = digest.canonical(self.model_dump(mode="json"))
         return digest.tagged_hash(digest.POLICY_TAG, document)
@@ -661,7 +741,7 @@ class Policy(Record):
 
     @property
     def notifying(self) -> frozenset[Notify]:
-        """Return every way of notifying people that the file writes out."""
+        """Return every value of ``notify`` in the file."""
         rules: list[RoleRule | ToolRule | WaitingRule] = [*self.roles.values()]
         rules += [rule for _, rule in self.tool_rules()]
         rules += [self.tiers.approve, self.tiers.escalate]
@@ -674,7 +754,7 @@ class Policy(Record):
         return any(rule is not None and rule.tiers for rule in rules)
 
     def tool_rules(self) -> Iterator[tuple[Path, ToolRule]]:
-        """Yield what the file says of each tool, with its place; single agents last."""
+        """Yield each entry of a tool with its place; those for one agent come last."""
         for tool, rule in self.tools.items():
             yield ("tools", tool), rule
         for agent, agent_rule in self.agents.items():
@@ -682,18 +762,18 @@ class Policy(Record):
                 yield ("agents", agent, "tools", tool), rule
 
     def names_tool(self, name: str) -> bool:
-        """Return whether the file names this tool; others exist as well."""
+        """Return True if the file lists this tool."""
         return name in self.tool_names
 
     @property
     def tool_names(self) -> frozenset[str]:
-        """Return every tool that the file names."""
+        """Return every tool that the file lists."""
         return frozenset(str(place[-1]) for place, _ in self.tool_rules())
 
     def roles_named(self, names: tuple[str, ...]) -> tuple[Role, ...]:
-        """Return the roles behind names and Slack ids, as they are now.
+        """Return the roles of names and Slack ids.
 
-        A name this file does not know is a role that nobody holds.
+        An unknown name becomes a role without holders.
         """
         named = [self._role(name) for name in names if not is_slack_id(name)]
         users = tuple(name for name in names if is_user_id(name))

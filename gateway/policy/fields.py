@@ -317,7 +317,7 @@ ShareOfTime = Annotated[_Percent, BeforeValidator(_share("the time", "50%"))]
 ShareOfCalls = Annotated[_Percent, BeforeValidator(_share("the calls", "5%"))]
 """``1%`` to ``99%``."""
 Condition = Annotated[str, AfterValidator(_expression)]
-"""An expression in CEL."""
+"""An expression in CEL, of at most 1,000 characters."""
 Reason = Annotated[str, AfterValidator(_because)]
 """One line of at most 200 characters."""
 CountedBy = Annotated[str, AfterValidator(_source)]

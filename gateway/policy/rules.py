@@ -154,13 +154,11 @@ class WaitingRule(Record):
     """Settings of a tier that waits for people."""
 
     needs: RequirementName | None = None
-    """Requirement that has to be met; reviewers of a tool or agent replace it at
-    ``approve``."""
+    """Quorum; at ``approve``, reviewers of a tool or an agent replace it."""
     expires_in: Duration | None = None
     """Time to decide, for tools that do not set it."""
     authorization: Duration | None = None
-    """How long an approved call may wait to run, for tools that do not set it; 24
-    hours if unset."""
+    """Time from approval to run, for tools that do not set it; 24 hours if unset."""
     remind_at: ShareOfTime | None = None
     """Share of the time after which the card's thread gets a reminder."""
     escalate_at: ShareOfTime | None = None
@@ -336,7 +334,8 @@ class SpotCheckRule(Record):
 
     Only people without a part in the call can answer: its requester, editors and
     approvers cannot. The first answer is recorded and changes nothing about the call.
-    A call of tier ``auto`` that is drawn runs as one of tier ``notify``.
+    A call of tier ``auto`` that is drawn runs as one of tier ``notify``. The audit log
+    has ``item.check_asked`` and ``item.checked``.
     """
 
     share: ShareOfCalls
@@ -367,7 +366,8 @@ class SeededDefectRule(Record):
 
     Such a card is no approval, and its call can never run. The first click of a
     reviewer ends it: Approve counts as rubber-stamped; Edit, Reject and Respond count
-    as noticed. Inform your team before you switch this on.
+    as noticed. Inform your team before you switch this on. The audit log has
+    ``seeded.shown``, ``seeded.answered`` and ``seeded.expired``.
     """
 
     every: Duration
@@ -394,8 +394,8 @@ class BatchRule(Record):
     by: Literal["window", "task"] = "window"
     """``task`` collects only calls of one task, which the agent names."""
     within: Duration
-    """How long the first call waits for others: 10 minutes and a quarter of its time
-    at most."""
+    """Time to wait for other calls: at most 10 minutes and a quarter of the time to
+    decide."""
     up_to: Count = Field(default=MOST_CALLS, ge=2, le=MOST_CALLS)
     """Number of calls at which the card is posted at once."""
 
@@ -544,8 +544,7 @@ class RaiseRule(Record):
     """
 
     to: Tier | None = None
-    """Lowest tier of the call while the rule is true; ``approve`` with ``needs``
-    alone."""
+    """Lowest tier if the rule is true; ``approve`` with ``needs`` alone."""
     needs: RequirementName | None = None
     """Requirement that has to be met in addition to all others."""
     when: Condition
@@ -578,8 +577,7 @@ class Protection(Record):
     requests_per_10m: Count = Field(default=200, ge=1, le=100_000)
     """Calls put to people in ten minutes."""
     same_rejected_within: Count = Field(default=3, ge=0, le=100)
-    """Turns in which an unchanged rejected call is refused without a card; 0 for no
-    turn."""
+    """Turns in which an unchanged rejected call is refused without a card."""
     pause_after_rejections: Count = Field(default=10, ge=1, le=1_000)
     """Rejections in a row that pause the agent."""
     ask_about_invalid_calls: StrictBool = False
@@ -622,7 +620,7 @@ class ToolRule(Record):
     """Show the arguments as an e-mail or a SQL statement."""
     args_schema: JsonObject | None = None
     """JSON Schema 2020-12 of the arguments: a call that does not fit is escalated, an
-    edit is refused. An argument may have a ``title`` and an ``x-unit`` for cards."""
+    edit is refused. Cards show the ``title`` and the ``x-unit`` of an argument."""
     requires_reason: ReasonsFor | None = None
     """Decisions that need a reason; ``true`` is for ``edit`` and ``reject``."""
     effect: Effect | None = None
@@ -637,8 +635,8 @@ class ToolRule(Record):
     """Arguments that cards and the HTTP API hide, in each entry of a list; the tool
     gets them unchanged."""
     totals: Totals = ()
-    """Up to three numbers that a card of several calls adds up, such as
-    ``args.amount|eur``."""
+    """Up to three numbers that a card of several calls adds up; among five or more, a
+    number far from the median is marked."""
     same_by: ArgsPaths = ()
     """Arguments that make two calls the same; all of them if unset."""
     expires_in: Duration | None = None
@@ -646,8 +644,7 @@ class ToolRule(Record):
     authorization: Duration | None = None
     """How long an approved call may wait to run."""
     on_failure: Literal["tell", "ask"] | None = None
-    """``ask``: people decide whether a failed call runs again. By default the agent
-    gets the error."""
+    """If a call fails: ``tell`` the agent (default), or ``ask`` people to retry it."""
     notify: Notify | None = None
     """How people learn of its cards, before what role and tier set."""
     channel: ChannelRef | None = None

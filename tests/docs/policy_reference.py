@@ -75,6 +75,7 @@ This page is generated from `gateway/policy` by `python -m tests.docs.policy_ref
 
 `NAME` is a name that you choose, and `[]` is an entry of a list.
 Unknown keys and keys without a value are refused.
+So are YAML anchors, tags and duplicate keys.
 If several places set the same key, the narrowest one decides:
 tool of an agent, tool, agent, tier, `defaults`.
 

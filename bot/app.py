@@ -49,9 +49,9 @@ from keyturn.gateway.service.process_check import (
     registered,
 )
 from keyturn.gateway.service.reviews import ReviewService
+from keyturn.gateway.store.connection import refuses
 from keyturn.gateway.store.processes import ProcessInfo
 from keyturn.gateway.store.store import Store
-from keyturn.gateway.store.unavailable import refuses
 from keyturn.gateway.store.usable import until_usable
 
 logger = logging.getLogger(__name__)

@@ -46,11 +46,10 @@ from keyturn.gateway.service.audit_writing import public_keys, required
 from keyturn.gateway.service.process_check import process_problems
 from keyturn.gateway.service.reevaluation import dead_ends
 from keyturn.gateway.service.security_events import security_events
-from keyturn.gateway.store.audit_note import is_overdue
+from keyturn.gateway.store.audit_log import is_overdue
 from keyturn.gateway.store.audit_tree import TreeFiles
 from keyturn.gateway.store.connection import number
-from keyturn.gateway.store.durability import ensure_durable
-from keyturn.gateway.store.permissions import ensure_writable
+from keyturn.gateway.store.durability import ensure_durable, ensure_writable
 from keyturn.gateway.store.readers import backlog
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.store.webhooks import receiver_state

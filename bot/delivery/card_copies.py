@@ -42,8 +42,7 @@ from keyturn.bot.web import (
     text_at,
 )
 from keyturn.gateway.approvals.record import Approval
-from keyturn.gateway.store.card_copies import CardCopy, CopyStore
-from keyturn.gateway.store.cards import CardPlace
+from keyturn.gateway.store.cards import CardCopy, CardPlace, CopyStore
 
 logger = logging.getLogger(__name__)
 

@@ -35,7 +35,7 @@ from keyturn.gateway.policy.rules import BatchRule
 from keyturn.gateway.protocol import digest
 from keyturn.gateway.protocol.states import ItemState
 from keyturn.gateway.store import keys as store_keys
-from keyturn.gateway.store.collected_cards import ALONE, CollectedCardStore
+from keyturn.gateway.store.cards import ALONE, CollectedCardStore
 
 logger = logging.getLogger(__name__)
 

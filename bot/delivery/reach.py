@@ -11,7 +11,7 @@ from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.approvals.requirement import Notify, Role
 from keyturn.gateway.approvals.role_mapping import with_roles
 from keyturn.gateway.store.atomic_write import Loaded
-from keyturn.gateway.store.card_copies import CardCopy
+from keyturn.gateway.store.cards import CardCopy
 
 
 @dataclass(frozen=True, slots=True)

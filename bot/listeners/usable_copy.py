@@ -25,8 +25,7 @@ from keyturn.bot.listener_context import ListenerContext, UserFacingError
 from keyturn.bot.payload import BlockAction, Clicked
 from keyturn.bot.text_types import template
 from keyturn.bot.web import SlackError, SlackRefused
-from keyturn.gateway.store.card_copies import CardCopy
-from keyturn.gateway.store.cards import CardPlace
+from keyturn.gateway.store.cards import CardCopy, CardPlace
 from keyturn.gateway.store.keys import Keys, tenant_of_approval
 
 logger = logging.getLogger(__name__)

@@ -68,7 +68,7 @@ from keyturn.gateway.resume.transient_retry import (
 )
 from keyturn.gateway.retrying import RetrySettings
 from keyturn.gateway.store.fences import Lease
-from keyturn.gateway.store.held_leases import held, while_held
+from keyturn.gateway.store.leases import held, while_held
 
 
 class RemoteThreads(Threads):

@@ -28,7 +28,7 @@ from keyturn.gateway.resume.questions import Answers, asked_items
 from keyturn.gateway.resume.runner import PendingInterrupt, ThreadState
 from keyturn.gateway.resume.strict_state import strict_serializer
 from keyturn.gateway.resume.transient_retry import retry_transient
-from keyturn.gateway.store.held_leases import while_held
+from keyturn.gateway.store.leases import while_held
 
 BUSY_S = 1.0
 """How soon to try again for a thread that another process runs at the moment."""

@@ -27,8 +27,8 @@ from keyturn.gateway.service.answering import find_answers
 from keyturn.gateway.service.program_runs import RunCalls
 from keyturn.gateway.store.connection import text
 from keyturn.gateway.store.fences import Lease
-from keyturn.gateway.store.held_leases import while_held
 from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.leases import while_held
 from keyturn.gateway.store.stalled import HALTED
 from keyturn.gateway.store.store import Store
 

@@ -48,8 +48,8 @@ from keyturn.gateway.resume.worker import ThreadChange
 from keyturn.gateway.service.agents import AgentService
 from keyturn.gateway.service.event_feed import EventFeed
 from keyturn.gateway.service.program_runs import RunCalls
-from keyturn.gateway.store.held_leases import while_held
 from keyturn.gateway.store.jobs import Job
+from keyturn.gateway.store.leases import while_held
 from keyturn.gateway.store.stalled import RunState
 from keyturn.gateway.store.store import Store
 

@@ -38,8 +38,7 @@ from keyturn.gateway.protocol.states import ItemState
 from keyturn.gateway.protocol.work import aside
 from keyturn.gateway.service.reevaluation import as_of_now
 from keyturn.gateway.service.tenant_service import PolicyService
-from keyturn.gateway.store.listed_members import listed_approvals
-from keyturn.gateway.store.sorted_pages import Due, due_page
+from keyturn.gateway.store.listed_members import Due, due_page, listed_approvals
 
 logger = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from keyturn.gateway.service.audit_writing import public_keys, required
-from keyturn.gateway.store.audit_note import TreeNotes, place_text
+from keyturn.gateway.store.audit_log import TreeNotes, place_text
 from keyturn.gateway.store.audit_tree import TreeFiles
 from keyturn.gateway.store.audit_verifying import (
     Evidence,

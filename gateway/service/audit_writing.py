@@ -34,7 +34,7 @@ from keyturn.gateway.errors import (
 from keyturn.gateway.protocol.public_keys import PublicKey
 from keyturn.gateway.service.audit_moving import AuditMover
 from keyturn.gateway.store.audit_index import fact_in
-from keyturn.gateway.store.audit_note import TreeNote, TreeNotes, is_overdue, place_text
+from keyturn.gateway.store.audit_log import TreeNote, TreeNotes, is_overdue, place_text
 from keyturn.gateway.store.audit_seals import read_seal
 from keyturn.gateway.store.audit_segments import Row
 from keyturn.gateway.store.audit_tree import LogName, TreeFiles, TreeRecord

@@ -19,8 +19,8 @@ from keyturn.gateway.policy.eligibility import freeze_requirement, unfreeze_requ
 from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.service.standing import end_those
 from keyturn.gateway.service.tenant_service import PolicyService, TenantService
-from keyturn.gateway.store.freeze_list import NOT_BELIEVED
 from keyturn.gateway.store.freezes import (
+    NOT_BELIEVED,
     Freeze,
     FreezeScope,
     ScopeKind,

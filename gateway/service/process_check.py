@@ -20,11 +20,11 @@ from keyturn.gateway.approvals.security import SecurityEvent, SecurityKind
 from keyturn.gateway.errors import SettingsError, StoreUnavailable
 from keyturn.gateway.failures import log_failure
 from keyturn.gateway.reference_clock import offset_sentence
+from keyturn.gateway.store.connection import refuses
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.processes import AgentCheckpoints, Processes, ProcessInfo
-from keyturn.gateway.store.secret_check import SEALED_OTHERWISE, knows_secret
+from keyturn.gateway.store.sealing import SEALED_OTHERWISE, knows_secret
 from keyturn.gateway.store.store import Store
-from keyturn.gateway.store.unavailable import refuses
 from keyturn.gateway.store.usable import until_usable
 
 logger = logging.getLogger(__name__)

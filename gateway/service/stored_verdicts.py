@@ -24,12 +24,16 @@ from keyturn.gateway.protocol.wire import (
 from keyturn.gateway.service import denials
 from keyturn.gateway.service.window_usage import CallUsage
 from keyturn.gateway.store.agent_load import AgentLoad
+from keyturn.gateway.store.encryption import (
+    decrypted,
+    encrypted,
+    packed,
+    unpacked,
+)
 from keyturn.gateway.store.erasing import turn_key_of
 from keyturn.gateway.store.keys import Keys
-from keyturn.gateway.store.packing import packed, unpacked
 from keyturn.gateway.store.sealing import Sealed, Sealing
 from keyturn.gateway.store.store import Store
-from keyturn.gateway.store.text_encryption import decrypted, encrypted
 from keyturn.gateway.store.windows import Use, use_of
 from keyturn.gateway.trust.seals import SEAL_BYTES
 

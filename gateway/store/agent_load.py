@@ -26,9 +26,9 @@ from keyturn.gateway.store.connection import (
     number,
     text,
 )
-from keyturn.gateway.store.freeze_list import FreezeLists
 from keyturn.gateway.store.freezes import (
     Freeze,
+    FreezeLists,
     FreezeScope,
     ScopeKind,
     names_of,

@@ -13,7 +13,7 @@ from keyturn.gateway.errors import NotAllowed, NotVerified
 from keyturn.gateway.store.audit_seals import sealed_text
 from keyturn.gateway.store.connection import fields, milliseconds
 from keyturn.gateway.store.script import Script
-from keyturn.gateway.store.secret_check import ensure_known
+from keyturn.gateway.store.sealing import ensure_known
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.api_keys import ApiKey, sealed, unsealed
 from keyturn.gateway.trust.seals import SealKeys
@@ -54,7 +54,6 @@ class ApiKeyStore:
         self._keys = store.keys_of_tenant(tenant)
         self._name = self._keys.api_keys
         self._seals = seals
-        self._tenant = tenant
 
     async def now(self) -> datetime:
         """Return the time of the store."""
@@ -164,7 +163,7 @@ class ApiKeyStore:
         """
         found = SecurityEvent(
             kind=kind,
-            tenant=self._tenant,
+            tenant=self._keys.tenant,
             about="api_key",
             name=key_id[:_LONGEST_ID],
             key_id=self._seals.id,
@@ -174,7 +173,7 @@ class ApiKeyStore:
 
     async def _was_revoked(self, key: ApiKey, stored: bytes) -> bool:
         """Return whether the audit log has that a key ended which is said to count."""
-        if key.revoked_at or not self._index.is_revoked(self._tenant, key.id):
+        if key.revoked_at or not self._index.is_revoked(self._keys.tenant, key.id):
             return False
         # An older sealed copy was put back into the store.
         await self.report(SecurityKind.REPLAYED, key.id, stored)
@@ -182,7 +181,7 @@ class ApiKeyStore:
 
     async def _read(self, key_id: str, stored: bytes) -> ApiKey | None:
         try:
-            return unsealed(self._seals, self._tenant, key_id, stored)
+            return unsealed(self._seals, self._keys.tenant, key_id, stored)
         except NotVerified:
             await ensure_known(self._conn, self._security, self._keys)
             await self.report(SecurityKind.SEAL_WRONG, key_id, stored)
@@ -210,7 +209,7 @@ class ApiKeyStore:
     def _event(self, name: EventName, key: ApiKey, by: str) -> Event:
         return Event(
             name=name,
-            tenant=self._tenant,
+            tenant=self._keys.tenant,
             actor=by,
             data={
                 "key": key.id,

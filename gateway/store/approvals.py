@@ -30,9 +30,6 @@ AT_ONCE = 20
 """How many readings are sent together. One after the other, a list would take as many
 round trips to the server as it has rows; more at once would hold up clicks."""
 
-Load = Callable[[str], Awaitable[Loaded | None]]
-
-
 HEARTBEAT = Script("heartbeat")
 
 
@@ -218,7 +215,9 @@ class ApprovalStore:
         return bool(await self.open_of_run(keys, run_ref))
 
 
-async def read_each(load: Load, approval_ids: Iterable[str]) -> list[Loaded]:
+async def read_each(
+    load: Callable[[str], Awaitable[Loaded | None]], approval_ids: Iterable[str]
+) -> list[Loaded]:
     """Return those approvals that are there, in order, without corrupt ones.
 
     Args:

@@ -4,6 +4,11 @@ A reader asks the store for how far the log is sealed together with the next ent
 one step. Where entries that it has not read are sealed by then, it reads them from the
 segments first: they may be gone from the store. So no entry is left out or comes twice
 while the log is sealed and trimmed beside it.
+
+The store also has a note of the audit tree: which one it is, and what is signed. It
+keeps a gateway whose folder lacks the tree from beginning another one, and shows one
+that has an older copy. The signed files alone count: whoever writes another note keeps
+entries from being signed, which is an alarm.
 """
 
 from __future__ import annotations
@@ -33,6 +38,7 @@ from keyturn.gateway.store.connection import (
     Reply,
     entries,
     fields,
+    text,
 )
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.readers import EntryId, entry_id
@@ -45,6 +51,14 @@ _TRIMMED = 10_000
 _PAGE = 500
 
 _NUMBER = re.compile(rb"[0-9]{1,12}")
+
+OVERDUE_MS = 10 * 60 * 1000
+"""From how long on it is told that entries wait for a checkpoint: it is due each minute
+while any do."""
+
+_FIELDS = ("origin", "size", "root", "last")
+
+_PLACE = re.compile(r"[0-9]+-[0-9]+", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -159,7 +173,13 @@ class AuditLog:
         # Exact trimming of a long stream would block the server; "~" with LIMIT does a
         # part of it with each sweep, by whole nodes: some stay a little longer.
         await self._conn.command(
-            "XTRIM", self._keys.audit, "MINID", "~", _place(first), "LIMIT", _TRIMMED
+            "XTRIM",
+            self._keys.audit,
+            "MINID",
+            "~",
+            place_text(first),
+            "LIMIT",
+            _TRIMMED,
         )
 
     async def end(self) -> str:
@@ -167,7 +187,7 @@ class AuditLog:
         sealed, reply = await self._with_sealed("XREVRANGE", "+", "-", 1)
         found = entries(reply)
         newest = entry_id(found[0].id) if found else (0, 0)
-        return _place(max(newest, sealed.last))
+        return place_text(max(newest, sealed.last))
 
     async def entries(
         self, *, since_ms: int = 0, until_ms: int | None = None, after: str = ""
@@ -200,7 +220,9 @@ class AuditLog:
         low = _behind(entry_id(after)) if after else (since_ms, 0)
         end = "+" if until_ms is None else f"({until_ms}-0"
         while until_ms is None or low < (until_ms, 0):
-            sealed, reply = await self._with_sealed("XRANGE", _place(low), end, _PAGE)
+            sealed, reply = await self._with_sealed(
+                "XRANGE", place_text(low), end, _PAGE
+            )
             if sealed.end and sealed.last >= low:
                 async for row in self._sealed_from(sealed, low, until_ms):
                     yield row
@@ -220,7 +242,7 @@ class AuditLog:
         low = _behind(after)
         while True:
             reply = await self._conn.command(
-                "XRANGE", self._keys.audit, _place(low), "+", "COUNT", _PAGE
+                "XRANGE", self._keys.audit, place_text(low), "+", "COUNT", _PAGE
             )
             page = entries(reply)
             for entry in page:
@@ -374,5 +396,74 @@ def _behind(place: EntryId) -> EntryId:
     return place[0], place[1] + 1
 
 
-def _place(place: EntryId) -> str:
+class TreeNote(NamedTuple):
+    """The newest checkpoint by the store; all is empty where no tree is known.
+
+    A size that is no number is -1: anybody may have written it.
+    """
+
+    origin: str = ""
+    size: int = 0
+    root: str = ""
+    last: str = ""
+
+
+class TreeNotes:
+    """The note of one tenant.
+
+    Attributes:
+        last: as this process took or wrote it last.
+    """
+
+    def __init__(self, conn: Connection, keys: Keys) -> None:
+        self._conn = conn
+        self._place = keys.audit_tree
+        self.last = TreeNote()
+
+    async def read(self) -> TreeNote:
+        """Return what the store knows."""
+        stored = fields(await self._conn.command("HGETALL", self._place))
+        if not stored:
+            return TreeNote()
+        origin, size, root, last = (stored.get(name, b"") for name in _FIELDS)
+        return TreeNote(
+            origin.decode(errors="replace"),
+            int(size) if _NUMBER.fullmatch(size) else -1,
+            root.decode(errors="replace"),
+            last.decode(errors="replace"),
+        )
+
+    async def write(self, origin: str, size: int, root: str, at: EntryId) -> None:
+        """Write which tree a tenant has, and what is signed of it.
+
+        Args:
+            origin: name of the tree.
+            size: how many entries are signed.
+            root: of the tree over them.
+            at: place of the last of them, by which `is_overdue` goes.
+        """
+        await self._conn.command(
+            "HSET", self._place, "origin", origin, "size", size, "root", root,
+            "last", place_text(at),
+        )  # fmt: skip
+        self.last = TreeNote(origin, size, root, place_text(at))
+
+
+def place_text(place: EntryId) -> str:
+    """Return a place of the stream as the store writes it."""
     return f"{place[0]}-{place[1]}"
+
+
+async def is_overdue(conn: Connection, keys: Keys) -> bool:
+    """Return whether nobody has signed the oldest entry that waits for it, in time.
+
+    Raises:
+        StoreUnavailable: when the store does not answer.
+    """
+    last = text(await conn.command("HGET", keys.audit_tree, "last"))
+    if not _PLACE.fullmatch(last):
+        return False
+    start = f"({last}"
+    waiting = await conn.command("XRANGE", keys.audit, start, "+", "COUNT", 1)
+    oldest = [entry_id(one.id)[0] for one in entries(waiting)]
+    return bool(oldest) and await conn.now_ms(keys.audit) - oldest[0] > OVERDUE_MS

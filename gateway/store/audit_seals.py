@@ -21,13 +21,13 @@ from pydantic_core import to_json
 from keyturn.gateway.approvals.audit_leaf import SealState
 from keyturn.gateway.approvals.events import Event
 from keyturn.gateway.store.connection import Connection
-from keyturn.gateway.store.keys import Keys
-from keyturn.gateway.store.text_encryption import (
+from keyturn.gateway.store.encryption import (
     decrypted_text,
     encrypted_text,
     opened_words,
     sealed_words,
 )
+from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.trust.derived_keys import Purpose
 from keyturn.gateway.trust.seals import seal_keys
 

@@ -1,23 +1,26 @@
-"""Store of Slack state: cards, missing cards, pages read, modals, drafts, nonces."""
+"""Store of Slack state: cards and their copies, pages read, modals, drafts, nonces.
+
+Personal copies are fields of the hash of the card, one direct message for each person.
+Of each person's copies the first that is registered is the usable one, as of a card.
+
+A collected card shows several approvals in one message. It has an id of the form of an
+approval's, and the same hash for its place in Slack. Its members never change except
+that one leaves it, for a card of its own.
+"""
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
+from typing import cast
 
 from pydantic import Field
 
+from keyturn.gateway.approvals.record import short_id
 from keyturn.gateway.errors import NotConfirmed, StoreUnavailable
 from keyturn.gateway.protocol.records import Record
-from keyturn.gateway.store.card_copies import (
-    AttachedStore,
-    CardCopy,
-    copies_in,
-    readable,
-    rev_of,
-)
-from keyturn.gateway.store.collected_cards import IN
-from keyturn.gateway.store.connection import fields, text
+from keyturn.gateway.store.connection import Connection, fields, text
 from keyturn.gateway.store.keys import (
     DRAFT_MS,
     KEEP_MS,
@@ -28,6 +31,13 @@ from keyturn.gateway.store.keys import (
 from keyturn.gateway.store.listed_members import listed_approvals
 from keyturn.gateway.store.script import Script
 from keyturn.gateway.store.sealing import Sealed, Sealing
+
+ATTACH = Script("attach")
+
+# Fields of the hash of a card.
+MEMBERS, GROUP, IN = "members", "group", "in"
+ALONE = ""
+"""What ``in`` holds of an approval that left: it is not collected again."""
 
 # Greater than any rev, so that no state of the approval makes the message due.
 _IN_SUMMARY = 2**53
@@ -41,6 +51,294 @@ _KNOWN = ("at", "rev", "display", "decision")
 
 FORGET_CARD_MESSAGE = Script("forget_card_message")
 CARD_SHOWN = Script("card_shown")
+
+
+class AttachedStore:
+    """What lives exactly as long as an approval does, in hashes beside it.
+
+    Args:
+        conn: the server.
+    """
+
+    def __init__(self, conn: Connection) -> None:
+        self._conn = conn
+
+    async def _attach(
+        self,
+        keys: Keys,
+        approval: str,
+        *,
+        own: str = "",
+        texts: Sequence[str] = (),
+        first: Mapping[str, str] = _NOTHING,
+        newest: Mapping[str, str] = _NOTHING,
+    ) -> None:
+        """Write fields of the hash of a card, or of another hash; see `attach.lua`."""
+        await ATTACH(
+            self._conn,
+            record=keys.head(approval),
+            own=own or keys.card(approval),
+            texts=texts,
+            holder=approval,
+            first=json.dumps(first),
+            newest=json.dumps(newest),
+            keep_ms=KEEP_MS,
+        )
+
+
+OPENED, AT, SHOWN, REFUSED = "dm ", "dm_at ", "dm_shown ", "dm_refused "
+
+
+class CardCopy(Record):
+    """One person's copy of a card.
+
+    Attributes:
+        channel: of the direct message; known before the copy is posted.
+        ts: of the message; "" while none is registered.
+        rev: of the approval as the copy shows it.
+        decision_digest: digest of what it says that the waiting calls need.
+        refused: Slack's word for why there is none; "" otherwise.
+    """
+
+    channel: str = ""
+    ts: str = ""
+    rev: int = 0
+    decision_digest: str = ""
+    refused: str = ""
+
+    @property
+    def is_posted(self) -> bool:
+        """Return whether the person has a copy that can be used."""
+        return bool(self.ts) and not self.refused
+
+
+def copies_in(found: Mapping[str, bytes]) -> dict[str, CardCopy]:
+    """Return each person's copy, from the fields of the hash of a card."""
+    copies: dict[str, CardCopy] = {}
+    for name, value in found.items():
+        for prefix in (OPENED, AT, SHOWN, REFUSED):
+            if name.startswith(prefix):
+                user = name.removeprefix(prefix)
+                copy = copies.get(user, CardCopy())
+                copies[user] = _with_field(copy, prefix, readable(value))
+    return copies
+
+
+def readable(stored: bytes | None) -> str:
+    """Return a field of the hash of a card; what is no text matches nothing."""
+    return (stored or b"").decode("utf-8", "backslashreplace")
+
+
+def rev_of(stored: str) -> int:
+    """Return a rev; 0, which is older than any, for what somebody else wrote."""
+    return int(stored) if stored.isascii() and stored.isdecimal() else 0
+
+
+def _with_field(copy: CardCopy, prefix: str, value: str) -> CardCopy:
+    first, _, second = value.partition(" ")
+    if prefix == AT:
+        return copy.with_(channel=first, ts=second)
+    if prefix == SHOWN:
+        return copy.with_(rev=rev_of(first), decision_digest=second)
+    if prefix == REFUSED:
+        return copy.with_(refused=value)
+    return copy if copy.ts else copy.with_(channel=value)
+
+
+class CopyStore(AttachedStore):
+    """Personal copies of cards."""
+
+    async def of_card(self, keys: Keys, approval: str) -> dict[str, CardCopy]:
+        """Return each person's copy, also while no card in a channel is registered."""
+        return copies_in(
+            fields(await self._conn.command("HGETALL", keys.card(approval)))
+        )
+
+    async def opened(
+        self, keys: Keys, approval: str, user: str, *, channel: str
+    ) -> None:
+        """Note a person's direct message, before a copy is posted there.
+
+        A copy whose posting got no answer can then be told by a click on it.
+        """
+        await self._attach(keys, approval, newest={OPENED + user: channel})
+
+    async def posted(
+        self, keys: Keys, approval: str, user: str, *, channel: str, ts: str
+    ) -> CardCopy:
+        """Register a person's first copy; return the usable one."""
+        place = keys.card_at(channel, ts)
+        name = AT + user
+        # A later copy (a lost answer made us post again) never replaces the first.
+        await self._attach(
+            keys,
+            approval,
+            texts=[place],
+            first={name: f"{channel} {ts}"},
+            newest={keys.suffix(place): ""},
+        )
+        kept = text(await self._conn.command("HGET", keys.card(approval), name))
+        kept_channel, _, kept_ts = kept.partition(" ")
+        return CardCopy(channel=kept_channel, ts=kept_ts)
+
+    async def shown(
+        self, keys: Keys, approval: str, user: str, *, rev: int, decision_digest: str
+    ) -> bool:
+        """Note what a copy shows; False when it showed a newer rev meanwhile.
+
+        A publisher that was paused may have drawn over a newer state; then it is not
+        known what the copy shows, and it has to be drawn again.
+        """
+        name = SHOWN + user
+        before = text(await self._conn.command("HGET", keys.card(approval), name))
+        is_newer = rev_of(before.partition(" ")[0]) > rev
+        shown = {name: f"{0 if is_newer else rev} {decision_digest}"}
+        await self._attach(keys, approval, newest=shown)
+        return not is_newer
+
+    async def refused(self, keys: Keys, approval: str, user: str, why: str) -> None:
+        """Note that a person has no copy, or one that changes no more."""
+        await self._attach(keys, approval, newest={REFUSED + user: why})
+
+
+class ReadPageStore(AttachedStore):
+    """The pages that reviewers have seen, each with a seal.
+
+    Args:
+        conn: the server.
+        sealing: without it, who can write to the store could say that somebody has
+            seen what they have not.
+    """
+
+    def __init__(self, conn: Connection, sealing: Sealing) -> None:
+        super().__init__(conn)
+        self._sealing = sealing
+
+    async def opened_page(
+        self, keys: Keys, approval: str, *, reader: str, page: int, pages: int
+    ) -> bool:
+        """Note that a reviewer saw one page; say whether they have seen them all.
+
+        Args:
+            keys: of the approval's tenant.
+            approval: its id.
+            reader: user, item and action hash, so that an edit starts over.
+            page: counted from 0.
+            pages: how many there are.
+        """
+        # A field for each page, so that two requests at once do not overwrite each
+        # other.
+        name, own = f"{reader} {page}", keys.opened(approval)
+        seal = self._sealing.seal(Sealed.PAGE, (own, name), b"")
+        await self._attach(keys, approval, own=own, newest={name: seal.hex()})
+        return await self.has_opened(keys, approval, reader=reader, pages=pages)
+
+    async def has_opened(
+        self, keys: Keys, approval: str, *, reader: str, pages: int
+    ) -> bool:
+        """Return whether a reviewer has seen every page of an item's full view."""
+        own = keys.opened(approval)
+        names = [f"{reader} {page}" for page in range(pages)]
+        reply = await self._conn.command("HMGET", own, *names)
+        found = cast("list[bytes | None]", reply)
+        has_all = True
+        for name, stored in zip(names, found, strict=True):
+            if stored is not None and self._is_ours(own, name, stored):
+                continue
+            has_all = False
+            if stored is not None:
+                await self._sealing.refuse(keys, Sealed.PAGE, stored, approval=approval)
+        return has_all
+
+    def _is_ours(self, own: str, name: str, stored: bytes) -> bool:
+        try:
+            seal = bytes.fromhex(stored.decode())
+        except ValueError:
+            return False
+        return self._sealing.is_valid(Sealed.PAGE, (own, name), b"", seal)
+
+
+class CollectedCardStore(AttachedStore):
+    """Collected cards of all tenants."""
+
+    async def now_ms(self, keys: Keys) -> int:
+        """Return the time by the clock of a tenant."""
+        return await self._conn.now_ms(keys.outbox)
+
+    async def collect(
+        self, keys: Keys, card: str, members: Sequence[str], *, group: str
+    ) -> None:
+        """Let approvals without a card share one from now on.
+
+        Args:
+            keys: of the tenant.
+            card: a new id.
+            members: the approvals, in order; one that is collected already, or has left
+                a card, stays as it is.
+            group: what the members have in common, see `group_of`.
+        """
+        # The list first: after a crash in between, a member is collected anew, and the
+        # card that nobody points to has no members.
+        listed = {MEMBERS: json.dumps(list(members)), GROUP: group}
+        await self._attach(keys, card, first=listed)
+        short = keys.short(short_id(card))
+        await self._conn.transaction(
+            ["SADD", short, keys.listed(card)], ["PEXPIRE", short, KEEP_MS, "NX"]
+        )
+        for approval in members:
+            await self._attach(keys, approval, first={IN: card})
+
+    async def card_of(self, keys: Keys, approval: str) -> str | None:
+        """Return the collected card that shows an approval.
+
+        "" for one that left or has a card of its own; None for one without a card.
+        """
+        found = await self._conn.command("HMGET", keys.card(approval), IN, "at")
+        card, own = cast("list[bytes | None]", found)
+        if own is not None:
+            return ALONE
+        return None if card is None else text(card)
+
+    async def members(self, keys: Keys, card: str) -> tuple[list[str], int]:
+        """Return the approvals that a collected card shows, and how many left it."""
+        body = text(await self._conn.command("HGET", keys.card(card), MEMBERS))
+        listed = cast("list[str]", json.loads(body)) if body else []
+        if not listed:
+            return [], 0
+        # What each of them points to decides: the list also names those that left, and
+        # a publisher that was paused may have posted one a card of its own.
+        shown = await self._conn.transaction(
+            *(["HMGET", keys.card(one), IN, "at"] for one in listed)
+        )
+        members = [
+            one
+            for one, where in zip(listed, shown, strict=True)
+            if where == [card.encode(), None]
+        ]
+        return members, len(listed) - len(members)
+
+    async def group(self, keys: Keys, card: str) -> str:
+        """Return what the members of a collected card have in common."""
+        return text(await self._conn.command("HGET", keys.card(card), GROUP))
+
+    async def regroup(self, keys: Keys, card: str, group: str) -> None:
+        """Note that all members of a card have something else in common now."""
+        await self._attach(keys, card, newest={GROUP: group})
+
+    async def leave(self, keys: Keys, approval: str) -> None:
+        """Give an approval a card of its own, now and later."""
+        await self._attach(keys, approval, newest={IN: ALONE})
+
+    async def tells(self, keys: Keys, card: str, event: str, seq: str) -> bool:
+        """Return whether this event is the one of its name that a card tells of.
+
+        All members are reminded at about the same time, and people need one message.
+        The first event counts, also when it is read again after a restart.
+        """
+        field = f"told {event}"
+        await self._attach(keys, card, first={field: seq})
+        kept = text(await self._conn.command("HGET", keys.card(card), field))
+        return kept == seq
 
 
 class CardPlace(Record):

@@ -1,24 +1,43 @@
-"""Change approvals of one tenant: read, compute, compare and write, all or none."""
+"""Change approvals of one tenant: read, compute, compare and write, all or none.
+
+Changes of this process that compete with each other take turns. Changes of one approval
+go one after the other, and each is computed from what the one before it wrote, without
+another reading. Two hundred at once would otherwise nearly all lose each comparison,
+and most would run out of attempts.
+
+Changes of several approvals compete when their calls have the same effect, so that each
+changes the precedents of the others. Such a change waits for the others only after it
+lost an attempt. Turns only save attempts: every write is still compared with what was
+read.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+import asyncio
+import random
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Mapping,
+    Sequence,
+)
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
-from typing import TypeVar, cast
+from typing import NamedTuple, TypeVar, cast
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.protocol.work import aside
 from keyturn.gateway.store.atomic_write import Loaded, WriteMany
-from keyturn.gateway.store.attempts import ATTEMPTS, BUSY, pause_before
 from keyturn.gateway.store.connection import Connection, fields, milliseconds
-from keyturn.gateway.store.freeze_list import freeze_lists
+from keyturn.gateway.store.encryption import unpacked
+from keyturn.gateway.store.freezes import freeze_lists
 from keyturn.gateway.store.keys import Keys, tenant_of_approval
 from keyturn.gateway.store.known_records import KnownRecords
-from keyturn.gateway.store.packing import unpacked
 from keyturn.gateway.store.record_seals import Stored
 from keyturn.gateway.store.spending import spend_again
-from keyturn.gateway.store.turns import Turns
 from keyturn.gateway.store.writing import write
 
 MOST_CHANGED = 50
@@ -26,6 +45,17 @@ MOST_CHANGED = 50
 
 Found = TypeVar("Found")
 Compute = Callable[[Mapping[str, Loaded]], Awaitable[Found]]
+
+# A lost comparison nearly always means that somebody else's write went through: sixteen
+# in a row are a crowd and no livelock, and the person clicks again.
+ATTEMPTS = 16
+BUSY = "Too many changed this at once; nothing of yours was recorded. Please try again."
+
+_PAUSE_S = 0.03
+"""How much the pause before another attempt grows with each, at most: 3 s in all."""
+
+LONGEST_S = 10.0
+"""How long a change waits for its turn; then it goes on without one."""
 
 
 class Changes:
@@ -173,3 +203,76 @@ def _text(stored: bytes) -> bytes:
     with suppress(ValueError):
         return unpacked(stored)
     return stored  # encrypted, or damaged
+
+
+async def pause_before(attempt: int) -> None:
+    """Pause before an attempt, counted from 0; not before the first two."""
+    # Another process that writes one call after the other is faster than who has to
+    # read first, until it is through.
+    if attempt > 1:
+        await asyncio.sleep(random.uniform(0, _PAUSE_S * attempt))  # noqa: S311
+
+
+class SharedTurn(asyncio.Lock):
+    """The turn of an approval or of an effect, and the last write in it."""
+
+    written: Loaded | None = None
+
+
+class Turn(NamedTuple):
+    """The turn of one change.
+
+    Attributes:
+        after: by approval, what the change before it wrote.
+        pass_on: notes what this change wrote, for the changes after it.
+        wait_for_effects: waits also for the effects of a lost change. Call it once: a
+            change that holds some locks and asks for more could wait for a change that
+            waits for it.
+    """
+
+    after: Mapping[str, Loaded]
+    pass_on: Callable[[Iterable[Loaded]], None]
+    wait_for_effects: Callable[[WriteMany], Awaitable[None]]
+
+
+class Turns:
+    """Locks by approval and by effect; each lives as long as it is used."""
+
+    def __init__(self) -> None:
+        # By event loop: threads share a store, and a lock belongs to one loop.
+        self._locks = WeakKeyDictionary[
+            asyncio.AbstractEventLoop, WeakValueDictionary[str, SharedTurn]
+        ]()
+
+    @asynccontextmanager
+    async def of(self, approval_ids: Iterable[str]) -> AsyncGenerator[Turn]:
+        """Wait for the turn of each of these approvals; it ends with the block."""
+        async with AsyncExitStack() as held:
+            own = await self._take(held, approval_ids)
+
+            def pass_on(written: Iterable[Loaded]) -> None:
+                for one in written:
+                    own[one.approval.id].written = one
+
+            after = {key: one.written for key, one in own.items() if one.written}
+            yield Turn(after, pass_on, partial(self._take_effects, held))
+
+    async def _take_effects(self, held: AsyncExitStack, lost: WriteMany) -> None:
+        known = (one.known for each in lost.writes for one in each.inputs.values())
+        await self._take(held, {one.key for one in known if one})
+
+    async def _take(
+        self, held: AsyncExitStack, names: Iterable[str]
+    ) -> dict[str, SharedTurn]:
+        loop = asyncio.get_running_loop()
+        locks = self._locks.setdefault(loop, WeakValueDictionary[str, SharedTurn]())
+        # In one order for everybody, or two would wait for each other.
+        turns = {name: locks.setdefault(name, SharedTurn()) for name in sorted(names)}
+        try:
+            async with asyncio.timeout(LONGEST_S):
+                for turn in turns.values():
+                    await held.enter_async_context(turn)
+        except TimeoutError:
+            # A store that hangs must not hold up one change after the other.
+            await held.aclose()
+        return turns

@@ -22,8 +22,7 @@ from keyturn.gateway.protocol.states import ItemState
 from keyturn.gateway.protocol.strict_json import JsonObject, parse_object
 from keyturn.gateway.protocol.wire import TurnRef
 from keyturn.gateway.store.connection import number
-from keyturn.gateway.store.packing import packed, unpacked
-from keyturn.gateway.store.record_encryption import DATA_KEY
+from keyturn.gateway.store.encryption import DATA_KEY, packed, unpacked
 from keyturn.gateway.store.record_seals import (
     QUARANTINE_SEAL,
     SEAL,

@@ -1,12 +1,17 @@
-"""Check that a Redis server is configured not to lose acknowledged writes.
+"""Check that the servers of a store do not lose acknowledged writes.
 
 Measured with kill -9 and fail-overs: ``everysec`` loses thousands of acknowledged
 writes, a fail-over without ``min-replicas-to-write`` loses most, an evicting server
-loses whatever it likes. Each rule below stands against one of these.
+loses whatever it likes. Each rule below prevents one of these losses.
+
+The checks include the Sentinels, the nodes of a cluster, and the permissions of the
+user. A script that may not run one of its commands is stopped where it calls it: what
+it wrote before stays, so a decision would be kept without its audit entry or its job.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 from collections.abc import Mapping
@@ -14,17 +19,33 @@ from dataclasses import dataclass, field
 from typing import cast
 from urllib.parse import urlsplit
 
-from redis.exceptions import ResponseError
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError, ResponseError
 
 from keyturn.gateway.errors import StoreUnavailable, UnsafeStore
-from keyturn.gateway.store.connection import Connection, Reply, milliseconds, number
-from keyturn.gateway.store.permissions import permission_problems
-from keyturn.gateway.store.server_address import SENTINEL
-from keyturn.gateway.store.topology import Passing, topology_problems
+from keyturn.gateway.store.connection import (
+    Connection,
+    Reply,
+    milliseconds,
+    number,
+    text,
+)
+from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.server_address import (
+    ASK_S,
+    SENTINEL,
+    Options,
+    StoreAddress,
+    client_options,
+    store_address,
+)
 
 OLDEST = {"redis": 7, "valkey": 8}
 _RUNS_SCRIPTS = 7
 """The first major version of Redis that knows the first line of our scripts."""
+
 _USE = "use Redis 7 or newer, or Valkey 8 or newer"
 MAX_CLOCK_OFFSET_S = 5.0
 _NEEDED = {
@@ -44,6 +65,44 @@ _THREADS_ANSWER_EARLY = {"redis": (8, 2), "valkey": (8, 0)}
 
 Measured by the order of system calls: every second answer of Redis 8.2.3 and 8.6.3,
 one of some thousands of Valkey 9.1.2, none of Redis 7.0.15 and 8.0.6.
+"""
+
+_FEWEST = 3
+
+CALLED = (
+    "APPEND", "DECRBY", "DEL", "EXISTS", "GET", "HDEL", "HEXISTS", "HGET", "HGETALL",
+    "HINCRBY", "HKEYS", "HLEN", "HMGET", "HSET", "HSETNX", "INCR", "INCRBY", "PERSIST",
+    "PEXPIRE", "PEXPIREAT", "PTTL", "SADD", "SET", "SMEMBERS", "TIME", "XACK", "XADD",
+    "XDEL", "XGROUP DELCONSUMER", "XINFO CONSUMERS", "XINFO GROUPS",
+    "ZADD", "ZCARD", "ZCOUNT", "ZRANGEBYSCORE", "ZREM",
+    "ZREMRANGEBYRANK", "ZREMRANGEBYSCORE", "ZREVRANGE", "ZSCORE",
+)  # fmt: skip
+"""The commands that scripts call."""
+
+# With a key of ours: a user may have the right to a command for other keys alone.
+# Redis 8.6 takes no command with fewer or more arguments than it can have.
+MISSING = """
+local missing, unknown = {}, {}
+if not redis.acl_check_cmd then return {missing, unknown} end
+for at = 2, #ARGV do
+  local name, of = string.match(ARGV[at], '^(%S+) ?(.*)$')
+  local words = of == '' and {name} or {name, of}
+  local is_known, may
+  for _ = 1, 6 do
+    words[#words + 1] = ARGV[1]
+    is_known, may = pcall(redis.acl_check_cmd, unpack(words))
+    if is_known then break end
+  end
+  if not is_known and of == '' then -- TIME takes nothing
+    is_known, may = pcall(redis.acl_check_cmd, name)
+  end
+  if not is_known then
+    unknown[#unknown + 1] = ARGV[at]
+  elseif not may then
+    missing[#missing + 1] = ARGV[at]
+  end
+end
+return {missing, unknown}
 """
 
 
@@ -292,3 +351,134 @@ def _text(value: object) -> str:
 
 def _now() -> float:
     return time.time()  # noqa: TID251 - compares the two clocks, decides nothing
+
+
+class Passing(str):
+    """A problem that may end by itself: a failover may be under way."""
+
+    __slots__ = ()
+
+
+async def topology_problems(url: str) -> list[str]:
+    """Return why a store of several servers could stop or lose something.
+
+    What may end by itself is `Passing`.
+    """
+    address = store_address(url)
+    if address.master:
+        return await _sentinel_problems(address)
+    if address.places:
+        return await _cluster_problems(address)
+    return []
+
+
+async def _sentinel_problems(found: StoreAddress) -> list[str]:
+    said = await asyncio.gather(
+        *(
+            _asked(found.sentinel_options, one, "SENTINEL", "CKQUORUM", found.master)
+            for one in found.places
+        )
+    )
+    problems: list[str] = [
+        Passing(
+            f"The Sentinel {host}:{port} does not answer ({answer}); start it, "
+            "or take it out of KEYTURN_REDIS_URL."
+        )
+        for (host, port), answer in zip(found.places, said, strict=True)
+        if isinstance(answer, OSError)
+    ]
+    # NOQUORUM: too few of them see each other to replace a master.
+    refused = [one for one in said if isinstance(one, ResponseError)]
+    if refused:
+        problems.append(
+            Passing(
+                f"The Sentinels cannot replace the master {found.master!r} "
+                f"({refused[0]}); start more of them, so that a majority sees it."
+            )
+        )
+    if len(found.places) < _FEWEST:
+        problems.append(
+            f"KEYTURN_REDIS_URL lists {len(found.places)} Sentinels; list three or "
+            "more, on machines of their own: fewer cannot agree when one is away."
+        )
+    return problems
+
+
+async def _cluster_problems(found: StoreAddress) -> list[str]:
+    said = await asyncio.gather(
+        *(_asked(found.options, one, "CLUSTER", "INFO") for one in found.places)
+    )
+    # One that is away is only one to ask: its slots are told of by the others.
+    answers = [
+        (f"{host}:{port}", reply)
+        for (host, port), reply in zip(found.places, said, strict=True)
+        if isinstance(reply, bytes)
+    ]
+    if not answers:
+        why = "No node of the cluster in KEYTURN_REDIS_URL answers; start them."
+        return [Passing(why)]
+    broken = [one for one, reply in answers if b"cluster_state:ok" not in reply]
+    if not broken:
+        return []
+    place = broken[0]
+    return [
+        Passing(
+            f"The cluster is not whole, says {place}, so some tenants have no store; "
+            f"see: redis-cli --cluster check {place}"
+        )
+    ]
+
+
+async def _asked(options: Options, place: tuple[str, int], *words: str) -> Reply:
+    """Return what one server says; its refusal, or an OSError when it says nothing."""
+    host, port = place
+    client = Redis(
+        host=host, port=port, retry=Retry(NoBackoff(), 0), **client_options(options)
+    )
+    try:
+        async with asyncio.timeout(ASK_S):
+            return cast("Reply", await client.execute_command(*words))  # type: ignore[no-untyped-call]
+    except ResponseError as error:
+        return error
+    except (RedisError, OSError) as error:
+        return OSError(str(error))
+    finally:
+        await client.aclose()
+
+
+async def permission_problems(conn: Connection) -> list[str]:
+    """Return what the user of a connection may not do, with what to run.
+
+    Raises:
+        StoreUnavailable: when a server does not answer, or runs no script.
+    """
+    found = await conn.on_each_master("EVAL", MISSING, 0, Keys("any").members, *CALLED)
+    each = [cast("list[list[Reply]]", one) for one in found.values()]
+    missing, unknown = (
+        sorted({text(name) for one in each for name in one[at]}) for at in (0, 1)
+    )
+    problems: list[str] = []
+    if unknown:
+        problems.append(
+            f"The server does not know {', '.join(unknown)}, which the scripts of "
+            "Keyturn call, so decisions would be kept in part; take 'rename-command' "
+            "of these out of its configuration, and restart it."
+        )
+    if not missing:
+        return problems
+    allowed = " ".join(f"+{one.lower().replace(' ', '|')}" for one in missing)
+    why = (
+        "The user of KEYTURN_REDIS_URL may not run all that the scripts of Keyturn "
+        "call on its keys, so decisions would be kept in part"
+    )
+    return [*problems, f"{why}; run: ACL SETUSER <user> ~tk:* {allowed}"]
+
+
+async def ensure_writable(conn: Connection, keys: Keys) -> None:
+    """Write nothing, as a write: it fails where the server takes no writes.
+
+    Raises:
+        StoreUnavailable: says why, and what to do.
+    """
+    # XX: there is no such key, so nothing is set.
+    await conn.keep(["SET", f"{keys.members}:none", "", "XX"])

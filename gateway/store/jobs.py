@@ -22,12 +22,11 @@ from keyturn.gateway.store.connection import (
     number,
     text,
 )
+from keyturn.gateway.store.encryption import MARK, decrypted_text, encrypt_text
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.readers import make_group
-from keyturn.gateway.store.record_encryption import MARK
 from keyturn.gateway.store.script import Script
 from keyturn.gateway.store.sealing import Sealed, Sealing
-from keyturn.gateway.store.text_encryption import decrypted_text, encrypt_text
 
 PUT_BACK = Script("put_back")
 REQUEUE = Script("requeue")

@@ -7,7 +7,7 @@ from datetime import timedelta
 from pydantic import ValidationError
 
 from keyturn.gateway.protocol.records import Record
-from keyturn.gateway.store.packing import packed, unpacked
+from keyturn.gateway.store.encryption import packed, unpacked
 from keyturn.gateway.store.sealing import Sealed
 from keyturn.gateway.store.store import Store
 
@@ -40,7 +40,6 @@ class KeptAnswers:
     def __init__(self, store: Store, *, tenant: str) -> None:
         self._store = store
         self._keys = store.keys_of_tenant(tenant)
-        self._tenant = tenant
 
     async def find(self, api_key: str, idempotency_key: str) -> KeptAnswer | None:
         """Return what was answered to a write, None when nothing is kept of it.
@@ -53,7 +52,7 @@ class KeptAnswers:
         if not isinstance(stored, bytes):
             return None
         sealing = self._store.sealing
-        content = sealing.opened(Sealed.HTTP_ANSWER, (self._tenant, name), stored)
+        content = sealing.opened(Sealed.HTTP_ANSWER, (self._keys.tenant, name), stored)
         if content is None:
             await sealing.refuse(
                 self._keys, Sealed.HTTP_ANSWER, stored, name=api_key
@@ -75,7 +74,9 @@ class KeptAnswers:
         """
         name = self._name(api_key, idempotency_key)
         stored = self._store.sealing.sealed(
-            Sealed.HTTP_ANSWER, (self._tenant, name), packed(answer.model_dump_json())
+            Sealed.HTTP_ANSWER,
+            (self._keys.tenant, name),
+            packed(answer.model_dump_json()),
         )
         await self._store.conn.command("SET", name, stored, "NX", "PX", _KEPT_MS)
 

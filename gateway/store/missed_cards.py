@@ -14,8 +14,7 @@ from contextlib import suppress
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.store.connection import Argument, Reply, number
 from keyturn.gateway.store.keys import Keys
-from keyturn.gateway.store.listed_members import listed_approvals
-from keyturn.gateway.store.sorted_pages import pages_by_score
+from keyturn.gateway.store.listed_members import listed_approvals, pages_by_score
 from keyturn.gateway.store.store import Store
 
 

@@ -20,7 +20,8 @@ from keyturn.gateway.store.audit_seals import (
     with_sealed_event,
 )
 from keyturn.gateway.store.connection import Connection
-from keyturn.gateway.store.freeze_list import compared
+from keyturn.gateway.store.encryption import DATA_KEY
+from keyturn.gateway.store.freezes import compared
 from keyturn.gateway.store.jobs import Job
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.person_queues import moves as queue_moves
@@ -29,7 +30,6 @@ from keyturn.gateway.store.precedents import (
     rows_of_change,
     seen_precedents,
 )
-from keyturn.gateway.store.record_encryption import DATA_KEY
 from keyturn.gateway.store.record_seals import SEAL, RecordSeals, Stored
 from keyturn.gateway.store.windows import as_rows
 

@@ -1,4 +1,10 @@
-"""Open the store: connect to a URL, or start an embedded server when needed."""
+"""Open the store: connect to a URL, or start an embedded server when needed.
+
+A process refuses a store that this version cannot read. Each tenant has a key with the
+number of its format. A process reads its own format and the one before it, since a new
+field of a record has a default. The number follows from `FORMATS`, which
+`tests/store/test_store_format.py` compares with the record schemas.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +13,15 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
+from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.secret_file import folder_secrets
+from keyturn.gateway.store.connection import text
 from keyturn.gateway.store.durability import ensure_durable
 from keyturn.gateway.store.engine import EmbeddedEngine
-from keyturn.gateway.store.loading import until_loaded
-from keyturn.gateway.store.secret_check import ensure_secret
+from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.sealing import ensure_secret
 from keyturn.gateway.store.store import Store
-from keyturn.gateway.store.store_format import ensure_format
-from keyturn.gateway.store.usable import shown, until_usable
+from keyturn.gateway.store.usable import shown, until_loaded, until_usable
 from keyturn.gateway.trust.keyring import Keyring
 
 ENGINE_FOLDER = "valkey"
@@ -22,6 +29,14 @@ ENGINE_FOLDER = "valkey"
 
 AUDIT_FOLDER = "audit"
 """Where in the data folder the audit tree is, where no other folder is named."""
+
+FORMATS = {
+    "0.1.0": "f084feeca3f7f96a583f51b2e45704a7",
+}
+"""Versions whose record schemas differ from those of the version before, newest last.
+
+Each has the digest of its schemas. The number of a format is its place, from 1.
+"""
 
 
 @asynccontextmanager
@@ -84,3 +99,43 @@ async def open_store(
         else:
             await check()
         yield store
+
+
+async def ensure_format(store: Store, keys: Keys) -> None:
+    """Keep the number of the format with the data, or compare it with what is kept.
+
+    Raises:
+        SettingsError: this version cannot read the store, or processes of the version
+            before still run, which could not read what this one writes.
+        StoreUnavailable: when the store does not answer.
+    """
+    conn, key = store.conn, keys.format
+    versions = [*FORMATS]
+    mine, version = len(versions), versions[-1]
+    kept = text(await conn.command("GET", key))
+    if not kept:
+        # Of two processes that start first at the same time one wins, and both compare.
+        await conn.keep(["SET", key, f"{mine} {version}", "NX"])
+        kept = text(await conn.command("GET", key))
+    number, _, by = kept.partition(" ")
+    found = int(number) if number.isascii() and number.isdecimal() else 0
+    if found == mine:
+        return
+    both = (
+        f"This store has the format {number} of Keyturn {by}, and this process has the "
+        f"format {mine} of Keyturn {version}, so nothing was started."
+    )
+    if found > mine:
+        raise SettingsError(f"{both} Start Keyturn {by} or a later version.")
+    if found < mine - 1:
+        raise SettingsError(
+            f"{both} It reads one format back: start Keyturn {versions[found]} once, "
+            "then this version."
+        )
+    if alive := (await store.processes.read(keys)).alive:
+        who = ", ".join(sorted(one.where for one, _ in alive.values()))
+        raise SettingsError(
+            f"{both} Processes of Keyturn {by} still run ({who}): stop them, then "
+            "start this version."
+        )
+    await conn.keep(["SET", key, f"{mine} {version}"])

@@ -1,8 +1,15 @@
-"""Outbox stream: append events, also to the audit log; consume them at least once."""
+"""Streams of events: the outbox, consumed at least once, and the audit log behind it.
+
+Events are appended to both. The outbox forgets what its readers have taken. A program
+that was away goes on where it was by reading the audit log (`EventTail`), as often as
+it likes.
+"""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import cast
 
 from keyturn.gateway.approvals.events import Event
@@ -33,6 +40,9 @@ from keyturn.gateway.store.readers import (
 from keyturn.gateway.store.sealing import Sealed, Sealing
 
 logger = logging.getLogger(__name__)
+
+START = "0-0"
+"""The place before everything."""
 
 
 class Outbox:
@@ -213,3 +223,55 @@ def event_in(conn: Connection, keys: Keys, entry: Entry) -> Event:
     return Event.model_validate_json(body).with_(
         at_ms=number(entry.values["at"]), seq=entry.id
     )
+
+
+class EventTail:
+    """The events of one tenant, in order.
+
+    Args:
+        conn: to the store.
+        keys: of the tenant.
+    """
+
+    def __init__(self, conn: Connection, keys: Keys) -> None:
+        self._conn = conn
+        self._keys = keys
+        self._name = keys.audit
+
+    async def newest(self) -> str:
+        """Return the place of the newest event."""
+        reply = await self._conn.command("XREVRANGE", self._name, "+", "-", "COUNT", 1)
+        found = entries(reply)
+        return found[0].id if found else START
+
+    async def keeps(self, place: str) -> bool:
+        """Return whether nothing behind a place is known to be dropped."""
+        reply = await self._conn.command("XRANGE", self._name, "-", "+", "COUNT", 1)
+        oldest = entries(reply)
+        return bool(oldest) and entry_id(oldest[0].id) <= entry_id(place)
+
+    async def read(
+        self, after: str, *, block_ms: int | None = None, limit: int = 500
+    ) -> tuple[list[Event], str]:
+        """Return what came after a place, and the place that was read to.
+
+        Waits up to ``block_ms`` for the first event; None does not wait. What is no
+        event is left out.
+
+        Raises:
+            StoreUnavailable: when the store does not answer.
+        """
+        waits: list[str | int] = [] if block_ms is None else ["BLOCK", block_ms]
+        reply = await self._conn.command(
+            "XREAD", "COUNT", limit, *waits, "STREAMS", self._name, after
+        )
+        found = first_stream(reply)
+        return self._events(found), found[-1].id if found else after
+
+    def _events(self, found: Sequence[Entry]) -> list[Event]:
+        read: list[Event] = []
+        for entry in found:
+            # Readers of the log itself report what cannot be read.
+            with suppress(KeyError, ValueError):
+                read.append(event_in(self._conn, self._keys, entry))
+        return read

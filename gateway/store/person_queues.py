@@ -18,8 +18,7 @@ from typing import NamedTuple, TypeAlias
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.store.connection import Connection, number, text
 from keyturn.gateway.store.keys import LISTED_BYTES, Keys
-from keyturn.gateway.store.listed_members import readable
-from keyturn.gateway.store.sorted_pages import Due, pages_by_score
+from keyturn.gateway.store.listed_members import Due, pages_by_score, readable
 
 _USER, _GROUP = "user", "group"
 

@@ -1,13 +1,15 @@
-"""Store of what was posted about approvals, so that it can be redacted later.
+"""Store where messages of the bot are in Slack, to redact, change and replace them.
 
 An approval and the place of its card are forgotten when their time is over, and that is
 when their messages have to be redacted. So these have a record of their own, which
 lives longer: where they are, and how the approval ended. A sorted set says when each is
 looked at.
 
-What is noted is sealed for its approval: who can write to the store must not be able to
-have other messages of the bot replaced, or its own words put there. Each look seals it
-anew where the secret was replaced since, and there is one at least every `LOOK`.
+What is noted is sealed: who can write to the store must not be able to have other
+messages of the bot replaced, or its own words put there. Each look at the messages of
+an approval seals them anew where the secret was replaced since, and there is one at
+least every `LOOK`. A moved channel under a secret that was replaced counts as unknown,
+and is noted again when somebody uses a card there.
 """
 
 from __future__ import annotations
@@ -20,14 +22,17 @@ from pydantic import ValidationError
 
 from keyturn.gateway.protocol.records import Record
 from keyturn.gateway.store.connection import (
+    Connection,
     fields,
     milliseconds,
     text,
 )
-from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.keys import RESPONSE_URL_MS, Keys
 from keyturn.gateway.store.listed_members import listed_approvals
 from keyturn.gateway.store.script import Script
 from keyturn.gateway.store.sealing import Sealed, Sealing
+
+logger = logging.getLogger(__name__)
 
 NOTE = Script("note_message")
 
@@ -43,7 +48,10 @@ MOST = 500
 
 _ENDED = "="
 
-logger = logging.getLogger(__name__)
+TAKE_URL = Script("take_url")
+
+USES = 4
+"""One of the five is left for a private reply to the click."""
 
 
 class Ended(Record, extra="ignore"):
@@ -185,3 +193,62 @@ class PostedMessageStore:
 
 def _ms(time: timedelta) -> int:
     return int(time.total_seconds() * 1000)
+
+
+class MovedChannelStore:
+    """The ids that channels have now, by the ones that they had before."""
+
+    def __init__(self, sealing: Sealing) -> None:
+        self._conn = sealing.conn
+        self._sealing = sealing
+
+    async def note(self, keys: Keys, was: str, now: str) -> None:
+        """Note that a channel has another id now.
+
+        Args:
+            keys: of the tenant.
+            was: the id that Slack knows no more.
+            now: the id that it has instead.
+        """
+        name = keys.moved_channels
+        sealed = self._sealing.sealed(Sealed.MESSAGE, (name, was), now.encode())
+        # For as long as the store: how long messages are kept is a setting.
+        await self._conn.command("HSET", name, was, sealed)
+
+    async def known(self, keys: Keys) -> dict[str, str]:
+        """Return the id that each channel has now, by the one that it had before."""
+        name = keys.moved_channels
+        found = fields(await self._conn.command("HGETALL", name))
+        moved = {
+            was: self._sealing.opened(Sealed.MESSAGE, (name, was), stored)
+            for was, stored in found.items()
+        }
+        return {was: now.decode() for was, now in moved.items() if now}
+
+
+class ResponseUrlStore:
+    """The newest response URL of each message on which somebody clicked.
+
+    A post to it replaces the message outside the limit of updates. Slack sends one with
+    each click. It is good for five posts within thirty minutes, and whoever knows it
+    can post as the app: so it is in no record and in no log, and is forgotten before
+    Slack takes it no more.
+    Source: https://docs.slack.dev/interactivity/handling-user-interaction
+    """
+
+    def __init__(self, conn: Connection) -> None:
+        self._conn = conn
+
+    async def keep(self, keys: Keys, channel: str, ts: str, url: str) -> None:
+        """Keep the URL of a click on a message."""
+        key, kept = keys.response_url(channel, ts), f"{USES} {url}"
+        await self._conn.command("SET", key, kept, "PX", RESPONSE_URL_MS)
+
+    async def take(self, keys: Keys, channel: str, ts: str) -> str:
+        """Return the URL of a message for one post; "" when there is none."""
+        word, *url = await TAKE_URL(self._conn, url=keys.response_url(channel, ts))
+        return text(url[0]) if text(word) == "taken" else ""
+
+    async def forget(self, keys: Keys, channel: str, ts: str) -> None:
+        """Forget the URL of a message: Slack did not take it."""
+        await self._conn.command("DEL", keys.response_url(channel, ts))

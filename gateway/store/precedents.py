@@ -20,8 +20,8 @@ from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.approvals.repeating import precedent_of
 from keyturn.gateway.protocol.states import ItemState
 from keyturn.gateway.store.connection import Connection, Reply, fields, text
+from keyturn.gateway.store.encryption import opened_words, sealed_words
 from keyturn.gateway.store.keys import KEEP_MS, Keys
-from keyturn.gateway.store.text_encryption import opened_words, sealed_words
 
 logger = logging.getLogger(__name__)
 

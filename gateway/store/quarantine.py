@@ -29,7 +29,7 @@ from keyturn.gateway.store.record_seals import (
     RecordSeals,
 )
 from keyturn.gateway.store.run_list import Listed
-from keyturn.gateway.store.secret_check import ensure_known
+from keyturn.gateway.store.sealing import ensure_known
 from keyturn.gateway.store.security_events import SecurityEvents
 from keyturn.gateway.store.writing import CHANGE
 

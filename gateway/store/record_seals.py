@@ -25,7 +25,7 @@ from dataclasses import dataclass
 
 from keyturn.gateway.errors import CorruptRecord, ForgedRecord
 from keyturn.gateway.store.connection import Connection
-from keyturn.gateway.store.record_encryption import RecordEncryption
+from keyturn.gateway.store.encryption import RecordEncryption
 from keyturn.gateway.trust.derived_keys import Purpose
 from keyturn.gateway.trust.seals import SealKeys, seal_keys
 

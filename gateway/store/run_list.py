@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import cast
@@ -53,14 +52,14 @@ async def of_run(
     )
     rows = sorted([*_scored(found), *_open(still_open)])
     newest_rows = [member for _, member in rows[-newest:]]
-    return _listed(keys, newest_rows)
+    return listed(keys, newest_rows)
 
 
 async def open_of_run(conn: Connection, keys: Keys, run_ref: RunRef) -> list[Listed]:
     """Return a run's approvals in which an item is open, oldest first."""
     found = await conn.command(*_look(keys, run_ref))
     rows = [member for _, member in _open(found)]
-    return _listed(keys, rows)
+    return listed(keys, rows)
 
 
 async def answered_of_run(
@@ -69,7 +68,7 @@ async def answered_of_run(
     """Return a run's newest approvals that people answered, oldest first."""
     key = keys.answered(run_ref)
     found = await conn.command("ZRANGE", key, 0, -1)
-    return _listed(keys, cast("list[bytes]", found))
+    return listed(keys, found)
 
 
 async def with_short_id(conn: Connection, keys: Keys, short: str) -> list[str]:
@@ -81,19 +80,9 @@ async def with_short_id(conn: Connection, keys: Keys, short: str) -> list[str]:
     return sorted({*readable(found, keys.unlisted)})
 
 
-def _listed(keys: Keys, rows: Iterable[bytes]) -> list[Listed]:
-    """Read the members of a run's lists."""
-    return readable(rows, partial(Listed.read, keys))
-
-
-def listed(keys: Keys, reply: Reply) -> list[Listed]:
-    """Read what a run has open, as a script returned it; junk is left out."""
-    found = list[Listed]()
-    for member in cast("list[bytes]", reply or []):
-        # Who reads the run next reports it.
-        with suppress(ValueError):
-            found.append(Listed.read(keys, member))
-    return found
+def listed(keys: Keys, members: Reply | Iterable[bytes]) -> list[Listed]:
+    """Read the members of a run's lists; junk is left out."""
+    return readable(members, partial(Listed.read, keys))
 
 
 def _look(keys: Keys, run_ref: RunRef) -> list[Argument]:

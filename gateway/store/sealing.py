@@ -7,6 +7,8 @@ texts under it apart. Approvals have seals of their own, see `codec`.
 A seal does not tell an older text of the same place from the newest one. Where that
 matters a text has a number that rises, and a process refuses a number below one that it
 has seen.
+
+A process does not start on a store that is sealed with another secret.
 """
 
 from __future__ import annotations
@@ -17,18 +19,24 @@ from collections.abc import Sequence
 from enum import StrEnum
 
 from keyturn.gateway.approvals.security import SecurityEvent, SecurityKind
-from keyturn.gateway.store.connection import Connection
+from keyturn.gateway.errors import SettingsError, StoreUnavailable
+from keyturn.gateway.store.connection import Connection, text
+from keyturn.gateway.store.encryption import decrypted, encrypted
 from keyturn.gateway.store.keys import Keys
-from keyturn.gateway.store.secret_check import ensure_known
 from keyturn.gateway.store.security_events import SecurityEvents
-from keyturn.gateway.store.text_encryption import decrypted, encrypted
-from keyturn.gateway.trust.derived_keys import Purpose
+from keyturn.gateway.trust.derived_keys import Purpose, key_id_of
 from keyturn.gateway.trust.seals import SEAL_BYTES, SealKeys, seal_keys
 
 MARK = b"\x1d"
 """What a sealed text begins with."""
 
 _MOST_KNOWN = 10_000
+
+SEALED_OTHERWISE = (
+    "the store is marked as sealed with a secret that this process does not accept. If "
+    "KEYTURN_SECRET was replaced, restart it with the new one; if not, see who else "
+    "writes to the store."
+)
 
 
 class Sealed(StrEnum):
@@ -55,22 +63,20 @@ class Sealing:
     Args:
         conn: to the store, whose secrets the keys are derived from.
         security: takes the reports.
+
+    Attributes:
+        conn: see above.
     """
 
     def __init__(self, conn: Connection, security: SecurityEvents) -> None:
-        self._conn = conn
+        self.conn = conn
         self._security = security
         self._newest: OrderedDict[str, int] = OrderedDict()
 
     @property
-    def conn(self) -> Connection:
-        """Return the connection to the store."""
-        return self._conn
-
-    @property
     def keys(self) -> SealKeys:
         """Return the keys of facts."""
-        return seal_keys(self._conn.secrets, Purpose.FACTS)
+        return seal_keys(self.conn.secrets, Purpose.FACTS)
 
     def seal(self, kind: Sealed, place: Sequence[str], body: bytes) -> bytes:
         """Return the seal alone."""
@@ -84,7 +90,7 @@ class Sealing:
 
     def sealed(self, kind: Sealed, place: Sequence[str], body: bytes) -> bytes:
         """Return a text as it is stored."""
-        body = encrypted(self._conn, (kind, *place), body)
+        body = encrypted(self.conn, (kind, *place), body)
         return MARK + self.seal(kind, place, body) + body
 
     def opened(self, kind: Sealed, place: Sequence[str], stored: bytes) -> bytes | None:
@@ -94,7 +100,7 @@ class Sealing:
         if not stored.startswith(MARK) or not self.is_valid(kind, place, body, seal):
             return None
         try:
-            return decrypted(self._conn, (kind, *place), body)
+            return decrypted(self.conn, (kind, *place), body)
         except ValueError:
             return None
 
@@ -112,7 +118,7 @@ class Sealing:
 
     async def ensure_known(self, keys: Keys) -> None:
         """Raise StoreUnavailable where others seal with an unknown secret."""
-        await ensure_known(self._conn, self._security, keys)
+        await ensure_known(self.conn, self._security, keys)
 
     async def refuse(
         self,
@@ -144,3 +150,79 @@ class Sealing:
             evidence=hashlib.sha256(stored).hexdigest()[:16],
         )
         await self._security.report(keys, found)
+
+
+async def ensure_secret(conn: Connection, keys: Keys) -> None:
+    """Keep with a tenant's data which secret seals it, or compare it with what is kept.
+
+    A process with another secret would take every record for a forgery, and set it
+    aside. Only the id of a derived key is kept, which says nothing about the secret:
+    who changes it keeps processes from starting, and no more.
+
+    Raises:
+        SettingsError: it is another secret; says what to do.
+        StoreUnavailable: when the store does not answer.
+    """
+    key, mine = keys.sealed_by, _mine(conn)
+    kept = text(await conn.command("GET", key))
+    if not kept:
+        # Of two processes that start first at the same time one wins, and both compare.
+        await conn.keep(["SET", key, mine[0], "NX"])
+        kept = text(await conn.command("GET", key))
+    if kept not in mine:
+        raise SettingsError(
+            f"What this store holds is sealed with another secret (its key is {kept}, "
+            f"and this process has {', '.join(mine)}), so nothing of it could be "
+            "verified. Give all processes of a store the same KEYTURN_SECRET, or the "
+            "same 'data_dir'. If that secret is lost, see 'A lost secret' in "
+            "docs/upgrade.md."
+        )
+    if kept != mine[0]:
+        # The secret is being replaced: others have this one among those they accept.
+        await conn.keep(["SET", key, mine[0]])
+
+
+async def knows_secret(conn: Connection, keys: Keys) -> bool:
+    """Return whether this process accepts the secret that seals a tenant's data now.
+
+    A process that stood still, or was forgotten, while the secret was replaced does
+    not, and nothing that it cannot verify is a forgery for that.
+
+    Raises:
+        StoreUnavailable: when the store does not answer.
+    """
+    kept = text(await conn.command("GET", keys.sealed_by))
+    return not kept or kept in _mine(conn)
+
+
+async def ensure_known(
+    conn: Connection, security: SecurityEvents, keys: Keys, *, approval: str = ""
+) -> None:
+    """Take nothing for a forgery that others can verify, by a secret that came since.
+
+    Whoever writes to the store can say so as well, hence the security event.
+
+    Args:
+        conn: to the store.
+        security: takes the report.
+        keys: of the tenant in which something cannot be verified.
+        approval: that it is about.
+
+    Raises:
+        StoreUnavailable: this process does not know the secret; nothing is decided,
+            acknowledged or set aside here.
+    """
+    if await knows_secret(conn, keys):
+        return
+    found = SecurityEvent(
+        kind=SecurityKind.SECRET_UNKNOWN, tenant="", about="secret", approval=approval
+    )
+    await security.report(keys, found)
+    raise StoreUnavailable(
+        f"What the store holds cannot be verified, so nothing was decided or run: "
+        f"{SEALED_OTHERWISE}"
+    )
+
+
+def _mine(conn: Connection) -> list[str]:
+    return [key_id_of(one, Purpose.RECORDS) for one in conn.secrets]

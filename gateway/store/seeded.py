@@ -1,7 +1,7 @@
-"""Store the one seeded defect that a tenant's reviewers are shown.
+"""Store the checks of reviewers: the seeded defect of a tenant, and its spot checks.
 
-It is no approval: it lies under a key of its own, which no claim and no decision reads,
-so nothing can run it, whatever is clicked.
+A seeded defect is no approval: it has a key of its own, which no claim and no decision
+reads, so nothing can run it, whatever is clicked.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from datetime import timedelta
 from keyturn.gateway.approvals.events import Event
 from keyturn.gateway.approvals.seeded import Seeded, SeededCard
 from keyturn.gateway.store.audit_seals import sealed_text
-from keyturn.gateway.store.connection import Connection, fields, text
+from keyturn.gateway.store.connection import Connection, fields, number, text
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.script import Script
 
@@ -19,6 +19,8 @@ SEEDED = Script("seeded")
 
 _KEEP_MS = int(timedelta(days=400).total_seconds() * 1000)
 _DUE, _CARD, _PLACE, _ANSWER = "due", "card", "place", "answer"
+
+_DAY_MS = 86_400_000
 
 
 class SeededStore:
@@ -82,3 +84,23 @@ class SeededStore:
             keep_ms=_KEEP_MS,
         )
         return text(reply[0]) == "done"
+
+
+class SpotCheckCounter:
+    """How many calls each tenant's people were asked about, by day (UTC)."""
+
+    def __init__(self, conn: Connection) -> None:
+        self._conn = conn
+
+    async def take(self, keys: Keys, most: int) -> bool:
+        """Return whether one more may be asked today, and count it.
+
+        What is counted and then not asked, because the process ends in between, is
+        lost: people are asked about fewer calls, never about more.
+        """
+        now_ms = await self._conn.now_ms(keys.outbox)
+        key = keys.spot_checks(now_ms // _DAY_MS)
+        count, _ = await self._conn.transaction(
+            ["INCR", key], ["PEXPIRE", key, 2 * _DAY_MS]
+        )
+        return number(count) <= most

@@ -11,17 +11,25 @@ from keyturn.gateway.retention import AUDIT_KEPT
 from keyturn.gateway.retrying import RetrySettings
 from keyturn.gateway.store.agent_load import AgentLoadStore
 from keyturn.gateway.store.announced_interrupts import InterruptStore
+from keyturn.gateway.store.approval_indexes import (
+    PendingIndex,
+    StandingStore,
+    TimerStore,
+)
 from keyturn.gateway.store.approvals import ApprovalStore
 from keyturn.gateway.store.audit_index import AuditIndex
 from keyturn.gateway.store.audit_log import AuditLog
 from keyturn.gateway.store.auto_runs import AutoRunStore
-from keyturn.gateway.store.card_copies import CopyStore
-from keyturn.gateway.store.cards import CardStore
-from keyturn.gateway.store.collected_cards import CollectedCardStore
+from keyturn.gateway.store.cards import (
+    CardStore,
+    CollectedCardStore,
+    CopyStore,
+    ReadPageStore,
+)
 from keyturn.gateway.store.connection import Connection
 from keyturn.gateway.store.delegations import DelegationStore
 from keyturn.gateway.store.engine import EmbeddedEngine
-from keyturn.gateway.store.freeze_list import FreezeLists, FreezeStore
+from keyturn.gateway.store.freezes import FreezeLists, FreezeStore
 from keyturn.gateway.store.home_tabs import HomeTabStore
 from keyturn.gateway.store.jobs import JobQueue
 from keyturn.gateway.store.keys import (
@@ -31,23 +39,20 @@ from keyturn.gateway.store.keys import (
     tenant_of_approval,
     tenant_of_run,
 )
-from keyturn.gateway.store.moved_channels import MovedChannelStore
 from keyturn.gateway.store.outbox import Outbox
-from keyturn.gateway.store.pending import PendingIndex
 from keyturn.gateway.store.person_queues import PersonQueues
-from keyturn.gateway.store.posted_messages import PostedMessageStore
+from keyturn.gateway.store.posted_messages import (
+    MovedChannelStore,
+    PostedMessageStore,
+    ResponseUrlStore,
+)
 from keyturn.gateway.store.processes import ProcessStore
-from keyturn.gateway.store.read_pages import ReadPageStore
-from keyturn.gateway.store.response_urls import ResponseUrlStore
 from keyturn.gateway.store.restore_counters import RestoreCounterStore
 from keyturn.gateway.store.sealing import Sealing
 from keyturn.gateway.store.security_events import SecurityEvents
-from keyturn.gateway.store.seeded import SeededStore
-from keyturn.gateway.store.spot_checks import SpotCheckCounter
+from keyturn.gateway.store.seeded import SeededStore, SpotCheckCounter
 from keyturn.gateway.store.stalled import StalledRuns
-from keyturn.gateway.store.standing import StandingStore
 from keyturn.gateway.store.threads import ThreadStore
-from keyturn.gateway.store.timers import TimerStore
 from keyturn.gateway.store.windows import WindowStore
 from keyturn.gateway.trust.keyring import Keyring
 

@@ -13,11 +13,11 @@ from keyturn.gateway.errors import StoreUnavailable, TooManySpeakers
 from keyturn.gateway.protocol.records import Person, Record, RunRef
 from keyturn.gateway.store.audit_seals import sealed_text
 from keyturn.gateway.store.connection import Connection, Reply, fields, text
+from keyturn.gateway.store.encryption import packed, unpacked
 from keyturn.gateway.store.fences import Lease
 from keyturn.gateway.store.jobs import Job, sealed_job
 from keyturn.gateway.store.keys import KEEP_MS, MESSAGE_LIFETIME, Keys
 from keyturn.gateway.store.leases import LeaseStore
-from keyturn.gateway.store.packing import packed, unpacked
 from keyturn.gateway.store.script import Script
 from keyturn.gateway.store.sealing import Sealed, Sealing
 

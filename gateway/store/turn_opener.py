@@ -14,16 +14,17 @@ from keyturn.gateway.approvals.standing import CHECKED_FOR_MS
 from keyturn.gateway.errors import CorruptRecord
 from keyturn.gateway.protocol.records import RunRef
 from keyturn.gateway.protocol.work import aside
-from keyturn.gateway.store import codec, run_list, timers
+from keyturn.gateway.store import codec, run_list
 from keyturn.gateway.store.agent_load import ASKED_MS
+from keyturn.gateway.store.approval_indexes import PendingIndex, timer_rows
 from keyturn.gateway.store.atomic_write import Loaded
 from keyturn.gateway.store.audit_seals import event_texts
 from keyturn.gateway.store.connection import Argument, Connection, Reply, number, text
-from keyturn.gateway.store.freeze_list import compared
+from keyturn.gateway.store.encryption import DATA_KEY
+from keyturn.gateway.store.freezes import compared
 from keyturn.gateway.store.keys import KEEP_MS, Keys
 from keyturn.gateway.store.known_records import KnownRecords
 from keyturn.gateway.store.next_version import following
-from keyturn.gateway.store.pending import PendingIndex
 from keyturn.gateway.store.person_queues import rows_of
 from keyturn.gateway.store.precedents import (
     Known,
@@ -32,7 +33,6 @@ from keyturn.gateway.store.precedents import (
     rows_of_opening,
     seen_precedents,
 )
-from keyturn.gateway.store.record_encryption import DATA_KEY
 from keyturn.gateway.store.record_seals import SEAL, RecordSeals
 from keyturn.gateway.store.run_list import Listed
 from keyturn.gateway.store.script import Script
@@ -305,7 +305,7 @@ def _opening_row(
         "ttl_ms": approval.ttl_ms,
         "state": items[0].state.value,
         "count": len(items),
-        "timers": timers.rows(approval.waiting),
+        "timers": timer_rows(approval.waiting),
         "fields": {**fields, SEAL: stored.seal.hex()},
         "queues": rows_of(keys, approval),
     }

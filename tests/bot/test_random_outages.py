@@ -41,7 +41,7 @@ from keyturn.gateway.resume.langgraph_local import LangGraphLocal
 from keyturn.gateway.retrying import RetrySettings
 from keyturn.gateway.running import running
 from keyturn.gateway.store.connection import Connection
-from keyturn.gateway.store.event_tail import START, EventTail
+from keyturn.gateway.store.outbox import START, EventTail
 from keyturn.gateway.store.store import Store
 from tests.bot.bot_stack import Stack
 from tests.conftest import eventually

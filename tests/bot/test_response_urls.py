@@ -12,7 +12,7 @@ from keyturn.bot.web import RateLimited, Slack, SlackNoResponse
 from keyturn.gateway.approvals.decisions import Edit
 from keyturn.gateway.protocol.wire import Verdict
 from keyturn.gateway.store.keys import RESPONSE_URL_MS
-from keyturn.gateway.store.response_urls import USES
+from keyturn.gateway.store.posted_messages import USES
 from keyturn.sandbox import responses
 from keyturn.sandbox.api_errors import ApiError
 from keyturn.sandbox.fake_slack import FakeSlack

@@ -14,8 +14,7 @@ from keyturn.bot.delivery.queue_entry import QueueEntry
 from keyturn.bot.modals import allow_similar
 from keyturn.gateway.approvals.standing import used
 from keyturn.gateway.policy.standing import Offer
-from keyturn.gateway.store.card_copies import CardCopy
-from keyturn.gateway.store.cards import CardPlace
+from keyturn.gateway.store.cards import CardCopy, CardPlace
 from keyturn.gateway.store.store import Store
 from tests.approvals.test_standing import NOW, standing
 from tests.service.harness import ServiceHarness

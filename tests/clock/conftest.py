@@ -14,8 +14,7 @@ import pytest
 from redis import Redis
 from redis.exceptions import RedisError
 
-from keyturn.gateway.store.engine import EmbeddedEngine
-from keyturn.gateway.store.server_process import server_command
+from keyturn.gateway.store.engine import EmbeddedEngine, server_command
 from keyturn.gateway.store.store import Store
 from tests.clock import faketime
 from tests.lifetimes import wrong_lifetimes

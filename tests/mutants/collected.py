@@ -18,7 +18,7 @@ COLLECTED_TABLE = (
     ),
     Mutant(
         "a member that left a card is decided over it no more",
-        "gateway/store/collected_cards.py",
+        "gateway/store/cards.py",
         "if where == [card.encode(), None]",
         "if where",
         COLLECTED,
@@ -67,7 +67,7 @@ COLLECTED_TABLE = (
     ),
     Mutant(
         "a card of its own is not shared from then on",
-        "gateway/store/collected_cards.py",
+        "gateway/store/cards.py",
         "if own is not None:",
         "if False:",
         FAULTS,

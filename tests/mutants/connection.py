@@ -11,7 +11,7 @@ AT_SENTINELS = "tests/store/test_sentinel_connection.py"
 IN_CLUSTERS = "tests/store/test_cluster_connection.py"
 REPLACED = "tests/store/test_replaced_servers.py"
 
-UNAVAILABLE = "gateway/store/unavailable.py"
+UNAVAILABLE = "gateway/store/connection.py"
 REFUSING = "tests/store/test_refused_writes.py"
 
 CONNECTION_TABLE = (
@@ -101,7 +101,7 @@ CONNECTION_TABLE = (
     ),
     Mutant(
         "a user who may not run what scripts call is refused",
-        "gateway/store/permissions.py",
+        "gateway/store/durability.py",
         "    if not missing:",
         "    if True:",
         REFUSING,

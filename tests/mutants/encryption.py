@@ -5,8 +5,8 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 KEYS = "gateway/trust/encryption.py"
-RECORDS = "gateway/store/record_encryption.py"
-TEXTS = "gateway/store/text_encryption.py"
+RECORDS = "gateway/store/encryption.py"
+TEXTS = "gateway/store/encryption.py"
 
 PRIMITIVES = "tests/trust/test_encryption.py"
 OF_RECORDS = "tests/store/test_record_encryption.py"
@@ -113,7 +113,7 @@ ENCRYPTION_TABLE = (
     ),
     Mutant(
         "what is kept of a rejected call is encrypted",
-        "gateway/store/text_encryption.py",
+        "gateway/store/encryption.py",
         "    text = encrypted_text(conn, place, body)\n",
         "    text = body\n",
         CANARY,

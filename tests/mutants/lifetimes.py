@@ -95,14 +95,14 @@ LIFETIMES_TABLE = (
     ),
     Mutant(
         "a store of a newer format is refused",
-        "gateway/store/store_format.py",
+        "gateway/store/open_store.py",
         "    if found > mine:\n",
         "    if found > mine + 9:\n",
         "tests/store/test_store_format.py",
     ),
     Mutant(
         "a format is not raised while processes of the version before run",
-        "gateway/store/store_format.py",
+        "gateway/store/open_store.py",
         "(await store.processes.read(keys)).alive:",
         "None:",
         "tests/store/test_store_format.py",

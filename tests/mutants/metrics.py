@@ -78,7 +78,7 @@ METRICS_TABLE = (
     ),
     Mutant(
         "spot checks: people are asked about so many calls a day",
-        "gateway/store/spot_checks.py",
+        "gateway/store/seeded.py",
         "return number(count) <= most",
         "return True",
         "tests/service/test_spot_checks.py",

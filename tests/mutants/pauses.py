@@ -42,7 +42,7 @@ PAUSES_TABLE = (
     ),
     Mutant(
         "what was sent and not answered may be recorded",
-        "gateway/store/unavailable.py",
+        "gateway/store/connection.py",
         "if writes and isinstance(error, MaybeDoneError):",
         "if False:",
         "tests/bot/test_store_cut.py",

@@ -53,7 +53,7 @@ REACH_TABLE = (
     ),
     Mutant(
         "where a channel is counts as a bot noted it",
-        "gateway/store/moved_channels.py",
+        "gateway/store/posted_messages.py",
         "self._sealing.opened(Sealed.MESSAGE, (name, was), stored)",
         "stored",
         MOVED,

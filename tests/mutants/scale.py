@@ -125,7 +125,7 @@ SCALE_TABLE = (
     ),
     Mutant(
         "so many at one moment hide nothing behind them",
-        "gateway/store/sorted_pages.py",
+        "gateway/store/listed_members.py",
         "if len(found) >= wanted or len(rows) < count:",
         "if True:",
         PEOPLE,

@@ -10,7 +10,7 @@ FACTS = "tests/security/test_forged_facts.py"
 FREEZES = "tests/security/test_forged_freezes.py"
 EVENTS = "tests/store/test_security_events.py"
 SEALS = "tests/trust/test_seals.py"
-LISTS = "gateway/store/freeze_list.py"
+LISTS = "gateway/store/freezes.py"
 
 RECORDS = "gateway/store/record_seals.py"
 FORGED = "tests/security/test_forged_records.py"
@@ -95,7 +95,7 @@ SEALED_TABLE = (
     ),
     Mutant(
         "a forged page was seen by nobody",
-        "gateway/store/read_pages.py",
+        "gateway/store/cards.py",
         "if stored is not None and self._is_ours(own, name, stored):",
         "if stored is not None:",
         FACTS,
@@ -202,7 +202,7 @@ SEALED_TABLE = (
     ),
     Mutant(
         "a process with another secret does not start",
-        "gateway/store/secret_check.py",
+        "gateway/store/sealing.py",
         "    if kept not in mine:",
         "    if False:",
         "tests/store/test_secret_check.py",

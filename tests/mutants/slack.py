@@ -181,7 +181,7 @@ SLACK_TABLE = (
     ),
     Mutant(
         "who loses to a busy process waits until it is through",
-        "gateway/store/attempts.py",
+        "gateway/store/changing.py",
         "    if attempt > 1:\n",
         "    if False:\n",
         "tests/races/test_turns.py",

@@ -137,7 +137,7 @@ STANDING_TABLE = (
     ),
     Mutant(
         "standing: one that is not opened yet stays listed",
-        "gateway/store/standing.py",
+        "gateway/store/approval_indexes.py",
         '"ZREMRANGEBYSCORE", key, "-inf", now_ms',
         '"ZREMRANGEBYSCORE", key, "-inf", "+inf"',
         ENDS,

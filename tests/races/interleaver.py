@@ -14,8 +14,8 @@ from contextvars import ContextVar
 
 import pytest
 
+from keyturn.gateway.store.changing import SharedTurn, Turns
 from keyturn.gateway.store.connection import Connection
-from keyturn.gateway.store.turns import SharedTurn, Turns
 
 Choose = Callable[[int], int]
 """Given how many wait, say which of them goes next."""

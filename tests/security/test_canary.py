@@ -22,10 +22,9 @@ from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import Claimed, ProposedCall, Turn, TurnRef
 from keyturn.gateway.service.statistics import StatisticsService
 from keyturn.gateway.store.connection import Connection, Reply, entries, text
+from keyturn.gateway.store.encryption import MARK, unpacked
 from keyturn.gateway.store.jobs import Job, JobKind, input_of
-from keyturn.gateway.store.packing import unpacked
 from keyturn.gateway.store.readers import Backlog
-from keyturn.gateway.store.record_encryption import MARK
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.store.threads import ThreadFacts
 from keyturn.gateway.trust.seals import SEAL_BYTES

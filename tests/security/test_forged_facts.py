@@ -24,9 +24,9 @@ from keyturn.gateway.protocol.wire import (
     VerdictKind,
 )
 from keyturn.gateway.service.delegating import DelegationService
+from keyturn.gateway.store.encryption import packed
 from keyturn.gateway.store.fences import holding
 from keyturn.gateway.store.jobs import Job, JobKind
-from keyturn.gateway.store.packing import packed
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.store.threads import ThreadFacts
 from tests.security.forging import (

@@ -10,8 +10,13 @@ from keyturn.gateway.protocol.wire import (
     Claimed,
     VerdictKind,
 )
-from keyturn.gateway.store.freeze_list import FreezeList, sealed_key
-from keyturn.gateway.store.freezes import Freeze, FreezeScope, ScopeKind
+from keyturn.gateway.store.freezes import (
+    Freeze,
+    FreezeList,
+    FreezeScope,
+    ScopeKind,
+    sealed_key,
+)
 from keyturn.gateway.store.sealing import Sealed
 from tests.security.forging import (
     LOOK_UP,

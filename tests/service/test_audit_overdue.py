@@ -12,7 +12,7 @@ from keyturn.cli.doctor import run_checks
 from keyturn.cli.reviewer_checks import Check, State
 from keyturn.gateway.approvals.security import SecurityKind
 from keyturn.gateway.service.process_check import registered
-from keyturn.gateway.store import audit_note
+from keyturn.gateway.store import audit_log
 from keyturn.gateway.store.processes import ProcessInfo
 from keyturn.gateway.store.store import Store
 from tests.service.audit_harness import AuditHarness
@@ -36,7 +36,7 @@ async def test_a_folder_that_is_gone_is_an_alarm_once_nobody_signs(
     await house.writer.tick(is_last=True)
     assert house.store.security.counts == {}
 
-    monkeypatch.setattr(audit_note, "OVERDUE_MS", -1)
+    monkeypatch.setattr(audit_log, "OVERDUE_MS", -1)
     await house.writer.tick(is_last=True)
     await house.writer.tick(is_last=True)
 
@@ -61,7 +61,7 @@ async def test_the_doctor_says_that_nobody_signs_while_a_gateway_runs(
     await house.put(100)
     await house.writer.tick()
     await house.put(1)
-    monkeypatch.setattr(audit_note, "OVERDUE_MS", -1)
+    monkeypatch.setattr(audit_log, "OVERDUE_MS", -1)
     # The gateway signs when it starts, and what is left at its end.
     assert (await doctor_says(house)).state is State.GOOD
 
@@ -79,4 +79,4 @@ async def test_a_place_that_somebody_else_wrote_is_no_alarm(
     key = house.keys.audit_tree
     await house.store.conn.command("HSET", key, "last", "- + COUNT")
 
-    assert not await audit_note.is_overdue(house.store.conn, house.keys)
+    assert not await audit_log.is_overdue(house.store.conn, house.keys)

@@ -15,9 +15,9 @@ from keyturn.gateway.approvals.timing import TimerKind
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.service.reviews import ReviewService
 from keyturn.gateway.service.sweep import Sweeper
+from keyturn.gateway.store.approval_indexes import Timer
 from keyturn.gateway.store.connection import text
 from keyturn.gateway.store.store import Store
-from keyturn.gateway.store.timers import Timer
 from tests.lifetimes import listed, lose_records
 from tests.service.harness import ANA, BEN, POLICY, ServiceHarness, person
 from tests.streams import audit_entries

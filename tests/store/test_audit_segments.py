@@ -18,7 +18,7 @@ from keyturn.gateway.config import Settings
 from keyturn.gateway.errors import AuditUnreadable
 from keyturn.gateway.service import audit_moving
 from keyturn.gateway.store import audit_log
-from keyturn.gateway.store.audit_note import place_text
+from keyturn.gateway.store.audit_log import place_text
 from keyturn.gateway.store.audit_seals import parts_of, sealed_text
 from keyturn.gateway.store.audit_segments import Segment, segment_path, segments
 from keyturn.gateway.store.connection import Argument, number

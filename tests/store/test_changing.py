@@ -18,7 +18,7 @@ from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.states import ItemState
 from keyturn.gateway.protocol.wire import Claimed
 from keyturn.gateway.service.standing import rejection_of
-from keyturn.gateway.store import attempts
+from keyturn.gateway.store import changing
 from keyturn.gateway.store.atomic_write import (
     EvaluationInputs,
     Loaded,
@@ -402,7 +402,7 @@ async def test_a_corrupt_record_is_named_and_nothing_is_written(
 async def test_who_never_finds_them_unmoved_is_told_that_nothing_was_recorded(
     harness: ServiceHarness, keys: Keys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attempts, "_PAUSE_S", 0.0)
+    monkeypatch.setattr(changing, "_PAUSE_S", 0.0)
     clicks = await asked(harness, 2)
 
     async def compute(found: Read) -> WriteMany:

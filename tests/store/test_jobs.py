@@ -8,6 +8,7 @@ import pytest
 
 from keyturn.gateway.store import jobs
 from keyturn.gateway.store.connection import Argument, Reply
+from keyturn.gateway.store.encryption import MARK
 from keyturn.gateway.store.jobs import (
     Delivery,
     Job,
@@ -16,7 +17,6 @@ from keyturn.gateway.store.jobs import (
     input_of,
     sealed_job,
 )
-from keyturn.gateway.store.record_encryption import MARK
 from keyturn.gateway.store.store import Store
 
 JOB = Job(kind=JobKind.START, tenant="default", agent="x", thread="t", input="hi")

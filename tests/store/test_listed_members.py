@@ -7,12 +7,12 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from keyturn.gateway.approvals.timing import TimerKind
+from keyturn.gateway.store.approval_indexes import Timer
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.missed_cards import mark_missed
 from keyturn.gateway.store.person_queues import Place
 from keyturn.gateway.store.readers import make_group, trim_outbox
 from keyturn.gateway.store.store import Store
-from keyturn.gateway.store.timers import Timer
 from tests.service.harness import ServiceHarness
 
 APPROVAL = f"ap_default_{'a' * 32}"

@@ -12,11 +12,11 @@ import pytest
 import redis
 
 from keyturn.gateway.errors import StoreUnavailable
+from keyturn.gateway.store import engine, usable
 from keyturn.gateway.store import engine as engine_module
-from keyturn.gateway.store import loading, server_process
 from keyturn.gateway.store.engine import EmbeddedEngine
-from keyturn.gateway.store.loading import Loading
 from keyturn.gateway.store.open_store import ENGINE_FOLDER, open_store
+from keyturn.gateway.store.usable import Loading
 from tests.conftest import eventually
 
 KEYS = 400
@@ -34,7 +34,7 @@ def slow_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         while client.info("persistence")["aof_rewrite_in_progress"]:
             client.ping()
         client.close()
-    plain = server_process.server_command
+    plain = engine.server_command
 
     def slow(of: Path, socket: str) -> list[str]:
         # Five milliseconds for a key, and a look at its clients after each.
@@ -66,12 +66,12 @@ def test_an_embedded_server_that_loads_may_take_longer_than_a_silent_one(
 def test_a_server_that_loads_for_too_long_is_given_up_and_stopped(
     slow_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loading, "LOADED_WITHIN_S", 0.2)
+    monkeypatch.setattr(usable, "LOADED_WITHIN_S", 0.2)
 
     with pytest.raises(StoreUnavailable, match="still loads its data"):
         EmbeddedEngine(slow_folder).__enter__()
 
-    monkeypatch.setattr(loading, "LOADED_WITHIN_S", 60.0)
+    monkeypatch.setattr(usable, "LOADED_WITHIN_S", 60.0)
     with EmbeddedEngine(slow_folder) as engine:
         assert not engine.is_adopted, "none was left behind"
 
@@ -85,11 +85,11 @@ async def test_a_remote_server_that_loads_is_waited_for(
     server = asyncio.create_task(
         asyncio.to_thread(EmbeddedEngine(slow_folder).__enter__)
     )
-    path = server_process.socket_path(slow_folder)
+    path = engine.socket_path(slow_folder)
 
     async def is_there() -> bool:
-        found = await asyncio.to_thread(server_process.health, str(path))
-        return found is server_process.Health.LOADING
+        found = await asyncio.to_thread(engine.health, str(path))
+        return found is engine.Health.LOADING
 
     await eventually(is_there)
     with caplog.at_level(logging.INFO):
@@ -111,6 +111,6 @@ def test_a_wait_says_now_and_then_how_far_it_is_and_ends(
             clock[0] += 1
 
         assert caplog.text.count("where=here percent=12.5") == 3
-        clock[0] = loading.LOADED_WITHIN_S + 1
+        clock[0] = usable.LOADED_WITHIN_S + 1
         with pytest.raises(StoreUnavailable, match="after 60 minutes"):
             wait.goes_on({})

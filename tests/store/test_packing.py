@@ -9,8 +9,8 @@ import zlib
 
 import pytest
 
-from keyturn.gateway.store import packing
-from keyturn.gateway.store.packing import packed, unpacked
+from keyturn.gateway.store import encryption
+from keyturn.gateway.store.encryption import packed, unpacked
 
 RECORD = json.dumps({"thread": "t", "items": [{"tool": "refund", "args": {}}] * 20})
 
@@ -56,7 +56,7 @@ def test_junk_is_damaged(junk: bytes) -> None:
 def test_a_text_that_would_fill_the_memory_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(packing, "MOST_BYTES", 1000)
+    monkeypatch.setattr(encryption, "MOST_BYTES", 1000)
 
     with pytest.raises(ValueError, match="damaged"):
         unpacked(zlib.compress(b"[" * 100_000))

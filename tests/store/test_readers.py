@@ -14,6 +14,7 @@ from keyturn.gateway.store.audit_seals import parts_of, sealed_text
 from keyturn.gateway.store.connection import Argument, Reply, fields, number, text
 from keyturn.gateway.store.jobs import GROUP, Job, JobQueue
 from keyturn.gateway.store.keys import KEEP_MS, Keys
+from keyturn.gateway.store.listed_members import pages_by_score
 from keyturn.gateway.store.outbox import Outbox
 from keyturn.gateway.store.readers import (
     backlog,
@@ -21,7 +22,6 @@ from keyturn.gateway.store.readers import (
     forget_consumers,
     trim_outbox,
 )
-from keyturn.gateway.store.sorted_pages import pages_by_score
 from keyturn.gateway.store.store import Store
 from tests.lifetimes import listed
 from tests.service.harness import ServiceHarness

@@ -17,7 +17,7 @@ from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.verbs import Finding
 from keyturn.gateway.protocol.wire import Claimed, Refused
 from keyturn.gateway.store.connection import fields
-from keyturn.gateway.store.record_encryption import DATA_KEY, MARK
+from keyturn.gateway.store.encryption import DATA_KEY, MARK
 from keyturn.gateway.store.record_seals import SEAL
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.encryption import wrapped_by, wrapping_keys

@@ -11,16 +11,16 @@ import pytest
 
 from keyturn.gateway.errors import StoreUnavailable, Unanswered, UnsafeStore
 from keyturn.gateway.service.process_check import Registration, registered
-from keyturn.gateway.store import permissions
+from keyturn.gateway.store import durability
 from keyturn.gateway.store.connection import Connection, Reply, text
-from keyturn.gateway.store.durability import ensure_durable
-from keyturn.gateway.store.engine import EmbeddedEngine
-from keyturn.gateway.store.keys import Keys
-from keyturn.gateway.store.permissions import (
+from keyturn.gateway.store.durability import (
     CALLED,
+    ensure_durable,
     ensure_writable,
     permission_problems,
 )
+from keyturn.gateway.store.engine import EmbeddedEngine
+from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.processes import ProcessInfo
 from keyturn.gateway.store.script import FOLDER
 from keyturn.gateway.store.store import Store
@@ -161,7 +161,7 @@ def test_what_scripts_call_is_known() -> None:
 async def test_a_server_whose_commands_were_renamed_is_refused_by_their_names(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(permissions, "CALLED", (*CALLED, "RENAMED", "XINFO RENAMED"))
+    monkeypatch.setattr(durability, "CALLED", (*CALLED, "RENAMED", "XINFO RENAMED"))
 
     [problem] = await permission_problems(store.conn)
 
@@ -193,7 +193,7 @@ async def test_a_server_that_counts_arguments_says_the_same(
     await store.conn.command("ACL", "SETUSER", "default", rule)
     said = await permission_problems(store.conn)
 
-    monkeypatch.setattr(permissions, "MISSING", COUNTING + permissions.MISSING)
+    monkeypatch.setattr(durability, "MISSING", COUNTING + durability.MISSING)
 
     assert await permission_problems(store.conn) == said
     assert len(said) == (rule != "+@all")

@@ -33,12 +33,11 @@ from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import Record
 from keyturn.gateway.service.stored_verdicts import StoredVerdicts
-from keyturn.gateway.store import store_format
+from keyturn.gateway.store import open_store as opening
 from keyturn.gateway.store.connection import text
-from keyturn.gateway.store.open_store import open_store
+from keyturn.gateway.store.open_store import FORMATS, ensure_format, open_store
 from keyturn.gateway.store.processes import ProcessInfo
 from keyturn.gateway.store.store import Store
-from keyturn.gateway.store.store_format import FORMATS, ensure_format
 from keyturn.gateway.trust.api_keys import ApiKey
 
 ELSEWHERE = (Approval, ApiKey, Event, Precedent, SecurityEvent, SeededCard)
@@ -93,7 +92,7 @@ def test_the_newest_format_is_that_of_the_record_schemas() -> None:
 
     assert [*FORMATS.values()][-1] == digest_now(), (
         f"The schema of a stored record changed. Write into FORMATS of "
-        f"gateway/store/store_format.py, in place of the line of this version if there "
+        f"gateway/store/open_store.py, in place of the line of this version if there "
         f"is one, and give each new field a default:\n    {line}"
     )
 
@@ -123,7 +122,7 @@ HERE = "and this process has the format 3 of Keyturn 0.4.0, so nothing was start
 async def test_a_store_that_cannot_be_read_is_refused_and_left_as_it_is(
     store: Store, monkeypatch: pytest.MonkeyPatch, found: str, where: str, step: str
 ) -> None:
-    monkeypatch.setattr(store_format, "FORMATS", THREE)
+    monkeypatch.setattr(opening, "FORMATS", THREE)
     await store.conn.command("SET", store.keys_of_tenant("default").format, found)
 
     with pytest.raises(SettingsError, match=re.escape(f"{where}, {HERE}")) as said:
@@ -136,7 +135,7 @@ async def test_a_store_that_cannot_be_read_is_refused_and_left_as_it_is(
 async def test_the_format_before_is_read_and_raised_once_its_processes_ended(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_format, "FORMATS", THREE)
+    monkeypatch.setattr(opening, "FORMATS", THREE)
     keys = store.keys_of_tenant("default")
     await store.conn.command("SET", keys.format, "2 0.3.1")
     await store.processes.stay(

@@ -9,9 +9,8 @@ import pytest
 
 from keyturn.gateway.errors import UnsafeStore
 from keyturn.gateway.store.connection import Connection
-from keyturn.gateway.store.durability import ensure_durable
+from keyturn.gateway.store.durability import ensure_durable, topology_problems
 from keyturn.gateway.store.open_store import open_store
-from keyturn.gateway.store.topology import topology_problems
 from tests.topologies import MASTER, Cluster, SentinelSet, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("topologies")]

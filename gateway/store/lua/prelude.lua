@@ -96,7 +96,7 @@ local function count_asked(requests, count, now, asked_ms)
 end
 
 -- Return whether the sealed list of freezes is another one than a process verified, by
--- its seal in hex; "" for none. See freeze_list.py: the list begins with a mark of one byte.
+-- its seal in hex; "" for none. See freezes.py: the list begins with a mark of one byte.
 local function has_other_list(frozen, seal)
   local list = redis.call('GET', frozen .. '_sealed')
   return (list and string.sub(list, 2, 17) or '') ~= from_hex(seal)

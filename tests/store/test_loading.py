@@ -12,8 +12,8 @@ import pytest
 import redis
 
 from keyturn.gateway.errors import StoreUnavailable
-from keyturn.gateway.store import engine, usable
 from keyturn.gateway.store import engine as engine_module
+from keyturn.gateway.store import usable
 from keyturn.gateway.store.engine import EmbeddedEngine
 from keyturn.gateway.store.open_store import ENGINE_FOLDER, open_store
 from keyturn.gateway.store.usable import Loading
@@ -34,7 +34,7 @@ def slow_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         while client.info("persistence")["aof_rewrite_in_progress"]:
             client.ping()
         client.close()
-    plain = engine.server_command
+    plain = engine_module.server_command
 
     def slow(of: Path, socket: str) -> list[str]:
         # Five milliseconds for a key, and a look at its clients after each.
@@ -85,11 +85,11 @@ async def test_a_remote_server_that_loads_is_waited_for(
     server = asyncio.create_task(
         asyncio.to_thread(EmbeddedEngine(slow_folder).__enter__)
     )
-    path = engine.socket_path(slow_folder)
+    path = engine_module.socket_path(slow_folder)
 
     async def is_there() -> bool:
-        found = await asyncio.to_thread(engine.health, str(path))
-        return found is engine.Health.LOADING
+        found = await asyncio.to_thread(engine_module.health, str(path))
+        return found is engine_module.Health.LOADING
 
     await eventually(is_there)
     with caplog.at_level(logging.INFO):

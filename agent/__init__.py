@@ -1,7 +1,6 @@
 """Middleware, guard and client that run in the agent's own process."""
 
-from keyturn.agent.deep_agents import gated_subagents
-from keyturn.agent.edited_view import edited_view
+from keyturn.agent.drop_in import HumanInTheLoopMiddleware, gated_subagents
 from keyturn.agent.grants import (
     Grant,
     current_receipt,
@@ -9,11 +8,10 @@ from keyturn.agent.grants import (
     guarded,
     receipt_meta,
 )
-from keyturn.agent.human_in_the_loop import HumanInTheLoopMiddleware
-from keyturn.agent.messages import EditMessage, edit_messages
+from keyturn.agent.messages import EditMessage, edit_messages, edited_view
 from keyturn.agent.middleware import ApprovalMiddleware
 from keyturn.agent.model_answers import is_cut_off
-from keyturn.agent.node_questions import Answers, aask_questions, ask_questions
+from keyturn.agent.node_turns import Answers, aask_questions, ask_questions
 from keyturn.agent.question_tool import ask_user
 from keyturn.agent.require_approval import (
     Approved,

@@ -50,9 +50,9 @@ from langgraph.types import Command
 from keyturn.agent import (
     auto_approved,
     calls,
-    edit_verification,
     execution,
-    late_reports,
+    grants,
+    history_checks,
     messages,
     model_answers,
     nesting,
@@ -60,7 +60,6 @@ from keyturn.agent import (
     prepared_calls,
     question_tool,
     repair,
-    tool_starts,
     turns,
 )
 from keyturn.agent.bridge import AWAITING, BLOCKING, Shell, drive
@@ -240,7 +239,7 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
     def _tool_scope(self, request: ToolCallRequest) -> tuple[Inside[Any], Inside[Any]]:
         """Pass overrides and the check of tool starts to everything inside a tool."""
         inherited = overrides.inherit(request.state.get(overrides.STATE))
-        return inherited, tool_starts.checked(self.agent)
+        return inherited, grants.checked_starts(self.agent)
 
     def _caller(self, shell: Shell, state: object = None) -> Caller:
         known = self._callers.get(shell)
@@ -260,7 +259,7 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
         await auto_approved.note_nested_agent()
         changes = overrides.update(cast("Mapping[str, Any]", state), runtime.context)
         caller = self._caller(shell)
-        missed = await edit_verification.missed_edits(caller, state)
+        missed = await history_checks.missed_edits(caller, state)
         edits = {"keyturn_edits": messages.dump_records(missed)} if missed else {}
         repaired = await repair.repair_history(caller, state)
         return repair.merge_update(repaired, {**changes, **edits})
@@ -271,7 +270,7 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
         caller = self._caller(shell, request.state)
         if nesting.is_nested():
             # Before the call, which must not be undone where the gateway cannot say.
-            await edit_verification.report_edits(caller, request)
+            await history_checks.report_edits(caller, request)
         with execution.passing():
             return await caller.call(request, run)
 
@@ -282,7 +281,7 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
         ask: Callable[[Request], Awaitable[Response]],
     ) -> Response | ExtendedModelResponse[Any]:
         prepared = await self._model_request(shell, request)
-        with tool_starts.checked(self.agent):
+        with grants.checked_starts(self.agent):
             answer = await answer_of(prepared, ask)
         return await self._submit_answer(shell, request, answer)
 
@@ -345,9 +344,9 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
         self._tools.learn(request.tools)
         caller = self._caller(shell)
         await repair.end_dropped_calls(caller, cast("Mapping[str, Any]", request.state))
-        found = await edit_verification.confirm_edits(caller, request.state)
+        found = await history_checks.confirm_edits(caller, request.state)
         nesting.report_edits(found.made)
-        late = await late_reports.fetch_reports(caller, request.messages)
+        late = await history_checks.fetch_reports(caller, request.messages)
         # Edits first: restating defuses every mark, also that of a late report.
         stated = messages.restate_edits(request.messages, found.made, found.unknown)
         tools = request.tools
@@ -360,7 +359,7 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
             can_ask = question_tool.can_ask(tools)
             system = with_note(system, note, can_ask=can_ask)
         return request.override(
-            messages=late_reports.with_reports(stated, late),
+            messages=history_checks.with_reports(stated, late),
             tools=tools,
             system_message=system,
         )

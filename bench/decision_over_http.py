@@ -38,7 +38,7 @@ from bench.payments_stub import Graph, PaymentsStub, agent, refund_once
 from bench.stats import Figure, ratio
 from keyturn import Keyturn as Product
 from keyturn.agent import ApprovalMiddleware, guarded
-from keyturn.cli.apart_processes import Apart, kept_port
+from keyturn.cli.demo_apart import Apart, kept_port
 from keyturn.gateway.garbage_collection import spare_what_is_there
 from keyturn.gateway.protocol.records import RunRef
 from keyturn.gateway.remote.program import RemoteKeyturn

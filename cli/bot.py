@@ -7,10 +7,15 @@ import asyncio
 import typer
 
 from keyturn.bot.app import SlackBot
-from keyturn.cli import console, start_options
-from keyturn.cli.command_context import CommandContext, command_context
+from keyturn.cli import console
+from keyturn.cli.command_context import (
+    START_EXAMPLES,
+    CommandContext,
+    InsecureDev,
+    command_context,
+    configure_logs,
+)
 from keyturn.cli.stack import bot_config
-from keyturn.cli.start_options import InsecureDev, configure_logs
 from keyturn.cli.stop_signals import until_stopped
 from keyturn.cli.store_access import open_to_end_calls
 from keyturn.gateway.garbage_collection import spare_what_is_there
@@ -19,7 +24,7 @@ from keyturn.gateway.service.reviews import ReviewService
 from keyturn.gateway.trust.key_folder import Role
 from keyturn.gateway.trust.keyring import Keyring
 
-EXAMPLES = start_options.EXAMPLES
+EXAMPLES = START_EXAMPLES
 
 
 def bot(ctx: typer.Context, *, insecure_dev: InsecureDev = False) -> None:

@@ -1,17 +1,35 @@
-"""Context of a command: path of the settings file, and environment variables."""
+"""Context of a command: settings file, environment, and how its process starts."""
 
 from __future__ import annotations
 
 import getpass
 from pathlib import Path
+from typing import Annotated
+from urllib.parse import urlsplit
 
 import typer
 
 from keyturn.cli.console import read_text
-from keyturn.cli.global_options import GlobalOptions
+from keyturn.cli.global_options import GlobalOptions, examples
 from keyturn.gateway.config import DEFAULT_FILE, Settings
+from keyturn.gateway.logs import write_logs
 from keyturn.gateway.policy.load import LoadedPolicy, load_with_lines
 from keyturn.gateway.policy.rules import Policy
+
+START_EXAMPLES = examples(
+    ("keyturn run", "gateway, agents and bot in one process"),
+    ("keyturn run --sandbox", "the same beside a local Slack with a web page"),
+    ("keyturn gateway", "only the agents' side; start as many as you like"),
+    ("keyturn bot", "only the Slack side; two or more share the clicks"),
+)
+
+InsecureDev = Annotated[
+    bool,
+    typer.Option(
+        "--insecure-dev",
+        help="Accept a store that would lose acknowledged decisions.",
+    ),
+]
 
 
 class CommandContext(GlobalOptions):
@@ -60,3 +78,15 @@ def caller() -> str:
         return f"cli/{getpass.getuser()}"
     except (KeyError, OSError):  # a container's user may have no name
         return "cli"
+
+
+def configure_logs(
+    command: CommandContext, settings: Settings, *, insecure_dev: bool
+) -> None:
+    """Write logs; the words of an agent's errors only where a developer reads them."""
+    host = urlsplit(settings.slack.api_url).hostname
+    # By name and not by resolving it: a name server must not decide whether arguments
+    # get into a log.
+    is_sandbox = host in {"127.0.0.1", "::1", "localhost"}
+    shows_errors = command.debug or insecure_dev or is_sandbox
+    write_logs(settings.log, shows_errors=shows_errors)

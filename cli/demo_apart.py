@@ -1,30 +1,240 @@
-"""Script of the demo with three processes: gateway, bot, and an agent with its key."""
+"""Script of the demo with three processes: gateway, bot, and an agent with its key.
+
+The agent's process is given the gateway's URL and an API key, and a folder of its own.
+It is not told where the store is, and has no secret of Keyturn.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+import json
+import os
+import socket
+import sys
+from collections.abc import AsyncGenerator, Generator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
+import aiohttp
+import yaml
 from typing_extensions import override
 
-from keyturn.cli.apart_processes import READY_S, Apart, ProcessFailed, open_apart
 from keyturn.cli.demo_context import DemoContext, Say, StoryFailed
 from keyturn.cli.demo_scripts import approve, edit
 from keyturn.cli.demo_stack import CHANNEL, REQUESTER, DemoStack, environment
 from keyturn.cli.store_access import open_configured
 from keyturn.gateway.approvals.record import Approval
-from keyturn.gateway.config import SlackMode
+from keyturn.gateway.config import Settings, SlackMode
+from keyturn.gateway.errors import KeyturnError
 from keyturn.gateway.policy_file import PolicyFile
+from keyturn.gateway.protocol.http_api import NOTE
 from keyturn.gateway.service.reviews import ReviewService
 from keyturn.sandbox.json_types import JsonObject
 from keyturn.sandbox.server import Sandbox
 
+READY_S = 120.0
+STOP_S = 20.0
+AGENT = "support"
+_OURS = ("KEYTURN_", "SLACK_")
+_LOOK_S = 0.1
+
 NAME = "apart"
 _TEXT = "refund order 78291"
+
+
+class ProcessFailed(KeyturnError):
+    """A process did not become ready, or ended in another way than asked."""
+
+
+@dataclass
+class Apart:
+    """A gateway and a bot in processes of their own, and what an agent needs.
+
+    Attributes:
+        folder: where the settings file and the store are, which no agent is told.
+        env: of gateway and bot.
+        port: where the gateway's API listens.
+        key: the agent's API key.
+        agent: whose key it is.
+    """
+
+    folder: Path
+    env: Mapping[str, str]
+    port: int
+    key: str = ""
+    agent: str = AGENT
+    running: dict[str, asyncio.subprocess.Process] = field(
+        default_factory=dict[str, asyncio.subprocess.Process]
+    )
+
+    @property
+    def url(self) -> str:
+        """Return the URL of the gateway."""
+        return f"http://127.0.0.1:{self.port}"
+
+    async def start(self, name: str) -> None:
+        """Start ``gateway`` or ``bot``."""
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self.running[name] = await asyncio.create_subprocess_exec(
+                *self._command(name), env=self.env, stdout=log, stderr=log
+            )
+
+    async def kill(self, name: str) -> None:
+        """End a process at once, as kill -9 does."""
+        process = self.running.pop(name)
+        process.kill()
+        await process.wait()
+
+    async def stop(self) -> None:
+        """Ask every process to stop, the last one first."""
+        while self.running:
+            _, process = self.running.popitem()
+            if process.returncode is None:
+                process.terminate()
+            try:
+                async with asyncio.timeout(STOP_S):
+                    await process.wait()
+            except TimeoutError:
+                process.kill()
+                await process.wait()
+
+    async def make_key(self) -> None:
+        """Make the agent's API key, as its operator does on the gateway's side."""
+        made = await asyncio.create_subprocess_exec(
+            *self._command(
+                "api-keys", "create", "apart", "--agent", self.agent, "--json"
+            ),
+            env=self.env,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        out, err = await made.communicate()
+        if made.returncode:
+            raise ProcessFailed(f"No API key was made: {err.decode().strip()}")
+        self.key = str(json.loads(out)["key"])
+
+    async def until_ready(self) -> None:
+        """Wait until the gateway answers the agent's key."""
+        headers = {"Authorization": f"Bearer {self.key}"}
+        async with aiohttp.ClientSession(self.url, headers=headers) as client:
+            for _ in range(int(READY_S / _LOOK_S)):
+                try:
+                    asking = client.post(NOTE.path, json={"agent": self.agent})
+                    async with asking as reply:
+                        if reply.ok:
+                            return
+                except aiohttp.ClientError:
+                    pass
+                for name, process in self.running.items():
+                    if process.returncode is not None:
+                        raise ProcessFailed(f"{name} ended: {self.said(name)}")
+                await asyncio.sleep(_LOOK_S)
+        raise ProcessFailed(f"The gateway is not ready: {self.said('gateway')}")
+
+    async def start_agent(
+        self, home: Path, thread: str, text: str
+    ) -> asyncio.subprocess.Process:
+        """Start the agent's process, with its own folder, a URL and a key."""
+        home.mkdir(exist_ok=True)  # noqa: ASYNC240 - of the demo alone
+        kept = {k: v for k, v in self.env.items() if not k.startswith(_OURS)}
+        env = {
+            **kept,
+            "KEYTURN_GATEWAY": self.url,
+            "KEYTURN_API_KEY": self.key,
+            "KEYTURN_DEMO_LEDGER": str(home / "effects.jsonl"),
+            "AGENT_THREADS": str(home / "threads.sqlite"),
+        }
+        with (home / "agent.log").open("ab") as log:
+            return await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "examples.agent_apart", thread, text),
+                env=env,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log,
+            )
+
+    def _command(self, *words: str) -> tuple[str, ...]:
+        config = str(self.folder / "keyturn.yml")
+        return (sys.executable, "-m", "keyturn", "--config", config, *words)
+
+    def said(self, name: str) -> str:
+        """Return the last lines that a process wrote."""
+        path = self.folder / f"{name}.log"
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        return " ".join(lines[-5:]) if path.exists() else ""
+
+
+def without_agents(
+    config: Path, folder: Path, port: int, policy: Path | None = None
+) -> Path:
+    """Write the settings of a gateway that runs no agent, from those of one that does.
+
+    Args:
+        config: the settings whose policy is taken, unless ``policy`` names a file.
+        folder: where they go.
+        port: where the HTTP API listens.
+        policy: the policy instead.
+    """
+    document: dict[str, Any] = yaml.safe_load(config.read_text(encoding="utf-8"))
+    document.pop("agents", None)
+    document["api"] = {"listen": f"127.0.0.1:{port}"}
+    if policy is not None:
+        document["policy"] = str(policy)
+    path = folder / "keyturn.yml"
+    path.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
+    return path
+
+
+@asynccontextmanager
+async def open_apart(
+    config: Path, folder: Path, env: Mapping[str, str]
+) -> AsyncGenerator[tuple[Apart, Settings]]:
+    """Run a gateway and a bot apart while the block runs.
+
+    Args:
+        config: settings whose policy is taken.
+        folder: for the settings, the store and the logs.
+        env: what points the bot at a workspace, over the machine's environment.
+
+    Yields:
+        The processes, and the settings that gateway and bot have.
+    """
+    machine = {k: v for k, v in os.environ.items() if not k.startswith(_OURS)}
+    # The agent is imported from the folder of the settings that were given.
+    root = str(config.absolute().parent)  # noqa: ASYNC240 - no access to the disk
+    machine["PYTHONPATH"] = os.pathsep.join(
+        one for one in (root, machine.get("PYTHONPATH", "")) if one
+    )
+    async with AsyncExitStack() as stack:
+        port = stack.enter_context(kept_port())
+        path = without_agents(config, folder, port)
+        apart = Apart(folder, {**machine, **env, "NO_COLOR": "1"}, port)
+        stack.push_async_callback(apart.stop)
+        await apart.start("gateway")
+        await apart.make_key()
+        await apart.until_ready()
+        await apart.start("bot")
+        yield apart, Settings.load(path, apart.env)
+
+
+@contextmanager
+def kept_port() -> Generator[int]:
+    """Keep a port of this machine for a server that starts while the block runs.
+
+    A port that is only looked up can go to any other process before the server has
+    started, or while it is down. A socket that is bound and does not listen keeps the
+    kernel from giving its port to others, and who connects is refused. On Linux a
+    server that sets ``SO_REUSEADDR``, as asyncio's do, binds it all the same; elsewhere
+    that is refused, so there the port is only looked up.
+    """
+    with socket.socket() as kept:
+        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        kept.bind(("127.0.0.1", 0))
+        port = int(kept.getsockname()[1])
+        if sys.platform != "linux":
+            kept.close()
+        yield port
 
 
 @dataclass

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import typer
 
-from keyturn.cli import console, start_options
-from keyturn.cli.command_context import CommandContext, command_context
+from keyturn.cli import console
+from keyturn.cli.command_context import (
+    START_EXAMPLES,
+    CommandContext,
+    InsecureDev,
+    command_context,
+    configure_logs,
+)
 from keyturn.cli.hanging_threads import serve
-from keyturn.cli.start_options import InsecureDev, configure_logs
 from keyturn.cli.stop_signals import until_stopped
 from keyturn.gateway.api.serving import serving_api
 from keyturn.gateway.embed import Keyturn
@@ -15,7 +20,7 @@ from keyturn.gateway.garbage_collection import spare_what_is_there
 from keyturn.gateway.trust.key_folder import Role
 from keyturn.gateway.trust.keyring import Keyring
 
-EXAMPLES = start_options.EXAMPLES
+EXAMPLES = START_EXAMPLES
 
 
 def gateway(ctx: typer.Context, *, insecure_dev: InsecureDev = False) -> None:

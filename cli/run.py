@@ -7,13 +7,18 @@ from typing import Annotated
 
 import typer
 
-from keyturn.cli import console, start_options
-from keyturn.cli.command_context import CommandContext, command_context
+from keyturn.cli import console
+from keyturn.cli.command_context import (
+    START_EXAMPLES,
+    CommandContext,
+    InsecureDev,
+    command_context,
+    configure_logs,
+)
 from keyturn.cli.demo_stack import REQUESTER, open_demo_stack
 from keyturn.cli.hanging_threads import serve
 from keyturn.cli.seed import holders, seed
 from keyturn.cli.stack import ensure_configured, open_stack
-from keyturn.cli.start_options import InsecureDev, configure_logs
 from keyturn.cli.stop_signals import until_stopped
 from keyturn.gateway.config import DEFAULT_FILE
 from keyturn.gateway.garbage_collection import spare_what_is_there
@@ -21,7 +26,7 @@ from keyturn.gateway.logs import write_logs
 
 PAGE_PORT = 8765
 
-EXAMPLES = start_options.EXAMPLES
+EXAMPLES = START_EXAMPLES
 
 
 def run(

@@ -23,8 +23,7 @@ from keyturn.gateway.protocol.receipts import (
     Receipt,
     verify_receipt,
 )
-from keyturn.receipts.sqlite_ledger import SqliteLedger
-from keyturn.receipts.verifier import Verifier, requires_receipt
+from keyturn.receipts.verifier import SqliteLedger, Verifier, requires_receipt
 
 __all__ = [
     "META_KEY",

@@ -10,8 +10,7 @@ from typing import Literal
 
 import pytest
 
-from keyturn.cli.command_context import CommandContext
-from keyturn.cli.start_options import configure_logs
+from keyturn.cli.command_context import CommandContext, configure_logs
 from keyturn.gateway.config import Settings
 from keyturn.gateway.failures import log_failure
 from keyturn.gateway.logs import LogSettings, write_logs

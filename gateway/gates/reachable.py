@@ -4,7 +4,7 @@ The graph is read, not run: its nodes, the graphs that stand in them or that the
 functions refer to, and the graphs that the code of tools refers to, such as the
 subagents inside deepagents' ``task`` tool. A graph that is made while a function runs
 cannot be found here. So this answers for what it finds only; below a gated agent
-`keyturn.agent.tool_starts` stops whatever it missed.
+`keyturn.agent.grants` stops whatever it missed.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class Reachable:
         if found:
             self.gated.append((node, found))
         for tool in node.tools_by_name.values():
-            # Not below a gate: `keyturn.agent.tool_starts` stops every start without a
+            # Not below a gate: `keyturn.agent.grants` stops every start without a
             # grant there.
             is_handoff = not gate and _root(tool) in _HANDOFFS
             is_safe = is_guarded(tool) or is_handoff

@@ -10,7 +10,7 @@ from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 
 from keyturn.agent import ApprovalMiddleware, current_receipt, receipt_meta
-from keyturn.agent.deep_agents import gated_subagents
+from keyturn.agent.drop_in import gated_subagents
 from keyturn.agent.scripted_model import calling
 from keyturn.gateway.approvals.decisions import Approve
 from keyturn.gateway.client import http_gateway

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from keyturn.bot.ids import Action
-from keyturn.cli.apart_processes import READY_S, kept_port
-from keyturn.cli.demo_apart import ApartContext, open_scene
+from keyturn.cli.demo_apart import READY_S, ApartContext, kept_port, open_scene
 from keyturn.cli.demo_stack import CHANNEL
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.config import SlackMode

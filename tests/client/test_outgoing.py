@@ -33,7 +33,7 @@ NAMES = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY", "NO_PROXY")
 DIRECT = {
     "gateway/webhooks/posting.py",  # connects to an address that was checked
     "bot/worker.py",  # a Unix socket
-    "cli/apart_processes.py",  # the demo's gateway on this machine
+    "cli/demo_apart.py",  # the demo's gateway on this machine
     "sandbox/client.py",
     "sandbox/server.py",
 }

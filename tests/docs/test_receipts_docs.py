@@ -14,7 +14,7 @@ from keyturn.agent import current_receipt, grants
 from keyturn.gateway.errors import NotVerified
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol import receipts
-from keyturn.receipts import Receipt, sqlite_ledger
+from keyturn.receipts import Receipt, verifier
 from tests.docs.test_readme import ROOT, blocks
 from tests.receipts.sample_receipts import ARGS, AUDIENCE, KEY, receipt, signed
 
@@ -77,9 +77,7 @@ def test_the_server_refuses_a_call_without_one(
 
 
 def test_every_reason_and_no_other_is_listed() -> None:
-    text = "".join(
-        inspect.getsource(one) for one in (receipts, receipts, sqlite_ledger)
-    )
+    text = "".join(inspect.getsource(one) for one in (receipts, receipts, verifier))
     raised = {*re.findall(r'NotVerified\(\s*"(\w+)"', text)}
 
     table = PAGE.partition("| Reason | What |")[2].partition("\n\n")[0]

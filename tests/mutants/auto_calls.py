@@ -28,14 +28,14 @@ AUTO_CALLS_TABLE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "an outer agent is told of edits to siblings that ran before a pause",
-        "agent/edit_verification.py",
+        "agent/history_checks.py",
         "has_siblings and request.tool is not None",
         "False and request.tool is not None",
         "tests/agent/test_nested_agents.py",
     ),
     Mutant(
         "an outer agent is told again of edits before a pause of its tool",
-        "agent/edit_verification.py",
+        "agent/history_checks.py",
         "    nesting.report_edits((await confirm_edits(caller, state)).made)\n",
         "",
         "tests/agent/test_nested_agents.py",

@@ -53,7 +53,7 @@ LIFETIMES_TABLE = (
     ),
     Mutant(
         "an edit without a record is not told as made",
-        "agent/edit_verification.py",
+        "agent/history_checks.py",
         "        if each in known.made\n",
         "        if known.made.setdefault(each, record.outcome)\n",
         "tests/agent/test_forged_edits.py",

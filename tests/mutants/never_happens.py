@@ -54,7 +54,7 @@ AUTHORIZED: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a tool that no gate cleared does not start",
-        "agent/tool_starts.py",
+        "agent/grants.py",
         "    raise_error = True\n",
         "    raise_error = False\n",
         "tests/agent/test_tool_starts.py",
@@ -334,7 +334,7 @@ TOLD: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a record inside another result is no edit of this call",
-        "agent/edited_view.py",
+        "agent/messages.py",
         "if is_own else None",
         "if True else None",
         "tests/agent/test_results_for_programs.py",

@@ -20,7 +20,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from typing_extensions import override
 
 from keyturn.bot import limits
-from keyturn.cli.apart_processes import without_agents
+from keyturn.cli.demo_apart import without_agents
 from keyturn.cli.demo_context import STEP_TIMEOUT_S, DemoContext
 from keyturn.cli.demo_stack import (
     CHANNEL,

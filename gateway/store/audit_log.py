@@ -172,15 +172,8 @@ class AuditLog:
         """Drop entries of the store before a place, some thousands at most."""
         # Exact trimming of a long stream would block the server; "~" with LIMIT does a
         # part of it with each sweep, by whole nodes: some stay a little longer.
-        await self._conn.command(
-            "XTRIM",
-            self._keys.audit,
-            "MINID",
-            "~",
-            place_text(first),
-            "LIMIT",
-            _TRIMMED,
-        )
+        before: list[Argument] = ["MINID", "~", place_text(first)]
+        await self._conn.command("XTRIM", self._keys.audit, *before, "LIMIT", _TRIMMED)
 
     async def end(self) -> str:
         """Return the place of the newest entry, behind which `entries` goes on."""

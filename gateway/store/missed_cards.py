@@ -44,9 +44,8 @@ async def mark_missed(store: Store, keys: Keys) -> int:
         behind = await _behind(store, keys, [one for one in ids if one not in found])
         for loaded in await store.approvals.load_each(behind):
             approval = loaded.approval
-            if approval.tenant == keys.tenant and await _is_shown(
-                store, keys, approval
-            ):
+            is_theirs = approval.tenant == keys.tenant
+            if is_theirs and await _is_shown(store, keys, approval):
                 found.add(approval.id)
     for one in found:
         await store.cards.mark_outdated(keys, one)

@@ -170,7 +170,7 @@ ENCRYPTION_TABLE = (
     Mutant(
         "the answer to a write over HTTP is encrypted",
         "gateway/store/sealing.py",
-        "        body = encrypted(self._conn, (kind, *place), body)\n",
+        "        body = encrypted(self.conn, (kind, *place), body)\n",
         "",
         "tests/store/test_kept_answers.py",
     ),

@@ -107,7 +107,7 @@ ERASING_TABLE = (
     Mutant(
         "no file is changed while a gateway seals",
         STORE,
-        '            async with store.threads.lease(keys, "", "", "audit"):\n',
+        '            async with store.threads.lease(keys, "", "audit"):\n',
         "            if True:\n",
         BOUNDS,
     ),
@@ -128,7 +128,7 @@ ERASING_TABLE = (
     Mutant(
         "messages about what is erased are redacted at once",
         STORE,
-        "        await store.posted_messages.erase(keys, tenant, approval.id)\n",
+        "        await store.posted_messages.erase(keys, approval.id)\n",
         "        pass\n",
         REDACTED,
     ),

@@ -124,7 +124,7 @@ LIFETIMES_TABLE = (
     Mutant(
         "a run that failed is kept while people have to say something",
         "gateway/resume/retries.py",
-        "if await self._store.approvals.has_open(keys, at.tenant, at.run_ref):\n",
+        "if await self._store.approvals.has_open(keys, at.run_ref):\n",
         "if False:\n",
         "tests/resume/test_old_runs.py",
     ),

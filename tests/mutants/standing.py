@@ -159,7 +159,7 @@ STANDING_TABLE = (
     Mutant(
         "standing: a freeze ends it",
         "gateway/service/freezing.py",
-        "await end_those(self._store, self._keys, self._tenant, is_stopped, FROZEN)",
+        "await end_those(self._store, self._keys, is_stopped, FROZEN)",
         "is_stopped",
         ENDS,
     ),

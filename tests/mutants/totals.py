@@ -119,7 +119,7 @@ TOTALS_TABLE = (
     Mutant(
         "quarantine: a run is not open for ever",
         "gateway/store/quarantine.py",
-        "    await _mend_of(conn, keys, approval_id, tenant, ref)\n",
+        "    await _mend_of(conn, keys, approval_id, ref)\n",
         "",
         "tests/service/test_quarantine.py",
     ),

@@ -145,8 +145,8 @@ TRUST_TABLE = (
     Mutant(
         "the requester of an outer run is a principal of the calls inside it",
         "gateway/store/agent_load.py",
-        "keys.thread_facts(tenant, run_ref.agent, run_ref.thread)",
-        "keys.thread_facts(tenant, agent, thread)",
+        "keys.thread_facts(run_ref.agent, run_ref.thread)",
+        "keys.thread_facts(agent, thread)",
         "tests/service/test_inside.py",
     ),
     Mutant(

@@ -76,7 +76,6 @@ class AuditWriter:
     ) -> None:
         self._store = store
         self._keys = keys
-        self._tenant = keys.tenant
         self._clock = clock
         self._log = store.audit(keys)
         self._keyring, folder = required(store)
@@ -122,7 +121,7 @@ class AuditWriter:
             await self._report_tree(SecurityKind.STALLED)
 
     async def _report_tree(self, kind: SecurityKind) -> None:
-        event = SecurityEvent(kind=kind, tenant=self._tenant, about="audit tree")
+        event = SecurityEvent(kind=kind, tenant=self._keys.tenant, about="audit tree")
         await self._store.security.report(self._keys, event)
 
     async def _has_work(self, *, is_last: bool) -> bool:
@@ -218,8 +217,6 @@ class AuditWriter:
 
     async def _tell_keys(self) -> None:
         """Write an entry when other signing keys count than before."""
-        if not self._tenant:
-            return
         found = {
             role.value: ",".join(key.label for key in self._keyring.verifying(role))
             for role in Role
@@ -229,7 +226,7 @@ class AuditWriter:
             return
         event = Event(
             name=EventName.KEYS_CHANGED,
-            tenant=self._tenant,
+            tenant=self._keys.tenant,
             actor=BY_GATEWAY,
             data={role: labels for role, labels in found.items() if labels},
         )
@@ -281,9 +278,11 @@ class AuditWriter:
             await self._store.sealing.ensure_known(self._keys)
             # Not for the tenant that it names: that is what somebody else wrote.
             event = SecurityEvent(
-                kind=SecurityKind.SEAL_WRONG, tenant=self._tenant, about="audit entry",
+                kind=SecurityKind.SEAL_WRONG,
+                tenant=self._keys.tenant,
+                about="audit entry",
                 name=f"{one.place[0]}-{one.place[1]} {one.state}",
-            )  # fmt: skip
+            )
             await self._store.security.report(self._keys, event)
 
     async def _sign(self, tree: GrowingTree, lease: Lease) -> None:

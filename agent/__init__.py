@@ -1,13 +1,7 @@
 """Middleware, guard and client that run in the agent's own process."""
 
 from keyturn.agent.drop_in import HumanInTheLoopMiddleware, gated_subagents
-from keyturn.agent.grants import (
-    Grant,
-    current_receipt,
-    grant,
-    guarded,
-    receipt_meta,
-)
+from keyturn.agent.grants import Grant, current_receipt, grant, guarded, receipt_meta
 from keyturn.agent.messages import EditMessage, edit_messages, edited_view
 from keyturn.agent.middleware import ApprovalMiddleware
 from keyturn.agent.model_answers import is_cut_off

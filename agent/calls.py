@@ -443,11 +443,7 @@ class Caller:
             history = request.state["messages"]
             result, inside = restore_result(request.tool_call, end.result, history)
         presented = _present(
-            request,
-            result,
-            item_id=held.verdict.item_id,
-            own=end.edit,
-            inside=inside,
+            request, result, item_id=held.verdict.item_id, own=end.edit, inside=inside
         )
         return with_reconciliation_note(request, presented, end.reconciled)
 

@@ -20,9 +20,7 @@ from inspect import Signature
 from typing import Any, cast
 
 from langchain_core.tools import BaseTool, StructuredTool
-from langchain_core.tools.base import (
-    _get_runnable_config_param,  # pyright: ignore[reportPrivateUsage] - LangChain's own notion of it
-)
+from langchain_core.tools.base import _get_runnable_config_param  # pyright: ignore[reportPrivateUsage] - LangChain's own notion of it
 from pydantic import JsonValue, ValidationError
 from pydantic import v1 as pydantic_v1
 

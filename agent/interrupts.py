@@ -245,9 +245,7 @@ def _expected_finding(verdict: Verdict) -> Expected[ReconcileAnswer]:
 
 
 def _interrupt(
-    question: JsonObject,
-    expected: Expected[_A],
-    schema: dict[str, Any] | None = None,
+    question: JsonObject, expected: Expected[_A], schema: dict[str, Any] | None = None
 ) -> _A:
     """Pause; with a ``schema`` LangGraph does not validate the answer, see above."""
     errors: list[str] = []

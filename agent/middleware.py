@@ -15,13 +15,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import (
-    Awaitable,
-    Callable,
-    Iterable,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
@@ -171,17 +165,13 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
         return share_guarded(tool)
 
     def before_agent(
-        self,
-        state: AgentState[Any],
-        runtime: Runtime[Any],
+        self, state: AgentState[Any], runtime: Runtime[Any]
     ) -> Update | None:
         """Repair cut-off turns; read overrides and the edits of other agents."""
         return drive(self._before_agent(BLOCKING, state, runtime))
 
     async def abefore_agent(
-        self,
-        state: AgentState[Any],
-        runtime: Runtime[Any],
+        self, state: AgentState[Any], runtime: Runtime[Any]
     ) -> Update | None:
         """Repair cut-off turns; read overrides and the edits of other agents."""
         return await self._before_agent(AWAITING, state, runtime)

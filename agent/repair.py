@@ -25,13 +25,7 @@ from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.types import Command
 from pydantic import ValidationError
 
-from keyturn.agent import (
-    canonical,
-    messages,
-    result_codec,
-    tool_messages,
-    turns,
-)
+from keyturn.agent import canonical, messages, result_codec, tool_messages, turns
 from keyturn.agent.bridge import ask_with_retries
 from keyturn.agent.calls import Caller
 from keyturn.agent.messages import ITEM_KEY

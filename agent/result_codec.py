@@ -40,10 +40,7 @@ def serialize(result: ToolResult, inside: Sequence[EditRecord]) -> Result:
     A result that is not plain data, or is larger than `MAX_PAYLOAD_CHARS`, is kept
     without its payload: it can then be reported, but not returned.
     """
-    document = {
-        "v": 1,
-        "inside": [record.model_dump(mode="json") for record in inside],
-    }
+    document = {"v": 1, "inside": [record.model_dump(mode="json") for record in inside]}
     try:
         # NaN and infinities are not JSON: what holds them is kept without its payload.
         payload = json.dumps({**document, "result": _encode(result)}, allow_nan=False)

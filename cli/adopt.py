@@ -16,7 +16,7 @@ from keyturn.gateway.service.process_check import kept_by
 from keyturn.gateway.store.processes import AgentCheckpoints
 
 EXAMPLES = examples(
-    ("keyturn adopt", "the earlier checkpoints are lost; go on with these"),
+    ("keyturn adopt", "the earlier checkpoints are lost; go on with these")
 )
 
 
@@ -39,10 +39,7 @@ async def _accepted(
     settings = command.settings()
     require_store(settings)
     place = settings.checkpoints.get_secret_value()
-    async with (
-        open_configured(settings) as store,
-        open_checkpoints(place) as saver,
-    ):
+    async with open_configured(settings) as store, open_checkpoints(place) as saver:
         process = await gateway_process(
             saver, place, tenant=settings.tenant, serves=settings.agents
         )

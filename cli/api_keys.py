@@ -150,7 +150,7 @@ def listed(ctx: typer.Context, *, json: AsJson = False) -> None:
 
 @group.command(
     epilog=examples(
-        ("keyturn api-keys revoke 3f9a0c77d1e2b845", "it ends within a second"),
+        ("keyturn api-keys revoke 3f9a0c77d1e2b845", "it ends within a second")
     )
 )
 def revoke(

@@ -389,10 +389,7 @@ def verify(
 
     async def is_bad(store: Store, tenant: str) -> bool:
         found = await verify_log_of(
-            store,
-            tenant,
-            checkpoints=notes,
-            progress=Progress("verified"),
+            store, tenant, checkpoints=notes, progress=Progress("verified")
         )
         return tell_log(found, is_json=json)
 

@@ -26,8 +26,7 @@ START_EXAMPLES = examples(
 InsecureDev = Annotated[
     bool,
     typer.Option(
-        "--insecure-dev",
-        help="Accept a store that would lose acknowledged decisions.",
+        "--insecure-dev", help="Accept a store that would lose acknowledged decisions."
     ),
 ]
 

@@ -115,8 +115,7 @@ def demo(
         bool, typer.Option("--fresh", help="Forget earlier runs of the demo.")
     ] = False,
     has_digest: Annotated[
-        bool,
-        typer.Option("--digest", help="Post the numbers of the last seven days."),
+        bool, typer.Option("--digest", help="Post the numbers of the last seven days.")
     ] = False,
 ) -> None:
     """Show it all on this machine: no Slack account, Redis or API key.

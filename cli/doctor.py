@@ -31,11 +31,7 @@ from keyturn.gateway.approvals.requirement import Notify
 from keyturn.gateway.approvals.security import SecurityKind
 from keyturn.gateway.client.outgoing import outgoing
 from keyturn.gateway.config import AgentSettings, Settings, SlackMode
-from keyturn.gateway.errors import (
-    AuditUnreadable,
-    KeyturnError,
-    SettingsError,
-)
+from keyturn.gateway.errors import AuditUnreadable, KeyturnError, SettingsError
 from keyturn.gateway.failures import any_failure
 from keyturn.gateway.policy.evaluate import listed_tier
 from keyturn.gateway.policy.rules import Policy
@@ -63,11 +59,7 @@ EXAMPLES = examples(
     ("keyturn --config prod.yml doctor --json", "for a machine; exit code 1 if bad"),
 )
 _USER = re.compile(r"[UW][A-Z0-9]{2,30}", re.ASCII)
-_PRINT = {
-    State.GOOD: console.good,
-    State.BAD: console.bad,
-    State.SKIPPED: console.note,
-}
+_PRINT = {State.GOOD: console.good, State.BAD: console.bad, State.SKIPPED: console.note}
 
 
 def doctor(

@@ -111,11 +111,7 @@ def unfreeze(
         console.note(f"{_named(scope)} was not frozen; nothing changed.")
 
 
-def frozen(
-    ctx: typer.Context,
-    *,
-    json: AsJson = False,
-) -> None:
+def frozen(ctx: typer.Context, *, json: AsJson = False) -> None:
     """List what is frozen or paused, by whom, since when and why."""
     found = _ask(ctx, lambda service: service.frozen())
     if json:

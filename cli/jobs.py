@@ -105,9 +105,7 @@ def retry(
 
 
 @group.command(
-    epilog=examples(
-        ("keyturn jobs drop run_default_5f2a", "this run is not continued"),
-    )
+    epilog=examples(("keyturn jobs drop run_default_5f2a", "this run is not continued"))
 )
 def drop(ctx: typer.Context, run: RunId, *, by: By = "") -> None:
     """Drop a run; its calls end without running.
@@ -118,9 +116,7 @@ def drop(ctx: typer.Context, run: RunId, *, by: By = "") -> None:
     console.good(f"{name} was dropped: nothing of it runs any more.")
 
 
-async def _everything(
-    service: RunService,
-) -> tuple[list[StalledRun], list[DeadLetter]]:
+async def _everything(service: RunService) -> tuple[list[StalledRun], list[DeadLetter]]:
     return await service.all(), await service.dead_letters()
 
 

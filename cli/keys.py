@@ -64,7 +64,7 @@ def create(ctx: typer.Context, role: RoleName) -> None:
 
 @group.command(
     epilog=examples(
-        ("keyturn keys rotate gateway", "a new key signs; the old one still verifies"),
+        ("keyturn keys rotate gateway", "a new key signs; the old one still verifies")
     )
 )
 def rotate(ctx: typer.Context, role: RoleName) -> None:

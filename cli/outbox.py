@@ -62,8 +62,8 @@ def listed(ctx: typer.Context, *, json: AsJson = False) -> None:
 
 @group.command(
     epilog=examples(
-        ("keyturn outbox drop slack:old-tenant", "events are kept for it no longer"),
-    ),
+        ("keyturn outbox drop slack:old-tenant", "events are kept for it no longer")
+    )
 )
 def drop(
     ctx: typer.Context,

@@ -462,10 +462,7 @@ def _call(path: Path) -> CallFile:
         raise SettingsError(f"{str(path)!r}: {problem}") from error
 
 
-_HOW = {
-    Notify.MENTION: "a mention of",
-    Notify.DM: "a direct message to",
-}
+_HOW = {Notify.MENTION: "a mention of", Notify.DM: "a direct message to"}
 
 
 def _reach_rows(

@@ -15,11 +15,7 @@ from pydantic import JsonValue
 from keyturn.cli import console
 from keyturn.cli.command_context import CommandContext, command_context
 from keyturn.cli.global_options import examples
-from keyturn.cli.store_access import (
-    may_be_there,
-    open_to_end_calls,
-    require_store,
-)
+from keyturn.cli.store_access import may_be_there, open_to_end_calls, require_store
 from keyturn.gateway.resume.checkpoints import open_checkpoints
 from keyturn.gateway.resume.recovery import (
     Consistency,

@@ -63,8 +63,7 @@ EXAMPLES = examples(
 def sandbox(
     host: Annotated[str, typer.Option(help="Interface to listen on.")] = "127.0.0.1",
     port: Annotated[
-        int,
-        typer.Option(min=0, max=console.LAST_PORT, help="Port; 0: any free."),
+        int, typer.Option(min=0, max=console.LAST_PORT, help="Port; 0: any free.")
     ] = PORT,
     request_url: Annotated[
         str,

@@ -56,11 +56,7 @@ class InterruptStore:
         )
         await self._conn.keep(
             *announcement(
-                self._conn,
-                keys,
-                outbox_event,
-                event,
-                await self._conn.now_ms(key),
+                self._conn, keys, outbox_event, event, await self._conn.now_ms(key)
             ),
             ["HSET", key, interrupt.id, interrupt.until_ms],
             ["PEXPIREAT", key, interrupt.until_ms + KEEP_MS],

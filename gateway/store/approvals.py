@@ -53,11 +53,7 @@ class ApprovalStore:
     """
 
     def __init__(
-        self,
-        conn: Connection,
-        security: SecurityEvents,
-        *,
-        lease_ms: int,
+        self, conn: Connection, security: SecurityEvents, *, lease_ms: int
     ) -> None:
         self._conn = conn
         self.lease_ms = lease_ms

@@ -147,10 +147,7 @@ def texts_of(
     # Without what is as it is by default. An event of a change may be about another
     # approval, such as the standing one that it uses.
     return [
-        (
-            one.model_dump_json(exclude_defaults=True),
-            rev if one.approval in of else 0,
-        )
+        (one.model_dump_json(exclude_defaults=True), rev if one.approval in of else 0)
         for one in events
     ]
 

@@ -21,13 +21,7 @@ from keyturn.gateway.approvals.record import short_id
 from keyturn.gateway.errors import NotConfirmed, StoreUnavailable
 from keyturn.gateway.protocol.records import Record
 from keyturn.gateway.store.connection import Connection, fields, text
-from keyturn.gateway.store.keys import (
-    DRAFT_MS,
-    KEEP_MS,
-    NONCE_MS,
-    VIEW_MS,
-    Keys,
-)
+from keyturn.gateway.store.keys import DRAFT_MS, KEEP_MS, NONCE_MS, VIEW_MS, Keys
 from keyturn.gateway.store.listed_members import listed_approvals
 from keyturn.gateway.store.script import Script
 from keyturn.gateway.store.sealing import Sealed, Sealing

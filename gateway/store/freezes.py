@@ -30,12 +30,7 @@ from keyturn.gateway.approvals.events import BY_GATEWAY, EPOCH, Event
 from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.protocol.records import Record
 from keyturn.gateway.store.audit_seals import event_texts
-from keyturn.gateway.store.connection import (
-    Connection,
-    fields,
-    milliseconds,
-    text,
-)
+from keyturn.gateway.store.connection import Connection, fields, milliseconds, text
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.script import Script
 from keyturn.gateway.store.sealing import MARK, Sealed, Sealing

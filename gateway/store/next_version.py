@@ -9,16 +9,8 @@ from keyturn.gateway.approvals.changes import Change
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.protocol.states import ItemState
 from keyturn.gateway.store import codec
-from keyturn.gateway.store.atomic_write import (
-    EvaluationInputs,
-    Loaded,
-    Write,
-)
-from keyturn.gateway.store.audit_seals import (
-    sealed_text,
-    texts_of,
-    with_sealed_event,
-)
+from keyturn.gateway.store.atomic_write import EvaluationInputs, Loaded, Write
+from keyturn.gateway.store.audit_seals import sealed_text, texts_of, with_sealed_event
 from keyturn.gateway.store.connection import Connection
 from keyturn.gateway.store.encryption import DATA_KEY
 from keyturn.gateway.store.freezes import compared

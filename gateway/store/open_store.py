@@ -30,9 +30,7 @@ ENGINE_FOLDER = "valkey"
 AUDIT_FOLDER = "audit"
 """Where in the data folder the audit tree is, where no other folder is named."""
 
-FORMATS = {
-    "0.1.0": "f084feeca3f7f96a583f51b2e45704a7",
-}
+FORMATS = {"0.1.0": "f084feeca3f7f96a583f51b2e45704a7"}
 """Versions whose record schemas differ from those of the version before, newest last.
 
 Each has the digest of its schemas. The number of a format is its place, from 1.

@@ -13,11 +13,7 @@ from contextlib import suppress
 from typing import cast
 
 from keyturn.gateway.approvals.events import Event
-from keyturn.gateway.store.audit_seals import (
-    parts_of,
-    sealed_event,
-    sealed_text,
-)
+from keyturn.gateway.store.audit_seals import parts_of, sealed_event, sealed_text
 from keyturn.gateway.store.connection import (
     Argument,
     Connection,
@@ -31,12 +27,7 @@ from keyturn.gateway.store.connection import (
     text,
 )
 from keyturn.gateway.store.keys import Keys
-from keyturn.gateway.store.readers import (
-    entry_id,
-    has_group,
-    make_group,
-    reader_groups,
-)
+from keyturn.gateway.store.readers import entry_id, has_group, make_group, reader_groups
 from keyturn.gateway.store.sealing import Sealed, Sealing
 
 logger = logging.getLogger(__name__)
@@ -54,12 +45,7 @@ class Outbox:
     """
 
     def __init__(
-        self,
-        conn: Connection,
-        keys: Keys,
-        *,
-        reader: str,
-        sealing: Sealing,
+        self, conn: Connection, keys: Keys, *, reader: str, sealing: Sealing
     ) -> None:
         self._conn = conn
         self._sealing = sealing

@@ -21,12 +21,7 @@ from datetime import timedelta
 from pydantic import ValidationError
 
 from keyturn.gateway.protocol.records import Record
-from keyturn.gateway.store.connection import (
-    Connection,
-    fields,
-    milliseconds,
-    text,
-)
+from keyturn.gateway.store.connection import Connection, fields, milliseconds, text
 from keyturn.gateway.store.keys import RESPONSE_URL_MS, Keys
 from keyturn.gateway.store.listed_members import listed_approvals
 from keyturn.gateway.store.script import Script

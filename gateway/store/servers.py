@@ -25,11 +25,7 @@ from redis.asyncio import ConnectionPool, RedisCluster
 from redis.asyncio.cluster import ClusterNode
 from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
-from redis.asyncio.sentinel import (
-    MasterNotFoundError,
-    Sentinel,
-    SentinelConnectionPool,
-)
+from redis.asyncio.sentinel import MasterNotFoundError, Sentinel, SentinelConnectionPool
 from redis.backoff import NoBackoff
 from redis.crc import key_slot
 from redis.exceptions import (
@@ -51,11 +47,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from keyturn.gateway.failures import any_failure, log_failure
-from keyturn.gateway.store.server_address import (
-    ASK_S,
-    StoreAddress,
-    client_options,
-)
+from keyturn.gateway.store.server_address import ASK_S, StoreAddress, client_options
 
 logger = logging.getLogger(__name__)
 

@@ -160,8 +160,7 @@ class StalledRuns:
         """Return ids of runs that wait, or are parked, since before a moment."""
         names = (keys.stalled_parked, keys.stalled_waiting)
         lists = await self._conn.transaction(
-            ["ZRANGEBYSCORE", names[0], 0, at_ms],
-            ["ZRANGEBYSCORE", names[1], 0, at_ms],
+            ["ZRANGEBYSCORE", names[0], 0, at_ms], ["ZRANGEBYSCORE", names[1], 0, at_ms]
         )
         return [
             one

@@ -43,8 +43,8 @@ AUDIT_TABLE = (
     Mutant(
         "an entry has the rev of the approval that it is about",
         "gateway/store/audit_seals.py",
-        "            rev if one.approval in of else 0,",
-        "            0,",
+        "rev if one.approval in of else 0",
+        "0",
         SEALS,
     ),
     Mutant(

@@ -153,12 +153,12 @@ async def test_other_arguments_another_tool_and_another_tenant_are_not_the_same(
 
     other = await ask(harness, "process_refund", {"amount": 898, "order": "7"})
     email = await ask(harness, "send_email", REFUND[1], thread="t2")
-    keys = harness.store.keys_of_tenant("default")
+    keys, others = map(harness.store.keys_of_tenant, ("default", "other"))
     effect = effect_of(PRECEDENTS, agent="support", tool=REFUND[0], args=REFUND[1])
 
     assert (await past(harness, other)).precedents == ()
     assert (await past(harness, email)).precedents == ()
-    assert keys.precedents(effect) != keys.precedents(effect)
+    assert keys.precedents(effect) != others.precedents(effect)
 
 
 async def test_the_policy_says_which_arguments_make_a_call_the_same(

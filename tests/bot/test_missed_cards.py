@@ -81,8 +81,8 @@ async def test_a_bot_that_starts_again_looks_at_no_card(
 ) -> None:
     looks = list[str]()
 
-    async def mark_missed(_store: Store, _keys: Keys, tenant: str) -> int:
-        looks.append(tenant)
+    async def mark_missed(_store: Store, keys: Keys) -> int:
+        looks.append(keys.tenant)
         return 0
 
     monkeypatch.setattr("keyturn.bot.delivery.publisher.mark_missed", mark_missed)

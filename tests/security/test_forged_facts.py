@@ -361,13 +361,12 @@ async def test_nobody_has_seen_what_a_forged_page_says(
     click, _ = await attack.harness.refund()
     own, reader = attack.keys.opened(click.approval), "U0ANA 0 sha256:0"
     pages = attack.store.read_pages
-    where = {"tenant": TENANT, "reader": reader, "pages": 2}
-    await pages.opened_page(attack.keys, click.approval, page=0, **where)  # type: ignore[arg-type]
+    await pages.opened_page(attack.keys, click.approval, reader=reader, page=0, pages=2)
     await attack.do("HSET", own, f"{reader} 1", value)
 
-    has_seen = await pages.has_opened(attack.keys, click.approval, **where)  # type: ignore[arg-type]
-
-    assert not has_seen
+    assert not await pages.has_opened(
+        attack.keys, click.approval, reader=reader, pages=2
+    )
     assert await attack.found() == [("seal_wrong", "page")]
 
 

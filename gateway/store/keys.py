@@ -223,7 +223,8 @@ class Keys:
 
     def lease(self, agent: str, thread: str) -> str:
         """Hash: who runs this thread now, and under which fence."""
-        return f"{self._base}:lease:{_hashed(agent, thread)}"
+        # With the tenant: checkpoints, which tenants may share, keep fences by this name.
+        return f"{self._base}:lease:{_hashed(self.tenant, agent, thread)}"
 
     def reservation(self, turn_key: str, uses: str) -> str:
         """String: what a turn that is being evaluated has reserved, for a minute."""

@@ -223,7 +223,7 @@ class Keys:
 
     def lease(self, agent: str, thread: str) -> str:
         """Hash: who runs this thread now, and under which fence."""
-        # With the tenant: checkpoints, which tenants may share, keep fences by this name.
+        # With the tenant: checkpoints keep fences by this name, and tenants share them.
         return f"{self._base}:lease:{_hashed(self.tenant, agent, thread)}"
 
     def reservation(self, turn_key: str, uses: str) -> str:

@@ -12,7 +12,7 @@ import asyncio
 import itertools
 import time
 from collections.abc import Callable, Coroutine
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from keyturn.gateway.background_loop import spawn
 from keyturn.gateway.clock import now_s
@@ -41,43 +41,23 @@ says what was missing, and not cut off."""
 T = TypeVar("T")
 
 
-class Shell(Protocol):
-    """How the core waits: for the gateway, and for time to pass."""
-
-    async def ask(self, question: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Ask the gateway.
-
-        Raises:
-            StoreUnavailable: when there is no answer within `PORT_TIMEOUT_S`.
-        """
-        ...
-
-    async def sleep(self, seconds: float) -> None:
-        """Let time pass."""
-        ...
-
-    async def outliving_lease(self, work: Coroutine[Any, Any, T]) -> T:
-        """Await work; the end of the lease on its thread does not cancel it."""
-        ...
-
-    def begin(self, work: Coroutine[Any, Any, None]) -> None:
-        """Begin what nobody waits for; it ends with the loop that it runs on."""
-        ...
-
-
 class Awaiting:
     """A shell for code that runs on an event loop."""
 
     async def ask(self, question: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Await the answer on the caller's loop."""
+        """Ask the gateway, and await the answer on the caller's loop.
+
+        Raises:
+            StoreUnavailable: when there is no answer within `PORT_TIMEOUT_S`.
+        """
         return await _in_time(question)
 
     async def sleep(self, seconds: float) -> None:
-        """Yield to the loop meanwhile."""
+        """Let time pass, and yield to the loop meanwhile."""
         await asyncio.sleep(seconds)
 
     async def outliving_lease(self, work: Coroutine[Any, Any, T]) -> T:
-        """Leave the work running where the run is cancelled for its lost lease."""
+        """Await work; the end of the lease on its thread does not cancel it."""
         task = begun(work)
         try:
             return await waited_for(task)
@@ -89,7 +69,10 @@ class Awaiting:
             return await waited_for(task)
 
     def begin(self, work: Coroutine[Any, Any, None]) -> None:
-        """Begin it on the caller's loop, whose end closes the store as well."""
+        """Begin what nobody waits for on the caller's loop, and end with that loop.
+
+        The end of the loop closes the store as well.
+        """
         begun(work)
 
 
@@ -97,21 +80,24 @@ class Blocking:
     """A shell for code without an event loop; its coroutines never suspend."""
 
     async def ask(self, question: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Block this thread until the background loop has the answer."""
+        """Ask as `Awaiting.ask`; block this thread until there is an answer."""
         return spawn(_in_time(question)).result()
 
     async def sleep(self, seconds: float) -> None:
-        """Block this thread meanwhile."""
+        """Let time pass, and block this thread meanwhile."""
         time.sleep(seconds)  # noqa: ASYNC251 - to block is what this shell is for
 
     async def outliving_lease(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do it in this thread, which cannot be cancelled."""
+        """Await work in this thread, which cannot be cancelled."""
         return await work
 
     def begin(self, work: Coroutine[Any, Any, None]) -> None:
-        """Begin it on the background loop."""
+        """Begin what nobody waits for on the background loop."""
         spawn(_kept(work))
 
+
+Shell: TypeAlias = Awaiting | Blocking
+"""How the core waits: for the gateway, and for time to pass."""
 
 AWAITING, BLOCKING = Awaiting(), Blocking()
 """The shells: they keep nothing."""

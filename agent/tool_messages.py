@@ -12,6 +12,7 @@ from typing import Literal
 from langchain_core.messages import ToolCall, ToolMessage
 
 from keyturn.agent.messages import ANSWER_KEY, ITEM_KEY, mark_reconciled, with_data
+from keyturn.agent.turns import printable
 from keyturn.gateway.errors import NotAllowed, NotStarted
 from keyturn.gateway.protocol import edits
 from keyturn.gateway.protocol.records import FailureKind, Person, Result
@@ -221,7 +222,7 @@ def failed_result(error: BaseException) -> Result:
         is_refused = isinstance(error, NotAllowed)
         kind = FailureKind.REFUSED if is_refused else FailureKind.RAISED
         text = f"{type(error).__name__}: {error}"
-    return Result(ok=False, summary=_storable(text[:500]), failure=kind)
+    return Result(ok=False, summary=printable(text[:500]), failure=kind)
 
 
 def failure_text(kind: FailureKind, said: str) -> str:
@@ -243,9 +244,4 @@ def _name(by: Person | None) -> str:
 
 
 def _quoted(text: str) -> str:
-    return json.dumps(_storable(text), ensure_ascii=False)
-
-
-def _storable(text: str) -> str:
-    # A file name in an error may hold a lone surrogate, which cannot be stored.
-    return text.encode("utf-8", "replace").decode("utf-8")
+    return json.dumps(printable(text), ensure_ascii=False)

@@ -13,7 +13,7 @@ from typing import Any
 from keyturn.bot.app import SlackBot
 from keyturn.bot.config import BotConfig
 from keyturn.bot.ids import Action, Input, chosen
-from keyturn.cli.seed import seed
+from keyturn.cli.demo_stack import seed
 from keyturn.gateway.embed import Keyturn
 from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.policy_file import policy_of

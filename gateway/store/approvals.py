@@ -10,7 +10,6 @@ from typing import Final, TypeVar, cast
 from keyturn.gateway.errors import CorruptRecord
 from keyturn.gateway.failures import log_failure
 from keyturn.gateway.protocol.records import RunRef
-from keyturn.gateway.store import run_list
 from keyturn.gateway.store.atomic_write import Loaded, Write, WriteMany
 from keyturn.gateway.store.changing import Changes, load_many
 from keyturn.gateway.store.connection import Connection, Reply, text
@@ -19,7 +18,7 @@ from keyturn.gateway.store.known_records import KnownRecords
 from keyturn.gateway.store.listed_members import listed_approvals
 from keyturn.gateway.store.quarantine import ForgedRecords
 from keyturn.gateway.store.record_seals import RecordSeals
-from keyturn.gateway.store.run_list import Listed
+from keyturn.gateway.store.run_list import Listed, RunLists
 from keyturn.gateway.store.script import Script
 from keyturn.gateway.store.security_events import SecurityEvents
 from keyturn.gateway.store.turn_opener import TurnOpener
@@ -38,7 +37,7 @@ Found = TypeVar("Found")
 _NOTHING: Final[Mapping[str, Loaded]] = {}
 
 
-class ApprovalStore:
+class ApprovalStore(RunLists):
     """Approvals of all tenants.
 
     Args:
@@ -55,7 +54,7 @@ class ApprovalStore:
     def __init__(
         self, conn: Connection, security: SecurityEvents, *, lease_ms: int
     ) -> None:
-        self._conn = conn
+        super().__init__(conn)
         self.lease_ms = lease_ms
         self.seals = RecordSeals(conn)
         self.forged = ForgedRecords(conn, security)
@@ -150,10 +149,6 @@ class ApprovalStore:
         """Read those approvals that are there, without corrupt ones."""
         return await read_each(self.load, approval_ids)
 
-    async def with_short_id(self, keys: Keys, short: str) -> list[str]:
-        """Return the ids of a tenant's approvals with this short id, of all tenants."""
-        return await run_list.with_short_id(self._conn, keys, short)
-
     async def overdue(self, keys: Keys, limit: int) -> list[str]:
         """Return ids of approvals in which something is overdue, earliest first."""
         # Of its own clock: by one that is ahead, what is not overdue yet would be
@@ -172,23 +167,6 @@ class ApprovalStore:
     async def forget_overdue(self, keys: Keys, approval_id: str) -> None:
         """Drop the deadline of an approval that is kept no longer."""
         await self._conn.command("ZREM", keys.expiry, keys.listed(approval_id))
-
-    async def of_run(
-        self, keys: Keys, run_ref: RunRef, *, newest: int = 0
-    ) -> list[Listed]:
-        """Return a run's approvals, oldest first, those of agents inside included.
-
-        ``newest`` is how many at most, counted from the newest; 0 for all.
-        """
-        return await run_list.of_run(self._conn, keys, run_ref, newest=newest)
-
-    async def open_of_run(self, keys: Keys, run_ref: RunRef) -> list[Listed]:
-        """Return a run's approvals in which an item is open, oldest first."""
-        return await run_list.open_of_run(self._conn, keys, run_ref)
-
-    async def answered_of_run(self, keys: Keys, run_ref: RunRef) -> list[Listed]:
-        """Return a run's newest approvals that people answered, oldest first."""
-        return await run_list.answered_of_run(self._conn, keys, run_ref)
 
     async def unfinished(self, keys: Keys, listed: Sequence[Listed]) -> list[str]:
         """Return the ids of those in which something is still to happen by itself."""

@@ -20,7 +20,7 @@ from pydantic import Field
 from keyturn.gateway.approvals.record import short_id
 from keyturn.gateway.errors import NotConfirmed, StoreUnavailable
 from keyturn.gateway.protocol.records import Record
-from keyturn.gateway.store.connection import Connection, fields, text
+from keyturn.gateway.store.connection import fields, text
 from keyturn.gateway.store.keys import DRAFT_MS, KEEP_MS, NONCE_MS, VIEW_MS, Keys
 from keyturn.gateway.store.listed_members import listed_approvals
 from keyturn.gateway.store.script import Script
@@ -51,11 +51,13 @@ class AttachedStore:
     """What lives exactly as long as an approval does, in hashes beside it.
 
     Args:
-        conn: the server.
+        sealing: without it, who can write to the store could say that somebody has seen
+            what they have not, and change what a modal decides.
     """
 
-    def __init__(self, conn: Connection) -> None:
-        self._conn = conn
+    def __init__(self, sealing: Sealing) -> None:
+        self._conn = sealing.conn
+        self._sealing = sealing
 
     async def _attach(
         self,
@@ -196,17 +198,7 @@ class CopyStore(AttachedStore):
 
 
 class ReadPageStore(AttachedStore):
-    """The pages that reviewers have seen, each with a seal.
-
-    Args:
-        conn: the server.
-        sealing: without it, who can write to the store could say that somebody has
-            seen what they have not.
-    """
-
-    def __init__(self, conn: Connection, sealing: Sealing) -> None:
-        super().__init__(conn)
-        self._sealing = sealing
+    """The pages that reviewers have seen, each with a seal."""
 
     async def opened_page(
         self, keys: Keys, approval: str, *, reader: str, page: int, pages: int
@@ -405,8 +397,7 @@ class CardStore(AttachedStore):
     """Cards, open modals and the nonces of signed requests."""
 
     def __init__(self, sealing: Sealing) -> None:
-        super().__init__(sealing.conn)
-        self._sealing = sealing
+        super().__init__(sealing)
         self._displays: dict[str, str] = {}
 
     def display_of(self, approval: str) -> str:

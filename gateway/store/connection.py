@@ -1,11 +1,28 @@
-"""Commands, transactions and scripts on a Redis server, with Keyturn's own errors."""
+"""Commands, transactions and scripts on a Redis server, with Keyturn's own errors.
+
+Theory of operation of confirmed writes: a failover loses none that was acknowledged.
+Writes are followed, on their own connection, by a mark and by ``WAIT``: a replica that
+has the mark has all that its master wrote before. The mark is a write in any case. A
+script that finds its work done writes nothing, and ``WAIT`` alone would then answer at
+once on a new connection, whatever replicas have (measured on Valkey 9.1 and Redis 8.10;
+redis/redis#6393).
+
+Writes and mark are one transaction. A server that has only a part of them, because
+their slot moves to another one, runs none: so none runs twice, and none is confirmed by
+a server that it is not on.
+
+When no replica answers in time, the same mark is written again where it still is, and
+waited for. Where it is not, another server has become the master and the writes are
+lost: they have to run again.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
 import os
-from collections.abc import Callable, Generator, Sequence
+import secrets
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
@@ -30,13 +47,7 @@ from keyturn.gateway.errors import (
     Unanswered,
 )
 from keyturn.gateway.reference_clock import ReferenceClock
-from keyturn.gateway.store.confirming import (
-    LostWriteError,
-    NotConfirmedError,
-    confirmed,
-)
 from keyturn.gateway.store.ledger import Ledger
-from keyturn.gateway.store.server_address import store_address
 from keyturn.gateway.store.servers import (
     Argument,
     Cluster,
@@ -48,6 +59,7 @@ from keyturn.gateway.store.servers import (
     Server,
     UntrustedCertificateError,
     raise_first,
+    store_address,
 )
 
 __all__ = [
@@ -91,6 +103,18 @@ _BEGINNINGS = {
 # How a server marks an error that ended a script at one of its lines. No class tells
 # it from one that kept the script from beginning.
 _IN_A_SCRIPT = "@user_script:"
+
+WAIT_MS = 500
+"""How long one ``WAIT`` waits before it is tried again."""
+
+TRIES = 3
+"""How often it is waited for: Slack waits for 3 s altogether."""
+
+_MARK_MS = 30_000
+"""How long a mark is kept: longer than all tries take."""
+
+Ask = Callable[[Sequence[Command]], Awaitable[list[Reply]]]
+"""Sends commands as one piece on one connection."""
 
 
 class Connection:
@@ -246,7 +270,7 @@ class Connection:
         return reply
 
     async def _confirmed(self, commands: Sequence[Command], key: str) -> list[Reply]:
-        """Run commands in one step and wait for replicas, see `confirming`."""
+        """Run commands in one step and wait for replicas, see `confirmed`."""
         try:
             return await confirmed(self._ask, commands, key)
         except LostWriteError:
@@ -457,3 +481,53 @@ def unavailable(error: Exception, hint: str, *, writes: bool) -> StoreUnavailabl
         f"The store did not keep this ({kind}: {error}). Nothing was acknowledged; "
         f"{hint}"
     )
+
+
+class NotConfirmedError(RedisError):
+    """A master has kept a write, and no replica has confirmed it in time."""
+
+
+class LostWriteError(RedisError):
+    """A master has kept a write, and another one that lacks it took its place."""
+
+
+async def confirmed(ask: Ask, commands: Sequence[Command], key: str) -> list[Reply]:
+    """Run commands in one step; return their replies once a replica has them.
+
+    Args:
+        ask: sends commands as one piece on one connection.
+        commands: what to run; none to have confirmed what is written already.
+        key: one of their keys, whose hash tag the mark gets.
+
+    Raises:
+        NotConfirmedError: no replica did in time; it may be kept all the same.
+        LostWriteError: it is lost and may be run again.
+    """
+    mark = f"{key[: key.index('}') + 1]}:confirm:{secrets.token_hex(8)}"
+    written: Command = ("SET", mark, "", "PX", _MARK_MS)
+    wait: Command = ("WAIT", 1, WAIT_MS)
+    *_, done, replicas = await ask([("MULTI",), *commands, written, ("EXEC",), wait])
+    replies = cast("list[Reply]", done)[:-1]
+    # Before it is waited for: what was refused need not be confirmed.
+    raise_first(replies)
+    try:
+        problem = await _problem(ask, written, wait, replicas)
+    except (RedisError, OSError) as error:
+        # The master has kept the writes, and does not say any more who else has them.
+        raise NotConfirmedError from error
+    if problem is not None:
+        raise problem
+    return replies
+
+
+async def _problem(
+    ask: Ask, written: Command, wait: Command, replicas: Reply
+) -> type[RedisError] | None:
+    """Return None once a replica has the mark, and else why it is not confirmed."""
+    for _ in range(TRIES - 1):
+        if replicas:
+            return None
+        is_kept, replicas = await ask([(*written, "XX"), wait])
+        if is_kept is None:
+            return LostWriteError
+    return None if replicas else NotConfirmedError

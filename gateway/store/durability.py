@@ -33,7 +33,7 @@ from keyturn.gateway.store.connection import (
     text,
 )
 from keyturn.gateway.store.keys import Keys
-from keyturn.gateway.store.server_address import (
+from keyturn.gateway.store.servers import (
     ASK_S,
     SENTINEL,
     Options,

@@ -12,7 +12,6 @@ from time import monotonic
 
 from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.protocol.records import Record
-from keyturn.gateway.store.beating import beating
 from keyturn.gateway.store.connection import (
     Connection,
     Entry,
@@ -24,6 +23,7 @@ from keyturn.gateway.store.connection import (
 )
 from keyturn.gateway.store.encryption import MARK, decrypted_text, encrypt_text
 from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.leases import beating
 from keyturn.gateway.store.readers import make_group
 from keyturn.gateway.store.script import Script
 from keyturn.gateway.store.sealing import Sealed, Sealing

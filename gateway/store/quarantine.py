@@ -15,9 +15,10 @@ from keyturn.gateway.approvals.spending import NEVER_AGAIN, Attempt
 from keyturn.gateway.errors import ForgedRecord, StoreUnavailable
 from keyturn.gateway.protocol import digest
 from keyturn.gateway.protocol.wire import TurnRef
-from keyturn.gateway.store import codec, run_list
+from keyturn.gateway.store import codec
 from keyturn.gateway.store.agent_load import FAILED_MS
 from keyturn.gateway.store.audit_seals import sealed_texts
+from keyturn.gateway.store.changing import CHANGE
 from keyturn.gateway.store.connection import Argument, Connection, fields, milliseconds
 from keyturn.gateway.store.jobs import Job
 from keyturn.gateway.store.keys import KEEP_MS, Keys
@@ -28,10 +29,9 @@ from keyturn.gateway.store.record_seals import (
     WRONG_SEAL,
     RecordSeals,
 )
-from keyturn.gateway.store.run_list import Listed
+from keyturn.gateway.store.run_list import Listed, RunLists
 from keyturn.gateway.store.sealing import ensure_known
 from keyturn.gateway.store.security_events import SecurityEvents
-from keyturn.gateway.store.writing import CHANGE
 
 
 class ForgedRecords:
@@ -176,7 +176,7 @@ async def _mend_of(
     turn = keys.turn(digest.turn_key(tenant=keys.tenant, **ref.names))
     run_hash, turn_hash = (bytes.fromhex(key.rpartition(":")[2]) for key in (run, turn))
     mended: list[Argument] = []
-    listed = await run_list.open_of_run(conn, keys, ref.run_ref)
+    listed = await RunLists(conn).open_of_run(keys, ref.run_ref)
     if Listed(approval_id, ref.ns) in listed:
         mended += ["run", run_hash + ref.ns.encode()]
     verdicts = cast("bytes", await conn.command("GET", turn) or b"")

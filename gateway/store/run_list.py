@@ -41,43 +41,47 @@ class Listed:
         return cls(keys.unlisted(approval), ns.decode())
 
 
-async def of_run(
-    conn: Connection, keys: Keys, run_ref: RunRef, *, newest: int
-) -> list[Listed]:
-    """Return a run's approvals, oldest first; ``newest`` at most, 0 for all."""
-    ended: list[Argument] = ["ZRANGE", keys.run(run_ref), -newest, -1]
-    # In one MULTI: an approval that ends moves from one to the other.
-    found, still_open = await conn.transaction(
-        [*ended, "WITHSCORES"], _look(keys, run_ref)
-    )
-    rows = sorted([*_scored(found), *_open(still_open)])
-    newest_rows = [member for _, member in rows[-newest:]]
-    return listed(keys, newest_rows)
+class RunLists:
+    """The approvals of each run."""
 
+    def __init__(self, conn: Connection) -> None:
+        self._conn = conn
 
-async def open_of_run(conn: Connection, keys: Keys, run_ref: RunRef) -> list[Listed]:
-    """Return a run's approvals in which an item is open, oldest first."""
-    found = await conn.command(*_look(keys, run_ref))
-    rows = [member for _, member in _open(found)]
-    return listed(keys, rows)
+    async def of_run(
+        self, keys: Keys, run_ref: RunRef, *, newest: int = 0
+    ) -> list[Listed]:
+        """Return a run's approvals, oldest first, those of agents inside included.
 
+        ``newest`` is how many at most, counted from the newest; 0 for all.
+        """
+        ended: list[Argument] = ["ZRANGE", keys.run(run_ref), -newest, -1]
+        # In one MULTI: an approval that ends moves from one to the other.
+        found, still_open = await self._conn.transaction(
+            [*ended, "WITHSCORES"], _look(keys, run_ref)
+        )
+        rows = sorted([*_scored(found), *_open(still_open)])
+        newest_rows = [member for _, member in rows[-newest:]]
+        return listed(keys, newest_rows)
 
-async def answered_of_run(
-    conn: Connection, keys: Keys, run_ref: RunRef
-) -> list[Listed]:
-    """Return a run's newest approvals that people answered, oldest first."""
-    key = keys.answered(run_ref)
-    found = await conn.command("ZRANGE", key, 0, -1)
-    return listed(keys, found)
+    async def open_of_run(self, keys: Keys, run_ref: RunRef) -> list[Listed]:
+        """Return a run's approvals in which an item is open, oldest first."""
+        found = await self._conn.command(*_look(keys, run_ref))
+        rows = [member for _, member in _open(found)]
+        return listed(keys, rows)
 
+    async def answered_of_run(self, keys: Keys, run_ref: RunRef) -> list[Listed]:
+        """Return a run's newest approvals that people answered, oldest first."""
+        key = keys.answered(run_ref)
+        found = await self._conn.command("ZRANGE", key, 0, -1)
+        return listed(keys, found)
 
-async def with_short_id(conn: Connection, keys: Keys, short: str) -> list[str]:
-    """Return the ids of approvals and collected cards with this short id."""
-    key = keys.short(short)
-    _, found = await SHORT_IDS(
-        conn, expiry=keys.expiry, key=key, short=short, days=_DAYS
-    )
-    return sorted({*readable(found, keys.unlisted)})
+    async def with_short_id(self, keys: Keys, short: str) -> list[str]:
+        """Return the ids of approvals and collected cards with this short id."""
+        key = keys.short(short)
+        _, found = await SHORT_IDS(
+            self._conn, expiry=keys.expiry, key=key, short=short, days=_DAYS
+        )
+        return sorted({*readable(found, keys.unlisted)})
 
 
 def listed(keys: Keys, members: Reply | Iterable[bytes]) -> list[Listed]:

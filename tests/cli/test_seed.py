@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from keyturn.cli.seed import holders, seed
+from keyturn.cli.demo_stack import holders, seed
 from keyturn.gateway.policy.load import load_policy
 from keyturn.sandbox.samples import sample_workspace
 

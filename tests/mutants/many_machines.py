@@ -70,14 +70,14 @@ MANY_MACHINES_TABLE = (
     ),
     Mutant(
         "what no replica has is not acknowledged",
-        "gateway/store/confirming.py",
+        "gateway/store/connection.py",
         "        if replicas:\n",
         "        if True:\n",
         CONFIRMING,
     ),
     Mutant(
         "a master that lacks a write confirms it not",
-        "gateway/store/confirming.py",
+        "gateway/store/connection.py",
         "if is_kept is None:",
         "if False:",
         CONFIRMING,
@@ -91,7 +91,7 @@ MANY_MACHINES_TABLE = (
     ),
     Mutant(
         "writes and their mark are one transaction",
-        "gateway/store/confirming.py",
+        "gateway/store/connection.py",
         '[("MULTI",), *commands, written, ("EXEC",), wait]',
         '[*commands, ("MULTI",), written, ("EXEC",), wait]',
         CLUSTER,

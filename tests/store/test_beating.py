@@ -16,10 +16,10 @@ from keyturn.gateway import background_loop
 from keyturn.gateway.protocol.http_api import LeaseReply, LeaseVerb
 from keyturn.gateway.protocol.records import RunRef
 from keyturn.gateway.remote.thread_runs import RemoteThreads
-from keyturn.gateway.store import beating as beating_module
-from keyturn.gateway.store.beating import beating
+from keyturn.gateway.store import leases as leases_module
 from keyturn.gateway.store.jobs import Delivery, Job, JobKind, JobQueue
 from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.leases import beating
 from keyturn.gateway.store.store import Store
 from tests.patience import WAIT_S
 
@@ -141,9 +141,9 @@ async def test_what_blocks_the_event_loop_is_logged_and_may_end_the_heartbeats(
             has_looked.set()
         call_later(delay_s, callback)
 
-    monkeypatch.setattr(beating_module, "BLOCKED_S", 0.0)
+    monkeypatch.setattr(leases_module, "BLOCKED_S", 0.0)
     monkeypatch.setattr(background_loop, "call_later", counted)
-    with caplog.at_level(logging.WARNING, beating_module.__name__):
+    with caplog.at_level(logging.WARNING, leases_module.__name__):
         async with beating(0.001, count.beat, ends_blocked=ends_blocked):
             wait_blocking(has_looked)
             assert (count.beats == beats[0]) is ends_blocked

@@ -18,12 +18,13 @@ from keyturn.gateway.protocol.records import RunRef
 from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef
 from keyturn.gateway.resume.store_threads import StoreThreads
 from keyturn.gateway.store.announced_interrupts import AnnouncedInterrupt
-from keyturn.gateway.store.confirming import (
+from keyturn.gateway.store.connection import (
+    Connection,
     LostWriteError,
     NotConfirmedError,
+    Reply,
     confirmed,
 )
-from keyturn.gateway.store.connection import Connection, Reply
 from keyturn.gateway.store.durability import ensure_durable
 from keyturn.gateway.store.jobs import Job
 from keyturn.gateway.store.servers import Command

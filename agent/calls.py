@@ -26,7 +26,6 @@ from keyturn.agent import (
     model_answers,
     nesting,
     prepared_calls,
-    question_tool,
     rechecks,
     result_codec,
     tool_messages,
@@ -216,7 +215,7 @@ class Caller:
         draft = turns.TurnDraft(calls, hints, ready, history)
         is_nested = nesting.is_inside_tool(ref)
         if is_nested:
-            question_tool.refuse_questions(draft)
+            draft.refuse_questions()
         draft.add_states(await self._states(draft.proposed))
         if not draft.proposed:
             return draft.record(ref.message_id, ())

@@ -25,7 +25,6 @@ from langgraph.config import get_config
 from langgraph.prebuilt import ToolRuntime
 from langgraph.runtime import Runtime
 
-from keyturn.agent.turns import printable
 from keyturn.gateway.arguments import is_a
 from keyturn.gateway.errors import BadJson
 from keyturn.gateway.failures import any_failure, log_failure
@@ -289,10 +288,10 @@ def _description(
     description: str | Describe, call: ToolCall, context: HintContext
 ) -> str:
     if isinstance(description, str):
-        return printable(description)
+        return strict_json.printable(description)
     try:
         text = description(copy.deepcopy(call), context.state, context.runtime)
-        return printable(str(text))
+        return strict_json.printable(str(text))
     except any_failure() as error:  # foreign code; the card does without
         event = "interrupt_on.description_failed tool=%s"
         log_failure(logger, error, event, call["name"])

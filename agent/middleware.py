@@ -68,7 +68,7 @@ from keyturn.agent.interrupt_on import (
 from keyturn.agent.prepared_calls import PreparedCall, Toolbox
 from keyturn.agent.question_tool import GUIDANCE
 from keyturn.agent.result_codec import ToolResult
-from keyturn.agent.turns import KeyturnState, printable
+from keyturn.agent.turns import KeyturnState
 from keyturn.gateway.client.http_gateway import (
     agent_name,
     current_gateway,
@@ -463,7 +463,8 @@ def _storable(value: object, depth: int) -> object:
     if isinstance(value, dict):
         members = cast("Mapping[str, object]", value)
         return {
-            printable(name): _storable(one, depth + 1) for name, one in members.items()
+            strict_json.printable(name): _storable(one, depth + 1)
+            for name, one in members.items()
         }
     if isinstance(value, list):
         return [_storable(one, depth + 1) for one in cast("list[object]", value)]

@@ -31,7 +31,6 @@ from keyturn.agent.interrupt_on import (
     InterruptOn,
     ToolConfig,
 )
-from keyturn.agent.turns import printable
 from keyturn.gateway.context_values import Inside
 from keyturn.gateway.errors import BadJson
 from keyturn.gateway.protocol import strict_json
@@ -169,7 +168,7 @@ def _of_run(one: Overrides, tool: str) -> CallHint | None:
     found = one.tools.get(tool)
     if found is None:
         return CallHint(task=one.task) if one.task else None
-    text = printable(found.description)
+    text = strict_json.printable(found.description)
     return CallHint(hold=found.hold, allow=found.allow, description=text, task=one.task)
 
 

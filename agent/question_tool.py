@@ -16,10 +16,9 @@ from typing import Any, NoReturn
 from langchain_core.tools import BaseTool
 from langchain_core.tools.base import ArgsSchema
 
-from keyturn.agent import turns
 from keyturn.gateway.errors import NotAllowed
 from keyturn.gateway.gates.gate import GuardedTool
-from keyturn.gateway.protocol.questions import ASK_USER, NOT_OUTERMOST, QuestionSet
+from keyturn.gateway.protocol.questions import ASK_USER, QuestionSet
 
 GUIDANCE = (
     f"With {ASK_USER} you can ask people. Ask rarely: only for what you cannot find "
@@ -67,12 +66,3 @@ def can_ask(tools: Sequence[object]) -> bool:
 def without_ask_user(tools: Sequence[Any]) -> list[Any]:
     """Return the tools of an agent that people do not speak to."""
     return [tool for tool in tools if not isinstance(tool, AskUser)]
-
-
-def refuse_questions(draft: turns.TurnDraft) -> None:
-    """Ask nobody: people speak to the agent around this one."""
-    for call in draft.proposed:
-        if call.is_question:
-            refused = turns.denial(call.tool, call.tool_call_id, NOT_OUTERMOST)
-            draft.refused[call.tool_call_id] = refused
-    draft.proposed = [call for call in draft.proposed if not call.is_question]

@@ -25,6 +25,7 @@ from keyturn.agent.prepared_calls import NO_CALLS, CanonicalArgs, PreparedCall
 from keyturn.gateway.errors import BadJson
 from keyturn.gateway.protocol import digest, run_context, strict_json, wire
 from keyturn.gateway.protocol.business_state import BusinessState
+from keyturn.gateway.protocol.questions import NOT_OUTERMOST
 from keyturn.gateway.protocol.records import Record
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.tiers import Tier
@@ -265,12 +266,22 @@ class TurnDraft:
             else:
                 self.proposed.append(call.with_(state=state) if state else call)
 
+    def refuse_questions(self) -> None:
+        """Refuse the questions of an agent that people do not speak to."""
+        for call in self.proposed:
+            if call.is_question:
+                refused = denial(call.tool, call.tool_call_id, NOT_OUTERMOST)
+                self.refused[call.tool_call_id] = refused
+        self.proposed = [call for call in self.proposed if not call.is_question]
+
     def turn(
         self, ref: TurnRef, says: str, schemas: Mapping[str, JsonObject | None]
     ) -> Turn:
         """Return what is submitted, with the schemas of the tools that are called."""
         called = {call.tool: schemas.get(call.tool) for call in self.proposed}
-        turn = Turn(ref=ref, calls=tuple(self.proposed), says=printable(says))
+        turn = Turn(
+            ref=ref, calls=tuple(self.proposed), says=strict_json.printable(says)
+        )
         # Schemas are JSON already: pydantic would look at each of their values.
         return turn.with_(
             schemas={tool: one for tool, one in called.items() if one is not None},
@@ -441,9 +452,3 @@ def requesting_message(state: Mapping[str, Any], tool_call_id: str) -> AIMessage
             ids = [call["id"] for call in message.tool_calls if call["id"]]
             return message if tool_call_id in ids and message.id else None
     return None
-
-
-def printable(text: str) -> str:
-    """Return a string that can be stored: lone surrogates become question marks."""
-    # A model may write one half of a pair; neither UTF-8 nor the store takes it.
-    return text.encode("utf-8", "replace").decode("utf-8")

@@ -207,3 +207,9 @@ def _no_constant(name: str) -> Never:
 
 def _kind(value: object) -> str:
     return f"a value of type {type(value).__name__}"
+
+
+def printable(text: str) -> str:
+    """Return a string that can be stored: lone surrogates become question marks."""
+    # A model may write one half of a pair; neither UTF-8 nor the store takes it.
+    return text.encode("utf-8", "replace").decode("utf-8")

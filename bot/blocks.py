@@ -1,6 +1,6 @@
 """Build the blocks, inputs and views the bot sends, as plain dicts.
 
-Every text has one of the types of `keyturn.bot.text_types`, so a type checker refuses a
+Every text has one of the types of `keyturn.bot.text`, so a type checker refuses a
 plain `str`, and untrusted text in markup. Plain text is cut to Slack's limits with a
 visible mark; markup is never cut, since that could split a mention. A value that does
 not fit its input raises an error, and the caller offers another way to edit it. The
@@ -13,8 +13,17 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias, cast
 
 from keyturn.bot.ids import View
-from keyturn.bot.text import EMPTY, excerpt, fit
-from keyturn.bot.text_types import Label, Plain, Template, label, template, untrusted
+from keyturn.bot.text import (
+    EMPTY,
+    Label,
+    Plain,
+    Template,
+    excerpt,
+    fit,
+    label,
+    template,
+    untrusted,
+)
 from keyturn.sandbox.blockkit import (
     JSON,
     Problem,

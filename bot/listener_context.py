@@ -19,8 +19,7 @@ from keyturn.bot.limits import HomeUpdates
 from keyturn.bot.payload import BlockAction, Clicked
 from keyturn.bot.reviewers import Reviewers
 from keyturn.bot.tasks import Tasks
-from keyturn.bot.text import escape_mrkdwn
-from keyturn.bot.text_types import Label, Template, label
+from keyturn.bot.text import Label, Template, escape_mrkdwn, label
 from keyturn.bot.web import Slack, SlackError
 from keyturn.gateway.approvals.decisions import AccountKind, Reviewer
 from keyturn.gateway.approvals.membership import click_again

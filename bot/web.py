@@ -13,7 +13,7 @@ import aiohttp
 from slack_sdk.web.async_client import AsyncWebClient
 from slack_sdk.web.internal_utils import get_user_agent
 
-from keyturn.bot.text_types import link_url
+from keyturn.bot.text import link_url
 from keyturn.gateway.errors import KeyturnError
 
 SlackBody = Mapping[str, object]

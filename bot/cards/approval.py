@@ -50,10 +50,11 @@ from keyturn.bot.cards.states import frozen, header_text, status_label, taken_by
 from keyturn.bot.cards.table import cell_values, table_of
 from keyturn.bot.cards.votes import named_role
 from keyturn.bot.ids import CARD_EVENT
-from keyturn.bot.text import excerpt, fit
-from keyturn.bot.text_types import (
+from keyturn.bot.text import (
     Plain,
     Template,
+    excerpt,
+    fit,
     joined,
     label,
     template,

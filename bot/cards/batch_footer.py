@@ -9,7 +9,7 @@ from keyturn.bot.cards.frame import Frame, is_table
 from keyturn.bot.cards.inquiries import ask_requester
 from keyturn.bot.cards.noticed import is_remarkable
 from keyturn.bot.cards.table import calls_named
-from keyturn.bot.text_types import label, template
+from keyturn.bot.text import label, template
 from keyturn.gateway.approvals.collected import is_collected
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.protocol.tiers import Tier

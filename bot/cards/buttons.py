@@ -25,8 +25,7 @@ from keyturn.bot.cards.precedents import same_calls
 from keyturn.bot.cards.totals import sums, totals_of
 from keyturn.bot.cards.votes import votes_missing
 from keyturn.bot.ids import Action, choice
-from keyturn.bot.text import excerpt, fit
-from keyturn.bot.text_types import Plain, label, template, untrusted
+from keyturn.bot.text import Plain, excerpt, fit, label, template, untrusted
 from keyturn.gateway.approvals.lifecycle import ApprovalState
 from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.approvals.timing import is_extendable, is_pressing

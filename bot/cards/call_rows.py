@@ -45,14 +45,17 @@ from keyturn.bot.cards.states import (
 )
 from keyturn.bot.cards.table import table_of
 from keyturn.bot.cards.votes import counted_votes
-from keyturn.bot.text import Excerpt, excerpt, fit, reveal
-from keyturn.bot.text_types import (
+from keyturn.bot.text import (
+    Excerpt,
     Label,
     Plain,
     Template,
+    excerpt,
+    fit,
     joined,
     label,
     parted,
+    reveal,
     template,
     untrusted,
 )

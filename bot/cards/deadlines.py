@@ -6,7 +6,7 @@ from typing import LiteralString
 
 from keyturn.bot.cards.refs import when
 from keyturn.bot.cards.table import numbers_ref
-from keyturn.bot.text_types import Template, joined, template
+from keyturn.bot.text import Template, joined, template
 from keyturn.gateway.approvals.collected import is_collected
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.approvals.timing import ends

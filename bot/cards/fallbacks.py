@@ -14,7 +14,7 @@ from keyturn.bot.cards.refs import short_ref, utc, when
 from keyturn.bot.cards.states import NOTHING_RAN, counted, state_counts, what_ran
 from keyturn.bot.cards.votes import counted_votes
 from keyturn.bot.ids import CARD_EVENT, Action
-from keyturn.bot.text_types import label, template
+from keyturn.bot.text import label, template
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.lifecycle import ApprovalState
 from keyturn.gateway.approvals.record import Approval, Item

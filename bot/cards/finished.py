@@ -30,10 +30,10 @@ from keyturn.bot.cards.states import (
     is_own_edit,
     status_sentence,
 )
-from keyturn.bot.text import fit
-from keyturn.bot.text_types import (
+from keyturn.bot.text import (
     Plain,
     Template,
+    fit,
     joined,
     label,
     parted,

@@ -14,7 +14,7 @@ from typing import Literal
 
 from keyturn.bot.blocks import TEXT_BUDGET, Block, button, option, select
 from keyturn.bot.ids import Action, seal
-from keyturn.bot.text_types import Plain, label
+from keyturn.bot.text import Plain, label
 from keyturn.gateway.approvals.collected import is_collected
 from keyturn.gateway.approvals.gestures import MAX_ITEMS
 from keyturn.gateway.approvals.record import Approval, Item

@@ -23,8 +23,7 @@ from keyturn.bot.cards.states import (
 )
 from keyturn.bot.cards.table import numbers_ref
 from keyturn.bot.cards.votes import counted_votes, so_far, still_needed
-from keyturn.bot.text import excerpt
-from keyturn.bot.text_types import Template, joined, label, template
+from keyturn.bot.text import Template, excerpt, joined, label, template
 from keyturn.gateway.approvals.events import (
     BATCH_MEMBER,
     ENDS_DIFFER,

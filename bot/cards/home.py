@@ -41,11 +41,11 @@ from keyturn.bot.cards.refs import places, short_ref, when, who
 from keyturn.bot.cards.undelivered import reason
 from keyturn.bot.cards.votes import approvals, counted_votes, still_needed
 from keyturn.bot.ids import Action, View
-from keyturn.bot.text import fit
-from keyturn.bot.text_types import (
+from keyturn.bot.text import (
     Label,
     Template,
     Untrusted,
+    fit,
     joined,
     label,
     slash_command,

@@ -11,11 +11,12 @@ from keyturn.bot.cards.fallbacks import card_fallback
 from keyturn.bot.cards.frame import Frame
 from keyturn.bot.cards.refs import when, with_author
 from keyturn.bot.ids import Action
-from keyturn.bot.text import excerpt, fit
-from keyturn.bot.text_types import (
+from keyturn.bot.text import (
     Plain,
     Ref,
     Template,
+    excerpt,
+    fit,
     joined,
     label,
     template,

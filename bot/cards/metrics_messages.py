@@ -20,8 +20,7 @@ from keyturn.bot.blocks import (
     text_run,
 )
 from keyturn.bot.cards.refs import when
-from keyturn.bot.text import ELLIPSIS, fit
-from keyturn.bot.text_types import Label, label, template, untrusted
+from keyturn.bot.text import ELLIPSIS, Label, fit, label, template, untrusted
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.metrics.counts import Counts, Outcome
 from keyturn.gateway.metrics.fold import Metrics

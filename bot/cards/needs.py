@@ -6,8 +6,7 @@ import re
 from typing import LiteralString
 
 from keyturn.bot.cards.votes import counted_votes
-from keyturn.bot.text import fit
-from keyturn.bot.text_types import Template, Untrusted, template, untrusted
+from keyturn.bot.text import Template, Untrusted, fit, template, untrusted
 from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.protocol.tiers import Tier
 

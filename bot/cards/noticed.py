@@ -23,8 +23,7 @@ from keyturn.bot.cards.totals import (
     totals_by_tool,
     totals_of,
 )
-from keyturn.bot.text import fit, reveal
-from keyturn.bot.text_types import Plain, Template, label, template, untrusted
+from keyturn.bot.text import Plain, Template, fit, label, reveal, template, untrusted
 from keyturn.gateway.approvals.invisible_characters import has_hidden
 from keyturn.gateway.approvals.precedents import PrecedentKind
 from keyturn.gateway.approvals.record import Approval, Item

@@ -38,10 +38,11 @@ from keyturn.bot.cards.states import (
     what_ran,
 )
 from keyturn.bot.ids import COMMAND, Action
-from keyturn.bot.text import excerpt, fit
-from keyturn.bot.text_types import (
+from keyturn.bot.text import (
     Template,
     Untrusted,
+    excerpt,
+    fit,
     joined,
     label,
     template,

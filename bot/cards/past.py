@@ -15,8 +15,7 @@ from keyturn.bot.cards.listing import (
 )
 from keyturn.bot.cards.refs import short_ref, when, who
 from keyturn.bot.ids import Input, View
-from keyturn.bot.text import fit
-from keyturn.bot.text_types import Template, label, template, untrusted
+from keyturn.bot.text import Template, fit, label, template, untrusted
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.protocol.records import Person

@@ -15,11 +15,11 @@ from keyturn.bot.blocks import Block, context, section
 from keyturn.bot.cards.frame import Frame
 from keyturn.bot.cards.refs import join_list, when
 from keyturn.bot.cards.table import calls_named
-from keyturn.bot.text import fit
-from keyturn.bot.text_types import (
+from keyturn.bot.text import (
     Plain,
     Template,
     code,
+    fit,
     joined,
     label,
     template,

@@ -22,19 +22,21 @@ from keyturn.bot.blocks import (
 from keyturn.bot.cards.approval import metadata
 from keyturn.bot.cards.buttons import question_buttons
 from keyturn.bot.cards.call_rows import agent_statement
-from keyturn.bot.cards.chunks import chunks
 from keyturn.bot.cards.fallbacks import card_fallback, event_fallback
 from keyturn.bot.cards.frame import Frame
 from keyturn.bot.cards.listing import is_misleading
 from keyturn.bot.cards.mentions import mentions_for, reached
 from keyturn.bot.cards.refs import asked_by, short_ref, when, who
-from keyturn.bot.text import excerpt, fit, reveal
-from keyturn.bot.text_types import (
+from keyturn.bot.text import (
     Plain,
     Template,
     Untrusted,
+    chunks,
+    excerpt,
+    fit,
     joined,
     label,
+    reveal,
     template,
     untrusted,
 )

@@ -7,13 +7,13 @@ from datetime import UTC, datetime
 from typing import LiteralString
 
 from keyturn.bot.cards.frame import Frame
-from keyturn.bot.text import fit
-from keyturn.bot.text_types import (
+from keyturn.bot.text import (
     Plain,
     Ref,
     Template,
     channel,
     code,
+    fit,
     joined,
     link,
     moment,

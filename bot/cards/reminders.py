@@ -19,10 +19,10 @@ from keyturn.bot.cards.mentions import (
 )
 from keyturn.bot.cards.refs import places, short_ref, when
 from keyturn.bot.cards.undelivered import reason
-from keyturn.bot.text import fit
-from keyturn.bot.text_types import (
+from keyturn.bot.text import (
     Template,
     channel,
+    fit,
     joined,
     label,
     template,

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from keyturn.bot.blocks import Message, context, section
 from keyturn.bot.cards.states import STATE_NAMES
-from keyturn.bot.text_types import label, link, template, untrusted
+from keyturn.bot.text import label, link, template, untrusted
 from keyturn.gateway.approvals.record import Approval, short_id
 
 _REDACTED = "The details of this message were removed, since their time is over."

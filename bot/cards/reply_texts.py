@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import LiteralString, assert_never
 
 from keyturn.bot.blocks import Message, section
-from keyturn.bot.cards.chunks import chunks
 from keyturn.bot.cards.precedents import happened
 from keyturn.bot.cards.refs import when, who
 from keyturn.bot.cards.states import what_ran
 from keyturn.bot.cards.votes import so_far, still_needed
-from keyturn.bot.text import excerpt
-from keyturn.bot.text_types import (
+from keyturn.bot.text import (
     Label,
     Template,
+    chunks,
     code,
+    excerpt,
     joined,
     label,
     template,

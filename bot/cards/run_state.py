@@ -8,8 +8,7 @@ from keyturn.bot.blocks import Block, Message, actions, button, context, section
 from keyturn.bot.cards.refs import when
 from keyturn.bot.cards.security_messages import actor_ref
 from keyturn.bot.ids import Action, seal_outage
-from keyturn.bot.text import fit
-from keyturn.bot.text_types import Template, joined, label, template, untrusted
+from keyturn.bot.text import Template, fit, joined, label, template, untrusted
 from keyturn.gateway.approvals.events import Event, EventName
 
 _REASON = 600

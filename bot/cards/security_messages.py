@@ -7,8 +7,17 @@ from typing import LiteralString
 
 from keyturn.bot.blocks import Block, Message, box, context, rich_text, section
 from keyturn.bot.ids import COMMAND
-from keyturn.bot.text import excerpt, fit
-from keyturn.bot.text_types import Ref, Template, code, label, template, untrusted, user
+from keyturn.bot.text import (
+    Ref,
+    Template,
+    code,
+    excerpt,
+    fit,
+    label,
+    template,
+    untrusted,
+    user,
+)
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.security import SecurityKind
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from keyturn.bot.blocks import Message, box, context, header, rich_text, section
 from keyturn.bot.cards.listing import call_title
-from keyturn.bot.text import fit
-from keyturn.bot.text_types import label, template
+from keyturn.bot.text import fit, label, template
 from keyturn.gateway.approvals.seeded import APPROVED, NOTICED, SeededCard
 
 _TITLE = 200

@@ -16,8 +16,7 @@ from keyturn.bot.cards.listing import call_title
 from keyturn.bot.cards.mentions import Mentions, of_roles
 from keyturn.bot.cards.refs import when, who
 from keyturn.bot.ids import Action
-from keyturn.bot.text import fit
-from keyturn.bot.text_types import Template, joined, label, template
+from keyturn.bot.text import Template, fit, joined, label, template
 from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.approvals.requirement import SpotCheck
 from keyturn.gateway.approvals.spot_checking import WRONG, took_part

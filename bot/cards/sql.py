@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import LiteralString, NamedTuple
 
-from keyturn.bot.text_types import Template, template
+from keyturn.bot.text import Template, template
 from keyturn.gateway.approvals.evidence import redacted
 from keyturn.gateway.approvals.preview import PreviewKind
 from keyturn.gateway.approvals.record import Item

@@ -27,9 +27,8 @@ from keyturn.bot.cards.mentions import mentions_for
 from keyturn.bot.cards.refs import people, short_ref, when, who
 from keyturn.bot.cards.votes import approvals, still_needed
 from keyturn.bot.ids import Action
-from keyturn.bot.text import fit
-from keyturn.bot.text_types import Plain, Template, code, joined, label, template
-from keyturn.bot.text_types import untrusted as untrusted_text
+from keyturn.bot.text import Plain, Template, code, fit, joined, label, template
+from keyturn.bot.text import untrusted as untrusted_text
 from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.approvals.similar import Bounds, micro_text
 from keyturn.gateway.approvals.standing import bounds_of, givers, left_of, used_micro

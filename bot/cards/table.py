@@ -16,8 +16,7 @@ from keyturn.bot.cards.frame import shares
 from keyturn.bot.cards.listing import is_short, named_values, schema_order
 from keyturn.bot.cards.states import STATE_NAMES
 from keyturn.bot.cards.votes import counted_votes
-from keyturn.bot.text import ELLIPSIS, fit, on_one_line
-from keyturn.bot.text_types import Template, joined, template
+from keyturn.bot.text import ELLIPSIS, Template, fit, joined, on_one_line, template
 from keyturn.gateway.approvals.evidence import HIDDEN
 from keyturn.gateway.approvals.gestures import LONGEST_ROW, index_ranges
 from keyturn.gateway.approvals.record import Approval, Item

@@ -8,7 +8,7 @@ from keyturn.bot.blocks import Block, Message, context, section
 from keyturn.bot.cards.deadlines import saying_when
 from keyturn.bot.cards.fallbacks import card_fallback
 from keyturn.bot.cards.refs import places, short_ref
-from keyturn.bot.text_types import Template, code, joined, label, template
+from keyturn.bot.text import Template, code, joined, label, template
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.protocol.states import ItemState
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from keyturn.bot.text_types import Ref, Template, code, joined, template
+from keyturn.bot.text import Ref, Template, code, joined, template
 from keyturn.gateway.approvals.quorum import Tally, tally
 from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.approvals.requirement import Requirement

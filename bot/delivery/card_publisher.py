@@ -32,7 +32,7 @@ from keyturn.bot.delivery.conversation_links import MovedChannels
 from keyturn.bot.identity import Identity
 from keyturn.bot.ids import key_id
 from keyturn.bot.limits import OPEN_DM, POST, UPDATE, Limits
-from keyturn.bot.text_types import template
+from keyturn.bot.text import template
 from keyturn.bot.web import (
     RateLimited,
     Slack,

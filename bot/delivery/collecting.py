@@ -25,7 +25,7 @@ from keyturn.bot.cards.queue import decidable_in_row
 from keyturn.bot.delivery.card_updater import CardUpdater
 from keyturn.bot.delivery.outbox_queue import OutboxQueue
 from keyturn.bot.delivery.queue_entry import QueueEntry
-from keyturn.bot.text_types import template
+from keyturn.bot.text import template
 from keyturn.bot.web import SlackRefused
 from keyturn.gateway.approvals.collected import collected, is_collected
 from keyturn.gateway.approvals.events import EventName

@@ -54,7 +54,7 @@ from keyturn.bot.cards.spot_check import asked_note as checked_note
 from keyturn.bot.delivery.card_publisher import CardPublisher
 from keyturn.bot.delivery.queue_entry import Call, QueuedMessage, QueueEntry, Urgency
 from keyturn.bot.limits import POST, UPDATE
-from keyturn.bot.text_types import Template, template
+from keyturn.bot.text import Template, template
 from keyturn.bot.web import NEVER_UPDATED, SlackRefused
 from keyturn.gateway.approvals.events import TROUBLED_RUN, Event, EventName
 from keyturn.gateway.approvals.inquiring import REPLY_TS

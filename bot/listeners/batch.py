@@ -34,7 +34,7 @@ from keyturn.bot.modals import choose, edit, reject
 from keyturn.bot.modals.choose import Choice, StagedEdit, opened
 from keyturn.bot.modals.form import errors_by_block
 from keyturn.bot.payload import Clicked, Submitted
-from keyturn.bot.text_types import Template, joined, label, template
+from keyturn.bot.text import Template, joined, label, template
 from keyturn.bot.web import SlackError
 from keyturn.gateway.approvals.decisions import (
     Approve,

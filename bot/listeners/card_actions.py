@@ -36,7 +36,7 @@ from keyturn.bot.listeners.views import (
 )
 from keyturn.bot.modals import call_form
 from keyturn.bot.payload import Clicked, Submitted
-from keyturn.bot.text_types import label, template
+from keyturn.bot.text import label, template
 from keyturn.gateway.approvals.changes import Change
 from keyturn.gateway.approvals.deadline_changes import refusal
 from keyturn.gateway.approvals.decisions import AccountKind, Forbidden, Reviewer

@@ -28,10 +28,11 @@ from keyturn.bot.listeners.reading import OUTSIDER, list_waiting, past_command, 
 from keyturn.bot.listeners.router import AckBody, Router
 from keyturn.bot.listeners.standing import list_standing
 from keyturn.bot.payload import Command
-from keyturn.bot.text import first_word, fit
-from keyturn.bot.text_types import (
+from keyturn.bot.text import (
     Label,
     Template,
+    first_word,
+    fit,
     joined,
     label,
     slash_command,

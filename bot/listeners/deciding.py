@@ -40,7 +40,7 @@ from keyturn.bot.modals import answer, call_form, edit, reject
 from keyturn.bot.modals.call_form import SubmittedText
 from keyturn.bot.modals.form import State, errors_by_block
 from keyturn.bot.payload import Clicked, Submitted
-from keyturn.bot.text_types import label, template
+from keyturn.bot.text import label, template
 from keyturn.gateway.approvals.decisions import (
     Approve,
     Decision,

@@ -33,7 +33,7 @@ from keyturn.bot.listeners.views import (
 from keyturn.bot.modals import call_form, details
 from keyturn.bot.modals.details import page_count
 from keyturn.bot.payload import Clicked, Submitted
-from keyturn.bot.text_types import Plain, template
+from keyturn.bot.text import Plain, template
 from keyturn.gateway.approvals.decisions import Approve
 from keyturn.gateway.approvals.events import EventName, approval_event
 from keyturn.gateway.approvals.raising import shown_item

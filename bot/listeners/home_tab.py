@@ -29,7 +29,7 @@ from keyturn.bot.listeners.queues import PersonQueue, queue_of
 from keyturn.bot.listeners.router import Router
 from keyturn.bot.listeners.verify_click import decide, outcome_reply, verify_click
 from keyturn.bot.payload import Clicked, Json
-from keyturn.bot.text_types import template
+from keyturn.bot.text import template
 from keyturn.bot.web import RateLimited, SlackError, SlackRefused, text_at
 from keyturn.gateway.approvals.decisions import Approve
 from keyturn.gateway.approvals.record import Approval

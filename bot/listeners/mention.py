@@ -22,7 +22,7 @@ from keyturn.bot.listeners.thread_reply import (
     reply_privately,
 )
 from keyturn.bot.payload import BadPayload, Json
-from keyturn.bot.text_types import template
+from keyturn.bot.text import template
 from keyturn.gateway.approvals.decisions import AccountKind, Reviewer
 from keyturn.gateway.approvals.record import Origin
 from keyturn.gateway.errors import StoreUnavailable, TooManySpeakers

@@ -31,7 +31,7 @@ from keyturn.bot.listeners.verify_click import Target, find_binding, verify_clic
 from keyturn.bot.listeners.views import rejected_inputs, update_view
 from keyturn.bot.modals import details
 from keyturn.bot.payload import Clicked, Submitted
-from keyturn.bot.text_types import label, template
+from keyturn.bot.text import label, template
 from keyturn.bot.web import SlackError
 from keyturn.gateway.approvals.decisions import Reviewer, Unknown
 from keyturn.gateway.approvals.seeded import Seeded, SeededCard

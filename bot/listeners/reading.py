@@ -28,8 +28,7 @@ from keyturn.bot.listeners.router import AckBody, Router
 from keyturn.bot.listeners.views import open_modal
 from keyturn.bot.modals.form import text_of
 from keyturn.bot.payload import Clicked, Command, Submitted
-from keyturn.bot.text import fit
-from keyturn.bot.text_types import code, slash_command, template
+from keyturn.bot.text import code, fit, slash_command, template
 from keyturn.gateway.approvals.events import Event
 from keyturn.gateway.approvals.record import SHORT_CHARS, Approval, short_id
 from keyturn.gateway.service.queue import MAX_QUEUE, PastDecisions

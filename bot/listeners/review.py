@@ -36,7 +36,7 @@ from keyturn.bot.modals import choose, reject, review
 from keyturn.bot.modals.call_form import SubmittedText
 from keyturn.bot.modals.review import Came, Result, Review, SeenCall
 from keyturn.bot.payload import Clicked, Submitted
-from keyturn.bot.text_types import Label, Template, label, template
+from keyturn.bot.text import Label, Template, label, template
 from keyturn.gateway.approvals.decisions import (
     Approve,
     Click,

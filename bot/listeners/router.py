@@ -33,7 +33,7 @@ from keyturn.bot.listener_context import (
     to_mrkdwn,
 )
 from keyturn.bot.payload import BadPayload, Clicked, Command, Json, Submitted
-from keyturn.bot.text_types import label, template
+from keyturn.bot.text import label, template
 from keyturn.gateway.errors import (
     CorruptRecord,
     NotConfirmed,

@@ -41,8 +41,7 @@ from keyturn.bot.listeners.views import (
 )
 from keyturn.bot.modals import allow_similar
 from keyturn.bot.payload import Clicked, Command, Submitted
-from keyturn.bot.text import fit
-from keyturn.bot.text_types import joined, label, template, untrusted
+from keyturn.bot.text import fit, joined, label, template, untrusted
 from keyturn.gateway.approvals.decisions import Approve, Decided, Forbidden, Voted
 from keyturn.gateway.approvals.membership import age_ms
 from keyturn.gateway.approvals.record import Approval, approval_of

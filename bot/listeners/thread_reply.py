@@ -37,7 +37,7 @@ from keyturn.bot.listeners.verify_click import (
 from keyturn.bot.listeners.views import open_form
 from keyturn.bot.modals import call_form, edit, reject
 from keyturn.bot.payload import Clicked
-from keyturn.bot.text_types import label, template
+from keyturn.bot.text import label, template
 from keyturn.bot.web import SlackError
 from keyturn.gateway.approvals.changes import Change
 from keyturn.gateway.approvals.collected import is_collected

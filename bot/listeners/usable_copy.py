@@ -23,7 +23,7 @@ from keyturn.bot.delivery.conversation_links import PERMALINK, newest_id
 from keyturn.bot.limits import UPDATE
 from keyturn.bot.listener_context import ListenerContext, UserFacingError
 from keyturn.bot.payload import BlockAction, Clicked
-from keyturn.bot.text_types import template
+from keyturn.bot.text import template
 from keyturn.bot.web import SlackError, SlackRefused
 from keyturn.gateway.store.cards import CardCopy, CardPlace
 from keyturn.gateway.store.keys import Keys, tenant_of_approval

@@ -17,7 +17,7 @@ from keyturn.bot.listener_context import (
 )
 from keyturn.bot.listeners.usable_copy import is_usable_copy, redraw_replaced
 from keyturn.bot.payload import Clicked, Submitted
-from keyturn.bot.text_types import label, template
+from keyturn.bot.text import label, template
 from keyturn.gateway.approvals import quorum
 from keyturn.gateway.approvals.collected import is_collected
 from keyturn.gateway.approvals.deciding import REASON_POINTER

@@ -28,7 +28,7 @@ from keyturn.bot.listeners.verify_click import (
     verify_seal,
 )
 from keyturn.bot.payload import Clicked, Submitted
-from keyturn.bot.text_types import Template, joined, label, template
+from keyturn.bot.text import Template, joined, label, template
 from keyturn.bot.web import RateLimited, SlackError, SlackRefused, text_at
 from keyturn.gateway.approvals.decisions import (
     Decided,

@@ -28,8 +28,7 @@ from keyturn.bot.modals.call_form import call_form, text_field
 from keyturn.bot.modals.call_form import hint as note
 from keyturn.bot.modals.form import State, choice_of, input_state, text_of
 from keyturn.bot.modals.parse_input import BadInput
-from keyturn.bot.text import fit
-from keyturn.bot.text_types import Label, Untrusted, label, template, untrusted
+from keyturn.bot.text import Label, Untrusted, fit, label, template, untrusted
 from keyturn.gateway.approvals.deciding import MAX_TEXT
 from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.approvals.similar import Use, exact_micro, micro_text

@@ -18,14 +18,12 @@ from keyturn.bot.blocks import (
     select,
     text_input,
 )
-from keyturn.bot.cards.chunks import chunks
 from keyturn.bot.cards.frame import Frame
 from keyturn.bot.ids import VALUE, View
 from keyturn.bot.modals.form import State
 from keyturn.bot.modals.parse_input import BadInput, raw_value
 from keyturn.bot.modals.schema import Kind
-from keyturn.bot.text import fit
-from keyturn.bot.text_types import Untrusted, label, template, untrusted
+from keyturn.bot.text import Untrusted, chunks, fit, label, template, untrusted
 from keyturn.gateway.protocol.questions import (
     MAX_ANSWER,
     SEPARATOR,

@@ -26,10 +26,10 @@ from keyturn.bot.cards.refs import who
 from keyturn.bot.ids import Input, View
 from keyturn.bot.modals.form import State, choice_of, text_of
 from keyturn.bot.modals.parse_input import BadInput
-from keyturn.bot.text import fit
-from keyturn.bot.text_types import (
+from keyturn.bot.text import (
     Template,
     Untrusted,
+    fit,
     joined,
     label,
     template,

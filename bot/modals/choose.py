@@ -36,8 +36,7 @@ from keyturn.bot.modals.form import State, choice_of
 from keyturn.bot.modals.parse_input import BadInput, raw_value
 from keyturn.bot.modals.reject import needs_reason, reason_inputs
 from keyturn.bot.modals.schema import Kind
-from keyturn.bot.text import fit
-from keyturn.bot.text_types import Template, joined, label, template, untrusted
+from keyturn.bot.text import Template, fit, joined, label, template, untrusted
 from keyturn.gateway.approvals.decisions import Approve, Decision, Edit, Reject
 from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.protocol.records import Record

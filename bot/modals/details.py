@@ -33,7 +33,6 @@ from keyturn.bot.cards.buttons import (
     time_buttons,
 )
 from keyturn.bot.cards.call_rows import FINDINGS, late_report, result_title
-from keyturn.bot.cards.chunks import chunks
 from keyturn.bot.cards.diff import diff, state_text, state_title
 from keyturn.bot.cards.frame import Frame, is_table
 from keyturn.bot.cards.inquiries import ask_requester, inquiry_parts
@@ -44,8 +43,7 @@ from keyturn.bot.cards.states import TRIAGE_TITLE, frozen, taken_by
 from keyturn.bot.ids import PAGE, Action, Input, View
 from keyturn.bot.modals.call_form import REASONS, heading
 from keyturn.bot.modals.form import State, input_state
-from keyturn.bot.text import reveal
-from keyturn.bot.text_types import Plain, code, label, template
+from keyturn.bot.text import Plain, chunks, code, label, reveal, template
 from keyturn.gateway.approvals.editing import reading_text
 from keyturn.gateway.approvals.evidence import original_text
 from keyturn.gateway.approvals.record import Approval, Item

@@ -19,7 +19,7 @@ from keyturn.bot.cards.votes import counted_votes, roles_of, still_needed
 from keyturn.bot.ids import Input, View
 from keyturn.bot.modals.call_form import heading, hint
 from keyturn.bot.modals.form import State, SubmittedEdit, build_form, read_form, text_of
-from keyturn.bot.text_types import Template, joined, label, template
+from keyturn.bot.text import Template, joined, label, template
 from keyturn.gateway.approvals.deciding import MAX_TEXT
 from keyturn.gateway.approvals.editing import as_read
 from keyturn.gateway.approvals.record import Item

@@ -33,8 +33,7 @@ from keyturn.bot.modals.schema import (
     seconds_of,
     zone_of,
 )
-from keyturn.bot.text import fit
-from keyturn.bot.text_types import label, untrusted
+from keyturn.bot.text import fit, label, untrusted
 from keyturn.sandbox.blockkit.limits import TYPED
 
 UNSET, NULL = "unset", "null"

@@ -20,8 +20,7 @@ from keyturn.bot.modals.form_fields import (
 )
 from keyturn.bot.modals.parse_input import BadInput, parsed_value, raw_value
 from keyturn.bot.modals.schema import ABSENT, Kind, Value, path_label
-from keyturn.bot.text import fit
-from keyturn.bot.text_types import label, untrusted
+from keyturn.bot.text import fit, label, untrusted
 from keyturn.gateway.approvals.editing import as_read
 from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.protocol import digest, edits

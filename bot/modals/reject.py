@@ -10,7 +10,7 @@ from keyturn.bot.ids import Input, View
 from keyturn.bot.modals.call_form import SubmittedText, call_form, hint, text_field
 from keyturn.bot.modals.form import State, choice_of, text_of
 from keyturn.bot.modals.parse_input import BadInput
-from keyturn.bot.text_types import label, template
+from keyturn.bot.text import label, template
 from keyturn.gateway.approvals.deciding import MAX_TEXT
 from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.protocol.verbs import Verb

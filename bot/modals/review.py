@@ -17,8 +17,7 @@ from keyturn.bot.ids import View
 from keyturn.bot.modals import choose
 from keyturn.bot.modals.choose import Choice
 from keyturn.bot.modals.reject import needs_reason, reason_inputs
-from keyturn.bot.text import fit
-from keyturn.bot.text_types import Label, Template, joined, label, template, untrusted
+from keyturn.bot.text import Label, Template, fit, joined, label, template, untrusted
 from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.protocol import digest
 from keyturn.gateway.protocol.records import Record

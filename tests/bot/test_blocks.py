@@ -23,16 +23,18 @@ from keyturn.bot.blocks import (
     select,
     text_input,
 )
-from keyturn.bot.text import EMPTY, excerpt, reveal
-from keyturn.bot.text_types import (
+from keyturn.bot.text import (
+    EMPTY,
     Ref,
     Template,
     Untrusted,
     channel,
     code,
+    excerpt,
     joined,
     label,
     moment,
+    reveal,
     template,
     untrusted,
     user,

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keyturn.bot.cards.chunks import chunks
 from keyturn.bot.cards.diff import changes
 from keyturn.bot.cards.listing import argument_titles, boxes, fitted
-from keyturn.bot.text import reveal
+from keyturn.bot.text import chunks, reveal
 from keyturn.gateway.approvals.preview import Preview
 from tests.bot.strategies import hostile
 

@@ -9,7 +9,7 @@ from keyturn.bot.cards.reply_texts import agent_answer, outcome_text, run_failed
 from keyturn.bot.delivery.event_messages import message_without_card
 from keyturn.bot.listener_context import to_mrkdwn
 from keyturn.bot.listeners.batch import batch_reply
-from keyturn.bot.text_types import Label
+from keyturn.bot.text import Label
 from keyturn.gateway.approvals.decisions import (
     Changed,
     Decided,

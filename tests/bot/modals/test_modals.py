@@ -11,7 +11,7 @@ from keyturn.bot.blocks import notice
 from keyturn.bot.ids import PAGE, Action, Input, View, unseal, verify
 from keyturn.bot.modals import call_form, details, edit, reject
 from keyturn.bot.modals.details import pages
-from keyturn.bot.text_types import label, template
+from keyturn.bot.text import label, template
 from keyturn.gateway.approvals.authorization import Revocation
 from keyturn.gateway.approvals.record import Approval, TriageResult
 from keyturn.gateway.approvals.requirement import Observation

@@ -1,4 +1,9 @@
-"""Context of a listener: its dependencies, and its private replies to one person."""
+"""Context of a listener: its dependencies, private replies, and background tasks.
+
+A bare ``asyncio.create_task`` may be garbage-collected while it runs, and is dropped at
+shutdown; `Tasks` finishes them. No decision belongs there: decisions are written before
+the acknowledgement.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,7 @@ import asyncio
 import hashlib
 import logging
 import secrets
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import LiteralString
@@ -18,13 +23,13 @@ from keyturn.bot.identity import BotToken
 from keyturn.bot.limits import HomeUpdates
 from keyturn.bot.payload import BlockAction, Clicked
 from keyturn.bot.reviewers import Reviewers
-from keyturn.bot.tasks import Tasks
 from keyturn.bot.text import Label, Template, escape_mrkdwn, label
 from keyturn.bot.web import Slack, SlackError
 from keyturn.gateway.approvals.decisions import AccountKind, Reviewer
 from keyturn.gateway.approvals.membership import click_again
 from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.errors import StoreUnavailable
+from keyturn.gateway.failures import any_failure, log_failure
 from keyturn.gateway.protocol.tiers import Tier
 from keyturn.gateway.service.reviews import ReviewService
 from keyturn.gateway.service.voters import Voters
@@ -32,7 +37,6 @@ from keyturn.gateway.store.freezes import FreezeScope
 from keyturn.gateway.store.keys import Keys
 
 logger = logging.getLogger(__name__)
-
 
 UserText = Template | Label
 """A sentence of ours for one person."""
@@ -340,3 +344,36 @@ class ListenerContext:
 def _takes_several(item: Item) -> bool:
     most = max(part.approvals for part in item.requirement.parts)
     return most > 1 or item.tier is Tier.ESCALATE or bool(item.votes)
+
+
+class Tasks:
+    """The tasks of one event loop that nobody waits for."""
+
+    def __init__(self) -> None:
+        self._running: set[asyncio.Task[None]] = set()
+
+    def later(self, work: Coroutine[object, object, None], *, name: str) -> None:
+        """Start a task; whatever it raises is logged, never lost."""
+        task = asyncio.create_task(self._logged(work, name), name=name)
+        # The event loop keeps only weak references to tasks.
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+
+    async def drain(self, *, timeout_s: float) -> None:
+        """Wait until all are done, those they start included; then cancel the rest."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                # A task may start another one, such as a private reply after an offer.
+                while self._running:
+                    await asyncio.wait(self._running)
+        except TimeoutError:
+            logger.warning("tasks.cancelled count=%d", len(self._running))
+            for task in self._running:
+                task.cancel()
+            await asyncio.gather(*self._running, return_exceptions=True)
+
+    async def _logged(self, work: Coroutine[object, object, None], name: str) -> None:
+        try:
+            await work
+        except any_failure() as error:  # nobody awaits it
+            log_failure(logger, error, "task.failed name=%s", name)

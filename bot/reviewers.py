@@ -3,16 +3,37 @@
 Slack expects the response to a click within three seconds, so all requests for one
 click run at once. A group for which Slack gives no answer is listed as unknown in the
 result, and an unknown group gives nobody a role.
+
+Slack allows 20 calls of ``usergroups.users.list`` a minute for a whole workspace. So
+all clicks share cached snapshots: each person or group has at most one request in
+flight, and is requested again only when its snapshot is older than the decision allows.
+A rate limiter (`Limits`) refuses a request before Slack would, and after a 429 until
+Retry-After is over. A missing, late or malformed response is a `NoAnswer` with the time
+of the next attempt. It is never taken for an empty group or an unknown user.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Generic, TypeVar, cast
 
-from keyturn.bot.user_cache import Account, NoAnswer, Snapshot, UserCache
+from keyturn.bot.limits import GROUP_USERS, USER, Limits
+from keyturn.bot.web import (
+    RateLimited,
+    Slack,
+    SlackBody,
+    SlackError,
+    SlackNoResponse,
+    SlackRefused,
+)
 from keyturn.gateway.approvals.decisions import AccountKind, Reviewer
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,3 +154,286 @@ class Reviewers:
         if known.kind is AccountKind.MEMBER and is_elsewhere:
             return AccountKind.STRANGER
         return known.kind
+
+
+KEPT_S = 60.0
+"""Maximum age in seconds where one person is enough, and for views."""
+
+FRESH_S = 5.0
+"""Maximum age in seconds of an account where several people have to agree.
+
+Groups may be older, the more of them are in use; see `UserCache.fresh_group_s`.
+"""
+
+LOOKUP_TIMEOUT_S = 1.5
+_MAX_KEPT = 10_000
+_NO_SUCH_USER = frozenset({"user_not_found", "user_not_visible"})
+"""Errors of Slack that mean that there is no such user; no other error does."""
+
+_NO_SUCH_GROUP = frozenset({"no_such_subteam", "subteam_not_found"})
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """A Slack user: kind of account and display name."""
+
+    kind: AccountKind
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot(Generic[T]):
+    """An answer of Slack, and when it was requested (seconds of the clock)."""
+
+    value: T
+    asked_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class NoAnswer:
+    """No usable answer; try again in ``retry_in_s`` seconds, 0 for at once."""
+
+    retry_in_s: int = 0
+
+
+class UserCache:
+    """Cache of the users and user groups of one workspace.
+
+    Args:
+        slack: to ask.
+        team: the workspace's id.
+        enterprise: the organization above it, "" for none; its people are members.
+        clock: seconds, never going backwards.
+    """
+
+    def __init__(
+        self,
+        slack: Slack,
+        *,
+        team: str,
+        enterprise: str = "",
+        clock: Callable[[], float],
+    ) -> None:
+        self._slack = slack
+        self._team = team
+        self._enterprise = enterprise
+        self._clock = clock
+        limits = Limits(clock)
+        self._accounts = _Snapshots(USER, self._ask_account, limits, clock)
+        self._groups = _Snapshots(GROUP_USERS, self._ask_group, limits, clock)
+
+    @property
+    def fresh_group_s(self) -> float:
+        """Return the maximum age of a group for a decision of several people.
+
+        Up to 12 groups in use cost at most 12 calls a minute: the age grows with their
+        number (5 s for one, 60 s for twelve). The age never exceeds `KEPT_S`, so more
+        groups cost a call each a minute. Above 14 a minute, or 6 at once, the rate
+        limiter refuses, and the person is asked to click again some seconds later.
+        """
+        return min(KEPT_S, FRESH_S * max(1, self._groups.in_use(KEPT_S)))
+
+    async def account(
+        self, user: str, *, fresh: bool = False
+    ) -> Snapshot[Account] | NoAnswer:
+        """Return a user's account within `LOOKUP_TIMEOUT_S`; never raises."""
+        return await self._accounts.get(user, FRESH_S if fresh else KEPT_S)
+
+    async def group(
+        self, group: str, *, fresh: bool = False
+    ) -> Snapshot[frozenset[str]] | NoAnswer:
+        """Return the ids of a group's members; otherwise as `account`."""
+        return await self._groups.get(group, self.fresh_group_s if fresh else KEPT_S)
+
+    async def _ask_account(self, user: str) -> Account:
+        return await look_up_account(
+            self._slack, user, team=self._team, enterprise=self._enterprise
+        )
+
+    async def _ask_group(self, group: str) -> frozenset[str]:
+        try:
+            reply = await self._slack.ask(GROUP_USERS, usergroup=group)
+        except SlackRefused as error:
+            if error.error in _NO_SUCH_GROUP:
+                # A deleted group has no members. It is logged as an error because the
+                # policy names it; `keyturn doctor` shows it, too.
+                logger.error("user_group.unknown group=%s", group)  # noqa: TRY400 - the name says it all
+                return frozenset()
+            raise
+        users = reply.get("users")
+        # Not an empty group, which would refuse all its members.
+        if not isinstance(users, list):
+            raise SlackNoResponse(GROUP_USERS, "an answer without users")
+        if not users:
+            # Its cards are posted and nobody in it can decide them, which no click and
+            # no refusal of Slack would tell.
+            logger.warning("user_group.empty group=%s", group)
+        return frozenset(str(user) for user in cast("list[object]", users))
+
+
+async def look_up_account(
+    slack: Slack, user: str, *, team: str, enterprise: str
+) -> Account:
+    """Ask ``users.info`` for a user's kind of account.
+
+    Args:
+        slack: to ask.
+        user: their id.
+        team: the workspace that asks.
+        enterprise: the organization above it, "" for none.
+
+    Raises:
+        SlackError: when Slack does not say; `SlackNoResponse` when its answer has no
+            user, or one whose member is something else than an object.
+    """
+    try:
+        reply = await slack.ask(USER, user=user)
+    except SlackRefused as error:
+        # An answer, not a failure: a retry would not help, and a STRANGER may decide
+        # nothing. Another error, as `missing_scope`, says nothing about the user.
+        if error.error in _NO_SUCH_USER:
+            return Account(AccountKind.STRANGER)
+        raise
+    found = reply.get("user")
+    if not isinstance(found, Mapping) or "id" not in found:
+        raise SlackNoResponse(USER, "an answer without a user")
+    return _account_of(cast("SlackBody", found), team=team, enterprise=enterprise)
+
+
+def _account_of(user: SlackBody, *, team: str, enterprise: str) -> Account:
+    profile = _member(user, "profile")
+    # The full name first: a display name, as "ana", may be that of several people.
+    names = (user.get("real_name"), profile.get("display_name"), user.get("name"))
+    name = next((str(each) for each in names if each), "")
+    above = _member(user, "enterprise_user")
+    is_colleague = user.get("team_id") == team or bool(
+        enterprise and above.get("enterprise_id") == enterprise
+    )
+    # The first match counts: a deactivated bot is DEACTIVATED. Only an account without
+    # any of these flags is a member.
+    flags = (
+        (bool(user.get("deleted")), AccountKind.DEACTIVATED),
+        (bool(user.get("is_bot")), AccountKind.BOT),
+        (bool(user.get("is_workflow_bot")), AccountKind.BOT),
+        (user.get("id") == "USLACKBOT", AccountKind.BOT),
+        (bool(user.get("is_stranger")), AccountKind.STRANGER),
+        (bool(user.get("is_restricted")), AccountKind.GUEST),
+        (bool(user.get("is_ultra_restricted")), AccountKind.GUEST),
+        (not is_colleague, AccountKind.STRANGER),
+    )
+    kind = next((what for is_so, what in flags if is_so), AccountKind.MEMBER)
+    return Account(kind, name)
+
+
+class _Snapshots(Generic[T]):
+    """Newest answer for each key, and its request in flight."""
+
+    def __init__(
+        self,
+        method: str,
+        ask: Callable[[str], Awaitable[T]],
+        limits: Limits,
+        clock: Callable[[], float],
+    ) -> None:
+        self._method = method
+        self._ask = ask
+        self._limits = limits
+        self._clock = clock
+        self._newest: dict[str, Snapshot[T]] = {}
+        self._asking: dict[str, tuple[float, asyncio.Task[Snapshot[T]]]] = {}
+
+    def in_use(self, within_s: float) -> int:
+        """Return how many keys were requested within this time."""
+        since = self._clock() - within_s
+        recent = {key for key, one in self._newest.items() if one.asked_at >= since}
+        return len(recent | self._asking.keys())
+
+    async def get(self, key: str, max_age_s: float) -> Snapshot[T] | NoAnswer:
+        """Return an answer no older than this, or when to try again."""
+        since = self._clock() - max_age_s
+        newest = self._newest.get(key)
+        if newest is not None and newest.asked_at >= since:
+            return newest
+        # A request in flight that began before `since` may bring an answer that is too
+        # old for this decision, so a second one is started.
+        asked_at, task = self._asking.get(key, (since, None))
+        if task is None or asked_at < since:
+            # Not waited for: the click has to be answered within three seconds. The
+            # person is told when to try again.
+            wait_s = self._limits.take(self._method)
+            if wait_s:
+                return self._no_answer(math.ceil(wait_s), "rate_limit")
+            task = self._start(key)
+        return await self._answer(key, task)
+
+    def _start(self, key: str) -> asyncio.Task[Snapshot[T]]:
+        # The age counts from the request, not from the response: Slack may have read
+        # its data when the request came in.
+        asked_at = self._clock()
+        task = asyncio.create_task(self._asked(key, asked_at))
+        self._asking[key] = (asked_at, task)
+        task.add_done_callback(lambda done: self._ended(key, done))
+        return task
+
+    async def _answer(
+        self, key: str, task: asyncio.Task[Snapshot[T]]
+    ) -> Snapshot[T] | NoAnswer:
+        try:
+            async with asyncio.timeout(LOOKUP_TIMEOUT_S):
+                # A caller that times out must not cancel the request for the others.
+                return await asyncio.shield(task)
+        except TimeoutError:
+            # A late answer still serves later clicks, but they start a new request.
+            self._forget(key, task)
+            return self._no_answer(0, "slow")
+        except RateLimited as error:
+            return self._no_answer(math.ceil(error.retry_after_s), "rate_limited")
+        except SlackError as error:
+            why = error.error if isinstance(error, SlackRefused) else "silent"
+            return self._no_answer(0, why)
+
+    async def _asked(self, key: str, asked_at: float) -> Snapshot[T]:
+        try:
+            snapshot = Snapshot(await self._ask(key), asked_at)
+        except RateLimited as error:
+            self._limits.refused(self._method, "", error.retry_after_s)
+            raise
+        # The keys come from people who click: without a bound a flood of strangers
+        # would fill the memory. Clearing it costs one round of requests.
+        if len(self._newest) >= _MAX_KEPT:
+            self._newest.clear()
+        newest = self._newest.get(key, snapshot)
+        # Two requests may overlap, and the older one may be answered last.
+        if newest.asked_at <= asked_at:
+            self._newest[key] = snapshot
+        return snapshot
+
+    def _ended(self, key: str, task: asyncio.Task[Snapshot[T]]) -> None:
+        self._forget(key, task)
+        with suppress(asyncio.CancelledError):
+            # Callers that still wait get the exception. Without any, asyncio would log
+            # it as never retrieved.
+            task.exception()
+
+    def _forget(self, key: str, task: asyncio.Task[Snapshot[T]]) -> None:
+        # Only its own entry: a later request for the same key may have replaced it.
+        if self._asking.get(key, (0.0, None))[1] is task:
+            del self._asking[key]
+
+    def _no_answer(self, retry_in_s: int, why: str) -> NoAnswer:
+        logger.warning(
+            "user.lookup_failed method=%s why=%s retry_in_s=%d",
+            self._method,
+            why,
+            retry_in_s,
+        )
+        return NoAnswer(retry_in_s)
+
+
+def _member(user: SlackBody, name: str) -> SlackBody:
+    found = user.get(name)
+    if found and not isinstance(found, Mapping):
+        raise SlackNoResponse(USER, f"a user whose {name} is no object")
+    return cast("SlackBody", found or {})

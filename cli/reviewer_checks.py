@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import cast
 
-from keyturn.bot.user_cache import look_up_account
+from keyturn.bot.reviewers import look_up_account
 from keyturn.bot.web import Slack, SlackError
 from keyturn.gateway.approvals.decisions import AccountKind, Reviewer
 from keyturn.gateway.approvals.membership import holds

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from keyturn.bot import ingress, user_cache, web
+from keyturn.bot import ingress, reviewers, web
 from keyturn.sandbox import delivery, triggers
 
 WAIT_S = 30.0
@@ -19,5 +19,5 @@ def be_patient(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(delivery, "ACK_WITHIN_S", WAIT_S)
     patch.setattr(triggers, "LIFE_S", WAIT_S)
     patch.setattr(ingress, "ANSWER_WITHIN_S", WAIT_S - 5)
-    patch.setattr(user_cache, "LOOKUP_TIMEOUT_S", WAIT_S - 10)
+    patch.setattr(reviewers, "LOOKUP_TIMEOUT_S", WAIT_S - 10)
     patch.setattr(web, "TIMEOUT_S", WAIT_S)

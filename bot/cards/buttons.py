@@ -20,10 +20,9 @@ from keyturn.bot.blocks import (
 from keyturn.bot.cards.frame import Frame, is_table
 from keyturn.bot.cards.inquiries import ask_requester
 from keyturn.bot.cards.listing import call_title
-from keyturn.bot.cards.noticed import in_order, noticed
-from keyturn.bot.cards.precedents import same_calls
+from keyturn.bot.cards.needs import votes_missing
+from keyturn.bot.cards.noticed import in_order, noticed, same_calls
 from keyturn.bot.cards.totals import sums, totals_of
-from keyturn.bot.cards.votes import votes_missing
 from keyturn.bot.ids import Action, choice
 from keyturn.bot.text import Plain, excerpt, fit, label, template, untrusted
 from keyturn.gateway.approvals.lifecycle import ApprovalState

@@ -1,4 +1,4 @@
-"""Render each tool call of a card as blocks."""
+"""Render each call of a card as blocks, and the footer that is about all of them."""
 
 from __future__ import annotations
 
@@ -31,10 +31,11 @@ from keyturn.bot.cards.frame import (
 )
 from keyturn.bot.cards.homoglyphs import homoglyph_warnings
 from keyturn.bot.cards.inquiries import MOST_TEXT as INQUIRIES
-from keyturn.bot.cards.inquiries import inquiries
+from keyturn.bot.cards.inquiries import ask_requester, inquiries
 from keyturn.bot.cards.listing import Listing, all_text, boxes_of, call_title, fitted
-from keyturn.bot.cards.needs import because, is_usual, needs, why
-from keyturn.bot.cards.precedents import MOST_TEXT as PRECEDENTS
+from keyturn.bot.cards.needs import because, counted_votes, is_usual, needs, why
+from keyturn.bot.cards.noticed import MOST_TEXT as PRECEDENTS
+from keyturn.bot.cards.noticed import is_remarkable
 from keyturn.bot.cards.refs import when, who
 from keyturn.bot.cards.sql import sql_warnings
 from keyturn.bot.cards.states import (
@@ -43,8 +44,7 @@ from keyturn.bot.cards.states import (
     is_just_waiting,
     status_sentence,
 )
-from keyturn.bot.cards.table import table_of
-from keyturn.bot.cards.votes import counted_votes
+from keyturn.bot.cards.table import calls_named, table_of
 from keyturn.bot.text import (
     Excerpt,
     Label,
@@ -59,6 +59,7 @@ from keyturn.bot.text import (
     template,
     untrusted,
 )
+from keyturn.gateway.approvals.collected import is_collected
 from keyturn.gateway.approvals.editing import reading_text
 from keyturn.gateway.approvals.evidence import original_text
 from keyturn.gateway.approvals.invisible_characters import has_hidden
@@ -423,3 +424,82 @@ def _standing(frame: Frame, item: Item, shown: Listing) -> list[Block]:
         head: LiteralString = "Shortened. Open *Full details* to see everything"
         lines.append(template(head + end))
     return [section(joined("\n", lines))] if lines else []
+
+
+def decided_alone(approval: Approval) -> frozenset[int]:
+    """Return the waiting calls that no decision on the whole card may approve.
+
+    These are calls that the card cannot show whole, that need a reason to be approved,
+    or that are escalated: an edit may have raised the tier of one call of a batch. In a
+    table these are also calls of which more is to be said than a row holds.
+    """
+    # Once for all calls: a table is made as a whole.
+    whole, is_row = whole_calls(approval), is_table(approval)
+    return frozenset(
+        item.index
+        for item in approval.items
+        if item.is_pending
+        and (
+            Verb.APPROVE in item.requires_reason
+            or Verb.APPROVE not in item.allow
+            or item.tier is Tier.ESCALATE
+            or item.index not in whole
+            or (is_row and is_remarkable(item))
+        )
+    )
+
+
+def batch_footer(frame: Frame) -> list[Block]:
+    """Return what concerns the batch as a whole; nothing for a single call."""
+    approval = frame.approval
+    if not approval.is_batch:
+        return []
+    if is_table(approval):
+        return _of_table(frame)
+    waiting = [item for item in approval.items if item.is_pending]
+    blocks: list[Block] = []
+    offered: list[Block] = []
+    if len(waiting) > 1 and not frame.is_late:
+        # All or none: "Approve all" that leaves one out would be read as having
+        # approved it.
+        if not decided_alone(approval):
+            offered.append(buttons.approve_all(frame))
+        else:
+            why = template("These calls have to be reviewed one at a time.")
+            blocks.append(context(why))
+    rare = ask_requester(frame, None)
+    offered += buttons.menu([*rare, *buttons.time_buttons(frame, is_in_full=False)])
+    if offered:
+        blocks.append(actions(*offered))
+    return blocks
+
+
+def each_alone(alone: frozenset[int]) -> Block:
+    """Return the line that names the calls of `decided_alone`."""
+    return context(
+        label(f"Open these to decide each on its own: {calls_named(alone)}.")
+    )
+
+
+def _of_table(frame: Frame) -> list[Block]:
+    """Return the footer of a card with a table."""
+    approval = frame.approval
+    waiting = [item for item in approval.items if item.is_pending]
+    blocks: list[Block] = []
+    offered: list[Block] = []
+    if waiting and not frame.is_late:
+        alone = decided_alone(approval)
+        if alone:
+            blocks.append(each_alone(alone))
+        else:
+            offered.append(buttons.approve_all(frame))
+        if len(alone) < len(waiting):
+            offered.append(buttons.choose(frame))
+        if all(Verb.REJECT in item.allow for item in waiting):
+            offered.append(buttons.reject_all(frame))
+    # On a collected card each call has its own time, and its own words in its thread:
+    # these are in what *Open a call…* shows.
+    rare = ask_requester(frame, None) + buttons.time_buttons(frame, is_in_full=False)
+    is_of_several = is_collected(approval)
+    offered += [buttons.open_call(frame), *buttons.menu([] if is_of_several else rare)]
+    return [*blocks, actions(*offered)]

@@ -13,6 +13,7 @@ from keyturn.bot.blocks import Block, Message, box, context, rich_text, section
 from keyturn.bot.cards.diff import diff
 from keyturn.bot.cards.fallbacks import event_fallback
 from keyturn.bot.cards.frame import is_table
+from keyturn.bot.cards.needs import counted_votes, so_far, still_needed
 from keyturn.bot.cards.refs import utc, when, who
 from keyturn.bot.cards.states import (
     NOTHING_RAN,
@@ -22,7 +23,6 @@ from keyturn.bot.cards.states import (
     what_ran,
 )
 from keyturn.bot.cards.table import numbers_ref
-from keyturn.bot.cards.votes import counted_votes, so_far, still_needed
 from keyturn.bot.text import Template, excerpt, joined, label, template
 from keyturn.gateway.approvals.events import (
     BATCH_MEMBER,

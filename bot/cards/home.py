@@ -24,6 +24,7 @@ from keyturn.bot.blocks import (
 from keyturn.bot.blocks import home as home_view
 from keyturn.bot.cards.frame import Frame
 from keyturn.bot.cards.listing import call_title, one_line
+from keyturn.bot.cards.needs import approvals, counted_votes, still_needed
 from keyturn.bot.cards.needs import why as why_needed
 from keyturn.bot.cards.queue import (
     ROWS,
@@ -39,7 +40,6 @@ from keyturn.bot.cards.queue import (
 )
 from keyturn.bot.cards.refs import places, short_ref, when, who
 from keyturn.bot.cards.undelivered import reason
-from keyturn.bot.cards.votes import approvals, counted_votes, still_needed
 from keyturn.bot.ids import Action, View
 from keyturn.bot.text import (
     Label,

@@ -14,8 +14,8 @@ from itertools import chain, zip_longest
 
 from keyturn.bot.blocks import Block, context
 from keyturn.bot.cards.frame import Frame
+from keyturn.bot.cards.needs import named_role
 from keyturn.bot.cards.refs import join_list, places, when
-from keyturn.bot.cards.votes import named_role
 from keyturn.bot.text import Template, joined, template, user, usergroup
 from keyturn.gateway.approvals import permission, quorum
 from keyturn.gateway.approvals.record import Approval, Item

@@ -1,13 +1,23 @@
-"""Say in words who has to approve a call, and why."""
+"""Say in words who has to approve a call, why, and how many have."""
 
 from __future__ import annotations
 
 import re
 from typing import LiteralString
 
-from keyturn.bot.cards.votes import counted_votes
-from keyturn.bot.text import Template, Untrusted, fit, template, untrusted
+from keyturn.bot.text import (
+    Ref,
+    Template,
+    Untrusted,
+    code,
+    fit,
+    joined,
+    template,
+    untrusted,
+)
+from keyturn.gateway.approvals.quorum import Tally, tally
 from keyturn.gateway.approvals.record import Item
+from keyturn.gateway.approvals.requirement import Requirement
 from keyturn.gateway.protocol.tiers import Tier
 
 _PEOPLE: dict[int, LiteralString] = {
@@ -63,3 +73,86 @@ def because(words: Template, reasons: str, most: int) -> Template | Untrusted:
 def without_tier(reason: str) -> str:
     """Return a reason without the tier or requirement that stands before it."""
     return _RAISED.sub("", reason, count=1) if _RAISED.match(reason) else reason
+
+
+_MAX_NAMES = 3
+"""Roles and parts of a requirement that one line names; the others are "others"."""
+_MAX_NAME_CHARS = 32
+"""Characters of a role's name; a longer one is shortened."""
+
+
+def counted_votes(item: Item) -> Tally:
+    """Return how far the call is, for exactly what would run now."""
+    return tally(item.requirement, item.votes, item.action_hash)
+
+
+def votes_missing(item: Item) -> int:
+    """Return how many people still have to approve, at least."""
+    count = counted_votes(item)
+    return max(count.need - count.have, sum(count.lacking.values()))
+
+
+def approvals(item: Item) -> Template:
+    """Return "1 of 2 approvals", or "2 approvals" once there are enough in number."""
+    have, need = counted_votes(item).have, counted_votes(item).need
+    if have < need:
+        return template("*{have} of {need} approvals*", have=have, need=need)
+    if have == 1:
+        return template("*1 approval*")
+    return template("*{have} approvals*", have=have)
+
+
+def so_far(item: Item) -> Template:
+    """Return "1 of 2", or "2 so far" if the number is met and a role is missing."""
+    count = counted_votes(item)
+    if count.have < count.need or count.is_met:
+        return template("{have} of {need}", have=count.have, need=count.need)
+    return template("{have} so far", have=count.have)
+
+
+def still_needed(item: Item) -> Template:
+    """Return "; still needs 1 from senior" while votes of a role are missing.
+
+    Before anybody approved it is ", including 1 from senior".
+    """
+    count = counted_votes(item)
+    parts = list(count.lacking.items())
+    if not parts:
+        return template("")
+    lacking = [
+        joined("", [template("{n} from ", n=missing), _roles(names)])
+        for names, missing in parts[:_MAX_NAMES]
+    ]
+    more = [template("others")] if parts[_MAX_NAMES:] else []
+    lack = joined(" and ", [*lacking, *more])
+    if count.have:
+        return joined("", [template("; still needs "), lack])
+    is_all = sum(count.lacking.values()) >= count.need
+    return joined("", [template(": " if is_all else ", including "), lack])
+
+
+def roles_of(requirement: Requirement) -> Template:
+    """Name the roles whose holders may vote."""
+    return _roles(" or ".join(role.name for role in requirement.roles))
+
+
+def _roles(names: str) -> Template:
+    """Name one role, or several of which one is enough."""
+    # `Tally.lacking` joins names like this; a role's name has no space (`RoleName`).
+    roles = names.split(" or ")
+    named = [named_role(name) for name in roles[:_MAX_NAMES]]
+    more = [template("others")] if roles[_MAX_NAMES:] else []
+    return joined(" or ", [*named, *more])
+
+
+def named_role(name: str) -> Template:
+    """Name a role, cut to a length that a line of a card has room for."""
+    return template("{role}", role=_role(name))
+
+
+def _role(name: str) -> Ref:
+    shown = name if len(name) <= _MAX_NAME_CHARS else f"{name[: _MAX_NAME_CHARS - 2]}.."
+    try:
+        return code(shown)
+    except ValueError:
+        return code("another-role")

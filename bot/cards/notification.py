@@ -24,13 +24,13 @@ from keyturn.bot.blocks import (
 from keyturn.bot.cards import buttons
 from keyturn.bot.cards.approval import metadata, reviewers
 from keyturn.bot.cards.call_rows import call_box, listings, title
+from keyturn.bot.cards.channel_messages import actor_ref
 from keyturn.bot.cards.fallbacks import card_fallback
 from keyturn.bot.cards.frame import Frame, rows_of
 from keyturn.bot.cards.listing import Listing, is_misleading
 from keyturn.bot.cards.needs import because, needs, why
+from keyturn.bot.cards.quality_checks import spot_checks
 from keyturn.bot.cards.refs import asked_by, people, short_ref, when, who
-from keyturn.bot.cards.security_messages import actor_ref
-from keyturn.bot.cards.spot_check import spot_checks
 from keyturn.bot.cards.sql import sql_warnings
 from keyturn.bot.cards.states import (
     NOTHING_RAN,

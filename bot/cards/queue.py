@@ -22,7 +22,7 @@ from keyturn.bot.cards.listing import (
     one_line,
     schema_order,
 )
-from keyturn.bot.cards.votes import counted_votes
+from keyturn.bot.cards.needs import counted_votes
 from keyturn.gateway.approvals.precedents import PrecedentKind
 from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.protocol.records import Record

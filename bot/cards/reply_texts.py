@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import LiteralString, assert_never
 
 from keyturn.bot.blocks import Message, section
-from keyturn.bot.cards.precedents import happened
+from keyturn.bot.cards.needs import so_far, still_needed
+from keyturn.bot.cards.noticed import happened
 from keyturn.bot.cards.refs import when, who
 from keyturn.bot.cards.states import what_ran
-from keyturn.bot.cards.votes import so_far, still_needed
 from keyturn.bot.text import (
     Label,
     Template,

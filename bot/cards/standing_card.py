@@ -24,8 +24,8 @@ from keyturn.bot.cards.fallbacks import card_fallback
 from keyturn.bot.cards.frame import Frame
 from keyturn.bot.cards.listing import Listing, boxes, fitted
 from keyturn.bot.cards.mentions import mentions_for
+from keyturn.bot.cards.needs import approvals, still_needed
 from keyturn.bot.cards.refs import people, short_ref, when, who
-from keyturn.bot.cards.votes import approvals, still_needed
 from keyturn.bot.ids import Action
 from keyturn.bot.text import Plain, Template, code, fit, joined, label, template
 from keyturn.bot.text import untrusted as untrusted_text

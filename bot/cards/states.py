@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import LiteralString
 
 from keyturn.bot.cards.listing import call_title, one_line
+from keyturn.bot.cards.needs import approvals, counted_votes, still_needed
 from keyturn.bot.cards.refs import join_list, people, when, who
 from keyturn.bot.cards.totals import header_total
-from keyturn.bot.cards.votes import approvals, counted_votes, still_needed
 from keyturn.bot.text import (
     Label,
     Plain,

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from keyturn.bot.cards.diff import state_text
 from keyturn.bot.cards.frame import shares
 from keyturn.bot.cards.listing import is_short, named_values, schema_order
+from keyturn.bot.cards.needs import counted_votes
 from keyturn.bot.cards.states import STATE_NAMES
-from keyturn.bot.cards.votes import counted_votes
 from keyturn.bot.text import ELLIPSIS, Template, fit, joined, on_one_line, template
 from keyturn.gateway.approvals.evidence import HIDDEN
 from keyturn.gateway.approvals.gestures import LONGEST_ROW, index_ranges

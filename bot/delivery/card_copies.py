@@ -5,25 +5,27 @@ whenever the card is. Each call is one step of the scheduler. Where Slack takes 
 direct message to somebody, that is kept, and the card's thread mentions them instead.
 Where the answer to a posting was lost, the copy is looked for before it is posted
 again, also when its call was decided meanwhile.
+
+The members of a user group are looked up in Slack, for direct messages to each.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import cast
 
 from keyturn.bot.cards.frame import Frame
-from keyturn.bot.cards.mentions import copies_for
+from keyturn.bot.cards.mentions import MOST_COPIES, copies_for
 from keyturn.bot.cards.undelivered import is_over, needs_people, outdated_copy
 from keyturn.bot.delivery.card_publisher import (
     CardPublisher,
     RateLimitDelay,
     policy_decision_digest,
 )
-from keyturn.bot.delivery.queue_entry import (
+from keyturn.bot.delivery.outbox_queue import (
     Call,
     CopyCall,
     QueuedMessage,
@@ -32,6 +34,7 @@ from keyturn.bot.delivery.queue_entry import (
 )
 from keyturn.bot.ids import CARD_EVENT
 from keyturn.bot.limits import HISTORY, OPEN_DM, POST, UPDATE
+from keyturn.bot.reviewers import NoAnswer, UserCache
 from keyturn.bot.web import (
     ABOUT_THE_BLOCKS,
     TOKEN_ERRORS,
@@ -41,7 +44,10 @@ from keyturn.bot.web import (
     SlackRefused,
     text_at,
 )
-from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.approvals.record import Approval, Item
+from keyturn.gateway.approvals.requirement import Notify, Role
+from keyturn.gateway.approvals.role_mapping import with_roles
+from keyturn.gateway.store.atomic_write import Loaded
 from keyturn.gateway.store.cards import CardCopy, CardPlace, CopyStore
 
 logger = logging.getLogger(__name__)
@@ -262,7 +268,7 @@ class CopyUpdater:
     async def _post(self, entry: QueueEntry, due: CopyCall, frame: Frame) -> None:
         user, channel, record = due.user, due.call.channel, frame.approval
         # Noted before the post: if its answer is lost, the copy is looked for there,
-        # and a click on it tells which message it is (`verify_click`).
+        # and a click on it tells which message it is (`listeners.usable_copy`).
         keys = self.card_publisher.keys
         await self._store.opened(keys, record.id, user, channel=channel)
         with posting(entry, user):
@@ -300,3 +306,81 @@ class CopyUpdater:
         logger.info("copy.shown id=%s rev=%d", record.id, record.rev)
         if not is_newest:
             await publisher.cards.mark_outdated(publisher.keys, record.id)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupReach:
+    """Replaces user groups by their people, where people are asked one by one.
+
+    Attributes:
+        users: cached answers of Slack.
+    """
+
+    users: UserCache
+
+    async def resolved(self, loaded: Loaded) -> Loaded:
+        """Return an approval whose roles say which people of groups to ask.
+
+        A group that is too large for direct messages, or of which Slack does not say
+        who is in it, is mentioned as a group.
+        """
+        approval = loaded.approval
+        taken = approval.acknowledged
+        groups = {
+            group
+            for role in _roles(approval)
+            if role.notify is Notify.DM or taken is not None
+            for group in role.asked.usergroups
+        }
+        if not groups:
+            return loaded
+        members = {group: await self._members(group) for group in groups}
+
+        def asked(item: Item, role: Role) -> Role:
+            del item
+            asking = role.asked
+            if role.notify is Notify.DM:
+                few = {
+                    group: found
+                    for group in asking.usergroups
+                    if (found := members[group]) and len(found) <= MOST_COPIES
+                }
+                people = [one for found in few.values() for one in sorted(found)]
+                asking = asking.with_(
+                    users=tuple(dict.fromkeys((*asking.users, *people))),
+                    usergroups=tuple(
+                        one for one in asking.usergroups if one not in few
+                    ),
+                )
+            if taken is not None:
+                holding = tuple(
+                    group
+                    for group in asking.usergroups
+                    if (found := members[group]) is None or taken.by.user in found
+                )
+                asking = asking.with_(taken_by=holding)
+            return role.with_(asking=asking)
+
+        return Loaded(with_roles(approval, asked), loaded.now_ms)
+
+    async def _members(self, group: str) -> frozenset[str] | None:
+        found = await self.users.group(group)
+        return None if isinstance(found, NoAnswer) else found.value
+
+
+def with_unreachable(approval: Approval, copies: Mapping[str, CardCopy]) -> Approval:
+    """Return an approval that knows to whom Slack took no direct message."""
+    refused = {user: one.refused for user, one in copies.items() if one.refused}
+    if not refused:
+        return approval
+
+    def asked(item: Item, role: Role) -> Role:
+        del item
+        return role.with_(asking=role.asked.with_(unreachable=refused))
+
+    return with_roles(approval, asked)
+
+
+def _roles(approval: Approval) -> list[Role]:
+    roles = [role for item in approval.items for role in item.requirement.roles]
+    return [*roles, *approval.waiting.roles]

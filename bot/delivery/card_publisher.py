@@ -25,15 +25,15 @@ from keyturn.bot.cards.frame import Frame
 from keyturn.bot.cards.mentions import mentions_for
 from keyturn.bot.cards.notification import notification, plain_notification
 from keyturn.bot.cards.question_card import question_card
-from keyturn.bot.cards.replaced import replaced
 from keyturn.bot.cards.standing_card import standing_card
+from keyturn.bot.cards.undelivered import replaced
 from keyturn.bot.config import BotConfig
-from keyturn.bot.delivery.conversation_links import MovedChannels
 from keyturn.bot.identity import Identity
 from keyturn.bot.ids import key_id
 from keyturn.bot.limits import OPEN_DM, POST, UPDATE, Limits
 from keyturn.bot.text import template
 from keyturn.bot.web import (
+    MovedChannels,
     RateLimited,
     Slack,
     SlackBody,

@@ -4,33 +4,58 @@ A card that needs people is retried as long as it needs them: in its channel, th
 the fallback channel, then again with backoff. The store keeps an index of missing
 cards, so a restart continues. Meanwhile the Home tab lists the approval, and its
 requester gets one message about the failure.
+
+Where a click left its response URL, the card is replaced by that, outside the limit of
+updates: Slack takes some fifty updates a minute from an app in a workspace, and counts
+none of what comes by a response URL. Only the publisher uses these URLs, so each card
+is still changed by one process, one change after the other. Whether Slack refuses to
+replace a message that was deleted is not documented. So where people still have to act
+on a card, its permalink is asked for afterwards: a card that is gone is posted anew.
+
+Calls of one card that fail one after the other share few thread replies. The first
+failure is reported at once. Those that follow within `HOLD_S` of a reply wait for the
+end of that time and share the next one, as do all that happen while a reply waits for
+Slack's rate limit. Each event is acknowledged after its reply.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from keyturn.bot.cards.replaced import erased
+from keyturn.bot.blocks import AS_WRITTEN
+from keyturn.bot.cards.history import failures_note
+from keyturn.bot.cards.reminders import with_reviewers
 from keyturn.bot.cards.reply_texts import corrupt_record
-from keyturn.bot.cards.undelivered import has_card, is_over, needs_people
-from keyturn.bot.delivery.card_copies import CopyUpdater, find_card, posting
+from keyturn.bot.cards.undelivered import (
+    erased,
+    has_card,
+    is_over,
+    needs_people,
+    undelivered,
+)
+from keyturn.bot.delivery.card_copies import (
+    CopyUpdater,
+    find_card,
+    posting,
+    with_unreachable,
+)
 from keyturn.bot.delivery.card_publisher import CardPublisher, policy_decision_digest
-from keyturn.bot.delivery.card_replacer import replace_card
 from keyturn.bot.delivery.event_messages import (
     is_progress,
     mention_newly_needed,
     messages_of,
 )
-from keyturn.bot.delivery.failure_replies import FailureReplies, queue_report
-from keyturn.bot.delivery.queue_entry import Call, QueuedMessage, QueueEntry
-from keyturn.bot.delivery.reach import with_unreachable
+from keyturn.bot.delivery.outbox_queue import Call, QueuedMessage, QueueEntry
 from keyturn.bot.limits import HISTORY, POST, UPDATE
 from keyturn.bot.web import (
     ABOUT_THE_BLOCKS,
     NEVER_UPDATED,
     NOT_ABOUT_THE_CARD,
+    PERMALINK,
+    STILL_THERE,
     SlackError,
     SlackRefused,
 )
@@ -38,35 +63,14 @@ from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.errors import CorruptRecord
 from keyturn.gateway.failures import log_failure
+from keyturn.gateway.protocol.states import ItemState
 from keyturn.gateway.store.atomic_write import Loaded
-from keyturn.gateway.store.cards import CardPlace, CardTrouble
+from keyturn.gateway.store.cards import CardPlace, CardStore, CardTrouble
+from keyturn.gateway.store.fences import current
+from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.outbox import Outbox
 
 logger = logging.getLogger(__name__)
-
-
-async def replace_erased(
-    publisher: CardPublisher, approval: str, events: Iterable[Event]
-) -> None:
-    """Replace the card of an approval that is gone, and its copies.
-
-    Only where one of these events says that it was erased.
-
-    Raises:
-        SlackError: when Slack did not answer; what it refuses stays as it is.
-    """
-    if not any(one.name is EventName.APPROVAL_ERASED for one in events):
-        return
-    place = await publisher.place(approval)
-    # A collected card shows other calls as well, and is drawn anew with the next change
-    # of one of them.
-    if place is None or place.collected:
-        return
-    for channel, ts in [(place.channel, place.ts), *place.places.values()]:
-        try:
-            await publisher.update(channel, ts, erased())
-        except SlackRefused as error:
-            logger.warning("card.not_erased id=%s why=%s", approval, error.error)
 
 
 RETRY_FOR_S = 24 * 3600.0
@@ -85,6 +89,68 @@ BROKEN_S = 60.0
 _UPDATE, _LOOK = Call(UPDATE, ""), Call(HISTORY, "")
 _LONGEST_WAIT_S = 30.0
 _FIRST_WAIT_S = 0.5
+
+
+HOLD_S = 10.0
+"""How long a further failure of a card waits for others, after a reply about one."""
+
+_FAILURES = frozenset({EventName.ITEM_FAILED, EventName.ITEM_IN_DOUBT})
+
+
+@dataclass(slots=True)
+class FailureReplies:
+    """When the last reply about failures of each card was posted, by approval id."""
+
+    _told: dict[str, float] = field(default_factory=dict[str, float])
+
+    def told(self, approval: str, now: float) -> None:
+        """Take note that a reply about failures was posted."""
+        self._told = {
+            one: at for one, at in self._told.items() if now - at < HOLD_S
+        } | {approval: now}
+
+    def add(
+        self,
+        entry: QueueEntry,
+        event: Event,
+        found: Sequence[QueuedMessage],
+        approval: Approval,
+    ) -> None:
+        """Queue the messages for an event; a failure may share the last one."""
+        own = found[-1]
+        if not (approval.is_batch and len(found) == 1 and event.name in _FAILURES):
+            # What happened after a failure is told after it, so that waits no longer.
+            entry.messages = [replace(one, not_before=0.0) for one in entry.messages]
+            entry.messages += found
+            return
+        last = entry.messages[-1] if entry.messages else None
+        if last is not None and _is_alike(last, own, event):
+            entry.messages[-1] = _joined(last, event, approval)
+            return
+        since = self._told.get(entry.approval)
+        due = 0.0 if since is None else since + HOLD_S
+        entry.messages.append(replace(own, failures=(event,), not_before=due))
+
+
+def _is_alike(last: QueuedMessage, own: QueuedMessage, event: Event) -> bool:
+    """Return whether the same people are told the same of another call."""
+    is_same_kind = bool(last.failures) and last.failures[-1].name is event.name
+    return is_same_kind and last.mentioned_roles == own.mentioned_roles
+
+
+def _joined(last: QueuedMessage, event: Event, approval: Approval) -> QueuedMessage:
+    events = (*last.failures, event)
+    note = failures_note(events, approval)
+    calls = {one.item for one in events}
+    asking = [
+        item
+        for item in approval.items
+        if item.id in calls and item.state is ItemState.IN_DOUBT
+    ]
+    roles = last.mentioned_roles
+    if asking and event.name is EventName.ITEM_IN_DOUBT:
+        note, roles = with_reviewers(note, approval, asking[0])
+    return replace(last, message=note, failures=events, mentioned_roles=roles)
 
 
 @dataclass(frozen=True, slots=True)
@@ -414,3 +480,135 @@ class CardUpdater:
         await self.outbox.done(*(event.seq for event in events))
         for event in events:
             entry.events.remove(event)
+
+
+_WITHIN_S = 2.0
+_GONE = "message_not_found"
+
+
+async def replace_card(
+    publisher: CardPublisher,
+    entry: QueueEntry,
+    record: Approval,
+    place: CardPlace | None,
+    now_ms: int,
+    needed: Call | None,
+) -> CardPlace | None:
+    """Show the newest state; None when it is left to the call that is needed.
+
+    After a URL that Slack did not take, or did not answer, that call may show the
+    same once more.
+    """
+    is_update = needed is not None and needed.method == UPDATE
+    if place is None or not is_update or entry.copy_due is not None:
+        return None
+    at, urls = (place.channel, place.ts), publisher.store.response_urls
+    url = await urls.take(publisher.keys, *at) if entry.may_have_url else ""
+    entry.may_have_url = publisher.slack.is_own(url)
+    if not entry.may_have_url:
+        return None
+    frame = publisher.frame(record, now_ms, sent=place.sent)
+    message = await publisher.render(frame, is_update=True, is_plain=entry.is_plain)
+    shows = {"blocks": message.blocks, "text": message.text}
+    body = {"replace_original": True, "metadata": message.metadata, **shows}
+    if (lease := current()) is not None:
+        lease.check()
+    try:
+        await publisher.slack.respond(url, body | AS_WRITTEN)
+    except SlackError as error:
+        logger.warning("card.not_replaced id=%s why=%s", record.id, error)
+        await urls.forget(publisher.keys, *at)
+        entry.may_have_url = False
+        return None
+    # Not for a card on which nothing is left to do: it is not posted anew, either.
+    if needs_people(record) and await _is_gone(publisher, place):
+        logger.warning("card.gone id=%s", record.id)
+        await urls.forget(publisher.keys, *at)
+        entry.may_have_url = False
+        return None
+    if needs_people(record):
+        # Once a click: a deleted card with replies leaves a message that may have a
+        # permalink. It takes no click, so its next change is an update, which Slack
+        # refuses, and the card is posted anew.
+        await urls.forget(publisher.keys, *at)
+        entry.may_have_url = False
+    shown = await publisher.record_shown(record, place, message, sent=place.sent)
+    logger.info("card.replaced id=%s rev=%d", record.id, record.rev)
+    return shown
+
+
+async def _is_gone(publisher: CardPublisher, place: CardPlace) -> bool:
+    """Return whether Slack says that there is no such message."""
+    slack, at = publisher.slack, (place.channel, place.ts)
+    try:
+        async with asyncio.timeout(_WITHIN_S):
+            await slack.ask(PERMALINK, channel=at[0], message_ts=at[1])
+    except SlackRefused as error:
+        return error.error == _GONE
+    except (SlackError, TimeoutError):
+        pass  # it was replaced, as far as anybody knows
+    return False
+
+
+async def queue_report(
+    cards: CardStore,
+    keys: Keys,
+    entry: QueueEntry,
+    approval: Approval,
+    trouble: CardTrouble,
+) -> None:
+    """Queue one report that the card is missing or outdated."""
+    what = "over" if is_over(approval) else "waiting"
+    if what == "waiting" and not needs_people(approval):
+        return  # approved: the result will be reported at its end
+    # The store records a report only after it is posted. One that is still queued must
+    # not be queued again by the next refusal.
+    if any(queued.report_key == what for queued in entry.messages):
+        return
+    if await cards.was_reported(keys, approval.id, what):
+        return
+    channel, thread_ts = _report_target(entry, approval, trouble.why)
+    if channel:
+        message = undelivered(
+            approval,
+            channel=trouble.channel,
+            why=trouble.why,
+            is_posted=entry.place is not None,
+        )
+        queued = QueuedMessage(message, "", channel, thread_ts, report_key=what)
+        entry.messages.append(queued)
+
+
+def _report_target(
+    entry: QueueEntry, approval: Approval, why: str
+) -> tuple[str, str | None]:
+    """Return where to report a failed card: in its thread, or to the requester."""
+    if entry.place is not None and why in STILL_THERE:
+        return entry.place
+    if approval.origin is not None:
+        return approval.origin.channel, approval.origin.thread_ts
+    return (approval.requester.user if approval.requester else ""), None
+
+
+async def replace_erased(
+    publisher: CardPublisher, approval: str, events: Iterable[Event]
+) -> None:
+    """Replace the card of an approval that is gone, and its copies.
+
+    Only where one of these events says that it was erased.
+
+    Raises:
+        SlackError: when Slack did not answer; what it refuses stays as it is.
+    """
+    if not any(one.name is EventName.APPROVAL_ERASED for one in events):
+        return
+    place = await publisher.place(approval)
+    # A collected card shows other calls as well, and is drawn anew with the next change
+    # of one of them.
+    if place is None or place.collected:
+        return
+    for channel, ts in [(place.channel, place.ts), *place.places.values()]:
+        try:
+            await publisher.update(channel, ts, erased())
+        except SlackRefused as error:
+            logger.warning("card.not_erased id=%s why=%s", approval, error.error)

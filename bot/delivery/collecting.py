@@ -19,12 +19,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from keyturn.bot.blocks import Message, section
-from keyturn.bot.cards.batch_footer import decided_alone
+from keyturn.bot.cards.call_rows import decided_alone
 from keyturn.bot.cards.mentions import copies_for
 from keyturn.bot.cards.queue import decidable_in_row
 from keyturn.bot.delivery.card_updater import CardUpdater
-from keyturn.bot.delivery.outbox_queue import OutboxQueue
-from keyturn.bot.delivery.queue_entry import QueueEntry
+from keyturn.bot.delivery.outbox_queue import OutboxQueue, QueueEntry
 from keyturn.bot.text import template
 from keyturn.bot.web import SlackRefused
 from keyturn.gateway.approvals.collected import collected, is_collected

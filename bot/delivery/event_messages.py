@@ -7,6 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from keyturn.bot.blocks import Message, section
+from keyturn.bot.cards.channel_messages import (
+    FREEZE_EVENTS,
+    SECURITY_EVENTS,
+    freeze_message,
+    run_announced,
+    run_state,
+    security_message,
+)
 from keyturn.bot.cards.frame import is_table
 from keyturn.bot.cards.history import thread_note
 from keyturn.bot.cards.inquiries import asked_note, replied_note, requester_ref
@@ -18,6 +26,8 @@ from keyturn.bot.cards.mentions import (
 )
 from keyturn.bot.cards.metrics_messages import METRICS_EVENTS, metrics_message
 from keyturn.bot.cards.notification import report_line
+from keyturn.bot.cards.quality_checks import answered_note
+from keyturn.bot.cards.quality_checks import asked_note as checked_note
 from keyturn.bot.cards.question_card import question_message, question_note
 from keyturn.bot.cards.refs import who
 from keyturn.bot.cards.reminders import (
@@ -42,17 +52,8 @@ from keyturn.bot.cards.reply_texts import (
     shortened,
     unshown_answer,
 )
-from keyturn.bot.cards.run_state import run_announced, run_state
-from keyturn.bot.cards.security_messages import (
-    FREEZE_EVENTS,
-    SECURITY_EVENTS,
-    freeze_message,
-    security_message,
-)
-from keyturn.bot.cards.spot_check import answered_note
-from keyturn.bot.cards.spot_check import asked_note as checked_note
 from keyturn.bot.delivery.card_publisher import CardPublisher
-from keyturn.bot.delivery.queue_entry import Call, QueuedMessage, QueueEntry, Urgency
+from keyturn.bot.delivery.outbox_queue import Call, QueuedMessage, QueueEntry, Urgency
 from keyturn.bot.limits import POST, UPDATE
 from keyturn.bot.text import Template, template
 from keyturn.bot.web import NEVER_UPDATED, SlackRefused

@@ -8,11 +8,15 @@ about one thread of an agent. Nothing here does I/O.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from enum import IntEnum
 from itertools import count
+from typing import NamedTuple
 
-from keyturn.bot.cards.security_messages import FREEZE_EVENTS, scope_of
-from keyturn.bot.delivery.queue_entry import NEEDS_PEOPLE, QueueEntry, Rank
+from keyturn.bot.blocks import Message
+from keyturn.bot.cards.channel_messages import FREEZE_EVENTS, scope_of
 from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.gateway.approvals.record import Approval
 
 NOTIFICATIONS_AT_ONCE = 5
 """Notifications of a channel that may wait; later ones share one summary message."""
@@ -143,3 +147,232 @@ def _entry(event: Event) -> QueueEntry:
     return QueueEntry(
         key=key, approval=event.card, is_auto_approved=event.is_auto_approved
     )
+
+
+class Urgency(IntEnum):
+    """Priority of an entry or message; the lowest value goes first."""
+
+    NEW_CARD = 0
+    NEEDS_PEOPLE = 1
+    AGENT_MESSAGE = 2
+    CARD_UPDATE = 3
+    COPY_UPDATE = 4
+    HISTORY = 5
+
+
+Rank = tuple[Urgency, int, int]
+"""The lowest goes first, and of equal entries the oldest one."""
+
+
+class Call(NamedTuple):
+    """A call of Slack's Web API, as its rate limit counts it."""
+
+    method: str
+    channel: str
+
+
+class CopyCall(NamedTuple):
+    """A call about one person's copy of a card."""
+
+    call: Call
+    user: str
+    urgency: Urgency
+
+
+NEEDS_PEOPLE = frozenset(
+    {
+        EventName.APPROVAL_DECIDED,
+        EventName.CALLS_DECIDED,
+        EventName.APPROVAL_REMINDED,
+        EventName.APPROVAL_ESCALATED,
+        EventName.APPROVAL_STILL_IN_DOUBT,
+        EventName.APPROVAL_ASKED,
+        EventName.APPROVAL_REPLIED,
+        EventName.ITEM_EDITED,
+        EventName.ITEM_VOTED,
+        EventName.ITEM_IN_DOUBT,
+        EventName.ITEM_OBSERVED,
+        EventName.ITEM_REPORTED,
+        EventName.ITEM_REOPENED,
+        EventName.ITEM_REPEATED,
+    }
+)
+"""Events after which people have to act."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedMessage:
+    """A message for a channel or a thread that waits to be posted.
+
+    Attributes:
+        message: what to post; of an escalation it is rendered when it is posted.
+        seq: of the event to acknowledge after posting; "" for none.
+        channel: id or name.
+        thread_ts: the thread; None for the channel itself.
+        urgency: its priority.
+        mentioned_roles: names of the roles that it asks to decide.
+        escalation_of: the escalated approval, in the last message of an escalation;
+            it names the channels that could not be notified.
+        escalated_to: the channel that this message notifies of an escalation.
+        report_key: kept in the store after posting, so that the failed delivery of a
+            card is reported once for each key ("waiting" or "over").
+        failures: events of calls that failed, when it tells of those; all of them are
+            acknowledged after posting.
+        not_before: earliest time to post it; see `FailureReplies`.
+    """
+
+    message: Message
+    seq: str
+    channel: str
+    thread_ts: str | None
+    urgency: Urgency = Urgency.HISTORY
+    mentioned_roles: frozenset[str] = frozenset()
+    escalation_of: Approval | None = None
+    escalated_to: str = ""
+    report_key: str = ""
+    failures: tuple[Event, ...] = ()
+    not_before: float = 0.0
+
+    @property
+    def seqs(self) -> list[str]:
+        """Return the events to acknowledge after posting."""
+        told = [event.seq for event in self.failures] or [self.seq]
+        return [seq for seq in told if seq]
+
+
+@dataclass(slots=True)
+class QueueEntry:
+    """Entry of the queue: pending work on an approval, an agent's thread or a freeze.
+
+    All times are seconds of the queue's clock.
+
+    Attributes:
+        key: approval id, agent and thread, or what is frozen.
+        approval: its id; "" for none.
+        number: counts the entries in the order in which they were queued.
+        is_auto_approved: the card is a notification, and comes last.
+        summary_channel: where one message summarises many notifications; "" for none.
+        events: read and not acknowledged, oldest first.
+        messages: to post after the card, oldest first.
+        place: channel and ts of the card; None before it is known.
+        copies: channel and ts of each person's copy of the card.
+        copy_due: the next call for a copy; None: the card comes first.
+        just_sent: people who got their copy since the last events were told of; the
+            copy itself tells them.
+        unsent: people to whom no copy was sent, so none of theirs is looked for; "" for
+            the card itself.
+        begun_in: the channel in which the posting of the card was begun; "" for none.
+        mentioned_roles: names of the roles that were mentioned on the card or under it.
+        wanted: number of changes so far; the card is due while it differs from
+            ``shown``.
+        shown: number of changes that the card shows.
+        may_wait: its calls only run, and a posted card is drawn at their end.
+        since: when it was queued or last worked on.
+        not_before: earliest time of the next attempt.
+        card_at: earliest time of the next attempt to post or update the card; its
+            messages need not wait for that.
+        refusals: of the card by Slack, in a row.
+        refused: channel and error of the card's first refusal, while the fallback
+            channel is tried.
+        is_busy: a task works on it.
+        failures: of any kind, in a row; sets the backoff.
+        errors: failures of our own code, in a row.
+        failing_since: time of the first call in a row to which Slack did not respond;
+            None for none.
+        channel_of_card: where the card has to be posted; "" before it is known.
+        channel: the channel to use instead; "" for none.
+        is_plain: Slack or our own code cannot take the full card or digest, so a plain
+            one is posted.
+        is_missed: the store lists the card as missing or outdated.
+        escalation_results: channels that were notified of an escalation, with Slack's
+            error, or "" for success.
+        is_new: the card is not posted yet, as far as this process knows.
+        may_have_url: a click may have brought a URL by which its card is replaced.
+    """
+
+    key: str
+    approval: str
+    number: int = 0
+    is_auto_approved: bool = False
+    summary_channel: str = ""
+    events: list[Event] = field(default_factory=list[Event])
+    messages: list[QueuedMessage] = field(default_factory=list[QueuedMessage])
+    place: tuple[str, str] | None = None
+    copies: dict[str, tuple[str, str]] = field(
+        default_factory=dict[str, tuple[str, str]]
+    )
+    copy_due: CopyCall | None = None
+    just_sent: set[str] = field(default_factory=set[str])
+    unsent: set[str] = field(default_factory=set[str])
+    begun_in: str = ""
+    mentioned_roles: frozenset[str] = frozenset()
+    wanted: int = 0
+    shown: int = 0
+    may_wait: bool = False
+    since: float = 0.0
+    not_before: float = 0.0
+    card_at: float = 0.0
+    refusals: int = 0
+    refused: tuple[str, str] | None = None
+    is_busy: bool = False
+    failures: int = 0
+    errors: int = 0
+    failing_since: float | None = None
+    channel_of_card: str = ""
+    channel: str = ""
+    is_plain: bool = False
+    is_missed: bool = False
+    escalation_results: dict[str, str] = field(default_factory=dict[str, str])
+    is_new: bool = False
+    may_have_url: bool = True
+
+    @property
+    def is_card_due(self) -> bool:
+        """Return whether the card may be older than the record."""
+        return bool(self.approval) and self.wanted != self.shown
+
+    @property
+    def lost_in(self) -> str:
+        """Return the channel where the card may be without a known place; "": none."""
+        return self.begun_in if self.is_new and "" not in self.unsent else ""
+
+    @property
+    def due_at(self) -> float:
+        """Return the earliest time of the next call."""
+        # Messages do not wait for a card that Slack refuses (`is_card_next`).
+        times = [self.card_at] if self.is_card_due else []
+        times += [self.messages[0].not_before] if self.messages else []
+        return max(self.not_before, min(times, default=0.0))
+
+    def is_card_next(self, now: float) -> bool:
+        """Return whether the next call is for the card, not for a message."""
+        return self.is_card_due and (self.card_at <= now or not self.messages)
+
+    @property
+    def is_done(self) -> bool:
+        """Return whether nothing is left to post."""
+        return not (self.events or self.messages or self.is_card_due)
+
+    @property
+    def urgency(self) -> Urgency:
+        """Return the priority of the next call."""
+        if self.summary_channel:
+            return Urgency.HISTORY
+        if not self.approval:
+            return Urgency.AGENT_MESSAGE
+        if not self.is_card_due:
+            return self.messages[0].urgency if self.messages else Urgency.HISTORY
+        if self.copy_due is not None:
+            return self.copy_due.urgency
+        if self.is_new and not self.is_auto_approved:
+            return Urgency.NEW_CARD
+        needs_people = any(event.name in NEEDS_PEOPLE for event in self.events)
+        calm = Urgency.HISTORY if self.is_auto_approved else Urgency.CARD_UPDATE
+        return Urgency.NEEDS_PEOPLE if needs_people else calm
+
+    @property
+    def rank(self) -> Rank:
+        """Return where the entry belongs among others."""
+        # A card that Slack keeps refusing goes behind its equals, so that it does not
+        # use up the rate limit of cards that Slack would accept.
+        return self.urgency, self.refusals, self.number

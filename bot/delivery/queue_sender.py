@@ -11,17 +11,17 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from keyturn.bot.cards.channel_messages import FREEZE_EVENTS, SECURITY_EVENTS
 from keyturn.bot.cards.metrics_messages import METRICS_EVENTS
 from keyturn.bot.cards.notification import many_ran
 from keyturn.bot.cards.reminders import escalation
 from keyturn.bot.cards.reply_texts import shortened
-from keyturn.bot.cards.security_messages import FREEZE_EVENTS, SECURITY_EVENTS
 from keyturn.bot.delivery import event_messages
 from keyturn.bot.delivery.card_publisher import CardPublisher, RateLimitDelay
 from keyturn.bot.delivery.card_updater import BROKEN_S, CardUpdater
 from keyturn.bot.delivery.collecting import Collector
 from keyturn.bot.delivery.event_messages import POSTED_IN_CHANNEL, message_without_card
-from keyturn.bot.delivery.queue_entry import Call, QueueEntry
+from keyturn.bot.delivery.outbox_queue import Call, QueueEntry
 from keyturn.bot.limits import POST
 from keyturn.bot.web import (
     ABOUT_THE_BLOCKS,

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from keyturn.bot.blocks import Message
-from keyturn.bot.cards.replaced import erased, outcome_of, redacted
-from keyturn.bot.cards.undelivered import is_over
+from keyturn.bot.cards.undelivered import erased, is_over, outcome_of, redacted
 from keyturn.bot.delivery.card_publisher import CardPublisher, RateLimitDelay
 from keyturn.bot.limits import UPDATE
 from keyturn.bot.web import (

@@ -13,7 +13,7 @@ from keyturn.bot.blocks import AS_WRITTEN, Message, ensure_valid_message
 from keyturn.bot.cards.approval import card
 from keyturn.bot.cards.call_rows import needs_full_view
 from keyturn.bot.cards.frame import Frame
-from keyturn.bot.cards.seeded_defect import ended_card
+from keyturn.bot.cards.quality_checks import ended_card
 from keyturn.bot.web import Slack, SlackError, SlackRefused, text_at
 from keyturn.gateway.approvals.seeded import Seeded, SeededCard
 from keyturn.gateway.service.reviews import ReviewService

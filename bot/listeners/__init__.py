@@ -12,12 +12,11 @@ from keyturn.bot.listeners import (
     deciding,
     full_view,
     home_tab,
-    mention,
+    messages,
     quality_checks,
     reading,
     review,
     standing,
-    thread_reply,
 )
 from keyturn.bot.listeners.router import Router
 from keyturn.bot.payload import Json
@@ -42,12 +41,11 @@ LISTENERS: Final[tuple[Callable[[Router], None], ...]] = (
     deciding.register,
     full_view.register,
     home_tab.register,
-    mention.register,
+    messages.register,
     quality_checks.register,
     reading.register,
     review.register,
     standing.register,
-    thread_reply.register,
     _register_uninstalled,
     Router.on_unknown,
 )

@@ -5,32 +5,31 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-from keyturn.bot.blocks import ensure_valid_view, notice
-from keyturn.bot.cards.batch_footer import decided_alone
+from keyturn.bot.blocks import ensure_valid_view
+from keyturn.bot.cards.call_rows import decided_alone
 from keyturn.bot.cards.reply_texts import outcome_text
 from keyturn.bot.ids import Action, Input, View
 from keyturn.bot.listener_context import ListenerContext, UserFacingError, UserText
 from keyturn.bot.listeners.deciding import check_edit
 from keyturn.bot.listeners.full_view import require_full_view
 from keyturn.bot.listeners.router import AckBody, Router
-from keyturn.bot.listeners.verify_click import (
+from keyturn.bot.listeners.targets import (
+    NOT_BOUND,
     Target,
+    bind_view,
+    closing_reply,
     displayed,
     find_binding,
+    find_moved,
     log_outcome,
     of_member,
-    require_permission,
-    verify_click,
-)
-from keyturn.bot.listeners.views import (
-    NOT_BOUND,
-    bind_view,
-    find_moved,
     open_view,
     rejected_inputs,
+    require_permission,
+    verify_click,
     verify_submission,
 )
-from keyturn.bot.modals import choose, edit, reject
+from keyturn.bot.modals import call_form, choose, edit
 from keyturn.bot.modals.choose import Choice, StagedEdit, opened
 from keyturn.bot.modals.form import errors_by_block
 from keyturn.bot.payload import Clicked, Submitted
@@ -95,15 +94,15 @@ async def _approve_all(ctx: ListenerContext, clicked: Clicked) -> UserText | Non
 async def _ask_reason(ctx: ListenerContext, clicked: Clicked) -> None:
     target = await verify_click(ctx, clicked, Action.REJECT_ALL)
     await _require_permission(ctx, target, Verb.REJECT, clicked)
-    view = reject.view_of_all(ctx.frame(target.approval, target.now_ms))
+    view = call_form.rejection_of_all_form(ctx.frame(target.approval, target.now_ms))
     await open_view(ctx, clicked, target, view)
 
 
 async def _reject_all(ctx: ListenerContext, submitted: Submitted) -> AckBody:
     target = await verify_submission(ctx, submitted, View.REJECT_ALL)
     waiting = [item for item in target.approval.items if item.is_pending]
-    said = reject.submitted_reason(
-        submitted.view.values, needed=reject.needs_reason(waiting)
+    said = call_form.submitted_reason(
+        submitted.view.values, needed=call_form.needs_reason(waiting)
     )
     if said.errors:
         return rejected_inputs(said.errors)
@@ -111,7 +110,7 @@ async def _reject_all(ctx: ListenerContext, submitted: Submitted) -> AckBody:
     outcome = await decide_batch(
         ctx, target, {item.index: rejection for item in waiting}, submitted
     )
-    return batch_form_reply(outcome, now_ms=target.now_ms)
+    return _form_reply(outcome, now_ms=target.now_ms)
 
 
 def _first_waiting(target: Target) -> Item:
@@ -285,14 +284,14 @@ async def _decide(ctx: ListenerContext, submitted: Submitted) -> AckBody:
             raise UserFacingError(_NOTHING_LEFT)
         return await _confirm(ctx, submitted, target, choice, is_again=True)
     items = [target.approval.items[index] for index in choice.reject]
-    said = reject.submitted_reason(
-        submitted.view.values, needed=reject.needs_reason(items)
+    said = call_form.submitted_reason(
+        submitted.view.values, needed=call_form.needs_reason(items)
     )
     if said.errors:
         return rejected_inputs(said.errors)
     partition = choice.partition(target.approval, said.text)
     outcome = await decide_batch(ctx, target, partition, submitted)
-    return batch_form_reply(outcome, now_ms=target.now_ms)
+    return _form_reply(outcome, now_ms=target.now_ms)
 
 
 async def _found(
@@ -347,7 +346,7 @@ async def decide_batch(
         voters=voters,
         seen=target.loaded,
     )
-    log_outcome(target, outcome.kind, "batch", reviewer)
+    log_outcome(target.approval.id, target.index, outcome.kind, "batch", reviewer)
     return outcome
 
 
@@ -379,19 +378,16 @@ def batch_reply(outcome: GestureOutcome, *, now_ms: int) -> UserText | None:
     return label(f"{nothing.text} {why.text}")
 
 
-def batch_form_reply(outcome: GestureOutcome, *, now_ms: int) -> AckBody:
+def _form_reply(outcome: GestureOutcome, *, now_ms: int) -> AckBody:
     """Return the response to a submitted modal: close it, or show the reply in it."""
-    reply = batch_reply(outcome, now_ms=now_ms)
-    if reply is None:
-        return {"response_action": "clear"}
-    is_recorded = isinstance(outcome, GestureDecided)
-    title = label("Recorded" if is_recorded else "Not done")
-    # This may pass: what was chosen stays.
     may_pass = isinstance(outcome, GestureRefused) and isinstance(
         outcome.refusals[min(outcome.refusals)], Forbidden
     )
-    action = "push" if may_pass else "update"
-    return {"response_action": action, "view": notice(title, reply)}
+    return closing_reply(
+        batch_reply(outcome, now_ms=now_ms),
+        is_recorded=isinstance(outcome, GestureDecided),
+        may_pass=may_pass,
+    )
 
 
 def _decided_reply(outcome: GestureDecided) -> UserText | None:

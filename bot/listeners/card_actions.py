@@ -18,22 +18,20 @@ from keyturn.bot.ids import Action, Sealed, View, verify_outage
 from keyturn.bot.listener_context import ListenerContext, UserFacingError, UserText
 from keyturn.bot.listeners.full_view import page_of
 from keyturn.bot.listeners.router import AckBody, Router
-from keyturn.bot.listeners.usable_copy import is_usable_copy, redraw_replaced
-from keyturn.bot.listeners.verify_click import (
+from keyturn.bot.listeners.targets import (
     Target,
     Who,
     find_binding,
-    read_seal,
-    verify_click,
-)
-from keyturn.bot.listeners.views import (
     form_reply,
     open_form,
     open_view,
+    read_seal,
     rejected_inputs,
     update_view,
+    verify_click,
     verify_submission,
 )
+from keyturn.bot.listeners.usable_copy import is_usable_copy, redraw_replaced
 from keyturn.bot.modals import call_form
 from keyturn.bot.payload import Clicked, Submitted
 from keyturn.bot.text import label, template

@@ -15,9 +15,9 @@ from functools import partial
 from typing import Final, LiteralString, TypeAlias, TypeVar
 
 from keyturn.bot.blocks import Block, context, first_rows, section
+from keyturn.bot.cards.channel_messages import actor_ref
 from keyturn.bot.cards.metrics_messages import facts_block, table_block, tool_rows
 from keyturn.bot.cards.refs import when
-from keyturn.bot.cards.security_messages import actor_ref
 from keyturn.bot.listener_context import (
     ListenerContext,
     UserFacingError,

@@ -19,24 +19,22 @@ from keyturn.bot.listeners.full_view import (
     require_full_view,
 )
 from keyturn.bot.listeners.router import AckBody, Router
-from keyturn.bot.listeners.verify_click import (
+from keyturn.bot.listeners.targets import (
+    Form,
     Target,
     decide,
+    form_reply,
     is_reason_invalid,
+    open_form,
     outcome_reply,
+    rejected_inputs,
+    replace_form,
     require_permission,
     require_reconciler,
     verify_click,
-)
-from keyturn.bot.listeners.views import (
-    Form,
-    form_reply,
-    open_form,
-    rejected_inputs,
-    replace_form,
     verify_submission,
 )
-from keyturn.bot.modals import answer, call_form, edit, reject
+from keyturn.bot.modals import answer, call_form, edit
 from keyturn.bot.modals.call_form import SubmittedText
 from keyturn.bot.modals.form import State, errors_by_block
 from keyturn.bot.payload import Clicked, Submitted
@@ -138,8 +136,8 @@ _REJECT = _TextForm(
     Action.REJECT,
     View.REJECT,
     Verb.REJECT,
-    reject.view,
-    reject.submitted,
+    call_form.rejection_form,
+    call_form.submitted_rejection,
     decision=lambda text: Reject(reason=text),
     block=Input.REASON,
 )

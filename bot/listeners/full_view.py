@@ -13,21 +13,19 @@ from keyturn.bot.cards.call_rows import needs_full_view
 from keyturn.bot.ids import PAGE, Action, View
 from keyturn.bot.listener_context import ListenerContext, UserFacingError, UserText
 from keyturn.bot.listeners.router import AckBody, Router
-from keyturn.bot.listeners.verify_click import (
+from keyturn.bot.listeners.targets import (
     Target,
     decide,
-    is_reason_invalid,
-    sealed_value,
-    verify_click,
-    verify_place,
-    verify_seal,
-)
-from keyturn.bot.listeners.views import (
     form_reply,
+    is_reason_invalid,
     open_view,
     rejected_inputs,
     replace_form,
+    sealed_value,
     update_view,
+    verify_click,
+    verify_place,
+    verify_seal,
     verify_submission,
 )
 from keyturn.bot.modals import call_form, details

@@ -27,7 +27,7 @@ from keyturn.bot.limits import PUBLISH
 from keyturn.bot.listener_context import ListenerContext, UserFacingError, UserText
 from keyturn.bot.listeners.queues import PersonQueue, queue_of
 from keyturn.bot.listeners.router import Router
-from keyturn.bot.listeners.verify_click import decide, outcome_reply, verify_click
+from keyturn.bot.listeners.targets import decide, outcome_reply, verify_click
 from keyturn.bot.payload import Clicked, Json
 from keyturn.bot.text import template
 from keyturn.bot.web import RateLimited, SlackError, SlackRefused, text_at

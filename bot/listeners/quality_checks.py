@@ -10,8 +10,13 @@ from __future__ import annotations
 import logging
 
 from keyturn.bot.blocks import notice
+from keyturn.bot.cards.quality_checks import (
+    ENDED,
+    NOT_HERE,
+    TOLD_APPROVED,
+    TOLD_NOTICED,
+)
 from keyturn.bot.cards.reply_texts import outcome_text
-from keyturn.bot.cards.seeded_defect import ENDED, NOT_HERE, TOLD_APPROVED, TOLD_NOTICED
 from keyturn.bot.delivery.seeded_defects import show_ended
 from keyturn.bot.ids import PAGE, Action, BadSeal, Sealed, View, chosen, unseal, verify
 from keyturn.bot.listener_context import (
@@ -27,8 +32,13 @@ from keyturn.bot.listeners.full_view import (
 )
 from keyturn.bot.listeners.home_tab import show
 from keyturn.bot.listeners.router import AckBody, Router
-from keyturn.bot.listeners.verify_click import Target, find_binding, verify_click
-from keyturn.bot.listeners.views import rejected_inputs, update_view
+from keyturn.bot.listeners.targets import (
+    Target,
+    find_binding,
+    rejected_inputs,
+    update_view,
+    verify_click,
+)
 from keyturn.bot.modals import details
 from keyturn.bot.payload import Clicked, Submitted
 from keyturn.bot.text import label, template

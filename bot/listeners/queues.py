@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from dataclasses import dataclass
 
-from keyturn.bot.delivery.conversation_links import newest_id
 from keyturn.bot.listener_context import ListenerContext
 from keyturn.bot.payload import Command
+from keyturn.bot.web import newest_id
 from keyturn.gateway.approvals.decisions import AccountKind, Reviewer
 from keyturn.gateway.approvals.membership import unresolved_roles
 from keyturn.gateway.approvals.permission import denial_reason

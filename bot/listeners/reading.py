@@ -11,9 +11,8 @@ from typing import LiteralString
 from keyturn.bot.blocks import Block, block_object, box, rich_text
 from keyturn.bot.cards.fallbacks import card_fallback
 from keyturn.bot.cards.listing import call_title
-from keyturn.bot.cards.needs import is_usual, needs
+from keyturn.bot.cards.needs import counted_votes, is_usual, needs
 from keyturn.bot.cards.past import MAX_PAST, Past, matches, past_blocks, past_modal
-from keyturn.bot.cards.votes import counted_votes
 from keyturn.bot.ids import Action, Input, View
 from keyturn.bot.listener_context import ListenerContext, to_mrkdwn
 from keyturn.bot.listeners.queues import (
@@ -25,7 +24,7 @@ from keyturn.bot.listeners.queues import (
     waiting,
 )
 from keyturn.bot.listeners.router import AckBody, Router
-from keyturn.bot.listeners.views import open_modal
+from keyturn.bot.listeners.targets import open_modal
 from keyturn.bot.modals.form import text_of
 from keyturn.bot.payload import Clicked, Command, Submitted
 from keyturn.bot.text import code, fit, slash_command, template

@@ -20,35 +20,35 @@ from keyturn.bot.cards.listing import call_title
 from keyturn.bot.cards.queue import MAX_TOGETHER, decidable_in_row
 from keyturn.bot.cards.reply_texts import outcome_text
 from keyturn.bot.ids import Action, View
-from keyturn.bot.listener_context import ListenerContext, UserFacingError
+from keyturn.bot.listener_context import ListenerContext, UserFacingError, UserText
 from keyturn.bot.listeners.home_tab import show
 from keyturn.bot.listeners.quality_checks import answered
 from keyturn.bot.listeners.queues import read_each, waits_for
 from keyturn.bot.listeners.router import AckBody, Router
-from keyturn.bot.listeners.verify_click import find_binding
-from keyturn.bot.listeners.views import (
+from keyturn.bot.listeners.targets import (
     NOT_BOUND,
+    find_binding,
+    log_outcome,
     open_modal,
     rejected_inputs,
     show_when_taken,
 )
-from keyturn.bot.modals import choose, reject, review
+from keyturn.bot.modals import call_form, choose
 from keyturn.bot.modals.call_form import SubmittedText
-from keyturn.bot.modals.review import Came, Result, Review, SeenCall
+from keyturn.bot.modals.choose import Came, Result, Review, SeenCall
 from keyturn.bot.payload import Clicked, Submitted
-from keyturn.bot.text import Label, Template, label, template
+from keyturn.bot.text import label, template
 from keyturn.gateway.approvals.decisions import (
     Approve,
     Click,
     Decided,
     Decision,
-    Outcome,
     Reject,
     Reviewer,
     Unknown,
     Voted,
 )
-from keyturn.gateway.approvals.record import Approval, Item, approval_of
+from keyturn.gateway.approvals.record import Item, approval_of
 from keyturn.gateway.errors import CorruptRecord, StoreUnavailable
 from keyturn.gateway.protocol.states import ItemState
 from keyturn.gateway.service.voters import Voters
@@ -91,20 +91,6 @@ def register(router: Router) -> None:
     router.on_submit(View.REVIEW_CONFIRM, _decide)
 
 
-@dataclass(frozen=True, slots=True)
-class _Gesture:
-    """Who decides by one submission, and when it began."""
-
-    reviewer: Reviewer
-    voters: Voters
-    request_digest: str
-    began: float
-
-    def has_taken(self, seconds: float) -> bool:
-        """Return whether this has taken so long."""
-        return time.monotonic() - self.began >= seconds
-
-
 @dataclass(slots=True)
 class _Work:
     """What came of the calls of one submission so far.
@@ -117,23 +103,6 @@ class _Work:
     is_answered: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """One call of a form: its number from 0, what was seen of it, what is decided.
-
-    ``what`` says in a line what it does.
-    """
-
-    number: int
-    seen: SeenCall
-    what: str
-    decision: Decision
-
-    def result(self, came: Came, sentence: Template | Label | None = None) -> Result:
-        """Return what came of it."""
-        return Result(self.number + 1, self.what, came, sentence)
-
-
 async def _open(ctx: ListenerContext, clicked: Clicked) -> None:
     action = clicked.action
     asked = action.value.split()
@@ -144,7 +113,7 @@ async def _open(ctx: ListenerContext, clicked: Clicked) -> None:
         raise UserFacingError(_NOTHING)
     # Opened before the calls are read: a trigger id lives three seconds, and reading
     # forty calls may take longer.
-    view_id = await open_modal(ctx, clicked, review.loading(len(asked)))
+    view_id = await open_modal(ctx, clicked, choose.loading(len(asked)))
     ctx.tasks.later(_fill(ctx, action.user, view_id, asked), name="review")
 
 
@@ -168,7 +137,7 @@ async def _form(
         ctx.tasks.later(show(ctx, user), name="home")
         return notice(label("Not done"), _NOTHING)
     kept = Review(calls=seen)
-    form = review.view(items, kept, left_out=len(asked) - len(items))
+    form = choose.review_form(items, kept, left_out=len(asked) - len(items))
     ensure_valid_view(form)
     # Before it is shown: what the form shows is then always what is decided.
     await _bind(ctx, view_id, user, View.REVIEW, kept)
@@ -195,7 +164,14 @@ async def _offered(
         # One tool and agent a form: its heading names them for all of its calls.
         if items and (items[0].tool, items[0].ctx.agent) != (item.tool, item.ctx.agent):
             continue
-        seen.append(_seen(approval, item))
+        seen.append(
+            SeenCall(
+                approval=approval.id,
+                index=item.index,
+                version=approval.version,
+                action_hash=item.action_hash,
+            )
+        )
         items.append(item.with_(index=len(items)))
     return items, tuple(seen)
 
@@ -208,7 +184,7 @@ async def _confirm(ctx: ListenerContext, submitted: Submitted) -> AckBody:
         return rejected_inputs(errors)
     kept = kept.with_(choice=choice)
     rejected = [item for item in items if item.index in choice.reject]
-    page = review.confirmation(rejected, kept)
+    page = choose.review_confirmation(rejected, kept)
     ensure_valid_view(page)
     user, view_id = submitted.view.user, submitted.view.view_id
     await _bind(ctx, view_id, user, View.REVIEW_CONFIRM, kept)
@@ -228,9 +204,9 @@ async def _decide(ctx: ListenerContext, submitted: Submitted) -> AckBody:
         async with asyncio.timeout(_ANSWER_S):
             await work.is_done.wait()
     if work.is_done.is_set():
-        return {"response_action": "update", "view": review.results(work.found)}
+        return {"response_action": "update", "view": choose.results(work.found)}
     work.is_answered = True
-    page = review.progress(len(work.found), kept.choice.size)
+    page = choose.progress(len(work.found), kept.choice.size)
     return {"response_action": "update", "view": page}
 
 
@@ -240,8 +216,8 @@ async def _reason(
     """Read the reason for what is rejected."""
     items = await _as_numbered(ctx, kept) if kept.choice.reject else []
     rejected = [item for item in items if item.index in kept.choice.reject]
-    needed = reject.needs_reason(rejected)
-    return reject.submitted_reason(submitted.view.values, needed=needed)
+    needed = call_form.needs_reason(rejected)
+    return call_form.submitted_reason(submitted.view.values, needed=needed)
 
 
 async def _record(
@@ -259,86 +235,62 @@ async def _record(
     if work.is_answered:
         # Slack could take this before the answer, which would then be shown for good.
         await asyncio.sleep(_SETTLED_S)
-        await show_when_taken(ctx, submitted.view.view_id, review.results(work.found))
+        await show_when_taken(ctx, submitted.view.view_id, choose.results(work.found))
     await show(ctx, submitted.view.user)
 
 
 async def _decide_each(
     ctx: ListenerContext, submitted: Submitted, kept: Review, reason: str, work: _Work
 ) -> None:
-    began = time.monotonic()
+    until = time.monotonic() + _GIVE_UP_S
     items = {item.index: item for item in await _as_numbered(ctx, kept)}
     reviewer, voters = await ctx.deciders_of(*submitted.who, *items.values())
     reviewer = reviewer.with_(gesture=submitted.gesture)
-    gesture = _Gesture(reviewer, voters, submitted.digest, began)
     partition: dict[int, Decision] = dict.fromkeys(kept.choice.approve, Approve())
     partition |= dict.fromkeys(kept.choice.reject, Reject(reason=reason))
     for number, decision in sorted(partition.items()):
-        what = _what(items.get(number))
-        call = _Call(number, kept.calls[number], what, decision)
-        work.found.append(await _decided(ctx, call, gesture))
-
-
-async def _decided(ctx: ListenerContext, call: _Call, gesture: _Gesture) -> Result:
-    """Decide one call by its own rules; say what came of it."""
-    if gesture.has_taken(_GIVE_UP_S):
-        return call.result(Came.NOT_DONE, _TIME_IS_UP)
-    click = Click(
-        approval=call.seen.approval,
-        index=call.seen.index,
-        version=call.seen.version,
-        action_hash=call.seen.action_hash,
-        request_digest=gesture.request_digest,
+        seen, item = kept.calls[number], items.get(number)
         # Of many: it approves none that the policy escalates now.
-        is_shared=True,
-    )
-    try:
-        outcome = await ctx.service.decide(
-            click, call.decision, gesture.reviewer, voters=gesture.voters
+        click = Click(
+            **seen.model_dump(), request_digest=submitted.digest, is_shared=True
         )
+        came: Came = Came.NOT_DONE
+        sentence: UserText | None = _TIME_IS_UP
+        if time.monotonic() < until:
+            came, sentence = await _decided(ctx, click, decision, reviewer, voters)
+        what = call_title(item) if item else "a call that is not known any more"
+        work.found.append(Result(number + 1, what, came, sentence))
+
+
+async def _decided(
+    ctx: ListenerContext,
+    click: Click,
+    decision: Decision,
+    reviewer: Reviewer,
+    voters: Voters,
+) -> tuple[Came, UserText | None]:
+    """Decide one call by its own rules; return the result, and a sentence about it."""
+    try:
+        outcome = await ctx.service.decide(click, decision, reviewer, voters=voters)
     # The results of the other calls are reported anyway.
     except StoreUnavailable:
-        return call.result(Came.NOT_DONE, _UNCONFIRMED)
+        return Came.NOT_DONE, _UNCONFIRMED
     except CorruptRecord:
-        return call.result(Came.NOT_DONE, _UNREADABLE)
-    logger.info(
-        "click.decided decision=%s outcome=%s approval=%s index=%s user=%s",
-        call.decision.kind,
-        outcome.kind,
-        call.seen.approval,
-        call.seen.index,
-        gesture.reviewer.user,
-    )
+        return Came.NOT_DONE, _UNREADABLE
+    log_outcome(click.approval, click.index, outcome.kind, decision.kind, reviewer)
     if isinstance(outcome, Unknown):
-        has_approved = isinstance(call.decision, Approve)
-        seed = (call.seen.approval, gesture.reviewer)
-        if said := await answered(ctx, *seed, has_approved=has_approved):
-            return call.result(Came.NOT_DONE, said)
-    return await _result_of(ctx, call, outcome)
-
-
-async def _result_of(ctx: ListenerContext, call: _Call, outcome: Outcome) -> Result:
+        has_approved = isinstance(decision, Approve)
+        if said := await answered(
+            ctx, click.approval, reviewer, has_approved=has_approved
+        ):
+            return Came.NOT_DONE, said
     if isinstance(outcome, Decided):
         state = outcome.approval.items[outcome.index].state
         # A rejection by its requester withdraws a call.
         is_no = state in {ItemState.REJECTED, ItemState.WITHDRAWN}
-        return call.result(Came.REJECTED if is_no else Came.APPROVED)
-    now_ms = await ctx.now_ms()
+        return Came.REJECTED if is_no else Came.APPROVED, None
     came = Came.COUNTED if isinstance(outcome, Voted) else Came.NOT_DONE
-    return call.result(came, outcome_text(outcome, now_ms=now_ms))
-
-
-def _what(item: Item | None) -> str:
-    return call_title(item) if item else "a call that is not known any more"
-
-
-def _seen(approval: Approval, item: Item) -> SeenCall:
-    return SeenCall(
-        approval=approval.id,
-        index=item.index,
-        version=approval.version,
-        action_hash=item.action_hash,
-    )
+    return came, outcome_text(outcome, now_ms=await ctx.now_ms())
 
 
 def _approval_of(item_id: str) -> str:

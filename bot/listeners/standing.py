@@ -26,17 +26,15 @@ from keyturn.bot.listener_context import (
 from keyturn.bot.listeners.full_view import require_full_view
 from keyturn.bot.listeners.queues import access_to
 from keyturn.bot.listeners.router import AckBody, Router
-from keyturn.bot.listeners.verify_click import (
+from keyturn.bot.listeners.targets import (
     Target,
     decide,
-    require_permission,
-    verify_click,
-)
-from keyturn.bot.listeners.views import (
     form_reply,
     open_modal,
     open_view,
     rejected_inputs,
+    require_permission,
+    verify_click,
     verify_submission,
 )
 from keyturn.bot.modals import allow_similar

@@ -18,13 +18,12 @@ from collections.abc import Awaitable, Callable
 from typing import LiteralString
 
 from keyturn.bot.blocks import AS_WRITTEN
-from keyturn.bot.cards.replaced import replaced
-from keyturn.bot.delivery.conversation_links import PERMALINK, newest_id
+from keyturn.bot.cards.undelivered import replaced
 from keyturn.bot.limits import UPDATE
 from keyturn.bot.listener_context import ListenerContext, UserFacingError
 from keyturn.bot.payload import BlockAction, Clicked
 from keyturn.bot.text import template
-from keyturn.bot.web import SlackError, SlackRefused
+from keyturn.bot.web import PERMALINK, SlackError, SlackRefused, newest_id
 from keyturn.gateway.store.cards import CardCopy, CardPlace
 from keyturn.gateway.store.keys import Keys, tenant_of_approval
 

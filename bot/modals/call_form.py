@@ -1,8 +1,11 @@
-"""Build the modals of one call: heading, inputs and a signed reference (HMAC)."""
+"""Build the modals of one call: heading, inputs and a signed reference (HMAC).
+
+All calls of a batch can be rejected in one of them, with a reason that the agent reads.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import LiteralString
 
@@ -42,7 +45,7 @@ from keyturn.gateway.approvals.reconciling import MAX_NOTE
 from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.protocol.records import Person
 from keyturn.gateway.protocol.tiers import Tier
-from keyturn.gateway.protocol.verbs import Finding
+from keyturn.gateway.protocol.verbs import Finding, Verb
 
 _TITLE = 300
 _TOOL = 80
@@ -269,7 +272,7 @@ def submitted_question(state: State) -> SubmittedText:
     return required_text(state, Input.QUESTION, "Please write a question.")
 
 
-_NEEDED = "Please choose whether this call took effect."
+_FINDING_NEEDED = "Please choose whether this call took effect."
 
 
 def reconcile_form(frame: Frame, index: int) -> Block:
@@ -320,7 +323,7 @@ def submitted_finding(state: State) -> Reconcile | dict[str, str]:
     except BadInput as error:
         return {Input.FINDING.value: str(error)}
     except ValueError:
-        return {Input.FINDING.value: _NEEDED}
+        return {Input.FINDING.value: _FINDING_NEEDED}
     return Reconcile(finding=finding, note=text_of(state, Input.NOTE))
 
 
@@ -353,3 +356,105 @@ def submitted_report(state: State) -> str:
     """Return the remark, which may be empty."""
     # Slack holds `max_length` in its clients; a payload can be longer.
     return text_of(state, Input.REMARK)[:MAX_REMARK]
+
+
+PRESETS = {
+    "not_needed": "Not needed",
+    "wrong_arguments": "The arguments are wrong",
+    "against_rules": "Against our rules",
+    "more_information": "More information is needed first",
+    "duplicate": "Already done",
+}
+"""Reasons to choose from: the menu's value to the words that the agent reads."""
+
+_SEPARATOR = ": "
+_LONGEST = max(map(len, PRESETS.values())) + len(_SEPARATOR)
+MAX_REASON = MAX_TEXT - _LONGEST
+"""How long a reason may be that somebody writes, beside one that they choose."""
+
+_REASON_NEEDED = "Please choose a reason above or write one here."
+
+
+def rejection_form(frame: Frame, index: int, *, words: str = "") -> Block:
+    """Return the modal in which one call is rejected; ``words`` stand in it."""
+    item = frame.approval.items[index]
+    return call_form(
+        frame,
+        index,
+        [
+            *reason_inputs(needed=Verb.REJECT in item.requires_reason, words=words),
+            hint("Rejecting means: this call does not run, and the agent is told."),
+        ],
+        purpose=View.REJECT,
+        title="Reject this call",
+        submit="Reject",
+    )
+
+
+def rejection_of_all_form(frame: Frame) -> Block:
+    """Return the modal in which every waiting call of a batch is rejected."""
+    waiting = [item for item in frame.approval.items if item.is_pending]
+    return modal(
+        label("Reject all"),
+        [
+            section(
+                template(
+                    "*{n} calls* are rejected together. None of them runs, and the "
+                    "agent is told.",
+                    n=len(waiting),
+                )
+            ),
+            *reason_inputs(needed=needs_reason(waiting)),
+        ],
+        callback_id=View.REJECT_ALL,
+        submit=label(f"Reject {len(waiting)} calls"),
+        close=label("Cancel"),
+        private_metadata=frame.value(None, View.REJECT_ALL),
+    )
+
+
+def needs_reason(items: Iterable[Item]) -> bool:
+    """Return whether one of these calls needs a reason to be rejected."""
+    return any(Verb.REJECT in item.requires_reason for item in items)
+
+
+def reason_inputs(*, needed: bool, words: str = "") -> list[Block]:
+    """Return the inputs for the reason of a rejection."""
+    menu = select(
+        Input.PRESET.value,
+        [option(label(words), value) for value, words in PRESETS.items()],
+        placeholder=label("Choose a reason"),
+    )
+    return [
+        input_block(label("Reason"), menu, block_id=Input.PRESET.value, optional=True),
+        text_field(
+            Input.REASON,
+            "In your own words",
+            initial=words,
+            max_length=MAX_REASON,
+            hint="The agent reads this. A reason is needed for this tool."
+            if needed
+            else "The agent reads this.",
+            optional=True,
+        ),
+    ]
+
+
+def submitted_rejection(item: Item, state: State) -> SubmittedText:
+    """Read the modal; a tool that requires a reason needs a choice or words."""
+    return submitted_reason(state, needed=needs_reason([item]))
+
+
+def submitted_reason(state: State, *, needed: bool) -> SubmittedText:
+    """Read the reason of one rejection or many."""
+    text = text_of(state, Input.REASON)
+    try:
+        preset = PRESETS.get(choice_of(state, Input.PRESET), "")
+    except BadInput as error:
+        return SubmittedText("", {Input.PRESET.value: str(error)})
+    # Preset and words together stay below `MAX_TEXT`: `MAX_REASON` leaves the space for
+    # the longest preset.
+    reason = _SEPARATOR.join(part for part in (preset, text) if part)
+    if needed and not reason:
+        return SubmittedText("", {Input.REASON.value: _REASON_NEEDED})
+    return SubmittedText(reason, {})

@@ -1,11 +1,18 @@
-"""Modals to decide each waiting call of a batch: checkboxes, edits, then a summary."""
+"""Modals to decide several calls in one form: checkboxes, edits, then a summary.
+
+The calls are those of one batch, or of separate approvals; these are decided one after
+the other, and a last page shows the result of each.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
 from typing import LiteralString
 
-from pydantic import Field
+from pydantic import Field, JsonValue
 
 from keyturn.bot.blocks import (
     Block,
@@ -17,28 +24,31 @@ from keyturn.bot.blocks import (
     input_block,
     line,
     modal,
+    notice,
     option,
     radio_buttons,
     rich_text,
     section,
     warning,
 )
-from keyturn.bot.cards.batch_footer import decided_alone
+from keyturn.bot.cards.call_rows import decided_alone, each_alone
 from keyturn.bot.cards.diff import changes_of
 from keyturn.bot.cards.frame import Frame
-from keyturn.bot.cards.noticed import mark, noticed
-from keyturn.bot.cards.precedents import same_calls
+from keyturn.bot.cards.listing import call_title, one_line
+from keyturn.bot.cards.noticed import mark, noticed, same_calls
+from keyturn.bot.cards.queue import whole_call, whole_line
 from keyturn.bot.cards.states import frozen, status_sentence
 from keyturn.bot.cards.table import calls_named, cell_values, numbers
 from keyturn.bot.cards.totals import sums, totals_of
 from keyturn.bot.ids import Action, Input, View
+from keyturn.bot.modals.call_form import needs_reason, reason_inputs
 from keyturn.bot.modals.form import State, choice_of
 from keyturn.bot.modals.parse_input import BadInput, raw_value
-from keyturn.bot.modals.reject import needs_reason, reason_inputs
 from keyturn.bot.modals.schema import Kind
-from keyturn.bot.text import Template, fit, joined, label, template, untrusted
+from keyturn.bot.text import Label, Template, fit, joined, label, template, untrusted
 from keyturn.gateway.approvals.decisions import Approve, Decision, Edit, Reject
 from keyturn.gateway.approvals.record import Approval, Item
+from keyturn.gateway.protocol import digest
 from keyturn.gateway.protocol.records import Record
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.verbs import Verb
@@ -164,7 +174,7 @@ def view(frame: Frame, choice: Choice, *, now: Sequence[Item] = ()) -> Block:
             *_frozen(now, {item.index for item in shown}),
             *_same(approval, [item.index for item in shown]),
             *moved_lines(frame, choice),
-            *([_alone(alone)] if alone else []),
+            *([each_alone(alone)] if alone else []),
             *boxes(shown, text=lambda item: line_of(item, mark(item, found))),
             *rest(shown),
             *([_edit_menu(frame, editable)] if editable else []),
@@ -230,27 +240,46 @@ def confirmation(
         if decision is None
     }
     rejected = [approval.items[index] for index in choice.reject]
+    blocks = [
+        *moved_lines(frame, choice, is_again=is_again),
+        *_frozen(now, {*choice.approve, *choice.edits}),
+        *_same(approval, choice.approve),
+        *summary(choice, left),
+        *_total(approval, choice),
+        *_edits(frame, choice),
+    ]
+    note = template(
+        "All or nothing: if one of these changed meanwhile, none is recorded."
+    )
+    purpose = View.CHOOSE_CONFIRM
+    return _confirm(
+        purpose,
+        blocks,
+        rejected,
+        note,
+        submit="Submit decisions",
+        seal=frame.value(None, purpose),
+    )
+
+
+def _confirm(
+    purpose: View,
+    blocks: Sequence[Block],
+    rejected: Sequence[Item],
+    note: Template,
+    *,
+    submit: LiteralString,
+    seal: str,
+) -> Block:
+    """Return the last page of a form, which asks why calls are rejected."""
+    why = reason_inputs(needed=needs_reason(rejected)) if rejected else []
     return modal(
         label("Confirm"),
-        [
-            *moved_lines(frame, choice, is_again=is_again),
-            *_frozen(now, {*choice.approve, *choice.edits}),
-            *_same(approval, choice.approve),
-            *summary(choice, left),
-            *_total(approval, choice),
-            *_edits(frame, choice),
-            *(reason_inputs(needed=needs_reason(rejected)) if rejected else []),
-            context(
-                template(
-                    "All or nothing: if one of these changed meanwhile, none is "
-                    "recorded."
-                )
-            ),
-        ],
-        callback_id=View.CHOOSE_CONFIRM,
-        submit=label("Submit decisions"),
+        [*blocks, *why, context(note)],
+        callback_id=purpose,
+        submit=label(submit),
         close=label("Cancel"),
-        private_metadata=frame.value(None, View.CHOOSE_CONFIRM),
+        private_metadata=seal,
     )
 
 
@@ -389,12 +418,6 @@ def line_of(item: Item, sign: str = "") -> str:
     return fit(f"{sign}{item.index + 1}. {text}", limits.OPTION)
 
 
-def _alone(alone: frozenset[int]) -> Block:
-    return context(
-        label(f"Open these to decide each on its own: {calls_named(alone)}.")
-    )
-
-
 def _may_reject(waiting: Iterable[Item]) -> bool:
     return all(Verb.REJECT in item.allow for item in waiting)
 
@@ -440,3 +463,197 @@ def _edits(frame: Frame, choice: Choice) -> list[Block]:
     if more > 0:
         blocks.append(context(template("and {n} more edits", n=more)))
     return blocks
+
+
+_TAG = "keyturn/v1/review"
+_DONE_CHARS = 100
+_NAME_CHARS = 140
+
+
+class SeenCall(Record):
+    """One call of a form, exactly as its person saw it."""
+
+    approval: str
+    index: int
+    version: int
+    action_hash: str
+
+
+class Review(Record):
+    """The calls of a form in its order, and what was chosen so far."""
+
+    calls: tuple[SeenCall, ...]
+    choice: Choice = Choice()
+
+    @property
+    def digest(self) -> str:
+        """Return the hash of the calls: which, in which order, as they were seen."""
+        rows: list[JsonValue] = [
+            [call.approval, call.index, call.version, call.action_hash]
+            for call in self.calls
+        ]
+        return digest.tagged_hash(_TAG, digest.canonical(rows))
+
+
+class Came(StrEnum):
+    """What came of one call of a form."""
+
+    APPROVED = "approved"
+    REJECTED = "rejected"
+    COUNTED = "need more people"
+    NOT_DONE = "not done"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What came of one call.
+
+    Attributes:
+        number: its number in the form, from 1.
+        what: the call in a line; untrusted.
+        came: what came of it.
+        sentence: what else is to be said.
+    """
+
+    number: int
+    what: str
+    came: Came
+    sentence: Template | Label | None = None
+
+
+def review_form(items: Sequence[Item], review: Review, *, left_out: int) -> Block:
+    """Return the form with a box for each call.
+
+    Args:
+        items: the calls, with their place in the form as their index.
+        review: which they are.
+        left_out: how many more were asked for that cannot be decided here.
+    """
+    first = items[0]
+    name = f"{one_line(first.tool)} · {first.ctx.agent}: {len(items)}"
+    intro = template(
+        "Ticked calls will be approved as shown. To edit one, leave it unticked and "
+        "open it from the list. You confirm on the next page."
+    )
+    missing = template(
+        "1 call is not in this list: it was decided, or needs its own review."
+    )
+    if left_out > 1:
+        missing = template(
+            "{n} are not in this list: each was decided, or needs its own review.",
+            n=left_out,
+        )
+    return modal(
+        label("Review together"),
+        [
+            section(untrusted(fit(name, _NAME_CHARS))),
+            section(intro),
+            *map(context, frozen(items, are_many=len(items) > 1)),
+            *([context(missing)] if left_out else []),
+            *boxes(items, above=_whole, text=_box_text),
+            *rest(items),
+        ],
+        callback_id=View.REVIEW,
+        submit=label("Review"),
+        close=label("Cancel"),
+        private_metadata=review.digest,
+    )
+
+
+def review_confirmation(rejected: Sequence[Item], review: Review) -> Block:
+    """Return the page that says what will be recorded, before it is."""
+    choice = review.choice
+    left = {*range(len(review.calls))} - {*choice.approve, *choice.reject}
+    return _confirm(
+        View.REVIEW_CONFIRM,
+        summary(choice, left),
+        rejected,
+        template("Decisions are saved one by one. You will see the result of each."),
+        submit="Submit decisions" if choice.size > 1 else "Submit decision",
+        seal=review.digest,
+    )
+
+
+def loading(calls: int) -> Block:
+    """Return the page that is shown while the calls are read."""
+    text = template("Reading {n} calls…", n=calls)
+    return notice(label("Review together"), text)
+
+
+def progress(recorded: int, calls: int) -> Block:
+    """Return the page that is shown while the rest of the calls is recorded."""
+    text = template(
+        "*{n} of {all}* are recorded so far; the others follow. This page then says "
+        "what came of each. You can close it: the list shows what still waits.",
+        n=recorded,
+        all=calls,
+    )
+    return notice(label("Recording…"), text)
+
+
+def results(found: Sequence[Result]) -> Block:
+    """Return the list of what came of each call; what was not done comes first."""
+    count = Counter(one.came for one in found)
+    words = {
+        Came.APPROVED: template("*{n} approved*", n=count[Came.APPROVED]),
+        Came.REJECTED: template("*{n} rejected*", n=count[Came.REJECTED]),
+        Came.COUNTED: template(
+            "*{n} needs more people*"
+            if count[Came.COUNTED] == 1
+            else "*{n} need more people*",
+            n=count[Came.COUNTED],
+        ),
+        Came.NOT_DONE: template("*{n} not done*", n=count[Came.NOT_DONE]),
+    }
+    text = joined(" · ", [said for came, said in words.items() if count[came]])
+    open_ones = [one for one in found if one.came in {Came.NOT_DONE, Came.COUNTED}]
+    open_ones.sort(key=lambda one: one.came is not Came.NOT_DONE)
+    done = [one for one in found if one.came in {Came.APPROVED, Came.REJECTED}]
+    lines = [f"{one.number}. {one.came}: {fit(one.what, _DONE_CHARS)}" for one in done]
+    return modal(
+        label("Recorded" if done or count[Came.COUNTED] else "Not done"),
+        [
+            section(text),
+            *(_open_row(one) for one in open_ones),
+            *([rich_text(box("\n".join(lines)))] if lines else []),
+        ],
+        callback_id=View.NOTICE,
+        close=label("Close"),
+    )
+
+
+def _open_row(one: Result) -> Block:
+    what = untrusted(fit(f"{one.number}. {one.what}", _DONE_CHARS))
+    return context(what, *([one.sentence] if one.sentence else []))
+
+
+def _box_text(item: Item) -> str:
+    """Return what stands beside a box: the whole call, or what it does."""
+    return fit(_line(item) or f"{item.index + 1}. {call_title(item)}", limits.OPTION)
+
+
+def _line(item: Item) -> str:
+    """Return a call on one line beside its box; "" when it does not fit."""
+    line = whole_line(item)
+    text = f"{item.index + 1}. {line}"
+    return text if line and len(text) <= limits.OPTION else ""
+
+
+def _whole(group: Sequence[Item]) -> list[Block]:
+    """Show the calls of ten boxes whole, where the boxes do not."""
+    if all(_line(item) for item in group):
+        return []
+    parts: list[Block] = []
+    lines: list[str] = []
+    for item in group:
+        line = whole_line(item)
+        if line:
+            lines.append(f"{item.index + 1}. {line}")
+            continue
+        # What takes several lines gets boxes of its own, so that no line of it can
+        # pass for another call.
+        parts += [box("\n".join(lines))] if lines else []
+        lines = []
+        parts += [box(f"{item.index + 1}."), *map(box, whole_call(item))]
+    parts += [box("\n".join(lines))] if lines else []
+    return [rich_text(*parts)]

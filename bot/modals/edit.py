@@ -15,7 +15,7 @@ from keyturn.bot.blocks import (
 )
 from keyturn.bot.cards.diff import changes_of
 from keyturn.bot.cards.frame import Frame
-from keyturn.bot.cards.votes import counted_votes, roles_of, still_needed
+from keyturn.bot.cards.needs import counted_votes, roles_of, still_needed
 from keyturn.bot.ids import Input, View
 from keyturn.bot.modals.call_form import heading, hint
 from keyturn.bot.modals.form import State, SubmittedEdit, build_form, read_form, text_of

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 from keyturn.bot.blocks import Block, context, section
 from keyturn.bot.ids import VALUE, Input
-from keyturn.bot.modals.field_input import RawValue, field_inputs
 from keyturn.bot.modals.form_fields import (
     TOO_MANY,
     Field,
     Path,
+    RawValue,
+    field_inputs,
     is_redacted,
     joined,
     lay_out,

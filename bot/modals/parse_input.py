@@ -13,15 +13,15 @@ from typing import cast
 
 from pydantic import JsonValue
 
-from keyturn.bot.modals.field_input import (
+from keyturn.bot.modals.form_fields import (
     FALSE,
     NULL,
     TRUE,
     UNSET,
+    Field,
     RawValue,
     initial_value,
 )
-from keyturn.bot.modals.form_fields import Field
 from keyturn.bot.modals.schema import (
     ABSENT,
     Kind,

@@ -7,10 +7,10 @@ import itertools
 
 import pytest
 
-from keyturn.bot import user_cache
+from keyturn.bot import reviewers
 from keyturn.bot.app import SlackBot
 from keyturn.bot.ids import Action, Input, View
-from keyturn.bot.user_cache import FRESH_S
+from keyturn.bot.reviewers import FRESH_S
 from keyturn.gateway.approvals.decisions import (
     AccountKind,
     Approve,
@@ -127,7 +127,7 @@ async def test_who_lost_the_role_with_the_form_open_is_refused(
     async with stack.running():
         (verdict,) = await stack.submit(("wire_money", {"amount": 1}))
         form = await opened_form(stack, verdict)
-        monkeypatch.setattr(user_cache, "LOOKUP_TIMEOUT_S", 1.0)
+        monkeypatch.setattr(reviewers, "LOOKUP_TIMEOUT_S", 1.0)
         before = await trace(stack, verdict)
         control = stack.sandbox.control
         if spoil == "revoked":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bench.cards_lost import measured
-from keyturn.bot.delivery import feed
+from keyturn.bot.delivery import publisher
 from keyturn.gateway.store import readers
 from keyturn.gateway.store.store import Store
 from keyturn.sandbox.server import Sandbox
@@ -15,7 +15,7 @@ from keyturn.sandbox.server import Sandbox
 async def test_every_card_is_posted_behind_more_events_than_fit_in_memory(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(feed, "CAPACITY", 50)
+    monkeypatch.setattr(publisher, "CAPACITY", 50)
     monkeypatch.setattr(readers, "MANY", 1000)
     async with Sandbox() as sandbox:
         found = await measured(store, sandbox, events=3000, cards=3)

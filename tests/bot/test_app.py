@@ -14,7 +14,7 @@ import pytest
 from keyturn.bot import identity
 from keyturn.bot.config import BotConfig
 from keyturn.bot.ids import Action
-from keyturn.bot.tasks import Tasks
+from keyturn.bot.listener_context import Tasks
 from keyturn.gateway.config import SlackMode
 from keyturn.gateway.errors import SettingsError, StoreUnavailable
 from keyturn.gateway.protocol.states import ItemState

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from keyturn.bot.delivery import outdated_cards
+from keyturn.bot.delivery import publishers
 from keyturn.bot.ids import Action
 from keyturn.bot.web import Slack
 from keyturn.gateway.approvals.events import EventName
@@ -91,7 +91,7 @@ async def test_a_shared_card_says_that_its_tool_is_frozen_until_the_freeze_ends(
 async def test_a_freeze_redraws_no_flood_of_shared_cards(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outdated_cards, "MOST_FROZEN", 1)
+    monkeypatch.setattr(publishers, "MOST_FROZEN", 1)
     async with stack.running():
         for number in range(6):
             await stack.refund(f"t{number}", amount=100 + number)

@@ -18,11 +18,9 @@ from slack_bolt.response import BoltResponse
 from keyturn.bot.blocks import Message
 from keyturn.bot.delivery import publisher
 from keyturn.bot.delivery.card_publisher import CardPublisher
-from keyturn.bot.ingress import Delivery
+from keyturn.bot.ingress import Delivery, Sockets
 from keyturn.bot.limits import Limits
-from keyturn.bot.reviewers import Reviewers
-from keyturn.bot.sockets import Sockets
-from keyturn.bot.user_cache import UserCache
+from keyturn.bot.reviewers import Reviewers, UserCache
 from keyturn.bot.web import Slack
 from keyturn.gateway.approvals.decisions import AccountKind
 from keyturn.gateway.approvals.record import Origin

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from keyturn.bot.cards.history import failures_note, thread_note
+from keyturn.bot.delivery.card_updater import HOLD_S, FailureReplies
 from keyturn.bot.delivery.event_messages import messages_of
-from keyturn.bot.delivery.failure_replies import HOLD_S, FailureReplies
-from keyturn.bot.delivery.queue_entry import QueueEntry
+from keyturn.bot.delivery.outbox_queue import QueueEntry
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.protocol.records import Result

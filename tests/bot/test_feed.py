@@ -6,10 +6,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from keyturn.bot.delivery import feed
-from keyturn.bot.delivery.feed import Feed
-from keyturn.bot.delivery.outbox_queue import NOTIFICATIONS_AT_ONCE, OutboxQueue
-from keyturn.bot.delivery.queue_entry import Urgency
+from keyturn.bot.delivery import publisher
+from keyturn.bot.delivery.outbox_queue import (
+    NOTIFICATIONS_AT_ONCE,
+    OutboxQueue,
+    Urgency,
+)
+from keyturn.bot.delivery.publisher import Feed
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.protocol.tiers import Tier
 from keyturn.gateway.store.keys import Keys
@@ -79,7 +82,7 @@ async def acknowledged(
 async def test_cards_and_calls_for_people_are_seen_behind_any_number_of_lines(
     outbox: Outbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(feed, "CAPACITY", 3)
+    monkeypatch.setattr(publisher, "CAPACITY", 3)
     queue, reading = feed_of(outbox)
     await reading.start()
     for number in range(8):
@@ -100,8 +103,8 @@ async def test_cards_and_calls_for_people_are_seen_behind_any_number_of_lines(
 async def test_notifications_that_find_no_room_take_none_from_cards_and_share_messages(
     outbox: Outbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(feed, "CAPACITY", 3)
-    monkeypatch.setattr(feed, "_BLOCK_MS", 1)
+    monkeypatch.setattr(publisher, "CAPACITY", 3)
+    monkeypatch.setattr(publisher, "_BLOCK_MS", 1)
     queue, reading = feed_of(outbox)
     await reading.start()
     for number in range(3):
@@ -112,7 +115,7 @@ async def test_notifications_that_find_no_room_take_none_from_cards_and_share_me
 
     await reading.read_new()
     found = [entry.key for entry in queue]
-    monkeypatch.setattr(feed, "CAPACITY", 100)
+    monkeypatch.setattr(publisher, "CAPACITY", 100)
     await reading.read_new()
 
     assert found == ["old0", "old1", "old2"]
@@ -127,9 +130,9 @@ async def test_notifications_that_find_no_room_take_none_from_cards_and_share_me
 async def test_lines_that_had_to_wait_are_said_in_order_and_once(
     outbox: Outbox, monkeypatch: pytest.MonkeyPatch, *, is_restarted: bool
 ) -> None:
-    monkeypatch.setattr(feed, "CAPACITY", 3)
-    monkeypatch.setattr(feed, "_BLOCK_MS", 1)
-    monkeypatch.setattr(feed, "_PAGE", 4)
+    monkeypatch.setattr(publisher, "CAPACITY", 3)
+    monkeypatch.setattr(publisher, "_BLOCK_MS", 1)
+    monkeypatch.setattr(publisher, "_PAGE", 4)
     queue, reading = feed_of(outbox)
     await reading.start()
     for number in range(11):
@@ -157,8 +160,8 @@ async def test_lines_that_had_to_wait_are_said_in_order_and_once(
 async def test_cards_beyond_what_fits_in_memory_wait_in_the_index(
     outbox: Outbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(feed, "MOST_ENTRIES", 4)
-    monkeypatch.setattr(feed, "_BLOCK_MS", 1)
+    monkeypatch.setattr(publisher, "MOST_ENTRIES", 4)
+    monkeypatch.setattr(publisher, "_BLOCK_MS", 1)
     opened = [f"a{number}" for number in range(10)]
     queue = OutboxQueue(lambda: 0.0)
     asked, index, left = list[int](), list[str](), list[Event]()

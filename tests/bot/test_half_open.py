@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 from slack_bolt.response import BoltResponse
 
-from keyturn.bot import ingress, user_cache
+from keyturn.bot import ingress, reviewers
 from keyturn.bot.ids import COMMAND, Action
 from keyturn.bot.ingress import Delivery, StoreNonces, handle_once
 from keyturn.gateway.config import SlackMode
@@ -28,7 +28,7 @@ FREEZE = "freeze tool process_refund wrong"
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let Slack give up before a call to the store does, as it does elsewhere."""
     monkeypatch.setattr(ingress, "ANSWER_WITHIN_S", 1.3)
-    monkeypatch.setattr(user_cache, "LOOKUP_TIMEOUT_S", 0.75)
+    monkeypatch.setattr(reviewers, "LOOKUP_TIMEOUT_S", 0.75)
     monkeypatch.setattr(delivery, "ACK_WITHIN_S", 8.0)
 
 

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from keyturn.bot import user_cache
+from keyturn.bot import reviewers
 from keyturn.bot.ids import Action
-from keyturn.bot.user_cache import FRESH_S
+from keyturn.bot.reviewers import FRESH_S
 from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.config import SlackMode
 from keyturn.gateway.protocol.states import ItemState
@@ -75,7 +75,7 @@ async def test_after_one_failed_lookup_a_second_click_ends_where_no_failure_ends
 ) -> None:
     if fault is Fault.SLOW:
         # Every other answer has to come sooner than this, also on a busy machine.
-        monkeypatch.setattr(user_cache, "LOOKUP_TIMEOUT_S", 4.0)
+        monkeypatch.setattr(reviewers, "LOOKUP_TIMEOUT_S", 4.0)
     number = 0
     async with stack.running():
         for method, calls in CALLS:

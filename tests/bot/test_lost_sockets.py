@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 import aiohttp
 import pytest
 
-from keyturn.bot import sockets
+from keyturn.bot import ingress
 from keyturn.bot.ids import Action
 from keyturn.bot.web import Slack
 from keyturn.gateway.config import SlackMode
@@ -22,7 +22,7 @@ OPEN = "apps.connections.open"
 
 @pytest.fixture(autouse=True)
 def _brisk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sockets, "PING_S", 0.05)
+    monkeypatch.setattr(ingress, "PING_S", 0.05)
 
 
 async def click_counts(stack: Stack) -> None:
@@ -92,7 +92,7 @@ async def test_whatever_slack_says_when_it_ends_a_connection_the_bot_is_reached(
 async def test_a_start_without_anybody_at_the_addresses_goes_on_when_somebody_is(
     stack: Stack, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sockets, "CONNECT_S", 0.2)
+    monkeypatch.setattr(ingress, "CONNECT_S", 0.2)
     control = stack.sandbox.control
     control.refuse_sockets(enabled=True)
 
@@ -115,7 +115,7 @@ async def test_a_start_without_anybody_at_the_addresses_goes_on_when_somebody_is
 async def test_where_too_many_are_open_slack_is_not_asked_all_the_time(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sockets, "PING_S", 0.4)
+    monkeypatch.setattr(ingress, "PING_S", 0.4)
     control = stack.sandbox.control
     async with AsyncExitStack() as others:
         session = await others.enter_async_context(aiohttp.ClientSession())

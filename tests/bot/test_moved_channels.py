@@ -8,9 +8,8 @@ import aiohttp
 import pytest
 
 from keyturn.bot.delivery import redacting
-from keyturn.bot.delivery.conversation_links import MovedChannels
 from keyturn.bot.ids import Action, Input
-from keyturn.bot.web import Slack, SlackRefused
+from keyturn.bot.web import MovedChannels, Slack, SlackRefused
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.states import ItemState
 from keyturn.gateway.protocol.wire import Verdict

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keyturn.bot import payload
-from keyturn.bot.listeners import message_events
 from keyturn.bot.payload import BadPayload
 
 CLICK: Any = {
@@ -152,8 +151,8 @@ def test_a_command_brings_its_words() -> None:
 
 
 def test_a_mention_is_answered_in_its_thread_or_starts_one() -> None:
-    first = message_events.mention(MENTION)
-    inside = message_events.mention(_changed(MENTION, "event.thread_ts", "4.4"))
+    first = payload.mention(MENTION)
+    inside = payload.mention(_changed(MENTION, "event.thread_ts", "4.4"))
 
     assert first is not None
     assert inside is not None
@@ -163,7 +162,7 @@ def test_a_mention_is_answered_in_its_thread_or_starts_one() -> None:
 def test_a_line_in_the_bots_own_chat_is_a_mention_too() -> None:
     event = {**MENTION["event"], "type": "message", "channel_type": "im"}
 
-    found = message_events.mention({**MENTION, "event": event})
+    found = payload.mention({**MENTION, "event": event})
 
     assert found is not None
     assert (found.user, found.text) == ("U1", "<@UBOT> refund")
@@ -173,7 +172,7 @@ def test_a_line_in_the_bots_own_chat_is_a_mention_too() -> None:
 def test_what_a_person_says_in_another_way_is_a_mention_too(subtype: str) -> None:
     event = {**MENTION["event"], "subtype": subtype}
 
-    found = message_events.mention({**MENTION, "event": event})
+    found = payload.mention({**MENTION, "event": event})
 
     assert found is not None
     assert found.text == "<@UBOT> refund"
@@ -190,7 +189,7 @@ def test_what_a_person_says_in_another_way_is_a_mention_too(subtype: str) -> Non
 def test_what_no_person_said_to_the_bot_is_nothing(extra: Any) -> None:
     body = {**MENTION, "event": {**MENTION["event"], **extra}}
 
-    assert message_events.mention(body) is None
+    assert payload.mention(body) is None
 
 
 DIRECT: Any = {
@@ -215,9 +214,9 @@ DIRECT: Any = {
 
 def test_an_edit_is_the_same_message_with_other_words() -> None:
     edited = {"user": "U1", "ts": "7.8"}
-    first = message_events.mention(MENTION)
-    again = message_events.mention(_changed(MENTION, "event.edited", edited))
-    direct = message_events.mention(DIRECT)
+    first = payload.mention(MENTION)
+    again = payload.mention(_changed(MENTION, "event.edited", edited))
+    direct = payload.mention(DIRECT)
 
     assert first is not None
     assert again is not None
@@ -242,14 +241,12 @@ def test_an_edit_is_the_same_message_with_other_words() -> None:
 def test_a_change_that_no_person_made_in_the_bots_own_chat_is_nothing(
     path: str, value: object
 ) -> None:
-    assert message_events.mention(_changed(DIRECT, path, value)) is None
+    assert payload.mention(_changed(DIRECT, path, value)) is None
 
 
 def test_a_second_edit_is_one_more() -> None:
     before = {"user": "U1", "ts": "9.7"}
-    direct = message_events.mention(
-        _changed(DIRECT, "event.previous_message.edited", before)
-    )
+    direct = payload.mention(_changed(DIRECT, "event.previous_message.edited", before))
 
     assert direct is not None
     assert direct.edited_ts == "9.8"
@@ -260,12 +257,12 @@ def test_a_deleted_message_names_what_is_gone(*, with_replies: bool) -> None:
     path = "event.message.subtype" if with_replies else "event.subtype"
     word = "tombstone" if with_replies else "message_deleted"
 
-    gone = message_events.deleted_message(_changed(DIRECT, path, word))
+    gone = payload.deleted_message(_changed(DIRECT, path, word))
 
     assert gone is not None
     assert (gone.user, gone.ts, gone.thread_ts) == ("U1", "5.6", "5.6")
-    assert message_events.mention(_changed(DIRECT, path, word)) is None
-    assert message_events.deleted_message(DIRECT) is None
+    assert payload.mention(_changed(DIRECT, path, word)) is None
+    assert payload.deleted_message(DIRECT) is None
 
 
 def test_an_opened_home_tab_names_the_person() -> None:
@@ -299,8 +296,8 @@ def test_an_opened_home_tab_names_the_person() -> None:
             "view.state.values.b.a",
         ),
         (payload.command, FORM, "channel_id", None, "channel_id"),
-        (message_events.mention, MENTION, "event.type", "reaction_added", "event.type"),
-        (message_events.mention, MENTION, "event_id", None, "event_id"),
+        (payload.mention, MENTION, "event.type", "reaction_added", "event.type"),
+        (payload.mention, MENTION, "event_id", None, "event_id"),
         (payload.home_opened, OPENED, "event.type", "message", "event.type"),
         (payload.home_opened, OPENED, "event.user", None, "event.user"),
     ],
@@ -336,9 +333,9 @@ _json: st.SearchStrategy[Any] = st.recursive(
         (payload.block_action, CLICK),
         (payload.view_submission, SUBMIT),
         (payload.command, FORM),
-        (message_events.mention, MENTION),
-        (message_events.mention, DIRECT),
-        (message_events.deleted_message, DIRECT),
+        (payload.mention, MENTION),
+        (payload.mention, DIRECT),
+        (payload.deleted_message, DIRECT),
         (payload.home_opened, OPENED),
     ],
 )

@@ -12,12 +12,12 @@ import aiohttp
 import pytest
 
 from keyturn.bot.blocks import Message
-from keyturn.bot.delivery import card_updater, feed, publisher, queue_sender
+from keyturn.bot.delivery import card_updater, publisher, queue_sender
 from keyturn.bot.delivery.card_copies import CopyUpdater
 from keyturn.bot.delivery.card_publisher import CardPublisher
 from keyturn.bot.delivery.card_updater import CardUpdater
 from keyturn.bot.delivery.collecting import Collector
-from keyturn.bot.delivery.queue_entry import QueuedMessage, QueueEntry
+from keyturn.bot.delivery.outbox_queue import QueuedMessage, QueueEntry
 from keyturn.bot.delivery.queue_sender import QueueSender
 from keyturn.bot.ids import Action
 from keyturn.bot.limits import Limits
@@ -70,7 +70,7 @@ async def test_a_store_that_fails_for_a_while_is_asked_again(
 async def test_with_more_to_say_than_fits_reading_waits(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(feed, "CAPACITY", 1)
+    monkeypatch.setattr(publisher, "CAPACITY", 1)
     verdicts = [await stack.refund(thread=f"t{n}") for n in range(3)]
 
     async with stack.running():

@@ -11,9 +11,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from keyturn.bot import user_cache
-from keyturn.bot.reviewers import Reviewers
-from keyturn.bot.user_cache import FRESH_S, UserCache
+from keyturn.bot import reviewers
+from keyturn.bot.reviewers import FRESH_S, Reviewers, UserCache
 from keyturn.bot.web import Slack
 from keyturn.gateway.approvals.decisions import AccountKind
 from keyturn.sandbox.server import Sandbox
@@ -337,7 +336,7 @@ async def test_one_group_that_stays_unknown_leaves_the_others_known() -> None:
 async def test_a_slow_slack_costs_the_answer_and_not_the_deadline(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(user_cache, "LOOKUP_TIMEOUT_S", 3.0)
+    monkeypatch.setattr(reviewers, "LOOKUP_TIMEOUT_S", 3.0)
     async with opened() as ctx:
         ctx.sandbox.faults.plan("slow", calls=2, seconds=9)
 
@@ -366,7 +365,7 @@ async def test_a_storm_of_clicks_asks_once() -> None:
 async def test_the_kept_answers_do_not_grow_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(user_cache, "_MAX_KEPT", 1)
+    monkeypatch.setattr(reviewers, "_MAX_KEPT", 1)
     async with opened() as ctx:
         for user in ("U0ANA", "U0BEN"):
             await ctx.reviewers.resolve(user, user_team=TEAM)

@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from keyturn.bot.cards.run_state import ANNOUNCED, RUN_TEXTS
+from keyturn.bot.cards.channel_messages import ANNOUNCED, RUN_TEXTS
 from keyturn.bot.ids import Action, seal_outage
 from keyturn.gateway.approvals.decisions import Gesture
 from keyturn.gateway.approvals.events import EventName

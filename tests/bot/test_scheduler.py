@@ -9,9 +9,13 @@ from dataclasses import dataclass, field
 import pytest
 
 from keyturn.bot.blocks import Message
-from keyturn.bot.delivery.outbox_queue import OutboxQueue
+from keyturn.bot.delivery.outbox_queue import (
+    Call,
+    OutboxQueue,
+    QueuedMessage,
+    QueueEntry,
+)
 from keyturn.bot.delivery.publisher import AT_ONCE, Scheduler
-from keyturn.bot.delivery.queue_entry import Call, QueuedMessage, QueueEntry
 from keyturn.bot.limits import POST, UPDATE, Limits
 from keyturn.gateway.approvals.events import Event, EventName
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from keyturn.bot.blocks import ensure_valid_message
-from keyturn.bot.cards.security_messages import security_message
+from keyturn.bot.cards.channel_messages import security_message
 from keyturn.bot.delivery.event_messages import is_silent
 from keyturn.gateway.approvals.security import SecurityEvent, SecurityKind, summary
 

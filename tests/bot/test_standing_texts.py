@@ -10,7 +10,7 @@ from keyturn.bot.cards.frame import Frame
 from keyturn.bot.cards.standing_card import standing_card
 from keyturn.bot.delivery.card_copies import CopyUpdater
 from keyturn.bot.delivery.card_publisher import CardPublisher, policy_decision_digest
-from keyturn.bot.delivery.queue_entry import QueueEntry
+from keyturn.bot.delivery.outbox_queue import QueueEntry
 from keyturn.bot.modals import allow_similar
 from keyturn.gateway.approvals.standing import used
 from keyturn.gateway.policy.standing import Offer

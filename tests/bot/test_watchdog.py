@@ -9,8 +9,7 @@ import aiohttp
 import pytest
 
 from keyturn.bot.delivery import publisher
-from keyturn.bot.delivery.feed import Feed
-from keyturn.bot.delivery.publisher import Scheduler
+from keyturn.bot.delivery.publisher import Feed, Scheduler
 from tests.bot.bot_stack import Stack
 from tests.conftest import eventually
 

@@ -15,8 +15,8 @@ from typing import Any
 import aiohttp
 import pytest
 
+from keyturn.bot.app import bolt_app
 from keyturn.bot.config import BotConfig
-from keyturn.bot.dispatch import bolt_app
 from keyturn.bot.identity import Identity
 from keyturn.cli.main import USAGE, run
 from keyturn.gateway.store import usable

@@ -17,10 +17,10 @@ from typing_extensions import override
 from yarl import URL
 
 import keyturn
+from keyturn.bot.app import bolt_app
 from keyturn.bot.config import BotConfig
-from keyturn.bot.dispatch import bolt_app
 from keyturn.bot.identity import Identity
-from keyturn.bot.sockets import Sockets
+from keyturn.bot.ingress import Sockets
 from keyturn.bot.web import Slack, SlackError
 from keyturn.gateway.api.person_tokens import fetch
 from keyturn.gateway.client.http_gateway import HttpGateway
@@ -141,7 +141,7 @@ async def test_each_client_uses_the_proxy_of_the_environment(
     is_proxied: bool,
 ) -> None:
     env.setenv("NO_PROXY", excepted)
-    env.setattr("keyturn.bot.sockets.CONNECT_S", 0.5)
+    env.setattr("keyturn.bot.ingress.CONNECT_S", 0.5)
 
     with suppress(*FAILURES):
         await ask(host)

@@ -11,7 +11,7 @@ from enum import StrEnum
 
 import pytest
 
-from keyturn.bot import user_cache
+from keyturn.bot import reviewers
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.protocol.verbs import Verb
 from keyturn.sandbox.client import UserActionFailed
@@ -208,8 +208,8 @@ def _during(stack: MatrixStack, hour: Hour) -> Generator[None]:
         sandbox.faults.plan(Fault.HTTP_500, _FAULTS[hour], calls=1_000_000)
     is_young = hour in {Hour.APPROVING, Hour.ESCALATING}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(user_cache, "KEPT_S", FOR_EVER_S if is_young else 0.0)
-        patch.setattr(user_cache, "FRESH_S", 0.0)
+        patch.setattr(reviewers, "KEPT_S", FOR_EVER_S if is_young else 0.0)
+        patch.setattr(reviewers, "FRESH_S", 0.0)
         yield
     sandbox.faults.clear()
 

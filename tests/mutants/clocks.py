@@ -19,7 +19,7 @@ CLOCKS_TABLE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "Bolt judges no request by the clock of the machine",
-        "bot/dispatch.py",
+        "bot/app.py",
         "request_verification_enabled=False",
         "request_verification_enabled=True",
         _APART,

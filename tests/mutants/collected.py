@@ -39,7 +39,7 @@ COLLECTED_TABLE = (
     ),
     Mutant(
         "a button about one call of a collected card is about its approval",
-        "bot/listeners/verify_click.py",
+        "bot/listeners/targets.py",
         "    return await of_member(ctx, target)\n\n\nasync def verify_place",
         "    return target\n\n\nasync def verify_place",
         COLLECTED,

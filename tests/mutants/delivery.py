@@ -9,7 +9,7 @@ SCHEDULER = "tests/bot/test_scheduler.py"
 DELIVERY_TABLE = (
     Mutant(
         "a reply about several failures acknowledges each of them, and no other event",
-        "bot/delivery/queue_entry.py",
+        "bot/delivery/outbox_queue.py",
         "return [seq for seq in told if seq]",
         "return [seq for seq in told if seq][:1]",
         "tests/bot/test_failure_replies.py",
@@ -37,7 +37,7 @@ DELIVERY_TABLE = (
     ),
     Mutant(
         "a card depends on no event",
-        "bot/delivery/feed.py",
+        "bot/delivery/publisher.py",
         "            self.queue.mark_outdated(approval)\n",
         "            pass\n",
         "tests/bot/test_feed.py",

@@ -133,7 +133,7 @@ PRECEDENTS_TABLE = (
     ),
     Mutant(
         "precedents: reviewers of another agent do not read the words",
-        "bot/cards/precedents.py",
+        "bot/cards/noticed.py",
         "    elif precedent.reason:",
         "    if precedent.reason:",
         "tests/bot/cards/test_precedents.py",

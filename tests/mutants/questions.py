@@ -59,14 +59,14 @@ QUESTION_TABLE = (
     ),
     Mutant(
         "a reply answers a single question only",
-        "bot/listeners/thread_reply.py",
+        "bot/listeners/messages.py",
         "    if others:\n",
         "    if False:\n",
         SHOWN,
     ),
     Mutant(
         "a reply is recorded before Slack hears that it arrived",
-        "bot/listeners/thread_reply.py",
+        "bot/listeners/messages.py",
         "        answered = await _answered(ctx, mention, shown)\n",
         "        answered = None\n"
         '        ctx.tasks.later(_answered(ctx, mention, shown), name="reply")\n',

@@ -39,14 +39,14 @@ REACH_TABLE = (
     ),
     Mutant(
         "messages are redacted in a channel that has another id",
-        "bot/delivery/conversation_links.py",
+        "bot/web.py",
         "            if now == at:\n",
         "            if True:\n",
         MOVED,
     ),
     Mutant(
         "nothing new is posted to a channel that is shared outside",
-        "bot/delivery/conversation_links.py",
+        "bot/web.py",
         """if not (arguments.get("ts") or arguments.get("thread_ts")):""",
         "if False:",
         MOVED,
@@ -60,7 +60,7 @@ REACH_TABLE = (
     ),
     Mutant(
         "an address of a socket is tried once",
-        "bot/sockets.py",
+        "bot/ingress.py",
         "        self._client.wss_uri = None  #",
         "        #",
         "tests/bot/test_lost_sockets.py",

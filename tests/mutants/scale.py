@@ -139,14 +139,14 @@ SCALE_TABLE = (
     ),
     Mutant(
         "a bot that lost its events looks at every open card",
-        "bot/delivery/feed.py",
+        "bot/delivery/publisher.py",
         "        if not await self.outbox.is_known():\n",
         "        if False:\n",
         "tests/bot/test_missed_cards.py",
     ),
     Mutant(
         "an event that no index has is kept, however full the queue is",
-        "bot/delivery/feed.py",
+        "bot/delivery/publisher.py",
         "elif _opens_a_card(event) and self._is_full():",
         "elif self._is_full():",
         "tests/bot/test_feed.py",
@@ -209,7 +209,7 @@ SCALE_TABLE = (
     ),
     Mutant(
         "a card beyond what fits in memory is listed before its event is gone",
-        "bot/delivery/feed.py",
+        "bot/delivery/publisher.py",
         "        await self.mark_missing(*missing)\n",
         "",
         "tests/bot/test_feed.py",
@@ -223,7 +223,7 @@ SCALE_TABLE = (
     ),
     Mutant(
         "after an event that nobody can read, cards are looked for",
-        "bot/delivery/feed.py",
+        "bot/delivery/publisher.py",
         "        if self.outbox.corrupt > self._corrupt:\n",
         "        if False:\n",
         "tests/bot/test_feed.py",

@@ -31,14 +31,14 @@ SLACK_TABLE = (
     ),
     Mutant(
         "a card collapses only when nobody has anything to do",
-        "bot/cards/finished.py",
+        "bot/cards/approval.py",
         "item.state in ENDED and not item.is_to_be_checked for",
         "not item.is_pending for",
         "tests/bot/cards/test_finished.py",
     ),
     Mutant(
         "each text on a finished card stands on a line of its own",
-        "bot/cards/finished.py",
+        "bot/cards/approval.py",
         "fit(' '.join(text.split()), _QUOTE)",
         "fit(text, _QUOTE)",
         "tests/bot/cards/test_finished.py",
@@ -230,7 +230,7 @@ SLACK_TABLE = (
     ),
     Mutant(
         "Approve all never covers an escalated call",
-        "bot/cards/batch_footer.py",
+        "bot/cards/call_rows.py",
         "            or item.tier is Tier.ESCALATE\n",
         "",
         BATCHES,

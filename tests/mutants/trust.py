@@ -60,14 +60,14 @@ TRUST_TABLE = (
     ),
     Mutant(
         "a card is told to no address but Slack's",
-        "bot/delivery/card_replacer.py",
+        "bot/delivery/card_updater.py",
         "entry.may_have_url = publisher.slack.is_own(url)",
         "entry.may_have_url = bool(url)",
         "tests/bot/test_response_urls.py",
     ),
     Mutant(
         "what a response URL did not show is updated",
-        "bot/delivery/card_replacer.py",
+        "bot/delivery/card_updater.py",
         "entry.may_have_url = False\n        return None\n    # Not",
         "pass\n    # Not",
         "tests/bot/test_response_urls.py",

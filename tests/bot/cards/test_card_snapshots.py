@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from keyturn.bot.cards.approval import card
-from keyturn.bot.cards.finished import is_finished
+from keyturn.bot.cards.approval import card, is_finished
 from keyturn.gateway.approvals.record import Approval, TriageResult
 from keyturn.gateway.protocol.records import Result
 from keyturn.gateway.protocol.states import ItemState

@@ -9,10 +9,10 @@ import pytest
 from keyturn.bot.blocks import Message
 from keyturn.bot.cards import reminders, reply_texts
 from keyturn.bot.cards.approval import card
+from keyturn.bot.cards.channel_messages import FREEZE_EVENTS, freeze_message
 from keyturn.bot.cards.fallbacks import card_fallback, plain_card
 from keyturn.bot.cards.history import thread_note
 from keyturn.bot.cards.notification import many_ran, plain_notification, report_line
-from keyturn.bot.cards.security_messages import FREEZE_EVENTS, freeze_message
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.protocol.states import ItemState

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from keyturn.bot.cards.approval import card
-from keyturn.bot.cards.finished import ENDED, is_finished
-from keyturn.bot.cards.spot_check import spot_checks
+from keyturn.bot.cards.approval import ENDED, card, is_finished
+from keyturn.bot.cards.quality_checks import spot_checks
 from keyturn.bot.ids import Action
 from keyturn.bot.modals.details import pages
 from keyturn.gateway.approvals.record import Approval

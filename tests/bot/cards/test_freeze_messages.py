@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keyturn.bot.cards.security_messages import actor_ref, freeze_message
+from keyturn.bot.cards.channel_messages import actor_ref, freeze_message
 from keyturn.gateway.approvals.events import Event, EventName
 from tests.bot.readable import readable
 

@@ -6,7 +6,7 @@ import pytest
 
 from keyturn.bot.cards.needs import needs, why, without_tier
 from keyturn.bot.listeners.reading import line
-from keyturn.bot.modals import call_form, details, edit, reject
+from keyturn.bot.modals import call_form, details, edit
 from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.approvals.requirement import Requirement
 from keyturn.gateway.policy.raise_rules import FiredRule
@@ -58,7 +58,9 @@ def test_a_rule_that_could_not_be_checked_says_so_still() -> None:
     assert said == ("the rule 'x: y' could not be checked, because args.n is gone.")
 
 
-@pytest.mark.parametrize("form", [edit.view, reject.view, call_form.response_form])
+@pytest.mark.parametrize(
+    "form", [edit.view, call_form.rejection_form, call_form.response_form]
+)
 def test_a_form_gives_no_reason_that_each_call_of_the_tool_has(form: object) -> None:
     usual = a_refund(reasons=(LISTED,))
     raised = a_refund(

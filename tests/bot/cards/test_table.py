@@ -8,10 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keyturn.bot.cards.approval import card
-from keyturn.bot.cards.batch_footer import decided_alone
-from keyturn.bot.cards.call_rows import needs_full_view
-from keyturn.bot.cards.finished import is_finished
+from keyturn.bot.cards.approval import card, is_finished
+from keyturn.bot.cards.call_rows import decided_alone, needs_full_view
 from keyturn.bot.cards.frame import TABLE_FROM, is_table
 from keyturn.bot.cards.states import status_label
 from keyturn.bot.cards.table import TABLE_CHARS, numbers, table_of

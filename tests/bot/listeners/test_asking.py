@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from keyturn.bot.listeners.mention import AgentRequest, parse_request
+from keyturn.bot.listeners.messages import AgentRequest, parse_request
 from keyturn.gateway.approvals.record import approval_of, short_id
 from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.policy.load import load_policy

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from keyturn.bot.ids import Action, seal
-from keyturn.bot.user_cache import FRESH_S
+from keyturn.bot.reviewers import FRESH_S
 from keyturn.gateway.approvals.record import approval_of
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.states import ItemState

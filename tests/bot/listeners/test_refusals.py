@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from keyturn.bot import user_cache
+from keyturn.bot import reviewers
 from keyturn.bot.ids import Action, seal
 from keyturn.gateway.approvals.decisions import AccountKind, Click, Edit, Reviewer
 from keyturn.gateway.policy.load import load_policy
@@ -137,7 +137,7 @@ async def test_a_slack_that_does_not_say_who_somebody_is_lets_nobody_approve(
 async def test_a_slack_that_is_slow_costs_the_decision_and_not_the_answer(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(user_cache, "LOOKUP_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(reviewers, "LOOKUP_TIMEOUT_S", 1.0)
     stack.sandbox.faults.plan("slow", "users.info", calls=99, seconds=9)
     async with stack.running():
         verdict = await stack.refund()

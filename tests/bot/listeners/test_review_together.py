@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from keyturn.bot.ids import Action, Input, View
-from keyturn.bot.listeners import review, views
+from keyturn.bot.listeners import review, targets
 from keyturn.gateway.approvals.decisions import AccountKind, Approve, Click, Reviewer
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.policy.load import load_policy
@@ -109,7 +109,7 @@ async def states(stack: Stack, verdicts: list[Verdict]) -> list[ItemState]:
 async def test_a_form_that_slack_does_not_take_at_once_is_shown_without_another_click(
     stack: Stack, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(views, "_RETRY_S", 0.01)
+    monkeypatch.setattr(targets, "_RETRY_S", 0.01)
     async with stack.running():
         await waiting(stack, 2)
         stack.sandbox.faults.plan(fault, "views.update", calls=2)

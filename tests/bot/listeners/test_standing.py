@@ -8,7 +8,7 @@ import pytest
 
 from keyturn.bot.ids import Action, Input, View
 from keyturn.bot.listeners import standing as standing_listener
-from keyturn.bot.user_cache import KEPT_S
+from keyturn.bot.reviewers import KEPT_S
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.approvals.standing import ROLE_LOST
 from keyturn.gateway.policy.load import load_policy

@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from keyturn.bot.delivery import failure_replies
+from keyturn.bot.delivery import card_updater
 from keyturn.bot.ids import Action
 from keyturn.gateway.approvals.gestures import indexes_in
 from keyturn.gateway.approvals.record import approval_of
@@ -31,7 +31,7 @@ ASKS = POLICY.replace("  process_refund:\n", "  process_refund:\n    on_failure:
 @pytest.fixture
 def told_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no failure wait long for others to share its reply."""
-    monkeypatch.setattr(failure_replies, "HOLD_S", 0.1)
+    monkeypatch.setattr(card_updater, "HOLD_S", 0.1)
 
 
 def refunds(count: int = MAX_BATCH) -> list[tuple[str, JsonObject]]:

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keyturn.bot.modals import edit
-from keyturn.bot.modals.field_input import NULL, UNSET, field_inputs
 from keyturn.bot.modals.form import build_form, errors_by_block, read_form
-from keyturn.bot.modals.form_fields import joined, parts_of
+from keyturn.bot.modals.form_fields import NULL, UNSET, field_inputs, joined, parts_of
 from keyturn.bot.modals.schema import is_plain, slack_length
 from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.protocol.edits import edit_errors

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from keyturn.bot.cards.listing import boxes
 from keyturn.bot.ids import PAGE, View, unseal, verify
-from keyturn.bot.modals import call_form, details, edit, reject
+from keyturn.bot.modals import call_form, details, edit
 from keyturn.bot.text import reveal
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.protocol.tiers import Tier
@@ -42,7 +42,7 @@ def test_every_deciding_modal_is_accepted_and_tame(approval: Approval) -> None:
 
     _check(edit.view(frame(approval), 0))
     _check(edit.view(frame(approval), 0, raised=raised))
-    _check(reject.view(frame(approval), 0))
+    _check(call_form.rejection_form(frame(approval), 0))
     _check(call_form.response_form(frame(approval), 0))
 
 

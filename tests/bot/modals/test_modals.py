@@ -9,7 +9,7 @@ import pytest
 
 from keyturn.bot.blocks import notice
 from keyturn.bot.ids import PAGE, Action, Input, View, unseal, verify
-from keyturn.bot.modals import call_form, details, edit, reject
+from keyturn.bot.modals import call_form, details, edit
 from keyturn.bot.modals.details import pages
 from keyturn.bot.text import label, template
 from keyturn.gateway.approvals.authorization import Revocation
@@ -86,8 +86,8 @@ VIEWS: dict[str, Any] = {
             requirement=TWO,
         ),
     ),
-    "reject": reject.view(frame(REFUNDS), 0),
-    "reject_with_reason": reject.view(
+    "reject": call_form.rejection_form(frame(REFUNDS), 0),
+    "reject_with_reason": call_form.rejection_form(
         frame(an_approval(a_refund(requires_reason=(Verb.EDIT, Verb.REJECT)))),
         0,
     ),
@@ -261,7 +261,7 @@ def test_a_rejection_joins_the_chosen_reason_and_the_words(
     if preset:
         state = chosen(state, Input.PRESET, preset)
 
-    found = reject.submitted(a_refund(), state)
+    found = call_form.submitted_rejection(a_refund(), state)
 
     assert (found.text, found.errors) == (reason, {})
 
@@ -269,7 +269,9 @@ def test_a_rejection_joins_the_chosen_reason_and_the_words(
 def test_a_rejection_without_a_reason_is_asked_for_one_where_it_is_required() -> None:
     state = untouched(VIEWS["reject"]["blocks"])
 
-    found = reject.submitted(a_refund(requires_reason=(Verb.EDIT, Verb.REJECT)), state)
+    found = call_form.submitted_rejection(
+        a_refund(requires_reason=(Verb.EDIT, Verb.REJECT)), state
+    )
 
     assert list(found.errors) == [Input.REASON]
 
@@ -277,7 +279,9 @@ def test_a_rejection_without_a_reason_is_asked_for_one_where_it_is_required() ->
 def test_a_choice_of_another_shape_is_refused() -> None:
     state: Any = {Input.PRESET: {Input.PRESET: {"selected_option": 7}}}
 
-    assert list(reject.submitted(a_refund(), state).errors) == [Input.PRESET]
+    assert list(call_form.submitted_rejection(a_refund(), state).errors) == [
+        Input.PRESET
+    ]
 
 
 @pytest.mark.parametrize("text", [None, "", "  \n"])

@@ -225,10 +225,11 @@ class CopyUpdater:
             elif due.call.method == POST:
                 await self._post(entry, due, frame)
             else:
-                at = copy.channel, copy.ts
-                await self.card_publisher.update_copy(
-                    frame, *at, is_plain=entry.is_plain
+                publisher = self.card_publisher
+                message = await publisher.render(
+                    frame, is_update=True, is_plain=entry.is_plain
                 )
+                await publisher.update(copy.channel, copy.ts, message)
                 await self._shown(user, record)
         except SlackRefused as error:
             is_plainer = error.error in ABOUT_THE_BLOCKS and not entry.is_plain

@@ -207,10 +207,6 @@ class CardPublisher:
         logger.info("card.posted id=%s rev=%d", record.id, record.rev)
         return shown
 
-    async def begun_in(self, shown: str) -> str:
-        """Return the channel in which a posting was begun; "" for none."""
-        return await self.cards.begun_in(self.keys, shown)
-
     async def record_mentions(self, place: CardPlace, approval: Approval) -> CardPlace:
         """Store which roles a posted card mentions."""
         # Stored after the post: a crash in between mentions people twice, while the
@@ -302,13 +298,6 @@ class CardPublisher:
         message = await self.render(frame, is_update=False, is_plain=is_plain)
         response = await self._send(POST, channel, message)
         return text_at(response, "channel"), text_at(response, "ts")
-
-    async def update_copy(
-        self, frame: Frame, channel: str, ts: str, *, is_plain: bool
-    ) -> None:
-        """Show the newest state in a direct message; raises as `post_card` does."""
-        message = await self.render(frame, is_update=True, is_plain=is_plain)
-        await self._send(UPDATE, channel, message, ts=ts)
 
     async def post(
         self, channel: str, message: Message, *, thread_ts: str | None = None

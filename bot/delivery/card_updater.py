@@ -300,7 +300,8 @@ class CardUpdater:
             place = None
         entry.is_new, entry.channel_of_card = place is None, record.channel
         if place is None and "" not in entry.unsent:
-            entry.begun_in = await self.card_publisher.begun_in(record.id)
+            publisher = self.card_publisher
+            entry.begun_in = await publisher.cards.begun_in(publisher.keys, record.id)
         entry.place = None if place is None else (place.channel, place.ts)
         entry.copies = {} if place is None else place.places
         return place

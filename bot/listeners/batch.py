@@ -101,9 +101,7 @@ async def _ask_reason(ctx: ListenerContext, clicked: Clicked) -> None:
 async def _reject_all(ctx: ListenerContext, submitted: Submitted) -> AckBody:
     target = await verify_submission(ctx, submitted, View.REJECT_ALL)
     waiting = [item for item in target.approval.items if item.is_pending]
-    said = call_form.submitted_reason(
-        submitted.view.values, needed=call_form.needs_reason(waiting)
-    )
+    said = call_form.submitted_reason(submitted.view.values, waiting)
     if said.errors:
         return rejected_inputs(said.errors)
     rejection = Reject(reason=said.text)
@@ -284,9 +282,7 @@ async def _decide(ctx: ListenerContext, submitted: Submitted) -> AckBody:
             raise UserFacingError(_NOTHING_LEFT)
         return await _confirm(ctx, submitted, target, choice, is_again=True)
     items = [target.approval.items[index] for index in choice.reject]
-    said = call_form.submitted_reason(
-        submitted.view.values, needed=call_form.needs_reason(items)
-    )
+    said = call_form.submitted_reason(submitted.view.values, items)
     if said.errors:
         return rejected_inputs(said.errors)
     partition = choice.partition(target.approval, said.text)

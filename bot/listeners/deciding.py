@@ -70,15 +70,14 @@ _READ_FIRST = label(
 def register(router: Router) -> None:
     """Answer the buttons that decide a call, and their forms."""
     router.on_action(Action.APPROVE, _approve)
-    for form in (_APPROVE, _REJECT, _RESPOND):
+    for form in _TEXT_FORMS:
         router.on_submit(form.view, form.submit)
-    router.on_action(Action.REJECT, partial(_open, form=_REJECT))
-    router.on_action(Action.RESPOND, partial(_open, form=_RESPOND))
+    for action, verb, make in _OPENERS:
+        router.on_action(action, partial(_open, action=action, verb=verb, form=make))
     router.on_action(Action.EDIT, _edit)
     # EDIT_RAISED is the same form after its warning.
     router.on_submit(View.EDIT, _submit_edit)
     router.on_submit(View.EDIT_RAISED, _submit_edit)
-    router.on_action(Action.ANSWER, _answer)
     router.on_action(Action.SKIP, _skip)
     router.on_submit(View.ANSWER, _submit_answers)
     for action in _FINDINGS:
@@ -87,24 +86,26 @@ def register(router: Router) -> None:
     router.on_submit(View.RECONCILE, _submit_finding)
 
 
+_OPENERS: tuple[tuple[Action, Verb, Form], ...] = (
+    (Action.REJECT, Verb.REJECT, call_form.rejection_form),
+    (Action.RESPOND, Verb.RESPOND, call_form.response_form),
+    (Action.ANSWER, Verb.RESPOND, answer.view),
+)
+"""Buttons that open a form, with the permission it takes."""
+
+
 @dataclass(frozen=True, slots=True)
 class _TextForm:
     """A form whose text decides a call.
 
     Attributes:
-        action: the button that opens the form.
         view: the form's purpose.
-        verb: the decision's kind.
-        form: makes the modal.
         read: reads what was submitted.
         decision: makes the decision from the text.
         block: the input under which an unacceptable text is explained.
     """
 
-    action: Action
     view: View
-    verb: Verb
-    form: Form
     read: Callable[[Item, State], SubmittedText]
     decision: Callable[[str], Decision]
     block: Input
@@ -112,7 +113,7 @@ class _TextForm:
     async def submit(self, ctx: ListenerContext, submitted: Submitted) -> AckBody:
         """Decide by the text of the form."""
         target = await verify_submission(ctx, submitted, self.view)
-        if self.verb is Verb.APPROVE:
+        if self.view is View.APPROVE:
             # The seal of a form proves that it was opened, not that the pages were;
             # the Approve button of a short card leads here, too.
             await require_full_view(ctx, target, submitted.view.user)
@@ -123,39 +124,34 @@ class _TextForm:
         return await _decide(ctx, target, submitted, decision, block=self.block)
 
 
-_APPROVE = _TextForm(
-    Action.APPROVE,
-    View.APPROVE,
-    Verb.APPROVE,
-    call_form.approval_form,
-    lambda _, state: call_form.submitted_approval(state),
-    decision=lambda text: Approve(reason=text),
-    block=Input.REASON,
-)
-_REJECT = _TextForm(
-    Action.REJECT,
-    View.REJECT,
-    Verb.REJECT,
-    call_form.rejection_form,
-    call_form.submitted_rejection,
-    decision=lambda text: Reject(reason=text),
-    block=Input.REASON,
-)
-_RESPOND = _TextForm(
-    Action.RESPOND,
-    View.RESPOND,
-    Verb.RESPOND,
-    call_form.response_form,
-    lambda _, state: call_form.submitted_response(state),
-    decision=lambda text: Respond(message=text),
-    block=Input.MESSAGE,
+_TEXT_FORMS = (
+    _TextForm(
+        View.APPROVE,
+        lambda _, state: call_form.submitted_approval(state),
+        decision=lambda text: Approve(reason=text),
+        block=Input.REASON,
+    ),
+    _TextForm(
+        View.REJECT,
+        call_form.submitted_rejection,
+        decision=lambda text: Reject(reason=text),
+        block=Input.REASON,
+    ),
+    _TextForm(
+        View.RESPOND,
+        lambda _, state: call_form.submitted_response(state),
+        decision=lambda text: Respond(message=text),
+        block=Input.MESSAGE,
+    ),
 )
 
 
-async def _open(ctx: ListenerContext, clicked: Clicked, *, form: _TextForm) -> None:
-    target = await verify_click(ctx, clicked, form.action)
-    await require_permission(ctx, target, form.verb, clicked.who)
-    await open_form(ctx, clicked, target, form.form)
+async def _open(
+    ctx: ListenerContext, clicked: Clicked, *, action: Action, verb: Verb, form: Form
+) -> None:
+    target = await verify_click(ctx, clicked, action)
+    await require_permission(ctx, target, verb, clicked.who)
+    await open_form(ctx, clicked, target, form)
 
 
 async def _decide(
@@ -181,7 +177,7 @@ async def _approve(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
             return outcome_reply(outcome, now_ms=target.now_ms)
     # Also where only the policy of now asks for a reason.
     await require_permission(ctx, target, Verb.APPROVE, clicked.who)
-    await open_form(ctx, clicked, target, _APPROVE.form)
+    await open_form(ctx, clicked, target, call_form.approval_form)
     return None
 
 
@@ -264,12 +260,6 @@ async def check_edit(
         reasons=policy_now.reasons,
         requirement=raised.requirement,
     )
-
-
-async def _answer(ctx: ListenerContext, clicked: Clicked) -> None:
-    target = await verify_click(ctx, clicked, Action.ANSWER)
-    await require_permission(ctx, target, Verb.RESPOND, clicked.who)
-    await open_form(ctx, clicked, target, answer.view)
 
 
 async def _skip(ctx: ListenerContext, clicked: Clicked) -> UserText | None:

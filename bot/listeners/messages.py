@@ -186,9 +186,7 @@ async def _ask(ctx: ListenerContext, mention: Mention) -> None:
             message_key=mention.message_key,
         )
     except StoreUnavailable:
-        ctx.tasks.later(
-            reply_privately(ctx, mention, as_message(_NOT_KEPT_YET)), name="reply"
-        )
+        _reply_later(ctx, mention, _NOT_KEPT_YET)
         raise
     except TooManySpeakers:
         await _reply_once(ctx, mention, _CROWDED)
@@ -206,7 +204,7 @@ async def _refused_edit(ctx: ListenerContext, mention: Mention) -> bool:
     """
     if not mention.edited_ts:
         return False
-    if await _was_asked(ctx, mention.message_key):
+    if await ctx.service.was_asked(mention.message_key):
         await _reply_once(ctx, mention, _ASKED_BEFORE)
         return True
     if _seconds(mention.edited_ts) - _seconds(mention.ts) < _EDITABLE_S:
@@ -217,7 +215,7 @@ async def _refused_edit(ctx: ListenerContext, mention: Mention) -> bool:
 
 
 async def _deleted(ctx: ListenerContext, gone: payload.Message) -> None:
-    if gone.team != ctx.team or not await _was_asked(ctx, gone.message_key):
+    if gone.team != ctx.team or not await ctx.service.was_asked(gone.message_key):
         return
     if await ctx.is_first(gone.event_id):
         reply = ctx.send(
@@ -228,10 +226,6 @@ async def _deleted(ctx: ListenerContext, gone: payload.Message) -> None:
             text=to_mrkdwn(_DELETED),
         )
         ctx.tasks.later(reply, name="reply")
-
-
-async def _was_asked(ctx: ListenerContext, message_key: str) -> bool:
-    return await ctx.service.was_asked(message_key)
 
 
 def _seconds(ts: str) -> float:
@@ -245,9 +239,7 @@ async def _reply_once(
     ctx: ListenerContext, mention: Mention, sentence: UserText
 ) -> None:
     if await ctx.is_first(mention.event_id):
-        ctx.tasks.later(
-            reply_privately(ctx, mention, as_message(sentence)), name="reply"
-        )
+        _reply_later(ctx, mention, sentence)
 
 
 def _problem(asker: Reviewer, wanted: AgentRequest) -> UserText | None:
@@ -313,9 +305,7 @@ async def handle_thread_reply(ctx: ListenerContext, mention: Mention) -> bool:
         answered = await _answered(ctx, mention, shown)
     except (StoreUnavailable, CorruptRecord) as error:
         sentence = _why(error, _ANSWER_NOT_KEPT_YET)
-        ctx.tasks.later(
-            reply_privately(ctx, mention, as_message(sentence)), name="reply"
-        )
+        _reply_later(ctx, mention, sentence)
         raise
     # Slack delivers an event again when our answer is late; what is said is private and
     # would stand there twice.
@@ -333,10 +323,10 @@ async def _card_above(ctx: ListenerContext, mention: Mention) -> str:
     Raises:
         StoreUnavailable: none shows it that answers, and not all answer.
     """
-    loop = asyncio.get_running_loop()
+    loop, cards = asyncio.get_running_loop(), ctx.service.store.cards
     until_s = loop.time() + _REGISTERED_S
     while True:
-        shown = await _shown_at(ctx, mention.channel, mention.thread_ts)
+        shown = await cards.shown_at(ctx.keys, mention.channel, mention.thread_ts)
         is_by_another = mention.parent_user not in {"", ctx.bot_user}
         if shown or is_by_another:
             return shown
@@ -345,26 +335,20 @@ async def _card_above(ctx: ListenerContext, mention: Mention) -> str:
         await asyncio.sleep(_LOOK_EVERY_S)
 
 
-async def _shown_at(ctx: ListenerContext, channel: str, ts: str) -> str:
-    """Return which approval a message in Slack shows; "" for none.
-
-    Raises:
-        StoreUnavailable: the store does not answer.
-    """
-    return await ctx.service.store.cards.shown_at(ctx.keys, channel, ts)
-
-
 async def _shown_before(ctx: ListenerContext, mention: Mention) -> str:
     """Return which approval a message showed before its channel got another id.
 
     Raises:
         UserFacingError: Slack does not say; the event is to come again.
-        StoreUnavailable: as of `_shown_at`.
+        StoreUnavailable: the store does not answer.
     """
-    ts = mention.thread_ts
+    ts, cards = mention.thread_ts, ctx.service.store.cards
     try:
         return await shown_before(
-            ctx, mention.channel, ts, lambda channel: _shown_at(ctx, channel, ts)
+            ctx,
+            mention.channel,
+            ts,
+            lambda channel: cards.shown_at(ctx.keys, channel, ts),
         )
     except SlackError as error:
         logger.warning("card.not_looked_for ts=%s why=%s", ts, error)
@@ -377,6 +361,11 @@ async def _reply(
     await reply_privately(
         ctx, mention, answered or await _offered(ctx, mention, approval)
     )
+
+
+def _reply_later(ctx: ListenerContext, mention: Mention, sentence: UserText) -> None:
+    reply = reply_privately(ctx, mention, as_message(sentence))
+    ctx.tasks.later(reply, name="reply")
 
 
 async def reply_privately(

@@ -43,7 +43,6 @@ from keyturn.gateway.approvals.decisions import (
     Click,
     Decided,
     Decision,
-    Reject,
     Reviewer,
     Unknown,
     Voted,
@@ -216,8 +215,7 @@ async def _reason(
     """Read the reason for what is rejected."""
     items = await _as_numbered(ctx, kept) if kept.choice.reject else []
     rejected = [item for item in items if item.index in kept.choice.reject]
-    needed = call_form.needs_reason(rejected)
-    return call_form.submitted_reason(submitted.view.values, needed=needed)
+    return call_form.submitted_reason(submitted.view.values, rejected)
 
 
 async def _record(
@@ -246,9 +244,7 @@ async def _decide_each(
     items = {item.index: item for item in await _as_numbered(ctx, kept)}
     reviewer, voters = await ctx.deciders_of(*submitted.who, *items.values())
     reviewer = reviewer.with_(gesture=submitted.gesture)
-    partition: dict[int, Decision] = dict.fromkeys(kept.choice.approve, Approve())
-    partition |= dict.fromkeys(kept.choice.reject, Reject(reason=reason))
-    for number, decision in sorted(partition.items()):
+    for number, decision in sorted(kept.choice.decisions(reason).items()):
         seen, item = kept.calls[number], items.get(number)
         # Of many: it approves none that the policy escalates now.
         click = Click(

@@ -26,8 +26,7 @@ from keyturn.bot.cards.states import UNREVIEWED_STATE_NAMES
 from keyturn.bot.ids import Input, View
 from keyturn.bot.modals.call_form import call_form, text_field
 from keyturn.bot.modals.call_form import hint as note
-from keyturn.bot.modals.form import State, choice_of, input_state, text_of
-from keyturn.bot.modals.parse_input import BadInput
+from keyturn.bot.modals.form import BadInput, State, choice_of, input_state, text_of
 from keyturn.bot.text import Label, Untrusted, fit, label, template, untrusted
 from keyturn.gateway.approvals.deciding import MAX_TEXT
 from keyturn.gateway.approvals.record import Approval, Item

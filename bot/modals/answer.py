@@ -20,8 +20,7 @@ from keyturn.bot.blocks import (
 )
 from keyturn.bot.cards.frame import Frame
 from keyturn.bot.ids import VALUE, View
-from keyturn.bot.modals.form import State
-from keyturn.bot.modals.parse_input import BadInput, raw_value
+from keyturn.bot.modals.form import BadInput, State, raw_value
 from keyturn.bot.modals.schema import Kind
 from keyturn.bot.text import Untrusted, chunks, fit, label, template, untrusted
 from keyturn.gateway.protocol.questions import (

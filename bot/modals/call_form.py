@@ -27,8 +27,7 @@ from keyturn.bot.cards.listing import call_title, listing_of
 from keyturn.bot.cards.needs import because, is_usual, needs, why
 from keyturn.bot.cards.refs import who
 from keyturn.bot.ids import Input, View
-from keyturn.bot.modals.form import State, choice_of, text_of
-from keyturn.bot.modals.parse_input import BadInput
+from keyturn.bot.modals.form import BadInput, State, choice_of, text_of
 from keyturn.bot.text import (
     Template,
     Untrusted,
@@ -382,7 +381,7 @@ def rejection_form(frame: Frame, index: int, *, words: str = "") -> Block:
         frame,
         index,
         [
-            *reason_inputs(needed=Verb.REJECT in item.requires_reason, words=words),
+            *reason_inputs([item], words=words),
             hint("Rejecting means: this call does not run, and the agent is told."),
         ],
         purpose=View.REJECT,
@@ -404,7 +403,7 @@ def rejection_of_all_form(frame: Frame) -> Block:
                     n=len(waiting),
                 )
             ),
-            *reason_inputs(needed=needs_reason(waiting)),
+            *reason_inputs(waiting),
         ],
         callback_id=View.REJECT_ALL,
         submit=label(f"Reject {len(waiting)} calls"),
@@ -413,13 +412,8 @@ def rejection_of_all_form(frame: Frame) -> Block:
     )
 
 
-def needs_reason(items: Iterable[Item]) -> bool:
-    """Return whether one of these calls needs a reason to be rejected."""
-    return any(Verb.REJECT in item.requires_reason for item in items)
-
-
-def reason_inputs(*, needed: bool, words: str = "") -> list[Block]:
-    """Return the inputs for the reason of a rejection."""
+def reason_inputs(items: Iterable[Item], *, words: str = "") -> list[Block]:
+    """Return the inputs for the reason of a rejection of these calls."""
     menu = select(
         Input.PRESET.value,
         [option(label(words), value) for value, words in PRESETS.items()],
@@ -433,7 +427,7 @@ def reason_inputs(*, needed: bool, words: str = "") -> list[Block]:
             initial=words,
             max_length=MAX_REASON,
             hint="The agent reads this. A reason is needed for this tool."
-            if needed
+            if _needs_reason(items)
             else "The agent reads this.",
             optional=True,
         ),
@@ -442,11 +436,11 @@ def reason_inputs(*, needed: bool, words: str = "") -> list[Block]:
 
 def submitted_rejection(item: Item, state: State) -> SubmittedText:
     """Read the modal; a tool that requires a reason needs a choice or words."""
-    return submitted_reason(state, needed=needs_reason([item]))
+    return submitted_reason(state, [item])
 
 
-def submitted_reason(state: State, *, needed: bool) -> SubmittedText:
-    """Read the reason of one rejection or many."""
+def submitted_reason(state: State, items: Iterable[Item]) -> SubmittedText:
+    """Read the reason of a rejection of these calls."""
     text = text_of(state, Input.REASON)
     try:
         preset = PRESETS.get(choice_of(state, Input.PRESET), "")
@@ -455,6 +449,10 @@ def submitted_reason(state: State, *, needed: bool) -> SubmittedText:
     # Preset and words together stay below `MAX_TEXT`: `MAX_REASON` leaves the space for
     # the longest preset.
     reason = _SEPARATOR.join(part for part in (preset, text) if part)
-    if needed and not reason:
+    if not reason and _needs_reason(items):
         return SubmittedText("", {Input.REASON.value: _REASON_NEEDED})
     return SubmittedText(reason, {})
+
+
+def _needs_reason(items: Iterable[Item]) -> bool:
+    return any(Verb.REJECT in item.requires_reason for item in items)

@@ -41,9 +41,8 @@ from keyturn.bot.cards.states import frozen, status_sentence
 from keyturn.bot.cards.table import calls_named, cell_values, numbers
 from keyturn.bot.cards.totals import sums, totals_of
 from keyturn.bot.ids import Action, Input, View
-from keyturn.bot.modals.call_form import needs_reason, reason_inputs
-from keyturn.bot.modals.form import State, choice_of
-from keyturn.bot.modals.parse_input import BadInput, raw_value
+from keyturn.bot.modals.call_form import reason_inputs
+from keyturn.bot.modals.form import BadInput, State, choice_of, raw_value
 from keyturn.bot.modals.schema import Kind
 from keyturn.bot.text import Label, Template, fit, joined, label, template, untrusted
 from keyturn.gateway.approvals.decisions import Approve, Decision, Edit, Reject
@@ -115,11 +114,15 @@ class Choice(Record):
         partition = dict[int, Decision | None].fromkeys(
             item.index for item in approval.items if item.is_pending
         )
-        partition |= dict.fromkeys(self.approve, Approve())
-        partition |= dict.fromkeys(self.reject, Reject(reason=reason))
+        return partition | self.decisions(reason)
+
+    def decisions(self, reason: str) -> dict[int, Decision]:
+        """Return the decision of each chosen call; ``reason`` is of the rejections."""
+        found: dict[int, Decision] = dict.fromkeys(self.approve, Approve())
+        found |= dict.fromkeys(self.reject, Reject(reason=reason))
         for index, edit in self.edits.items():
-            partition[index] = Edit(args=edit.args, reason=edit.reason)
-        return partition
+            found[index] = Edit(args=edit.args, reason=edit.reason)
+        return found
 
 
 def opened(approval: Approval) -> Choice:
@@ -272,7 +275,7 @@ def _confirm(
     seal: str,
 ) -> Block:
     """Return the last page of a form, which asks why calls are rejected."""
-    why = reason_inputs(needed=needs_reason(rejected)) if rejected else []
+    why = reason_inputs(rejected) if rejected else []
     return modal(
         label("Confirm"),
         [*blocks, *why, context(note)],

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from keyturn.bot.modals.parse_input import BadInput, raw_value
+from keyturn.bot.modals.form import BadInput, raw_value
 from keyturn.bot.modals.schema import ABSENT, Kind, is_same, plan, required, resolved
 
 ROOT: Any = {

@@ -72,7 +72,6 @@ from keyturn.gateway.store.outbox import Outbox
 
 logger = logging.getLogger(__name__)
 
-
 RETRY_FOR_S = 24 * 3600.0
 """How long Slack may fail to respond before a message or a card is given up.
 

@@ -101,24 +101,24 @@ _UNKNOWN = template(
 )
 
 
+def register(router: Router) -> None:
+    """Answer app mentions in channels and direct messages to the bot.
+
+    For a mention in a channel Slack may send both events: `payload.mention` reads the
+    ``message`` of direct messages alone.
+    """
+    router.on_event("app_mention", _mentioned)
+    router.on_event("message", _mentioned)
+    for verb, action in buttons.BY_VERB.items():
+        router.on_action(action, partial(_chosen, action=action, verb=verb))
+
+
 @dataclass(frozen=True, slots=True)
 class AgentRequest:
     """Which agent is asked, and what."""
 
     agent: str
     text: str
-
-
-def register(router: Router) -> None:
-    """Answer app mentions in channels and direct messages to the bot.
-
-    For a mention in a channel Slack may send both events: `mention`
-    reads the ``message`` of direct messages alone.
-    """
-    router.on_event("app_mention", _mentioned)
-    router.on_event("message", _mentioned)
-    for verb, action in buttons.BY_VERB.items():
-        router.on_action(action, partial(_chosen, action=action, verb=verb))
 
 
 def parse_request(
@@ -152,7 +152,7 @@ async def _mentioned(ctx: ListenerContext, body: Json) -> None:
         return
     # Under a card first: the person there answers the card, and must not become the
     # requester of a new run, who may not decide.
-    if await handle_thread_reply(ctx, mention) or await _refused_edit(ctx, mention):
+    if await _handle_thread_reply(ctx, mention) or await _refused_edit(ctx, mention):
         return
     await _ask(ctx, mention)
 
@@ -292,7 +292,7 @@ _NOT_KEPT = template(
 )
 
 
-async def handle_thread_reply(ctx: ListenerContext, mention: Mention) -> bool:
+async def _handle_thread_reply(ctx: ListenerContext, mention: Mention) -> bool:
     """Answer a message under a card; False when it is under none."""
     if mention.thread_ts == mention.ts:
         return False

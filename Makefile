@@ -106,6 +106,7 @@ check: $(VENV)/.dev
 	@$(BIN)/ruff check .
 	@$(BIN)/lint-imports
 	@$(BIN)/loq check
+	@$(BIN)/python -m tests.sizes
 	@$(BIN)/codespell
 	@$(BIN)/interrogate --quiet agent bot cli gateway receipts sandbox src testing
 	@$(BIN)/mypy

@@ -40,7 +40,6 @@ from keyturn.gateway.resume.runner import (
 )
 from keyturn.gateway.resume.store_threads import RunEvents, ThreadRef
 from keyturn.gateway.service.agents import AgentService
-from keyturn.gateway.store.announced_interrupts import AnnouncedInterrupt
 from keyturn.gateway.store.jobs import Job
 from keyturn.gateway.store.store import Store
 
@@ -90,13 +89,13 @@ class ThirdPartyInterrupts:
         now_ms = await self._conn.now_ms(at.keys.retry)
         due: list[PendingInterrupt] = []
         for one in foreign:
-            question = known.get(one.id)
-            if question is None:
+            until_ms = known.get(one.id)
+            if until_ms is None:
                 await self._ask(at, job, one, now_ms)
-            elif 0 < question.until_ms <= now_ms:
+            elif 0 < until_ms <= now_ms:
                 due.append(one)
-            elif question.until_ms:
-                await self._interrupts.arm(at.keys, job, question.until_ms)
+            elif until_ms:
+                await self._interrupts.arm(at.keys, job, until_ms)
         return await self._end(at, runner, state, due, job) if due else state
 
     async def _ask(
@@ -110,9 +109,8 @@ class ThirdPartyInterrupts:
         words = question_text(
             one, lambda tool: EffectiveRules(policy, at.agent, tool).redact()
         )
-        question = AnnouncedInterrupt(one.id, until_ms)
         logger.info("question.foreign agent=%s thread=%s", at.agent, at.thread)
-        await self._interrupts.ask(at.keys, job, question, event, words)
+        await self._interrupts.ask(at.keys, job, one.id, until_ms, event, words)
 
     async def _end(
         self,

@@ -537,7 +537,6 @@ class StandingService(PolicyService):
             events=(opened_event(standing, by),),
             thread=(standing.agent, standing.thread),
             preconditions=Preconditions(
-                tenant=tenant,
                 names=(),
                 # Not the agent's own: a person proposes it.
                 waiting=_UNLIMITED,

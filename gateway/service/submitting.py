@@ -128,7 +128,6 @@ class EvaluatedTurn:
         requests = [use for one in self.usage for use in one.requests]
         protect = self.same.policy.protect
         return Preconditions(
-            tenant=self.same.keys.tenant,
             names=denials.freeze_names(turn.ref.agent, self._open_tools()),
             waiting=protect.pending_per_agent,
             requests_10m=protect.requests_per_10m,

@@ -96,142 +96,127 @@ def verify_log(
     what: Evidence, *, progress: Callable[[int, int], None] = lambda _done, _all: None
 ) -> Verified:
     """Verify one tenant's log; see `Verified`."""
-    found = Verified(what.files.tenant)
-    try:
-        name = what.files.name()
-    except AuditUnreadable as error:
-        found.problems.append(Problem(0, str(error)))
-        return found
-    if name is None:
-        if what.noted[0]:
-            text = f"the tree {what.noted[0]!r} that the store knows is not here"
-            found.problems.append(Problem(0, text))
-        return found
-    found.origin = name.origin
-    signed = _checkpoints(what, found)
-    _compare_noted(what, found, signed)
-    # Rows are found by their places, by halving, so the tree has to be in order.
-    if _compare_tree(what, found, signed, progress):
-        _compare_rows(what, found, progress)
-    return found
+    return _Verification(what, progress).run()
 
 
-def _checkpoints(what: Evidence, found: Verified) -> list[Checkpoint]:
-    """Return the checkpoints that verify, up to the first that does not."""
-    signed: list[Checkpoint] = []
-    try:
-        notes = what.files.notes()
-    except AuditUnreadable as error:
-        found.problems.append(Problem(0, str(error)))
-        return signed
-    path, size = what.files.checkpoints_path, 0
-    for number, note in enumerate(notes, start=1):
-        try:
-            one = verified_checkpoint(note, origin=found.origin, keys=what.keys)
-        except NotVerified as error:
-            text = f"checkpoint {number} is refused: {error.problem}"
-            found.problems.append(Problem(size, text))
-            return signed
-        if one.size <= size:
-            text = f"checkpoint {number} has {one.size} entries, after one with {size}"
-            found.problems.append(Problem(one.size, text))
-            return signed
-        signed.append(one)
-        size = one.size
-        found.size, found.checkpoints = size, len(signed)
-    whole = sum(len(note.encode()) + 1 for note in notes)
-    if path.exists() and path.stat().st_size != whole:
-        text = f"checkpoint {len(notes) + 1} cannot be read"
-        found.problems.append(Problem(size, text))
-    return signed
-
-
-def _compare_noted(
-    what: Evidence, found: Verified, signed: Sequence[Checkpoint]
-) -> None:
-    """Compare the newest checkpoint with those that are kept elsewhere."""
-    origin, size, root = what.noted
-    roots = {one.size: one.root.hex() for one in signed}
-    if origin and origin != found.origin:
-        text = f"the store knows another tree, {origin!r}"
-        found.problems.append(Problem(0, text))
-    elif size and roots.get(size) != root:
-        text = f"the store knows a checkpoint with {size} entries that is not here"
-        found.problems.append(Problem(min(found.size, max(size, 1) - 1), text))
-    if not what.outside:
-        return
-    try:
-        kept = verified_checkpoint(what.outside, origin=found.origin, keys=what.keys)
-    except NotVerified as error:
-        text = f"the checkpoint that was given is refused: {error.problem}"
-        found.problems.append(Problem(0, text))
-        return
-    if kept.size and roots.get(kept.size) != kept.root.hex():
-        text = f"the given checkpoint with {kept.size} entries is not one of this log"
-        found.problems.append(Problem(min(found.size, kept.size - 1), text))
-
-
-def _compare_tree(
-    what: Evidence,
-    found: Verified,
-    signed: Sequence[Checkpoint],
-    progress: Callable[[int, int], None],
-) -> bool:
-    """Compare the tree with its checkpoints; return False where it is out of order."""
-    head, before, left = TreeHead(), 0, list(signed)
-    last: EntryId = (-1, 0)
-    try:
-        for index, record in enumerate(what.files.records(0, found.size)):
-            if record.place <= last:
-                text = f"entry {index} stands before the one in front of it"
-                found.problems.append(Problem(index, text))
-                return False
-            head.append(record.leaf)
-            last = record.place
-            if left and head.size == left[0].size:
-                if head.root() != left[0].root:
-                    text = (
-                        f"the entries {before} to {head.size - 1} are not those that "
-                        "were signed"
-                    )
-                    found.problems.append(Problem(before, text))
-                    return True
-                before, left = head.size, left[1:]
-            if index % _EVERY == 0:
-                progress(index, found.size)
-    except AuditUnreadable as error:
-        found.problems.append(Problem(head.size, str(error)))
-        return True
-    if head.size < found.size:
-        text = f"the tree ends before entry {head.size} of {found.size}"
-        found.problems.append(Problem(head.size, text))
-    path = what.files.tree_path
-    if path.exists() and path.stat().st_size % RECORD_BYTES:
-        # A writer may have been ended there; nobody was promised anything of it.
-        found.unsigned += 1
-    return True
-
-
-def _compare_rows(
-    what: Evidence, found: Verified, progress: Callable[[int, int], None]
-) -> None:
-    """Compare what is kept of each entry with the tree."""
-    problem = _RowComparison(what, found, progress).run()
-    if problem is not None:
-        found.problems.append(problem)
-
-
-class _RowComparison:
-    def __init__(
-        self, what: Evidence, found: Verified, progress: Callable[[int, int], None]
-    ) -> None:
-        self._what = what
-        self._found = found
-        self._progress = progress
+class _Verification:
+    def __init__(self, what: Evidence, progress: Callable[[int, int], None]) -> None:
+        self._what, self._progress = what, progress
+        self._found = Verified(what.files.tenant)
         self._index = 0
 
-    def run(self) -> Problem | None:
-        """Return what is wrong first."""
+    def run(self) -> Verified:
+        what, found = self._what, self._found
+        try:
+            name = what.files.name()
+        except AuditUnreadable as error:
+            self._add(0, str(error))
+            return found
+        if name is None:
+            if what.noted[0]:
+                tree = what.noted[0]
+                self._add(0, f"the tree {tree!r} that the store knows is not here")
+            return found
+        found.origin = name.origin
+        signed = self._checkpoints()
+        self._compare_noted(signed)
+        # Rows are found by their places, by halving, so the tree has to be in order.
+        if self._compare_tree(signed) and (problem := self._compare_rows()):
+            found.problems.append(problem)
+        return found
+
+    def _add(self, index: int, text: str) -> None:
+        self._found.problems.append(Problem(index, text))
+
+    def _checkpoints(self) -> list[Checkpoint]:
+        """Return the checkpoints that verify, up to the first that does not."""
+        what, found, signed = self._what, self._found, list[Checkpoint]()
+        try:
+            notes = what.files.notes()
+        except AuditUnreadable as error:
+            self._add(0, str(error))
+            return signed
+        path, size = what.files.checkpoints_path, 0
+        for number, note in enumerate(notes, start=1):
+            try:
+                one = verified_checkpoint(note, origin=found.origin, keys=what.keys)
+            except NotVerified as error:
+                self._add(size, f"checkpoint {number} is refused: {error.problem}")
+                return signed
+            if one.size <= size:
+                after = f"after one with {size}"
+                self._add(
+                    one.size, f"checkpoint {number} has {one.size} entries, {after}"
+                )
+                return signed
+            signed.append(one)
+            size = one.size
+            found.size, found.checkpoints = size, len(signed)
+        whole = sum(len(note.encode()) + 1 for note in notes)
+        if path.exists() and path.stat().st_size != whole:
+            self._add(size, f"checkpoint {len(notes) + 1} cannot be read")
+        return signed
+
+    def _compare_noted(self, signed: Sequence[Checkpoint]) -> None:
+        """Compare the newest checkpoint with those that are kept elsewhere."""
+        what, found = self._what, self._found
+        origin, size, root = what.noted
+        roots = {one.size: one.root.hex() for one in signed}
+        if origin and origin != found.origin:
+            self._add(0, f"the store knows another tree, {origin!r}")
+        elif size and roots.get(size) != root:
+            text = f"the store knows a checkpoint with {size} entries that is not here"
+            self._add(min(found.size, max(size, 1) - 1), text)
+        if not what.outside:
+            return
+        try:
+            kept = verified_checkpoint(
+                what.outside, origin=found.origin, keys=what.keys
+            )
+        except NotVerified as error:
+            self._add(0, f"the checkpoint that was given is refused: {error.problem}")
+            return
+        if kept.size and roots.get(kept.size) != kept.root.hex():
+            text = (
+                f"the given checkpoint with {kept.size} entries is not one of this log"
+            )
+            self._add(min(found.size, kept.size - 1), text)
+
+    def _compare_tree(self, signed: Sequence[Checkpoint]) -> bool:
+        """Compare the tree with its checkpoints; return False if it is out of order."""
+        what, found = self._what, self._found
+        head, before, left = TreeHead(), 0, list(signed)
+        last: EntryId = (-1, 0)
+        try:
+            for index, record in enumerate(what.files.records(0, found.size)):
+                if record.place <= last:
+                    text = f"entry {index} stands before the one in front of it"
+                    self._add(index, text)
+                    return False
+                head.append(record.leaf)
+                last = record.place
+                if left and head.size == left[0].size:
+                    if head.root() != left[0].root:
+                        entries = f"the entries {before} to {head.size - 1}"
+                        self._add(before, f"{entries} are not those that were signed")
+                        return True
+                    before, left = head.size, left[1:]
+                if index % _EVERY == 0:
+                    self._progress(index, found.size)
+        except AuditUnreadable as error:
+            self._add(head.size, str(error))
+            return True
+        if head.size < found.size:
+            text = f"the tree ends before entry {head.size} of {found.size}"
+            self._add(head.size, text)
+        path = what.files.tree_path
+        if path.exists() and path.stat().st_size % RECORD_BYTES:
+            # A writer may have been ended there; nobody was promised anything of it.
+            found.unsigned += 1
+        return True
+
+    def _compare_rows(self) -> Problem | None:
+        """Compare what is kept of each entry with the tree; return the first fault."""
         what, found = self._what, self._found
         rows = chain(self._sealed_rows(), what.live)
         try:

@@ -10,7 +10,6 @@ from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.retention import AUDIT_KEPT
 from keyturn.gateway.retrying import RetrySettings
 from keyturn.gateway.store.agent_load import AgentLoadStore
-from keyturn.gateway.store.announced_interrupts import InterruptStore
 from keyturn.gateway.store.approval_indexes import (
     PendingIndex,
     StandingStore,
@@ -52,7 +51,7 @@ from keyturn.gateway.store.sealing import Sealing
 from keyturn.gateway.store.security_events import SecurityEvents
 from keyturn.gateway.store.seeded import SeededStore, SpotCheckCounter
 from keyturn.gateway.store.stalled import StalledRuns
-from keyturn.gateway.store.threads import ThreadStore
+from keyturn.gateway.store.threads import InterruptStore, ThreadStore
 from keyturn.gateway.store.windows import WindowStore
 from keyturn.gateway.trust.keyring import Keyring
 

@@ -1,4 +1,7 @@
-"""Store facts about threads: requester, location in Slack, active run."""
+"""Store facts about threads: requester, location in Slack, active run, interrupts.
+
+The interrupts are those of other libraries that people were told of.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +11,19 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal, cast
 
+from keyturn.gateway.approvals.events import Event
 from keyturn.gateway.approvals.record import Origin
 from keyturn.gateway.errors import StoreUnavailable, TooManySpeakers
 from keyturn.gateway.protocol.records import Person, Record, RunRef
 from keyturn.gateway.store.audit_seals import sealed_text
-from keyturn.gateway.store.connection import Connection, Reply, fields, text
+from keyturn.gateway.store.connection import Argument, Connection, Reply, fields, text
 from keyturn.gateway.store.encryption import packed, unpacked
 from keyturn.gateway.store.fences import Lease
 from keyturn.gateway.store.jobs import Job, sealed_job
 from keyturn.gateway.store.keys import KEEP_MS, MESSAGE_LIFETIME, Keys
 from keyturn.gateway.store.leases import LeaseStore
+from keyturn.gateway.store.listed_members import readable_fields
+from keyturn.gateway.store.outbox import announcement
 from keyturn.gateway.store.script import Script
 from keyturn.gateway.store.sealing import Sealed, Sealing
 
@@ -26,6 +32,7 @@ ASK = Script("ask")
 END_RUN = Script("end_run")
 
 _SEEN_MS = int(MESSAGE_LIFETIME.total_seconds() * 1000)
+
 # As for approvals: each attempt that is lost is somebody else's that went through.
 _ATTEMPTS = 16
 
@@ -35,9 +42,10 @@ ANNOUNCE = Script("announce", is_fenced=True)
 MAX_PRINCIPALS = 100
 """How many people may speak in a thread: each is remembered."""
 
-
 Mark = Literal["begun", "ended", "digest", "waiting", "corrected"]
 """What is announced once for each of its marks: see `ThreadStore.tell`."""
+
+_ENDED = "ended"
 
 
 class ThreadFacts(Record):
@@ -364,3 +372,64 @@ class ThreadStore:
             ThreadUnavailable: when another process runs this thread.
         """
         return self.leases.held(keys, keys.lease(agent, thread))
+
+
+class InterruptStore:
+    """The interrupts that people were told of; the caller holds the thread's lease."""
+
+    def __init__(self, conn: Connection) -> None:
+        self._conn = conn
+
+    async def all(self, keys: Keys, job: Job) -> dict[str, int]:
+        """Return until when each interrupt of a job's thread waits; 0: it has ended."""
+        key = keys.questions(job.agent, job.thread)
+        found = fields(await self._conn.command("HGETALL", key))
+
+        def read(_: str, at: bytes) -> int:
+            return 0 if at.decode() == _ENDED else int(at)
+
+        return readable_fields(found, read)
+
+    async def ask(
+        self,
+        keys: Keys,
+        job: Job,
+        interrupt_id: str,
+        until_ms: int,
+        event: Event,
+        words: str,
+    ) -> None:
+        """Tell people of an interrupt, and queue the job that ends it.
+
+        The audit log, which nobody can erase, gets the event without the words.
+        """
+        key = keys.questions(job.agent, job.thread)
+        outbox_event = (
+            event.with_(data={**event.data, "text": words}) if words else event
+        )
+        await self._conn.keep(
+            *announcement(
+                self._conn, keys, outbox_event, event, await self._conn.now_ms(key)
+            ),
+            ["HSET", key, interrupt_id, until_ms],
+            ["PEXPIREAT", key, until_ms + KEEP_MS],
+            _due(keys, job, until_ms),
+        )
+
+    async def arm(self, keys: Keys, job: Job, at_ms: int) -> None:
+        """Queue the job that ends an interrupt, unless it comes sooner."""
+        await self._conn.keep(_due(keys, job, at_ms))
+
+    async def end(self, keys: Keys, job: Job, ids: list[str], event: Event) -> None:
+        """Note that interrupts have ended, and tell people."""
+        key = keys.questions(job.agent, job.thread)
+        marks: list[Argument] = [part for one in ids for part in (one, _ENDED)]
+        await self._conn.keep(
+            *announcement(self._conn, keys, event, event, await self._conn.now_ms(key)),
+            ["HSET", key, *marks],
+            ["PEXPIRE", key, KEEP_MS],
+        )
+
+
+def _due(keys: Keys, job: Job, at_ms: int) -> list[Argument]:
+    return ["ZADD", keys.retry, "LT", at_ms, job.model_dump_json()]

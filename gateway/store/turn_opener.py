@@ -44,7 +44,6 @@ class Preconditions:
     """What has to hold still when a turn opens, and what its calls reserved.
 
     Attributes:
-        tenant: whose turn it is.
         names: under none of these may anything be frozen.
         waiting: how many items of the agent may be pending, these included.
         requests_10m: how many it may ask people for in ten minutes, these included.
@@ -64,7 +63,6 @@ class Preconditions:
             may have been rejected in the thread.
     """
 
-    tenant: str
     names: tuple[str, ...]
     waiting: int
     requests_10m: int

@@ -127,8 +127,8 @@ AUDIT_TABLE = (
     Mutant(
         "each root is compared with its checkpoint",
         "gateway/store/audit_verifying.py",
-        "                if head.root() != left[0].root:",
-        "                if False:",
+        "                    if head.root() != left[0].root:",
+        "                    if False:",
         VERIFYING,
     ),
     Mutant(
@@ -141,8 +141,8 @@ AUDIT_TABLE = (
     Mutant(
         "a log that was rolled back is noticed by what the store knows",
         "gateway/store/audit_verifying.py",
-        "    elif size and roots.get(size) != root:",
-        "    elif False:",
+        "        elif size and roots.get(size) != root:",
+        "        elif False:",
         VERIFYING,
     ),
     Mutant(

@@ -148,7 +148,7 @@ async def test_the_open_script_itself_opens_a_turn_once(
     harness: ServiceHarness,
 ) -> None:
     keys = harness.store.keys_of_tenant("default")
-    turn, free = "sha256:" + "1" * 64, Preconditions("default", (), 1, 1, RUN)
+    turn, free = "sha256:" + "1" * 64, Preconditions((), 1, 1, RUN)
 
     first = await harness.store.approvals.open_turn(
         keys, turn, [], verdicts=b"1", events=[], thread=("a", "t"), preconditions=free

@@ -17,7 +17,6 @@ from keyturn.gateway.errors import NotConfirmed
 from keyturn.gateway.protocol.records import RunRef
 from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef
 from keyturn.gateway.resume.store_threads import StoreThreads
-from keyturn.gateway.store.announced_interrupts import AnnouncedInterrupt
 from keyturn.gateway.store.connection import (
     Connection,
     LostWriteError,
@@ -219,7 +218,6 @@ async def test_what_nobody_would_make_again_waits_for_a_replica(
     keys = replicated.keys_of_tenant("default")
     job = Job.to_resume("default", "support", "t1")
     told = Event(name=EventName.RUN_FINISHED, tenant="default")
-    interrupt = AnnouncedInterrupt("i1", 10**13)
     promises: list[Callable[[], Awaitable[object]]] = [
         partial(replicated.queue(keys).put, job),
         partial(
@@ -228,7 +226,7 @@ async def test_what_nobody_would_make_again_waits_for_a_replica(
             "c1 ValueError",
         ),
         partial(replicated.outbox(keys, reader="cards").put, told),
-        partial(replicated.interrupts.ask, keys, job, interrupt, told, ""),
+        partial(replicated.interrupts.ask, keys, job, "i1", 10**13, told, ""),
         partial(replicated.interrupts.arm, keys, job, 10**13),
         partial(replicated.interrupts.end, keys, job, ["i1"], told),
         partial(replicated.restore_counters.named, keys, "store"),

@@ -37,7 +37,6 @@ async def opened(harness: ServiceHarness, standing: Approval) -> list[Listed] | 
         events=(),
         thread=("support", "t"),
         preconditions=Preconditions(
-            tenant="default",
             names=(),
             waiting=10,
             requests_10m=10,

@@ -105,7 +105,7 @@ class Sliding(RuleBasedStateMachine):
         ran = [use for use, is_run in zip(uses, runs, strict=True) if is_run]
         refused = [use for use in uses if use not in ran]
         preconditions = Preconditions(
-            "default", (), 1, 1, RUN, counted=ran, refused=refused, reserved=uses
+            (), 1, 1, RUN, counted=ran, refused=refused, reserved=uses
         )
         opened = self._run(
             self.store.approvals.open_turn(
@@ -193,9 +193,7 @@ async def test_a_turn_that_was_evaluated_too_long_is_evaluated_again(
     use = use_of(keys.window("w", "k"), name="w", call="c", micro=5,
                  within_ms=1000)  # fmt: skip
     await store.windows.reserve(keys, turn, [[use]])
-    preconditions = Preconditions(
-        "default", (), 1, 1, RUN, counted=[use], reserved=[use]
-    )
+    preconditions = Preconditions((), 1, 1, RUN, counted=[use], reserved=[use])
     await store.conn.command("DEL", keys.reservation(turn, windows.as_rows([use])))
 
     opened = await store.approvals.open_turn(
@@ -234,7 +232,7 @@ async def test_a_turn_with_verdicts_reserves_nothing(store: Store) -> None:
     use = use_of(window, name="w", call="c", micro=5, within_ms=1000)
     await store.approvals.open_turn(
         keys, turn, [], verdicts=b"\n", events=[], thread=("a", "t"),
-        preconditions=Preconditions("default", (), 1, 1, RUN),
+        preconditions=Preconditions((), 1, 1, RUN),
     )  # fmt: skip
 
     assert await store.windows.reserve(keys, turn, [[use]]) is None

@@ -58,8 +58,8 @@ from keyturn.gateway.service.standing import end_standing, standing_of
 from keyturn.gateway.service.tenant_service import PolicyService
 from keyturn.gateway.service.unproven import Unproven, refuse_unproven
 from keyturn.gateway.store.atomic_write import Loaded, Write
-from keyturn.gateway.store.changing import spend_again
 from keyturn.gateway.store.freezes import names_of
+from keyturn.gateway.store.spending import spend_again
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.uncancelled import begun, waited_for
 

@@ -1,6 +1,6 @@
 """A change of an approval, and what it was computed from, as both are written.
 
-It is written with optimistic concurrency: see `keyturn.gateway.store.changing`.
+It is written with optimistic concurrency: see `keyturn.gateway.store.writing`.
 """
 
 from __future__ import annotations

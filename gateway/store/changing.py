@@ -8,7 +8,7 @@ and most would run out of attempts.
 Changes of several approvals compete when their calls have the same effect, so that each
 changes the precedents of the others. Such a change waits for the others only after it
 lost an attempt. Turns only save attempts: every write is still compared with what was
-read, and comes behind the attempts that it spends in the ledger.
+read.
 """
 
 from __future__ import annotations
@@ -28,37 +28,17 @@ from functools import partial
 from typing import NamedTuple, TypeVar, cast
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
-from pydantic_core import to_json
-
-from keyturn.gateway.approvals.record import Approval, Item
-from keyturn.gateway.approvals.spending import (
-    Attempt,
-    begun_attempts,
-    next_attempt,
-    spent_by,
-)
 from keyturn.gateway.errors import StoreUnavailable
-from keyturn.gateway.protocol.states import ItemState
 from keyturn.gateway.protocol.work import aside
-from keyturn.gateway.store.agent_load import FAILED_MS
-from keyturn.gateway.store.atomic_write import Loaded, Write, WriteMany
-from keyturn.gateway.store.audit_seals import event_texts
-from keyturn.gateway.store.connection import (
-    Connection,
-    fields,
-    milliseconds,
-    number,
-    text,
-)
+from keyturn.gateway.store.atomic_write import Loaded, WriteMany
+from keyturn.gateway.store.connection import Connection, fields, milliseconds
 from keyturn.gateway.store.encryption import unpacked
 from keyturn.gateway.store.freezes import freeze_lists
-from keyturn.gateway.store.keys import KEEP_MS, Keys, tenant_of_approval
+from keyturn.gateway.store.keys import Keys, tenant_of_approval
 from keyturn.gateway.store.known_records import KnownRecords
-from keyturn.gateway.store.ledger import Ledger
-from keyturn.gateway.store.next_version import moves, record_keys, tenant_keys
 from keyturn.gateway.store.record_seals import Stored
-from keyturn.gateway.store.script import Script
-from keyturn.gateway.uncancelled import begun, waited_for
+from keyturn.gateway.store.spending import spend_again
+from keyturn.gateway.store.writing import write
 
 MOST_CHANGED = 50
 """How many approvals may change in one step: the server does nothing else meanwhile."""
@@ -76,11 +56,6 @@ _PAUSE_S = 0.03
 
 LONGEST_S = 10.0
 """How long a change waits for its turn; then it goes on without one."""
-
-CHANGE = Script("change")
-FENCED_CHANGE = Script("change", is_fenced=True)
-
-T = TypeVar("T")
 
 
 class Changes:
@@ -301,144 +276,3 @@ class Turns:
             # A store that hangs must not hold up one change after the other.
             await held.aclose()
         return turns
-
-
-async def write(
-    conn: Connection, keys: Keys, seen: Mapping[str, Loaded], what: WriteMany
-) -> list[Loaded]:
-    """Write changes of approvals if nothing of any moved since it was read.
-
-    Args:
-        conn: the server.
-        keys: of their tenant.
-        seen: what each was computed from, by its id.
-        what: to write.
-
-    Returns:
-        The next version of each; none when something moved, and nothing was written.
-
-    Raises:
-        StoreUnavailable: when it is not known to be written.
-        LeaseLost: another holder has the lease now; nothing was written.
-        AlreadySpent: what it claims was claimed before; nothing was written.
-    """
-    write_now = partial(_written, conn, keys, seen, what)
-    # Behind the attempts that the changes spend, where there is a ledger.
-    attempts = [
-        attempt
-        for one in what.writes
-        for attempt in spent_by(
-            seen[one.approval.id].approval, one.approval, one.standing
-        )
-    ]
-    if conn.ledger is None or not attempts:
-        return await write_now()
-    unspent = [
-        next_attempt(one.standing, one.standing.items[0])
-        for one in what.writes
-        if one.standing and one.standing.items[0].state is ItemState.AUTHORIZED
-    ]
-    now_ms = max(seen[one.approval.id].now_ms for one in what.writes)
-    return await after_spending(conn.ledger, attempts, unspent, now_ms, write_now)
-
-
-async def _written(
-    conn: Connection, keys: Keys, seen: Mapping[str, Loaded], what: WriteMany
-) -> list[Loaded]:
-    after, stored, changes = (
-        [one.approval for one in what.writes],
-        list[Stored](),
-        list[bytes](),
-    )
-    for one in what.writes:
-        move = partial(moves, conn, keys, seen[one.approval.id], one)
-        moved, next_stored = await aside(move, _texts(one))
-        stored.append(next_stored)
-        changes += [to_json(moved), next_stored.document]
-    is_fenced = any(one.is_fenced for one in what.writes)
-    reply = await (FENCED_CHANGE if is_fenced else CHANGE)(
-        conn,
-        **tenant_keys(keys),
-        records=[
-            key
-            for one in after
-            for key in record_keys(keys, one.id, one.agent, one.thread)
-        ],
-        failed_ms=FAILED_MS,
-        keep_ms=KEEP_MS,
-        events=event_texts(conn, keys, what.events) if what.events else "[]",
-        count=len(stored),
-        changes=changes,
-    )
-    if text(reply[0]) != "done":
-        return []
-    now_ms = number(reply[1])
-    pairs = zip(after, stored, strict=True)
-    return [Loaded(one, now_ms=now_ms, stored=each) for one, each in pairs]
-
-
-def _texts(what: Write) -> list[str]:
-    """Return the large texts that the document of a next version holds."""
-    found: list[str] = []
-    for item in what.approval.items:
-        found += [item.requested, item.action]
-        found += [one.payload for one in (item.result, item.late_result) if one]
-    return found
-
-
-async def after_spending(
-    ledger: Ledger,
-    attempts: Sequence[Attempt],
-    unspent: Sequence[Attempt],
-    now_ms: int,
-    write: Callable[[], Awaitable[T]],
-) -> T:
-    """Write to Redis once attempts are spent; see `Ledger.spend`.
-
-    Args:
-        ledger: where they are spent.
-        attempts: to spend.
-        unspent: must not be spent.
-        now_ms: the store's clock.
-        write: its answer is false where nothing was written.
-    """
-
-    async def both() -> T:
-        await ledger.spend(attempts, unspent, now_ms=now_ms)
-        is_used = False
-        try:
-            written = await write()
-            is_used = bool(written)
-        finally:
-            if not is_used:
-                await ledger.take_back(attempts, now_ms=now_ms)
-        return written
-
-    # To the end, also when the caller is cancelled: cut off in between, the call would
-    # be in doubt.
-    return await waited_for(begun(both()))
-
-
-async def spend_again(
-    ledger: Ledger | None,
-    loaded: Loaded,
-    standing: Approval | None,
-    only: Item | None = None,
-) -> None:
-    """Spend the attempts of calls that run, as they were spent already.
-
-    For a claim that was written, of which its process was not told at once.
-    ``standing`` is the standing approval that covers the call.
-
-    Raises:
-        AlreadySpent: another attempt was begun; a record was put back.
-    """
-    approval = loaded.approval
-    attempts = [
-        attempt
-        for one in (approval.items if only is None else (only,))
-        if one.state is ItemState.EXECUTING
-        for attempt in begun_attempts(approval, one, standing)
-    ]
-    if ledger is not None and attempts:
-        await ledger.spend(attempts, now_ms=loaded.now_ms, again=True)

@@ -17,9 +17,9 @@ from keyturn.gateway.protocol.states import ItemState
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import Claimed, Refused
 from keyturn.gateway.store.atomic_write import Loaded, Write, WriteMany
-from keyturn.gateway.store.changing import write
 from keyturn.gateway.store.freezes import names_of
 from keyturn.gateway.store.store import Store
+from keyturn.gateway.store.writing import write
 from tests.lifetimes import lose_records
 from tests.service.harness import ANA, BEN, ServiceHarness
 from tests.service.test_freezes import TOOL

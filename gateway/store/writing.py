@@ -1,0 +1,107 @@
+"""Write the next versions of approvals, if nothing moved since they were read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+from pydantic_core import to_json
+
+from keyturn.gateway.approvals.spending import next_attempt, spent_by
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.work import aside
+from keyturn.gateway.store.agent_load import FAILED_MS
+from keyturn.gateway.store.atomic_write import Loaded, Write, WriteMany
+from keyturn.gateway.store.audit_seals import event_texts
+from keyturn.gateway.store.connection import Connection, number, text
+from keyturn.gateway.store.keys import KEEP_MS, Keys
+from keyturn.gateway.store.next_version import moves, record_keys, tenant_keys
+from keyturn.gateway.store.record_seals import Stored
+from keyturn.gateway.store.script import Script
+from keyturn.gateway.store.spending import after_spending
+
+CHANGE = Script("change")
+FENCED_CHANGE = Script("change", is_fenced=True)
+
+
+async def write(
+    conn: Connection, keys: Keys, seen: Mapping[str, Loaded], what: WriteMany
+) -> list[Loaded]:
+    """Write changes of approvals if nothing of any moved since it was read.
+
+    Args:
+        conn: the server.
+        keys: of their tenant.
+        seen: what each was computed from, by its id.
+        what: to write.
+
+    Returns:
+        The next version of each; none when something moved, and nothing was written.
+
+    Raises:
+        StoreUnavailable: when it is not known to be written.
+        LeaseLost: another holder has the lease now; nothing was written.
+        AlreadySpent: what it claims was claimed before; nothing was written.
+    """
+    write_now = partial(_written, conn, keys, seen, what)
+    # Behind the attempts that the changes spend, where there is a ledger.
+    attempts = [
+        attempt
+        for one in what.writes
+        for attempt in spent_by(
+            seen[one.approval.id].approval, one.approval, one.standing
+        )
+    ]
+    if conn.ledger is None or not attempts:
+        return await write_now()
+    unspent = [
+        next_attempt(one.standing, one.standing.items[0])
+        for one in what.writes
+        if one.standing and one.standing.items[0].state is ItemState.AUTHORIZED
+    ]
+    now_ms = max(seen[one.approval.id].now_ms for one in what.writes)
+    return await after_spending(conn.ledger, attempts, unspent, now_ms, write_now)
+
+
+async def _written(
+    conn: Connection, keys: Keys, seen: Mapping[str, Loaded], what: WriteMany
+) -> list[Loaded]:
+    after, stored, changes = (
+        [one.approval for one in what.writes],
+        list[Stored](),
+        list[bytes](),
+    )
+    for one in what.writes:
+        move = partial(moves, conn, keys, seen[one.approval.id], one)
+        moved, next_stored = await aside(move, _texts(one))
+        stored.append(next_stored)
+        changes += [to_json(moved), next_stored.document]
+    is_fenced = any(one.is_fenced for one in what.writes)
+    reply = await (FENCED_CHANGE if is_fenced else CHANGE)(
+        conn,
+        **tenant_keys(keys),
+        records=[
+            key
+            for one in after
+            for key in record_keys(keys, one.id, one.agent, one.thread)
+        ],
+        failed_ms=FAILED_MS,
+        keep_ms=KEEP_MS,
+        events=event_texts(conn, keys, what.events) if what.events else "[]",
+        count=len(stored),
+        changes=changes,
+    )
+    if text(reply[0]) != "done":
+        return []
+    now_ms = number(reply[1])
+    pairs = zip(after, stored, strict=True)
+    return [Loaded(one, now_ms=now_ms, stored=each) for one, each in pairs]
+
+
+def _texts(what: Write) -> list[str]:
+    """Return the large texts that the document of a next version holds."""
+    found: list[str] = []
+    for item in what.approval.items:
+        found += [item.requested, item.action]
+        found += [one.payload for one in (item.result, item.late_result) if one]
+    return found

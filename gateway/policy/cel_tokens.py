@@ -1,8 +1,8 @@
 """Tokenize a CEL expression, to find the names that it reads without running it.
 
-The library compiles expressions and does not show its tree. What has to be known when
-a policy is loaded (which arguments, windows and time zones a rule names) is plain in
-the tokens: CEL has no aliases, no assignment and no string that is run.
+The library compiles expressions but does not expose the syntax tree. The tokens are
+enough to find the arguments, windows and time zones that a rule names: CEL has no
+aliases, no assignment and no ``eval``.
 https://github.com/google/cel-spec/blob/master/doc/langdef.md#syntax
 """
 
@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 
 class Kind(StrEnum):
-    """What a token is."""
+    """The kind of a token."""
 
     NAME = "name"
     TEXT = "text"
@@ -25,14 +25,14 @@ class Kind(StrEnum):
 
 
 class Token(NamedTuple):
-    """One token; ``text`` is as written, quotes included."""
+    """One token; ``text`` is the source text, quotes included."""
 
     kind: Kind
     text: str
 
 
 Row = tuple[Token, ...]
-"""The tokens of an expression, or of a part of one."""
+"""The tokens of an expression or of a part of it."""
 
 
 class Call(NamedTuple):
@@ -65,7 +65,7 @@ _OPENING, _CLOSING = frozenset("([{"), frozenset(")]}")
 
 
 def tokens(source: str) -> Row:
-    """Cut an expression that compiles into its tokens, without comments."""
+    """Split an expression that compiles into its tokens, without comments."""
     return tuple(
         Token(Kind(match.lastgroup), match[0])
         for match in _TOKEN.finditer(source)
@@ -76,7 +76,7 @@ def tokens(source: str) -> Row:
 def literal(token: Token) -> str | None:
     """Return the value of a plain text literal; None for anything else.
 
-    Text with escapes is not plain: nobody writes a time zone with a backslash.
+    Text with escapes is not plain. Names of time zones need no backslash.
     """
     if token.kind is not Kind.TEXT or "\\" in token.text:
         return None
@@ -87,7 +87,7 @@ def literal(token: Token) -> str | None:
 
 
 def chains(row: Row, root: str) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """Yield where a root name stands, and the names that are selected from it.
+    """Yield the position of each use of a root name, and the names selected from it.
 
     ``args.card.number`` and ``args["card"].number`` are both ``("card", "number")``,
     ``args.items[0]`` is ``("items", "0")``, and ``args.items.size()`` is
@@ -109,11 +109,11 @@ def calls(row: Row) -> Iterator[Call]:
 
 
 def depth(row: Row, names: frozenset[str] | None = None) -> int:
-    """Return how deep brackets stand inside each other.
+    """Return the nesting depth of brackets.
 
     Args:
         row: tokens; they need not compile.
-        names: count only the brackets of calls of these.
+        names: count only the brackets of calls of these functions.
     """
     deepest = 0
     opened: list[bool] = []
@@ -130,9 +130,9 @@ def depth(row: Row, names: frozenset[str] | None = None) -> int:
 
 
 def operands(row: Row) -> Iterator[Row]:
-    """Yield what an expression joins by ``&&`` and ``||``: each is a truth value.
+    """Yield the operands of ``&&`` and ``||``; each is a truth value.
 
-    Brackets around a whole operand, and a ``!`` before them, are left out.
+    Brackets around a whole operand, and a ``!`` before them, are removed.
     """
     while inside := _inside(row):
         row = inside
@@ -149,12 +149,12 @@ def operands(row: Row) -> Iterator[Row]:
 
 
 def written(row: Row) -> str:
-    """Write tokens as an expression that is cut into the same ones again."""
+    """Return source text that splits into the same tokens again."""
     text = ""
     for before, token in pairwise((Token(Kind.SYMBOL, "("), *row)):
         is_read = before.kind is Kind.NAME and before.text != "in"
-        # Blanks only where they keep tokens apart: `1 .size()` is cut otherwise than
-        # `1.size()`.
+        # Blanks only where they keep tokens apart: `1 .size()` and `1.size()` have
+        # different tokens.
         is_tight = (
             before.text in _OPENING | {".", "!"}
             or token.text in _CLOSING | {".", ","}
@@ -166,18 +166,18 @@ def written(row: Row) -> str:
 
 
 def following(row: Row, call: Call) -> Row:
-    """Return the tokens behind the closing bracket of a call."""
+    """Return the tokens after the closing bracket of a call."""
     _, end = _arguments(row, call.at + 1)
     return row[end + 1 :]
 
 
 def closing(row: Row, opening: int) -> int:
-    """Return where the bracket closes that opens there; the expression compiles."""
+    """Return the position of the bracket that closes the one at ``opening``."""
     return next(opening + at for at in _outside(row[opening:]) if at)
 
 
 def elements(row: Row) -> Iterator[Row]:
-    """Yield what commas separate; nothing stands behind a trailing one."""
+    """Yield the parts between commas; a trailing comma adds no part."""
     commas = [at for at in _outside(row) if row[at] == (Kind.SYMBOL, ",")]
     return filter(None, _between(row, commas))
 
@@ -188,7 +188,7 @@ def _between(row: Row, places: list[int]) -> Iterator[Row]:
 
 
 def _outside(row: Row) -> Iterator[int]:
-    """Yield where the tokens are that stand in no brackets, brackets included."""
+    """Yield the positions of tokens outside all brackets, and of outer brackets."""
     level = 0
     for at, token in enumerate(row):
         text = token.text if token.kind is Kind.SYMBOL else ""
@@ -199,7 +199,7 @@ def _outside(row: Row) -> Iterator[int]:
 
 
 def _inside(row: Row) -> Row:
-    """Return what brackets around all of it hold; nothing when there are none."""
+    """Return the tokens inside brackets around the whole row, or nothing."""
     rest = row[1:] if row[0].text == "!" else row
     is_around = rest[0].text == "(" and [*_outside(rest)] == [0, len(rest) - 1]
     return rest[1:-1] if is_around else ()

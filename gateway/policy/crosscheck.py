@@ -62,13 +62,13 @@ from keyturn.gateway.validation_errors import (
 def similar_problems(
     base: Path, rules: tuple[ToolRule, ...], floor: Tier, schema: JsonObject | None
 ) -> Iterator[ProblemAt]:
-    """Yield what is wrong with ``allow_similar`` of one place of the file.
+    """Yield the mistakes in ``allow_similar`` at one place of the file.
 
     Args:
         base: the place.
-        rules: the wider rule and then the narrower.
-        floor: the tier that calls have at least.
-        schema: of the arguments; None where the file has none.
+        rules: the wider rule, then the narrower one.
+        floor: lowest tier of the calls.
+        schema: JSON Schema of the arguments; None if the file has none.
     """
     rule, path = rules[-1].allow_similar, (*base, "allow_similar")
     if rule is None:
@@ -83,7 +83,7 @@ def similar_problems(
     hidden = dict.fromkeys(one for each in rules for one in each.redact)
     for one in hidden:
         if not any(f"{one}.".startswith(f"{free}.") for free in rule.may_differ):
-            text = f"{one!r} is hidden by 'redact', so nobody could see what "
+            text = f"{one!r} is hidden by 'redact', so reviewers could not see what "
             text += f"{dotted(path)!r} allows; add it to 'may_differ', or remove one."
             yield path, text
     yield from _paths(path, [("may_differ", one) for one in rule.may_differ], schema)
@@ -117,10 +117,10 @@ _WRITTEN = {
 
 
 def mistake(schema: JsonObject) -> ProblemAt | None:
-    """Return what is wrong with a schema and where, or None when it can be used.
+    """Return the first mistake in a schema and its place; None if it is usable.
 
-    Arguments are an object, the one draft that is read is 2020-12, and a keyword that
-    is nearly one would check nothing.
+    Arguments are an object, and only draft 2020-12 is supported. A misspelt keyword is
+    a mistake, because JSON Schema would ignore it.
     """
     return (
         _other_draft(schema)
@@ -146,7 +146,7 @@ def _no_schema(schema: JsonObject) -> ProblemAt | None:
         path = tuple(error.absolute_path)
         return path, f"{shown(error.instance)} {_meant(path, error)}"
     except (ArithmeticError, RecursionError, ValueError):
-        return None  # the library trips over a part, and `unusable` says so
+        return None  # the library failed on a part; `unusable` reports it
     return None
 
 
@@ -156,11 +156,11 @@ def _meant(path: Path, error: SchemaError) -> str:
         return f"is not a type; {near(word, _KINDS)}"
     if error.validator != "type":
         why = f"{error.validator}: {shown(error.validator_value)}"
-        return f"cannot stand here ({why}); mend or remove it."
+        return f"is not allowed here ({why}); mend or remove it."
     kinds = cast("str | list[str]", error.validator_value)
     named = [kinds] if isinstance(kinds, str) else kinds
     words = [_WRITTEN[kind] for kind in named]
-    return f"cannot stand here; write {' or '.join(words)}."
+    return f"is not allowed here; write {' or '.join(words)}."
 
 
 def _no_object(schema: JsonObject) -> ProblemAt | None:
@@ -173,8 +173,8 @@ def _no_object(schema: JsonObject) -> ProblemAt | None:
 
 def _misspelt(schema: JsonObject) -> ProblemAt | None:
     for path, one in subschemas(schema):
-        # A keyword that JSON Schema does not know is allowed by it and checks nothing.
-        # Sorted: the order of a set of text differs from run to run.
+        # JSON Schema allows unknown keywords and ignores them. Sorted: the order of a
+        # set of text differs from run to run.
         for word in sorted(one.keys() - _CHECKS):
             for meant in difflib.get_close_matches(word, _CHECKS, 1, _ALIKE):
                 text = f"there is no {shortened(word)!r}; did you mean {meant!r}?"
@@ -188,19 +188,19 @@ def _unusable(schema: JsonObject) -> ProblemAt | None:
 
 
 _SHARE = 4
-"""A card waits for other calls for a quarter of the time at most that people have."""
+"""A card waits for other calls for at most a quarter of the time to decide."""
 
 
 def batch_problems(
     policy: Policy, base: Path, rules: tuple[ToolRule, ...], floor: Tier
 ) -> Iterator[ProblemAt]:
-    """Yield what is wrong with ``batch`` of one place of the file.
+    """Yield the mistakes in ``batch`` at one place of the file.
 
     Args:
-        policy: the whole of it.
+        policy: the whole policy.
         base: the place.
-        rules: the wider rule and then the narrower.
-        floor: the tier that calls have at least.
+        rules: the wider rule, then the narrower one.
+        floor: lowest tier of the calls.
     """
     rule, path = rules[-1].batch, (*base, "batch")
     if rule is None:
@@ -225,9 +225,9 @@ def batch_problems(
 
 
 def cross_check(policy: Policy) -> Iterator[ProblemAt]:
-    """Yield what leads nowhere, what is looser for one agent, what is idle."""
-    # A role of this name would be joined with the people who are listed by id, and its
-    # quorum counted with theirs.
+    """Yield unknown references, exceptions that lower a rule, and idle settings."""
+    # People listed by id form a role of this name. A second role with the name would
+    # join them, and their quorums would be counted together.
     if DIRECT in policy.roles:
         text = f"{DIRECT!r} is taken for people listed by id; rename this role."
         yield ("roles", DIRECT), text
@@ -257,7 +257,7 @@ def cross_check(policy: Policy) -> Iterator[ProblemAt]:
 
 
 def schema_problems(policy: Policy) -> Iterator[ProblemAt]:
-    """Yield what is wrong with schemas; nothing can be checked against such a one."""
+    """Yield the mistakes in schemas; an unusable schema could check nothing."""
     for base, schema in _schemas(policy):
         found = mistake(schema)
         if found is not None:
@@ -275,7 +275,7 @@ def _lowered(
 ) -> Iterator[ProblemAt]:
     own = listed.tier if listed is not None else None
     floor = policy.defaults.tier if own is None else own
-    # `join` decides everywhere what is higher; there is no second order of tiers.
+    # Only `join` orders tiers.
     if override.tier is None or join(floor, override.tier) is override.tier:
         return
     text = f"{dotted(path)!r} is {override.tier.value!r}, lower than "
@@ -313,7 +313,7 @@ def _quorum_problems(policy: Policy) -> Iterator[ProblemAt]:
             yield path, f"{text}the number of approvals."
         yield from too_few(policy, path, (role,), count)
     called = escalate.escalate_to
-    # Who is called later may vote from the start, so they count towards the quorum.
+    # People called later may vote from the start, so they count towards the quorum.
     others = () if called is None or is_channel(called) else (called,)
     if escalate.of:
         path = ("tiers", "escalate", "of")
@@ -328,7 +328,7 @@ def _seeded_problems(policy: Policy) -> Iterator[ProblemAt]:
         if not tier.needs_people:
             path: Path = ("seeded_defects", "calls", index, "tool")
             text = f"{dotted(path)!r} is {call.tool!r}, whose tier is {tier.value!r}: "
-            text += "nobody decides such a call; name a tool that waits for people."
+            text += "such a call gets no decision; name a tool that waits for people."
             yield path, text
 
 
@@ -344,7 +344,7 @@ def _unheard(policy: Policy) -> Iterator[ProblemAt]:
 
 
 def _on_call(policy: Policy) -> Iterator[ProblemAt]:
-    """Yield rotations that are unknown, and people in them who may not decide."""
+    """Yield rotations that are unknown, and people in them who could not decide."""
     for name, rule in policy.roles.items():
         path: Path = ("roles", name, "on_call")
         if rule.on_call is None:
@@ -354,7 +354,7 @@ def _on_call(policy: Policy) -> Iterator[ProblemAt]:
             text = f"{dotted(path)!r} names the rotation {rule.on_call!r}, which is "
             yield path, f"{text}not in 'on_call'; {near(rule.on_call, policy.on_call)}"
             continue
-        # Who is in a user group is known to Slack alone.
+        # Only Slack has the members of a user group.
         others = [one for one in rotation.people if one not in rule.users]
         if others and not rule.usergroups:
             text = f"{others[0]!r} is on call for {name!r} but does not hold that "
@@ -409,7 +409,7 @@ def _window_problems(
 
 
 def _schemas(policy: Policy) -> Iterator[tuple[Path, JsonObject]]:
-    """Yield every schema of arguments that the file has, with its place."""
+    """Yield every schema of arguments in the file, with its place."""
     for base, rule in policy.tool_rules():
         if rule.args_schema is not None:
             yield (*base, "args_schema"), rule.args_schema
@@ -418,7 +418,7 @@ def _schemas(policy: Policy) -> Iterator[tuple[Path, JsonObject]]:
 def _path_problems(
     own: ToolRule, schema: JsonObject, base: Path
 ) -> Iterator[ProblemAt]:
-    """Yield paths that lead nowhere: one to hide would be shown in full."""
+    """Yield paths that do not exist: a mistyped path would hide nothing."""
     named: list[tuple[Path, str]] = [
         ((*base, key, index), path)
         for key, paths in (("redact", own.redact), ("same_by", own.same_by))
@@ -454,9 +454,9 @@ def _link_problems(policy: Policy, own: ToolRule, base: Path) -> Iterator[Proble
 def _total_problems(
     base: Path, rules: tuple[ToolRule, ...], schema: JsonObject | None
 ) -> Iterator[ProblemAt]:
-    """Yield totals of what cannot be added up, or is hidden here."""
+    """Yield totals of values that cannot be added up, or that are hidden here."""
     path, redact = (*base, "totals"), [one for rule in rules for one in rule.redact]
-    # For one agent the wider totals hold, unless it has totals of its own.
+    # An agent's entry inherits the wider totals unless it sets totals itself.
     named = next((rule.totals for rule in reversed(rules) if rule.totals), ())
     for one in named:
         if hidden := hides(redact, one):
@@ -482,7 +482,7 @@ def _tool_problems(
     floor = join(floor, policy.effects.get(gravest(said), floor))
     schemas = [rule.args_schema for rule in rules if rule.args_schema is not None]
     if schemas:
-        # The narrower schema: it is the one that arguments are checked against.
+        # Arguments are checked against the narrower schema only.
         yield from _path_problems(own, schemas[-1], base)
     yield from _link_problems(policy, own, base)
     schema = schemas[-1] if schemas else None
@@ -490,7 +490,7 @@ def _tool_problems(
     yield from similar_problems(base, rules, floor, schema)
     yield from batch_problems(policy, base, rules, floor)
     overridable = [rule.overridable for rule in rules if rule.overridable is not None]
-    # The narrowest place that says something wins, as `EffectiveRules` reads it.
+    # The narrowest place with a value wins, as in `EffectiveRules`.
     if overridable[-1:] == [True] and floor is Tier.DENY:
         text = f"{dotted(base)!r} is denied and 'overridable'; nothing overrides a "
         yield (*base, "overridable"), f"{text}denial, so remove it."
@@ -517,12 +517,12 @@ def _tool_problems(
 
 # Reject rules that fail on every sample call generated from a tool's schema.
 #
-# CEL has types, and the library checks them only while it runs. So a rule is tried on
-# sample calls of every type that the tool's schema admits. A rule that ends in a type
-# error or in no truth value on all of them would do so on every call: it is refused.
+# CEL has types, and the library checks them only at run time. So each rule is run on
+# sample calls of every type that the tool's schema admits. A rule is refused if it ends
+# in a type error, or without a truth value, on all of them.
 
 AMOUNTS = frozenset({"number", "integer", "string"})
-"""What can be added up; text, because money is often written as decimal text."""
+"""Types that can be added up; text, because money is often written as decimal text."""
 
 _MOST_SAMPLES = 600
 _MAX_LEVEL = 4
@@ -555,12 +555,12 @@ _Sample = tuple[JsonObject, dict[str, object]]
 def path_problem(
     schema: JsonObject, source: str, kinds: frozenset[str] | None = None
 ) -> str | None:
-    """Return why a tool's schema does not fit a path, or None when it may.
+    """Return why a tool's schema does not fit a path; None if it may fit.
 
     Args:
-        schema: the tool's.
+        schema: the tool's schema.
         source: such as ``args.card.number``.
-        kinds: the JSON types that are of use; None for all.
+        kinds: the usable JSON types; None for all.
     """
     shape = shape_at(schema, source.split(".")[1:])
     if shape.missing:
@@ -573,7 +573,7 @@ def path_problem(
 def rule_problem(
     policy: Policy, tool: str, source: str, schema: JsonObject | None
 ) -> str | None:
-    """Return why a rule of a tool could never be checked, or None when it may."""
+    """Return why a rule of a tool could never be checked; None if it may work."""
     expression = compiled(source)
     for window in expression.windows:
         rule = policy.windows.get(window)
@@ -589,7 +589,7 @@ def rule_problem(
         shape = shape_at(schema, path) if schema is not None else Shape()
         if shape.missing:
             return f"args.{'.'.join(path)}: the tool {shape.missing}"
-    # Each operand alone: true || (what never works) works by the first of the two.
+    # Each operand alone: `true || broken` would succeed by its first operand.
     parts = [written(row) for row in operands(tokens(source))]
     asked = [source] if len(parts) == 1 else [*parts, source]
     found = (_type_problem(policy, compiled(part), schema) for part in asked)
@@ -600,8 +600,8 @@ def _type_problem(
     policy: Policy, expression: Expression, schema: JsonObject | None
 ) -> str | None:
     rows = list(islice(_samples(expression, schema), _MOST_SAMPLES + 1))
-    # Too many combinations to try: unknown is no mistake here, and the rule raises if
-    # it fails on a call.
+    # Too many combinations to try. The rule is accepted, and raises if it fails on a
+    # call.
     if len(rows) > _MOST_SAMPLES:
         return None
     problem = ""
@@ -618,13 +618,12 @@ def _type_problem(
                 "with like."
             )
             continue
-        except Exception:  # noqa: BLE001 - the library raises what it likes; of arguments, only a type error is certain for every call
+        except Exception:  # noqa: BLE001 - the library raises many types; for rules that read arguments, only a type error is certain for every call
             if "args" in expression.reads:
                 return None
             problem = f"{expression.source!r} fails on every call; remove it."
             continue
-        # One sample on which it works is enough: a rule is refused only if it can never
-        # work.
+        # One sample that works is enough: only rules that can never work are refused.
         if isinstance(found, bool):
             return None
         kind = type(found).__name__
@@ -637,8 +636,7 @@ def _samples(expression: Expression, schema: JsonObject | None) -> Iterator[_Sam
     longest = [
         path
         for path in expression.paths
-        # A path that goes on as another one is made by that one: args.a is there with
-        # args.a.b.
+        # A longer path creates the shorter one: args.a.b creates args.a.
         if not any(other[: len(path)] == path != other for other in expression.paths)
     ]
     choices = [_values_at(schema, path) for path in longest]
@@ -681,7 +679,7 @@ def _values_at(
 
 
 class _SampleValue:
-    """Make one value that a schema admits, as far as its types say, of bounded size."""
+    """Generate one value from the types of a schema, of bounded size."""
 
     def __init__(self, root: JsonObject, samples: dict[str, JsonValue]) -> None:
         self._root = root
@@ -690,8 +688,8 @@ class _SampleValue:
 
     def one(self, shape: Shape, kind: str, level: int) -> JsonValue:
         """Make a value of one kind."""
-        # Over the whole value, because a schema that refers to itself branches at each
-        # level.
+        # One budget for the whole value, because a schema that refers to itself
+        # branches at each level.
         self._left -= 1
         node = shape.node or {}
         if level > _MAX_LEVEL or self._left < 0:

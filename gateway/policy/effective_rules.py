@@ -26,18 +26,17 @@ from keyturn.gateway.protocol.verbs import Verb
 
 # Resolve the requirements that a policy names, and combine them.
 #
-# ``all`` asks for different people for each part. By Hall's theorem there are such
-# people exactly when, for every choice among the parts, as many people hold one of its
-# roles as the chosen parts need together. So each choice becomes a condition of its
-# own, and votes are only ever counted.
+# ``all`` asks for different people for each part. By Hall's theorem such people exist
+# exactly if every choice of parts has enough people: as many as these parts need
+# together must have one of their roles. So each choice becomes a separate condition,
+# and checking it only counts votes.
 
 
 def required(policy: Policy, name: str) -> Requirement:
-    """Return who must agree by a requirement; nobody can by one that is unknown."""
+    """Return the requirement of this name; an unknown one can never be met."""
     rule = policy.requirements.get(name)
     if rule is None:
-        # Reached by a policy that a program makes: the file would have been refused at
-        # load.
+        # Only a policy built in code gets here: a file with an unknown name is refused.
         return Requirement(approvals=1, of=())
     if rule.of is not None:
         requirement = Requirement(
@@ -51,7 +50,11 @@ def required(policy: Policy, name: str) -> Requirement:
 
 
 def joined(requirements: Iterable[Requirement]) -> Requirement:
-    """Return a requirement that is met exactly when all of these are; there is one."""
+    """Return a requirement that is met exactly when all of these are.
+
+    Raises:
+        TypeError: when there is none.
+    """
     return reduce(stricter, requirements)
 
 
@@ -80,7 +83,7 @@ class EffectiveRules:
         requested_tier: the tier that this run of the agent asks for.
 
     Attributes:
-        first: the tool's rule, with what is set for this agent over it.
+            first: the tool's rule, overridden by the values set for this agent.
     """
 
     def __init__(
@@ -98,11 +101,11 @@ class EffectiveRules:
             name: getattr(self._narrow, name) for name in self._narrow.model_fields_set
         }
         over = {name: one for name, one in set_here.items() if one is not None}
-        # A copy only where it differs: each call asks several times.
+        # Copy only if it differs: each call reads it several times.
         self.first = self._listed.with_(**over) if over else self._listed
 
     def tier(self) -> tuple[Tier, tuple[str, ...]]:
-        """Return the tier before any rule of ``raise``, and where it comes from."""
+        """Return the tier before any rule of ``raise``, and the reasons for it."""
         tier, reasons = self._asked_for()
         least = self._policy.effects.get(self.effect, tier)
         if join(tier, least) is tier:
@@ -115,14 +118,14 @@ class EffectiveRules:
 
     @property
     def effect_class(self) -> Effect | None:
-        """Return what the policy says that the tool does to the world."""
-        # For one agent it can be graver, never less: the tool stays the same.
+        """Return the effect that the policy sets for the tool; None if unset."""
+        # An agent's entry can only make it graver.
         said = [one.effect for one in (self._listed, self._narrow) if one.effect]
         return gravest(said) if said else None
 
     @property
     def effect(self) -> Effect:
-        """Return as what the tool counts."""
+        """Return the effect that counts: ``irreversible`` if unset."""
         return self.effect_class or Effect.IRREVERSIBLE
 
     def _asked_for(self) -> tuple[Tier, tuple[str, ...]]:
@@ -143,8 +146,8 @@ class EffectiveRules:
     def overridable(self) -> bool:
         """Return whether a run of the agent may ask for less than is listed.
 
-        What the defaults say of it is for tools that nobody listed at all: a tool with
-        an entry of its own, be it for another agent, was thought of.
+        The default applies only to tools without any entry. An entry for another agent
+        counts as an entry.
         """
         if self._is_listed:
             return bool(self.first.overridable)
@@ -152,11 +155,11 @@ class EffectiveRules:
 
     def raising(self) -> tuple[RaiseRule, ...]:
         """Return the rules of ``raise``: the tool's, then those for this agent."""
-        # Added up: for one agent no rule of the tool can be switched off.
+        # Both apply: an entry for one agent cannot switch off a rule of the tool.
         return (*self._listed.raise_, *self._narrow.raise_)
 
     def allow(self) -> tuple[Verb, ...]:
-        """Return what a reviewer may say; for one agent never more than otherwise."""
+        """Return the decisions a reviewer may make; an agent's entry cannot add any."""
         sources = (self._listed.allow, self._narrow.allow)
         listed = tuple(Verb) if self.first.allow is None else self.first.allow
         kept = tuple(
@@ -164,22 +167,22 @@ class EffectiveRules:
             for verb in listed
             if all(allow is None or verb in allow for allow in sources)
         )
-        # Nothing in common leaves a card that can only be rejected.
+        # Without a common decision the card can only be rejected.
         return tuple(dict.fromkeys(kept)) or (Verb.REJECT,)
 
     def requires_reason(self) -> tuple[Verb, ...]:
         """Return the decisions that need a reason."""
         sources = (self._listed, self._narrow)
-        # Joined and not replaced: for one agent a reason can be asked for in addition.
+        # Joined, not replaced: an agent's entry can only add required reasons.
         needed = {verb for one in sources for verb in one.requires_reason or ()}
         return tuple(verb for verb in Verb if verb in needed)
 
     def requirement(self, tier: Tier, needs: Iterable[str] = ()) -> Requirement:
-        """Return who must agree at a tier.
+        """Return the requirement of a call.
 
         Args:
-            tier: of the call.
-            needs: names of requirements that rules ask for.
+            tier: the tier of the call.
+            needs: names of requirements that rules of ``raise`` add.
         """
         policy = self._policy
         own = [rule.needs for rule in (self._listed, self._narrow) if rule.needs]
@@ -192,7 +195,7 @@ class EffectiveRules:
         return requirement.with_roles(lambda role: self._notified(role, tier))
 
     def everybody(self) -> tuple[Role, ...]:
-        """Return every role that may be asked, at any tier and by any rule."""
+        """Return every role that could be asked, at any tier and by any rule."""
         needs = [rule.needs for rule in self.raising() if rule.needs]
         requirements = [
             self.requirement(tier) for tier in (Tier.APPROVE, Tier.ESCALATE)
@@ -201,31 +204,32 @@ class EffectiveRules:
         return tuple(role for requirement in requirements for role in requirement.roles)
 
     def waiting(self, tier: Tier) -> WaitingRule:
-        """Return how the tier passes its time."""
+        """Return the settings of a tier that waits for people."""
         return self._policy.tiers.waiting(tier)
 
     def escalation(
         self, tier: Tier, requirement: Requirement
     ) -> tuple[str, tuple[Role, ...]]:
-        """Return who is called later, as the policy names it, and the roles of that.
+        """Return the person, role or channel that is called later, and its roles.
 
-        Nobody is called when none of them is listed among those who may vote; who is in
-        a user group is not known here. There are no roles of a channel.
+        The target is empty unless at least one of its people is listed among the
+        voters. Members of user groups are not known here, so groups are compared by id.
+        A channel has no roles.
         """
         name = self.waiting(tier).escalate_to or ""
         if not name or is_channel(name):
             return name, ()
         roles = self._policy.roles_named((name,))
-        # A tool whose cards ask nobody is quiet until then, as such a tier is.
+        # A tool with `notify: none` stays quiet until then, like a tier with it.
         if self.first.notify not in {None, Notify.NONE}:
             roles = tuple(role.with_(notify=self.first.notify) for role in roles)
-        # By people and not by name: the same people may hold two roles.
+        # By people, not by name: the same people may have two roles.
         voters = {id_ for role in requirement.roles for id_ in _listed(role)}
         may_vote = any(id_ in voters for role in roles for id_ in _listed(role))
         return (name, roles) if may_vote else ("", ())
 
     def ttl_ms(self, tier: Tier) -> int:
-        """Return how long people have at a tier."""
+        """Return the time to decide at a tier."""
         ttl = _first(
             self.first.expires_in,
             self.waiting(tier).expires_in,
@@ -243,18 +247,18 @@ class EffectiveRules:
         return int(age.total_seconds() * 1000)
 
     def ask_again_ms(self, tier: Tier) -> int:
-        """Return how soon an approval is asked for once more; 0 for never."""
+        """Return how soon an approval has to be given again; 0 for never."""
         within = self._policy.tiers.escalate.ask_again_within
         if tier is not Tier.ESCALATE or within is None:
             return 0
         return int(within.total_seconds() * 1000)
 
     def share_ms(self, tier: Tier, percent: int | None) -> int:
-        """Return a share of that time; 0 for None."""
+        """Return a share of the time to decide; 0 for None."""
         return self.ttl_ms(tier) * (percent or 0) // 100
 
     def channel(self, tier: Tier) -> str:
-        """Return where a card or, at ``notify``, a notice goes."""
+        """Return the channel of a card or, at ``notify``, of a notification."""
         notices = self._policy.tiers.notify.channel if tier is Tier.NOTIFY else None
         return _first(
             self.first.channel,
@@ -264,19 +268,19 @@ class EffectiveRules:
         )
 
     def triage(self, tier: Tier) -> TriageRule | None:
-        """Return how triage is asked about a call of a tier; None when it is not."""
+        """Return the triage settings for calls of a tier; None without triage."""
         rule = self.first.triage or self._policy.defaults.triage
         return rule if rule is not None and tier in rule.tiers else None
 
     def redact(self) -> tuple[str, ...]:
         """Return the paths that cards hide."""
-        # Likewise: what the tool hides stays hidden.
+        # Joined: an agent's entry cannot reveal arguments that the tool hides.
         return tuple(dict.fromkeys((*self._listed.redact, *self._narrow.redact)))
 
     def _notified(self, role: Role, tier: Tier) -> Role:
-        """Return a role with how its holders learn of a card of this tool and tier."""
+        """Set how the holders of a role learn of a card of this tool and tier."""
         rule = self._policy.roles.get(role.name)
-        # The narrowest place that says something: the tool, the role, the tier.
+        # The narrowest place with a value wins: the tool, the role, the tier.
         own = rule.notify if rule is not None else None
         notify = self.first.notify or own or self.waiting(tier).notify
         return role.with_(notify=notify or Notify.MENTION)
@@ -290,12 +294,11 @@ class EffectiveRules:
         if narrow is None:
             return tier, (reason,)
         more = f"The policy lists it as {narrow} for this agent."
-        # A policy that a program makes may list a lower one; the file is refused at
-        # load.
+        # A policy built in code may list a lower tier; a file with one is refused.
         return join(tier, narrow), (reason, more)
 
     def _of_tier(self, tier: Tier, own: Iterable[Requirement]) -> Requirement:
-        """Return who must agree at a tier, beside what the tool itself requires."""
+        """Return the requirement of a tier, without that of the tool itself."""
         rule, escalate = self.waiting(tier), self._policy.tiers.escalate
         is_escalated = tier is Tier.ESCALATE
         chosen = (escalate.of,) if is_escalated else ()

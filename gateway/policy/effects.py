@@ -19,8 +19,8 @@ EFFECT_TAG = "keyturn/v1/effect"
 
 _MOMENT = frozenset({"now", "recent"})
 
-# Folding looks at each character. A longer text is compared as it is: nobody spells a
-# whole letter in two ways by chance, and every auto-approved call pays for this.
+# Folding reads each character, and every auto-approved call pays for it. A longer text
+# is compared unchanged: two spellings of a long text are unlikely.
 _MOST_FOLDED = 4_096
 
 
@@ -34,9 +34,10 @@ def effect_of(
 ) -> str:
     """Return a hash that is the same for calls of one tool with the same effect.
 
-    These are calls whose arguments named by ``same_by`` are the same, in any spelling
-    that a window counts together; all arguments where the policy names none, or where
-    one of them is missing. Never raises; "" for arguments that are not strict JSON.
+    Two calls have the same effect if the arguments in ``same_by`` are equal, in any
+    spelling that a window would add up together. All arguments are compared if the
+    policy names none or one of them is missing. Never raises; returns "" for arguments
+    that are not strict JSON.
 
     Args:
         policy: the loaded policy.
@@ -57,12 +58,12 @@ def effect_of(
 
 
 def asks_for_precedents(policy: Policy) -> bool:
-    """Return whether any rule of a policy asks for precedents."""
+    """Return whether any rule of a policy reads precedents."""
     return any(_reads(rule.raise_) for _, rule in policy.tool_rules())
 
 
 def reads_precedents(policy: Policy, agent: str, tool: str) -> bool:
-    """Return whether a rule of this tool asks for precedents."""
+    """Return whether a rule of this tool reads precedents."""
     return _reads(EffectiveRules(policy, agent, tool).raising())
 
 
@@ -74,7 +75,7 @@ def _reads(rules: Iterable[RaiseRule]) -> bool:
 def _named(
     paths: Sequence[str], args: JsonObject, schema: JsonObject | None
 ) -> list[JsonValue]:
-    """Return what the policy's arguments name; empty when one names nothing."""
+    """Return the values of the named arguments; empty if one has no usable value."""
     found: list[JsonValue] = []
     for source in paths:
         path = source.removeprefix("args.").split(".")

@@ -1,8 +1,7 @@
 """List the requirements that calls can have by policy, and who may freeze or unfreeze.
 
-Stopping asks nobody else and stops at once, so it needs one person, of any role that
-the policy asks at any tier. The same people let it run again, unless the policy names
-others for that.
+One person can freeze, with immediate effect: anyone with a role that the policy asks at
+any tier. The same people can unfreeze, unless the policy names others for it.
 """
 
 from __future__ import annotations
@@ -17,18 +16,18 @@ from keyturn.gateway.policy.rules import Policy, RaiseRule
 from keyturn.gateway.protocol.tiers import Tier, join
 
 _UNLISTED = ""
-"""No agent and no tool has this name, so it stands for those the policy omits."""
+"""Placeholder for agents and tools that the policy does not list."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReachableRequirement:
-    """A requirement, and a call that can come to it.
+    """A requirement, and a call that can have it.
 
     Attributes:
-        agent: its name, "" for one that the policy does not list.
-        tool: likewise.
-        tier: at which people are asked.
-        requirement: who has to agree.
+        agent: name of the agent; "" for an unlisted one.
+        tool: name of the tool; "" for an unlisted one.
+        tier: a tier that needs people.
+        requirement: the people who have to agree.
     """
 
     agent: str
@@ -38,12 +37,13 @@ class ReachableRequirement:
 
 
 def reachable_requirements(policy: Policy) -> Iterator[ReachableRequirement]:
-    """Yield the requirements that calls can have; who meets these meets any call's.
+    """Yield the requirements that calls can have.
 
-    A call asks for one of these, or for less at the same tier. Left out is what only a
-    run of the agent asks for, and what the agent sends for a tool without rules: no
-    file says whether it ever does, and every tool of tier `auto` would be reported to
-    need people.
+    People who can meet all of these can meet the requirement of any call: a call has
+    one of these, or a weaker one at the same tier. Two cases are omitted, because the
+    file does not show whether they occur and every tool of tier `auto` would be
+    reported: a tier requested by a run of an agent, and a schema declared by an agent
+    for a tool without rules.
     """
     for agent, tool in _places(policy):
         rules = EffectiveRules(policy, agent, tool)
@@ -61,12 +61,12 @@ def reachable_requirements(policy: Policy) -> Iterator[ReachableRequirement]:
 def freeze_requirement(
     policy: Policy, *, agent: str = "", tool: str = ""
 ) -> Requirement:
-    """Return the people of whom one may stop this.
+    """Return the requirement of a freeze: one person of these roles.
 
     Args:
-        policy: the policy in force now.
-        agent: name of the agent; empty for all of them.
-        tool: name of the tool; empty for all of them.
+        policy: the current policy.
+        agent: name of the agent; empty for all agents.
+        tool: name of the tool; empty for all tools.
     """
     places = _places(policy, agent, tool)
     found = (EffectiveRules(policy, *place).everybody() for place in places)
@@ -76,7 +76,7 @@ def freeze_requirement(
 def unfreeze_requirement(
     policy: Policy, *, agent: str = "", tool: str = ""
 ) -> Requirement:
-    """Return the people who may end a freeze of this; see `freeze_requirement`."""
+    """Return the requirement of ending a freeze; see `freeze_requirement`."""
     named = policy.protect.unfreeze
     if named is None:
         return freeze_requirement(policy, agent=agent, tool=tool)
@@ -86,7 +86,7 @@ def unfreeze_requirement(
 def _places(
     policy: Policy, agent: str = "", tool: str = ""
 ) -> Iterator[tuple[str, str]]:
-    """Yield each agent with each tool, of all that a policy tells apart or of these."""
+    """Yield (agent, tool) for all that the policy distinguishes, or for these."""
     for name in [agent] if agent else (_UNLISTED, *policy.agents):
         rule = policy.agents.get(name)
         listed = (_UNLISTED, *policy.tools, *(rule.tools if rule else ()))
@@ -97,22 +97,23 @@ def _places(
 def _asked(
     policy: Policy, tool: str, rules: EffectiveRules
 ) -> Iterator[tuple[Tier, tuple[str, ...]]]:
-    """Yield the tiers at which people are asked, and what rules ask for beside."""
+    """Yield the tiers that need people, with the requirements that rules add."""
     floor, _ = rules.tier()
     raised = [(join(floor, rule.tier), rule) for rule in rules.raising()]
     found: list[tuple[Tier, tuple[str, ...]]] = [(floor, ())]
     found += [(tier, _needs([rule])) for tier, rule in raised]
     if policy.protect.ask_about_invalid_calls:
-        # A call that does not fit its tool is never approved by the policy alone.
+        # The policy alone never approves a call that does not fit its tool.
         found.append((join(floor, Tier.APPROVE), ()))
     triaged = [tier for tier, _ in found if rules.triage(tier)]
     found += [(join(tier, Tier.APPROVE), ()) for tier in triaged]
-    # Rules may hold together. What they need adds up, so all of them cover any choice.
+    # Several rules may be true at once. Their requirements add up to one that covers
+    # any choice of them.
     if any(tier is Tier.APPROVE for tier, _ in found):
         together = [rule for tier, rule in raised if tier.rank <= Tier.APPROVE.rank]
         found.append((Tier.APPROVE, _needs(together)))
-    # What cannot be checked is raised to escalate, and triage may raise as far. Rules
-    # that hold beside that still need their people.
+    # A call that cannot be checked is raised to escalate; triage may raise that far,
+    # too. Rules that are also true still need their people.
     is_doubtful = (
         bool(raised)
         or rules.first.args_schema is not None
@@ -132,11 +133,10 @@ def _needs(rules: Iterable[RaiseRule]) -> tuple[str, ...]:
 
 
 def merged(roles: Iterable[Role]) -> tuple[Role, ...]:
-    """Return each name once; people listed by id share a name and are all kept."""
+    """Return each role once; people listed by id share a name and are all kept."""
     named: dict[str, Role] = {}
     for role in roles:
-        # By name: the same role may come from several places with a different list
-        # each.
+        # By name: several places may list the same role with different people.
         known = named.get(role.name, Role(name=role.name))
         named[role.name] = known.with_(
             users=tuple(dict.fromkeys((*known.users, *role.users))),

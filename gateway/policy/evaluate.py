@@ -36,12 +36,12 @@ _UNUSABLE = "The agent's schema for this tool is unusable: no edits here."
 
 
 class Evaluation(PolicyDecision):
-    """What a policy decides about a call, and how it came to that.
+    """The decision of a policy about a call, with its reasons.
 
     Attributes:
         overridable: a run of the agent may ask for less than is listed.
-        fired: the rules that raised the tier, and what they saw: untrusted.
-        triage: how triage is asked about this call; None: it is not.
+        fired: the rules that raised the tier, with the values they read: untrusted.
+        triage: the triage settings for this call; None without triage.
     """
 
     overridable: bool = False
@@ -50,9 +50,10 @@ class Evaluation(PolicyDecision):
 
 
 def listed_tier(policy: Policy, *, agent: str, tool: str) -> Tier:
-    """Return what the file says of a tool before anything is known of a call.
+    """Return the listed tier of a tool, without looking at a call.
 
-    A call may need more, never less (but for an override of an overridable tool).
+    A call may need more. It needs less only if the tool is overridable and a run of the
+    agent asks for it.
     """
     tier, _ = EffectiveRules(policy, agent, tool).tier()
     return tier
@@ -76,23 +77,23 @@ def evaluate(
 ) -> Evaluation:
     """Evaluate one call.
 
-    Never raises: what is unlisted gets the default tier, what is unknown or empty
-    leaves nobody to approve, a rule that cannot be checked asks for ``escalate``, and a
-    schema of the agent's that cannot be used takes the decision ``edit`` away.
+    Never raises. An unlisted tool gets the default tier, and an unknown or empty
+    requirement cannot be met. A rule that cannot be checked asks for ``escalate``. An
+    unusable schema of the agent removes the decision ``edit``.
 
     Args:
         policy: the loaded policy.
         agent: name of the agent that asks.
-        tool: name of the tool as the agent knows it.
+        tool: name of the tool in the agent.
         args: the arguments that would run.
-        declared_schema: JSON Schema of the arguments as the agent declares it; the
-            policy's own wins.
-        facts: what is known of the moment; a rule that needs them and has none asks
-            for ``escalate``.
-        requested_tier: the tier that this run of the agent asks for. It may always ask
-            for more, and gets less only for a tool that the policy marks
-            ``overridable``, never less than a rule of ``raise`` demands.
-        raises: what others ask for beside the policy; it can only raise.
+        declared_schema: JSON Schema of the arguments, declared by the agent; a schema
+        in the policy replaces it.
+        facts: the state at this moment; a rule that reads it asks for ``escalate`` if
+        it is missing.
+        requested_tier: the tier that this run of the agent asks for. It may always be
+        higher. It may be lower only for a tool that is ``overridable``, and never lower
+        than a rule of ``raise`` demands.
+        raises: requests from outside the policy for a higher tier; they can only raise.
     """
     rules = EffectiveRules(policy, agent, tool, requested_tier)
     tier, tier_reasons = rules.tier()
@@ -106,16 +107,16 @@ def evaluate(
         redact=redact,
     )
     asks: tuple[FiredRule | Raise, ...] = (*raised, *raises)
-    # The only place where a tier is put together, and `join` cannot lower it.
+    # The only place that combines tiers; `join` cannot lower one.
     problems = facts.problems if facts else ()
     tier = join(tier, *(one.to for one in asks), *(Tier.ESCALATE for _ in problems))
-    # People may edit by it, so it is tried only where there are people.
+    # Only people edit with the agent's schema, so `auto` skips the check.
     checked = _checked(rules, args, None if tier is Tier.AUTO else declared_schema)
     if checked.problem:
         problems, tier = (*problems, checked.problem), join(tier, Tier.ESCALATE)
     doubts = [f"Raised to escalate: {problem}" for problem in problems]
     waiting = rules.waiting(tier)
-    # After the raise: time, people and channel are those of the tier that came out.
+    # After the raise: time, people and channel depend on the final tier.
     requirement = rules.requirement(tier, [one.needs for one in raised if one.needs])
     escalate_to, escalate_roles = rules.escalation(tier, requirement)
     reasons = (*tier_reasons, *(one.reason for one in asks), *doubts)
@@ -155,12 +156,12 @@ def evaluate(
 
 
 class _Checked(NamedTuple):
-    """What the check of arguments against a schema came to.
+    """Result of checking arguments against a schema.
 
     Attributes:
-        schema: by which people may edit.
-        problem: why the call is escalated; "" when it is not.
-        unusable: why nobody may edit by the schema; "" when people may.
+        schema: the schema for edits.
+        problem: why the call is escalated; "" if it is not.
+        unusable: why the schema cannot be used for edits; "" if it can.
         is_editable: whether people may edit the call.
     """
 
@@ -175,7 +176,7 @@ def _checked(
 ) -> _Checked:
     own = rules.first.args_schema
     if own is not None:
-        # Not strict first: what is no JSON may not even be comparable with a schema.
+        # Strictness first: a value that is not JSON may fail in the schema check.
         errors = argument_errors(own, args) if is_strict(args) else {"": ""}
         if TOO_LONG in errors.values():
             return _Checked(own, _LONG.format("policy"), is_editable=False)
@@ -183,7 +184,7 @@ def _checked(
         return _Checked(own, misfit if errors else "")
     if declared is None:
         return _Checked()
-    # Only the agent's schema is tried: the policy's own was checked when it was loaded.
+    # The policy's schema was checked at load; the agent's is checked here.
     problem = unusable(declared, args, most_parts=MAX_PARTS)
     if problem is None:
         return _Checked(declared)
@@ -194,7 +195,7 @@ def _checked(
 
 def _allowed(verbs: tuple[Verb, ...], *, is_editable: bool) -> tuple[Verb, ...]:
     left = (verb for verb in verbs if is_editable or verb is not Verb.EDIT)
-    # Empty would be a card without a button.
+    # Without any decision, the card would have no button.
     return tuple(left) or (Verb.REJECT,)
 
 
@@ -208,7 +209,7 @@ def _describe(template: str, args: JsonObject, redact: tuple[str, ...]) -> str:
             return text
         try:
             value = value_at(shown, path)
-        except LookupError:  # missing, or inside what is hidden: the text says which
+        except LookupError:  # missing or hidden; `text` already shows which
             return text
         return formatted(value, found["format"]) or text
 
@@ -216,7 +217,7 @@ def _describe(template: str, args: JsonObject, redact: tuple[str, ...]) -> str:
 
 
 def _formats(template: str, totals: Iterable[str]) -> tuple[str, ...]:
-    """Return the paths that are shown in a format, each with the first one."""
+    """Return the paths with a format, each with its first format."""
     named = [
         (match["path"], match["format"])
         for match in placeholders(template)
@@ -231,7 +232,7 @@ def _formats(template: str, totals: Iterable[str]) -> tuple[str, ...]:
 
 
 def _linked(template: str, args: JsonObject) -> str:
-    """Fill a link; "" when a value is missing, hidden, no plain value, or too long."""
+    """Fill a link; "" if a value is missing, hidden, not plain, or too long."""
     values: dict[str, str] = {}
     for match in placeholders(template):
         path = match["path"]
@@ -240,31 +241,30 @@ def _linked(template: str, args: JsonObject) -> str:
         except LookupError:
             return ""
         is_plain = isinstance(value, str | int | float) and not isinstance(value, bool)
-        # A browser reads "." and ".." as folders, whatever stands around them.
+        # Browsers resolve "." and ".." as path segments.
         if not is_plain or value == HIDDEN or not as_text(value).strip("."):
             return ""
-        # safe="": a "/" or "?" in an argument would change the path or the query of the
-        # link.
+        # safe="": a "/" or "?" in an argument would change the link's path or query.
         values[path] = quote(as_text(value), safe="", errors="replace")
     link = fill(template, lambda found: values[found["path"]])
     return link if len(link) <= MAX_LINK else ""
 
 
-# Evaluate a policy for a question: who may answer, where it is asked and how long.
+# Evaluate a policy for a question: channel, time and the people who may answer.
 #
-# A question is never gated: no tier, rule, window or triage of a policy is about it.
+# Questions are never gated: tiers, rules, windows and triage do not apply to them.
 
 _OTHERS_AT = 50
-"""When others are asked, in percent of the time, unless the policy says."""
+"""When the reviewers are asked, in percent of the time, unless the policy sets it."""
 
 
 def evaluate_question(
     policy: Policy, *, agent: str, tool: str, has_requester: bool
 ) -> Evaluation:
-    """Return how a question is asked: by the entry of its tool, like an approval.
+    """Return how a question is asked, from the entry of its tool, like an approval.
 
-    The person who asked the agent may always answer; so may one person of the roles
-    that could approve a call. They are called later where somebody asked the agent.
+    The requester may always answer, and so may any one person of the reviewing roles.
+    If there is a requester, the roles are notified later.
     """
     rules, tier = EffectiveRules(policy, agent, tool), Tier.APPROVE
     waiting = rules.waiting(tier)
@@ -275,7 +275,7 @@ def evaluate_question(
         called_at, roles = called_at or _OTHERS_AT, requirement.roles
     return Evaluation(
         tier=tier,
-        # One person answers, however many a call would need.
+        # One answer is enough, even if a call would need several votes.
         requirement=Requirement(approvals=1, of=requirement.roles),
         policy_digest=policy.digest,
         allow=(Verb.RESPOND, Verb.REJECT),

@@ -1,11 +1,11 @@
 """Compile and evaluate the CEL expression of a rule.
 
-What an expression may read is a fixed set of names (`ROOTS`). The arguments of a call
-are one tree below ``args``, so no argument can stand in for ``call`` or ``windows``.
-Every number of a call is a CEL ``double``, as CEL reads JSON: 50 and 50.0 are one call.
+The names that an expression may read are fixed (`ROOTS`). The arguments of a call are
+one tree below ``args``, so no argument can replace ``call`` or ``windows``. Every
+number of a call is a CEL ``double``, as CEL reads JSON: 50 and 50.0 are one call.
 
-An evaluation never raises. It ends in an `Answer` that holds, does not hold, or says in
-a sentence of ours why nobody can tell. No text of the call stands in that sentence.
+`ask` never raises. An `Answer` is true, false, or has a problem. The problem is fixed
+text and quotes no value of the call.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from keyturn.gateway.protocol.strict_json import MAX_INTEGER, JsonObject
 
 # Compare values in rules by type; comparing values of different types is an error.
 #
-# CEL says that ``"3" == 3`` is false, so a rule would pass over an argument that a tool
-# reads as 3. The library cannot be told otherwise, so an expression is compiled with
-# calls of functions of ours in the place of ``==``, ``!=`` and ``in``; these fail where
-# types differ, and a rule that fails raises. ``<`` and its like fail in the library.
+# In CEL ``"3" == 3`` is false, so a rule would miss an argument that a tool reads as 3.
+# The library has no switch for this. Therefore ``==``, ``!=`` and ``in`` are compiled
+# as calls of the functions below. They fail if types differ, and a rule that fails
+# raises the call. ``<`` and its like fail in the library.
 #
 # All relations of CEL have one precedence, and only ``&&``, ``||``, ``?:``, commas and
-# brackets bind less: so their operands can be told from the tokens alone.
+# brackets bind less, so the tokens alone show their operands.
 # https://github.com/google/cel-spec/blob/master/doc/langdef.md#syntax
 
 EQUAL, WITHIN, WITHIN_OR_NULL = "typed_equal", "typed_in", "typed_in_or_null"
@@ -73,8 +73,8 @@ _RELATIONS = _EQUALITIES | {
 }
 _OPENING = frozenset(Token(Kind.SYMBOL, text) for text in "([{")
 
-# The library writes a warning for each function that fails; the evaluation names the
-# rule instead, and a sample call of `keyturn policy check` fails on purpose.
+# The library logs a warning for each function that fails. The evaluation names the rule
+# instead, and sample calls of `keyturn policy check` fail on purpose.
 logging.getLogger("cel").setLevel(logging.CRITICAL)
 
 
@@ -83,10 +83,9 @@ class MixedTypes(TypeError):
 
 
 class Comparisons:
-    """The functions that compare, and what they could not compare last.
+    """The comparison functions, and their last type error.
 
-    The library turns every exception of a function into one of its own, so that what
-    happened is taken down here.
+    The library replaces every exception of a function, so the original is kept here.
     """
 
     def __init__(self) -> None:
@@ -108,8 +107,7 @@ class Comparisons:
             try:
                 return compare(left, right)
             except MixedTypes as error:
-                # Kept aside, because the library replaces what a function raises by an
-                # error of its own.
+                # Kept, because the library replaces it with a RuntimeError.
                 self.mixed = error
                 raise
 
@@ -119,14 +117,13 @@ class Comparisons:
 def typed(row: Row) -> Row:
     """Return an expression's tokens with its comparisons made by type.
 
-    ``x == null`` stays as it is: a rule that writes null asks whether there is a value,
-    of whatever type. Elsewhere null is a type of its own.
+    ``x == null`` is unchanged: it checks whether there is a value of any type.
+    Elsewhere null is a separate type.
     """
     found: list[Token] = []
     operand: list[Row] = []
     for atom in _atoms(row):
-        # A bracket is one atom of several tokens, so a comma inside it separates
-        # nothing here.
+        # A bracket is one atom of several tokens, so commas inside it do not separate.
         if atom[0] in _LOOSER and len(atom) == 1:
             found += (*_compared(operand), *atom)
             operand = []
@@ -136,7 +133,7 @@ def typed(row: Row) -> Row:
 
 
 def _atoms(row: Row) -> Iterator[Row]:
-    """Yield tokens one by one, and brackets whole, with what they hold made typed."""
+    """Yield single tokens, and whole brackets with typed comparisons inside."""
     at = 0
     while at < len(row):
         if row[at] not in _OPENING:
@@ -175,7 +172,7 @@ def _joined(left: Row, sign: Token | None, right: list[Row]) -> Row:
 
 
 def _contained(left: Row, flat: Row, right: list[Row]) -> Row:
-    """Return ``left in right``; a null that is written in a list stands for itself."""
+    """Return ``left in right``; a null written in a list matches null."""
     is_list = len(right) == 1 and flat[0].text == "["
     listed = list(elements(flat[1:-1])) if is_list else []
     if (_NULL,) not in listed:
@@ -194,9 +191,9 @@ def _equal(left: object, right: object) -> bool:
     """Return whether two values are equal.
 
     Raises:
-        MixedTypes: when they, or two that stand in one place of both, differ in type.
+        MixedTypes: when they, or two values at the same place in both, differ in type.
     """
-    # Sorted: the sentence must not depend on which side stands first.
+    # Sorted: the message must not depend on the order of the operands.
     kinds = sorted({_kind(left), _kind(right)})
     if len(kinds) > 1:
         raise MixedTypes(f"it compares {' with '.join(kinds)}")
@@ -214,16 +211,16 @@ def _equal(left: object, right: object) -> bool:
 
 
 def _all_equal(pairs: Iterable[tuple[object, object]]) -> bool:
-    # Each pair is looked at: a difference does not hide one of type.
+    # Every pair is compared: a difference must not hide a type error.
     found = [_equal(left, right) for left, right in pairs]
     return all(found)
 
 
 def _within(value: object, values: object) -> bool:
-    """Return whether a list has a value, or an object a key.
+    """Return whether a list contains a value, or an object a key.
 
     Raises:
-        MixedTypes: when it is not found, and something there has another type.
+        MixedTypes: when it is not found, and an element has another type.
     """
     if not isinstance(values, list | dict):
         raise MixedTypes(f"it looks into {_kind(values)} as into a list")
@@ -235,7 +232,7 @@ def _within(value: object, values: object) -> bool:
                 return True
         except MixedTypes as error:
             mixed = error
-    # Only when nothing equal was found: a list of mixed types still has what it has.
+    # Only if nothing was equal: membership in a list of mixed types still works.
     if mixed is not None:
         raise mixed
     return False
@@ -249,7 +246,7 @@ def _kind(value: object) -> str:
     if value is None:
         return "null"
     found = (name for types, name in _KINDS if isinstance(value, types))
-    return next(found, "a value that it does not know")
+    return next(found, "a value of an unsupported type")
 
 
 ROOTS = frozenset({"args", "call", "windows", "now", "requester", "recent"})
@@ -261,46 +258,47 @@ MAX_SOURCE = 1000
 MAX_WORK = 250_000
 """Most steps that an expression may take on one call.
 
-The library has no limit of its own. A macro such as ``exists`` looks at every value of
-the arguments, a macro inside it at every pair, and ``+`` copies lists, so the steps are
-bounded before. At this bound the slowest expressions found take 0.1 s.
+The library has no limit. A macro such as ``exists`` reads every value of the arguments,
+a macro inside it every pair, and ``+`` copies lists, so the steps are bounded before
+the run. At this bound the slowest expressions found take 0.1 s.
 """
 
 _MAX_DEPTH = 2
 
 MAX_NESTING = 24
-"""How deep brackets may stand inside each other.
+"""Deepest nesting of brackets.
 
-The library compiles by recursion without a limit, and at about a hundred levels it
-ends the whole process where a thread has a small stack.
+The library compiles by recursion without a limit. At about a hundred levels it crashes
+the whole process in a thread with a small stack.
 """
 
 _MATCHES = "matches_quickly"
-"""Our `matches`: the library compiles a pattern again for every text, which takes up to
-a tenth of a second, and a macro gives it many."""
+"""Replaces `matches`: the library compiles a pattern again for every text.
+
+That takes up to a tenth of a second, and a macro passes many texts."""
 
 _HAS = Token(Kind.NAME, "has")
 _TOO_LONG = f"it could take too long; put at most {_MAX_DEPTH} macros inside another"
 
 
 class BadExpression(ValueError):
-    """An expression cannot be a rule; the text says why and what to write."""
+    """An expression cannot be used in a rule; the text has the reason and a remedy."""
 
 
 @dataclass(frozen=True)
 class Expression:
-    """A compiled expression and what it reads.
+    """A compiled expression, with the values it reads.
 
     Attributes:
-        source: as written.
-        program: what the library made of it.
+        source: the source text.
+        program: the compiled program.
         reads: the names of `ROOTS` in it.
-        paths: every path below ``args``, as names; those only asked for by ``has``
-            are left out.
-        members: (root, name) of what it reads of ``call``, ``recent`` and ``windows``.
-        depth: how many macros stand inside each other.
-        literals: how many elements are written out in it.
-        additions: how many ``+`` it has.
+        paths: every path below ``args``, as names; without those used only by ``has``.
+        members: (root, name) of the members it reads of ``call``, ``recent`` and
+        ``windows``.
+        depth: nesting depth of macros.
+        literals: number of elements written out in it.
+        additions: number of ``+`` in it.
     """
 
     source: str
@@ -318,16 +316,15 @@ class Expression:
         return tuple(name for root, name in self.members if root == "windows")
 
     def work(self, size: int) -> int:
-        """Return the most steps on arguments of this size."""
-        # A macro inside a macro goes through everything for each element of the outer
-        # one.
+        """Return an upper bound of the steps on arguments of this size."""
+        # A nested macro reads everything once for each element of the outer macro.
         passes = (size + self.literals) ** (self.depth + 1)
         return int(passes * (1 + self.additions))
 
 
 @dataclass(frozen=True)
 class Answer:
-    """Whether a rule holds; with a ``problem`` nobody can tell."""
+    """Whether a rule is true; with a ``problem`` the answer is unknown."""
 
     holds: bool = False
     problem: str = ""
@@ -351,7 +348,7 @@ def compiled(source: str) -> Expression:
         BadExpression: when it is no CEL, reads a name that does not exist, names a time
             zone that does not exist, or could take too long.
     """
-    # All limits come before the library, which has none.
+    # All limits are checked before the library runs, which has none.
     if len(source) > MAX_SOURCE:
         text = f"it has {len(source)} characters; {MAX_SOURCE} is the limit"
         raise BadExpression(text)
@@ -379,7 +376,7 @@ def compiled(source: str) -> Expression:
         literals=row.count(Token(Kind.SYMBOL, ",")),
         additions=row.count(Token(Kind.SYMBOL, "+")),
     )
-    # Even on the smallest call: such a rule could never be checked.
+    # Even on the smallest call, such a rule could never be checked.
     if expression.work(1) > MAX_WORK:
         raise BadExpression(_TOO_LONG)
     return expression
@@ -395,8 +392,8 @@ def scope(
 
     Args:
         args: the arguments of the call.
-        values: the other names of `ROOTS`; a name that is left out is unknown.
-        holidays: days on which nobody works.
+        values: the other names of `ROOTS`; a missing name is unknown.
+        holidays: days outside working hours.
     """
     comparisons = Comparisons()
     context = cel.Context(
@@ -414,29 +411,29 @@ def scope(
 
 
 def value_of(expression: Expression, where: Scope) -> object:
-    """Return what an expression comes to.
+    """Return the value of an expression.
 
     Raises:
         MixedTypes: when it compares values of different types.
-        Exception: whatever else the library fails with.
+        Exception: any other error of the library.
     """
-    # Of the last expression: all rules of a call share one scope.
+    # Reset: all rules of a call share one scope.
     where.comparisons.mixed = None
     try:
         return expression.program.execute(where.context)
     except RuntimeError as error:
-        # So the library says that a function failed, whatever the function said.
+        # The library raises RuntimeError for any error inside a function.
         raise where.comparisons.mixed or error from error
 
 
 def ask(expression: Expression, where: Scope) -> Answer:
-    """Return whether an expression holds; never raises."""
+    """Return whether an expression is true; never raises."""
     # Before it runs: the library cannot be interrupted.
     if expression.work(where.size) > MAX_WORK:
         return Answer(problem="the call is too large for it")
     try:
         holds = value_of(expression, where)
-    except any_failure() as error:  # whatever it is, the rule did not answer
+    except any_failure() as error:  # after any error the answer is unknown
         return Answer(problem=_problem(expression, where.args, error))
     if not isinstance(holds, bool):
         return Answer(problem="it is neither true nor false")
@@ -486,10 +483,10 @@ def _problem(expression: Expression, args: JsonObject, error: BaseException) -> 
 
 
 def _compiled(row: tuple[Token, ...]) -> cel.Program:
-    """Compile an expression with our comparisons and our `matches`.
+    """Compile an expression with the functions above in place of the library's.
 
     Raises:
-        BadExpression: when its comparisons make it too deep.
+        BadExpression: when typed comparisons make it too deep.
     """
     places = {call.at for call in calls(row) if call.name == "matches"}
     ours = Token(Kind.NAME, _MATCHES)
@@ -526,15 +523,15 @@ def _as_doubles(value: JsonValue) -> object:
         case dict():
             return {name: _as_doubles(member) for name, member in value.items()}
         case int() | float() if not isinstance(value, bool):
-            # As CEL reads JSON. An integer that a double would round stays one: a rule
-            # compares it exactly, or cannot be evaluated.
+            # As CEL reads JSON. An integer that a double would round stays an integer:
+            # a rule compares it exactly or fails.
             return float(value) if abs(value) <= MAX_INTEGER else value
         case _:
             return value
 
 
 def _size(value: JsonValue) -> int:
-    """Count values; a long text counts for more, because it is searched."""
+    """Count values; a long text counts more, because it is searched."""
     match value:
         case str():
             return 1 + len(value) // 64
@@ -547,7 +544,7 @@ def _size(value: JsonValue) -> int:
 
 
 def _no_cel(source: str, row: tuple[Token, ...], error: Exception) -> str:
-    """Return what the library does not understand, and what was probably meant."""
+    """Describe a syntax error, with a hint at the likely cause."""
     text = str(error)
     _, found, after = text.partition("ERROR: <input>:")
     line = (after if found else text).partition("\n")[0]

@@ -42,7 +42,7 @@ _RESERVED = frozenset(
 _SOURCES = ("requester", "call.agent", "call.tool")
 _LONGEST_REASON = 200
 MAX_LINK = 300
-"""The most characters of a link, as it is written and as it stands on a card."""
+"""Longest link in characters, both as a template and filled in."""
 _WITH_REASON = (Verb.APPROVE, Verb.EDIT, Verb.REJECT)
 
 
@@ -77,7 +77,7 @@ def fill(template: str, value_of: Callable[[re.Match[str]], str]) -> str:
 
 
 def _checked(is_one: Callable[[str], object], problem: str) -> Callable[[str], str]:
-    """Return a validator that refuses a string with its value and what is wrong."""
+    """Return a validator that quotes a bad string and describes the problem."""
 
     def check(text: str) -> str:
         if not is_one(text):
@@ -124,7 +124,7 @@ _called = _checked(
 )
 _source = _checked(
     lambda text: text in _SOURCES or _PATH.fullmatch(text),
-    f"names nothing to count by; write args.x, {', '.join(_SOURCES)}.",
+    f"cannot be counted by; write args.x, {', '.join(_SOURCES)}.",
 )
 
 
@@ -155,8 +155,7 @@ def _total(text: str) -> str:
         raise ValueError(f"{text!r} is no argument; write args.amount|eur.")
     if name == "date" or ("|" in text and not formats.is_known(name)):
         raise ValueError(
-            f"{text!r} has a format that nothing is added up in; write "
-            f"{formats.KNOWN_NUMBERS}."
+            f"{text!r} has a format without a sum; write {formats.KNOWN_NUMBERS}."
         )
     return text
 
@@ -168,7 +167,7 @@ def _link(text: str) -> str:
             f"{shortened(text)!r} has a format; a link takes each value as it is."
         )
     fixed = _PLACEHOLDER.sub("", text)
-    # Nothing of a call may choose where a link leads to: its host is written out.
+    # The host is written out: no value of a call may choose the target of a link.
     if _HOST.match(text) is None or _URL.fullmatch(fixed) is None:
         raise ValueError(
             f"{shortened(text)!r} is not a link; write https, a host and a path, such "
@@ -222,18 +221,18 @@ def _expression(text: str) -> str:
 def _because(text: str) -> str:
     if not text.strip() or not text.isprintable() or len(text) > _LONGEST_REASON:
         raise ValueError(
-            f"{shortened(text)!r} is not a reason that fits on a card; say in one line "
-            f"of at most {_LONGEST_REASON} characters why it is raised."
+            f"{shortened(text)!r} is not a reason that fits on a card; write one line "
+            f"of at most {_LONGEST_REASON} characters."
         )
     return text.strip()
 
 
 def _exact(text: str) -> str:
-    # Somebody who writes "refund_*" means a pattern, and would have listed nothing.
+    # Text such as "refund_*" is meant as a pattern and would match nothing.
     if "*" in text:
         raise ValueError(
-            f"{text!r} names nothing: names of tools and agents are written out; what "
-            "holds for all others is in 'defaults'."
+            f"{text!r} names nothing: names of tools and agents are written out; "
+            "settings for all others are in 'defaults'."
         )
     if not is_name(text):
         raise ValueError(

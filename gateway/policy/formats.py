@@ -1,8 +1,8 @@
 """Format money, numbers and dates in the description of a call, without rounding.
 
-Reviewers decide by the description, so it must not say less than the arguments do: all
-digits stay, and a value that does not fit its format is shown as it is. Texts of the
-product are English, so are these.
+Reviewers decide by the description, so it must not show less than the arguments: all
+digits stay, and a value that does not fit its format is shown unchanged. Formats are
+English, like all texts of the product.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _MINOR = "_minor"
 _NUMBER = re.compile(r"-?[0-9]+(?:\.[0-9]+)?", re.ASCII)
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", re.ASCII)
 MOST_DIGITS = 50
-"""How many digits a number has at most; a longer one is shown as it is."""
+"""Most digits of a number; a longer one is shown unchanged."""
 
 EXACT = Context(prec=200, traps=[Inexact])
-"""For arithmetic with such numbers: Python rounds at 28 digits, a sum needs more.
+"""For arithmetic with such numbers. Python rounds at 28 digits; a sum needs up to 150.
 
-One with fifty digits before the point and one whose fifty digits begin after fifty
-zeros behind it have 150 together.
+One number may have fifty digits before the point, and another fifty digits after fifty
+zeros behind the point.
 """
 
 
@@ -66,9 +66,9 @@ def formatted(value: JsonValue, name: str) -> str | None:
 
 
 def number_in(value: JsonValue, name: str) -> Decimal | None:
-    """Return the number that a value is in a format; an amount in its main unit.
+    """Return a value as a number in a format; an amount in its main unit.
 
-    Returns None where the value is no number that `shown_number` shows whole.
+    Returns None for values without an exact number that `shown_number` shows in full.
     """
     number = _decimal(value)
     if number is None or not name.endswith(_MINOR):
@@ -77,7 +77,7 @@ def number_in(value: JsonValue, name: str) -> Decimal | None:
 
 
 def is_too_long(value: JsonValue) -> bool:
-    """Return whether a value is a number, and has more digits than are added up."""
+    """Return whether a value is a number with too many digits to be added up."""
     return _number(value) is not None and _decimal(value) is None
 
 
@@ -96,7 +96,7 @@ def _currency(name: str) -> str:
 
 
 def _decimal(value: JsonValue) -> Decimal | None:
-    """Return the number that a value is; None for none, and for one too long."""
+    """Return the number in a value; None if there is none or it is too long."""
     number = _number(value)
     if number is None:
         return None
@@ -107,7 +107,7 @@ def _decimal(value: JsonValue) -> Decimal | None:
 def _number(value: JsonValue) -> Decimal | None:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         return None
-    # By its text: the nearest decimal of a double would show digits nobody wrote.
+    # From its text: the exact decimal of a double has digits that are not in the call.
     text = str(value)
     if isinstance(value, str) and _NUMBER.fullmatch(text) is None:
         return None
@@ -117,7 +117,7 @@ def _number(value: JsonValue) -> Decimal | None:
 
 def _date(text: str) -> str | None:
     if _DATE.match(text) is None:
-        return None  # 20261103 is a date too, and more often an order
+        return None  # 20261103 is a valid date, but more often an order number
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
@@ -130,20 +130,20 @@ def _date(text: str) -> str | None:
     return f"{day}, {clock} {at.tzname() or ''}".rstrip()
 
 
-# Totals over many calls of one tool, and which of them lie far from the others.
+# Totals over many calls of one tool, and the calls with unusual numbers.
 #
-# They are exact, they hold what a card may show and nothing else, and they name the
-# calls that they leave out.
+# Totals are exact. They contain only numbers that a card may show, and list the calls
+# without one.
 
 _FEWEST = 5
-"""Among fewer numbers none is unusual."""
+"""With fewer numbers, none is unusual."""
 _SPREADS = 3
 _TIMES = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What is added up of a call: its arguments, without what is hidden."""
+    """A call to add up: its arguments, and the paths that cards hide."""
 
     index: int
     args: JsonObject
@@ -155,12 +155,12 @@ class Total:
     """The numbers of one argument, by the indexes of the calls.
 
     Attributes:
-        name: of the argument.
-        format: in which a number is shown.
-        numbers: of the calls that have one.
+        name: name of the argument.
+        format: format of the numbers.
+        numbers: number of each call that has one.
         hidden: calls whose number the policy hides.
-        without: calls that have no number there.
-        too_long: calls whose number has more digits than are added up.
+        without: calls without a number.
+        too_long: calls whose number has too many digits to be added up.
     """
 
     name: str
@@ -172,11 +172,11 @@ class Total:
 
     @property
     def left_out(self) -> int:
-        """Return how many calls are not in it."""
+        """Return how many calls are not in the total."""
         return len(self.hidden) + len(self.without) + len(self.too_long)
 
     def text(self, indexes: Iterable[int] | None = None) -> str:
-        """Return the total of these calls, or of all, as a person reads it."""
+        """Return the total of these calls, or of all, formatted for people."""
         chosen = self.numbers if indexes is None else {*indexes} & {*self.numbers}
         with localcontext(EXACT):
             found = sum((self.numbers[index] for index in chosen), Decimal(0))
@@ -184,16 +184,16 @@ class Total:
 
     @property
     def usual(self) -> str:
-        """Return the median as a person reads it."""
+        """Return the median, formatted for people."""
         return shown_number(_median([*self.numbers.values()]), self.format)
 
     @property
     def far(self) -> tuple[int, ...]:
-        """Return the calls whose number lies far from the others.
+        """Return the calls with a number far from the median.
 
-        It is farther from the median than three times the median distance from it, and
-        at least twice the median or at most half of it: in a row of nearly equal
-        numbers the first rule alone would find most of them.
+        Its distance from the median is more than three times the median distance. It is
+        also at least twice the median or at most half of it, because the first rule
+        alone would mark most of a row of nearly equal numbers.
         """
         numbers = self.numbers
         if len(numbers) < _FEWEST:
@@ -225,7 +225,7 @@ def total_of(named: str, calls: Sequence[Call]) -> Total:
     for call in calls:
         value = _value(call.args, tokens)
         number = number_in(value, form or "number")
-        # First, and whatever the value is: its kind would tell of it as well.
+        # First, for every value: its type would reveal something about it.
         if any(_hides(one, tokens) for one in call.redact):
             hidden.append(call.index)
         elif is_too_long(value):
@@ -254,7 +254,7 @@ def _hides(redact: str, tokens: Sequence[str]) -> bool:
     hidden = redact.split(".")[1:]
     at = 0
     for name in hidden:
-        # A name goes through the elements of lists, as it does on cards.
+        # A name applies to every element of a list, as on cards.
         while tokens[at : at + 1] and tokens[at].isdecimal() and not _is_place(name):
             at += 1
         if at == len(tokens) or name not in {"*", tokens[at]}:

@@ -1,7 +1,7 @@
 """Compute working hours in a configured time zone.
 
-An instant has exactly one local time, so a gap or an overlap of daylight saving needs
-no choice: in a gap no such local time comes by, in an overlap both instants count.
+Each instant has exactly one local time, so daylight saving needs no special case: local
+times in a gap never occur, and in an overlap both instants count.
 """
 
 from __future__ import annotations
@@ -71,14 +71,14 @@ def span(text: str) -> tuple[int, int]:
 
 
 def instant(local: datetime, zone_name: str, *, after: datetime) -> datetime:
-    """Return when it is a local time without a zone, or later for the first time.
+    """Return the instant of a local time, in UTC.
 
-    A time that daylight saving skips is reached at the end of the gap; of one that
-    comes twice the first counts, unless that is over by ``after``.
+    A time that daylight saving skips is reached at the end of the gap. If a time occurs
+    twice, the first one counts, unless it is at or before ``after``.
     """
     first = local.replace(tzinfo=zone(zone_name))
     found = first.astimezone(UTC)
-    # In a gap the clock shows a later time then; go back to the minute after it.
+    # In a gap the clock already shows a later time; go back to the end of the gap.
     while _wall(found - _MINUTE, zone_name) >= local:
         found -= _MINUTE
     return found if found > after else first.replace(fold=1).astimezone(UTC)
@@ -94,7 +94,7 @@ def holiday(text: str) -> str:
     Raises:
         ValueError: when there is no such day.
     """
-    # In a leap year, so that 02-29 is a day.
+    # A leap year, so that 02-29 is valid.
     whole = text if text.count("-") > 1 else _LEAP_YEAR + text
     try:
         date.fromisoformat(whole if _DAY.fullmatch(text) else "")
@@ -117,21 +117,21 @@ def weekday(now: datetime, zone_name: str) -> int:
 def off_hours(
     now: datetime, zone_name: str, hours: str, holidays: Iterable[str] = ()
 ) -> bool:
-    """Return whether nobody works: outside these hours, on a weekend or a holiday.
+    """Return whether a time is outside these hours, on a weekend or on a holiday.
 
-    Hours that go past midnight belong to the day on which they began: with
-    ``22:00-06:00``, Saturday 03:00 is still Friday's shift.
+    Hours past midnight belong to the day on which they begin: with ``22:00-06:00``,
+    Saturday 03:00 is still Friday's shift.
     """
     local = now.astimezone(zone(zone_name))
     start, end = span(hours)
     minute = local.hour * 60 + local.minute
     day = local.date()
     if start < end:
-        # The end is exclusive: at 18:00 nobody works any more.
+        # The end is exclusive: 18:00 is outside.
         is_open = start <= minute < end
     else:
         is_open = minute >= start or minute < end
-        # The first day of the calendar has no day before it.
+        # The first day of the calendar has no previous day.
         if minute < end and day > date.min:
             day -= timedelta(days=1)
     return not is_open or day.weekday() >= _SATURDAY or _is_holiday(day, holidays)
@@ -145,7 +145,7 @@ def utc(now_ms: int) -> datetime:
     """
     try:
         midnight = datetime.combine(date(1970, 1, 1), time(), UTC)
-        # And not fromtimestamp, which goes through a float.
+        # Not fromtimestamp(), which goes through a float.
         return midnight + timedelta(milliseconds=now_ms)
     except OverflowError as error:
         raise ValueError(f"{now_ms!r} ms is not a time of the calendar") from error

@@ -27,7 +27,7 @@ class BadPolicy(PolicyError):
     """A policy file cannot be used.
 
     Attributes:
-        problems: everything that is wrong with it; the text names the first.
+        problems: all problems of the file; the text has the first.
     """
 
     def __init__(self, problems: tuple[Problem, ...]) -> None:
@@ -38,7 +38,7 @@ class BadPolicy(PolicyError):
 
 
 class LoadedPolicy(NamedTuple):
-    """A policy, and the document it was read from, which knows the lines."""
+    """A policy, with its document for the line numbers."""
 
     policy: Policy
     document: Document
@@ -55,7 +55,7 @@ def load_with_lines(text: str, source: str, *, under: str = "") -> LoadedPolicy:
     Args:
         text: the YAML.
         source: its file name, for ``file:line``.
-        under: the top-level key that holds the policy, when it is part of a file.
+        under: the top-level key of the policy, if it is part of a file.
 
     Raises:
         BadPolicy: names the file, the line and a near name for a typo.
@@ -64,15 +64,13 @@ def load_with_lines(text: str, source: str, *, under: str = "") -> LoadedPolicy:
         document = parse_yaml(text, source)
         if under:
             document = document.under(under)
-        # Before the model: pydantic would take an infinite number, which no digest can
-        # hold.
+        # Before the model: pydantic accepts an infinite number, which has no digest.
         _check_json(document)
         _check_empty(document)
         policy = read_model(document, Policy, shows_values=True)
     except BadDocument as error:
         raise BadPolicy(error.problems) from error
-    # In this order: references are checked against schemas, which therefore have to be
-    # sound.
+    # In this order: references are checked against the schemas, which must be sound.
     for check in (schema_problems, cross_check):
         found = islice(check(policy), MAX_PROBLEMS)
         problems = tuple(dict.fromkeys(document.problem(*one) for one in found))
@@ -92,7 +90,7 @@ def _check_json(document: Document) -> None:
 
 
 def _check_empty(document: Document) -> None:
-    """Refuse a key without a value: it would be taken for one that is not there."""
+    """Refuse a key without a value: it would count as missing."""
     problems = [
         document.problem(
             path,

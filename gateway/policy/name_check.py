@@ -23,16 +23,16 @@ from keyturn.gateway.policy.cel_tokens import (
 from keyturn.gateway.validation_errors import near
 
 MACROS = frozenset({"all", "exists", "exists_one", "filter"})
-"""The macros that go through a list; ``map`` could make lists of any size."""
+"""The macros for lists; ``map`` is not allowed, because it could build huge lists."""
 
 CALL = ("agent", "effect", "tool")
-"""What ``call`` has."""
+"""The members of ``call``."""
 
 SAME = ("same_done_24h", "same_rejected_24h")
-"""What ``recent`` has of earlier calls with the same effect."""
+"""The members of ``recent`` about earlier calls with the same effect."""
 
 RECENT = ("failures_1h", "rejections_in_row", "requests_10m", *SAME)
-"""What ``recent`` has."""
+"""The members of ``recent``."""
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _ESCAPES = {"\a": r"\a", "\b": r"\b", "\f": r"\f", "\v": r"\v"}
@@ -69,11 +69,11 @@ def check_names(
 
     Args:
         row: its tokens.
-        named: the variables that the library found, those of macros included.
-        roots: the variables that there are.
+        named: the variables that the library found, including those of macros.
+        roots: the allowed variables.
 
     Raises:
-        ValueError: says what is wrong and what to write.
+        ValueError: with the mistake and its correction.
     """
     found = tuple(calls(row))
     for call in found:
@@ -82,7 +82,7 @@ def check_names(
             behind = following(row, call)
             _check_range(call.name, _RANGES[call.name], behind)
     bound = {_bound(call) for call in found if call.is_method and call.name in MACROS}
-    # Else `args.exists(args, …)` would read an element where it says the arguments.
+    # `args.exists(args, …)` would read an element under the name of the arguments.
     for name in sorted(bound & roots):
         raise ValueError(f"{name!r} is taken; give the macro's variable another name")
     for name in sorted(named - bound - roots):
@@ -113,7 +113,7 @@ def _check_call(call: Call) -> None:
     if call.name in _OURS:
         _check_hours(call)
     if call.is_method and call.name.startswith("get") and call.args:
-        text = f"{call.name}() takes no time zone and tells UTC; write "
+        text = f"{call.name}() takes no time zone and returns UTC; write "
         raise ValueError(f"{text}hour(now, 'Europe/London') or weekday(…)")
     if call.name in _MADE_OF_TEXT and not call.is_method:
         _check_made(call)
@@ -155,7 +155,7 @@ def _check_range(name: str, known: range, behind: tuple[Token, ...]) -> None:
 def _check_recent(row: tuple[Token, ...]) -> None:
     _check_members(row, "recent", RECENT)
     for at, path in chains(row, "recent"):
-        # `recent`, a dot and the name; what is written with brackets is not checked.
+        # Only `recent`, a dot and the name: an index in brackets is not checked.
         if path[0] in SAME and row[at + 1].text == ".":
             _check_range(f"recent.{path[0]}", range(MOST_KEPT + 1), row[at + 3 :])
 
@@ -175,13 +175,13 @@ def _check_made(call: Call) -> None:
 def _check_pattern(call: Call) -> None:
     pattern = _plain(call, 0, "pattern", "^[A-Z]+$", may_escape=True)
     try:
-        # Tried in the library itself: its own reading of the literal counts.
+        # Run in the library: only its parser decides what the literal means.
         cel.evaluate(f"''.matches({pattern})")
         meant = str(cel.evaluate(pattern))
     except Exception as error:
         text = f"{pattern} is not a regular expression (RE2 syntax)"
         raise ValueError(text) from error
-    # '\b' is a backspace in CEL, and such a rule would never fire.
+    # '\b' is a backspace in CEL, so such a rule would never be true.
     if _CONTROL.search(meant):
         shown = _CONTROL.sub(
             lambda one: _ESCAPES.get(one[0], repr(one[0])[1:-1]), meant

@@ -23,7 +23,7 @@ def _span(text: str) -> str:
         raise ValueError(f"{error}.") from error
     if (end - start) % (24 * 60) == 0:
         raise ValueError(
-            f"{text!r} is the whole day, so nobody would ever be asked; write "
+            f"{text!r} is the whole day, so the role would never be asked; write "
             "'notify: none' for that."
         )
     return text
@@ -44,14 +44,14 @@ class QuietRule(Record):
     hours. Calls below it may expire unseen."""
 
     def is_urgent(self, tier: Tier) -> bool:
-        """Return whether a call of this tier that would expire is worth a call."""
+        """Return whether a call that would expire is announced in quiet hours."""
         if self.urgent == "none":
             return False
         return tier is Tier.ESCALATE or self.urgent == "approve"
 
 
 def quiet_until(rule: QuietRule, now: datetime) -> datetime | None:
-    """Return when the quiet hours of this moment end; None outside of them."""
+    """Return the end of the quiet hours around this moment; None outside of them."""
     start, end = hours.span(rule.hours)
     local = now.astimezone(hours.zone(rule.zone))
     minute = local.hour * 60 + local.minute
@@ -73,11 +73,11 @@ def asked_from(
 
 
 def last_end(rule: QuietRule, now: datetime) -> datetime:
-    """Return when quiet hours ended last, at this moment or before."""
+    """Return the last end of quiet hours, at this moment or before."""
     _, end = hours.span(rule.hours)
     today = now.astimezone(hours.zone(rule.zone)).date()
-    # Tomorrow as well: hours that end at 24:00 end on the day after. Each may come
-    # twice, where local time goes back.
+    # Tomorrow too: hours until 24:00 end on the next day. An end may occur twice where
+    # local time goes back.
     ends = (
         _at(rule, today - back * _DAY, end, after)
         for back in (-1, 0, 1, 2)
@@ -135,17 +135,17 @@ class Rotation(Record):
 
 
 def turn_at(rule: Rotation, now: datetime) -> int | None:
-    """Return which turn it is; None before the first one."""
+    """Return the index of the current turn; None before the first one."""
     local = now.astimezone(hours.zone(rule.zone)).replace(tzinfo=None)
     turn = (local - datetime.fromisoformat(rule.start)) // rule.length
-    # Local time goes back once a year, and then a turn has begun whose local time has
-    # not come again; instants never go back, so they decide.
+    # When local time goes back, a turn has begun although its local time is ahead
+    # again. Instants never go back, so they decide.
     while rule.begin(turn + 1) <= now:
         turn += 1
     return turn if turn >= 0 else None
 
 
 def on_call(rule: Rotation, now: datetime) -> str:
-    """Return who is on call; "" before the first turn."""
+    """Return the person on call; "" before the first turn."""
     turn = turn_at(rule, now)
     return "" if turn is None else rule.people[turn % len(rule.people)]

@@ -24,24 +24,24 @@ from keyturn.gateway.protocol.strict_json import JsonObject, accept_object
 from keyturn.gateway.protocol.tiers import Tier
 
 MAX_VALUE = 200
-"""Longest value that is shown; the whole value stands among the arguments."""
+"""Longest value in the reasons; the arguments on the card have all of it."""
 
 
 class Facts(Record):
-    """What is known of the moment in which a call is evaluated.
+    """The state at the moment a call is evaluated.
 
     Attributes:
         now_ms: Unix milliseconds of the store's clock.
         windows: name of a window to its total in millionths, this call included.
-        requester: Slack id of the person who asked the agent; empty when unknown.
-        requests_10m: calls of this agent that were put to people in the last ten
-            minutes, this one included.
+        requester: Slack id of the requester; empty if unknown.
+        requests_10m: calls of this agent that went to people in the last ten minutes,
+        this one included.
         failures_1h: executions of this agent that failed in the last hour.
-        rejections_in_row: calls of this agent rejected since one was last approved.
-        same_done_24h: earlier calls with the same effect that ran, or may run at any
-            moment, in the last 24 hours; `MOST_KEPT` at most.
-        same_rejected_24h: those that people rejected.
-        problems: why a total is not known, as sentences of ours; each one raises.
+        rejections_in_row: rejected calls of this agent since its last approved one.
+        same_done_24h: earlier calls with the same effect in the last 24 hours that ran
+        or may still run; `MOST_KEPT` at most.
+        same_rejected_24h: earlier calls with the same effect that people rejected.
+        problems: why a total is unknown, as fixed text; each problem raises the call.
     """
 
     now_ms: int
@@ -56,9 +56,9 @@ class Facts(Record):
 
 
 class Raise(Record):
-    """What somebody beside the policy asks for; it is joined, so it only adds.
+    """A request from outside the policy for a higher tier; it can only raise.
 
-    ``reason`` is a sentence of ours for the card.
+    ``reason`` is a sentence for the card, without text of the call.
     """
 
     to: Tier
@@ -66,16 +66,16 @@ class Raise(Record):
 
 
 class FiredRule(Record):
-    """A rule that asks for more, and what it saw.
+    """A rule that asks for more, with the values it read.
 
     Attributes:
-        to: the tier that it asks for; ``escalate`` when it could not be checked.
-        because: the policy's words for it.
+        to: the tier that it asks for; ``escalate`` if it could not be checked.
+        because: its reason in the policy.
         when: its expression.
-        needs: the requirement that it asks for; empty for none.
-        values: (name, value) of what the expression reads; values are untrusted text,
-            redacted as on cards.
-        problem: why it could not be checked; empty when it holds.
+        needs: the requirement that it adds; empty for none.
+        values: (name, value) for each name in the expression; values are untrusted
+        text, redacted as on cards.
+        problem: why it could not be checked; empty if it is true.
     """
 
     to: Tier
@@ -87,7 +87,7 @@ class FiredRule(Record):
 
     @property
     def reason(self) -> str:
-        """Return the sentence for the card; it holds no text of the agent's."""
+        """Return the sentence for the card; it contains no text of the agent."""
         because = self.because.rstrip(".")
         if not self.problem and not self.needs:
             return f"Raised to {self.to}: {because}."
@@ -110,22 +110,22 @@ def fired(
     *,
     redact: tuple[str, ...] = (),
 ) -> tuple[FiredRule, ...]:
-    """Return the rules that hold, and those that could not be checked.
+    """Return the rules that are true, and those that could not be checked.
 
     Args:
         policy: for its holidays.
         rules: in the order of the file.
-        call: what ``call`` has in an expression.
+        call: the members of ``call`` in an expression.
         args: the arguments that would run.
-        facts: None leaves every rule that needs them unchecked.
-        redact: dotted paths whose values are not shown.
+        facts: if None, every rule that needs them is unchecked.
+        redact: dotted paths whose values are hidden.
     """
     listed = tuple(rules)
     if not listed:
         return ()
     values = {"call": dict(call), **_values(facts)}
     not_strict = "" if is_strict(args) else "the call is not strict JSON"
-    # An empty object, so that nothing is evaluated on what cannot be read.
+    # Empty, so that nothing is evaluated on unreadable arguments.
     readable = {} if not_strict else args
     where = scope(readable, values, holidays=policy.holidays)
     shown = redacted(readable, redact)
@@ -134,13 +134,13 @@ def fired(
         expression = compiled(rule.when)
         problem = not_strict or _unknown(expression, facts)
         answer = ask(expression, where) if not problem else None
-        # Only a clear "no" is silent.
+        # Only a clear "false" is skipped.
         if answer is not None and not answer.holds and not answer.problem:
             continue
         problem = problem or (answer.problem if answer else "")
         found.append(
             FiredRule(
-                # Not the rule's own tier: nobody knows what it would have seen.
+                # Not the rule's tier: its result is unknown.
                 to=Tier.ESCALATE if problem else rule.tier,
                 needs=rule.needs or "",
                 because=rule.because,
@@ -153,7 +153,7 @@ def fired(
 
 
 def is_strict(args: JsonObject) -> bool:
-    """Return whether arguments are strict JSON; others never run, but are evaluated."""
+    """Return whether arguments are strict JSON; others are evaluated but never run."""
     try:
         accept_object(args)
     except BadJson:
@@ -212,8 +212,8 @@ def _plain(value: object) -> str:
 
 
 def text_at(args: JsonObject, path: tuple[str, ...]) -> str:
-    """Return a value of redacted arguments as text, or that it is hidden or missing."""
-    # Each level is looked at: a hidden object hides all that is in it.
+    """Return a value of redacted arguments as text, or a note that it is missing."""
+    # Every level is checked: a hidden object hides its members.
     for length in range(1, len(path) + 1):
         try:
             if value_at(args, path[:length]) == HIDDEN:

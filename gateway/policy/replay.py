@@ -1,10 +1,9 @@
 """Replay past calls against a new policy, and compare the decisions.
 
 An audit export is JSON lines. A row is an event
-(`keyturn.gateway.approvals.events.Event`); when its ``call`` holds the arguments, every
-rule is checked as it was then: the totals of windows, the requests, failures and
-rejections are added up from the rows themselves. Without arguments only the listed tier
-can be compared.
+(`keyturn.gateway.approvals.events.Event`). If its ``call`` has the arguments, every
+rule is checked as at that time: totals of windows, requests, failures and rejections
+are computed from the rows. Without arguments only the listed tier is compared.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from keyturn.gateway.validation_errors import sentence
 _TEN_MINUTES_MS = 600_000
 _HOUR_MS = 3_600_000
 _LAST_MS = 253_402_300_799_999
-"""The end of the year 9999, beyond which no date can be shown."""
+"""The end of the year 9999, the last date that can be shown."""
 _RELEASES = frozenset(
     {EventName.ITEM_REJECTED, EventName.ITEM_ANSWERED, EventName.ITEM_EXPIRED}
     | {EventName.ITEM_SUPERSEDED, EventName.ITEM_WITHDRAWN, EventName.ITEM_LAPSED}
@@ -72,11 +71,11 @@ class Row(Record):
 
 
 class Replayed(Record):
-    """One past call: what it needed then, and what it would need now.
+    """One past call, with its tier at that time and under the new policy.
 
-    ``lacking`` names the roles of which too few approved it then, although the policy
-    requires them. ``is_complete`` is False when the row has no arguments: then ``now``
-    is only the listed tier, and rules could raise it.
+    ``lacking`` maps roles to missing votes: the call was approved then, but by fewer
+    people than the new policy requires. ``is_complete`` is False if the row has no
+    arguments: ``now`` is then the listed tier, and rules could raise it.
     """
 
     at_ms: int
@@ -91,12 +90,12 @@ class Replayed(Record):
 
     @property
     def is_changed(self) -> bool:
-        """Return whether the policy would have asked for something else."""
+        """Return whether the new policy would decide differently."""
         return self.was is not self.now or bool(self.lacking)
 
     @property
     def is_raised(self) -> bool:
-        """Return whether the policy would have asked for more."""
+        """Return whether the new policy would ask for more."""
         return self.now.rank > self.was.rank or bool(self.lacking)
 
 
@@ -132,11 +131,11 @@ def replay(policy: Policy, rows: Iterable[Row]) -> list[Replayed]:
 
 
 _Voters = dict[str, tuple[str, ...]]
-"""Who approved a call, to the roles that they held then."""
+"""Approvers of a call, with the roles they had then."""
 
 
 def _votes(rows: Iterable[Row]) -> dict[str, _Voters]:
-    """Return who approved each call that was approved; an edit makes votes void."""
+    """Return the approvers of each authorized call; an edit makes votes void."""
     votes: dict[str, _Voters] = defaultdict(dict)
     approved: set[str] = set()
     for row in rows:
@@ -150,7 +149,7 @@ def _votes(rows: Iterable[Row]) -> dict[str, _Voters]:
 
 
 def _unmet(requirement: Requirement, voters: _Voters) -> dict[str, int]:
-    """Return who would have had to agree besides, by the roles held then."""
+    """Return the missing votes by role, counting each voter with the roles of then."""
     counted = [
         Vote(by=Person(team="", user=who), roles=roles, action_hash="", at_ms=0)
         for who, roles in voters.items()
@@ -163,7 +162,7 @@ def _unmet(requirement: Requirement, voters: _Voters) -> dict[str, int]:
 
 
 class _Step(NamedTuple):
-    """A row at the time at which it counts; ``is_call`` opens a call."""
+    """A row with the time at which it counts; ``is_call`` marks the start of a call."""
 
     at_ms: int
     row: Row
@@ -172,14 +171,14 @@ class _Step(NamedTuple):
 
 @dataclass
 class _Share:
-    """What one call adds to a total, from when on; 0 once it was given back."""
+    """The share of one call in a total, and its start; 0 once given back."""
 
     at_ms: int
     amount: int
 
 
 class _Rolling:
-    """A total over the last so many milliseconds; time only moves on."""
+    """A total over the last milliseconds; time only moves forward."""
 
     def __init__(self) -> None:
         self._shares: deque[_Share] = deque()
@@ -192,21 +191,21 @@ class _Rolling:
         return share
 
     def give_back(self, share: _Share) -> None:
-        # And the amount becomes 0, so that giving back twice, or what slid out before,
-        # subtracts nothing.
+        # The amount becomes 0, so that giving back a share twice, or after it left the
+        # window, subtracts nothing.
         self._total -= share.amount
         share.amount = 0
 
     def total(self, since_ms: int) -> int:
-        """Return the total of what came after a time; forget the rest."""
-        # `<=`, as the store does: a use ends to count at its moment.
+        """Return the total since a time, and drop older shares."""
+        # `<=`, as in the store: a use stops counting at its exact end.
         while self._shares and self._shares[0].at_ms <= since_ms:
             self.give_back(self._shares.popleft())
         return self._total
 
 
 class _History:
-    """What happened before a call: totals, requests, failures, rejections."""
+    """The state before a call: totals, requests, failures, rejections."""
 
     def __init__(self) -> None:
         self._windows: dict[tuple[str, str], _Rolling] = defaultdict(_Rolling)
@@ -219,7 +218,7 @@ class _History:
         self.precedents = PrecedentFold()
 
     def sees(self, step: _Step) -> bool:
-        """Take in what is not a call; say whether this is one."""
+        """Record a row that is not a call; return True for a call."""
         row = step.row
         if step.is_call:
             return True
@@ -236,16 +235,16 @@ class _History:
         return False
 
     def _decided(self, row: Row) -> None:
-        """Count the rejections of an agent, in a row."""
+        """Count the rejections of an agent in a row."""
         batch = row.data.get(BATCH_MEMBER)
-        # What one gesture decided on a batch was counted with its own entry. That of
-        # several approvals may be about several agents: their calls tell.
+        # A gesture on a batch is counted from its own entry. A gesture on several
+        # approvals may concern several agents, so it is counted from its calls.
         if batch is not None and batch != self._gesture:
             return
         is_first = batch is None or row.agent not in self._counted
         if row.name is EventName.ITEM_REJECTED and is_first:
             self._rejections[row.agent] += 1
-        # A notification that the policy authorized is nobody's approval.
+        # An authorization by the policy is not an approval by a person.
         elif row.name is EventName.ITEM_AUTHORIZED and row.actor != BY_POLICY:
             self._rejections[row.agent] = 0
         else:
@@ -264,7 +263,7 @@ class _History:
             self._rejections[row.agent] += 1
 
     def facts(self, step: _Step, found: WindowUses, effect: str) -> Facts:
-        """Return the facts of a call that adds this to its windows."""
+        """Return the facts of a call with these window uses."""
         row = step.row
         return Facts(
             now_ms=step.at_ms,
@@ -283,7 +282,7 @@ class _History:
         )
 
     def requests(self, step: _Step) -> int:
-        """Return how many calls went to people in the ten minutes before."""
+        """Return how many calls of the agent went to people in the last ten minutes."""
         return self._requests[step.row.agent].total(step.at_ms - _TEN_MINUTES_MS)
 
     def asked(self, step: _Step) -> None:
@@ -351,7 +350,7 @@ def _evaluated(
 
 def _steps(rows: Sequence[Row]) -> list[_Step]:
     """Return calls and other rows by time; a call counts from its card's opening."""
-    # Reversed, so that the first event of an approval is the one that stays.
+    # Reversed, so that the first event of an approval sets the time.
     opened = {row.approval: row.at_ms for row in reversed(rows) if row.approval}
     calls = {row.item: row.call for row in rows if row.item and row.call}
     seen: set[str] = set()

@@ -12,7 +12,7 @@ from keyturn.gateway.validation_errors import Path, ProblemAt, dotted, near
 
 
 def requirement_problems(policy: Policy) -> Iterator[ProblemAt]:
-    """Yield what is wrong with requirements, and with the keys that name one."""
+    """Yield the mistakes in requirements, and in the keys that name one."""
     for path, name in _named(policy):
         if name not in policy.requirements:
             text = f"{dotted(path)!r} names the requirement {name!r}, which is not in "
@@ -21,7 +21,7 @@ def requirement_problems(policy: Policy) -> Iterator[ProblemAt]:
     for name, rule in policy.requirements.items():
         path = ("requirements", name)
         yield from _at_least(rule, path)
-        # An unknown role is reported already, and would be counted as nobody here.
+        # An unknown role is reported elsewhere, and would have no holders here.
         if all(role in policy.roles for _, roles in _of(rule) for role in roles):
             for names, count in clauses(required(policy, name)).items():
                 people = tuple(sorted(names))
@@ -37,7 +37,7 @@ def requirement_roles(policy: Policy) -> Iterator[tuple[Path, tuple[str, ...]]]:
 
 
 def unused(policy: Policy) -> list[str]:
-    """Return the names of requirements that nothing needs."""
+    """Return the names of unused requirements."""
     used = {name for _, name in _named(policy)}
     return [name for name in policy.requirements if name not in used]
 
@@ -45,10 +45,10 @@ def unused(policy: Policy) -> list[str]:
 def too_few(
     policy: Policy, path: Path, names: tuple[str, ...], needed: int
 ) -> Iterator[ProblemAt]:
-    """Yield that fewer people are listed than have to agree; a group may be large."""
+    """Yield a problem if fewer people are listed than have to agree."""
     roles = policy.roles_named(names)
     people = {user for role in roles for user in role.users}
-    # How many people a user group has, only Slack knows; `keyturn doctor` asks.
+    # Only Slack has the size of a user group; `keyturn doctor` checks it.
     is_bounded = all(role.users and not role.usergroups for role in roles)
     if is_bounded and len(people) < needed:
         of = f" of {' or '.join(names)}" if path[0] == "requirements" else ""
@@ -99,6 +99,6 @@ def _conflicts(policy: Policy) -> Iterator[ProblemAt]:
         is_listed = any(one.reviewers is not None for one in both)
         if is_listed and any(one.needs for one in both):
             path = (*base, "needs" if rule.needs else "reviewers")
-            text = f"{dotted(path)!r}: 'needs' says who decides on this tool, and so "
-            text += "does 'reviewers'; keep 'needs'."
+            text = f"{dotted(path)!r}: 'needs' and 'reviewers' both set the people who "
+            text += "decide on this tool; keep 'needs'."
             yield path, text

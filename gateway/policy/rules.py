@@ -174,7 +174,7 @@ class WaitingRule(Record):
     def _both(self) -> Self:
         if (self.escalate_at is None) != (self.escalate_to is None):
             raise ValueError(
-                "'escalate_at' says when and 'escalate_to' who is called; set both."
+                "'escalate_at' and 'escalate_to' belong together; set both."
             )
         return self
 
@@ -182,8 +182,8 @@ class WaitingRule(Record):
     def _reminded(self) -> Self:
         if self.notify is Notify.NONE and self.remind_at is not None:
             raise ValueError(
-                "'notify: none' mentions nobody, and 'remind_at' mentions those who "
-                "have not decided; keep one of them."
+                "'remind_at' mentions reviewers, which 'notify: none' turns off; keep "
+                "one of them."
             )
         return self
 
@@ -213,7 +213,7 @@ class EscalateRule(WaitingRule):
         written = {"approvals", "of", "at_least"} & self.model_fields_set
         if self.needs is not None and written:
             raise ValueError(
-                f"'needs' says who decides, and so does {min(written)!r}; keep one."
+                f"'needs' and {min(written)!r} both set the quorum; keep one."
             )
         return self
 
@@ -315,7 +315,7 @@ class TriageRule(Record):
     @classmethod
     def _can_rise(cls, tiers: tuple[Tier, ...]) -> tuple[Tier, ...]:
         if Tier.DENY in tiers:
-            raise ValueError("what is denied is not put to triage; remove 'deny'.")
+            raise ValueError("denied calls do not go to triage; remove 'deny'.")
         return tiers
 
     @field_validator("timeout")
@@ -501,7 +501,7 @@ class RoleRule(Record):
     @model_validator(mode="after")
     def _somebody(self) -> RoleRule:
         if not self.users and not self.usergroups:
-            raise ValueError("nobody holds this role; give it users or usergroups.")
+            raise ValueError("this role has no holders; give it users or usergroups.")
         return self
 
 
@@ -558,8 +558,8 @@ class RaiseRule(Record):
             raise ValueError("it asks for nothing; write 'to: escalate' or 'needs: …'.")
         if self.needs is not None and not self.tier.needs_people:
             raise ValueError(
-                f"nobody decides at {self.tier.value!r}, so it cannot have 'needs'; "
-                "write 'to: approve' or 'to: escalate', or leave 'to' out."
+                f"calls of tier {self.tier.value!r} get no decision, so it cannot have "
+                "'needs'; write 'to: approve' or 'to: escalate', or leave 'to' out."
             )
         return self
 

@@ -1,7 +1,7 @@
 """Check that a JSON Schema is valid, ends, and needs no network access.
 
 The library takes a millisecond to compare one keyword with the metaschema. Agents
-declare schemas with every turn, so keywords are looked up in a table here.
+declare schemas with every turn, so this module has a table of keywords instead.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ from keyturn.gateway.validation_errors import near
 _MAX_QUOTED = 80  # characters
 
 MAX_PARTS = 2000
-"""How many schemas one of an agent may consist of."""
+"""Most parts of a schema that an agent declares."""
 
 TAKES_LONG = "it takes too long to check"
-"""Why a schema is not usable for these arguments, though it may be for others."""
+"""Reason for a schema that is unusable for these arguments but maybe not for others."""
 
 
 def unusable(
     schema: JsonObject, args: JsonObject, *, most_parts: float = math.inf
 ) -> str | None:
-    """Return why a schema cannot check arguments, or None when it can.
+    """Return why a schema cannot check arguments; None if it can.
 
-    A schema that refers to another document or to nothing, and one that never ends,
-    would fail later, while a person waits; here it fails early.
+    A broken reference or an endless recursion would otherwise fail later, while a
+    person waits.
 
     Args:
-        schema: what an agent declares or a policy says.
-        args: arguments to try it on; whether they fit does not matter here.
-        most_parts: how many schemas it may consist of, see `MAX_PARTS`. Without a limit
-            there is no budget for its own check either: the policy has it.
+        schema: declared by an agent or set in the policy.
+        args: arguments for a trial; whether they fit does not matter here.
+        most_parts: most schemas in it, see `MAX_PARTS`. Without a limit, its check has
+        no budget either; this is for policies.
     """
     is_limited = most_parts < math.inf
     try:
@@ -55,10 +55,10 @@ def unusable(
                 return TAKES_LONG
             text = json.dumps(schema, ensure_ascii=False, allow_nan=False)
             spend(len(text) // 100 if is_limited else 0)
-            # Half of a surrogate pair, anywhere in it, could not be stored.
+            # Half of a surrogate pair, anywhere in the schema, could not be stored.
             text.encode("utf-8")
             problem, spent = _problem(text, MAX_STEPS if is_limited else math.inf)
-            # Also where it is remembered: one call has one outcome.
+            # Also for a cached result: equal calls have equal outcomes.
             spend(spent if is_limited else 0, is_done=True)
             if problem is None and TOO_LONG in argument_errors(schema, args).values():
                 return TAKES_LONG
@@ -67,13 +67,13 @@ def unusable(
     except RecursionError:
         return "it is nested too deep"
     except (ArithmeticError, ValueError) as error:
-        # A pattern or an address in it that the libraries themselves trip over.
+        # A pattern or an address in it on which the libraries fail.
         return f"nothing can be checked with it ({str(error)[:_MAX_QUOTED]})"
     return problem
 
 
 def parts_of(node: JsonValue, depth: int = 0) -> int:
-    """Return how many schemas one may consist of at most; data in it counts as well.
+    """Return an upper bound of the schemas in one; data in it counts as well.
 
     Raises:
         RecursionError: when it is nested too deep.
@@ -86,15 +86,15 @@ def parts_of(node: JsonValue, depth: int = 0) -> int:
         return 1 + sum(parts_of(one, depth + 1) for one in node.values())
     if isinstance(node, list):
         return sum(parts_of(one, depth + 1) for one in node)
-    # Also true and false are schemas.
+    # true and false are schemas, too.
     return int(isinstance(node, bool))
 
 
-# An agent declares the same schemas with every turn, and looking at one takes longer
-# than everything else that is evaluated of a call which needs nobody.
+# An agent declares the same schemas with every turn. Checking one takes longer than the
+# rest of evaluating an auto-approved call.
 @lru_cache(maxsize=256)
 def _problem(text: str, steps: float) -> tuple[str | None, int]:
-    """Return what is wrong with a schema (JSON text), and how many steps that took."""
+    """Return the problem of a schema (JSON text), and the number of steps used."""
     schema: JsonObject = json.loads(text)
     with one_budget(steps, is_own=True) as budget:
         try:
@@ -110,10 +110,10 @@ def _problem(text: str, steps: float) -> tuple[str | None, int]:
 
 
 def _broken(schema: JsonObject) -> str | None:
-    """Return what is wrong with the keywords of a schema or with its references."""
+    """Return the first mistake in the keywords or references of a schema."""
     root = DRAFT202012.create_resource(cast("Schema", schema))
     waiting = [(cast("JsonValue", schema), Registry[Schema]().resolver_with_root(root))]
-    # By identity: which schemas look at the same instance as another one.
+    # By identity: the schemas that apply to the same instance as another one.
     same_instance = dict[int, list[int]]()
     parts = parts_of(schema)
     while waiting:
@@ -126,7 +126,7 @@ def _broken(schema: JsonObject) -> str | None:
         resolver = resolver.in_subresource(resource)
         below = same_instance[id(node)] = list[int]()
         for reference in _references(node):
-            # The library looks through the whole schema for an anchor.
+            # The library searches the whole schema for an anchor.
             spend(parts * (reference[:2] not in {"#", "#/"}))
             try:
                 found = resolver.lookup(reference)
@@ -233,7 +233,7 @@ _RIGHT: Mapping[str, Callable[[JsonValue], bool]] = {
     ),
     "uniqueItems": lambda value: isinstance(value, bool),
 }
-"""What the value of each keyword has to be for the library to evaluate it."""
+"""For each keyword, a check of the values that the library can evaluate."""
 
 
 _OPEN = frozenset(
@@ -250,12 +250,12 @@ EVERY = "*"
 
 
 class Shape(NamedTuple):
-    """What a schema says of a place.
+    """The part of a schema that applies to one path.
 
     Attributes:
-        node: the schema of the place; None when nothing can be said.
-        kinds: the JSON types it may have; empty when any.
-        missing: why there is no such place; empty when there is, or may be.
+        node: the schema at the path; None if unknown.
+        kinds: the JSON types of a value there; empty for any.
+        missing: why the path cannot exist; empty if it can.
     """
 
     node: JsonObject | None = None
@@ -264,7 +264,7 @@ class Shape(NamedTuple):
 
 
 def shape_at(schema: JsonObject, path: Iterable[str]) -> Shape:
-    """Return what a schema says of a path below the arguments."""
+    """Return the shape at a path below the arguments."""
     node = _resolved(schema, schema)
     for name in path:
         if node is None:
@@ -277,13 +277,13 @@ def shape_at(schema: JsonObject, path: Iterable[str]) -> Shape:
 
 
 def is_typed(schema: JsonObject, path: Iterable[str]) -> bool:
-    """Return True if a schema says of which types, or values, a place may be."""
+    """Return True if a schema sets types or values for a path."""
     node = shape_at(schema, path).node
     return node is not None and not _TYPED.isdisjoint(node)
 
 
 def _step(node: JsonObject, name: str) -> JsonValue:
-    """Return the schema of a member, None for unknown, or why there is none."""
+    """Return the schema of a member, None if unknown, or the reason it is missing."""
     kinds = _kinds(node)
     if kinds == frozenset({"array"}):
         is_element = name == EVERY or name.isdigit()
@@ -300,7 +300,7 @@ def _member(node: JsonObject, name: str) -> JsonValue:
     if name in properties:
         return properties[name]
     more = node.get("additionalProperties", node.get("unevaluatedProperties", False))
-    # What may be declared elsewhere is not missing: only a certain mistake is one.
+    # A member may be declared elsewhere: only a certain mistake is reported.
     if more is not False or _OPEN & node.keys():
         return None
     return f"has no {name!r} in its args_schema; {near(name, properties)}"
@@ -324,7 +324,7 @@ def _resolved(root: JsonObject, node: JsonValue) -> JsonObject | None:
 
 
 def _optional(node: JsonObject) -> JsonValue:
-    """Return what stands beside null, where that is all there is: ``int | None``."""
+    """Return the only alternative to null, as for ``int | None``."""
     choices = node.get("anyOf", node.get("oneOf"))
     if not isinstance(choices, list) or {"type", "properties", "items"} & node.keys():
         return None

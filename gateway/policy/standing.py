@@ -1,7 +1,7 @@
-"""Evaluate a policy for a standing approval: who gives it, within which bounds.
+"""Evaluate a policy for a standing approval: the people who give it, and its bounds.
 
-It is asked when one is proposed and at each vote. Each call that it covers is
-evaluated for itself, by the tool's own rules.
+The evaluation runs when one is proposed and at each vote. Every covered call is also
+evaluated on its own, by the rules of its tool.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ NOT_OFFERED = "The policy does not let people allow similar calls of this tool."
 CHANGED = "The policy changed since this was proposed, so it has to be proposed again."
 OUTSIDE = "The policy does not let people allow as much as this."
 HIDDEN = (
-    "The policy hides an argument that would have to be equal, so nobody could see "
-    "what is allowed."
+    "The policy hides an argument that would have to be equal, so reviewers could not "
+    "see what is allowed."
 )
 
 
 @dataclass(frozen=True)
 class Offer:
-    """What a person may allow, starting from one call.
+    """The standing approval that a person may give, starting from one call.
 
     Attributes:
-        rule: how far the policy lets them go.
+        rule: the bounds set by the policy.
         equal: the arguments that have to be equal.
-        each_micro: the amount of the call, in millionths; 0 where nothing is added up.
-        may_repeat: a call that repeats what was done is covered, too.
+        each_micro: the amount of the call, in millionths; 0 without a sum.
+        may_repeat: a call that repeats an earlier effect is covered, too.
     """
 
     rule: SimilarRule
@@ -45,7 +45,7 @@ class Offer:
 
 @dataclass(frozen=True)
 class Chosen:
-    """What a person chose within an offer; amounts are in millionths."""
+    """Bounds that a person chose within an offer; amounts are in millionths."""
 
     lasting: timedelta
     uses: int
@@ -54,22 +54,22 @@ class Chosen:
 
 
 def similar_rule(policy: Policy, agent: str, tool: str) -> SimilarRule | None:
-    """Return how far standing approvals of a tool may go; None: there are none."""
+    """Return the bounds for standing approvals of a tool; None if there are none."""
     return EffectiveRules(policy, agent, tool).first.allow_similar
 
 
 def evaluate_standing(
     policy: Policy, bounds: Bounds, *, opened_by: str, opened_ms: int
 ) -> Evaluation:
-    """Return what giving a standing approval needs; tier ``deny`` where nobody can.
+    """Return the requirement of a standing approval; tier ``deny`` if it is impossible.
 
-    It needs at least the people of the tool at tier ``approve``. What a rule asked for
-    beside them for the call at hand is pinned with the proposal.
+    It needs at least the people of the tool at tier ``approve``. Requirements that
+    rules added for the present call are pinned with the proposal.
 
     Args:
-        policy: the policy in force.
-        bounds: what is to be allowed.
-        opened_by: digest of the policy under which it was proposed.
+        policy: the current policy.
+        bounds: the proposed bounds.
+        opened_by: digest of the policy at the proposal.
         opened_ms: when it was proposed; the longest time counts from then.
     """
     rules = EffectiveRules(policy, bounds.agent, bounds.tool)
@@ -94,15 +94,15 @@ def evaluate_standing(
 
 
 def repeats_are_meant(policy: Policy, bounds: Bounds) -> bool:
-    """Return whether all calls that it covers have one effect, so none is a mistake.
+    """Return whether all covered calls have one effect, so repeats are intended.
 
-    Otherwise the same effect a second time goes to people, who see what ran before.
+    Otherwise a repeated effect goes to people, who see the earlier calls.
     """
     return may_repeat(policy, bounds.agent, bounds.tool, bounds.free)
 
 
 def may_repeat(policy: Policy, agent: str, tool: str, free: tuple[str, ...]) -> bool:
-    """Return whether calls that differ in these arguments alone have one effect."""
+    """Return whether calls that differ only in these arguments have one effect."""
     same_by = EffectiveRules(policy, agent, tool).first.same_by
     if not same_by:
         return not free

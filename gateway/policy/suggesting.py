@@ -1,10 +1,10 @@
 """Suggest calls that need no review, from past decisions in an audit export.
 
-A suggestion is about calls that people always approved as they were asked for: of a
-tool, or of a tool up to a value of one argument. It changes nothing by itself.
+A suggestion is for calls that people always approved unchanged: calls of a tool, or
+calls with one argument up to a limit. It changes nothing by itself.
 
-Whatever else happened to a call speaks against it: an edit, a rejection, an answer, an
-expiry, a withdrawal, a failure, a stricter tier, or two people who had to agree.
+Every other outcome counts against it: an edit, a rejection, an answer, an expiry, a
+withdrawal, a failure, a stricter tier, or a quorum of two people.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.tiers import Tier
 
 LEAST = 20
-"""Calls of which fewer say too little."""
+"""Fewest calls for a suggestion."""
 
 _NAME = re.compile(
     r"(?!(?:true|false|null|in|as|break|const|continue|else|for|function|if|import|let|"
     r"loop|package|namespace|return|var|void|while)$)[A-Za-z_][A-Za-z0-9_]*",
     re.ASCII,
 )
-"""What CEL reads as a name behind a dot."""
+"""A name that CEL can read after a dot."""
 
 _APPROVED = frozenset({EventName.ITEM_AUTHORIZED})
 _NEUTRAL = _APPROVED | {EventName.ITEM_EXECUTING, EventName.ITEM_EXECUTED}
-"""Events of a call that was approved as it was, and ran."""
+"""Events of a call that was approved unchanged and ran."""
 
 
 class Suggestion(Record):
-    """Calls that nobody had to be asked about.
+    """Calls whose review can be dropped.
 
     Attributes:
-        tool: whose calls.
-        argument: only calls whose argument of this name is at most ``limit``; "": all.
-        limit: the greatest value that was approved.
-        calls: how many people approved unchanged, of as many.
+        tool: name of the tool.
+        argument: only calls with this argument up to ``limit``; "" for all calls.
+        limit: the greatest approved value.
+        calls: number of calls; people approved all of them unchanged.
     """
 
     tool: str
@@ -52,19 +52,19 @@ class Suggestion(Record):
 
     @property
     def at_most_percent(self) -> int:
-        """Return how many percent of such calls may still need a person.
+        """Return an upper bound, in percent, of such calls that still need a person.
 
-        The bound of the rule of three: nothing seen in n calls is less than 3/n, 19
-        times of 20.
+        This is the rule of three: with no case in n calls, the rate is below 3/n with
+        95 % confidence.
         """
         return 300 // self.calls + 1
 
     @property
     def rule(self) -> str:
-        """Return what keeps other calls where they are, in YAML; "" when there is none.
+        """Return a ``raise`` rule in YAML for the calls above the limit; "" if none.
 
-        A call whose argument is missing, or no number, cannot be checked and is raised
-        as well.
+        A call whose argument is missing or not a number cannot be checked, and is
+        raised as well.
         """
         if self.limit is None:
             return ""
@@ -74,7 +74,7 @@ class Suggestion(Record):
 
     @property
     def sentence(self) -> str:
-        """Return what was seen."""
+        """Return the evidence as a sentence."""
         which = ""
         if self.limit is not None:
             which = f" with {self.argument} up to {_number(self.limit)}"
@@ -84,7 +84,7 @@ class Suggestion(Record):
 
 @dataclass
 class _Tool:
-    """The calls of a tool: arguments of those that were approved, and of others."""
+    """The calls of a tool: arguments of the approved ones and of all others."""
 
     approved: list[JsonObject] = field(default_factory=list[JsonObject])
     others: list[JsonObject] = field(default_factory=list[JsonObject])
@@ -96,7 +96,7 @@ def suggest(rows: Iterable[Row], *, least: int = LEAST) -> list[Suggestion]:
 
     Args:
         rows: of an audit export, in the order of the log.
-        least: how many calls have to speak for one.
+        least: fewest calls for a suggestion.
     """
     found = [
         one
@@ -120,7 +120,7 @@ def _tools(rows: Iterable[Row]) -> dict[str, _Tool]:
         if _is_approved(events):
             tool.approved.append(args or {})
         elif args is None:
-            # Nobody knows what spoke against it.
+            # Without its arguments, no limit can exclude this call.
             tool.is_unknown = True
         else:
             tool.others.append(args)
@@ -132,7 +132,7 @@ def _is_automatic(events: Sequence[Row]) -> bool:
 
 
 def _is_approved(events: Sequence[Row]) -> bool:
-    """Return whether one person approved a call as it was, once."""
+    """Return whether one person approved a call unchanged, once."""
     people = [row for row in events if row.actor not in {"", BY_GATEWAY, BY_POLICY}]
     return (
         len(people) == 1
@@ -159,7 +159,7 @@ def _of_argument(
     given = [args[argument] for args in tool.approved if argument in args]
     against = [args[argument] for args in tool.others if argument in args]
     values, limits = [*map(_as_number, given)], [*map(_as_number, against)]
-    # A hidden value is text in the export, and whatever it is when a rule reads it.
+    # A hidden value is text in the export, but a rule reads the original.
     if not _NAME.fullmatch(argument) or None in values or None in limits:
         return None
     lowest = min((value for value in limits if value is not None), default=None)

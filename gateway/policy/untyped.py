@@ -1,8 +1,8 @@
 """Find arguments that a policy reads without a declared type.
 
-Without a type, spellings of one value stay apart, and a rule may meet a value that it
-cannot compare. The agent's tool may still declare the type when it calls; a policy file
-does not show that, so this is worth a warning and is not a mistake.
+Without a type, spellings of one value are counted apart, and a rule may get a value
+that it cannot compare. This is a warning, not a mistake: the agent may declare the type
+with the call, which the policy file does not show.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def untyped_arguments(policy: Policy, document: Document) -> list[Problem]:
 
 
 def _schemas(policy: Policy) -> dict[str, list[JsonObject | None]]:
-    """Return for each tool the schema that is listed, and those of single agents."""
+    """Return for each tool its listed schema, and those of single agents."""
     found = {tool: [rule.args_schema] for tool, rule in policy.tools.items()}
     for agent in policy.agents.values():
         for tool, rule in agent.tools.items():
@@ -100,14 +100,14 @@ def _warned(
     schemas: Sequence[JsonObject | None],
     risk: str,
 ) -> Iterator[ProblemAt]:
-    """Yield what to say of a place that reads an argument; nothing if it has a type.
+    """Yield a warning for a place that reads an argument without a type.
 
     Args:
-        place: of the policy.
-        tool: the tool.
-        path: of the argument, below ``args``.
-        schemas: those that the tool may have there; None where it has none.
-        risk: what can happen without a type.
+        place: place in the policy.
+        tool: name of the tool.
+        path: path of the argument below ``args``.
+        schemas: the schemas that the tool may have there; None if it has none.
+        risk: a consequence of the missing type, as the end of a sentence.
     """
     for schema in schemas:
         if schema is None or not is_typed(schema, path):

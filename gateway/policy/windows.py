@@ -22,47 +22,47 @@ from keyturn.gateway.protocol.work import one_budget
 
 # Normalize the `by` value of a window into one aggregation key.
 #
-# The key is what totals are kept under. Two resources that share a key by mistake are
-# only counted together, which can raise a call and never lowers one.
+# Totals are kept by this key. Two resources with the same key by mistake are only
+# counted together, which can raise a call but never lower one.
 
 _NUMERIC = frozenset({"integer", "number"})
 
-# What pydantic reads as a number when a string stands in its place: with a sign, with
-# zeros, with underscores between digits.
+# Strings that pydantic reads as numbers: with a sign, leading zeros, or underscores
+# between digits.
 # https://docs.pydantic.dev/latest/concepts/conversion_table/
 _NUMBER = re.compile(
     r"[+-]?(?=\.?[0-9])[0-9_]*(?:\.[0-9_]*)?(?:e[+-]?[0-9]{1,3})?", re.ASCII
 )
 _NUMBER_BEGINS = frozenset("+-.0123456789")
 _MAX_DIGITS = 300
-"""A longer string is kept as it is."""
+"""A longer string is kept unchanged."""
 
 
 def window_key(
     value: JsonValue, schema: JsonObject | None = None, path: Sequence[str] = ()
 ) -> str:
-    """Return a resource as the text under which its uses are added up.
+    """Return the key of a resource, under which its uses are added up.
 
-    Spellings of one resource share a key: 7, ``"7"`` and ``" 7 "`` do, and so do
-    upper and lower case, with invisible characters and without, also inside a list or
-    an object. Where a number is declared, ``"07"``, ``"+7"`` and ``"7.0"`` do, too.
+    Spellings of one resource share a key: 7, ``"7"`` and ``" 7 "``, upper and lower
+    case, with and without invisible characters, also inside a list or an object. If the
+    schema declares a number, ``"07"``, ``"+7"`` and ``"7.0"`` share it, too.
 
     Args:
-        value: what names the resource.
-        schema: JSON Schema of the arguments; None when nobody declares them.
-        path: where the value stands below the arguments.
+        value: the resource's id.
+        schema: JSON Schema of the arguments; None if undeclared.
+        path: path of the value below the arguments.
 
     Raises:
-        ValueError: when the value names nothing, or its schema is too long to look
-            through (`TooMuchWork`).
+            ValueError: when the value is empty or a truth value, or its schema is too
+            long to search (`TooMuchWork`).
     """
-    # Nobody's total would be everybody's: the call is raised instead.
+    # An empty key would be one total for everyone; the call is raised instead.
     if value is None or isinstance(value, bool) or value in ("", [], {}):
-        raise ValueError("names nobody")
+        raise ValueError("has no usable value")
     with one_budget():
         keyed = _keyed(value, schema, tuple(path))
     if keyed == "":
-        raise ValueError("names nobody")
+        raise ValueError("has no usable value")
     return _canonical(keyed)
 
 
@@ -74,7 +74,8 @@ def _keyed(
             return _text(_canonical(value))
         case str():
             text = _text(value)
-            # What begins otherwise spells no number, whatever is declared.
+            # Text with another first character cannot be a number, even if one is
+            # declared.
             if schema is None or text[:1] not in _NUMBER_BEGINS:
                 return text
             kinds = shape_at(schema, path).kinds
@@ -94,10 +95,9 @@ def _keyed(
 
 
 def _text(value: str) -> str:
-    """Fold a string; one that is folded stays as it is."""
-    # What is invisible goes first: it would keep apart what belongs together.
-    # Twice, because casefold can make characters that NFKC folds again, and a folded
-    # text has to fold to itself.
+    """Fold a string; folding is idempotent."""
+    # Strip invisible characters first; otherwise equal keys would differ. Twice,
+    # because casefold can produce characters that NFKC folds again.
     text = unicodedata.normalize("NFKC", _seen(value)).casefold()
     text = unicodedata.normalize("NFKC", _seen(unicodedata.normalize("NFKC", text)))
     return " ".join(text.split())
@@ -109,8 +109,8 @@ def _seen(text: str) -> str:
 
 
 def _number(text: str) -> str:
-    """Return the number that a folded text spells; the text when it spells none."""
-    # Bounded before it is converted: int() of a Decimal writes out every digit.
+    """Return the number spelled by a folded text; other texts are unchanged."""
+    # Bounded before the conversion: int() of a Decimal writes out every digit.
     if len(text) > _MAX_DIGITS or not _NUMBER.fullmatch(text):
         return text
     number = Decimal(text.replace("_", ""))
@@ -127,7 +127,7 @@ def _canonical(value: JsonValue) -> str:
 
 
 MICRO = 1_000_000
-"""Millionths in one: what a count adds."""
+"""Millionths in one; a count adds this much."""
 
 MAX_MICRO = MAX_INTEGER
 """The largest share that a store can add up without losing digits (2^53-1)."""
@@ -136,14 +136,14 @@ _AMOUNT = re.compile(r"[0-9]{1,16}(?:\.[0-9]{1,30})?", re.ASCII)
 
 
 class WindowUse(Record):
-    """What one call adds to one window.
+    """The share of one call in one window.
 
     Attributes:
         window: the window's name.
-        key: the resource whose total it is, as text; empty when the window has none.
-        amount_micro: its share in millionths; 1,000,000 for a count.
-        within_ms: how long it stays in the total.
-        is_request: it stays there, also when the call does not run.
+        key: key of the resource; empty if the window has one total.
+        amount_micro: the share in millionths; 1,000,000 for a count.
+        within_ms: how long it counts.
+        is_request: it also counts if the call does not run.
     """
 
     window: str
@@ -154,9 +154,9 @@ class WindowUse(Record):
 
 
 class WindowUses(Record):
-    """What one call adds to all windows, and why a share is not known.
+    """The shares of one call in all windows, and the problems with unknown shares.
 
-    Each problem is a sentence of ours and raises the call to ``escalate``.
+    Each problem is fixed text, and raises the call to ``escalate``.
     """
 
     uses: tuple[WindowUse, ...] = ()
@@ -172,18 +172,18 @@ def window_uses(
     requester: str = "",
     declared_schema: JsonObject | None = None,
 ) -> WindowUses:
-    """Return what a call adds to the windows of a policy; never raises.
+    """Return the shares of a call in the windows of a policy; never raises.
 
     Args:
         policy: the loaded policy.
         agent: name of the agent that asks.
         tool: name of the tool.
         args: the arguments that would run.
-        requester: Slack id of the person who asked the agent.
-        declared_schema: JSON Schema of the arguments as the agent declares it; the
-            policy's own wins.
+        requester: Slack id of the requester.
+        declared_schema: JSON Schema of the arguments, declared by the agent; a schema
+        in the policy replaces it.
     """
-    # By the same schema as rules and edits: it decides whether "07" and 7 are one
+    # The same schema as for rules and edits: it decides whether "07" and 7 are one
     # resource.
     schema = EffectiveRules(policy, agent, tool).first.args_schema or declared_schema
     uses: list[WindowUse] = []
@@ -220,10 +220,10 @@ def micro(value: JsonValue) -> int:
     Raises:
         ValueError: when it is no such number, negative, or too large to be added up.
     """
-    # From the text of the number: Decimal(0.1) would be the float's 55 digits.
+    # From the text of the number: Decimal(0.1) has the float's 55 digits.
     text = "" if isinstance(value, bool) else str(value)
-    # Decimal also reads "1e9", "NaN" and digits of other alphabets, which a tool may
-    # read as something else.
+    # Decimal also accepts "1e9", "NaN" and digits of other alphabets, which a tool may
+    # read differently.
     if isinstance(value, str) and not _AMOUNT.fullmatch(value):
         text = ""
     try:
@@ -232,7 +232,7 @@ def micro(value: JsonValue) -> int:
         raise ValueError("is not a number that can be added up") from error
     if not amount.is_finite():
         raise ValueError("is not a number that can be added up")
-    # A negative amount would let other calls exceed the limit of the total.
+    # A negative amount would make room for other calls above the limit.
     if amount < 0:
         raise ValueError("is negative")
     if amount > MAX_MICRO // MICRO:

@@ -143,7 +143,7 @@ def test_no_argument_stands_in_for_a_name_of_ours(given_args: dict[str, Any]) ->
         ("args.a = 5", "write == to compare"),
         (
             "now.getHours('Mars/Base') > 1",
-            "getHours() takes no time zone and tells UTC; write hour(now, 'Europe/Lon",
+            "getHours() takes no time zone and returns UTC; write hour(now",
         ),
         ("weekday(now, 'UTC') == 0", "weekday is 1 (Monday) to 7, so it is never == 0"),
         ("weekday(now, 'UTC') in [6, 8]", "so it is never in 8"),

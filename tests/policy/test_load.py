@@ -96,7 +96,7 @@ def test_a_full_policy_loads_into_the_types_it_means() -> None:
             "approvals: 1",
             "'tiers.escalate.approvals' is 1; write 2 or more",
         ),
-        ("usergroups: [S0SUPPORT]", "", "nobody holds this role"),
+        ("usergroups: [S0SUPPORT]", "", "this role has no holders"),
         ("{args.amount}", "{amount}", "'{amount}' is not known here"),
         ("{args.amount}", "{args.amount", "has a brace without its pair"),
         ("args.card_number", "card_number", "'card_number' is not a path"),

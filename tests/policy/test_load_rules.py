@@ -92,7 +92,7 @@ def test_a_policy_with_every_kind_of_rule_loads() -> None:
         (
             "because: over 500",
             "because: ''",
-            "say in one line of at most 200 characters",
+            "write one line of at most 200 characters",
         ),
         (
             RULE,
@@ -153,7 +153,7 @@ def test_a_policy_with_every_kind_of_rule_loads() -> None:
         (
             "by: args.customer",
             "by: customer",
-            "names nothing to count by; write args.x",
+            "cannot be counted by; write args.x",
         ),
         (
             "sum: args.amount",
@@ -214,7 +214,11 @@ def test_a_policy_with_every_kind_of_rule_loads() -> None:
             "escalate_to: '@ana'",
             "is neither a role of this file ",
         ),
-        (", escalate_to: senior", "", "'escalate_at' says when and 'escalate_to' who"),
+        (
+            ", escalate_to: senior",
+            "",
+            "'escalate_at' and 'escalate_to' belong together",
+        ),
         (
             "notify: {channel",
             "notifyy: {channel",
@@ -243,7 +247,7 @@ def test_a_policy_with_every_kind_of_rule_loads() -> None:
         ),
         ("pending_per_agent", "pending_per_agnt", "did you mean 'pending_per_agent'?"),
         ("{type: number}", "{type: nmbr}", "this is not a usable JSON Schema 2020-12"),
-        ("{users: [U0LEAD]}", "{}", "nobody holds this role"),
+        ("{users: [U0LEAD]}", "{}", "this role has no holders"),
     ],
 )
 def test_a_mistake_in_a_rule_is_named_with_its_line_and_what_to_write(
@@ -390,5 +394,5 @@ def test_a_seeded_call_that_nobody_decides_is_refused_by_its_tier() -> None:
     with pytest.raises(BadPolicy) as found:
         load_policy(GOOD + seeded, "policy.yml")
 
-    assert "is 'look_up', whose tier is 'auto': nobody decides" in str(found.value)
+    assert "is 'look_up', whose tier is 'auto': such a call gets" in str(found.value)
     load_policy(GOOD + seeded.replace("look_up", "refund"), "policy.yml")

@@ -135,9 +135,15 @@ def test_what_would_silently_be_something_else_is_refused(text: str, said: str) 
             "[5] is not a type; use one of array, boolean",
         ),
         ("{properties: []}", "args_schema.properties': this is not a usable"),
-        ("{required: amount}", "'amount' cannot stand here; write a list."),
-        ("{properties: {a: 5}}", "5 cannot stand here; write a mapping or true or fal"),
-        ("{required: [a, a]}", "cannot stand here (uniqueItems: true); mend or remove"),
+        ("{required: amount}", "'amount' is not allowed here; write a list."),
+        (
+            "{properties: {a: 5}}",
+            "5 is not allowed here; write a mapping or true or fal",
+        ),
+        (
+            "{required: [a, a]}",
+            "is not allowed here (uniqueItems: true); mend or remove",
+        ),
         ("{pattern: 'a{9999999999}'}", "cannot be checked in little time; mend or"),
         (
             "{$ref: '#/x'}",

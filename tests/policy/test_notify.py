@@ -78,7 +78,7 @@ def test_of_two_demands_the_one_that_reaches_people_best_wins(
         (
             "approve: {notify: none,",
             "approve: {notify: none, remind_at: 50%,",
-            "'notify: none' mentions nobody, and 'remind_at' mentions those",
+            "'remind_at' mentions reviewers, which 'notify: none' turns off",
         ),
         (
             'escalate_to: "#leads"',

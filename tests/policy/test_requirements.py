@@ -310,21 +310,21 @@ def test_explain_says_in_words_who_has_to_agree() -> None:
         ),
         (
             "tiers: {escalate: {needs: x, approvals: 2}}",
-            "'needs' says who decides, and so does 'approvals'; keep one",
+            "'needs' and 'approvals' both set the quorum; keep one",
         ),
         (
             (
                 "requirements: {r: {of: support}}\n"
                 "tools: {t: {needs: r, reviewers: senior}}"
             ),
-            "'tools.t.needs': 'needs' says who decides on this tool, and so does 'revi",
+            "'tools.t.needs': 'needs' and 'reviewers' both set the people who decide ",
         ),
         (
             (
                 "requirements: {r: {of: support}}\ntools:\n  t: {raise: [{to: deny, "
                 "needs: r, when: 'true', because: b}]}"
             ),
-            "nobody decides at 'deny', so it cannot have 'needs'",
+            "calls of tier 'deny' get no decision, so it cannot have 'needs'",
         ),
         (
             "tools: {t: {raise: [{when: 'true', because: b}]}}",

@@ -142,9 +142,9 @@ def test_a_policy_names_what_is_added_up() -> None:
     ("rule", "words"),
     [
         ("totals: amount", "is no argument; write args.amount|eur"),
-        ("totals: args.day|date", "nothing is added up"),
-        ("totals: args.amount|euro", "nothing is added up"),
-        ("totals: 'args.amount|'", "nothing is added up"),
+        ("totals: args.day|date", "a format without a sum"),
+        ("totals: args.amount|euro", "a format without a sum"),
+        ("totals: 'args.amount|'", "a format without a sum"),
         ("totals: [args.a, args.a]", "appears twice"),
         ("totals: [args.a, args.b, args.c, args.d]", "at most 3"),
         ("{totals: args.card.sum, redact: [args.card]}", "hidden by 'redact'"),

@@ -82,7 +82,7 @@ def test_what_is_no_number_stays_a_text_where_a_number_is_declared(text: str) ->
 
 @pytest.mark.parametrize("value", [None, True, "", "  ", "\u200b", [], {}])
 def test_what_names_nobody_has_no_key(value: JsonValue) -> None:
-    with pytest.raises(ValueError, match="names nobody"):
+    with pytest.raises(ValueError, match="has no usable value"):
         window_key(value)
 
 
@@ -139,7 +139,7 @@ def test_what_is_folded_stays_as_it_is(text: str) -> None:
 
 
 def key_of(text: str) -> str | None:
-    """Return the key of a text; None when it names nobody or is not strict JSON."""
+    """Return the key of a text; None if it is empty or is not strict JSON."""
     try:
         return window_key(text)
     except ValueError:

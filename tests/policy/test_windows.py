@@ -84,8 +84,14 @@ def test_another_tool_counts_only_where_it_is_named() -> None:
         ({"customer": "C1", "money": {"amount": True}}, "is not a number that can be"),
         ({"customer": "C1", "money": {"amount": None}}, "is not a number that can be"),
         ({"customer": "C1", "money": {"amount": 1e300}}, "is too large to be added up"),
-        ({"customer": " ", "money": {"amount": 1}}, "args.customer names nobody"),
-        ({"customer": None, "money": {"amount": 1}}, "args.customer names nobody"),
+        (
+            {"customer": " ", "money": {"amount": 1}},
+            "args.customer has no usable value",
+        ),
+        (
+            {"customer": None, "money": {"amount": 1}},
+            "args.customer has no usable value",
+        ),
     ],
 )
 def test_a_share_that_is_not_known_is_a_problem_and_the_others_count(
@@ -107,7 +113,7 @@ def test_nobody_who_asked_is_a_problem_of_a_window_by_requester() -> None:
     )
 
     assert found.problems == (
-        "The total 'asked' is not known: requester names nobody.",
+        "The total 'asked' is not known: requester has no usable value.",
     )
 
 

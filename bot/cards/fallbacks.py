@@ -65,39 +65,41 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 _S = ItemState
 _BY_STATE: dict[ItemState, str] = {
-    _S.AUTHORIZED: "The call of {tool} is approved and has not run yet.",
-    _S.EXECUTING: "The call of {tool} is approved and runs now.",
-    _S.EXECUTED: "The call of {tool} was approved and ran.",
-    _S.FAILED: "The call of {tool} was approved and failed.",
-    _S.IN_DOUBT: "Please check whether the call of {tool} ran.",
-    _S.REJECTED: "The call of {tool} was rejected. Nothing ran.",
-    _S.ANSWERED: "The call of {tool} was answered. Nothing ran.",
-    _S.EXPIRED: "Nobody decided about {tool} in time. Nothing ran.",
-    _S.SUPERSEDED: "A newer message cancelled the call of {tool}. Nothing ran.",
-    _S.WITHDRAWN: "The call of {tool} was withdrawn. Nothing ran.",
-    _S.LAPSED: "The approval of {tool} lapsed. Nothing ran.",
+    _S.AUTHORIZED: "Approved, not run yet: {tool}.",
+    _S.EXECUTING: "Approved and running: {tool}.",
+    _S.EXECUTED: "Approved and done: {tool}.",
+    _S.FAILED: "Approved, but failed: {tool}.",
+    _S.IN_DOUBT: "Did {tool} run? Please check.",
+    _S.REJECTED: "Rejected: {tool}. Nothing ran.",
+    _S.ANSWERED: "Answered: {tool}. Nothing ran.",
+    _S.EXPIRED: "Expired: {tool}. Nothing ran.",
+    _S.SUPERSEDED: "Cancelled by a newer message: {tool}. Nothing ran.",
+    _S.WITHDRAWN: "Withdrawn: {tool}. Nothing ran.",
+    _S.LAPSED: "Approval lapsed: {tool}. Nothing ran.",
 }
-_FAILED = "The call of {tool} failed. Should it run again?"
+_FAILED = "Failed: {tool}. Should it run again?"
 _BY_EVENT: dict[EventName, str] = {
     EventName.ITEM_EXPIRED: _BY_STATE[_S.EXPIRED],
     EventName.ITEM_SUPERSEDED: _BY_STATE[_S.SUPERSEDED],
     EventName.ITEM_WITHDRAWN: _BY_STATE[_S.WITHDRAWN],
     EventName.ITEM_LAPSED: _BY_STATE[_S.LAPSED],
-    EventName.ITEM_EXECUTED: "The call of {tool} ran.",
-    EventName.ITEM_FAILED: "The call of {tool} failed.",
+    EventName.ITEM_EXECUTED: "Done: {tool}.",
+    EventName.ITEM_FAILED: "Failed: {tool}.",
     EventName.ITEM_IN_DOUBT: _BY_STATE[_S.IN_DOUBT],
-    EventName.ITEM_AUTHORIZED: "The call of {tool} was approved.",
+    EventName.ITEM_AUTHORIZED: "Approved: {tool}.",
     EventName.ITEM_REJECTED: _BY_STATE[_S.REJECTED],
     EventName.ITEM_ANSWERED: _BY_STATE[_S.ANSWERED],
-    EventName.ITEM_EDITED: "The call of {tool} was edited.",
-    EventName.ITEM_REPEATED: "The call of {tool} repeats one that was approved.",
+    EventName.ITEM_EDITED: "Edited: {tool}.",
+    EventName.ITEM_REPEATED: (
+        "Not approved: {tool}. The same call was approved elsewhere."
+    ),
 }
 _BY_FINDING: dict[str, str] = {
-    Finding.EXECUTED.value: "Somebody checked: the call of {tool} took effect.",
-    Finding.RERUN.value: "The call of {tool} is to run again.",
-    Finding.SKIP.value: "The call of {tool} is left as it is.",
+    Finding.EXECUTED.value: "Checked: {tool} took effect.",
+    Finding.RERUN.value: "Checked: {tool} runs again.",
+    Finding.SKIP.value: "Checked: {tool} is left as it is.",
 }
-_OTHER_EVENT = "There is news about the call of {tool}."
+_OTHER_EVENT = "News about {tool}."
 
 
 def card_fallback(approval: Approval, *, is_local: bool = False) -> str:
@@ -131,7 +133,7 @@ def card_fallback(approval: Approval, *, is_local: bool = False) -> str:
             have = f"{count.have} approvals given and another one needed"
         return f"{have} for {tools}, which waits {until}"
     if approval.items[0].tier is Tier.DENY:
-        return f"The policy no longer allows {tools}; the call waits {until}"
+        return f"The policy no longer allows {tools}, which waits {until}"
     needed = "Approval" if count.need == 1 else f"{count.need} approvals"
     return f"{needed} needed for {tools} {until}"
 
@@ -161,7 +163,7 @@ def _of_standing(approval: Approval, at: str) -> str:
     item = approval.items[0]
     if not item.is_pending:
         return _STANDING.get(item.state, "Similar calls are not allowed.")
-    return f"Somebody wants to allow similar calls. It waits until {at}."
+    return f"Allow similar calls? Please decide by {at}."
 
 
 def _of_question(approval: Approval, at: str) -> str:
@@ -169,16 +171,17 @@ def _of_question(approval: Approval, at: str) -> str:
     if not item.is_pending:
         return _QUESTIONS.get(item.state, _QUESTIONS[_S.WITHDRAWN])
     asks = "a question" if len(item.questions) == 1 else "questions"
-    return f"The agent asks {asks}. It waits for an answer until {at}."
+    return f"The agent asks {asks}. Please answer by {at}."
 
 
 def _of_closed(approval: Approval, tools: str) -> str:
+    calls = len(approval.items)
     if approval.is_auto_approved:
-        calls = counted(len(approval.items))
-        return f"{calls} without review: {state_counts(approval)}."
+        if all(item.state is _S.EXECUTED for item in approval.items):
+            return f"{counted(calls)} ran without review and succeeded."
+        return f"{counted(calls)} without review: {state_counts(approval)}."
     if approval.is_batch:
-        calls = counted(len(approval.items))
-        return f"{calls} ({tools}): {state_counts(approval)}."
+        return f"{counted(calls)} ({tools}): {state_counts(approval)}."
     return _of_item(approval.items[0]).format(tool=tools)
 
 

@@ -122,9 +122,9 @@ def test_every_fallback_is_a_sentence_without_machine_words() -> None:
         ),
         (
             ItemState.REJECTED,
-            "The call of process_refund was rejected. Nothing ran.",
+            "Rejected: process_refund. Nothing ran.",
         ),
-        (ItemState.IN_DOUBT, "Please check whether the call of process_refund ran."),
+        (ItemState.IN_DOUBT, "Did process_refund run? Please check."),
     ],
 )
 def test_what_is_asked_comes_first(state: ItemState, words: str) -> None:

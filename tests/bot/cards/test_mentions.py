@@ -186,7 +186,7 @@ def test_a_line_for_others_names_only_those_who_were_not_mentioned() -> None:
 def test_an_edit_mentions_those_who_decide_the_edited_call_alone() -> None:
     edit = edited(an_item(index=0, requirement=TWO), {"amount": 1}, by=ANA)
     other = an_item(index=1, requirement=ALL)
-    note = Message((), "The call of process_refund was edited.")
+    note = Message((), "Edited: process_refund.")
 
     told, roles = with_reviewers(
         note, an_approval(edit, other, principals=(KIM,)), edit
@@ -194,7 +194,7 @@ def test_an_edit_mentions_those_who_decide_the_edited_call_alone() -> None:
 
     assert "<@U0BEN> <!subteam^S0SUPPORT> 🔔" in readable(told.blocks)
     assert "U0LEAD" not in readable(told.blocks)
-    assert told.text.startswith("The call of process_refund was edited. Approval")
+    assert told.text.startswith("Edited: process_refund. Approval")
     assert roles == {"senior", "support"}
 
 

@@ -73,7 +73,7 @@ async def test_an_approval_that_ended_is_found_as_well(stack: Stack) -> None:
 
         told = await answer(stack, "U0ANA", f"show {short}", CHANNEL)
 
-        assert "The call of process_refund was approved and ran." in told
+        assert "Approved and done: process_refund." in told
 
 
 async def test_too_few_characters_find_nothing_and_say_so(stack: Stack) -> None:

@@ -131,23 +131,6 @@ def tagged_hash(tag: str, document: bytes) -> str:
     return _PREFIX + digest.hexdigest()
 
 
-def to_raw(digest: str) -> bytes:
-    """Return the 32 bytes of a ``sha256:<hex>`` text.
-
-    Raises:
-        BadJson: when the text is not of that form.
-    """
-    body = digest.removeprefix(_PREFIX)
-    if body == digest or len(body) != 64 or set(body) - set("0123456789abcdef"):  # noqa: PLR2004 - hex digits of SHA-256
-        raise BadJson(f"{digest[:80]!r} is not a sha256 digest")
-    return bytes.fromhex(body)
-
-
-def from_raw(raw: bytes) -> str:
-    """Return the ``sha256:<hex>`` text of raw bytes; `to_raw` checks how many."""
-    return _PREFIX + raw.hex()
-
-
 def short(digest: str) -> str:
     """Return the form for a card: the first 8 and the last 4 hex digits."""
     body = digest.removeprefix(_PREFIX)

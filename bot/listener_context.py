@@ -31,8 +31,8 @@ from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.failures import any_failure, log_failure
 from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.service.deciding import Voters
 from keyturn.gateway.service.reviews import ReviewService
-from keyturn.gateway.service.voters import Voters
 from keyturn.gateway.store.freezes import FreezeScope
 from keyturn.gateway.store.keys import Keys
 

@@ -39,8 +39,8 @@ from keyturn.gateway.protocol.states import ItemState
 from keyturn.gateway.protocol.tiers import Tier
 from keyturn.gateway.service.audit_bundling import AuditBundler
 from keyturn.gateway.service.audit_checking import verify_log_of
+from keyturn.gateway.service.audit_reading import security_events
 from keyturn.gateway.service.audit_writing import AuditWriter, public_keys, required
-from keyturn.gateway.service.security_events import security_events
 from keyturn.gateway.store.jobs import Job
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.store import Store

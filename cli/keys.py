@@ -15,7 +15,7 @@ from keyturn.cli.global_options import examples
 from keyturn.cli.store_access import is_there, use_store
 from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.protocol.public_keys import PublicKey
-from keyturn.gateway.service.signed_by import calls_under
+from keyturn.gateway.service.proving import calls_under
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.key_folder import Key, KeyFolder, KeyState, Role
 from keyturn.gateway.trust.keyring import Keyring

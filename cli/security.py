@@ -12,7 +12,7 @@ from keyturn.cli.global_options import examples
 from keyturn.cli.policy_inputs import parse_time
 from keyturn.cli.store_access import use_store
 from keyturn.gateway.approvals.events import Event
-from keyturn.gateway.service.security_events import security_events
+from keyturn.gateway.service.audit_reading import security_events
 from keyturn.gateway.store.store import Store
 
 EXAMPLES = examples(

@@ -113,7 +113,7 @@ class CallHint(Record):
 
     It is part of the turn, so it counts as it was when the turn was first submitted.
     The gateway joins it with what policy says
-    (`keyturn.gateway.service.hints.apply_hint`).
+    (`keyturn.gateway.service.turn_evaluation.apply_hint`).
 
     Attributes:
         hold: True asks for a person; False asks for none, and counts only where

@@ -48,7 +48,7 @@ from keyturn.gateway.service.answering import (
     unproven_outcome,
 )
 from keyturn.gateway.service.claiming import ClaimService
-from keyturn.gateway.service.proven_words import (
+from keyturn.gateway.service.proving import (
     are_proven,
     is_edit_proven,
     proven_words,

@@ -25,7 +25,7 @@ from keyturn.gateway.protocol.wire import (
     LateReport,
     ReconcileAnswer,
 )
-from keyturn.gateway.service.proven_words import NOT_TOLD, are_proven, proven_words
+from keyturn.gateway.service.proving import NOT_TOLD, are_proven, proven_words
 from keyturn.gateway.store.store import Store
 
 

@@ -36,7 +36,7 @@ from keyturn.gateway.protocol.effect import Effect
 from keyturn.gateway.protocol.records import EditRecord
 from keyturn.gateway.protocol.states import ItemState
 from keyturn.gateway.protocol.work import aside
-from keyturn.gateway.service.reevaluation import as_of_now
+from keyturn.gateway.service.call_evaluation import as_of_now
 from keyturn.gateway.service.tenant_service import PolicyService
 from keyturn.gateway.store.listed_members import Due, due_page, listed_approvals
 

@@ -51,12 +51,16 @@ from keyturn.gateway.service.call_evaluation import (
 )
 from keyturn.gateway.service.denials import freeze_message
 from keyturn.gateway.service.hidden_words import with_hidden_summary
-from keyturn.gateway.service.proven_words import proven_words, unproven_end
-from keyturn.gateway.service.receipts import Receipts
+from keyturn.gateway.service.proving import (
+    Receipts,
+    Unproven,
+    proven_words,
+    refuse_unproven,
+    unproven_end,
+)
 from keyturn.gateway.service.spot_checks import with_spot_check
 from keyturn.gateway.service.standing import end_standing, standing_of
 from keyturn.gateway.service.tenant_service import PolicyService
-from keyturn.gateway.service.unproven import Unproven, refuse_unproven
 from keyturn.gateway.store.atomic_write import Loaded, Write
 from keyturn.gateway.store.freezes import names_of
 from keyturn.gateway.store.spending import spend_again

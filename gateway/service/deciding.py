@@ -1,41 +1,78 @@
-"""Decide calls by one gesture, in one write; all of it counts or nothing."""
+"""Decide calls by one gesture, in one write; all of it counts or nothing.
+
+A call is approved for itself by what is reserved and what was done until now. Several
+calls that are approved at once would not know of each other: two with one effect, or
+two that a window has room for only once. So each is also evaluated beside those that
+the gesture approves before it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import logging
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
 from keyturn.gateway.approvals.decisions import (
     Approve,
+    Click,
+    Decision,
     Edit,
     Expired,
+    Forbidden,
     GestureOutcome,
     GestureRefused,
     Reviewer,
 )
+from keyturn.gateway.approvals.events import Event, EventName, approval_event
 from keyturn.gateway.approvals.gestures import (
     ONE_EDIT,
     Asked,
     Gesture,
     GestureChange,
     decide_gesture,
+    is_escalated,
 )
-from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.approvals.policy_decision import PolicyDecision
+from keyturn.gateway.approvals.precedents import Precedent
+from keyturn.gateway.approvals.record import Approval, Item
+from keyturn.gateway.errors import KeyturnError
+from keyturn.gateway.failures import log_failure
 from keyturn.gateway.policy.rules import Policy
+from keyturn.gateway.protocol.states import ItemState
 from keyturn.gateway.protocol.work import aside
-from keyturn.gateway.service.gesture_evaluation import (
-    DecidedCall,
-    EvaluatedGesture,
-    evaluate_gesture,
+from keyturn.gateway.service.call_evaluation import (
+    Beside,
+    CurrentEvaluation,
+    ReadCall,
+    WaitingCall,
+    call_of,
+    counts_in_windows,
+    evaluate_decision,
+    read_calls,
 )
-from keyturn.gateway.service.reevaluation import counts_in_windows, evaluate_decision
-from keyturn.gateway.service.refused_decisions import RefusedDecisions
 from keyturn.gateway.service.standing import rejection_of
 from keyturn.gateway.service.sweep import Sweeper
 from keyturn.gateway.service.tenant_service import PolicyService
-from keyturn.gateway.service.voters import Voters, asked
 from keyturn.gateway.store.atomic_write import Loaded, Write, WriteMany
 from keyturn.gateway.store.store import Store
+
+logger = logging.getLogger(__name__)
+
+_MOST_KNOWN = 1000
+
+Voters = Callable[[Item], Awaitable[Sequence[Reviewer]]]
+"""Resolves, now, those who voted for an item before."""
+
+
+@dataclass(frozen=True)
+class DecidedCall:
+    """A call, and what one gesture decides of it."""
+
+    approval: Approval
+    index: int
+    decision: Decision | None
 
 
 class DecisionService(PolicyService):
@@ -45,7 +82,7 @@ class DecisionService(PolicyService):
         self, store: Store, policy: Callable[[], Policy], *, tenant: str = "default"
     ) -> None:
         super().__init__(store, policy, tenant=tenant)
-        self._refused = RefusedDecisions(store)
+        self._told: dict[tuple[str, str, int, str], None] = {}
         self._sweeper = Sweeper(store, tenant=tenant)
 
     async def decide(
@@ -90,7 +127,7 @@ class DecisionService(PolicyService):
             if _edits_add_up(policy, calls):
                 return ONE_EDIT
             now_ms = max((one.now_ms for one in own), default=0)
-            evaluated = await evaluate_gesture(
+            evaluated, repeats = await evaluate_gesture(
                 self._store, policy, calls, now_ms=now_ms
             )
             decide = partial(
@@ -99,7 +136,15 @@ class DecisionService(PolicyService):
                 gesture,
                 reviewer,
                 now_ms=now_ms,
-                asked=await self._asked(gesture, calls, evaluated, voters),
+                asked=Asked(
+                    {place: one.policy_now for place, one in evaluated.items()},
+                    {
+                        place: await _voters_before(call.approval, call.index, voters)
+                        for place, call in calls.items()
+                    },
+                    repeats,
+                    await self._waiting_edited(gesture, calls),
+                ),
                 key=self._decision_key,
             )
             items = [item for one in own for item in one.approval.items]
@@ -121,34 +166,23 @@ class DecisionService(PolicyService):
         await self._refuse(gesture, found, records, reviewer)
         return found
 
-    async def _asked(
-        self,
-        gesture: Gesture,
-        calls: Mapping[int, DecidedCall],
-        evaluated: EvaluatedGesture,
-        voters: Voters | None,
-    ) -> Asked:
+    async def _waiting_edited(
+        self, gesture: Gesture, calls: Mapping[int, DecidedCall]
+    ) -> PolicyDecision | None:
+        """Evaluate an edited call also as it waits."""
         waiting = None
         for call in calls.values():
             if gesture.card is None and isinstance(call.decision, Edit):
                 policy, of = self._policy(), (call.approval, call.index, Approve())
                 waiting = await evaluate_decision(self._store, policy, *of)
-        return Asked(
-            {place: one.policy_now for place, one in evaluated.calls.items()},
-            {
-                place: await asked(call.approval, call.index, voters)
-                for place, call in calls.items()
-            },
-            evaluated.repeats,
-            waiting.policy_now if waiting else None,
-        )
+        return waiting.policy_now if waiting else None
 
     async def _writes(
         self,
         policy: Policy,
         calls: Mapping[int, DecidedCall],
         result: GestureChange,
-        evaluated: EvaluatedGesture,
+        evaluated: Mapping[int, CurrentEvaluation],
     ) -> WriteMany:
         writes: list[Write] = []
         for approval_id, change in result.changes.items():
@@ -162,9 +196,9 @@ class DecisionService(PolicyService):
             }
             used = {
                 # A rejected call gives its uses back in this very write.
-                item.index: evaluated.calls[place].used
+                item.index: evaluated[place].used
                 for place, item in items.items()
-                if place in evaluated.calls and item.may_run
+                if place in evaluated and item.may_run
             }
             rejection = await rejection_of(
                 self._store, policy, after, [*items.values()]
@@ -196,9 +230,31 @@ class DecisionService(PolicyService):
         for approval_id in sorted(late):
             await self._sweeper.expire(approval_id)
         for place, (click, decision) in decided.items():
-            if place in refusals and click.approval in records:
-                refused = (refusals[place], records[click.approval])
-                await self._refused.note(*refused, click, decision.kind, reviewer)
+            refusal = refusals.get(place)
+            if isinstance(refusal, Forbidden) and click.approval in records:
+                of = (records[click.approval], click, decision.kind, reviewer)
+                await self._note(_event(refusal, *of), click.version)
+
+    async def _note(self, event: Event, version: int) -> None:
+        """Write to the audit log that somebody may not decide a call.
+
+        A refusal changes nothing, so it has no step to be written with: its entry is
+        written behind it, and where the store is away, the log of the process alone has
+        it. One for each person, version of the card and reason: clicking again adds
+        none.
+        """
+        told = (event.actor, event.approval, version, event.reason)
+        keys = self._store.keys_of_approval(event.approval)
+        if told in self._told:
+            return
+        if keys is not None:
+            try:
+                await self._store.audit(keys).append(event)
+            except KeyturnError as error:
+                log_failure(logger, error, "decision.refusal_unrecorded")
+        if len(self._told) >= _MOST_KNOWN:
+            del self._told[next(iter(self._told))]
+        self._told[told] = None
 
 
 def _edits_add_up(policy: Policy, calls: Mapping[int, DecidedCall]) -> bool:
@@ -209,3 +265,146 @@ def _edits_add_up(policy: Policy, calls: Mapping[int, DecidedCall]) -> bool:
     """
     edits = [one for one in calls.values() if isinstance(one.decision, Edit)]
     return sum(counts_in_windows(policy, one.approval) for one in edits) > 1
+
+
+async def _voters_before(
+    approval: Approval, index: int, voters: Voters | None
+) -> Sequence[Reviewer]:
+    """Resolve who voted for an item before; without votes nothing is requested."""
+    if voters is None or not 0 <= index < len(approval.items):
+        return ()
+    item = approval.items[index]
+    if item.state is ItemState.IN_DOUBT:
+        # The votes that count here are the observations of this attempt, not the
+        # approvals of the call.
+        found = tuple(one.vote for one in item.observations_now)
+        return await voters(item.with_(votes=found)) if found else ()
+    return await voters(item) if item.is_pending and item.votes else ()
+
+
+async def evaluate_gesture(
+    store: Store, policy: Policy, calls: Mapping[int, DecidedCall], *, now_ms: int
+) -> tuple[dict[int, CurrentEvaluation], frozenset[int]]:
+    """Evaluate each call of a gesture, also beside those that it approves.
+
+    Args:
+        store: where everything is kept.
+        policy: in force.
+        calls: by a number, in the order of which they are approved.
+        now_ms: the store's clock.
+
+    Returns:
+        What the policy of now says of each call, and the calls that need more once
+        those before them are approved.
+    """
+    found: dict[int, CurrentEvaluation] = {}
+    repeats: set[int] = set()
+    before = _Approved(now_ms)
+    asked = dict[int, WaitingCall]()
+    for number, call in sorted(calls.items()):
+        edited = [call.decision.args] if isinstance(call.decision, Edit) else ()
+        of = partial(call_of, call.approval, call.index, call.decision)
+        if waiting := await aside(of, edited):
+            asked[number] = waiting
+    read = await read_calls(store, policy, [*asked.values()])
+    for number, one_read in zip(asked, read, strict=True):
+        call, one = calls[number], await aside(one_read.evaluated)
+        approval, index, decision = call.approval, call.index, call.decision
+        found[number] = one
+        if not isinstance(decision, Approve | Edit):
+            continue
+        if isinstance(decision, Approve) and is_escalated(
+            approval.items[index], one.policy_now
+        ):
+            continue  # it is left out
+        # The claim would see the first of two such calls, and send the second back:
+        # nobody is told that both are approved.
+        beside = before.beside(one_read, one)
+        if beside is not None:
+            again = await aside(partial(one_read.evaluated, beside))
+            needs_more = before.ask_more(call, again, one)
+            # An edit is kept, and waits for those whom it needs then.
+            if needs_more or beside.micro:
+                found[number] = again
+            if needs_more:
+                repeats.add(number)
+                if isinstance(decision, Approve):
+                    continue
+        before.add(call, one)
+    return found, frozenset(repeats)
+
+
+@dataclass(frozen=True)
+class _Approved:
+    """The calls of a gesture that would be approved before another one.
+
+    Attributes:
+        now_ms: the store's clock.
+        precedents: the calls, by effect.
+        totals: by window key, what it came to with each of them alone.
+    """
+
+    now_ms: int
+    precedents: dict[str, list[Precedent]] = field(
+        default_factory=lambda: defaultdict[str, list[Precedent]](list)
+    )
+    totals: dict[str, list[int]] = field(
+        default_factory=lambda: defaultdict[str, list[int]](list)
+    )
+
+    def add(self, call: DecidedCall, one: CurrentEvaluation) -> None:
+        """Take in a call that is approved."""
+        if effect := one.policy_now.effect:
+            self.precedents[effect].append(
+                Precedent(
+                    call=call.approval.items[call.index].id,
+                    state=ItemState.AUTHORIZED,
+                    agent=call.approval.agent,
+                    since_ms=self.now_ms,
+                    at_ms=self.now_ms,
+                )
+            )
+        for use in one.used.uses:
+            self.totals[use.window].append(one.used.totals[use.name])
+
+    def beside(self, read: ReadCall, one: CurrentEvaluation) -> Beside | None:
+        """Return what they leave for a later call; None: nothing that concerns it."""
+        effect = one.policy_now.effect
+        same = {effect: self.precedents[effect]} if effect in self.precedents else {}
+        micro: dict[str, int] = {}
+        for use in one.used.uses:
+            if added := self._added(use.window, read.held):
+                micro[use.window] = added
+        return Beside(same, micro) if same or micro else None
+
+    def _added(self, window: str, held: Mapping[str, int]) -> int:
+        """Return what they add to a window: nothing where all was reserved before."""
+        # What an edit adds, or what is used by a policy that was loaded since.
+        return sum(max(0, one - held[window]) for one in self.totals.get(window, ()))
+
+    def ask_more(
+        self, call: DecidedCall, again: CurrentEvaluation, alone: CurrentEvaluation
+    ) -> bool:
+        """Return whether a call needs another look after them."""
+        now, before = again.policy_now, alone.policy_now
+        if (now.tier, now.requirement) != (before.tier, before.requirement):
+            return True
+        # As `repeating.unseen` has it for calls that were approved before: those of
+        # one approval stand on one card.
+        others = self.precedents.get(now.effect, ())
+        return bool(now.past.same_by) and any(
+            one.approval != call.approval.id for one in others
+        )
+
+
+def _event(
+    refusal: Forbidden, approval: Approval, click: Click, verb: str, reviewer: Reviewer
+) -> Event:
+    item = next((one for one in approval.items if one.index == click.index), None)
+    person = reviewer.person
+    return approval_event(approval, EventName.DECISION_REFUSED, item).with_(
+        actor=f"{person.team}/{person.user}",
+        reason=refusal.reason,
+        request_digest=click.request_digest,
+        data={"verb": verb, "gesture": reviewer.gesture.value},
+    )

@@ -16,7 +16,7 @@ from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.errors import CorruptRecord
 from keyturn.gateway.protocol.records import Record
 from keyturn.gateway.protocol.states import ItemState
-from keyturn.gateway.service import tenant_log
+from keyturn.gateway.service import audit_reading
 from keyturn.gateway.service.stored_verdicts import erased_turn
 from keyturn.gateway.service.tenant_service import TenantService
 from keyturn.gateway.store.erasing import (
@@ -154,7 +154,9 @@ class Eraser(TenantService):
         except CorruptRecord:
             return True
         # Without this, an id with a slip in it would be reported as erased.
-        async with aclosing(tenant_log.entries(self._store, self._tenant)) as entries:
+        async with aclosing(
+            audit_reading.entries(self._store, self._tenant)
+        ) as entries:
             async for event in entries:
                 if event.approval == approval_id:
                     return True
@@ -164,7 +166,7 @@ class Eraser(TenantService):
         """Return the approvals that a person asked for, erased ones as well."""
         # From the log, which has every approval that was opened.
         named, found = dict[str, None](), list[str]()
-        async for event in tenant_log.entries(self._store, self._tenant):
+        async for event in audit_reading.entries(self._store, self._tenant):
             if is_asked_by(self._store, event, user):
                 # Its record is gone, and maybe not yet what the log has of it.
                 found.append(event.approval)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
 from typing import cast
 
 from keyturn.gateway.approvals import deadline_changes, inquiring, reporting
 from keyturn.gateway.approvals.changes import Change
-from keyturn.gateway.approvals.collected import is_collected
+from keyturn.gateway.approvals.collected import collected, is_collected
 from keyturn.gateway.approvals.decisions import (
     Click,
     Decision,
@@ -22,30 +24,37 @@ from keyturn.gateway.approvals.gestures import Gesture, Partition
 from keyturn.gateway.approvals.inquiry import Inquiry
 from keyturn.gateway.approvals.policy_decision import PolicyDecision
 from keyturn.gateway.approvals.record import Approval, Item, Origin
+from keyturn.gateway.approvals.requirement import Role
+from keyturn.gateway.approvals.role_mapping import with_roles
+from keyturn.gateway.errors import CorruptRecord
 from keyturn.gateway.policy.effective_rules import EffectiveRules
 from keyturn.gateway.policy.effects import asks_for_precedents
-from keyturn.gateway.policy.rules import Policy
+from keyturn.gateway.policy.hours import utc
+from keyturn.gateway.policy.on_call import (
+    QuietRule,
+    asked_from,
+    last_end,
+    on_call,
+    turn_at,
+)
+from keyturn.gateway.policy.rules import BatchRule, Policy
 from keyturn.gateway.protocol.records import Person
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.service.collected_cards import CollectedCardService
-from keyturn.gateway.service.deciding import DecisionService
-from keyturn.gateway.service.delegating import DelegationService
-from keyturn.gateway.service.freezing import FreezeService, ReviewerFreezes
-from keyturn.gateway.service.queue import MAX_QUEUE, ReviewQueue
-from keyturn.gateway.service.reach import Reach
-from keyturn.gateway.service.reevaluation import (
+from keyturn.gateway.service.call_evaluation import (
     depends_on_others,
     evaluate_decision,
     evaluate_waiting,
     shown_as,
 )
+from keyturn.gateway.service.deciding import DecisionService, Voters
+from keyturn.gateway.service.freezing import FreezeService, ReviewerFreezes
+from keyturn.gateway.service.queue import MAX_QUEUE, DelegationService, ReviewQueue
 from keyturn.gateway.service.runs import RunService
 from keyturn.gateway.service.seeded_defects import SeededDefectService
 from keyturn.gateway.service.spot_checks import SpotCheckService
 from keyturn.gateway.service.standing import StandingService
 from keyturn.gateway.service.statistics import LiveMetrics, StatisticsService
 from keyturn.gateway.service.tenant_service import PolicyService
-from keyturn.gateway.service.voters import Voters
 from keyturn.gateway.store.atomic_write import Loaded, Write
 from keyturn.gateway.store.jobs import Job, JobKind
 from keyturn.gateway.store.store import Store
@@ -350,3 +359,141 @@ class ReviewService(PolicyService):
             self.store, self._policy(), approval, index, Edit(args=args)
         )
         return evaluated.policy_now if evaluated else None
+
+
+class CollectedCardService(PolicyService):
+    """What collected cards show, by their id, and which calls the policy collects."""
+
+    def rule(self, approval: Approval) -> BatchRule | None:
+        """Return by which rule of the policy a single call may share a card; or None.
+
+        Where the rule is about tasks, a call without one does not.
+        """
+        tool = approval.items[0].tool
+        rule = EffectiveRules(self._policy(), approval.agent, tool).first.batch
+        is_without = rule is not None and rule.by == "task" and not approval.task
+        return None if is_without else rule
+
+    def is_used(self) -> bool:
+        """Return whether the policy lets any call share a card."""
+        return any(rule.batch for _, rule in self._policy().tool_rules())
+
+    async def read(
+        self,
+        card: str,
+        shown: Callable[[Loaded], Awaitable[Loaded]] | None = None,
+    ) -> Loaded | None:
+        """Return the record of a collected card; None when the id is of none.
+
+        Args:
+            card: its id.
+            shown: returns a member as it is to be shown; without it each is as stored.
+        """
+        members, left = await self._members(card)
+        if not members:
+            return None
+        seen = [await shown(one) for one in members] if shown else members
+        now_ms = max(one.now_ms for one in seen)
+        shows = [one.approval for one in seen]
+        return Loaded(collected(card, shows, left=left), now_ms)
+
+    async def read_short(self, short: str) -> list[Loaded]:
+        """Return the records of the tenant's collected cards with a short id."""
+        ids = await self._store.approvals.with_short_id(self._keys, short)
+        found = [await self.read(one) for one in ids]
+        return [one for one in found if one is not None]
+
+    async def versions(self, card: str) -> dict[str, int]:
+        """Return the versions of the approvals that a card shows, by id."""
+        members, _ = await self._members(card)
+        return {one.approval.id: one.approval.version for one in members}
+
+    async def _members(self, card: str) -> tuple[list[Loaded], int]:
+        keys = self._store.keys_of_approval(card)
+        if keys is None:
+            return [], 0
+        found: list[Loaded] = []
+        members, left = await self._store.collected_cards.members(keys, card)
+        for approval_id in members:
+            try:
+                loaded = await self._store.approvals.load(approval_id)
+            except CorruptRecord:
+                loaded = None
+            # Of one that is corrupt, or kept no longer, nothing can be shown or
+            # decided, and that must not keep people from the others.
+            if loaded is not None and loaded.approval.tenant == self._tenant:
+                found.append(loaded)
+        return found, left + len(members) - len(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """Whom to ask now: on-call rotations and quiet hours of the policy in force.
+
+    Worked out whenever an approval is read to be shown, and never stored: it changes
+    who is asked and nothing about who may decide.
+    """
+
+    policy: Callable[[], Policy]
+
+    def resolved(self, loaded: Loaded) -> Loaded:
+        """Return an approval whose roles say whom of them to ask now."""
+        approval, now_ms = loaded.approval, loaded.now_ms
+        policy = self.policy()
+        rules = policy.roles
+        turns = {
+            name: _has_turn(policy, name, now_ms)
+            for rule in rules.values()
+            if (name := rule.on_call) is not None
+        }
+        if not turns and not any(rule.quiet for rule in rules.values()):
+            return loaded
+
+        def asked(item: Item, role: Role) -> Role:
+            rule = rules.get(role.name)
+            if rule is None:
+                return role
+            asking = role.asked.with_(
+                on_call=turns.get(rule.on_call or "", ()),
+                quiet_until_ms=_quiet_until_ms(rule.quiet, approval, item, now_ms),
+            )
+            return role.with_(asking=asking)
+
+        return Loaded(with_roles(approval, asked), now_ms)
+
+    def changed_ms(self, now_ms: int) -> int:
+        """Return when others began to be asked last; 0 when the policy is the same.
+
+        At that moment quiet hours ended, or a turn of a rotation began.
+        """
+        moments = self._changes(utc(now_ms))
+        return max((int(one.timestamp() * 1000) for one in moments), default=0)
+
+    def _changes(self, now: datetime) -> Iterator[datetime]:
+        policy = self.policy()
+        for rule in policy.roles.values():
+            if rule.quiet is not None:
+                yield last_end(rule.quiet, now)
+        for rotation in policy.on_call.values():
+            turn = turn_at(rotation, now)
+            if turn is not None:
+                yield rotation.begin(turn)
+
+
+def _has_turn(policy: Policy, rotation: str, now_ms: int) -> tuple[str, ...]:
+    """Return who is on call; nobody before the first turn: then everybody is asked."""
+    rule = policy.on_call.get(rotation)
+    found = on_call(rule, utc(now_ms)) if rule else ""
+    return (found,) if found else ()
+
+
+def _quiet_until_ms(
+    rule: QuietRule | None, approval: Approval, item: Item, now_ms: int
+) -> int:
+    # A call in doubt may have run, and its agent waits without a deadline: people are
+    # asked at any hour.
+    if rule is None or not item.is_pending:
+        return 0
+    expires = utc(approval.expires_at_ms)
+    begin = asked_from(rule, item.tier, now=utc(now_ms), expires=expires)
+    return int(begin.timestamp() * 1000) if begin else 0

@@ -8,7 +8,7 @@ from datetime import UTC, tzinfo
 
 from keyturn.gateway.metrics.fold import EVERYTHING, Metrics, Selection
 from keyturn.gateway.policy.rules import Policy
-from keyturn.gateway.service import tenant_log
+from keyturn.gateway.service import audit_reading
 from keyturn.gateway.service.tenant_service import PolicyService, TenantService
 from keyturn.gateway.store.readers import Backlog, backlog
 from keyturn.gateway.store.store import Store
@@ -47,7 +47,7 @@ class StatisticsService(TenantService):
         """
         found = Metrics(selected, zone)
         until_ms = selected.until_ms
-        log = tenant_log.entries(
+        log = audit_reading.entries(
             self._store,
             self._tenant,
             since_ms=max(0, selected.since_ms - (RUNS_BEGAN_MS if has_runs else 0)),

@@ -22,7 +22,7 @@ from keyturn.gateway.protocol.wire import (
     args_hash,
 )
 from keyturn.gateway.service import denials
-from keyturn.gateway.service.window_usage import CallUsage
+from keyturn.gateway.service.precedents import CallUsage
 from keyturn.gateway.store.agent_load import AgentLoad
 from keyturn.gateway.store.encryption import (
     decrypted,

@@ -34,7 +34,7 @@ from keyturn.gateway.protocol.wire import (
 from keyturn.gateway.protocol.work import aside
 from keyturn.gateway.service import denials, spot_checks
 from keyturn.gateway.service.hidden_words import with_hidden_words
-from keyturn.gateway.service.precedents import TurnPrecedents
+from keyturn.gateway.service.precedents import CallUsage, TurnPrecedents, usage_of
 from keyturn.gateway.service.proposals import (
     EvaluatedCall,
     Proposal,
@@ -51,14 +51,14 @@ from keyturn.gateway.service.stored_verdicts import (
 )
 from keyturn.gateway.service.tenant_service import PolicyService
 from keyturn.gateway.service.turn_evaluation import (
+    TurnTriage,
     call_facts,
     evaluate_call,
     evaluated_calls,
     is_returned_unasked,
     requester_of,
+    triage_events,
 )
-from keyturn.gateway.service.turn_triage import TurnTriage, triage_events
-from keyturn.gateway.service.window_usage import CallUsage, usage_of
 from keyturn.gateway.store.agent_load import AgentLoad
 from keyturn.gateway.store.atomic_write import Loaded
 from keyturn.gateway.store.keys import Keys

@@ -67,7 +67,7 @@ from keyturn.gateway.service.answering import (
     requested_before,
     told_edit,
 )
-from keyturn.gateway.service.hints import apply_hint
+from keyturn.gateway.service.turn_evaluation import apply_hint
 
 ANNA = Person(team="T1", user="U1", name="Anna")
 ALL = (Verb.APPROVE, Verb.EDIT, Verb.REJECT, Verb.RESPOND)

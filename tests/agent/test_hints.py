@@ -12,7 +12,7 @@ from keyturn.gateway.policy.rules import Defaults, Policy, RaiseRule, ToolRule
 from keyturn.gateway.protocol.tiers import Tier, join
 from keyturn.gateway.protocol.verbs import Verb
 from keyturn.gateway.protocol.wire import CallHint
-from keyturn.gateway.service.hints import MAX_DESCRIPTION, apply_hint
+from keyturn.gateway.service.turn_evaluation import MAX_DESCRIPTION, apply_hint
 
 TIERED = load_policy(
     """\

@@ -16,8 +16,8 @@ from keyturn.gateway.client.http_gateway import HttpGateway
 from keyturn.gateway.config import SlackMode
 from keyturn.gateway.protocol.states import ItemState
 from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef
+from keyturn.gateway.service.audit_reading import security_events
 from keyturn.gateway.service.process_check import process_problems
-from keyturn.gateway.service.security_events import security_events
 from keyturn.gateway.trust.key_folder import Role
 from keyturn.gateway.trust.keyring import Keyring
 from tests.apart.agent_process import AGENT, RECEIPT_KEYS, TOOL

@@ -28,7 +28,7 @@ from keyturn.gateway.errors import (
     StoreUnavailable,
 )
 from keyturn.gateway.protocol.wire import Claimed, ProposedCall, Turn, TurnRef, Verdict
-from keyturn.gateway.service.security_events import security_events
+from keyturn.gateway.service.audit_reading import security_events
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.key_folder import Role
 from keyturn.gateway.trust.keyring import FOLDER, Keyring

@@ -19,7 +19,7 @@ from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.protocol.tiers import Tier
 from keyturn.gateway.protocol.verbs import Verb
 from keyturn.gateway.protocol.wire import ProposedCall
-from keyturn.gateway.service.hints import apply_hint
+from keyturn.gateway.service.turn_evaluation import apply_hint
 from tests.agent.fake_gateway import FakeGateway
 from tests.docs.test_readme import ROOT, blocks
 

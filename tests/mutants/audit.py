@@ -112,7 +112,7 @@ AUDIT_TABLE = (
     ),
     Mutant(
         "an entry that was changed after its checkpoint is not sealed",
-        "gateway/service/audit_moving.py",
+        "gateway/service/audit_writing.py",
         "audit_segments.compared(self._files, start, rows, what=what)",
         "rows",
         WRITING,
@@ -182,16 +182,16 @@ AUDIT_TABLE = (
     ),
     Mutant(
         "the audit log tells who tried to decide and was refused",
-        "gateway/service/refused_decisions.py",
-        "        if not isinstance(refusal, Forbidden):\n",
-        "        if True:\n",
+        "gateway/service/deciding.py",
+        "            if isinstance(refusal, Forbidden) and click",
+        "            if False and click",
         "tests/service/test_audited_kinds.py",
     ),
     Mutant(
         "a refusal is told once, however often somebody clicks",
-        "gateway/service/refused_decisions.py",
-        "        if told not in self._told:\n",
-        "        if told:\n",
+        "gateway/service/deciding.py",
+        "        if told in self._told:\n",
+        "        if False:\n",
         "tests/service/test_audited_kinds.py",
     ),
 )

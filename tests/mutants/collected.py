@@ -95,7 +95,7 @@ COLLECTED_TABLE = (
     ),
     Mutant(
         "a corrupt record does not keep people from the others of its card",
-        "gateway/service/collected_cards.py",
+        "gateway/service/reviews.py",
         "                loaded = None\n",
         "                raise\n",
         FAULTS,

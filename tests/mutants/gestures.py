@@ -7,7 +7,7 @@ from tests.mutants.mutant import Mutant
 MANY = "gateway/store/lua/change.lua"
 VERSION = "gateway/store/lua/next_version.lua"
 DECIDING = "gateway/approvals/gestures.py"
-EVALUATION = "gateway/service/gesture_evaluation.py"
+EVALUATION = "gateway/service/deciding.py"
 STORE = "tests/store/test_changing.py"
 PURE = "tests/approvals/test_collection_deciding.py"
 SERVICE = "tests/service/test_collected_decisions.py"

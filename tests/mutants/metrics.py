@@ -148,9 +148,9 @@ METRICS_TABLE = (
     ),
     Mutant(
         "metrics: only the tenant's own events count",
-        "gateway/service/tenant_log.py",
-        "if event.tenant == tenant:\n                yield event\n\n\nasync",
-        "if event.tenant:\n                yield event\n\n\nasync",
+        "gateway/service/audit_reading.py",
+        "if event.tenant == tenant:\n                yield event\n\n\nasync def newest",
+        "if event.tenant:\n                yield event\n\n\nasync def newest",
         STATISTICS,
     ),
     Mutant(

@@ -34,14 +34,14 @@ SCALE_TABLE = (
     ),
     Mutant(
         "no segment is written behind one that is lost",
-        "gateway/service/audit_moving.py",
+        "gateway/service/audit_writing.py",
         "        if end < noted.end:\n",
         "        if False:\n",
         SEGMENTS,
     ),
     Mutant(
         "another place of the newest segment in the store is told",
-        "gateway/service/audit_moving.py",
+        "gateway/service/audit_writing.py",
         "and noted.last != _text(self._last(noted.end))",
         "and False",
         "tests/service/test_audit_writing.py",

@@ -27,7 +27,7 @@ TOTALS_TABLE = (
     ),
     Mutant(
         "requests: each keeps its place",
-        "gateway/service/window_usage.py",
+        "gateway/service/precedents.py",
         "if before is not None:",
         "if False:",
         REQUESTS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 ASSESSMENT = "gateway/triage/assessment.py"
-TURN_TRIAGE = "gateway/service/turn_triage.py"
+TURN_TRIAGE = "gateway/service/turn_evaluation.py"
 TRIAGE = "tests/triage tests/service/test_triage.py tests/service/test_turn_triage.py"
 
 TRIAGE_TABLE = (

@@ -22,7 +22,7 @@ from keyturn.gateway.protocol.states import ItemState
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.verbs import Finding
 from keyturn.gateway.protocol.wire import CheckState, Claimed, ClaimRequest, Refused
-from keyturn.gateway.service.unproven import NOT_PROVEN
+from keyturn.gateway.service.proving import NOT_PROVEN
 from keyturn.gateway.store.store import Store
 from keyturn.receipts import SqliteLedger, Verifier
 from tests.api.api_stack import serving

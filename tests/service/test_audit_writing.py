@@ -16,7 +16,7 @@ import pytest
 from keyturn.gateway.approvals.audit_leaf import SealState
 from keyturn.gateway.approvals.security import SecurityKind
 from keyturn.gateway.errors import NotConfirmed
-from keyturn.gateway.service import audit_moving, audit_writing
+from keyturn.gateway.service import audit_writing
 from keyturn.gateway.service.audit_checking import verify_log_of
 from keyturn.gateway.store.audit_segments import Row, read_segment, segments
 from keyturn.gateway.store.connection import entries, fields, number
@@ -167,7 +167,7 @@ async def test_entries_leave_the_store_only_behind_a_checkpoint(
 async def test_segments_hold_what_the_tree_has_and_no_more(
     house: AuditHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(audit_moving, "SEGMENT", 100)
+    monkeypatch.setattr(audit_writing, "SEGMENT", 100)
     house.store.audit_folder = house.store.tree_folder
     for _ in range(3):
         await house.put(120, age_ms=2 * 3_600_000)
@@ -187,7 +187,7 @@ async def test_an_entry_that_was_changed_after_its_checkpoint_is_not_sealed(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(audit_moving, "SEGMENT", 100)
+    monkeypatch.setattr(audit_writing, "SEGMENT", 100)
     await house.put(5, age_ms=2 * 3_600_000)
     await house.another().tick(is_last=True)
     house.store.audit_folder = house.store.tree_folder
@@ -445,7 +445,7 @@ async def test_many_entries_are_written_at_once(house: AuditHarness) -> None:
 async def test_old_segments_are_dropped_and_the_tree_still_verifies(
     house: AuditHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(audit_moving, "SEGMENT", 100)
+    monkeypatch.setattr(audit_writing, "SEGMENT", 100)
     house.store.audit_folder = house.store.tree_folder
     house.store.audit_kept = timedelta(days=1000)
     for days in (500, 450, 3, 1):

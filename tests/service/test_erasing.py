@@ -12,7 +12,7 @@ from keyturn.gateway.approvals.decisions import Approve, Click, Edit, Reject
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.protocol.records import Result
 from keyturn.gateway.protocol.wire import Claimed
-from keyturn.gateway.service import audit_moving
+from keyturn.gateway.service import audit_writing
 from keyturn.gateway.service.audit_bundling import AuditBundler
 from keyturn.gateway.service.audit_checking import verify_log_of
 from keyturn.gateway.service.audit_writing import public_keys
@@ -236,7 +236,7 @@ async def test_names_and_words_leave_the_files_and_all_of_it_still_verifies(
     assert store.keyring
     assert folder
     store.audit_folder = folder
-    monkeypatch.setattr(audit_moving, "SEAL_AFTER", timedelta(0))
+    monkeypatch.setattr(audit_writing, "SEAL_AFTER", timedelta(0))
     click, other = await rejected(harness), await rejected(harness, "t2")
 
     async def is_sealed() -> bool:
@@ -299,7 +299,7 @@ async def test_what_was_in_no_file_yet_is_erased_by_the_same_words_later(
     store.audit_folder = store.tree_folder
     click = await rejected(harness)
     first = await erase(harness, DAN.user)
-    monkeypatch.setattr(audit_moving, "SEAL_AFTER", timedelta(0))
+    monkeypatch.setattr(audit_writing, "SEAL_AFTER", timedelta(0))
 
     async def is_sealed() -> bool:
         house.clock.now += 61
@@ -321,7 +321,7 @@ async def test_a_revocation_outlives_that_who_revoked_was_erased(
 ) -> None:
     house, harness = AuditHarness(store, tmp_path), ServiceHarness(store)
     store.audit_folder = store.tree_folder
-    monkeypatch.setattr(audit_moving, "SEAL_AFTER", timedelta(0))
+    monkeypatch.setattr(audit_writing, "SEAL_AFTER", timedelta(0))
     keys = ApiKeyStore(store, SEALS, tenant="default")
     new = await made(keys)
     await keys.revoke(new.kept.id, DAN.user)

@@ -14,7 +14,7 @@ from keyturn.gateway.errors import ThreadUnavailable
 from keyturn.gateway.protocol.records import Person
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef, VerdictKind
-from keyturn.gateway.service import audit_moving
+from keyturn.gateway.service import audit_writing
 from keyturn.gateway.service.erasing import Eraser
 from keyturn.gateway.service.stored_verdicts import ERASED
 from keyturn.gateway.store.erasing import erase_approval
@@ -184,7 +184,7 @@ async def test_another_turn_of_the_thread_is_proposed_as_ever(
 
 async def in_files(house: AuditHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let what the audit log has be moved into a segment."""
-    monkeypatch.setattr(audit_moving, "SEAL_AFTER", timedelta(0))
+    monkeypatch.setattr(audit_writing, "SEAL_AFTER", timedelta(0))
     store, keys = house.store, house.store.keys_of_tenant("default")
 
     async def is_sealed() -> bool:

@@ -28,7 +28,7 @@ from keyturn.gateway.protocol.wire import (
     Refused,
 )
 from keyturn.gateway.service.answering import Found, find_answers
-from keyturn.gateway.service.proven_words import NOT_TOLD
+from keyturn.gateway.service.proving import NOT_TOLD
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.keyring import Keyring
 from tests.service.decided_calls import claimed, decided, forge

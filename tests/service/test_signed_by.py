@@ -7,8 +7,8 @@ import pytest
 from keyturn.gateway.approvals.decisions import Approve
 from keyturn.gateway.approvals.timing import TimerKind
 from keyturn.gateway.protocol.verbs import Finding
-from keyturn.gateway.service import signed_by
-from keyturn.gateway.service.signed_by import calls_under
+from keyturn.gateway.service import proving
+from keyturn.gateway.service.proving import calls_under
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.key_folder import Role
 from tests.service.harness import ANA, CHLOE, ServiceHarness, claim_of
@@ -47,8 +47,8 @@ async def test_a_call_in_doubt_waits_until_people_end_it(
 
     async def counted() -> tuple[int, int]:
         return (
-            await signed_by.calls_under(store, "default", Role.BOT, key_id),
-            await signed_by.calls_under(store, "default", Role.GATEWAY, ""),
+            await proving.calls_under(store, "default", Role.BOT, key_id),
+            await proving.calls_under(store, "default", Role.GATEWAY, ""),
         )
 
     claim, _ = await doubtful(harness)
@@ -62,7 +62,7 @@ async def test_a_call_in_doubt_waits_until_people_end_it(
     assert not await store.timers.due(keys, 10)
     assert await counted() == (1, 1)
     # A receipt of its claim has ended by then.
-    monkeypatch.setattr(signed_by, "_RECEIPT_MS", -60_000)
+    monkeypatch.setattr(proving, "_RECEIPT_MS", -60_000)
     assert await counted() == (1, 0)
 
     for who in (ANA, CHLOE):

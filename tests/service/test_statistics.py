@@ -20,7 +20,7 @@ from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.policy.rules import SeededCall, SpotCheckRule
 from keyturn.gateway.protocol.records import Result
 from keyturn.gateway.protocol.wire import Claimed
-from keyturn.gateway.service.exporting import Exporter
+from keyturn.gateway.service.audit_reading import Exporter
 from keyturn.gateway.service.queue import PastDecisions
 from keyturn.gateway.service.seeded_defects import seeded_approval
 from keyturn.gateway.service.statistics import StatisticsService

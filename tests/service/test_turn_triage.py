@@ -14,9 +14,8 @@ from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.protocol.tiers import Tier, join
 from keyturn.gateway.protocol.wire import CallHint, ProposedCall, Turn, TurnRef
-from keyturn.gateway.service.hints import apply_hint
 from keyturn.gateway.service.proposals import EvaluatedCall
-from keyturn.gateway.service.turn_triage import TurnTriage
+from keyturn.gateway.service.turn_evaluation import TurnTriage, apply_hint
 from keyturn.gateway.triage.request import TriageRequest
 
 EVERY = "[auto, notify, approve, escalate]"

@@ -11,7 +11,7 @@ import os
 import sys
 from pathlib import Path
 
-from keyturn.gateway.service import audit_moving
+from keyturn.gateway.service import audit_writing
 from keyturn.gateway.store import audit_log
 from keyturn.gateway.store.audit_tree import TreeFiles
 from keyturn.gateway.store.store import Store
@@ -20,17 +20,17 @@ from tests.store_secrets import SECRETS
 
 
 async def _move(url: str, folder: Path, at: int) -> None:
-    audit_moving.SEGMENT = 400
+    audit_writing.SEGMENT = 400
     store = Store(url, secrets=SECRETS)
     store.audit_folder = folder / "audit"
     keys = store.keys_of_tenant("default")
     files = TreeFiles(store.audit_folder, keys.tenant)
-    mover = audit_moving.AuditMover(store, keys, files)
+    mover = audit_writing.AuditMover(store, keys, files)
     left = [at]
     for name in ("open", "fsync"):
         cut(os, name, left)
     cut(Path, "replace", left)
-    cut(audit_moving, "SEAL", left, is_async=True)
+    cut(audit_writing, "SEAL", left, is_async=True)
     cut(audit_log.AuditLog, "trim_to", left, is_async=True)
     await mover.move(files.place(files.size - 1))
     await store.close()

@@ -16,7 +16,7 @@ import pytest
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.config import Settings
 from keyturn.gateway.errors import AuditUnreadable
-from keyturn.gateway.service import audit_moving
+from keyturn.gateway.service import audit_writing
 from keyturn.gateway.store import audit_log
 from keyturn.gateway.store.audit_log import place_text
 from keyturn.gateway.store.audit_seals import parts_of, sealed_text
@@ -35,7 +35,7 @@ def house(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AuditHarness:
     """Return a log with segments of few entries."""
-    monkeypatch.setattr(audit_moving, "SEGMENT", 400)
+    monkeypatch.setattr(audit_writing, "SEGMENT", 400)
     monkeypatch.setattr(audit_log, "_PAGE", 70)
     found = AuditHarness(store, tmp_path)
     store.audit_folder = store.tree_folder

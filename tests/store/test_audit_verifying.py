@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from keyturn.gateway.service import audit_moving
+from keyturn.gateway.service import audit_writing
 from keyturn.gateway.service.audit_checking import verify_log_of
 from keyturn.gateway.service.audit_writing import public_keys
 from keyturn.gateway.store.audit_log import Sealed
@@ -37,7 +37,7 @@ def house(store: Store, tmp_path: Path) -> AuditHarness:
 
 async def written(house: AuditHarness, monkeypatch: pytest.MonkeyPatch) -> Evidence:
     """Write a log with two segments, entries in the store, and three checkpoints."""
-    monkeypatch.setattr(audit_moving, "SEGMENT", 100)
+    monkeypatch.setattr(audit_writing, "SEGMENT", 100)
     house.store.audit_folder = house.store.tree_folder
     for count, age_ms in ((100, 2 * 3_600_000), (100, 3_700_000), (50, 0)):
         await house.put(count, age_ms=age_ms)

@@ -9,7 +9,7 @@ import pytest
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.security import SecurityEvent, SecurityKind
 from keyturn.gateway.metrics.fold import Metrics
-from keyturn.gateway.service.security_events import security_events
+from keyturn.gateway.service.audit_reading import security_events
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.security_events import SecurityEvents
 from keyturn.gateway.store.store import Store

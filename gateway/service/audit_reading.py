@@ -1,19 +1,57 @@
-"""Export the audit log as JSON, one object per event."""
+"""Read the audit log of a tenant, and export it as JSON, one object per event."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 
-from keyturn.gateway.approvals.events import Event
+from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.evidence import redacted
 from keyturn.gateway.approvals.record import Approval, approval_of
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.service import tenant_log
 from keyturn.gateway.service.tenant_service import TenantService
 from keyturn.gateway.store.store import Store
 
 _KEPT = 500
 _PAGE = 100
+
+
+async def entries(
+    store: Store, tenant: str, *, since_ms: int = 0, until_ms: int | None = None
+) -> AsyncGenerator[Event]:
+    """Yield the entries of a tenant, oldest first; see `AuditLog.entries`."""
+    log = store.audit(store.keys_of_tenant(tenant))
+    async with aclosing(log.entries(since_ms=since_ms, until_ms=until_ms)) as found:
+        async for event in found:
+            if event.tenant == tenant:
+                yield event
+
+
+async def newest(store: Store, tenant: str, limit: int) -> AsyncGenerator[Event]:
+    """Yield the entries of a tenant, newest first, of those that are looked at.
+
+    At most ``limit`` are; see `AuditLog.newest`.
+    """
+    log = store.audit(store.keys_of_tenant(tenant))
+    async with aclosing(log.newest(limit)) as found:
+        async for event in found:
+            if event.tenant == tenant:
+                yield event
+
+
+async def security_events(
+    store: Store, tenant: str, *, since_ms: int = 0
+) -> AsyncGenerator[Event]:
+    """Yield what was noticed of a tenant, oldest first; see `SecurityEvents`.
+
+    Raises:
+        StoreUnavailable: when the store does not answer, or the audit log is not whole.
+    """
+    log = entries(store, tenant, since_ms=since_ms)
+    async with aclosing(log) as found:
+        async for event in found:
+            if event.name is EventName.SECURITY_DETECTED:
+                yield event
 
 
 class Exporter(TenantService):
@@ -45,9 +83,7 @@ class Exporter(TenantService):
         Raises:
             StoreUnavailable: when there is no store.
         """
-        log = tenant_log.entries(
-            self._store, self._tenant, since_ms=since_ms, until_ms=until_ms
-        )
+        log = entries(self._store, self._tenant, since_ms=since_ms, until_ms=until_ms)
         async for page in _pages(log):
             if self._has_arguments:
                 await self._read(page)

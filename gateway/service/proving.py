@@ -1,0 +1,452 @@
+"""Prove that people decided a call, and issue the receipt for those who verify it.
+
+Before a claim is granted, every decision that let the call run is verified: signed by
+the bot, for exactly this call, by as many people as have to agree. The gateway then
+signs a receipt of its own, which whoever runs the tool verifies without us. Where a
+decision is not proven, the call is refused and its record is put aside.
+
+An agent is told only what people are proven to have said. This matters for words that
+run nothing and that a model reads: a rejection, an answer, a withdrawal, an edit, and
+what people found out about an execution in doubt.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass
+
+from keyturn.gateway.approvals.record import Approval, Item
+from keyturn.gateway.approvals.requirement import Vote
+from keyturn.gateway.approvals.security import SecurityEvent, SecurityKind
+from keyturn.gateway.approvals.signed_decisions import (
+    Word,
+    check,
+    check_authorization,
+    check_edit,
+    check_end,
+    check_finding,
+    word_of_observation,
+    word_of_vote,
+)
+from keyturn.gateway.approvals.standing import has_covered
+from keyturn.gateway.approvals.timing import AUTHORIZATION_LIFETIME, TimerKind
+from keyturn.gateway.errors import BotKeyUnknown, NotVerified
+from keyturn.gateway.policy.effective_rules import EffectiveRules
+from keyturn.gateway.policy.rules import Policy
+from keyturn.gateway.protocol import digest
+from keyturn.gateway.protocol.business_state import state_in, stateless_hash
+from keyturn.gateway.protocol.effect import Effect
+from keyturn.gateway.protocol.public_keys import PublicKey
+from keyturn.gateway.protocol.receipts import (
+    LIFETIME_S,
+    PAYLOAD_TYPE,
+    SKEW_S,
+    USABLE_S,
+    Approver,
+    BatchPlace,
+    Grant,
+    Receipt,
+    statement,
+)
+from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.strict_json import parse_object
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.wire import Refused
+from keyturn.gateway.store.atomic_write import Loaded
+from keyturn.gateway.store.quarantine import quarantine
+from keyturn.gateway.store.store import Store
+from keyturn.gateway.trust.key_folder import Role
+from keyturn.gateway.trust.keyring import Keyring
+
+logger = logging.getLogger(__name__)
+
+RECEIPT_TAG = "keyturn/v1/receipt"
+
+NOT_TOLD = "What the gateway's record says of this call could not be proven."
+
+NOT_PROVEN = "It could not be proven that people decided this call, so it must not run."
+
+_MAY_RUN = {
+    ItemState.PENDING,
+    ItemState.AUTHORIZED,
+    ItemState.EXECUTING,
+    # People may find that it has to run again, under the votes that it has.
+    ItemState.IN_DOUBT,
+}
+
+_RECEIPT_MS = (LIFETIME_S + SKEW_S) * 1000
+
+Check = Callable[[Approval, Item, Sequence[PublicKey]], None]
+
+
+class Receipts:
+    """Verifies what authorized a call, and issues receipts.
+
+    Without keys, as in a store that a test opened, nothing is verified or issued.
+
+    Args:
+        store: whose keys are used.
+        policy: returns the policy in force now.
+    """
+
+    def __init__(self, store: Store, policy: Callable[[], Policy]) -> None:
+        self._store = store
+        self._policy = policy
+
+    def check(self, approval: Approval, item: Item, standing: Approval | None) -> None:
+        """Check that a call was authorized by those who have to agree.
+
+        Args:
+            approval: the record of the call.
+            item: of it; authorized, or executing.
+            standing: the standing approval that covered it, if any.
+
+        Raises:
+            NotVerified: says in one word what is wrong.
+        """
+        keyring = self._store.keyring
+        if keyring is None:
+            return
+        if _is_by_policy(item):
+            self._check_policy(approval, item)
+            return
+        if item.cover is None:
+            _check_signed(approval, item, keyring)
+        elif standing is not None:
+            _check_signed(standing, standing.items[0], keyring)
+            if not has_covered(standing, item):
+                raise NotVerified("not_covered", "what people gave is for other calls")
+        elif item.state is not ItemState.AUTHORIZED:
+            raise NotVerified("unsigned", "what covered it is gone")
+        # One that covered an authorized call and is gone: the claim ends the call.
+
+    def _check_policy(self, approval: Approval, item: Item) -> None:
+        """Check that the policy can let a call run without people, as its record says.
+
+        Under another policy than the one that opened it, the claim compares what the
+        policy of now says of the call. Under the same one only the facts have moved.
+        """
+        policy = self._policy()
+        if approval.policy_digest != policy.digest:
+            return
+        rules = EffectiveRules(policy, item.ctx.agent, item.tool)
+        tier, _ = rules.tier()
+        # A run of the agent may ask for less than is listed.
+        is_free = rules.overridable and tier is not Tier.DENY
+        if not (tier.is_auto_approved or is_free):
+            raise NotVerified("nobody_decided", "the policy gives this call to people")
+
+    def issue(self, approval: Approval, item: Item, standing: Approval | None) -> str:
+        """Return the receipt of a claim that stands, after `check`; "" without keys.
+
+        A claim that is asked for again has the same receipt, which ends as it would
+        have. One that was given back has the same id at the next claim
+        (`receipt_id`), and none of that id ends later than a ledger remembers it.
+
+        Args:
+            approval: the record of the call.
+            item: of it; executing.
+            standing: the standing approval that covered it, if any.
+
+        Raises:
+            SettingsError: when this process has no key to sign with.
+        """
+        keyring = self._store.keyring
+        if keyring is None:
+            return ""
+        votes = _votes(item, standing)
+        key = keyring.signing(Role.GATEWAY)
+        iat = item.changed_at_ms // 1000
+        rules = EffectiveRules(self._policy(), approval.agent, item.tool)
+        edit = item.edit
+        receipt = Receipt(
+            decision=_grant(item),
+            jti=receipt_id(item),
+            attempt=item.fence,
+            aud=rules.first.audience or approval.agent,
+            iat=iat,
+            nbf=iat,
+            exp=min(iat + LIFETIME_S, _since_ms(approval, item) // 1000 + USABLE_S),
+            approval=approval.id,
+            item=item.id,
+            version=approval.version,
+            tier=item.tier,
+            effect=item.effect_class or Effect.IRREVERSIBLE,
+            policy=approval.policy_digest,
+            display=next((one.signed.display for one in votes if one.signed), ""),
+            original=edit.original_hash if edit else "",
+            edit=edit.patch if edit else (),
+            batch=_place(approval, item),
+            idempotency_key=digest.claim_key(
+                item.ctx.as_dict(), stateless_hash(item.action)
+            ),
+            approvers=tuple(map(_approver, votes)),
+            ctx=item.ctx.as_dict(),
+            salt=str(parse_object(item.action)["salt"]),
+            state=state_in(item.action),
+        )
+        return key.envelope(PAYLOAD_TYPE, statement(receipt, item.action_hash))
+
+
+def receipt_id(item: Item) -> str:
+    """Return the id of an item's receipts, which a ledger lets be used once.
+
+    An agent alone says that a claim was given back unused, so all claims of an item
+    have one id, whatever became of the call meanwhile, until people let an execution
+    in doubt run again. An idempotent tool may repeat a call when a worker died.
+    """
+    start = item.fence if item.idempotent else item.reconciled_fence
+    named = digest.canonical([item.id, start, item.idempotent])
+    return digest.tagged_hash(RECEIPT_TAG, named).removeprefix("sha256:")[:32]
+
+
+def _since_ms(approval: Approval, item: Item) -> int:
+    """Return a time before the first receipt of this id, the same for all of them."""
+    found = (one for one in item.observations if one.fence == item.reconciled_fence)
+    return max((one.vote.at_ms for one in found), default=approval.created_at_ms)
+
+
+def _check_signed(approval: Approval, item: Item, keyring: Keyring) -> None:
+    try:
+        check_authorization(approval, item, keyring.verifying(Role.BOT))
+    except NotVerified as error:
+        if error.reason != "key_unknown":
+            raise
+        check_authorization(approval, item, keyring.verifying_now(Role.BOT))
+
+
+def _is_by_policy(item: Item) -> bool:
+    return item.cover is None and item.tier.is_auto_approved
+
+
+def _votes(item: Item, standing: Approval | None) -> tuple[Vote, ...]:
+    """Return the votes of those who let a call run; none where the policy did."""
+    if _is_by_policy(item):
+        return ()
+    if item.cover is None:
+        return item.votes_now
+    return standing.items[0].votes_now if standing else ()
+
+
+def _grant(item: Item) -> Grant:
+    if _is_by_policy(item):
+        return Grant.POLICY
+    return Grant.APPROVE if item.edit is None else Grant.EDIT
+
+
+def _place(approval: Approval, item: Item) -> BatchPlace | None:
+    if not approval.is_batch:
+        return None
+    return BatchPlace(digest=approval.digest, index=item.index, n=len(approval.items))
+
+
+def _approver(vote: Vote) -> Approver:
+    return Approver(
+        team=vote.by.team,
+        user=vote.by.user,
+        role=vote.roles[0] if vote.roles else "",
+        at=vote.at_ms // 1000,
+        slack_request=vote.signed.request if vote.signed else "",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Unproven:
+    """A call of which the record says what no signature does; ``told`` to its agent."""
+
+    approval: Approval
+    item: Item
+    error: NotVerified
+    told: str = NOT_PROVEN
+
+    @property
+    def is_unknown_key(self) -> bool:
+        """Return whether the key that signed may only be missing in the settings."""
+        return self.error.reason == SecurityKind.KEY_UNKNOWN
+
+
+async def refuse_unproven(store: Store, found: Unproven) -> Refused:
+    """Refuse a claim; where somebody changed the record, nothing of it runs any more.
+
+    Raises:
+        BotKeyUnknown: when the key may only be missing in the settings; the call runs
+            once it is there, if that is in time.
+    """
+    approval = found.approval
+    keys = store.keys_of_approval(approval.id)
+    if keys is not None:
+        await store.security.report(keys, _event(found))
+    if found.is_unknown_key and not await _is_settled(store, found):
+        raise BotKeyUnknown(
+            f"The gateway does not know the key that signed the decision of "
+            f"{approval.id!r}, so nothing ran. If it is the bot's, add it to "
+            "'keys: {bot: […]}' of the gateway; `keyturn keys list` shows it there."
+        )
+    if keys is not None and not found.is_unknown_key:
+        await quarantine(store.conn, keys, approval.id)
+    return Refused(reason=found.told, state=found.item.state)
+
+
+async def _is_settled(store: Store, found: Unproven) -> bool:
+    """Return whether a call ended so long ago that nobody waits for a key any more.
+
+    One that may still run waits as long as its authorization.
+    """
+    item = found.item
+    if item.state in {ItemState.AUTHORIZED, ItemState.EXECUTING}:
+        return False
+    age_ms = await store.conn.now_ms("") - item.changed_at_ms
+    return age_ms > AUTHORIZATION_LIFETIME.total_seconds() * 1000
+
+
+def _event(found: Unproven) -> SecurityEvent:
+    approval = found.approval
+    return SecurityEvent(
+        kind=(
+            SecurityKind.KEY_UNKNOWN
+            if found.is_unknown_key
+            else SecurityKind.RECORD_FORGED
+        ),
+        tenant=approval.tenant,
+        about="decision",
+        agent=approval.agent,
+        thread=approval.thread,
+        approval=approval.id,
+        name=found.error.reason,
+    )
+
+
+def unproven_end(
+    store: Store, approval: Approval, item: Item, *checks: Check
+) -> Unproven | None:
+    """Return what is not proven of what a record says; None when all of it is.
+
+    Args:
+        store: whose keys are used; without keys nothing is verified.
+        approval: the record.
+        item: of it, that nobody can claim.
+        checks: which words; without any, all that an agent can be told.
+    """
+    keyring = store.keyring
+    if keyring is None:
+        return None
+    keys = keyring.verifying(Role.BOT)
+    try:
+        for check in checks or (check_end, check_edit, check_finding):
+            check(approval, item, keys)
+    except NotVerified as error:
+        told = f"{NOT_TOLD} Look before you ask again whether it ran."
+        return Unproven(approval, item, error, told)
+    return None
+
+
+async def are_proven(store: Store, approval: Approval, item: Item) -> bool:
+    """Return whether people said what a record says; report it where they did not.
+
+    Where somebody changed the record, it is put aside as well.
+
+    Raises:
+        BotKeyUnknown: when the key may only be missing in the settings.
+    """
+    found = unproven_end(store, approval, item)
+    if found is not None:
+        await refuse_unproven(store, found)
+    return found is None
+
+
+def proven_words(store: Store, approval: Approval, item: Item) -> Item:
+    """Return an item without what its people are not proven to have written beside it.
+
+    Why they approved, and what each of them found out: none of it decides here, so the
+    rest is told.
+    """
+    keyring = store.keyring
+    if keyring is None:
+        return item
+    keys = keyring.verifying(Role.BOT)
+    votes = tuple(
+        one
+        if not one.reason or _is_signed(word_of_vote(approval, item, one), one, keys)
+        else one.with_(reason="")
+        for one in item.votes
+    )
+    observations = tuple(
+        one
+        for one in item.observations
+        if _is_signed(word_of_observation(approval, item, one), one.vote, keys)
+    )
+    if votes == item.votes and observations == item.observations:
+        return item
+    logger.error("words.unproven item=%s", item.id)
+    return item.with_(votes=votes, observations=observations)
+
+
+def _is_signed(word: Word, vote: Vote, keys: Sequence[PublicKey]) -> bool:
+    try:
+        check(word, vote.signed, keys)
+    except NotVerified:
+        return False
+    return True
+
+
+async def is_edit_proven(store: Store, approval: Approval, item: Item) -> bool:
+    """Return whether a person made the edit of a call that has been claimed.
+
+    Its claim verified it, under a key that may have been retired since.
+    """
+    found = unproven_end(store, approval, item, check_edit)
+    if found is None or found.is_unknown_key:
+        return True
+    await refuse_unproven(store, found)
+    return False
+
+
+async def calls_under(store: Store, tenant: str, role: Role, key_id: str) -> int:
+    """Return how many calls wait for what a key signed.
+
+    Of the bot these are calls that may still run, and in which a word of a person is
+    signed with it; of the gateway, calls whose receipt may be verified yet: they run
+    now, or are in doubt, and a process that was given up on may be running them. The
+    audit log is verified with keys that are retired as well.
+
+    Args:
+        store: the store.
+        tenant: whose calls.
+        role: whose key it is.
+        key_id: of the key, as `keyturn keys list` shows it.
+
+    Raises:
+        StoreUnavailable: when it is not known.
+    """
+    # Words are in votes, edits, findings and answers, so the whole call is looked at.
+    # No text of others passes for one: its quotes are escaped.
+    signed = f'"key":"{key_id}"'
+
+    def waits(item: Item, now_ms: int) -> bool:
+        if role is Role.BOT:
+            return item.state in _MAY_RUN and signed in item.model_dump_json()
+        if item.state is ItemState.IN_DOUBT:
+            # Its claim was granted before the doubt.
+            return now_ms <= item.changed_at_ms + _RECEIPT_MS
+        return item.state is ItemState.EXECUTING
+
+    if role is Role.AUDIT:
+        return 0
+    count = 0
+    async for found in _unended(store, tenant):
+        count += sum(waits(item, found.now_ms) for item in found.approval.items)
+    return count
+
+
+async def _unended(store: Store, tenant: str) -> AsyncGenerator[Loaded]:
+    """Yield a tenant's approvals with calls that wait, run, or are in doubt."""
+    keys = store.keys_of_tenant(tenant)
+    ids = await store.approvals.scheduled(keys)
+    # Nothing ends a doubt by itself, so it has no deadline; people are reminded of it
+    # until they end it.
+    ids += await store.timers.approvals_with(keys, TimerKind.DOUBT)
+    for one in dict.fromkeys(ids):
+        for loaded in await store.approvals.load_each([one]):
+            if loaded.approval.tenant == tenant:
+                yield loaded

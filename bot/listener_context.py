@@ -26,7 +26,7 @@ from keyturn.bot.reviewers import Reviewers
 from keyturn.bot.text import Label, Template, escape_mrkdwn, label
 from keyturn.bot.web import Slack, SlackError
 from keyturn.gateway.approvals.decisions import AccountKind, Reviewer
-from keyturn.gateway.approvals.membership import click_again
+from keyturn.gateway.approvals.quorum import click_again
 from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.failures import any_failure, log_failure

@@ -24,8 +24,13 @@ from functools import lru_cache
 from string import Formatter
 from typing import Final, LiteralString, NamedTuple, TypeAlias, final
 
-from keyturn.gateway.approvals.emoji import JOINER, SEQUENCE, STYLE
-from keyturn.gateway.approvals.invisible_characters import is_hidden, mark
+from keyturn.gateway.approvals.invisible_characters import (
+    JOINER,
+    SEQUENCE,
+    STYLE,
+    is_hidden,
+    mark,
+)
 
 _REFERENCE: Final = re.compile(
     r"<@[UW][A-Z0-9]{1,30}>"

@@ -11,8 +11,7 @@ from typing import cast
 from keyturn.bot.reviewers import look_up_account
 from keyturn.bot.web import Slack, SlackError
 from keyturn.gateway.approvals.decisions import AccountKind, Reviewer
-from keyturn.gateway.approvals.membership import holds
-from keyturn.gateway.approvals.quorum import Tally, roles_of, tally
+from keyturn.gateway.approvals.quorum import Tally, holds, roles_of, tally
 from keyturn.gateway.approvals.requirement import Requirement, Role, Vote
 from keyturn.gateway.gates.reachable import reachable
 from keyturn.gateway.policy.eligibility import (

@@ -15,7 +15,7 @@ from keyturn.bot.cards.listing import one_line, preview_name, preview_value
 from keyturn.bot.text import excerpt, reveal
 from keyturn.gateway.approvals.evidence import Argument, arguments, differences
 from keyturn.gateway.approvals.invisible_characters import mark
-from keyturn.gateway.approvals.preview import Preview
+from keyturn.gateway.approvals.policy_decision import Preview
 from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.policy.formats import formatted
 from keyturn.gateway.protocol.business_state import state_in

@@ -24,10 +24,9 @@ from keyturn.bot.text import (
     user,
 )
 from keyturn.gateway.approvals.events import Event
-from keyturn.gateway.approvals.inquiring import has_requester
-from keyturn.gateway.approvals.inquiry import MAX_QUESTION, Inquiry
+from keyturn.gateway.approvals.inquiring import MAX_QUESTION, has_requester
 from keyturn.gateway.approvals.lifecycle import ApprovalState
-from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.approvals.record import Approval, Inquiry
 
 MOST_TEXT = 800
 """Characters that all of it takes on a card, at most."""

@@ -20,7 +20,7 @@ from keyturn.bot.cards.sql import statement_kinds, unlimited
 from keyturn.bot.text import excerpt, fit, reveal
 from keyturn.gateway.approvals.evidence import Argument, arguments, as_text, redacted
 from keyturn.gateway.approvals.invisible_characters import has_hidden, mark
-from keyturn.gateway.approvals.preview import Preview, PreviewKind
+from keyturn.gateway.approvals.policy_decision import Preview, PreviewKind
 from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.protocol.strict_json import JsonObject
 

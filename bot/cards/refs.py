@@ -21,8 +21,7 @@ from keyturn.bot.text import (
     untrusted,
     user,
 )
-from keyturn.gateway.approvals.inquiry import Inquiry
-from keyturn.gateway.approvals.record import Approval, short_id
+from keyturn.gateway.approvals.record import Approval, Inquiry, short_id
 from keyturn.gateway.protocol.questions import Answered
 from keyturn.gateway.protocol.records import Person
 

@@ -13,7 +13,7 @@ from typing import LiteralString, NamedTuple
 
 from keyturn.bot.text import Template, template
 from keyturn.gateway.approvals.evidence import redacted
-from keyturn.gateway.approvals.preview import PreviewKind
+from keyturn.gateway.approvals.policy_decision import PreviewKind
 from keyturn.gateway.approvals.record import Item
 
 _TOKEN = re.compile(

@@ -58,8 +58,7 @@ from keyturn.bot.limits import POST, UPDATE
 from keyturn.bot.text import Template, template
 from keyturn.bot.web import NEVER_UPDATED, SlackRefused
 from keyturn.gateway.approvals.events import TROUBLED_RUN, Event, EventName
-from keyturn.gateway.approvals.inquiring import REPLY_TS
-from keyturn.gateway.approvals.inquiry import answered_by
+from keyturn.gateway.approvals.inquiring import REPLY_TS, answered_by
 from keyturn.gateway.approvals.lifecycle import ApprovalState
 from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.approvals.timing import is_over

@@ -39,7 +39,7 @@ from keyturn.bot.text import (
 )
 from keyturn.gateway.approvals.deciding import MAX_TEXT
 from keyturn.gateway.approvals.decisions import Reconcile
-from keyturn.gateway.approvals.inquiry import MAX_QUESTION
+from keyturn.gateway.approvals.inquiring import MAX_QUESTION
 from keyturn.gateway.approvals.reconciling import MAX_NOTE
 from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.protocol.records import Person

@@ -1,7 +1,8 @@
 """Apply a reviewer's decision to one item, as a pure function.
 
 The store commits the change only if nothing moved in between (same ``rev``), so the
-rules here see exactly the state that they change.
+rules here see exactly the state that they change. An approval is a vote: the item is
+authorized when the quorum is reached.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from keyturn.gateway.approvals.changes import Change, following
 from keyturn.gateway.approvals.decision_context import (
     DecisionContext,
     event_of,
+    listed,
     reopened,
 )
 from keyturn.gateway.approvals.decisions import (
@@ -34,101 +36,28 @@ from keyturn.gateway.approvals.decisions import (
     Voted,
     explain_state,
 )
-from keyturn.gateway.approvals.events import AFTER_MS, EventName, named_after
+from keyturn.gateway.approvals.editing import reading_of
+from keyturn.gateway.approvals.events import AFTER_MS, Event, EventName, named_after
 from keyturn.gateway.approvals.lifecycle import Transition
 from keyturn.gateway.approvals.policy_decision import PolicyDecision
 from keyturn.gateway.approvals.raising import (
     edit_asks_more,
     first_of,
+    keeping_floor,
     raised_item,
     shown_item,
 )
 from keyturn.gateway.approvals.reconciling import reconcile
 from keyturn.gateway.approvals.record import Approval, DecisionRecord, Item
 from keyturn.gateway.approvals.repeating import show_first, unseen
+from keyturn.gateway.approvals.requirement import Vote
 from keyturn.gateway.approvals.signed_decisions import DecisionKey
-from keyturn.gateway.approvals.voting import (
-    is_counted,
-    pending_change,
-    vote,
-    votes_of_others,
-)
 from keyturn.gateway.errors import BadJson
 from keyturn.gateway.protocol import edits, questions
+from keyturn.gateway.protocol.records import Person
 from keyturn.gateway.protocol.states import ItemState
 from keyturn.gateway.protocol.tiers import Tier
 from keyturn.gateway.protocol.verbs import Verb
-
-# Require a second click where an escalated call is approved within seconds.
-#
-# The policy sets the time (``tiers.escalate.ask_again_within``). An approval that comes
-# sooner after the call was shown is noted in the audit log and does not count; the next
-# one by the same person does, soon or late. So a click out of habit costs a second
-# look, and nobody has to wait. A rejection is never asked again: it starts nothing.
-
-SECOND_CLICK_MS = 2_000
-"""Two clicks nearer to each other are one: a double click, or one sent twice."""
-
-_SAME_CLICK = Forbidden(
-    reason="You approved this a moment ago, sooner than the policy accepts at once. "
-    "Please read it, then approve it again."
-)
-
-
-def asked_again(context: DecisionContext, item: Item) -> Change | Forbidden | None:
-    """Return what comes of an approval that is too soon; None when it counts.
-
-    Args:
-        context: of the decision.
-        item: as it would run.
-    """
-    within_ms = context.policy_now.ask_again_ms if context.policy_now else 0
-    since_ms = shown_ms(context.approval, item)
-    after_ms = max(0, context.now_ms - since_ms)
-    if item.tier is not Tier.ESCALATE or after_ms >= within_ms:
-        return None
-    # The store's clock went back. No approval counts as a second one until it has come
-    # to where it was, so nothing could be approved: nobody is asked again meanwhile.
-    if context.now_ms < since_ms:
-        return None
-    first_ms = min(
-        (
-            one.at_ms
-            for one in item.too_soon
-            if one.by.is_same(context.reviewer.person)
-            and one.action_hash == item.action_hash
-            # Of before it came back to people: they see something else now.
-            and one.at_ms >= since_ms
-        ),
-        default=None,
-    )
-    if first_ms is None:
-        return _noted(context, item, after_ms)
-    is_same_click = context.now_ms - first_ms < SECOND_CLICK_MS
-    return _SAME_CLICK if is_same_click else None
-
-
-def _noted(context: DecisionContext, item: Item, after_ms: int) -> Change:
-    # The item as it was: what the policy of now asks for is not decided by this click.
-    before = context.approval.items[item.index]
-    vote = context.vote(item, item.requirement.roles)
-    noted = before.with_(too_soon=(*before.too_soon, vote))
-    approval = following(context.approval, noted)
-    event = event_of(context, noted, EventName.ITEM_ASKED_AGAIN, approval.version)
-    return Change(
-        approval,
-        (event.with_(data=event.data | {AFTER_MS: str(after_ms)}),),
-        too_soon=TooSoon(approval=approval, index=item.index, after_ms=after_ms),
-        before_ms=timing.end_of(context.approval, context.item),
-    )
-
-
-def shown_ms(approval: Approval, item: Item) -> int:
-    """Return since when a call can be seen as it would run now."""
-    edited_ms = item.edit.at_ms if item.edit else 0
-    times = (item.changed_at_ms, item.repeats_seen_ms, edited_ms)
-    return max(approval.created_at_ms, *times)
-
 
 MAX_TEXT = 3000
 """Longest reason or response: what one Slack text input can hold."""
@@ -146,6 +75,25 @@ NEEDS_OWN_DECISION = Forbidden(
 )
 ALREADY_APPROVED = Forbidden(
     reason="You already approved this call. Somebody else is needed, too."
+)
+
+
+_OUTLIVED = (
+    "The policy now gives such a call less time, and this one has waited longer, so "
+    "nobody can approve it any more. Reject it, or let it expire; the agent can ask "
+    "again."
+)
+_UNREAD = (
+    "The tool would not run with exactly these arguments, so nobody can approve them. "
+    "Edit the call or reject it."
+)
+
+SECOND_CLICK_MS = 2_000
+"""Two clicks nearer to each other are one: a double click, or one sent twice."""
+
+_SAME_CLICK = Forbidden(
+    reason="You approved this a moment ago, sooner than the policy accepts at once. "
+    "Please read it, then approve it again."
 )
 
 
@@ -469,3 +417,200 @@ def _too_long(text: str, pointer: str) -> dict[str, str]:
     if len(text) <= MAX_TEXT:
         return {}
     return {pointer: f"This is {len(text)} characters, {MAX_TEXT} are allowed."}
+
+
+# Require a second click where an escalated call is approved within seconds.
+#
+# The policy sets the time (``tiers.escalate.ask_again_within``). An approval that comes
+# sooner after the call was shown is noted in the audit log and does not count; the next
+# one by the same person does, soon or late. So a click out of habit costs a second
+# look, and nobody has to wait. A rejection is never asked again: it starts nothing.
+
+
+def asked_again(context: DecisionContext, item: Item) -> Change | Forbidden | None:
+    """Return what comes of an approval that is too soon; None when it counts.
+
+    Args:
+        context: of the decision.
+        item: as it would run.
+    """
+    within_ms = context.policy_now.ask_again_ms if context.policy_now else 0
+    since_ms = shown_ms(context.approval, item)
+    after_ms = max(0, context.now_ms - since_ms)
+    if item.tier is not Tier.ESCALATE or after_ms >= within_ms:
+        return None
+    # The store's clock went back. No approval counts as a second one until it has come
+    # to where it was, so nothing could be approved: nobody is asked again meanwhile.
+    if context.now_ms < since_ms:
+        return None
+    first_ms = min(
+        (
+            one.at_ms
+            for one in item.too_soon
+            if one.by.is_same(context.reviewer.person)
+            and one.action_hash == item.action_hash
+            # Of before it came back to people: they see something else now.
+            and one.at_ms >= since_ms
+        ),
+        default=None,
+    )
+    if first_ms is None:
+        return _noted(context, item, after_ms)
+    is_same_click = context.now_ms - first_ms < SECOND_CLICK_MS
+    return _SAME_CLICK if is_same_click else None
+
+
+def _noted(context: DecisionContext, item: Item, after_ms: int) -> Change:
+    # The item as it was: what the policy of now asks for is not decided by this click.
+    before = context.approval.items[item.index]
+    vote = context.vote(item, item.requirement.roles)
+    noted = before.with_(too_soon=(*before.too_soon, vote))
+    approval = following(context.approval, noted)
+    event = event_of(context, noted, EventName.ITEM_ASKED_AGAIN, approval.version)
+    return Change(
+        approval,
+        (event.with_(data=event.data | {AFTER_MS: str(after_ms)}),),
+        too_soon=TooSoon(approval=approval, index=item.index, after_ms=after_ms),
+        before_ms=timing.end_of(context.approval, context.item),
+    )
+
+
+def shown_ms(approval: Approval, item: Item) -> int:
+    """Return since when a call can be seen as it would run now."""
+    edited_ms = item.edit.at_ms if item.edit else 0
+    times = (item.changed_at_ms, item.repeats_seen_ms, edited_ms)
+    return max(approval.created_at_ms, *times)
+
+
+def is_counted(context: DecisionContext, item: Item) -> bool:
+    """Return True if this person's vote stands and would count for no more now.
+
+    Who was given another role since, or whose role Slack did not know at the time, may
+    vote again: the new vote takes the place of the old one.
+    """
+    person, action_hash = context.reviewer.person, item.action_hash
+    if not quorum.has_voted(item.votes, person, action_hash):
+        return False
+    if quorum.tally(item.requirement, item.votes, action_hash).is_met:
+        return False  # more were needed when they voted; nobody else is now
+    if quorum.has_voted(votes_of_others(item, person), person, action_hash):
+        return True
+    counted = {
+        name
+        for vote in item.votes
+        if vote.action_hash == action_hash and vote.by.is_same(person)
+        for name in vote.roles
+    }
+    return counted.issuperset(quorum.roles_of(context.reviewer, item.requirement.roles))
+
+
+def votes_of_others(item: Item, person: Person) -> tuple[Vote, ...]:
+    """Return the votes for an item that somebody else gave."""
+    return tuple(vote for vote in item.votes if not vote.by.is_same(person))
+
+
+def vote(
+    context: DecisionContext, item: Item, verb: Verb, text: str
+) -> Change | Refusal:
+    """Count an approval; authorize the item when nobody else is needed.
+
+    Args:
+        context: what the decision is made over.
+        item: as it would run now, with what the policy of now asks for.
+        verb: APPROVE, or EDIT when the reviewer changed the arguments.
+        text: the reviewer's reason.
+    """
+    why_not = _UNREAD if reading_of(item) else _outlived(context)
+    if why_not:
+        return Forbidden(reason=why_not)
+    roles = item.requirement.roles
+    # Asked of everybody who handed their queue over, not of those alone whose roles
+    # count: one of the others may hold a role that Slack left open.
+    if unresolved := quorum.unresolved_roles(context.resolved, roles):
+        return Forbidden(
+            reason=quorum.unresolved_reason(unresolved, [context.resolved])
+        )
+    is_edited = item.action != context.item.action
+    # Buttons carry the version: with a new one every click on the old card is refused.
+    version = context.approval.version + (1 if is_edited else 0)
+    vote = context.vote(item, roles, text if verb is Verb.APPROVE else "", verb=verb)
+    barred = permission.editors(context.item, item.requirement)
+    # A second vote of a person takes the place of their first; it never adds one.
+    others = votes_of_others(item, vote.by)
+    # Somebody may have voted before they changed the call, or before the policy barred
+    # editors.
+    before = tuple(one for one in others if not quorum.is_among(one.by, barred))
+    earlier = before
+    count = quorum.tally(item.requirement, (*earlier, vote), item.action_hash)
+    # Earlier voters are asked again only when this vote would be the last: that takes
+    # answers of Slack's, which limits how often it is asked.
+    if count.is_met and before:
+        doubtful = quorum.doubtful_roles(before, context.voters, roles)
+        # Unknown is not lost: the vote stays, nothing is recorded, and the person
+        # clicks again.
+        if doubtful:
+            return Forbidden(reason=quorum.unresolved_reason(doubtful, context.voters))
+        earlier = quorum.asked_again(before, context.voters, roles)
+        count = quorum.tally(item.requirement, (*earlier, vote), item.action_hash)
+    lost = [
+        one.by
+        for one in before
+        if not quorum.has_voted(earlier, one.by, one.action_hash)
+    ]
+    # Votes that count no more leave the record here, so a claim does not count them
+    # either.
+    item = item.with_(votes=(*earlier, vote))
+    events = list[Event]()
+    if is_edited:
+        events.append(event_of(context, item, EventName.ITEM_EDITED, version))
+    if count.is_met:
+        word = Verb.EDIT if item.edit else verb
+        item = item.moved(
+            Transition.AUTHORIZE,
+            context.now_ms,
+            lapses_at_ms=context.lapses_at_ms,
+            decision=context.decision_record(word, text),
+        )
+    elif not is_edited:
+        item = keeping_floor(context.item, item, context.policy_now)
+    approval = reopened(context, item, version)
+    name = EventName.ITEM_AUTHORIZED if count.is_met else EventName.ITEM_VOTED
+    last = event_of(context, item, name, version, reason=text)
+    if lost:
+        last = last.with_(data=last.data | {"no_longer": listed(lost)})
+    voted = None
+    if not count.is_met:
+        voted = Voted(
+            approval=approval, index=item.index, have=count.have, need=count.need
+        )
+    return pending_change(context, approval, (*events, last), voted)
+
+
+def _outlived(context: DecisionContext) -> str:
+    """Return why a call cannot be approved that waited longer than its tier may now.
+
+    What was raised waits from then on as the stricter tier lets it; see `reopened`.
+    """
+    approval, item, policy_now = context.approval, context.item, context.policy_now
+    # With a `latest_at_ms` the deadline was shortened already when the call was raised.
+    if policy_now is None or not policy_now.ttl_ms or item.latest_at_ms:
+        return ""
+    is_same = policy_now.tier is item.tier and policy_now.ttl_ms < approval.ttl_ms
+    end_ms = timing.end_ms(approval, item, ttl_ms=policy_now.ttl_ms)
+    return _OUTLIVED if is_same and context.now_ms >= end_ms else ""
+
+
+def pending_change(
+    context: DecisionContext,
+    approval: Approval,
+    events: tuple[Event, ...],
+    voted: Voted | None = None,
+) -> Change:
+    """Return a decision on a waiting call; it counts only in time."""
+    return Change(
+        approval,
+        events,
+        voted,
+        before_ms=timing.end_of(context.approval, context.item),
+        resumes=voted is None,
+    )

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from keyturn.gateway.approvals import membership, quorum, timing
+from keyturn.gateway.approvals import quorum, timing
 from keyturn.gateway.approvals.changes import following
 from keyturn.gateway.approvals.decisions import Click, Reviewer
 from keyturn.gateway.approvals.events import (
@@ -18,8 +18,7 @@ from keyturn.gateway.approvals.events import (
 )
 from keyturn.gateway.approvals.policy_decision import PolicyDecision
 from keyturn.gateway.approvals.record import Approval, DecisionRecord, Item
-from keyturn.gateway.approvals.requirement import Requirement, Role, Vote
-from keyturn.gateway.approvals.signature import Signature
+from keyturn.gateway.approvals.requirement import Requirement, Role, Signature, Vote
 from keyturn.gateway.approvals.signed_decisions import (
     DecisionKey,
     Word,
@@ -111,7 +110,7 @@ class DecisionContext:
             at_ms=self.now_ms,
             on_behalf_of=self.on_behalf_of,
             # The store's clock minus an age: the bot's own clock decides nothing.
-            membership_at_ms=self.now_ms - membership.age_ms(self.reviewer),
+            membership_at_ms=self.now_ms - quorum.age_ms(self.reviewer),
             reason=reason,
         )
         if self.key is None:

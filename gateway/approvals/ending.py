@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from typing import Literal
 
 from keyturn.gateway.approvals import standing
-from keyturn.gateway.approvals.authorization import Revocation
 from keyturn.gateway.approvals.changes import Change, by_gateway, following
 from keyturn.gateway.approvals.events import (
     UNUSED,
@@ -17,6 +16,7 @@ from keyturn.gateway.approvals.events import (
 from keyturn.gateway.approvals.executing import as_in_doubt
 from keyturn.gateway.approvals.lifecycle import Transition, advance
 from keyturn.gateway.approvals.record import Approval, Item
+from keyturn.gateway.approvals.requirement import Revocation
 from keyturn.gateway.approvals.timing import is_late
 from keyturn.gateway.protocol.states import ItemState
 

@@ -1,9 +1,12 @@
-"""Ask the requester about a call that waits, and record their reply.
+"""Ask the requester about a call that waits, record their reply, or record a report.
 
-Neither decides anything: the calls wait on, with the same deadline and the same people.
+None of them decides anything: the calls wait on, with the same deadline and the same
+people, and a report of a call that ran undoes nothing.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from keyturn.gateway.approvals import quorum
 from keyturn.gateway.approvals.changes import Change
@@ -17,17 +20,19 @@ from keyturn.gateway.approvals.decisions import (
     Stale,
 )
 from keyturn.gateway.approvals.events import EventName, approval_event
-from keyturn.gateway.approvals.inquiry import (
-    MAX_QUESTION,
-    MAX_REPLY,
-    MOST_QUESTIONS,
-    MOST_REPLIES,
-    Inquiry,
-    unanswered,
-)
-from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.approvals.record import Approval, Inquiry, Remark
 from keyturn.gateway.approvals.timing import is_over, next_end_ms
 from keyturn.gateway.protocol.records import Person
+
+MAX_QUESTION = 1_000
+"""Characters of a question, at most."""
+
+MAX_REPLY = 3_000
+"""Characters of a reply, at most."""
+
+MOST_QUESTIONS = 10
+MOST_REPLIES = 20
+"""How many of each an approval keeps."""
 
 REPLY_TS = "reply_ts"
 """In the data of a reply: the Slack message in which it came."""
@@ -57,6 +62,18 @@ def takes_reply(approval: Approval, person: Person) -> bool:
     requester = approval.requester
     was_asked = requester is not None and requester.is_same(person)
     return was_asked and bool(approval.inquiries)
+
+
+def unanswered(inquiries: Sequence[Inquiry]) -> tuple[Inquiry, ...]:
+    """Return the questions since the last reply, oldest first."""
+    last = max((n for n, one in enumerate(inquiries) if one.is_reply), default=-1)
+    return tuple(inquiries[last + 1 :])
+
+
+def answered_by(inquiries: Sequence[Inquiry], reply_ts: str) -> tuple[Inquiry, ...]:
+    """Return the questions that this reply was the first one to."""
+    times = [one.reply_ts for one in inquiries]
+    return unanswered(inquiries[: times.index(reply_ts)]) if reply_ts in times else ()
 
 
 def ask(
@@ -169,3 +186,19 @@ def _added(
     # Not after the end: the sweep may expire the card between the reading and this
     # write.
     return Change(after, (told,), before_ms=next_end_ms(before, one.at_ms))
+
+
+def add_report(
+    approval: Approval, reporter: Reviewer, text: str, now_ms: int
+) -> Change | None:
+    """Add somebody's remark to an approval; None when they reported it before."""
+    by = reporter.person
+    # One remark a person, so that a click sent twice is told once.
+    if any(one.by.is_same(by) for one in approval.remarks):
+        return None
+    remarks = (*approval.remarks, Remark(by=by, text=text, at_ms=now_ms))
+    event = approval_event(approval, EventName.APPROVAL_REPORTED, reason=text)
+    after = approval.with_(remarks=remarks, rev=approval.rev + 1)
+    gesture = {"gesture": reporter.gesture.value}
+    reported = event.with_(actor=f"{by.team}/{by.user}", data=gesture)
+    return Change(after, (reported,))

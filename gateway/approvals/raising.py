@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from keyturn.gateway.approvals import quorum
-from keyturn.gateway.approvals.authorization import Floor
 from keyturn.gateway.approvals.policy_decision import PolicyDecision
 from keyturn.gateway.approvals.record import Item
+from keyturn.gateway.approvals.requirement import Floor
 from keyturn.gateway.protocol.tiers import join
 
 

@@ -6,7 +6,7 @@ them found is kept with their note, and the doubt ends when enough found the sam
 
 from __future__ import annotations
 
-from keyturn.gateway.approvals import membership, quorum
+from keyturn.gateway.approvals import quorum
 from keyturn.gateway.approvals.changes import Change, following
 from keyturn.gateway.approvals.decision_context import DecisionContext, event_of
 from keyturn.gateway.approvals.decisions import (
@@ -57,9 +57,7 @@ def reconcile(context: DecisionContext, decision: Reconcile) -> Change | Refusal
     if count.is_met:
         doubtful = quorum.doubtful_roles(same, context.voters, requirement.roles)
         if doubtful:
-            return Forbidden(
-                reason=membership.unresolved_reason(doubtful, context.voters)
-            )
+            return Forbidden(reason=quorum.unresolved_reason(doubtful, context.voters))
         still = quorum.asked_again(same, context.voters, requirement.roles)
         count = quorum.tally(requirement, (*still, mine.vote), item.action_hash)
     if count.is_met:
@@ -140,9 +138,9 @@ def _not_permitted(context: DecisionContext, decision: Reconcile) -> Refusal | N
         reason = _no_rerun(context)
     if reason is not None:
         return Forbidden(reason=reason)
-    if unresolved := membership.unresolved_roles(context.resolved, requirement.roles):
+    if unresolved := quorum.unresolved_roles(context.resolved, requirement.roles):
         return Forbidden(
-            reason=membership.unresolved_reason(unresolved, [context.resolved])
+            reason=quorum.unresolved_reason(unresolved, [context.resolved])
         )
     if any(
         one.finding is decision.finding and one.vote.by.is_same(context.reviewer.person)

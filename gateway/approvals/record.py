@@ -6,28 +6,31 @@ returns a new record; only the store writes one.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from pydantic import Field
 
 from keyturn.gateway.approvals import lifecycle
-from keyturn.gateway.approvals.authorization import Floor, Revocation
-from keyturn.gateway.approvals.inquiry import Inquiry
 from keyturn.gateway.approvals.lifecycle import ApprovalState, Transition
 from keyturn.gateway.approvals.policy_decision import PolicyDecisionFields
 from keyturn.gateway.approvals.precedents import Past
 from keyturn.gateway.approvals.requirement import (
+    Floor,
     Observation,
+    Revocation,
     Role,
+    Signature,
     SpotCheck,
     Vote,
 )
-from keyturn.gateway.approvals.signature import Signature
 from keyturn.gateway.approvals.similar import Bounds, Cover, Use
 from keyturn.gateway.protocol import digest
 from keyturn.gateway.protocol.questions import Answered, Question, questions_in
 from keyturn.gateway.protocol.records import EditRecord, Person, Record, Result, RunRef
 from keyturn.gateway.protocol.states import ItemState
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.tiers import Tier, join
 from keyturn.gateway.protocol.verbs import Finding, Verb
 
 SHORT_CHARS = 8
@@ -299,6 +302,37 @@ class Remark(Record):
     at_ms: int = 0
 
 
+class Inquiry(Record):
+    """One question of a reviewer, or one reply of the requester.
+
+    They are kept in the order in which they came: a reply is to all that was asked
+    before it. They are evidence for reviewers, and decide nothing.
+
+    Attributes:
+        by: who wrote it.
+        text: what they wrote.
+        at_ms: when it was recorded, by the store's clock.
+        call: index of the call that a question is about; None: all of the card.
+        reply_ts: the Slack message in which a reply came, by which one that is
+            delivered again is known; "" for a question.
+    """
+
+    by: Person
+    text: str
+    at_ms: int
+    call: int | None = None
+    reply_ts: str = ""
+
+    @property
+    def is_reply(self) -> bool:
+        """Return whether the requester wrote it."""
+        return bool(self.reply_ts)
+
+    def is_about(self, call: int) -> bool:
+        """Return whether it belongs to what is shown of one call."""
+        return self.call in {None, call}
+
+
 class Approval(Record):
     """One request on one card: items, their order, a version, an expiry.
 
@@ -389,6 +423,25 @@ class Approval(Record):
         """Return whether its card is for several calls, also if one is left of them."""
         first = next(iter(self.items))
         return len(self.items) > 1 or first.id.rpartition(".")[0] != self.id
+
+    def with_roles(self, change: Callable[[Item, Role], Role]) -> Approval:
+        """Return a copy with changed roles, those that are called later included.
+
+        These are changed as for the call of the highest tier that waits.
+
+        Args:
+            change: returns a role, as it is asked about an item, with another
+                ``asking``.
+        """
+        items = tuple(
+            item.with_(requirement=item.requirement.with_roles(partial(change, item)))
+            for item in self.items
+        )
+        waiting = [item for item in items if item.is_pending] or [*items]
+        top = join(*(item.tier for item in waiting))
+        highest = next(item for item in waiting if item.tier is top)
+        roles = tuple(change(highest, role) for role in self.waiting.roles)
+        return self.with_(items=items, waiting=self.waiting.with_(roles=roles))
 
     def replacing(self, *items: Item, **changes: object) -> Approval:
         """Return a copy in which these items stand at their own index."""

@@ -1,4 +1,4 @@
-"""Records of roles, requirements, votes, spot checks and reconciliation findings."""
+"""Records of roles, requirements, votes, findings, and what a call needs at least."""
 
 from __future__ import annotations
 
@@ -8,9 +8,36 @@ from typing import Self
 
 from pydantic import Field
 
-from keyturn.gateway.approvals.signature import Signature
-from keyturn.gateway.protocol.records import Person, Record
-from keyturn.gateway.protocol.verbs import Finding
+from keyturn.gateway.protocol.records import Person, Reading, Record
+from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.verbs import Finding, Verb
+
+
+class Signature(Record):
+    """A signature, and what was signed that the decision itself does not hold.
+
+    Attributes:
+        key: id of the key, a hint which one to try.
+        sig: the signature, as base64.
+        verb: what the person said; None: what they found out about an execution.
+        version: of the card that they saw.
+        seen: hash of the call that they saw, where it is another one than they decided
+            for: they changed it.
+        roles: that they held.
+        request: digest of the Slack request in which they said it.
+        display: digest of the blocks that they saw, where it is known.
+        policy: digest of the policy that was asked.
+    """
+
+    key: str
+    sig: str
+    verb: Verb | None = None
+    version: int
+    seen: str = ""
+    roles: tuple[str, ...] = ()
+    request: str = ""
+    display: str = ""
+    policy: str = ""
 
 
 class Notify(StrEnum):
@@ -157,3 +184,37 @@ class Observation(Record):
     def by(self) -> Person:
         """Return who found it out."""
         return self.vote.by
+
+
+class Floor(Record):
+    """What a call needed when it was opened, or by its last edit: its floor.
+
+    ``policy_digest`` is of the policy that raised it since. While that one is in force,
+    the raise ends with its cause; another policy lowers nothing.
+    """
+
+    tier: Tier
+    reasons: tuple[str, ...]
+    requirement: Requirement
+    policy_digest: str
+
+
+class Revocation(Record):
+    """Why an authorization was taken back before it was used.
+
+    ``reason`` is a sentence of ours. ``times`` counts how often it was.
+    ``is_final`` says that the call ended by it; else it went back to people.
+    ``is_restored`` says that the record is from an older copy: it may have run since.
+    ``by`` is the person who revoked a standing approval.
+    ``reading`` is how the tool reads an edit that it would not run as it is.
+    ``unused_fence`` is the last attempt before which, and in which, no tool began.
+    """
+
+    reason: str
+    at_ms: int
+    times: int = 1
+    is_final: bool = False
+    is_restored: bool = False
+    by: Person | None = None
+    reading: Reading | None = None
+    unused_fence: int = 0

@@ -8,14 +8,13 @@ and so does a call whose business state is another one than people approved.
 from __future__ import annotations
 
 from keyturn.gateway.approvals import permission, quorum
-from keyturn.gateway.approvals.authorization import Revocation
 from keyturn.gateway.approvals.changes import Change, by_gateway
 from keyturn.gateway.approvals.editing import edited_document
 from keyturn.gateway.approvals.lifecycle import Transition
 from keyturn.gateway.approvals.policy_decision import PolicyDecision
 from keyturn.gateway.approvals.raising import raised_item
 from keyturn.gateway.approvals.record import Approval, Item
-from keyturn.gateway.approvals.requirement import Requirement, Role, Vote
+from keyturn.gateway.approvals.requirement import Requirement, Revocation, Role, Vote
 from keyturn.gateway.approvals.standing import was_taken_back
 from keyturn.gateway.approvals.timing import LONGEST, with_end
 from keyturn.gateway.protocol import digest

@@ -19,8 +19,7 @@ from pydantic import JsonValue
 
 from keyturn.gateway.approvals import permission, quorum
 from keyturn.gateway.approvals.record import Approval, DecisionRecord, Item
-from keyturn.gateway.approvals.requirement import Observation, Vote
-from keyturn.gateway.approvals.signature import Signature
+from keyturn.gateway.approvals.requirement import Observation, Signature, Vote
 from keyturn.gateway.errors import NotVerified
 from keyturn.gateway.protocol import digest
 from keyturn.gateway.protocol.business_state import stateless_hash

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from keyturn.gateway.approvals import membership, quorum
+from keyturn.gateway.approvals import quorum
 from keyturn.gateway.approvals.changes import Change
 from keyturn.gateway.approvals.decisions import Reviewer
 from keyturn.gateway.approvals.events import CHECK_ANSWER, EventName, approval_event
@@ -144,8 +144,8 @@ def _not_asked(reviewer: Reviewer, of: Sequence[Role]) -> str | None:
     why = quorum.no_member(reviewer)
     if why is not None or quorum.roles_of(reviewer, of):
         return why
-    if unresolved := membership.unresolved_roles(reviewer, of):
-        return membership.unresolved_reason(unresolved, [reviewer])
+    if unresolved := quorum.unresolved_roles(reviewer, of):
+        return quorum.unresolved_reason(unresolved, [reviewer])
     return NOT_YOU
 
 

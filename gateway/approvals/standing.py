@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from keyturn.gateway.approvals import quorum
-from keyturn.gateway.approvals.authorization import Revocation
 from keyturn.gateway.approvals.changes import Change, by_gateway
 from keyturn.gateway.approvals.decisions import AccountKind, Reviewer
 from keyturn.gateway.approvals.events import (
@@ -22,6 +21,7 @@ from keyturn.gateway.approvals.events import (
 from keyturn.gateway.approvals.lifecycle import Transition
 from keyturn.gateway.approvals.policy_decision import PolicyDecision
 from keyturn.gateway.approvals.record import Approval, Item
+from keyturn.gateway.approvals.requirement import Revocation
 from keyturn.gateway.approvals.similar import Bounds, Cover, Use, micro_text
 from keyturn.gateway.protocol.records import Person
 from keyturn.gateway.protocol.states import ItemState

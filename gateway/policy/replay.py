@@ -2,23 +2,27 @@
 
 An audit export is JSON lines. A row is an event
 (`keyturn.gateway.approvals.events.Event`). If its ``call`` has the arguments, every
-rule is checked as at that time: totals of windows, requests, failures and rejections
-are computed from the rows. Without arguments only the listed tier is compared.
+rule is checked as at that time: totals of windows, requests, failures, rejections and
+precedents are computed from the rows. Without arguments only the listed tier is compared.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from pydantic import ConfigDict, Field, ValidationError
 
-from keyturn.gateway.approvals.events import BATCH_MEMBER, BY_POLICY, EventName
+from keyturn.gateway.approvals.events import (
+    BATCH_MEMBER,
+    BY_POLICY,
+    EventName,
+    state_after,
+)
 from keyturn.gateway.approvals.gestures import indexes_in
-from keyturn.gateway.approvals.precedent_fold import PrecedentFold
-from keyturn.gateway.approvals.precedents import PrecedentKind
+from keyturn.gateway.approvals.precedents import DAY_MS, KINDS, MOST_KEPT, PrecedentKind
 from keyturn.gateway.approvals.quorum import tally
 from keyturn.gateway.approvals.requirement import Requirement, Vote
 from keyturn.gateway.errors import BadJson, PolicyError
@@ -28,6 +32,7 @@ from keyturn.gateway.policy.raise_rules import Facts
 from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.policy.windows import WindowUse, WindowUses, window_uses
 from keyturn.gateway.protocol.records import Person, Record
+from keyturn.gateway.protocol.states import ItemState
 from keyturn.gateway.protocol.strict_json import JsonObject, parse_object
 from keyturn.gateway.protocol.tiers import Tier
 from keyturn.gateway.validation_errors import sentence
@@ -202,6 +207,61 @@ class _Rolling:
         while self._shares and self._shares[0].at_ms <= since_ms:
             self.give_back(self._shares.popleft())
         return self._total
+
+
+class LastState(NamedTuple):
+    """The state that a call reached by the audit log, and when."""
+
+    state: ItemState
+    at_ms: int
+
+
+class PrecedentFold:
+    """The last states of calls with each effect, by the events so far.
+
+    An audit log holds no arguments: who reads it says which effect a call has.
+    """
+
+    def __init__(self) -> None:
+        self._effects: dict[str, str] = {}
+        self._found: dict[str, dict[str, LastState]] = defaultdict(dict)
+        self._auto_runs = 0
+
+    def opened(self, item: str, effect: str) -> None:
+        """Take in a call, or what an edit made of it; no effect is none to repeat."""
+        known = self._found[self._effects.get(item, "")].pop(item, None)
+        self._effects[item] = effect
+        if known is not None:
+            self._found[effect][item] = known
+
+    def ran(self, effect: str, *, at_ms: int) -> None:
+        """Take in a call of tier ``auto``, which has no item."""
+        self._auto_runs += 1
+        known = LastState(ItemState.AUTHORIZED, at_ms)
+        self._found[effect][f"auto_{self._auto_runs}"] = known
+
+    def record(
+        self, name: EventName, item: str, *, at_ms: int, reason: str = ""
+    ) -> None:
+        """Take in an event about a call that was opened."""
+        state, effect = state_after(name, reason), self._effects.get(item)
+        if effect is None or state is None:
+            return
+        if state in KINDS:
+            self._found[effect][item] = LastState(state, at_ms)
+        else:
+            self._found[effect].pop(item, None)
+
+    def precedents(self, effect: str) -> Mapping[str, LastState]:
+        """Return the last states of the calls with an effect, by call."""
+        return self._found[effect]
+
+    def count(self, effect: str, kind: PrecedentKind, *, now_ms: int) -> int:
+        """Return how many of a kind there were in the last 24 hours."""
+        since_ms = now_ms - DAY_MS
+        found = self._found[effect].values()
+        count = sum(KINDS[one.state] is kind and one.at_ms > since_ms for one in found)
+        return min(MOST_KEPT, count)
 
 
 class _History:

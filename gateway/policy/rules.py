@@ -20,7 +20,7 @@ from pydantic import (
     model_validator,
 )
 
-from keyturn.gateway.approvals.preview import Preview
+from keyturn.gateway.approvals.policy_decision import Preview
 from keyturn.gateway.approvals.private_text import PrivateData
 from keyturn.gateway.approvals.requirement import Notify, Role
 from keyturn.gateway.approvals.similar import MOST_USES, exact_micro

@@ -9,6 +9,7 @@ from typing import TypeVar
 from keyturn.gateway.approvals import executing
 from keyturn.gateway.approvals.changes import Change
 from keyturn.gateway.approvals.policy_decision import PolicyDecision
+from keyturn.gateway.approvals.private_text import with_hidden_summary
 from keyturn.gateway.approvals.record import Approval, Item, approval_of
 from keyturn.gateway.approvals.resume_value import ENDS_WITHOUT_REVIEW, end_reason
 from keyturn.gateway.approvals.revoking import ask_as_read, ask_in_new_state, revoke
@@ -50,7 +51,6 @@ from keyturn.gateway.service.call_evaluation import (
     read_calls,
 )
 from keyturn.gateway.service.denials import freeze_message
-from keyturn.gateway.service.hidden_words import with_hidden_summary
 from keyturn.gateway.service.proving import (
     Receipts,
     Unproven,
@@ -294,7 +294,9 @@ class ClaimService(PolicyService):
 
         async def compute(loaded: Loaded, item: Item) -> Write | bool:
             approval, now_ms = loaded.approval, loaded.now_ms
-            ended = result and with_hidden_summary(result, item, self._policy())
+            ended = result and with_hidden_summary(
+                result, item, self._policy().privacy.hide
+            )
             found = executing.finish(
                 approval, item, fence, ended, now_ms=now_ms, has_begun=has_begun
             )

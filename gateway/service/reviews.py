@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import cast
 
-from keyturn.gateway.approvals import deadline_changes, inquiring, reporting
+from keyturn.gateway.approvals import deadline_changes, inquiring
 from keyturn.gateway.approvals.changes import Change
 from keyturn.gateway.approvals.collected import collected, is_collected
 from keyturn.gateway.approvals.decisions import (
@@ -21,11 +21,9 @@ from keyturn.gateway.approvals.decisions import (
     Reviewer,
 )
 from keyturn.gateway.approvals.gestures import Gesture, Partition
-from keyturn.gateway.approvals.inquiry import Inquiry
 from keyturn.gateway.approvals.policy_decision import PolicyDecision
-from keyturn.gateway.approvals.record import Approval, Item, Origin
+from keyturn.gateway.approvals.record import Approval, Inquiry, Item, Origin
 from keyturn.gateway.approvals.requirement import Role
-from keyturn.gateway.approvals.role_mapping import with_roles
 from keyturn.gateway.errors import CorruptRecord
 from keyturn.gateway.policy.effective_rules import EffectiveRules
 from keyturn.gateway.policy.effects import asks_for_precedents
@@ -186,7 +184,7 @@ class ReviewService(PolicyService):
             approval, now_ms = loaded.approval, loaded.now_ms
             if approval.tenant != self._tenant:
                 return None
-            change = reporting.add_report(approval, reporter, text, now_ms)
+            change = inquiring.add_report(approval, reporter, text, now_ms)
             return Write(change) if change else None
 
         return await self.store.approvals.change(approval_id, compute) is not None
@@ -459,7 +457,7 @@ class Reach:
             )
             return role.with_(asking=asking)
 
-        return Loaded(with_roles(approval, asked), now_ms)
+        return Loaded(approval.with_roles(asked), now_ms)
 
     def changed_ms(self, now_ms: int) -> int:
         """Return when others began to be asked last; 0 when the policy is the same.

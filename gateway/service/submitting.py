@@ -14,6 +14,7 @@ from itertools import count
 from typing import cast
 
 from keyturn.gateway.approvals.precedents import DAY_MS
+from keyturn.gateway.approvals.private_text import with_hidden_words
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.errors import BadJson, StoreUnavailable
 from keyturn.gateway.policy.effective_rules import EffectiveRules
@@ -33,7 +34,6 @@ from keyturn.gateway.protocol.wire import (
 )
 from keyturn.gateway.protocol.work import aside
 from keyturn.gateway.service import denials, spot_checks
-from keyturn.gateway.service.hidden_words import with_hidden_words
 from keyturn.gateway.service.precedents import CallUsage, TurnPrecedents, usage_of
 from keyturn.gateway.service.proposals import (
     EvaluatedCall,
@@ -361,7 +361,8 @@ class Submitter(PolicyService):
             proposal,
             events=(*proposal.events, *events),
             approvals=tuple(
-                with_hidden_words(one, policy) for one in proposal.approvals
+                with_hidden_words(one, policy.privacy.hide)
+                for one in proposal.approvals
             ),
         )
         return EvaluatedTurn(same, same.known(load), usage, proposal, load.now_ms)

@@ -13,10 +13,14 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from keyturn.gateway.approvals import editing, lifecycle, resume_value
-from keyturn.gateway.approvals.authorization import Revocation
 from keyturn.gateway.approvals.lifecycle import Transition
 from keyturn.gateway.approvals.record import Context, DecisionRecord, Item
-from keyturn.gateway.approvals.requirement import Observation, Requirement, Vote
+from keyturn.gateway.approvals.requirement import (
+    Observation,
+    Requirement,
+    Revocation,
+    Vote,
+)
 from keyturn.gateway.errors import NotAllowed, StoreUnavailable
 from keyturn.gateway.policy.evaluate import Evaluation
 from keyturn.gateway.protocol import digest, wire

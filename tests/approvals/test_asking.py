@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from keyturn.gateway.approvals.record import Approval, Item, Waiting
 from keyturn.gateway.approvals.requirement import Asking, Role
-from keyturn.gateway.approvals.role_mapping import with_roles
 from keyturn.gateway.protocol.states import ItemState
 from keyturn.gateway.protocol.tiers import Tier
 from tests.approvals.builders import SENIOR, TWO, an_approval, an_item
@@ -26,7 +25,7 @@ def test_roles_are_asked_as_for_their_call_and_later_ones_as_for_the_highest() -
     items = (an_item(0), an_item(1, requirement=TWO, tier=Tier.ESCALATE))
     waiting = Waiting(escalate_at_ms=1, roles=(SENIOR,))
 
-    found = with_roles(an_approval(*items).with_(waiting=waiting), by_tier)
+    found = an_approval(*items).with_(waiting=waiting).with_roles(by_tier)
 
     assert asks_of(found) == [
         ("support at approve",),
@@ -41,7 +40,7 @@ def test_a_call_that_is_decided_does_not_say_how_later_roles_are_asked() -> None
     waiting = Waiting(escalate_at_ms=1, roles=(SENIOR,))
     found = an_approval(an_item(0), decided).with_(waiting=waiting)
 
-    assert asks_of(with_roles(found, by_tier))[-1] == ("senior at approve",)
+    assert asks_of(found.with_roles(by_tier))[-1] == ("senior at approve",)
 
     ended = found.with_(items=(decided.with_(index=0),))
-    assert asks_of(with_roles(ended, by_tier))[-1] == ("senior at escalate",)
+    assert asks_of(ended.with_roles(by_tier))[-1] == ("senior at escalate",)

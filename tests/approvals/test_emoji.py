@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keyturn.bot.text import excerpt, fit, pieces, pieces_backwards, reveal
-from keyturn.gateway.approvals.emoji import SEQUENCE
-from keyturn.gateway.approvals.invisible_characters import has_hidden
+from keyturn.gateway.approvals.invisible_characters import SEQUENCE, has_hidden
 
 EMOJI = (
     "👩‍💻",  # joined by U+200D

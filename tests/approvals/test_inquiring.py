@@ -17,18 +17,19 @@ from keyturn.gateway.approvals.decisions import (
     Unknown,
 )
 from keyturn.gateway.approvals.events import EventName
-from keyturn.gateway.approvals.inquiring import ask, reply, takes_reply
-from keyturn.gateway.approvals.inquiry import (
+from keyturn.gateway.approvals.inquiring import (
     MAX_QUESTION,
     MAX_REPLY,
     MOST_QUESTIONS,
     MOST_REPLIES,
-    Inquiry,
     answered_by,
+    ask,
+    reply,
+    takes_reply,
     unanswered,
 )
 from keyturn.gateway.approvals.lifecycle import ApprovalState
-from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.approvals.record import Approval, Inquiry
 from keyturn.gateway.protocol.states import ItemState
 from tests.approvals.builders import (
     ANA,

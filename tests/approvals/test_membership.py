@@ -15,7 +15,7 @@ from keyturn.gateway.approvals.decisions import (
     Reject,
     Reviewer,
 )
-from keyturn.gateway.approvals.membership import unresolved_roles
+from keyturn.gateway.approvals.quorum import unresolved_roles
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.approvals.requirement import Requirement, Role
 from keyturn.gateway.protocol.records import Person

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from keyturn.gateway.approvals.events import EventName
-from keyturn.gateway.approvals.precedent_fold import PrecedentFold
+from keyturn.gateway.policy.replay import PrecedentFold
 from keyturn.gateway.protocol.states import ItemState
 from keyturn.gateway.protocol.verbs import Finding
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from keyturn.gateway.approvals.authorization import Revocation
 from keyturn.gateway.approvals.ending import (
     RESTORED,
     THREAD_LOST,
@@ -12,7 +11,7 @@ from keyturn.gateway.approvals.ending import (
     end_with_thread,
 )
 from keyturn.gateway.approvals.record import Approval, Item
-from keyturn.gateway.approvals.requirement import Vote
+from keyturn.gateway.approvals.requirement import Revocation, Vote
 from keyturn.gateway.protocol.states import ItemState
 from tests.approvals.builders import ANA, HOUR_MS, NOW_MS, an_approval, an_item
 

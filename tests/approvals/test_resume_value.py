@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from keyturn.gateway.approvals.authorization import Revocation
 from keyturn.gateway.approvals.ending import (
     RESTORED,
     THREAD_LOST,
@@ -13,7 +12,7 @@ from keyturn.gateway.approvals.ending import (
 )
 from keyturn.gateway.approvals.lifecycle import Transition
 from keyturn.gateway.approvals.record import DecisionRecord, Item
-from keyturn.gateway.approvals.requirement import Vote
+from keyturn.gateway.approvals.requirement import Revocation, Vote
 from keyturn.gateway.approvals.resume_value import answer_for, unknown_answer
 from keyturn.gateway.protocol.states import ItemState
 from keyturn.gateway.protocol.verbs import Verb

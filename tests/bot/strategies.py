@@ -7,8 +7,8 @@ from typing import Any
 from hypothesis import strategies as st
 
 from keyturn.gateway.approvals.gestures import MAX_ITEMS
+from keyturn.gateway.approvals.policy_decision import Preview
 from keyturn.gateway.approvals.precedents import KINDS, Past, Precedent, WindowTotal
-from keyturn.gateway.approvals.preview import Preview
 from keyturn.gateway.approvals.record import Approval, Item, TriageResult
 from keyturn.gateway.approvals.requirement import SpotCheck
 from keyturn.gateway.protocol import digest

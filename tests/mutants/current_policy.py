@@ -39,7 +39,7 @@ CURRENT_POLICY_TABLE = (
     ),
     Mutant(
         "current policy: a call that outlived its time is approved by nobody",
-        "gateway/approvals/voting.py",
+        "gateway/approvals/deciding.py",
         "_UNREAD if reading_of(item) else _outlived(context)",
         '_UNREAD if reading_of(item) else ""',
         STRICTER,
@@ -53,7 +53,7 @@ CURRENT_POLICY_TABLE = (
     ),
     Mutant(
         "current policy: a raised call has the time of its tier from then on",
-        "gateway/approvals/voting.py",
+        "gateway/approvals/deciding.py",
         "policy_now.tier is item.tier and policy_now.ttl_ms",
         "policy_now.ttl_ms",
         STRICTER,

@@ -11,7 +11,7 @@ LUA = "gateway/store/lua"
 EVIDENCE = "gateway/approvals/evidence.py"
 SHOWN = "tests/approvals/test_edits_and_evidence.py"
 TEXTS = "tests/bot/test_text.py"
-MEMBERSHIP = "gateway/approvals/membership.py"
+MEMBERSHIP = "gateway/approvals/quorum.py"
 RECOVERING = "gateway/approvals/ending.py"
 ENDS = "gateway/approvals/resume_value.py"
 

@@ -287,7 +287,7 @@ SLACK_TABLE = (
     ),
     Mutant(
         "a person reports a call once",
-        "gateway/approvals/reporting.py",
+        "gateway/approvals/inquiring.py",
         "if any(one.by.is_same(by) for one in approval.remarks):",
         "if False:",
         "tests/service/test_notifications.py",

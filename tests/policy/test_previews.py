@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keyturn.gateway.approvals.preview import Preview
+from keyturn.gateway.approvals.policy_decision import Preview
 from keyturn.gateway.errors import PolicyError
 from keyturn.gateway.policy.evaluate import evaluate
 from keyturn.gateway.policy.load import load_policy

@@ -29,9 +29,9 @@ from keyturn.gateway.approvals.decisions import (
     Respond,
     Reviewer,
 )
-from keyturn.gateway.approvals.precedent_fold import PrecedentFold
 from keyturn.gateway.policy.effects import effect_of
 from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.policy.replay import PrecedentFold
 from keyturn.gateway.protocol.idempotency import HEADER, one_write
 from keyturn.gateway.protocol.records import Result
 from keyturn.gateway.protocol.states import ItemState

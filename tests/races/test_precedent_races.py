@@ -13,10 +13,10 @@ import pytest
 
 from keyturn.gateway.approvals.decisions import Approve, Outcome
 from keyturn.gateway.approvals.events import EventName
-from keyturn.gateway.approvals.precedent_fold import PrecedentFold
 from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.policy.effects import effect_of
 from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.policy.replay import PrecedentFold
 from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.protocol.states import ItemState
 from keyturn.gateway.protocol.strict_json import JsonObject

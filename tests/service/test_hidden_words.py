@@ -6,10 +6,10 @@ import pytest
 
 from keyturn.gateway.approvals.decisions import Approve
 from keyturn.gateway.approvals.evidence import HIDDEN
+from keyturn.gateway.approvals.private_text import MAX_WORDS
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import Result
 from keyturn.gateway.protocol.wire import CallHint, Claimed, ProposedCall, Turn, TurnRef
-from keyturn.gateway.service.hidden_words import MAX_WORDS
 from keyturn.gateway.store.store import Store
 from tests.service.harness import ANA, ServiceHarness, claim_of
 

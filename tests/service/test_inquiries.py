@@ -11,8 +11,7 @@ import pytest
 from keyturn.gateway.approvals.changes import Change
 from keyturn.gateway.approvals.decisions import Approve, Forbidden, Stale, Unknown
 from keyturn.gateway.approvals.events import Event, EventName
-from keyturn.gateway.approvals.inquiry import Inquiry
-from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.approvals.record import Approval, Inquiry
 from keyturn.gateway.metrics.fold import Metrics
 from keyturn.gateway.policy.replay import read_rows, replay
 from keyturn.gateway.protocol.records import Person

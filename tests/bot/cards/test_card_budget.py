@@ -16,19 +16,20 @@ from keyturn.bot.cards.call_rows import whole_calls
 from keyturn.bot.cards.frame import TABLE_FROM, rows_of, shares, text_budget
 from keyturn.bot.cards.listing import boxes_of
 from keyturn.bot.ids import Action
-from keyturn.gateway.approvals.authorization import Floor
 from keyturn.gateway.approvals.gestures import MAX_ITEMS
-from keyturn.gateway.approvals.inquiry import MAX_QUESTION, MAX_REPLY, Inquiry
+from keyturn.gateway.approvals.inquiring import MAX_QUESTION, MAX_REPLY
 from keyturn.gateway.approvals.precedents import Past, Precedent, WindowTotal
 from keyturn.gateway.approvals.record import (
     Acknowledgement,
     Approval,
+    Inquiry,
     Item,
     TriageResult,
     Waiting,
 )
 from keyturn.gateway.approvals.requirement import (
     Asking,
+    Floor,
     Observation,
     Role,
     SpotCheck,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from keyturn.bot.cards.approval import card
 from keyturn.bot.cards.listing import needs_a_look
 from keyturn.bot.modals import details
-from keyturn.gateway.approvals.preview import Preview
+from keyturn.gateway.approvals.policy_decision import Preview
 from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.protocol.strict_json import JsonObject
 from tests.bot.markup_audit import objects

@@ -14,8 +14,8 @@ from keyturn.bot.cards.notification import notification
 from keyturn.bot.cards.standing_card import standing_card
 from keyturn.bot.ids import Action
 from keyturn.bot.modals import allow_similar
-from keyturn.gateway.approvals.authorization import Revocation
 from keyturn.gateway.approvals.record import Approval, Item
+from keyturn.gateway.approvals.requirement import Revocation
 from keyturn.gateway.approvals.similar import (
     ALLOW_SIMILAR,
     Bounds,

@@ -14,9 +14,9 @@ from keyturn.bot.cards.frame import TABLE_FROM, is_table
 from keyturn.bot.cards.states import status_label
 from keyturn.bot.cards.table import TABLE_CHARS, numbers, table_of
 from keyturn.bot.ids import Action
-from keyturn.gateway.approvals.authorization import Revocation
 from keyturn.gateway.approvals.evidence import HIDDEN
 from keyturn.gateway.approvals.record import Approval, Item, TriageResult
+from keyturn.gateway.approvals.requirement import Revocation
 from keyturn.gateway.protocol.business_state import BusinessState, with_state
 from keyturn.gateway.protocol.states import ItemState
 from keyturn.gateway.protocol.strict_json import JsonObject

@@ -6,10 +6,9 @@ import pytest
 
 from keyturn.bot.cards.home import home
 from keyturn.bot.cards.queue import decidable_in_row, page_of
-from keyturn.gateway.approvals.authorization import Revocation
-from keyturn.gateway.approvals.inquiry import Inquiry
 from keyturn.gateway.approvals.precedents import Past, Precedent
-from keyturn.gateway.approvals.record import Approval, Item, TriageResult
+from keyturn.gateway.approvals.record import Approval, Inquiry, Item, TriageResult
+from keyturn.gateway.approvals.requirement import Revocation
 from keyturn.gateway.protocol.states import ItemState
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.tiers import Tier

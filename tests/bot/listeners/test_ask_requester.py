@@ -7,7 +7,7 @@ import pytest
 from keyturn.bot.ids import Action, Input
 from keyturn.gateway.approvals.decisions import Approve
 from keyturn.gateway.approvals.events import EventName
-from keyturn.gateway.approvals.inquiry import Inquiry
+from keyturn.gateway.approvals.record import Inquiry
 from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.protocol.records import Person
 from keyturn.gateway.protocol.states import ItemState

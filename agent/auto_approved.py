@@ -28,7 +28,6 @@ from keyturn.agent.bridge import Shell, ask_with_retries
 from keyturn.agent.execution import HANDED_OFF
 from keyturn.agent.grants import Grant
 from keyturn.agent.tool_escapes import contained
-from keyturn.gateway.context_values import Inside
 from keyturn.gateway.errors import (
     KeyturnError,
     LeaseLost,
@@ -39,6 +38,7 @@ from keyturn.gateway.failures import any_failure
 from keyturn.gateway.protocol import digest
 from keyturn.gateway.protocol.port import Gateway
 from keyturn.gateway.protocol.records import Result
+from keyturn.gateway.protocol.run_context import Inside
 from keyturn.gateway.protocol.wire import (
     CallBegun,
     CallEnd,

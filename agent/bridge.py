@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeAlias, TypeVar
 
-from keyturn.gateway.background_loop import spawn
+from keyturn.gateway.background import begun, spawn, waited_for
 from keyturn.gateway.clock import now_s
 from keyturn.gateway.errors import (
     FINAL_ERRORS,
@@ -23,8 +23,7 @@ from keyturn.gateway.errors import (
     StoreUnavailable,
 )
 from keyturn.gateway.protocol import run_context
-from keyturn.gateway.protocol.idempotency import one_write
-from keyturn.gateway.uncancelled import begun, waited_for
+from keyturn.gateway.protocol.run_context import one_write
 
 PORT_TIMEOUT_S = 10.0
 """How long one question to the gateway may take before it counts as unreachable."""

@@ -29,7 +29,8 @@ from keyturn.agent.interrupts import drop_findings, request_reconciliation
 from keyturn.agent.nesting import collect_edits
 from keyturn.agent.rechecks import Recheck
 from keyturn.agent.tool_escapes import contained
-from keyturn.gateway import background_loop
+from keyturn.gateway import background
+from keyturn.gateway.background import begun
 from keyturn.gateway.clock import now_s
 from keyturn.gateway.errors import (
     FINAL_ERRORS,
@@ -44,7 +45,6 @@ from keyturn.gateway.errors import (
 from keyturn.gateway.failures import any_failure, log_failure
 from keyturn.gateway.protocol import digest, wire
 from keyturn.gateway.protocol.business_state import is_same_but_state, state_in
-from keyturn.gateway.protocol.idempotency import one_write
 from keyturn.gateway.protocol.port import Gateway
 from keyturn.gateway.protocol.records import (
     EditOutcome,
@@ -53,6 +53,7 @@ from keyturn.gateway.protocol.records import (
     Reading,
     Result,
 )
+from keyturn.gateway.protocol.run_context import one_write
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import (
     Answer,
@@ -72,7 +73,6 @@ from keyturn.gateway.protocol.wire import (
     Verdict,
 )
 from keyturn.gateway.protocol.work import aside
-from keyturn.gateway.uncancelled import begun
 
 BUSY_DEADLINE_S = 120.0
 """How long to wait for another live owner before the thread is handed back."""
@@ -454,7 +454,7 @@ class _Beats:
         self.is_over = False
 
     def send_later(self) -> None:
-        background_loop.call_later(self._pause_s, self._begin)
+        background.call_later(self._pause_s, self._begin)
 
     def _begin(self) -> None:
         if not self.is_over:

@@ -44,12 +44,11 @@ from keyturn.agent.canonical import caller_args
 from keyturn.agent.rechecks import Recheck
 from keyturn.agent.tool_escapes import contained_method
 from keyturn.gateway.arguments import require
-from keyturn.gateway.context_values import Inside
 from keyturn.gateway.errors import BadJson, NotAllowed, NotStarted, UngatedTool
 from keyturn.gateway.gates.gate import GuardedTool
 from keyturn.gateway.protocol import strict_json, wire
 from keyturn.gateway.protocol.receipts import META_KEY
-from keyturn.gateway.protocol.run_context import excepted
+from keyturn.gateway.protocol.run_context import Inside, excepted
 
 logger = logging.getLogger(__name__)
 

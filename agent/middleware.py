@@ -74,12 +74,12 @@ from keyturn.gateway.client.http_gateway import (
     current_gateway,
     given_gateway,
 )
-from keyturn.gateway.context_values import Inside
 from keyturn.gateway.errors import GraphError, KeyturnError
 from keyturn.gateway.gates.gate import Gate
 from keyturn.gateway.protocol import strict_json
 from keyturn.gateway.protocol.port import Gateway
 from keyturn.gateway.protocol.questions import ASK_USER
+from keyturn.gateway.protocol.run_context import Inside
 from keyturn.gateway.protocol.wire import AgentNote, CallHint
 
 logger = logging.getLogger(__name__)

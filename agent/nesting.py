@@ -18,11 +18,10 @@ from langgraph._internal._constants import CONFIG_KEY_CHECKPOINTER
 from langgraph.config import get_config
 
 from keyturn.agent import nesting
-from keyturn.gateway.context_values import Inside
 from keyturn.gateway.errors import GraphError
 from keyturn.gateway.protocol import run_context
 from keyturn.gateway.protocol.records import EditRecord, RunRef, is_inside
-from keyturn.gateway.protocol.run_context import current_run
+from keyturn.gateway.protocol.run_context import Inside, current_run
 from keyturn.gateway.protocol.wire import TurnRef
 
 _conversation: ContextVar[str] = ContextVar("keyturn_conversation", default="")

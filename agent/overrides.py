@@ -31,10 +31,10 @@ from keyturn.agent.interrupt_on import (
     InterruptOn,
     ToolConfig,
 )
-from keyturn.gateway.context_values import Inside
 from keyturn.gateway.errors import BadJson
 from keyturn.gateway.protocol import strict_json
 from keyturn.gateway.protocol.records import Record
+from keyturn.gateway.protocol.run_context import Inside
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.verbs import Verb
 from keyturn.gateway.protocol.wire import MAX_TASK, CallHint

@@ -22,7 +22,7 @@ from pydantic import JsonValue
 
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.protocol import digest
-from keyturn.gateway.trust.keyed_hash import keyed_hash
+from keyturn.gateway.trust.seals import keyed_hash
 
 
 class Action(StrEnum):

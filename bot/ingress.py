@@ -44,7 +44,7 @@ from keyturn.gateway.errors import SettingsError, StoreUnavailable
 from keyturn.gateway.failures import any_failure, log_failure
 from keyturn.gateway.guarded_server import GuardedServer, Limits
 from keyturn.gateway.store.store import Store
-from keyturn.gateway.trust.keyed_hash import keyed_hash
+from keyturn.gateway.trust.seals import keyed_hash
 
 logger = logging.getLogger(__name__)
 

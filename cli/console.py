@@ -14,7 +14,7 @@ from typing import Annotated, BinaryIO
 import typer
 from pydantic import JsonValue
 
-from keyturn.gateway import text_file
+from keyturn.gateway import documents
 from keyturn.gateway.documents import BadDocument, as_text
 from keyturn.gateway.errors import SettingsError
 
@@ -69,7 +69,7 @@ def read_text(path: Path, what: str, *, hint: str = "") -> str:
         SettingsError: when it cannot be read.
     """
     if str(path) != "-":
-        return text_file.read_text(path, what, hint=hint, at_most=NO_LIMIT)
+        return documents.read_text(path, what, hint=hint, at_most=NO_LIMIT)
     try:
         return as_text(sys.stdin.buffer.read(), "<stdin>")
     except BadDocument as error:

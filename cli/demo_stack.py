@@ -17,10 +17,10 @@ from keyturn.cli.sandbox import only_user
 from keyturn.cli.stack import Stack, open_stack
 from keyturn.gateway.config import Settings, SlackMode
 from keyturn.gateway.errors import SettingsError
-from keyturn.gateway.key_settings import KeySettings
 from keyturn.gateway.policy.fields import is_user_id, is_usergroup_id
 from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.secret_file import make_private
+from keyturn.gateway.setting_forms import KeySettings
 from keyturn.sandbox.records import Channel, Suggestion, User, UserGroup
 from keyturn.sandbox.samples import ANA, BEN, CHLOE, TEAM
 from keyturn.sandbox.server import Sandbox

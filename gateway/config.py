@@ -26,19 +26,17 @@ from pydantic import (
 )
 
 from keyturn.gateway.api_settings import ApiSettings
-from keyturn.gateway.checkpoint_place import checked_place, is_postgres
 from keyturn.gateway.documents import (
     BadDocument,
     Document,
     Problem,
     parse_yaml,
     read_model,
+    read_text,
 )
 from keyturn.gateway.errors import SettingsError
-from keyturn.gateway.key_settings import KeySettings
 from keyturn.gateway.logs import LogSettings
 from keyturn.gateway.metrics_settings import MetricsSettings
-from keyturn.gateway.retention import RetentionSettings
 from keyturn.gateway.retrying import RetrySettings
 from keyturn.gateway.secret_file import folder_secrets, parse_secrets
 from keyturn.gateway.setting_forms import (
@@ -46,11 +44,14 @@ from keyturn.gateway.setting_forms import (
     ChannelName,
     CommandName,
     GraphRef,
+    KeySettings,
+    RetentionSettings,
     TeamId,
     TenantName,
     TriageRef,
+    checked_place,
+    is_postgres,
 )
-from keyturn.gateway.text_file import read_text
 from keyturn.gateway.validation_errors import dotted, sentence
 from keyturn.gateway.webhook_settings import WebhookSettings
 

@@ -8,6 +8,7 @@ are text), no tags, no anchors (so no bombs), no duplicate keys, keys are text, 
 from __future__ import annotations
 
 import codecs
+import pathlib
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
@@ -18,7 +19,7 @@ import yaml
 from pydantic import BaseModel, JsonValue, ValidationError
 from yaml.composer import ComposerError
 
-from keyturn.gateway.errors import KeyturnError
+from keyturn.gateway.errors import KeyturnError, SettingsError
 from keyturn.gateway.validation_errors import Path, sentence, shortened
 
 MAX_DEPTH = 64
@@ -26,6 +27,9 @@ MAX_DEPTH = 64
 
 MAX_TEXT = 1_000_000
 """Longest document, in characters."""
+
+MAX_BYTES = 4 * MAX_TEXT
+"""Longest file of settings or policy."""
 
 MAX_PROBLEMS = 100
 """Most problems that are named at once."""
@@ -91,6 +95,40 @@ class Document:
             raise BadDocument([self.problem((), f"{key!r} is missing.")])
         lines = {path[1:]: at for path, at in self.lines.items() if path[:1] == (key,)}
         return Document(self.value[key], self.source, lines)
+
+
+def read_text(
+    path: pathlib.Path, what: str, *, hint: str = "", at_most: int = MAX_BYTES
+) -> str:
+    """Return the text of a file.
+
+    Args:
+        path: the file.
+        what: it should hold, such as ``the policy``.
+        hint: what to do when there is no such file.
+        at_most: so many bytes; less than 0 is no limit.
+
+    Raises:
+        SettingsError: when it cannot be read, is too long or is not UTF-8.
+    """
+    try:
+        with path.open("rb") as file:
+            # One byte more than allowed tells a file that is too long, without reading
+            # all of it.
+            found = file.read(at_most + 1 if at_most >= 0 else -1)
+    except FileNotFoundError:
+        problem = f"There is no file {str(path)!r} with {what}. {hint}".rstrip()
+        raise SettingsError(problem) from None
+    except OSError as error:
+        raise SettingsError(
+            f"{str(path)!r} with {what} cannot be read: {error.strerror}."
+        ) from error
+    if 0 <= at_most < len(found):
+        raise SettingsError(f"{path}:1: This is longer than {at_most} bytes.")
+    try:
+        return as_text(found, str(path))
+    except BadDocument as error:
+        raise SettingsError(str(error)) from error
 
 
 def as_text(found: bytes, source: str) -> str:

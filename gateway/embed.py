@@ -31,14 +31,13 @@ from keyturn.gateway.resume.ledger import ledger_of
 from keyturn.gateway.resume.program import Program
 from keyturn.gateway.resume.runner import Runners
 from keyturn.gateway.resume.thread_runs import ThreadRuns, ThreadWatch
-from keyturn.gateway.retention import AUDIT_KEPT
 from keyturn.gateway.retrying import RetrySettings
 from keyturn.gateway.running import gateway_process, load_runners, load_triage, running
 from keyturn.gateway.service.agents import AgentService
 from keyturn.gateway.service.event_feed import EventFeed
 from keyturn.gateway.service.process_check import registered
 from keyturn.gateway.service.reviews import ReviewService
-from keyturn.gateway.setting_forms import TenantName
+from keyturn.gateway.setting_forms import AUDIT_KEPT, TenantName
 from keyturn.gateway.store.open_store import open_store
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.triage.asking import Triage, require_triage

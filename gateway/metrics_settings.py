@@ -11,8 +11,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from keyturn.gateway.api_settings import Address, address_of
-from keyturn.gateway.durations import parse_duration
-from keyturn.gateway.setting_forms import ChannelName
+from keyturn.gateway.setting_forms import ChannelName, parse_duration
 
 _CLOCK = re.compile(r"(?:[01][0-9]|2[0-3]):[0-5][0-9]", re.ASCII)
 _PERCENT = re.compile(r"(?P<count>[1-9][0-9]?)%", re.ASCII)

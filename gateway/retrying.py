@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
-from keyturn.gateway.durations import parse_duration, parse_pause
+from keyturn.gateway.setting_forms import parse_duration, parse_pause
 
 Time = Annotated[timedelta, BeforeValidator(parse_duration)]
 Pause = Annotated[timedelta, BeforeValidator(parse_pause)]

@@ -1,17 +1,54 @@
-"""Texts of settings that have a form: agents, graphs, channels, workspaces, tenants.
+"""Forms of texts in settings, and the settings that more than one package reads.
 
-The description of a pattern is what an error says after "write".
+The description of a pattern is what an error says after "write". Time is written as in
+``500ms``, ``90s``, ``30m``, ``1h`` or ``2d``.
 """
 
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 from functools import partial
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Self
+from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+)
 
 _REF = re.compile(r"[^:\s][^:]*:[A-Za-z_][A-Za-z0-9_]*")
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_DURATION = re.compile(r"(?P<count>[1-9][0-9]{0,6})(?P<unit>[smhd])", re.ASCII)
+_LONGEST = timedelta(days=30)
+
+_PAUSE = re.compile(r"(?P<count>[1-9][0-9]{0,6})ms", re.ASCII)
+
+AUDIT_KEPT = timedelta(days=400)
+"""How long audit entries are kept where nobody says otherwise."""
+
+_SHORTEST = 30
+"""Days for which approvals are kept: the log outlives what it tells of."""
+
+MESSAGES_KEPT = timedelta(days=30)
+"""How long messages in Slack keep what they show where nobody says otherwise."""
+
+_NEVER = "never"
+
+_DAYS = re.compile(r"(?P<count>[1-9][0-9]{0,4})d", re.ASCII)
+
+# As `keyturn keys list` prints them; each is read as a whole when a process starts.
+_PUBLIC = re.compile(r"[^\s+]+\+[0-9a-f]{8}\+[A-Za-z0-9+/]+=*", re.ASCII)
+
+_URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.ASCII | re.IGNORECASE)
+_MEMORY = frozenset({"memory", ":memory:"})
+_WRITE = "write the path of a SQLite file, or postgresql://user:password@host/name"
 
 
 def is_name(text: str) -> bool:
@@ -78,3 +115,135 @@ TenantName = Annotated[
     ),
 ]
 """The name of a tenant; it is a part of keys in the store."""
+
+
+def parse_pause(text: object) -> timedelta:
+    """Parse a duration that may be a part of a second, such as ``500ms``.
+
+    Raises:
+        ValueError: as `parse_duration`.
+    """
+    match = _PAUSE.fullmatch(text) if isinstance(text, str) else None
+    return (
+        timedelta(milliseconds=int(match["count"])) if match else parse_duration(text)
+    )
+
+
+def parse_duration(text: object) -> timedelta:
+    """Parse a duration; one that is parsed already stays as it is.
+
+    Raises:
+        ValueError: for anything else, and for more than 30 days.
+    """
+    if isinstance(text, timedelta):
+        return text
+    match = _DURATION.fullmatch(text) if isinstance(text, str) else None
+    if match is None:
+        raise ValueError(f"{text!r} is not a duration; write 90s, 30m, 1h or 2d.")
+    duration = timedelta(seconds=int(match["count"]) * _UNITS[match["unit"]])
+    if duration > _LONGEST:
+        raise ValueError(f"{text!r} is longer than 30 days; choose a shorter time.")
+    return duration
+
+
+def _number_of_days(value: object, what_to_write: str) -> timedelta:
+    if isinstance(value, timedelta):
+        return value
+    match = _DAYS.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        raise ValueError(f"{value!r} is not a number of days; write {what_to_write}.")
+    return timedelta(days=int(match["count"]))
+
+
+def _days_or_never(value: object) -> timedelta | None:
+    if value is None or value == _NEVER:
+        return None
+    return _number_of_days(value, f"30d, or {_NEVER} to leave messages as they are")
+
+
+def _days(value: object) -> timedelta:
+    found = _number_of_days(value, "400d")
+    if found.days < _SHORTEST:
+        raise ValueError(
+            f"{value!r} is shorter than approvals are kept; write {_SHORTEST}d or more."
+        )
+    return found
+
+
+class RetentionSettings(BaseModel):
+    """How long the store and Slack keep what grows with every call.
+
+    Attributes:
+        audit: entries of the audit log.
+        messages: what messages in Slack show, after their approval has ended; None: for
+            ever.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    audit: Annotated[timedelta, BeforeValidator(_days)] = AUDIT_KEPT
+    messages: Annotated[timedelta | None, BeforeValidator(_days_or_never)] = (
+        MESSAGES_KEPT
+    )
+
+
+def _public(text: str) -> str:
+    if _PUBLIC.fullmatch(text.strip()) is None:
+        raise ValueError(
+            f"{text[:100]!r} is no public key; copy a line of 'keyturn keys list'."
+        )
+    return text.strip()
+
+
+PublicKeyText = Annotated[str, AfterValidator(_public)]
+
+
+class KeySettings(BaseModel):
+    """Where the keys are, and public keys of other processes by their role.
+
+    ``folder`` None is ``keys`` in the data folder. The keys named here count beside
+    those of the folder.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    folder: Path | None = None
+    bot: tuple[PublicKeyText, ...] = ()
+    gateway: tuple[PublicKeyText, ...] = ()
+    audit: tuple[PublicKeyText, ...] = ()
+
+    def below(self, base: Path) -> Self:
+        """Return the same with a folder whose name starts from another one."""
+        if self.folder is None:
+            return self
+        return self.model_copy(update={"folder": base / self.folder.expanduser()})
+
+
+def is_postgres(place: str) -> bool:
+    """Return whether a place is a Postgres database; else it is a SQLite file."""
+    return urlsplit(place).scheme in {"postgres", "postgresql"}
+
+
+def check_place(place: str) -> None:
+    """Refuse what is meant as something else than a file and would be made one.
+
+    ``postgresql+asyncpg://…`` of another library would be the path of a new file: each
+    gateway would keep the threads for itself, and the password would name a folder.
+
+    Raises:
+        ValueError: with a text that does not hold the place, which may have a password.
+    """
+    if place in _MEMORY:
+        raise ValueError(
+            f"checkpoints in memory would be lost with the process; {_WRITE}."
+        )
+    if _URL.match(place) and not is_postgres(place):
+        raise ValueError(
+            f"this is no place for checkpoints; {_WRITE} (without '+' and a driver)."
+        )
+
+
+def checked_place(place: SecretStr) -> SecretStr:
+    """Return a place that `check_place` allows; for a setting."""
+    check_place(place.get_secret_value())
+    return place

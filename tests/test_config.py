@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from keyturn.gateway.config import Settings, SlackMode
 from keyturn.gateway.errors import SettingsError
-from keyturn.gateway.retention import AUDIT_KEPT, RetentionSettings
+from keyturn.gateway.setting_forms import AUDIT_KEPT, RetentionSettings
 
 SECRET = "ab" * 32
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keyturn.gateway.reference_clock import ReferenceClock, offset_sentence
+from keyturn.gateway.clock import ReferenceClock, offset_sentence
 
 
 class Machine:

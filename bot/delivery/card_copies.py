@@ -46,7 +46,6 @@ from keyturn.bot.web import (
 )
 from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.approvals.requirement import Notify, Role
-from keyturn.gateway.approvals.role_mapping import with_roles
 from keyturn.gateway.store.atomic_write import Loaded
 from keyturn.gateway.store.cards import CardCopy, CardPlace, CopyStore
 
@@ -362,7 +361,7 @@ class GroupReach:
                 asking = asking.with_(taken_by=holding)
             return role.with_(asking=asking)
 
-        return Loaded(with_roles(approval, asked), loaded.now_ms)
+        return Loaded(approval.with_roles(asked), loaded.now_ms)
 
     async def _members(self, group: str) -> frozenset[str] | None:
         found = await self.users.group(group)
@@ -379,7 +378,7 @@ def with_unreachable(approval: Approval, copies: Mapping[str, CardCopy]) -> Appr
         del item
         return role.with_(asking=role.asked.with_(unreachable=refused))
 
-    return with_roles(approval, asked)
+    return approval.with_roles(asked)
 
 
 def _roles(approval: Approval) -> list[Role]:

@@ -41,11 +41,11 @@ from keyturn.bot.text import (
     user,
 )
 from keyturn.gateway.approvals.decisions import Forbidden, Gesture, Reviewer
-from keyturn.gateway.durations import parse_duration
 from keyturn.gateway.metrics.fold import Selection
 from keyturn.gateway.metrics.wording import facts
 from keyturn.gateway.protocol.records import Person
 from keyturn.gateway.service.freezing import MAX_REASON
+from keyturn.gateway.setting_forms import parse_duration
 from keyturn.gateway.store.freezes import Freeze, FreezeScope, ScopeKind
 
 logger = logging.getLogger(__name__)

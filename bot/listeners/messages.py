@@ -52,8 +52,7 @@ from keyturn.gateway.approvals.decisions import (
     Reviewer,
 )
 from keyturn.gateway.approvals.inquiring import takes_reply
-from keyturn.gateway.approvals.inquiry import Inquiry
-from keyturn.gateway.approvals.record import Origin
+from keyturn.gateway.approvals.record import Inquiry, Origin
 from keyturn.gateway.errors import CorruptRecord, StoreUnavailable, TooManySpeakers
 from keyturn.gateway.failures import log_failure
 from keyturn.gateway.protocol import questions

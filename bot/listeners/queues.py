@@ -15,9 +15,8 @@ from keyturn.bot.listener_context import ListenerContext
 from keyturn.bot.payload import Command
 from keyturn.bot.web import newest_id
 from keyturn.gateway.approvals.decisions import AccountKind, Reviewer
-from keyturn.gateway.approvals.membership import unresolved_roles
 from keyturn.gateway.approvals.permission import denial_reason
-from keyturn.gateway.approvals.quorum import is_among
+from keyturn.gateway.approvals.quorum import is_among, unresolved_roles
 from keyturn.gateway.approvals.record import SHORT_CHARS, Approval, Item
 from keyturn.gateway.protocol.records import Person
 from keyturn.gateway.protocol.verbs import Verb

@@ -41,7 +41,7 @@ from keyturn.bot.modals import allow_similar
 from keyturn.bot.payload import Clicked, Command, Submitted
 from keyturn.bot.text import fit, joined, label, template, untrusted
 from keyturn.gateway.approvals.decisions import Approve, Decided, Forbidden, Voted
-from keyturn.gateway.approvals.membership import age_ms
+from keyturn.gateway.approvals.quorum import age_ms
 from keyturn.gateway.approvals.record import Approval, approval_of
 from keyturn.gateway.approvals.standing import bounds_of, givers
 from keyturn.gateway.errors import StoreUnavailable

@@ -35,7 +35,7 @@ from keyturn.gateway.protocol.http_api import (
     Scope,
 )
 from keyturn.gateway.protocol.http_problems import PROBLEM_TYPE, Problem, ProblemKind
-from keyturn.gateway.protocol.idempotency import HEADER
+from keyturn.gateway.protocol.run_context import HEADER
 
 Json = dict[str, Any]
 

@@ -54,7 +54,7 @@ from keyturn.gateway.protocol.http_problems import (
     WRONG_METHOD,
     kind_of,
 )
-from keyturn.gateway.protocol.idempotency import HEADER, one_write
+from keyturn.gateway.protocol.run_context import HEADER, one_write
 from keyturn.gateway.protocol.work import aside
 from keyturn.gateway.trust.api_keys import ApiKey
 

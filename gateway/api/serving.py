@@ -35,8 +35,7 @@ from keyturn.gateway.store.api_keys import ApiKeyStore
 from keyturn.gateway.store.kept_answers import KeptAnswers
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.api_keys import ApiKey, presented
-from keyturn.gateway.trust.derived_keys import Purpose
-from keyturn.gateway.trust.seals import SealKeys
+from keyturn.gateway.trust.seals import Purpose, SealKeys
 
 logger = logging.getLogger(__name__)
 

@@ -44,19 +44,28 @@ _START = "args."
 
 
 class Preview(Record):
-    """The kind, and where each of its parts is, such as ``args.recipient``.
+    """Show some arguments as an e-mail or a SQL statement.
 
-    A part that is not written is the argument of that name, if the call has one. The
-    kind alone stands for all of them: ``preview: email``.
+    The kind alone is enough if the arguments have the names of the keys below, as in
+    ``preview: email``. Other arguments stay on the card, and ``redact`` still hides
+    values. A SQL statement is shown with its kind and a warning for an ``UPDATE`` or
+    ``DELETE`` without a condition. No warning is no proof of a condition.
     """
 
     kind: PreviewKind
+    """``email`` has the first five keys below, ``sql`` has ``statement``."""
     to: str = ""
+    """Argument with the recipients."""
     cc: str = ""
+    """Argument with the recipients of copies."""
     bcc: str = ""
+    """Argument with the recipients of hidden copies."""
     subject: str = ""
+    """Argument with the subject."""
     body: str = ""
+    """Argument with the text."""
     statement: str = ""
+    """Argument with the statement."""
 
     @model_validator(mode="before")
     @classmethod

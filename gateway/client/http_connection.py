@@ -28,6 +28,7 @@ from typing_extensions import override
 
 from keyturn.gateway.arguments import is_a, require
 from keyturn.gateway.client.outgoing import outgoing, trusted
+from keyturn.gateway.clock import ReferenceClock, offset_sentence
 from keyturn.gateway.errors import (
     BadJson,
     KeyRefused,
@@ -36,10 +37,9 @@ from keyturn.gateway.errors import (
     StoreUnavailable,
     Unanswered,
 )
-from keyturn.gateway.protocol import http_api, idempotency, run_context, strict_json
+from keyturn.gateway.protocol import http_api, run_context, strict_json
 from keyturn.gateway.protocol.http_api import Operation, Scope
 from keyturn.gateway.protocol.http_problems import Problem, error_of
-from keyturn.gateway.reference_clock import ReferenceClock, offset_sentence
 
 MOST_CONNECTIONS = 1000
 """How many connections one event loop has at once."""
@@ -310,7 +310,7 @@ class HttpConnection:
         headers = dict(self._headers)
         is_write = operation.scope is not Scope.READ
         if is_write and operation.name not in _RENEWED:
-            headers[idempotency.HEADER] = idempotency.key_of_write()
+            headers[run_context.HEADER] = run_context.key_of_write()
         if lease := run_context.current_lease():
             headers[http_api.LEASE_HEADER] = lease
         if ahead_s := self.clock.ahead_s:

@@ -16,6 +16,7 @@ from contextlib import suppress
 from functools import cache
 
 from keyturn.gateway.arguments import is_a, is_texts, require, require_secret
+from keyturn.gateway.background import begun, waited_for
 from keyturn.gateway.client.http_connection import HttpConnection
 from keyturn.gateway.errors import (
     BadJson,
@@ -27,7 +28,6 @@ from keyturn.gateway.errors import (
     SettingsError,
 )
 from keyturn.gateway.protocol import http_api, port, strict_json
-from keyturn.gateway.protocol.idempotency import attempt_of, one_write
 from keyturn.gateway.protocol.port import Gateway
 from keyturn.gateway.protocol.public_keys import PublicKey, parse_public_key
 from keyturn.gateway.protocol.receipts import (
@@ -37,6 +37,7 @@ from keyturn.gateway.protocol.receipts import (
     read_receipt,
 )
 from keyturn.gateway.protocol.records import EditRecord, Result, RunRef
+from keyturn.gateway.protocol.run_context import attempt_of, one_write
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import (
     AgentNote,
@@ -56,7 +57,6 @@ from keyturn.gateway.protocol.wire import (
     check_texts,
 )
 from keyturn.gateway.setting_forms import is_name
-from keyturn.gateway.uncancelled import begun, waited_for
 
 logger = logging.getLogger(__name__)
 

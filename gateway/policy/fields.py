@@ -14,11 +14,10 @@ from pydantic import (
     PlainSerializer,
 )
 
-from keyturn.gateway.durations import parse_duration
 from keyturn.gateway.policy import formats, hours
 from keyturn.gateway.policy.expressions import compiled
 from keyturn.gateway.protocol.verbs import Verb
-from keyturn.gateway.setting_forms import is_name
+from keyturn.gateway.setting_forms import is_name, parse_duration
 from keyturn.gateway.validation_errors import shortened
 
 _USER = re.compile(r"[UW][A-Z0-9]{2,20}", re.ASCII)

@@ -3,7 +3,8 @@
 An audit export is JSON lines. A row is an event
 (`keyturn.gateway.approvals.events.Event`). If its ``call`` has the arguments, every
 rule is checked as at that time: totals of windows, requests, failures, rejections and
-precedents are computed from the rows. Without arguments only the listed tier is compared.
+precedents are computed from the rows. Without arguments only the listed tier is
+compared.
 """
 
 from __future__ import annotations

@@ -24,7 +24,6 @@ from keyturn.gateway.approvals.policy_decision import Preview
 from keyturn.gateway.approvals.private_text import PrivateData
 from keyturn.gateway.approvals.requirement import Notify, Role
 from keyturn.gateway.approvals.similar import MOST_USES, exact_micro
-from keyturn.gateway.durations import parse_duration
 from keyturn.gateway.policy.fields import (
     ArgsPath,
     ArgsPaths,
@@ -66,6 +65,7 @@ from keyturn.gateway.protocol.records import Record
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.tiers import Tier
 from keyturn.gateway.protocol.verbs import Verb
+from keyturn.gateway.setting_forms import parse_duration
 from keyturn.gateway.validation_errors import Path, shown
 
 FEWEST_PARTS, MOST_PARTS = 2, 4

@@ -19,8 +19,12 @@ from referencing.exceptions import Unresolvable
 from referencing.jsonschema import DRAFT202012, Schema
 
 from keyturn.gateway.protocol.edits import TOO_LONG, argument_errors
-from keyturn.gateway.protocol.schema_closing import SAME_INSTANCE, closed, members
-from keyturn.gateway.protocol.schema_validation import unmatched
+from keyturn.gateway.protocol.schema_validation import (
+    SAME_INSTANCE,
+    closed,
+    members,
+    unmatched,
+)
 from keyturn.gateway.protocol.strict_json import MAX_DEPTH, JsonObject, pointed
 from keyturn.gateway.protocol.work import MAX_STEPS, TooMuchWork, one_budget, spend
 from keyturn.gateway.validation_errors import near

@@ -14,10 +14,15 @@ from referencing.exceptions import Unresolvable
 
 from keyturn.gateway.errors import BadJson
 from keyturn.gateway.protocol import digest, strict_json
-from keyturn.gateway.protocol.formats import canonical, wanted_by
 from keyturn.gateway.protocol.records import EditOutcome, EditRecord
-from keyturn.gateway.protocol.schema_closing import closed, subschemas
-from keyturn.gateway.protocol.schema_validation import matches, problems
+from keyturn.gateway.protocol.schema_validation import (
+    canonical,
+    closed,
+    matches,
+    problems,
+    subschemas,
+    wanted_by,
+)
 from keyturn.gateway.protocol.strict_json import JsonObject, pointer_to
 from keyturn.gateway.protocol.work import TooMuchWork, one_budget
 

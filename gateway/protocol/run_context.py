@@ -1,13 +1,54 @@
-"""Context of a run: which run an agent belongs to, and which tools have no gate."""
+"""Context of a run: its thread, ungated tools, its lease, the write that is retried.
+
+The gateway keeps the answer to a write for a while under the idempotency key that came
+with it, so that an attempt whose answer was lost gets the first one's answer. What is
+retried belongs inside one `one_write`; another question, even of the same words, does
+not.
+"""
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
+from typing import Generic, TypeVar
 
-from keyturn.gateway.context_values import Inside
 from keyturn.gateway.protocol.records import RunRef
+
+HEADER = "Idempotency-Key"
+
+T = TypeVar("T")
+
+
+class Inside(Generic[T]):
+    """Give a variable a value inside a block, and its former one after it.
+
+    A call of a tool enters ten such blocks. What `contextlib.contextmanager` makes of a
+    generator takes four times as long.
+
+    Args:
+        variable: of the context.
+        value: inside the block.
+    """
+
+    __slots__ = ("_token", "_variable", "value")
+
+    def __init__(self, variable: ContextVar[T], value: T) -> None:
+        self._variable = variable
+        self.value = value
+        self._token: Token[T] | None = None
+
+    def __enter__(self) -> T:
+        """Set the value, and return it."""
+        self._token = self._variable.set(self.value)
+        return self.value
+
+    def __exit__(self, *_: object) -> None:
+        """Set back the former value."""
+        if self._token is not None:
+            self._variable.reset(self._token)
+
 
 _run: ContextVar[RunRef | None] = ContextVar("keyturn_run", default=None)
 _enclosing: ContextVar[RunRef | None] = ContextVar(
@@ -21,6 +62,12 @@ _left_s: ContextVar[Callable[[], float] | None] = ContextVar(
 )
 _lease: ContextVar[Callable[[], str] | None] = ContextVar(
     "keyturn_remote_lease", default=None
+)
+
+
+# Attempts that copied the context share the write, and so its key.
+_write: ContextVar[dict[str, str] | None] = ContextVar(
+    "keyturn_idempotency_key", default=None
 )
 
 
@@ -103,3 +150,30 @@ def current_lease() -> str:
     """Return how a gateway in another process names the lease; "" for none."""
     text = _lease.get()
     return text() if text else ""
+
+
+def one_write(write: dict[str, str] | None = None) -> Inside[dict[str, str] | None]:
+    """Give all attempts inside the block the same idempotency key.
+
+    Args:
+        write: shared with other blocks of the same write, and holds its key under
+            `HEADER` once it was used; by default the block is a write of its own.
+    """
+    return Inside(_write, {} if write is None else write)
+
+
+def key_of_write() -> str:
+    """Return the key of the write around this code, a new one outside of any."""
+    write = _write.get()
+    # One step, so that two attempts at once cannot make two keys.
+    return (write if write is not None else {}).setdefault(HEADER, uuid.uuid4().hex)
+
+
+def attempt_of(owner: str) -> str:
+    """Return the name of the attempt that claims a call in this write.
+
+    An owner that claims again in another write is another attempt: only a request
+    that is repeated with its key, because its answer was lost, is granted again.
+    """
+    # A key has no blank, so two pairs never get one name.
+    return f"{owner} {key_of_write()}"

@@ -6,15 +6,32 @@
 The program has a URL and an API key: no store, no Slack, and nothing that could approve
 a call. Its graphs keep their threads with their own checkpointer, and it brings them
 forward itself, as `Keyturn` does where it has the store.
+
+Theory of operation. Each run has one task here, its drive: it takes the lease, brings
+the thread forward until it waits or ends, gives the lease back, and waits with a long
+poll for the next answer. So two processes with the same checkpoints may drive one
+thread; who has the lease works, and the other one finds what was done.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import os
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Self
+from collections.abc import (
+    AsyncGenerator,
+    Callable,
+    Collection,
+    Coroutine,
+    Iterable,
+    Mapping,
+    Sequence,
+)
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any, Self
 
 from pydantic import ValidationError
 from typing_extensions import override
@@ -26,23 +43,77 @@ from keyturn.gateway.arguments import (
     require,
     require_secret,
 )
+from keyturn.gateway.client.http_connection import HttpConnection
 from keyturn.gateway.client.http_gateway import gateway_at
-from keyturn.gateway.errors import NotVerified, SettingsError
-from keyturn.gateway.protocol.port import Gateway
+from keyturn.gateway.errors import (
+    GraphError,
+    KeyRefused,
+    KeyturnError,
+    NotAllowed,
+    NotVerified,
+    SettingsError,
+    ThreadUnavailable,
+)
+from keyturn.gateway.failures import log_failure
+from keyturn.gateway.protocol import http_api, run_context
+from keyturn.gateway.protocol.http_api import (
+    AnswersQuestion,
+    LeaseQuestion,
+    LeaseRef,
+    LeaseReply,
+    LeaseVerb,
+    PendingCall,
+    RunFacts,
+    RunQuestion,
+    SettleQuestion,
+    Withdrawal,
+)
+from keyturn.gateway.protocol.port import Gateway, connected
 from keyturn.gateway.protocol.records import Record, RunRef
 from keyturn.gateway.protocol.webhooks import DECIDED, MOST_BYTES, WebhookBody
-from keyturn.gateway.remote.thread_runs import RemoteThreadRuns, RemoteThreads
+from keyturn.gateway.resume import program_runs
+from keyturn.gateway.resume.advancer import Threads
+from keyturn.gateway.resume.diagnosis import ThreadHalted, diagnose
+from keyturn.gateway.resume.langgraph_local import LangGraphLocal
 from keyturn.gateway.resume.program import Program
+from keyturn.gateway.resume.program_runs import (
+    BUSY_S,
+    GRACE_S,
+    NoThread,
+    ProgramRuns,
+    given_up,
+    input_key,
+    rests_for_good,
+)
+from keyturn.gateway.resume.questions import (
+    Answers,
+    asked_items,
+    question_of,
+    questions_of,
+)
+from keyturn.gateway.resume.runner import PendingInterrupt, ThreadState
+from keyturn.gateway.resume.transient_retry import (
+    backoff_s,
+    drain_tasks,
+    retry_transient,
+)
 from keyturn.gateway.retrying import RetrySettings
+from keyturn.gateway.store.fences import Lease
+from keyturn.gateway.store.leases import held, while_held
 from keyturn.gateway.trust.webhook_signatures import (
     TOLERANCE_S,
     parse_webhook_secret,
     verify_webhook,
 )
 
+logger = logging.getLogger(__name__)
+
 SECRET_VARIABLE = "KEYTURN_WEBHOOK_SECRET"  # noqa: S105 - its name
 
 _MOST_KNOWN = 10_000
+
+_AS_IT_IS = (KeyRefused, ThreadHalted, ThreadUnavailable)
+"""Errors that say by themselves what to do about a thread."""
 
 
 class WebhookNews(Record):
@@ -144,6 +215,358 @@ class WebhookVerifier:
         return True
 
 
+class RemoteThreads(Threads):
+    """The threads of this process, by way of a gateway's API; see `Threads`.
+
+    A gateway is not told when a run in another process begins or ends: its middleware
+    supersedes what waits, and `rests` ends the rest.
+
+    Args:
+        connection: to the gateway.
+    """
+
+    def __init__(self, connection: HttpConnection) -> None:
+        super().__init__()
+        self._connection = connection
+
+    @property
+    def url(self) -> str:
+        """Return the address of the gateway."""
+        return self._connection.url
+
+    @override
+    @asynccontextmanager
+    async def lease(self, run: RunRef) -> AsyncGenerator[Lease]:
+        """Hold the right to run a thread; it may end inside the block at any time.
+
+        What is asked of the gateway inside the block is fenced by the lease, and so are
+        writes to the checkpoints.
+
+        Raises:
+            ThreadUnavailable: when another process runs this thread.
+            StoreUnavailable: when the gateway does not answer.
+        """
+
+        async def ask(verb: LeaseVerb, token: str, above: int) -> LeaseReply:
+            return await self.lease_step(run, verb, token=token, above=above)
+
+        async with held(ask) as lease:
+            with run_context.under_lease(
+                lambda: LeaseRef(run, lease.token, lease.fence).text
+            ):
+                yield lease
+
+    async def lease_step(
+        self, run: RunRef, verb: LeaseVerb, *, token: str, above: int = 0
+    ) -> LeaseReply:
+        """Take, keep, renumber or give back the right to run a thread."""
+        question = LeaseQuestion(run=run, verb=verb, token=token, above=above)
+        return await self._connection.ask(http_api.LEASE, question)
+
+    @override
+    async def answers(
+        self, run: RunRef, pending: Sequence[PendingInterrupt], *, wait_s: float = 0.0
+    ) -> Answers:
+        """Return the answers to a thread's questions; wait for the first one.
+
+        The wait may end early without any: ask again.
+        """
+        questions = questions_of(pending)
+        if not questions:
+            return Answers()
+        question = AnswersQuestion(run=run, questions=questions, wait_s=wait_s)
+        ask = self._connection.ask
+        try:
+            answered = await ask(http_api.ANSWERS, question, wait_s=wait_s)
+        except KeyRefused:
+            raise
+        except NotAllowed as error:
+            # Such as another name of the agent in its middleware than in the program.
+            raise GraphError(str(error)) from error
+        # The gateway is not trusted to fit the agent's own schema.
+        return Answers.to(pending, {one.question: one for one in answered})
+
+    @override
+    async def ends(self, run: RunRef) -> None:
+        """See `Threads.ends`."""
+        await self._connection.ask(http_api.SUPERSEDE_RUN, RunQuestion(run=run))
+
+    @override
+    async def rests(self, run: RunRef, state: ThreadState) -> None:
+        """See `Threads.rests`."""
+        # A question of another library may stand in front of the tools, which then
+        # have not asked yet.
+        if state.exists and all(question_of(one) for one in state.pending):
+            asked = asked_items(state.pending)
+            await self.settle(run, asked, is_finished=state.is_finished)
+
+    async def settle(
+        self, run: RunRef, asked: Collection[str], *, is_finished: bool
+    ) -> None:
+        """Say what a resting thread asks; the rest of what waits in it is ended."""
+        question = SettleQuestion(
+            run=run, asked=frozenset(asked), is_finished=is_finished
+        )
+        await self._connection.ask(http_api.SETTLE, question)
+
+    async def pending(self, run: RunRef) -> tuple[PendingCall, ...]:
+        """Return the calls of a run that wait for people, oldest first."""
+        return await self._connection.ask(http_api.PENDING, RunQuestion(run=run))
+
+    async def withdraw(
+        self, run: RunRef, item_ids: Collection[str] | None = None
+    ) -> tuple[str, ...]:
+        """End calls of a run that still wait; return which were ended."""
+        ids = None if item_ids is None else tuple(item_ids)
+        question = Withdrawal(run=run, item_ids=ids)
+        return await self._connection.ask(http_api.WITHDRAW, question)
+
+    async def remember(self, facts: RunFacts) -> None:
+        """Say who asked in a thread, and where: they cannot approve what it asks."""
+        await self._connection.ask(http_api.REMEMBER, facts)
+
+
+class Attempts:
+    """The attempts at one step of a thread.
+
+    Args:
+        run: of the thread.
+        retries: how long it is tried again.
+        url: of the gateway.
+    """
+
+    def __init__(self, run: RunRef, retries: RetrySettings, *, url: str) -> None:
+        self._run = run
+        self._url = url
+        self._retries = retries
+        self._pauses = backoff_s()
+        self._began_s = asyncio.get_running_loop().time()
+
+    def pause_s(self, error: Exception) -> float | None:
+        """Return how long to wait before the next attempt; None: there is none."""
+        if isinstance(error, NoThread):
+            return None
+        can_pass = isinstance(error, ThreadUnavailable)
+        if can_pass and error.__cause__ is None:
+            # Another process runs it, or finishes a call of it: not an outage.
+            return BUSY_S
+        found = diagnose(error)
+        can_pass = can_pass or found.can_pass
+        limit = self._retries.limit if can_pass else self._retries.unknown_limit
+        age_s = asyncio.get_running_loop().time() - self._began_s
+        if (found.is_final and not can_pass) or age_s >= limit.total_seconds():
+            return None
+        pause_s = max(next(self._pauses), found.retry_after_s)
+        logger.warning(
+            "run.waiting gateway=%s agent=%s thread=%s error=%s next_in_s=%.1f%s",
+            self._url,
+            self._run.agent,
+            self._run.thread,
+            type(error.__cause__ or error).__name__,
+            pause_s,
+            # Words of ours only: others may hold what no log should.
+            f": {error}" if isinstance(error, KeyturnError) else "",
+        )
+        return pause_s
+
+
+class Drive:
+    """The task that brings one thread forward, until a newer one replaces it."""
+
+    def __init__(self) -> None:
+        self.moved = asyncio.Event()
+        self.successor: Drive | None = None
+        self.task: asyncio.Task[ThreadState]
+
+
+class RemoteThreadRuns(ProgramRuns):
+    """The threads that a program runs beside a gateway in another process.
+
+    Args:
+        gateway: what the agents are connected to.
+        threads: leases and answers.
+        retries: how long a step that fails is tried again.
+    """
+
+    def __init__(
+        self, gateway: Gateway, threads: RemoteThreads, retries: RetrySettings
+    ) -> None:
+        super().__init__(gateway, threads, threads)
+        self._asks = threads
+        self._retries = retries
+        self._drives: dict[RunRef, Drive] = {}
+        self._is_closing = False
+
+    def _attempts(self, run: RunRef) -> Attempts:
+        return Attempts(run, self._retries, url=self._asks.url)
+
+    @override
+    async def run(
+        self, run: RunRef, runner: LangGraphLocal, given: object
+    ) -> dict[str, Any]:
+        """See `ProgramRuns.run`."""
+        before = self._drives.get(run)
+        drive = self._begin(run, runner, given)
+        if before is not None:
+            # It leaves the thread after the step that runs now.
+            before.successor = drive
+            before.moved.set()
+        # Who gives up waiting must not stop a step in its middle.
+        return await self._values(run, runner, await asyncio.shield(drive.task))
+
+    def wake(self, run: RunRef) -> bool:
+        """Let a thread look for its answer now; False when nothing here runs it."""
+        drive = self._drives.get(run)
+        if drive is not None:
+            drive.moved.set()
+        return drive is not None
+
+    async def take_up(self, run: RunRef, runner: LangGraphLocal) -> None:
+        """Bring a thread of these checkpoints forward, unless it rests for good."""
+        state = await _probe(runner, run)
+        if state.exists and not rests_for_good(state) and not self.wake(run):
+            self._begin(run, runner, None)
+
+    @override
+    async def wait(self, run: RunRef, runner: LangGraphLocal) -> dict[str, Any]:
+        """See `ProgramRuns.wait`."""
+        while (drive := self._drives.get(run)) is None:
+            state = await _probe(runner, run)
+            if rests_for_good(state):
+                return await self._values(run, runner, state)
+            await self._next_answer(run, state)
+            # Somebody else resumes it: an answer is there before its effects are.
+            await asyncio.sleep(BUSY_S)
+        return await self._values(run, runner, await asyncio.shield(drive.task))
+
+    @override
+    async def _answers(
+        self, run: RunRef, asked: Sequence[PendingInterrupt], wait_s: float
+    ) -> Answers:
+        look = partial(self._asks.answers, run, asked, wait_s=wait_s)
+        return await retry_transient(look)
+
+    @override
+    async def close(self, *, grace_s: float = GRACE_S) -> None:
+        """See `ProgramRuns.close`."""
+        self._is_closing = True
+        for one in self._drives.values():
+            one.moved.set()  # those that wait stop at once
+        await drain_tasks([one.task for one in self._drives.values()], grace_s)
+
+    def _begin(self, run: RunRef, runner: LangGraphLocal, given: object) -> Drive:
+        drive = Drive()
+        drive.task = asyncio.create_task(self._drive(drive, run, runner, given))
+        drive.task.add_done_callback(lambda _: self._ended(run, drive))
+        self._drives[run] = drive
+        return drive
+
+    async def _drive(
+        self, drive: Drive, run: RunRef, runner: LangGraphLocal, given: object
+    ) -> ThreadState:
+        """Bring a thread forward until it rests for good, or another drive does."""
+        attempts, has_waited = self._attempts(run), False
+        while True:
+            if self._is_closing or drive.successor is not None:
+                return await self._left(drive, run)
+            try:
+                state = await self._advance(run, runner, given, has_begun=has_waited)
+            except Exception as error:
+                if not (
+                    has_waited
+                    or given is not None
+                    or (await _probe(runner, run)).exists
+                ):
+                    # Nobody need wait for a lease to learn that there is nothing.
+                    raise
+                pause_s = attempts.pause_s(error)
+                if pause_s is None and has_waited and not isinstance(error, _AS_IT_IS):
+                    reason = diagnose(error).reason
+                    raise given_up(run, reason) from error
+                if pause_s is None:
+                    raise
+                await self._until_moved(drive, asyncio.sleep(pause_s))
+                if given is not None and await _has_taken(runner, run, given):
+                    # Given again after somebody gave another one, it would be a new
+                    # message.
+                    given = None
+                continue
+            attempts, has_waited = self._attempts(run), True
+            # It has its input; a thread that is deleted now is not begun again.
+            given = None
+            if rests_for_good(state):
+                return state
+            await self._until_moved(drive, self._next_answer(run, state))
+
+    async def _left(self, drive: Drive, run: RunRef) -> ThreadState:
+        """Return what a drive comes to that does not go on itself."""
+        if drive.successor is not None and not self._is_closing:
+            return await asyncio.shield(drive.successor.task)
+        raise ThreadUnavailable(
+            f"The program ended before the thread {run.thread!r} did; run it again to "
+            "go on with it."
+        )
+
+    async def _advance(
+        self, run: RunRef, runner: LangGraphLocal, given: object, *, has_begun: bool
+    ) -> ThreadState:
+        with connected(self._gateway, run):
+            return await while_held(
+                self._threads.lease(run),
+                lambda: self._begin_or_go_on(run, runner, given, has_begun=has_begun),
+            )
+
+    async def _until_moved(self, drive: Drive, work: Coroutine[Any, Any, None]) -> None:
+        """Wait for work; end early with news, another drive, or the end of it all."""
+        tasks = [asyncio.ensure_future(one) for one in (work, drive.moved.wait())]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            drive.moved.clear()
+
+    async def _next_answer(self, run: RunRef, state: ThreadState) -> None:
+        """Wait until a question of a thread may have an answer; no longer than a poll.
+
+        What cannot be asked now is waited for as well: the next attempt says why.
+        """
+        if not asked_items(state.pending):
+            return
+        try:
+            await self._asks.answers(run, state.pending, wait_s=program_runs.POLL_S)
+        except KeyturnError as error:
+            logger.warning(
+                "thread.not_followed agent=%s thread=%s error=%s",
+                run.agent,
+                run.thread,
+                type(error).__name__,
+            )
+            await asyncio.sleep(BUSY_S)
+
+    def _ended(self, run: RunRef, drive: Drive) -> None:
+        if self._drives.get(run) is drive:
+            del self._drives[run]
+        if drive.task.cancelled():
+            return
+        error = drive.task.exception()
+        if error is not None and not self._is_closing:
+            # Who gave the input may not wait any more.
+            log_failure(
+                logger, error, "run.failed agent=%s thread=%s", run.agent, run.thread
+            )
+
+
+async def _has_taken(runner: LangGraphLocal, run: RunRef, given: object) -> bool:
+    key = input_key(given)
+    return await retry_transient(lambda: runner.has_taken(run.thread, key))
+
+
+async def _probe(runner: LangGraphLocal, run: RunRef) -> ThreadState:
+    return await retry_transient(lambda: runner.probe(run.thread))
+
+
 class RemoteKeyturn(Program[RemoteThreadRuns]):
     """The gateway of another process, for a program that runs its own threads.
 
@@ -238,3 +661,15 @@ class RemoteKeyturn(Program[RemoteThreadRuns]):
     @override
     def _gateway(self) -> Gateway:
         return self.gateway
+
+
+class Keyturn:
+    """What ``keyturn.Keyturn`` is in a process that cannot open a store."""
+
+    remote = RemoteKeyturn
+
+    def __init__(self, *_given: object, **_named: object) -> None:
+        raise SettingsError(
+            "A gateway in this process needs a store: pip install 'keyturn[server]'. "
+            "Keyturn.remote(url, api_key=...) needs none."
+        )

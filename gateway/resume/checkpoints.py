@@ -22,10 +22,10 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
-from keyturn.gateway.checkpoint_place import check_place, is_postgres
 from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.resume.strict_state import strict_serializer
 from keyturn.gateway.secret_file import make_private
+from keyturn.gateway.setting_forms import check_place, is_postgres
 
 # Open SQLite checkpointers, one for each file, shared inside the process.
 #

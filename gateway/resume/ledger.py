@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from keyturn.gateway.approvals.spending import Attempt
-from keyturn.gateway.checkpoint_place import is_postgres
 from keyturn.gateway.errors import AlreadySpent, LeaseLost, StoreUnavailable
 from keyturn.gateway.resume.fence_tables import CREATE_LOCK, MAY_NOT, TABLE
+from keyturn.gateway.setting_forms import is_postgres
 from keyturn.gateway.store.fences import Lease, current
 from keyturn.gateway.store.store import Store
 

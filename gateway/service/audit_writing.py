@@ -38,8 +38,14 @@ from keyturn.gateway.errors import (
 from keyturn.gateway.protocol.public_keys import PublicKey
 from keyturn.gateway.store import audit_segments
 from keyturn.gateway.store.audit_index import fact_in
-from keyturn.gateway.store.audit_log import TreeNote, TreeNotes, is_overdue, place_text
-from keyturn.gateway.store.audit_log import AuditLog, SealedNote
+from keyturn.gateway.store.audit_log import (
+    AuditLog,
+    SealedNote,
+    TreeNote,
+    TreeNotes,
+    is_overdue,
+    place_text,
+)
 from keyturn.gateway.store.audit_seals import read_seal
 from keyturn.gateway.store.audit_segments import Row, Segment
 from keyturn.gateway.store.audit_tree import LogName, TreeFiles, TreeRecord

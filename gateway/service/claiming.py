@@ -19,13 +19,14 @@ from keyturn.gateway.approvals.spending import (
     next_attempt,
 )
 from keyturn.gateway.approvals.standing import RESTORED
+from keyturn.gateway.background import begun, waited_for
 from keyturn.gateway.errors import AlreadySpent, BadJson, CorruptRecord, NotVerified
 from keyturn.gateway.failures import log_failure
 from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.protocol import digest
 from keyturn.gateway.protocol.business_state import state_in, stateless_hash
-from keyturn.gateway.protocol.idempotency import attempt_of
 from keyturn.gateway.protocol.records import Reading, Result
+from keyturn.gateway.protocol.run_context import attempt_of
 from keyturn.gateway.protocol.states import ItemState
 from keyturn.gateway.protocol.wire import (
     Busy,
@@ -65,7 +66,6 @@ from keyturn.gateway.store.atomic_write import Loaded, Write
 from keyturn.gateway.store.freezes import names_of
 from keyturn.gateway.store.spending import spend_again
 from keyturn.gateway.store.store import Store
-from keyturn.gateway.uncancelled import begun, waited_for
 
 STATE_TOO_LARGE = (
     "What this call depends on changed after it was approved, and the new state is too "

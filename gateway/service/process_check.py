@@ -17,9 +17,9 @@ from contextlib import asynccontextmanager, suppress
 from functools import partial
 
 from keyturn.gateway.approvals.security import SecurityEvent, SecurityKind
+from keyturn.gateway.clock import offset_sentence
 from keyturn.gateway.errors import SettingsError, StoreUnavailable
 from keyturn.gateway.failures import log_failure
-from keyturn.gateway.reference_clock import offset_sentence
 from keyturn.gateway.store.connection import refuses
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.processes import AgentCheckpoints, Processes, ProcessInfo

@@ -11,8 +11,7 @@ from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.store.atomic_write import Loaded, Write
 from keyturn.gateway.store.store import Store
-from keyturn.gateway.trust.key_folder import Role
-from keyturn.gateway.trust.signing_key import SigningKey
+from keyturn.gateway.trust.key_folder import Role, SigningKey
 
 Other = TypeVar("Other")
 

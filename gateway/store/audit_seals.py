@@ -28,8 +28,7 @@ from keyturn.gateway.store.encryption import (
     sealed_words,
 )
 from keyturn.gateway.store.keys import Keys
-from keyturn.gateway.trust.derived_keys import Purpose
-from keyturn.gateway.trust.seals import seal_keys
+from keyturn.gateway.trust.seals import Purpose, seal_keys
 
 _LABEL = "audit-entry"
 _EVENT, _REJECTION = "event", "rejection"

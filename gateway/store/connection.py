@@ -40,13 +40,13 @@ from redis.exceptions import (
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from keyturn.gateway.clock import ReferenceClock
 from keyturn.gateway.errors import (
     KeptInPart,
     NotConfirmed,
     StoreUnavailable,
     Unanswered,
 )
-from keyturn.gateway.reference_clock import ReferenceClock
 from keyturn.gateway.store.ledger import Ledger
 from keyturn.gateway.store.servers import (
     Argument,

@@ -32,7 +32,6 @@ from typing import Final
 
 from keyturn.gateway.errors import ForgedRecord, NotVerified
 from keyturn.gateway.store.connection import Connection
-from keyturn.gateway.trust.derived_keys import Purpose
 from keyturn.gateway.trust.encryption import (
     Place,
     WrappingKeys,
@@ -44,7 +43,7 @@ from keyturn.gateway.trust.encryption import (
     wrapped_by,
     wrapping_keys,
 )
-from keyturn.gateway.trust.seals import SealKeys, seal_keys
+from keyturn.gateway.trust.seals import Purpose, SealKeys, seal_keys
 
 DATA_KEY: Final = "dk"
 """Field of the head with the wrapped data key of an encrypted record."""

@@ -23,8 +23,7 @@ from keyturn.gateway.store.keys import KEEP_MS, Keys
 from keyturn.gateway.store.precedents import body_of
 from keyturn.gateway.store.script import Script
 from keyturn.gateway.store.store import Store
-from keyturn.gateway.trust.derived_keys import Purpose
-from keyturn.gateway.trust.seals import seal_keys
+from keyturn.gateway.trust.seals import Purpose, seal_keys
 
 ERASE = Script("erase")
 

@@ -23,8 +23,8 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 
 from keyturn.gateway.clock import now_s
-from keyturn.gateway.context_values import Inside
 from keyturn.gateway.errors import LeaseLost
+from keyturn.gateway.protocol.run_context import Inside
 
 
 class Lease:

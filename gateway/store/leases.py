@@ -22,7 +22,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 from typing import Any, TypeVar, cast
 from weakref import WeakKeyDictionary
 
-from keyturn.gateway import background_loop
+from keyturn.gateway import background
 from keyturn.gateway.clock import now_s
 from keyturn.gateway.errors import (
     KeyturnError,
@@ -272,7 +272,7 @@ class _Beats:
         self._lock = threading.Lock()
         self._sending: asyncio.Task[None] | None = None
         self._is_over = False
-        background_loop.call_later(every_s, self._send)
+        background.call_later(every_s, self._send)
 
     async def stop(self) -> None:
         """Send no more; what is being sent has ended when this returns."""
@@ -281,7 +281,7 @@ class _Beats:
             sending = self._sending
         if sending is not None:
             await asyncio.wait(
-                [asyncio.wrap_future(background_loop.spawn(_cancelled(sending)))]
+                [asyncio.wrap_future(background.spawn(_cancelled(sending)))]
             )
 
     def _send(self) -> None:
@@ -294,7 +294,7 @@ class _Beats:
                 self._sending = loop.create_task(self._beat(), context=self._context)
                 self._sending.add_done_callback(self._sent)
                 return
-        background_loop.call_later(self._every_s, self._send)
+        background.call_later(self._every_s, self._send)
 
     def _sent(self, sending: asyncio.Task[None]) -> None:
         if not sending.cancelled():
@@ -305,7 +305,7 @@ class _Beats:
             self._sending = None
             if self._is_over:
                 return
-        background_loop.call_later(self._every_s, self._send)
+        background.call_later(self._every_s, self._send)
 
 
 async def _cancelled(sending: asyncio.Task[None]) -> None:

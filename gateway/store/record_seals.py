@@ -26,8 +26,7 @@ from dataclasses import dataclass
 from keyturn.gateway.errors import CorruptRecord, ForgedRecord
 from keyturn.gateway.store.connection import Connection
 from keyturn.gateway.store.encryption import RecordEncryption
-from keyturn.gateway.trust.derived_keys import Purpose
-from keyturn.gateway.trust.seals import SealKeys, seal_keys
+from keyturn.gateway.trust.seals import Purpose, SealKeys, seal_keys
 
 SEAL = "h"
 """Field of the head that holds the seal."""

@@ -24,8 +24,13 @@ from keyturn.gateway.store.connection import Connection, text
 from keyturn.gateway.store.encryption import decrypted, encrypted
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.security_events import SecurityEvents
-from keyturn.gateway.trust.derived_keys import Purpose, key_id_of
-from keyturn.gateway.trust.seals import SEAL_BYTES, SealKeys, seal_keys
+from keyturn.gateway.trust.seals import (
+    SEAL_BYTES,
+    Purpose,
+    SealKeys,
+    key_id_of,
+    seal_keys,
+)
 
 MARK = b"\x1d"
 """What a sealed text begins with."""

@@ -22,8 +22,7 @@ from keyturn.gateway.store.audit_seals import sealed_text
 from keyturn.gateway.store.connection import Connection
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.script import Script
-from keyturn.gateway.trust.derived_keys import Purpose
-from keyturn.gateway.trust.seals import seal_keys
+from keyturn.gateway.trust.seals import Purpose, seal_keys
 
 logger = logging.getLogger(__name__)
 

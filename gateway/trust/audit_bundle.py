@@ -25,10 +25,14 @@ from keyturn.gateway.errors import BadJson, NotVerified
 from keyturn.gateway.protocol import digest
 from keyturn.gateway.protocol.public_keys import PublicKey
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.trust.checkpoints import Checkpoint, verified_checkpoint
+from keyturn.gateway.trust.checkpoints import (
+    Checkpoint,
+    signed_note,
+    verified_checkpoint,
+    verified_note,
+)
+from keyturn.gateway.trust.key_folder import SigningKey
 from keyturn.gateway.trust.merkle_tree import is_included, leaf_hash
-from keyturn.gateway.trust.signed_note import signed_note, verified_note
-from keyturn.gateway.trust.signing_key import SigningKey
 
 FORMAT = "keyturn/audit-bundle/v1"
 _EVERY = 2000

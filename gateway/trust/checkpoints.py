@@ -1,7 +1,8 @@
 """Signed heads of a log and proofs of its entries, readable without it.
 
 A checkpoint (c2sp.org/tlog-checkpoint) says how many entries a log has and the root of
-its tree. A proof (c2sp.org/tlog-proof) shows one entry in the tree of a checkpoint.
+its tree. A proof (c2sp.org/tlog-proof) shows one entry in the tree of a checkpoint. A
+checkpoint is a text that is signed and stays readable (c2sp.org/signed-note).
 """
 
 from __future__ import annotations
@@ -14,13 +15,20 @@ from dataclasses import dataclass
 
 from keyturn.gateway.errors import NotVerified
 from keyturn.gateway.protocol.public_keys import PublicKey
+from keyturn.gateway.trust.key_folder import SigningKey
 from keyturn.gateway.trust.merkle_tree import EMPTY_ROOT
-from keyturn.gateway.trust.signed_note import signed_note, verified_note
-from keyturn.gateway.trust.signing_key import SigningKey
 
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,17}", re.ASCII)
 _HEAD = re.compile(rf"([^\n]+)\n({_NUMBER.pattern})\n([^\n]+)\n", re.ASCII)
 _PROOF = "c2sp.org/tlog-proof@v1"
+
+
+MAX_NOTE_BYTES = 64 * 1024
+MAX_SIGNATURES = 16
+
+_ID_BYTES = 4
+_DASH = "\u2014"
+_LINE = re.compile(rf"{_DASH} (\S+) (\S+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,3 +85,73 @@ def _decoded(text: str) -> bytes:
     if len(raw) != len(EMPTY_ROOT):
         raise NotVerified("malformed", "a hash is not 32 bytes")
     return raw
+
+
+def signed_note(text: str, *keys: SigningKey) -> str:
+    """Return a note: the text, an empty line, and a line for each signature.
+
+    Raises:
+        ValueError: when the text does not end with a newline, or holds another control
+            character.
+    """
+    if not text.endswith("\n") or not _is_plain(text):
+        raise ValueError("A note ends with a newline and has no control characters.")
+    lines = (_line(key, text) for key in keys)
+    return f"{text}\n{''.join(lines)}"
+
+
+def verified_note(note: str, keys: Sequence[PublicKey]) -> str:
+    """Return the text of a note that one of the keys has signed.
+
+    Signatures of unknown keys are left alone; a wrong one of a known key refuses the
+    whole note.
+
+    Raises:
+        NotVerified: ``malformed`` or ``signature_wrong``.
+    """
+    if len(note) > MAX_NOTE_BYTES or not _is_plain(note):
+        raise NotVerified("malformed", "it is not a signed note")
+    # By the last empty line: the text may have some of its own.
+    text, gap, signatures = note.rpartition("\n\n")
+    if not gap or not signatures.endswith("\n"):
+        raise NotVerified("malformed", "it has no signatures")
+    text += "\n"
+    # Only by this newline: `splitlines` also splits at others.
+    lines = signatures[:-1].split("\n")
+    if len(lines) > MAX_SIGNATURES:
+        raise NotVerified("malformed", f"it has more than {MAX_SIGNATURES} signatures")
+    has_signed = False
+    for name, id_, signature in map(_parsed, lines):
+        for key in keys:
+            if (key.name, key.id) != (name, id_):
+                continue
+            if not key.has_signed(text.encode(), signature):
+                raise NotVerified("signature_wrong", f"that of {key.label} is wrong")
+            has_signed = True
+    if not has_signed:
+        raise NotVerified("signature_wrong", "no trusted key has signed it")
+    return text
+
+
+def _line(key: SigningKey, text: str) -> str:
+    signature = key.public.id + key.sign(text.encode())
+    return f"{_DASH} {key.public.name} {base64.b64encode(signature).decode()}\n"
+
+
+def _parsed(line: str) -> tuple[str, bytes, bytes]:
+    """Return the name, the id and the signature of a line."""
+    found = _LINE.fullmatch(line)
+    if found is None:
+        raise NotVerified("malformed", "a line below the text is no signature")
+    name, encoded = found.groups()
+    try:
+        raw = base64.b64decode(encoded, validate=True)
+    except binascii.Error as error:
+        raise NotVerified("malformed", "a signature is not base64") from error
+    if len(raw) <= _ID_BYTES:
+        raise NotVerified("malformed", "a signature is too short")
+    return name, raw[:_ID_BYTES], raw[_ID_BYTES:]
+
+
+def _is_plain(text: str) -> bool:
+    return all(letter >= " " or letter == "\n" for letter in text)

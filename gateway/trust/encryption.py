@@ -17,7 +17,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from keyturn.gateway.errors import NotVerified
-from keyturn.gateway.trust.derived_keys import Purpose, derived_key, key_id_of
+from keyturn.gateway.trust.seals import Purpose, derived_key, key_id_of
 
 KEY_BYTES = 32
 _NONCE_BYTES = 12

@@ -16,22 +16,49 @@ import secrets
 import stat
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from pydantic import AwareDatetime, Field, ValidationError
 
 from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.protocol.public_keys import PublicKey, parse_public_key
+from keyturn.gateway.protocol.receipts import enveloped, pae
 from keyturn.gateway.protocol.records import Record
 from keyturn.gateway.secret_file import make_private, sync_folder
-from keyturn.gateway.trust.signing_key import SigningKey
 
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _SUFFIX = ".key.json"
 _SEED_BYTES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class SigningKey:
+    """An Ed25519 key and the name that its signatures carry."""
+
+    public: PublicKey
+    _private: Ed25519PrivateKey = field(repr=False)
+
+    @classmethod
+    def from_seed(cls, name: str, seed: bytes) -> SigningKey:
+        """Return the key of 32 secret bytes (RFC 8032 section 5.1.5)."""
+        private = Ed25519PrivateKey.from_private_bytes(seed)
+        raw = private.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
+        return cls(PublicKey(name, raw), private)
+
+    def sign(self, message: bytes) -> bytes:
+        """Return the 64 bytes of a signature."""
+        return self._private.sign(message)
+
+    def envelope(self, payload_type: str, payload: bytes) -> str:
+        """Return a DSSE envelope with this key's signature, as JSON text."""
+        signature = self.sign(pae(payload_type, payload))
+        signed = [(self.public.label, signature)]
+        return enveloped(payload_type, payload, signed).to_text()
 
 
 class Role(StrEnum):

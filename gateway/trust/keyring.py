@@ -19,8 +19,7 @@ from keyturn.gateway.config import Settings
 from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.failures import log_failure
 from keyturn.gateway.protocol.public_keys import PublicKey, parse_public_key
-from keyturn.gateway.trust.key_folder import KeyFolder, Role
-from keyturn.gateway.trust.signing_key import SigningKey
+from keyturn.gateway.trust.key_folder import KeyFolder, Role, SigningKey
 
 logger = logging.getLogger(__name__)
 

@@ -3,17 +3,25 @@
 HMAC-SHA256, cut to 16 bytes (RFC 2104 section 5; NIST SP 800-107 section 5.3.3). What
 is authenticated begins with a label and names the place: a sealed text that is copied
 to another place, such as another tenant or field, does not verify there.
+
+Each purpose has a key of its own, derived from one secret (HKDF, RFC 5869). A key of
+one purpose says nothing about those of others: what seals a button cannot authenticate
+a record.
 """
 
 from __future__ import annotations
 
 import hmac
 from collections.abc import Sequence
+from enum import StrEnum
 from functools import lru_cache
 
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
 from keyturn.gateway.errors import NotVerified
-from keyturn.gateway.trust.derived_keys import Purpose, derived_key, key_id_of
-from keyturn.gateway.trust.keyed_hash import KeyedHash
+
+KEY_BYTES = 32
 
 SEAL_BYTES = 16
 """How long a seal is."""
@@ -85,3 +93,59 @@ def _message(label: str, place: Sequence[str | bytes], content: bytes) -> bytes:
 
 def _mac(key: KeyedHash, message: bytes) -> bytes:
     return key(message)[:SEAL_BYTES]
+
+
+class Purpose(StrEnum):
+    """What a derived key is for; the text is part of its derivation."""
+
+    RECORDS = "keyturn/v1/records"
+    AUDIT_ENTRIES = "keyturn/v1/audit-entries"
+    FACTS = "keyturn/v1/facts"
+    DATA_KEYS = "keyturn/v1/data-keys"
+    TEXTS = "keyturn/v1/texts"
+    API_KEYS = "keyturn/v1/api-keys"
+    WEBHOOKS = "keyturn/v1/webhooks"
+
+
+@lru_cache(maxsize=64)
+def derived_key(secret: bytes, purpose: Purpose) -> bytes:
+    """Return the 32 bytes of a purpose; the same for the same secret."""
+    # Without a salt: the secret is 32 random bytes already (RFC 5869 section 3.1).
+    hkdf = HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=None, info=purpose.encode())
+    return hkdf.derive(secret)
+
+
+def key_id_of(secret: bytes, purpose: Purpose) -> str:
+    """Return 8 hex digits that name a derived key; they say nothing about it."""
+    info = f"{purpose}/id".encode()
+    hkdf = HKDF(algorithm=SHA256(), length=4, salt=None, info=info)
+    return hkdf.derive(secret).hex()
+
+
+class KeyedHash:
+    """HMAC-SHA256 by one key (RFC 2104); equal to ``hmac.digest(key, …, "sha256")``.
+
+    `hmac.digest` hashes the key anew for each message, which takes longer than to hash
+    a short message. Here the standard library's hash is copied after it has taken the
+    key.
+
+    Args:
+        key: secret; at least as long as the hash, by RFC 2104 section 3.
+    """
+
+    __slots__ = ("_begun",)
+
+    def __init__(self, key: bytes) -> None:
+        self._begun = hmac.new(key, digestmod="sha256")
+
+    def __call__(self, message: bytes) -> bytes:
+        """Return the 32 bytes of a message. Compare them in constant time."""
+        found = self._begun.copy()
+        found.update(message)
+        return found.digest()
+
+
+@lru_cache(maxsize=64)
+def keyed_hash(key: bytes) -> KeyedHash:
+    """Return the hash by a key, prepared once."""
+    return KeyedHash(key)

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from keyturn.gateway.errors import NotVerified
-from keyturn.gateway.trust.derived_keys import Purpose, derived_key
+from keyturn.gateway.trust.seals import Purpose, derived_key
 
 TOLERANCE_S = 5 * 60
 ID, TIMESTAMP, SIGNATURE = "webhook-id", "webhook-timestamp", "webhook-signature"

@@ -24,7 +24,7 @@ _MODULES = {
     "Keyturn": "keyturn.gateway.embed",
     "KeyturnError": "keyturn.gateway.errors",
 }
-_WITHOUT_STORE = "keyturn.gateway.remote.without_store"
+_WITHOUT_STORE = "keyturn.gateway.remote.program"
 
 
 def __getattr__(name: str) -> object:

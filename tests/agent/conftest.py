@@ -13,7 +13,7 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
 from keyturn.agent import bridge
-from keyturn.gateway import background_loop
+from keyturn.gateway import background
 from tests.agent.agent_runner import Effects, Killed, Runner
 
 
@@ -31,12 +31,12 @@ def killed_is_an_exit(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def quick_beats(monkeypatch: pytest.MonkeyPatch) -> None:
     """Send heartbeats all the time under a lease that no busy machine lets end."""
-    call_later = background_loop.call_later
+    call_later = background.call_later
 
     def soon(_: float, callback: Callable[[], None]) -> None:
         call_later(0.02, callback)
 
-    monkeypatch.setattr(background_loop, "call_later", soon)
+    monkeypatch.setattr(background, "call_later", soon)
 
 
 @pytest.fixture(params=["sync", "async"])

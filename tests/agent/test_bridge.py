@@ -15,7 +15,7 @@ from keyturn.agent.bridge import (
     ask_with_retries,
     drive,
 )
-from keyturn.gateway.background_loop import spawn
+from keyturn.gateway.background import spawn
 from keyturn.gateway.errors import KeyturnError, NotAllowed, StoreUnavailable
 from keyturn.gateway.protocol import run_context
 from keyturn.gateway.protocol.wire import Turn

@@ -21,7 +21,7 @@ from keyturn.gateway.client.http_gateway import (
     HttpGateway,
 )
 from keyturn.gateway.errors import SettingsError
-from keyturn.gateway.protocol.idempotency import one_write
+from keyturn.gateway.protocol.run_context import one_write
 from keyturn.gateway.protocol.wire import (
     Busy,
     Claimed,
@@ -33,8 +33,7 @@ from keyturn.gateway.protocol.wire import (
 )
 from keyturn.gateway.remote.program import RemoteKeyturn
 from keyturn.gateway.store.store import Store
-from keyturn.gateway.trust.key_folder import Role
-from keyturn.gateway.trust.signing_key import SigningKey
+from keyturn.gateway.trust.key_folder import Role, SigningKey
 from tests.agent.agent_runner import FREE, Effects, Runner, build
 from tests.agent.agent_runner import pay as pay_turn
 from tests.agent.fake_gateway import FakeGateway

@@ -23,8 +23,7 @@ from keyturn.gateway.service.agents import AgentService
 from keyturn.gateway.service.event_feed import EventFeed
 from keyturn.gateway.store.api_keys import FoundKey
 from keyturn.gateway.trust.api_keys import ApiKey, new_api_key
-from keyturn.gateway.trust.derived_keys import Purpose
-from keyturn.gateway.trust.seals import SealKeys
+from keyturn.gateway.trust.seals import Purpose, SealKeys
 from tests.service.harness import ServiceHarness
 
 NOW = datetime(2026, 11, 26, 12, tzinfo=UTC)

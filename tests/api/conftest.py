@@ -15,7 +15,7 @@ from keyturn.gateway.approvals.decisions import Approve, Reject
 from keyturn.gateway.client.http_gateway import HttpGateway
 from keyturn.gateway.protocol.records import Result
 from keyturn.gateway.protocol.wire import Claimed
-from keyturn.gateway.remote.thread_runs import RemoteThreads
+from keyturn.gateway.remote.program import RemoteThreads
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.keyring import Keyring
 from tests.api.api_stack import ApiStack, serving

@@ -15,8 +15,7 @@ from keyturn.gateway.store.api_keys import KEPT, ApiKeyStore
 from keyturn.gateway.store.connection import fields
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.api_keys import NewKey, new_api_key
-from keyturn.gateway.trust.derived_keys import Purpose
-from keyturn.gateway.trust.seals import SealKeys
+from keyturn.gateway.trust.seals import Purpose, SealKeys
 
 SEALS = SealKeys([b"a" * 32], Purpose.API_KEYS)
 OTHER_SEALS = SealKeys([b"b" * 32], Purpose.API_KEYS)

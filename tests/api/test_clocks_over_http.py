@@ -14,12 +14,12 @@ from keyturn.gateway.approvals.decisions import Approve
 from keyturn.gateway.client import http_gateway, outgoing
 from keyturn.gateway.client.http_connection import GatewayClock, HttpConnection
 from keyturn.gateway.client.http_gateway import HttpGateway
+from keyturn.gateway.clock import ReferenceClock
 from keyturn.gateway.errors import ClockWrong, StoreUnavailable
 from keyturn.gateway.protocol import http_api
 from keyturn.gateway.protocol.http_api import CLOCK_HEADER
 from keyturn.gateway.protocol.states import ItemState
 from keyturn.gateway.protocol.wire import Claimed, ProposedCall, Turn, TurnRef
-from keyturn.gateway.reference_clock import ReferenceClock
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.api_keys import ApiKey
 from keyturn.gateway.trust.key_folder import Role

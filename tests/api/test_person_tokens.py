@@ -12,7 +12,7 @@ from jwt.algorithms import OKPAlgorithm
 
 from keyturn.gateway.api.person_tokens import AGAIN_S, PersonTokens
 from keyturn.gateway.api.refusals import Refusal
-from keyturn.gateway.reference_clock import ReferenceClock
+from keyturn.gateway.clock import ReferenceClock
 from tests.api.issuer import EC, ISSUER, RSA, SETTINGS, Issuer, jwk
 
 

@@ -25,7 +25,7 @@ from keyturn.gateway.protocol.http_api import (
 )
 from keyturn.gateway.protocol.records import RunRef
 from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef
-from keyturn.gateway.remote.thread_runs import RemoteThreads
+from keyturn.gateway.remote.program import RemoteThreads
 from keyturn.gateway.store.leases import REACH
 from tests.api.api_stack import ApiStack
 from tests.service.harness import ANA, claim_of

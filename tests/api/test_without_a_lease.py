@@ -23,7 +23,7 @@ from keyturn.gateway.protocol.wire import (
     TurnRef,
     Verdict,
 )
-from keyturn.gateway.remote.thread_runs import RemoteThreads
+from keyturn.gateway.remote.program import RemoteThreads
 from tests.api.api_stack import ApiStack
 from tests.service.harness import ANA, claim_of
 

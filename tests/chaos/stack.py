@@ -14,7 +14,7 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 from keyturn.bot.ingress import EVENTS_PATH
-from keyturn.gateway.retention import AUDIT_KEPT
+from keyturn.gateway.setting_forms import AUDIT_KEPT
 from keyturn.gateway.store.engine import EmbeddedEngine
 from keyturn.gateway.store.store import Store
 from keyturn.sandbox.delivery import Ack, Answer, Envelope, Retry, Transport

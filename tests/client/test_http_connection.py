@@ -12,7 +12,7 @@ from aiohttp import web
 from keyturn.agent import bridge
 from keyturn.agent.bridge import Awaiting, Blocking, ask_with_retries, drive
 from keyturn.gateway.approvals.decisions import Approve
-from keyturn.gateway.background_loop import spawn
+from keyturn.gateway.background import spawn
 from keyturn.gateway.client import http_connection, http_gateway
 from keyturn.gateway.client.http_gateway import HttpGateway
 from keyturn.gateway.errors import (
@@ -23,9 +23,9 @@ from keyturn.gateway.errors import (
     StoreUnavailable,
     Unanswered,
 )
-from keyturn.gateway.protocol.idempotency import HEADER
 from keyturn.gateway.protocol.port import connected
 from keyturn.gateway.protocol.records import Result
+from keyturn.gateway.protocol.run_context import HEADER
 from keyturn.gateway.protocol.wire import (
     Claimed,
     Done,

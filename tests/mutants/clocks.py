@@ -47,14 +47,14 @@ CLOCKS_TABLE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "the store's clock goes on while ours is set",
-        "gateway/reference_clock.py",
+        "gateway/clock.py",
         "now_s = last.other_s + self._elapsed_s() - last.at_s",
         "now_s = last.other_s + self._wall_s() - last.at_s",
         _REFERENCE,
     ),
     Mutant(
         "an answer that took long says little about a clock",
-        "gateway/reference_clock.py",
+        "gateway/clock.py",
         "if is_better or (",
         "if True or (",
         _REFERENCE,

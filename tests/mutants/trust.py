@@ -243,7 +243,7 @@ TRUST_TABLE = (
     ),
     Mutant(
         "nobody's words are never the answer to a question of another library",
-        "gateway/resume/third_party_interrupts.py",
+        "gateway/resume/worker.py",
         "    if not isinstance(requests, list) or not isinstance(rules, list):\n"
         "        return None\n"
         "    allowed",

@@ -61,12 +61,9 @@ def test_the_agents_side_loads_no_server_no_redis_and_no_slack() -> None:
     }
     small = {
         "arguments",
-        "background_loop",
+        "background",
         "clock",
-        "context_values",
-        "reference_clock",
         "setting_forms",
-        "uncancelled",
         "validation_errors",
     }
     assert gateway - small <= {"client", "errors", "failures", "gates", "protocol"}

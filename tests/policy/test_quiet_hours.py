@@ -10,12 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from keyturn.gateway.policy.on_call import (
-    QuietRule,
-    asked_from,
-    last_end,
-    quiet_until,
-)
+from keyturn.gateway.policy.on_call import QuietRule, asked_from, last_end, quiet_until
 from keyturn.gateway.protocol.tiers import Tier
 
 BERLIN = "Europe/Berlin"

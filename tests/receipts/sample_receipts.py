@@ -15,7 +15,7 @@ from keyturn.gateway.protocol.receipts import (
 )
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.tiers import Tier
-from keyturn.gateway.trust.signing_key import SigningKey
+from keyturn.gateway.trust.key_folder import SigningKey
 
 KEY = SigningKey.from_seed("keyturn/gateway", bytes(range(32)))
 NOW_S = 1_800_000_000

@@ -23,7 +23,7 @@ from keyturn.gateway.protocol.receipts import (
     verify_receipt,
 )
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.trust.signing_key import SigningKey
+from keyturn.gateway.trust.key_folder import SigningKey
 from tests.receipts.sample_receipts import (
     ARGS,
     AUDIENCE,

@@ -12,7 +12,7 @@ from langchain_core.tools import tool
 from keyturn.agent import ApprovalMiddleware
 from keyturn.agent.scripted_model import calling, scripted
 from keyturn.gateway.embed import Keyturn
-from keyturn.gateway.retention import AUDIT_KEPT
+from keyturn.gateway.setting_forms import AUDIT_KEPT
 from keyturn.gateway.store.store import Store
 from tests.agent.agent_runner import results
 from tests.conftest import eventually

@@ -15,7 +15,6 @@ import psycopg
 import pytest
 
 from keyturn.gateway.approvals.spending import Attempt
-from keyturn.gateway.checkpoint_place import is_postgres
 from keyturn.gateway.clock import now_s
 from keyturn.gateway.errors import AlreadySpent, LeaseLost, StoreUnavailable
 from keyturn.gateway.protocol.states import ItemState
@@ -25,6 +24,7 @@ from keyturn.gateway.protocol.wire import Busy, Claimed, InDoubt
 from keyturn.gateway.resume import ledger as ledgers
 from keyturn.gateway.resume.recovery import RecoveryService
 from keyturn.gateway.running import forget_attempts
+from keyturn.gateway.setting_forms import is_postgres
 from keyturn.gateway.store.fences import Lease, holding
 from keyturn.gateway.store.ledger import Ledger
 from keyturn.gateway.store.spending import after_spending

@@ -18,7 +18,7 @@ from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.embed import Keyturn
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.states import ItemState
-from keyturn.gateway.remote import thread_runs
+from keyturn.gateway.remote import program
 from keyturn.gateway.store import fences
 from keyturn.gateway.store.store import Store
 from tests.api.remote_program import remote_program
@@ -39,7 +39,7 @@ def opened(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Open:
     """Open a program that runs its threads here, or over HTTP."""
-    monkeypatch.setattr(thread_runs, "BUSY_S", 0.02)
+    monkeypatch.setattr(program, "BUSY_S", 0.02)
 
     @asynccontextmanager
     async def one() -> AsyncGenerator[Keyturn]:

@@ -23,9 +23,9 @@ from keyturn.gateway.errors import (
     ThreadUnavailable,
 )
 from keyturn.gateway.protocol.records import RunRef
-from keyturn.gateway.remote import thread_runs
+from keyturn.gateway.remote import program
+from keyturn.gateway.remote.program import Keyturn as WithoutStore
 from keyturn.gateway.remote.program import RemoteKeyturn
-from keyturn.gateway.remote.without_store import Keyturn as WithoutStore
 from keyturn.gateway.store.leases import while_held
 from keyturn.gateway.store.store import Store
 from tests.api.remote_program import remote_program
@@ -42,7 +42,7 @@ Answered = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(thread_runs, "BUSY_S", 0.02)
+    monkeypatch.setattr(program, "BUSY_S", 0.02)
     monkeypatch.setattr("keyturn.gateway.resume.transient_retry.FIRST_PAUSE_S", 0.01)
 
 

@@ -14,7 +14,7 @@ from aiohttp import web
 
 from keyturn.gateway.errors import NotVerified
 from keyturn.gateway.protocol.webhooks import DECIDED, News, body_of
-from keyturn.gateway.remote import thread_runs
+from keyturn.gateway.remote.program import RemoteThreadRuns
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.webhook_signatures import (
     Message,
@@ -117,7 +117,7 @@ async def test_a_thread_that_waits_here_goes_on_at_once(
     async def never(*_: object) -> None:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(thread_runs.RemoteThreadRuns, "_next_answer", never)
+    monkeypatch.setattr(RemoteThreadRuns, "_next_answer", never)
     handing_to(receiver, program)
     targets = {"app": {"url": receiver.url(), "agents": ["shop"]}}
     async with telling(store, receiver, targets=targets):

@@ -21,7 +21,7 @@ from keyturn.gateway.service.audit_bundling import AuditBundler
 from keyturn.gateway.service.audit_writing import public_keys
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.audit_bundle import BundleReport, verify_bundle
-from keyturn.gateway.trust.signing_key import SigningKey
+from keyturn.gateway.trust.key_folder import SigningKey
 from tests.service.audit_harness import AuditHarness
 from tests.service.harness import ANA, ServiceHarness
 from tests.trust.proofs import proven as checked

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from keyturn.gateway.approvals.events import EventName
-from keyturn.gateway.service.reviews import DelegationService
+from keyturn.gateway.service.queue import DelegationService
 from keyturn.gateway.store.store import Store
 from tests.service.harness import ANA, BEN, CHLOE
 from tests.streams import audit_entries

@@ -26,7 +26,7 @@ from keyturn.gateway.protocol.verbs import Finding, Verb
 from keyturn.gateway.protocol.wire import Claimed, Refused, VerdictKind
 from keyturn.gateway.service.proving import NOT_PROVEN
 from keyturn.gateway.store.store import Store
-from keyturn.gateway.trust.signing_key import SigningKey
+from keyturn.gateway.trust.key_folder import SigningKey
 from tests.service.decided_calls import (
     claimed,
     decided,

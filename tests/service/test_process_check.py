@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from keyturn.gateway.approvals.security import SecurityKind
+from keyturn.gateway.clock import ReferenceClock
 from keyturn.gateway.errors import SettingsError
-from keyturn.gateway.reference_clock import ReferenceClock
 from keyturn.gateway.resume.checkpoints import open_checkpoints
 from keyturn.gateway.running import gateway_process
 from keyturn.gateway.service.audit_reading import security_events

@@ -22,8 +22,7 @@ from keyturn.gateway.store.audit_verifying import Evidence, Verified, verify_log
 from keyturn.gateway.store.connection import fields, number, text
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.checkpoints import Checkpoint
-from keyturn.gateway.trust.key_folder import Role
-from keyturn.gateway.trust.signing_key import SigningKey
+from keyturn.gateway.trust.key_folder import Role, SigningKey
 from tests.service.audit_harness import AuditHarness
 
 SIZE, SEALED, FIRST = 250, 200, 100

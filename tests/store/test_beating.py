@@ -12,10 +12,10 @@ from typing import Any, cast
 import pytest
 from typing_extensions import override
 
-from keyturn.gateway import background_loop
+from keyturn.gateway import background
 from keyturn.gateway.protocol.http_api import LeaseReply, LeaseVerb
 from keyturn.gateway.protocol.records import RunRef
-from keyturn.gateway.remote.thread_runs import RemoteThreads
+from keyturn.gateway.remote.program import RemoteThreads
 from keyturn.gateway.store import leases as leases_module
 from keyturn.gateway.store.jobs import Delivery, Job, JobKind, JobQueue
 from keyturn.gateway.store.keys import Keys
@@ -130,7 +130,7 @@ async def test_what_blocks_the_event_loop_is_logged_and_may_end_the_heartbeats(
 ) -> None:
     count, looks, beats = Count(), 0, list[int]()
     has_looked = threading.Event()
-    call_later = background_loop.call_later
+    call_later = background.call_later
 
     def counted(delay_s: float, callback: Callable[[], None]) -> None:
         nonlocal looks
@@ -142,7 +142,7 @@ async def test_what_blocks_the_event_loop_is_logged_and_may_end_the_heartbeats(
         call_later(delay_s, callback)
 
     monkeypatch.setattr(leases_module, "BLOCKED_S", 0.0)
-    monkeypatch.setattr(background_loop, "call_later", counted)
+    monkeypatch.setattr(background, "call_later", counted)
     with caplog.at_level(logging.WARNING, leases_module.__name__):
         async with beating(0.001, count.beat, ends_blocked=ends_blocked):
             wait_blocking(has_looked)
@@ -181,7 +181,7 @@ async def test_no_heartbeat_comes_after_one_that_ended_with_the_block(
     """It may have its answer in the very moment in which it is cancelled."""
     began = threading.Event()
     delays: list[float] = []
-    call_later = background_loop.call_later
+    call_later = background.call_later
 
     def counted(delay_s: float, callback: Callable[[], None]) -> None:
         delays.append(delay_s)
@@ -194,7 +194,7 @@ async def test_no_heartbeat_comes_after_one_that_ended_with_the_block(
         except asyncio.CancelledError:
             return
 
-    monkeypatch.setattr(background_loop, "call_later", counted)
+    monkeypatch.setattr(background, "call_later", counted)
     async with beating(0.001, beat):
         await asyncio.to_thread(wait_blocking, began)
 

@@ -23,8 +23,7 @@ from keyturn.gateway.store.kept_answers import KeptAnswer, KeptAnswers
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.api_keys import new_api_key
-from keyturn.gateway.trust.derived_keys import Purpose
-from keyturn.gateway.trust.seals import SealKeys
+from keyturn.gateway.trust.seals import Purpose, SealKeys
 from tests.service.audit_harness import AuditHarness
 from tests.store.test_secret_check import OTHER, starts
 from tests.store_secrets import SECRETS

@@ -8,11 +8,12 @@ from keyturn.gateway.errors import NotVerified
 from keyturn.gateway.trust.checkpoints import (
     Checkpoint,
     proof_text,
+    signed_note,
     verified_checkpoint,
+    verified_note,
 )
+from keyturn.gateway.trust.key_folder import SigningKey
 from keyturn.gateway.trust.merkle_tree import MerkleTree, leaf_hash
-from keyturn.gateway.trust.signed_note import signed_note, verified_note
-from keyturn.gateway.trust.signing_key import SigningKey
 from tests.trust.proofs import proven
 
 ORIGIN = "keyturn/audit/default"

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keyturn.gateway.errors import NotVerified
-from keyturn.gateway.trust.derived_keys import Purpose, derived_key, key_id_of
 from keyturn.gateway.trust.encryption import (
     Place,
     WrappingKeys,
@@ -18,6 +17,7 @@ from keyturn.gateway.trust.encryption import (
     text_keys,
     wrapping_keys,
 )
+from keyturn.gateway.trust.seals import Purpose, derived_key, key_id_of
 
 HERE = Place("default", "apr_1", "arguments", 3)
 OLD, NEW = {"0a0b0c0d": b"o" * 32}, {"01020304": b"n" * 32}

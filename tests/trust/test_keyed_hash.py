@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keyturn.gateway.trust.keyed_hash import KeyedHash, keyed_hash
+from keyturn.gateway.trust.seals import KeyedHash, keyed_hash
 
 VECTORS = (
     (

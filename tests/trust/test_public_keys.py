@@ -6,7 +6,7 @@ import pytest
 
 from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.protocol.public_keys import parse_public_key
-from keyturn.gateway.trust.signing_key import SigningKey
+from keyturn.gateway.trust.key_folder import SigningKey
 
 KEY = SigningKey.from_seed("keyturn/gateway", bytes(range(32)))
 TEXT = KEY.public.text

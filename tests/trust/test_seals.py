@@ -10,8 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keyturn.gateway.errors import NotVerified
-from keyturn.gateway.trust.derived_keys import Purpose, derived_key
-from keyturn.gateway.trust.seals import SEAL_BYTES, SealKeys, seal_keys
+from keyturn.gateway.trust.seals import (
+    SEAL_BYTES,
+    Purpose,
+    SealKeys,
+    derived_key,
+    seal_keys,
+)
 
 OLD, NEW = b"o" * 32, b"n" * 32
 KEYS = SealKeys([NEW], Purpose.FACTS)

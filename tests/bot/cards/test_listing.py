@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from keyturn.bot.cards.diff import changes
 from keyturn.bot.cards.listing import argument_titles, boxes, fitted
 from keyturn.bot.text import chunks, reveal
-from keyturn.gateway.approvals.preview import Preview
+from keyturn.gateway.approvals.policy_decision import Preview
 from tests.bot.strategies import hostile
 
 EMAIL = Preview.model_validate("email")

@@ -12,9 +12,8 @@ from keyturn.bot.ids import PAGE, Action, Input, View, unseal, verify
 from keyturn.bot.modals import call_form, details, edit
 from keyturn.bot.modals.details import pages
 from keyturn.bot.text import label, template
-from keyturn.gateway.approvals.authorization import Revocation
 from keyturn.gateway.approvals.record import Approval, TriageResult
-from keyturn.gateway.approvals.requirement import Observation
+from keyturn.gateway.approvals.requirement import Observation, Revocation
 from keyturn.gateway.protocol.records import Result
 from keyturn.gateway.protocol.states import ItemState
 from keyturn.gateway.protocol.tiers import Tier

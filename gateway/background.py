@@ -1,7 +1,7 @@
-"""One event loop in a daemon thread, for work that a blocked event loop must not delay.
+"""Work that goes on whatever happens to its caller: blocked, cancelled, forked.
 
-Tools block the event loop that they run on. Heartbeats are sent from this loop, so that
-neither a claim nor a lease ends while its process works.
+Tools block the event loop that they run on. Heartbeats are sent from one event loop in
+a daemon thread, so that neither a claim nor a lease ends while its process works.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+# A loop itself keeps no task from being collected.
+_running = set[asyncio.Task[Any]]()
 
 
 def spawn(work: Coroutine[Any, Any, T]) -> Future[T]:
@@ -54,3 +57,24 @@ class _Background:
 
 
 _background = _Background()
+
+
+def begun(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    """Begin work in a task of its own; await it with `waited_for`."""
+    task = asyncio.create_task(work)
+    _running.add(task)
+    task.add_done_callback(_end)
+    return task
+
+
+async def waited_for(task: asyncio.Task[T]) -> T:
+    """Return what a task comes to; it goes on when the caller is cancelled."""
+    await asyncio.wait([task])
+    return task.result()
+
+
+def _end(task: asyncio.Task[Any]) -> None:
+    _running.discard(task)
+    if not task.cancelled():
+        # Read here, or asyncio would report the error of a task whose caller is gone.
+        task.exception()

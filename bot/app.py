@@ -70,18 +70,19 @@ _DRAIN_S = 10.0
 class SlackBot:
     """The Slack side of the gateway, as a context manager.
 
-    Inside the context it answers clicks and publishes events. Leaving it answers what
-    is under way and leaves the rest in the outbox for the next start.
+    Inside the context it answers clicks and publishes events. On exit it finishes the
+    work in progress and leaves unsent events in the outbox for the next start.
 
     Args:
-        config: what it was set up with.
-        service: what decides.
-        clock: seconds, never going backwards, also of a machine that was suspended.
+        config: the bot's settings.
+        service: records the decisions.
+        clock: seconds, monotonic, also while the machine is suspended.
 
     Attributes:
-        url: the request URL for Slack in HTTP mode; health endpoints are beside it.
-            Empty when nothing listens.
-        health_url: where `metrics.listen` serves health and metrics; empty: nowhere.
+        url: the request URL for Slack in HTTP mode, on the server that also has the
+            health endpoints. Empty without a server.
+        health_url: the address from `metrics.listen` for health and metrics; "" if
+            unset.
         team_id: the workspace that is served.
     """
 
@@ -108,27 +109,27 @@ class SlackBot:
         """Start.
 
         Raises:
-            SettingsError: a token, a scope or the port is wrong; says what to do.
+            SettingsError: a token, a scope or the port is wrong; the message names the
+                fix.
             StoreUnavailable: the store does not answer.
         """
         quiet_slack_loggers()
-        # What was opened is closed again, in reverse order, when a later step fails;
-        # `pop_all` keeps it open only once everything runs.
+        # If a later step fails, everything opened so far is closed in reverse order.
+        # `pop_all` keeps it open once everything runs.
         async with AsyncExitStack() as opening:
             await self._start(opening)
             self._open = opening.pop_all()
         return self
 
     async def __aexit__(self, *_raised: object) -> None:
-        """Stop, after what is under way."""
+        """Stop, after finishing the work in progress."""
         await self._open.aclose()
 
     async def _start(self, opening: AsyncExitStack) -> None:
         config, store = self._config, self._service.store
         session = await opening.enter_async_context(outgoing())
         slack = Slack(config.bot_token, api_url=config.api_url, session=session)
-        # First of all: without a valid token and its workspace nothing else can be set
-        # up right.
+        # First, because the other parts need the workspace that a valid token yields.
         me = await identify(slack, config)
         self.team_id = me.team
         token = self._token = BotToken(slack, clock=self._clock)
@@ -225,7 +226,7 @@ class SlackBot:
         )
 
     async def _show_health(self, opening: AsyncExitStack, ingress: Ingress) -> None:
-        """Serve health and metrics on an address of their own, where one is named."""
+        """Serve health and metrics on a separate address, if one is configured."""
         address = self._config.metrics.address
         if address is None:
             return
@@ -251,8 +252,8 @@ class SlackBot:
         except SettingsError as refused:
             if config.mode is SlackMode.HTTP:
                 raise
-            # Slack is reached without it: the bot works, and only its health is not
-            # to be seen.
+            # Socket Mode does not need this server: the bot works without its health
+            # endpoints.
             logger.warning("bot.health_not_served why=%s", refused)
 
     async def _connect(
@@ -281,7 +282,7 @@ class SlackBot:
         self._sockets = sockets
 
     async def _beside(self) -> dict[str, object]:
-        """Return what failed beside the bot, which keeps the bot from nothing."""
+        """Return problems of other parts; they do not make the bot unready."""
         store = self._service.store
         try:
             waiting, parked = await self._service.runs.counts()
@@ -312,12 +313,12 @@ class SlackBot:
             problems.append("No Socket Mode connection is open.")
         if self._registration is not None:
             problems += self._registration.problems
-        # It may be found by the reading as well as by the last sign of life.
+        # Both checks may report the same problem.
         return list(dict.fromkeys(problems))
 
 
 async def _report_lookup(store: Store, tenant: str, user: str) -> None:
-    """Report that Slack did not say who somebody is, so that they decide nothing."""
+    """Report that Slack did not identify a person, who therefore cannot decide."""
     failed = SecurityEvent(
         kind=SecurityKind.LOOKUP_FAILED, tenant=tenant, about="person", name=user
     )
@@ -340,7 +341,7 @@ def _process_info(config: BotConfig) -> ProcessInfo:
 
 
 async def dispatch(app: Bolt, delivery: Delivery) -> BoltResponse:
-    """Let Bolt answer a delivery; whatever happens there, a response comes back."""
+    """Let Bolt answer a delivery; every failure becomes a response."""
     try:
         response = await app.async_dispatch(
             AsyncBoltRequest(
@@ -351,11 +352,11 @@ async def dispatch(app: Bolt, delivery: Delivery) -> BoltResponse:
             )
         )
     except any_failure() as error:  # Slack needs a response
-        # Listeners let nothing out: the body has another shape than Bolt expects.
+        # Listeners raise nothing, so the body has an unexpected shape.
         log_failure(logger, error, "bot.unreadable request=%s", delivery.digest)
         return BoltResponse(status=HTTPStatus.BAD_REQUEST)
     if response.status == HTTPStatus.INTERNAL_SERVER_ERROR:
-        # The same, found by Bolt itself. To Slack that is a refusal, not a fault.
+        # Bolt itself found the body unreadable: refuse it, as above.
         return BoltResponse(status=HTTPStatus.BAD_REQUEST)
     return response
 
@@ -363,12 +364,12 @@ async def dispatch(app: Bolt, delivery: Delivery) -> BoltResponse:
 def bolt_app(config: BotConfig, me: Identity, session: aiohttp.ClientSession) -> Bolt:
     """Return Bolt's app: it answers when a listener is done.
 
-    Bolt's own ``auth.test`` for every request is replaced by the result at start.
-    Listeners check who sent a request, since they can refuse with a sentence.
+    The result of ``auth.test`` at start replaces Bolt's own call for every request.
+    Listeners check the sender of a request, because they can refuse with a sentence.
     """
 
     async def authorize() -> AuthorizeResult:
-        """Return whose bot answers."""
+        """Return the bot's identity."""
         return AuthorizeResult(
             enterprise_id=me.enterprise or None,
             team_id=me.team,
@@ -386,18 +387,18 @@ def bolt_app(config: BotConfig, me: Identity, session: aiohttp.ClientSession) ->
         client=AsyncWebClient(base_url=config.api_url, session=session),
         signing_secret=config.signing_secret,
         authorize=authorize,
-        # Bolt would otherwise acknowledge events by itself and run their listeners as
-        # tasks: Slack would get 200 for a message that is never kept.
+        # Otherwise Bolt acknowledges events immediately and runs their listeners as
+        # tasks: Slack would get 200 for a message that is never stored.
         process_before_response=True,
-        # The ingress verifies, by the clock of the store. Bolt would again, by that of
-        # this machine, and refuse everything where that one is wrong.
+        # The ingress verifies signatures by the store's clock. Bolt would use this
+        # machine's clock, and refuse every request if that clock is wrong.
         request_verification_enabled=False,
     )
     return cast("Bolt", app)
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    # Bolt finds SLACK_BOT_TOKEN in the environment by itself, and does not need it.
+    # Bolt reads SLACK_BOT_TOKEN from the environment; its warning about it is noise.
     return record.getMessage() != warning_client_prioritized_and_token_skipped()
 
 

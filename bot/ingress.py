@@ -1,12 +1,11 @@
-"""Receive what Slack sends, by HTTP or through sockets, before Bolt sees it.
+"""Receive requests from Slack, by HTTP or through sockets, before Bolt sees them.
 
 Requests by HTTP are verified: signature, age, replay, size and time limits. Bolt checks
 signatures too, but answers 500 to a malformed one, runs a replayed request again, logs
 the body of a forged one, and has no defence against slow clients (measured with
 slack-bolt 1.30 and aiohttp 3.14). So everything is checked here first, over the raw
-bytes and before Bolt parses anything. Of Socket Mode connections a new one opens before
-the old one closes.
-Source of the scheme:
+bytes and before Bolt parses anything. In Socket Mode a new connection opens before the
+old one closes. Source of the scheme:
 https://docs.slack.dev/authentication/verifying-requests-from-slack
 """
 
@@ -56,7 +55,7 @@ HEADER_TIMEOUT_S = 10.0
 BODY_TIMEOUT_S = 10.0
 MAX_CONNECTIONS = 400
 ANSWER_WITHIN_S = 2.6
-"""How long an answer may take; Slack waits 3 s."""
+"""Time limit for an answer; Slack waits 3 s."""
 
 _TIMESTAMP = re.compile(r"[0-9]{10}", re.ASCII)
 _SIGNATURE = re.compile(r"v0=[0-9a-f]{64}", re.ASCII)
@@ -66,7 +65,7 @@ Headers = Mapping[str, str]
 
 
 def deadline() -> float:
-    """Return until when a delivery of now is answered, by the clock of the loop."""
+    """Return the time limit of a delivery that arrives now, by the loop's clock."""
     return asyncio.get_running_loop().time() + ANSWER_WITHIN_S
 
 
@@ -75,13 +74,13 @@ class Delivery:
     """A request that Slack signed just now, or an envelope of a socket.
 
     Attributes:
-        body: exactly as it was signed, as text; of an envelope the payload.
-        headers: as they came; an envelope has none.
-        digest: of timestamp and signature, or of the envelope's id, ``sha256:<hex>``:
-            names this one delivery.
-        is_recorded: False when the store could not say whether it is a replay; then
-            nothing may be decided by it.
-        until_s: until when it has to be answered, by the clock of the loop.
+        body: the signed text, byte for byte; for an envelope the payload.
+        headers: the request's headers; empty for an envelope.
+        digest: ``sha256:<hex>`` of timestamp and signature, or of the envelope's id;
+            identifies this delivery.
+        is_recorded: False if the store could not rule out a replay; such a delivery
+            must not decide anything.
+        until_s: time limit of the answer, by the event loop's clock.
     """
 
     body: str | dict[str, object]
@@ -92,14 +91,14 @@ class Delivery:
 
 
 class Nonces(Protocol):
-    """Remember which requests were seen."""
+    """Remembers which requests were seen."""
 
     async def is_first(self, digest: str) -> bool:
-        """Return whether this is new; raises `StoreUnavailable`."""
+        """Return whether the request is new; raises `StoreUnavailable`."""
         ...
 
     async def forget(self, digest: str) -> None:
-        """Let one be new again; raises `StoreUnavailable`."""
+        """Treat the request as new again; raises `StoreUnavailable`."""
         ...
 
 
@@ -113,30 +112,30 @@ Facts = Callable[[], Awaitable[Mapping[str, object]]]
 def signature_problem(
     secret: str, headers: Headers, body: bytes, *, now_s: float
 ) -> str:
-    """Return why a request is not Slack's, in one word; "" when it is.
+    """Return why a request is not from Slack, in one word; "" if it is genuine.
 
-    Every shape is checked before the signature is computed, and the signatures are
-    compared in constant time.
+    Every shape is checked before the signature is computed, and signatures are compared
+    in constant time.
     """
     timestamp = headers.get("X-Slack-Request-Timestamp", "")
     signature = headers.get("X-Slack-Signature", "")
     if not _TIMESTAMP.fullmatch(timestamp):
         return "timestamp_malformed"
-    # Both directions: a time stamp from the future would still be accepted after its
+    # Both directions: a timestamp from the future would still be accepted after its
     # nonce is forgotten.
     if abs(now_s - int(timestamp)) > WINDOW_S:
         return "timestamp_outside_window"
     if not _SIGNATURE.fullmatch(signature):
         return "signature_malformed"
-    # Over the raw bytes: decoding and encoding again may change them, and the signature
-    # with them.
+    # Over the raw bytes: decoding and encoding may change them, and with them the
+    # signature.
     signed = b"v0:" + timestamp.encode("ascii") + b":" + body
     wanted = "v0=" + keyed_hash(secret.encode())(signed).hex()
     return "" if hmac.compare_digest(wanted, signature) else "signature_wrong"
 
 
 def request_digest(timestamp: str, signature: str) -> str:
-    """Return the name of one signed request; a replay has the same."""
+    """Return the id of one signed request; a replay has the same id."""
     return "sha256:" + hashlib.sha256(f"{timestamp}:{signature}".encode()).hexdigest()
 
 
@@ -146,16 +145,16 @@ class Ingress:
 
     Attributes:
         signing_secret: empty closes the endpoint (Socket Mode).
-        nonces: where requests are remembered.
-        handle: gets what Slack signed, at most once each.
-        ready: returns what keeps the bot from working; empty when it works.
-        facts: returns what else an operator should see there.
-        metrics: returns what Prometheus reads.
-        shows_health: ``/readyz`` and ``/metrics`` are answered here, and not on an
-            address of their own.
-        clock: Unix seconds; what Slack's timestamps are compared with. The store's, by
-            which requests are remembered: by another one, an old request could be
-            inside the window again when it is forgotten.
+        nonces: remembers requests.
+        handle: receives each request that Slack signed, at most once.
+        ready: returns the problems that keep the bot from working; empty if it works.
+        facts: returns more facts for operators.
+        metrics: returns the text for Prometheus.
+        shows_health: this server answers ``/readyz`` and ``/metrics``; False if they
+            have a separate address.
+        clock: Unix seconds, compared with Slack's timestamps. Must be the store's
+            clock, which also limits how long requests are remembered. With another
+            clock an old request could be inside the window again after it is forgotten.
     """
 
     signing_secret: str = field(repr=False)
@@ -184,7 +183,7 @@ class Ingress:
                 return await self._readiness()
             case ("GET", "/metrics") if self.shows_health:
                 return await self._metrics_text()
-            # In Socket Mode there is no secret. An empty one would accept whatever is
+            # In Socket Mode there is no secret. An empty one would accept anything
             # signed with the empty key, so the path does not exist then.
             case ("POST", "/slack/events") if self.signing_secret:
                 return await self._events(request)
@@ -204,7 +203,7 @@ class Ingress:
         try:
             text = await self.metrics()
         except StoreUnavailable:
-            # A scrape that failed shows as such; a made-up zero would not.
+            # A failed scrape is visible; an invented zero would not be.
             status = HTTPStatus.SERVICE_UNAVAILABLE
             return web.Response(status=status, text="The store does not answer.\n")
         return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE_LATEST})
@@ -216,13 +215,13 @@ class Ingress:
         )
         if problem:
             if _is_ssl_check(headers, body):
-                return web.Response()  # Slack tries the certificate; nothing runs
+                return web.Response()  # Slack tests the certificate; nothing runs
             logger.warning("ingress.refused why=%s%s", problem, self._age_of(headers))
             return web.Response(status=HTTPStatus.UNAUTHORIZED, text="Not signed.\n")
         return await to_aiohttp_response(await self._once(headers, body))
 
     def _age_of(self, headers: Headers) -> str:
-        # Of all requests at once it says that the store's clock is not Slack's.
+        # If every request has the same large age, the store's clock is wrong.
         timestamp = headers.get("X-Slack-Request-Timestamp", "")
         if not _TIMESTAMP.fullmatch(timestamp):
             return ""
@@ -240,8 +239,8 @@ class Ingress:
                 status=HTTPStatus.BAD_REQUEST, body="This request cannot be read.\n"
             )
         response = await handle_once(delivery, self.nonces, self.handle)
-        # A replay is acknowledged, or Slack would send it again; only an event that
-        # Slack marks as a retry gets another chance.
+        # A replay is acknowledged, or Slack would send it again. Only an event that
+        # Slack marks as a retry is asked for again.
         if response is None:
             is_event = RETRY_NUM in headers
             return _again_later() if is_event else BoltResponse(status=HTTPStatus.OK)
@@ -253,9 +252,9 @@ async def handle_once(
 ) -> BoltResponse | None:
     """Hand over a delivery, unless it was handed over before; None for a replay."""
     try:
-        # Remembered before it is handled (SET NX in the store): of two copies that
-        # arrive at the same moment, also at two bots, only one runs.
-        # A store that answers nothing is waited for no longer than Slack waits.
+        # Remembered before it is handled (SET NX in the store): if two copies arrive at
+        # the same moment, even at two bots, only one runs. The wait for the store is as
+        # long as Slack's, not longer.
         async with asyncio.timeout_at(delivery.until_s):
             is_first = await nonces.is_first(delivery.digest)
         if not is_first:
@@ -264,14 +263,14 @@ async def handle_once(
     except (StoreUnavailable, TimeoutError):
         # A warning without a traceback: the store's own log has the cause.
         logger.warning("ingress.unrecorded why=store_unavailable")
-        # Passed on all the same, so that the person gets an answer; `listeners.guarded`
-        # lets it decide nothing.
+        # Passed on anyway, so that the person gets an answer; `listeners.guarded`
+        # refuses every decision of it.
         delivery = replace(delivery, is_recorded=False)
     response = await handle(delivery)
     is_kept = response.status != HTTPStatus.SERVICE_UNAVAILABLE
     if delivery.is_recorded and not is_kept:
-        # Slack sends it again: the same envelope, or by HTTP at once, and within the
-        # same second that is signed alike.
+        # Slack sends it again: the same envelope, or by HTTP immediately, and with the
+        # same signature within the same second.
         with suppress(StoreUnavailable):
             await nonces.forget(delivery.digest)
     return response
@@ -280,10 +279,10 @@ async def handle_once(
 def _again_later() -> BoltResponse:
     """Ask Slack to repeat an event once more.
 
-    Slack repeats a request at once when its connection broke, and within the same
+    Slack repeats a request immediately when its connection broke, and within the same
     second the signature is the same. The process that got the first one may have
-    crashed, so this is no acknowledgement. The next repetition comes a minute later
-    with its own signature, and is handled once.
+    crashed, so it is not acknowledged. The next repetition comes a minute later with a
+    new signature, and is handled once.
     """
     return BoltResponse(
         status=HTTPStatus.SERVICE_UNAVAILABLE,
@@ -297,7 +296,7 @@ def _is_ssl_check(headers: Headers, body: bytes) -> bool:
 
 
 HTTP_PORT = 3000
-"""Where Slack reaches the bot by HTTP, unless the settings name another port."""
+"""Default port on which Slack reaches the bot by HTTP."""
 
 _DRAIN_S = 10.0
 
@@ -313,12 +312,12 @@ async def serve(
 
     Args:
         opening: closes the server.
-        ingress: what answers.
+        ingress: answers the requests.
         host: interface to listen on.
         port: 0 takes any free one.
 
     Raises:
-        SettingsError: the address cannot be used; says what to do.
+        SettingsError: the address cannot be used; the message names the fix.
     """
     runner = web.ServerRunner(ingress.server(), shutdown_timeout=_DRAIN_S)
     await runner.setup()
@@ -363,10 +362,10 @@ class StoreNonces:
         self._unsure = dict[str, bytes]()
 
     async def is_first(self, digest: str) -> bool:
-        """Return whether this is new; raises `StoreUnavailable`.
+        """Return whether the request is new; raises `StoreUnavailable`.
 
-        One for which this was raised, or cancelled, is still new when it comes again:
-        nothing was done of it, and the store may remember it all the same.
+        If this raises or is cancelled, the same request is still new at its next
+        delivery. It was not handled, although the store may have recorded it.
         """
         mine = self._unsure.pop(digest, None) or secrets.token_bytes(8)
         try:
@@ -387,25 +386,25 @@ class StoreNonces:
         return is_new
 
     async def forget(self, digest: str) -> None:
-        """Let a request be new again; raises `StoreUnavailable`."""
+        """Treat a request as new again; raises `StoreUnavailable`."""
         await self._cards.forget(self._keys, digest)
 
 
 PING_S = 5.0
-"""An abrupt loss is noticed after this long; the SDK's own default is 10 s."""
+"""Time until an abrupt loss is noticed; the SDK's default is 10 s."""
 
 CONNECT_S = 10.0
-"""How long a connection may take to open."""
+"""Time limit for opening a connection."""
 
 _ANSWERED_S = 10.0
-"""How long the envelopes that are being answered may take at the end."""
+"""Time limit at shutdown for answering the open envelopes."""
 
 _IN_A_ROW = 4
-"""How many connections may open one right after the other."""
+"""Connections that may open one right after the other."""
 
 
 class _Session(Protocol):
-    """What the SDK uses of a client session, with types."""
+    """The parts of a client session that the SDK uses, with types."""
 
     @property
     def closed(self) -> bool: ...
@@ -414,7 +413,7 @@ class _Session(Protocol):
 
 
 class _Socket(Protocol):
-    """What we use of the SDK's connection, with types (its own are partial)."""
+    """The parts of the SDK's connection used here, with types (its own are partial)."""
 
     socket_mode_request_listeners: list[object]
     wss_uri: str | None
@@ -426,7 +425,7 @@ class _Socket(Protocol):
 
 
 class _Request(Protocol):
-    """What we use of the SDK's request, with types."""
+    """The parts of the SDK's request used here, with types."""
 
     envelope_id: str
     payload: dict[str, object]
@@ -435,8 +434,8 @@ class _Request(Protocol):
 class _Dialer:
     """Opens a connection for the SDK; each address is tried once.
 
-    The SDK tries one until somebody answers there, while Slack's are good for less
-    than a minute: after a longer outage it would never be connected again.
+    The SDK retries one address until it gets an answer, but Slack's addresses expire in
+    less than a minute: after a longer outage it would never be connected again.
     """
 
     def __init__(self, client: _Socket) -> None:
@@ -447,19 +446,19 @@ class _Dialer:
 
     @property
     def closed(self) -> bool:
-        """Return whether no connection can be opened any more."""
+        """Return whether the dialer is closed."""
         return self._session.closed
 
     async def close(self) -> None:
-        """Open no more."""
+        """Close the dialer and its sessions."""
         await self._unused.close()
         await self._session.close()
 
     async def ws_connect(self, url: str, **options: object) -> object:
-        """Open a connection to an address; where many open in a row, wait first."""
+        """Open a connection to an address; wait first if many were opened in a row."""
         self._client.wss_uri = None  # so that the SDK asks Slack for another one
-        # Where ten are open, Slack ends another one as soon as it is open. Some in a
-        # row are no such case: the SDK opens one for each `disconnect`.
+        # With ten connections open, Slack ends another one as soon as it opens. A few
+        # in a row are normal: the SDK opens one for each `disconnect`.
         loop = asyncio.get_running_loop()
         if len(self._opened_at) == _IN_A_ROW:
             free_at = self._opened_at[0] + _IN_A_ROW * PING_S
@@ -469,7 +468,7 @@ class _Dialer:
             async with asyncio.timeout(CONNECT_S):
                 return await self._session.ws_connect(url, **options)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            # Its text would have the address, by which anybody gets in.
+            # The error's text would contain the address, which grants access to anyone.
             raise ConnectionError(type(error).__name__) from None
 
 
@@ -477,10 +476,10 @@ class Sockets:
     """Several connections of one app; Slack delivers each payload to any one of them.
 
     Args:
-        slack: for the addresses.
+        slack: returns the addresses.
         app_token: ``xapp-…``.
-        nonces: where envelopes are remembered.
-        handle: gets each envelope, at most once each.
+        nonces: remembers envelopes.
+        handle: receives each envelope, at most once.
     """
 
     def __init__(
@@ -499,10 +498,10 @@ class Sockets:
         self._answering: set[asyncio.Task[None]] = set()
 
     async def open(self, count: int) -> None:
-        """Open connections until there are so many.
+        """Open connections until ``count`` are open.
 
         Raises:
-            SlackError: when Slack gives no address, or nobody answers there.
+            SlackError: Slack returned no address, or its server does not answer.
         """
         while len(self._clients) < count:
             url = await self._slack.open_socket(self._app_token)
@@ -511,7 +510,7 @@ class Sockets:
             client.wss_uri = url
             client.socket_mode_request_listeners.append(self._receive)
             try:
-                # The SDK tries again by itself, without an end.
+                # The SDK retries by itself, without end.
                 async with asyncio.timeout(CONNECT_S):
                     await client.connect()
             except (aiohttp.ClientError, OSError, TimeoutError) as error:
@@ -529,7 +528,7 @@ class Sockets:
         )
 
     async def close(self) -> None:
-        """Close all connections, once the envelopes that came are answered."""
+        """Answer the envelopes received so far, then close all connections."""
         if self._answering:
             await asyncio.wait(self._answering, timeout=_ANSWERED_S)
         for client in self._clients:
@@ -560,11 +559,11 @@ class Sockets:
         try:
             response = await handle_once(delivery, self._nonces, self._handle)
         except any_failure() as error:
-            # The client would receive nothing more after a panic of a library. Without
-            # an acknowledgement Slack sends the envelope again.
+            # The client would receive nothing more after a library panic. Without an
+            # acknowledgement Slack sends the envelope again.
             log_failure(logger, error, "bot.envelope_failed")
             return
-        # A replay was handled and acknowledged before, and the acknowledgement was
-        # lost. Any other status than 200 is none: Slack may send the envelope again.
+        # A replay was handled before, but its acknowledgement was lost. Any status
+        # other than 200 acknowledges nothing: Slack may send the envelope again.
         response = response or BoltResponse(status=HTTPStatus.OK)
         await send_async_response(client, received, response, 0)

@@ -1,8 +1,8 @@
 """Context of a listener: its dependencies, private replies, and background tasks.
 
 A bare ``asyncio.create_task`` may be garbage-collected while it runs, and is dropped at
-shutdown; `Tasks` finishes them. No decision belongs there: decisions are written before
-the acknowledgement.
+shutdown; `Tasks` finishes them. Decisions never run in such a task: they are written
+before the acknowledgement.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from keyturn.gateway.store.keys import Keys
 logger = logging.getLogger(__name__)
 
 UserText = Template | Label
-"""A sentence of ours for one person."""
+"""One of the bot's sentences for one person."""
 
 _REPLAYED = label("This request came before, so nothing was changed this time.")
 
 
 class UserFacingError(Exception):
-    """Stop here and tell the person one sentence; nothing changed.
+    """Stops a listener and shows the person one sentence; nothing was changed.
 
     Attributes:
         message: the sentence for the person.
@@ -57,11 +57,11 @@ class UserFacingError(Exception):
 
 
 class NoRecord(UserFacingError):
-    """There is no approval of the id that a button holds."""
+    """The store has no approval with the id in the button."""
 
 
 def to_mrkdwn(message: UserText) -> str:
-    """Return a sentence as the text of a message, which Slack reads as markup."""
+    """Return a sentence as the text of a message, in Slack's markup."""
     return (
         message.text if isinstance(message, Template) else escape_mrkdwn(message.text)
     )
@@ -69,18 +69,18 @@ def to_mrkdwn(message: UserText) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ListenerContext:
-    """Everything a listener may use.
+    """The dependencies of a listener.
 
     Attributes:
-        service: decides.
+        service: records the decisions.
         slack: Slack's Web API.
-        reviewers: who people are.
+        reviewers: identifies people.
         token: whether the bot's token works.
-        tasks: for what comes after the answer.
-        config: what the bot was set up with.
+        tasks: runs work after the answer.
+        config: the bot's settings.
         team: the one workspace that is served.
-        bot_user: the bot's own user id.
-        home: turns at publishing Home tabs.
+        bot_user: the bot's user id.
+        home: serializes updates of Home tabs.
     """
 
     service: ReviewService
@@ -102,12 +102,12 @@ class ListenerContext:
         """Return the time by the store's clock.
 
         Raises:
-            StoreUnavailable: it does not answer.
+            StoreUnavailable: the store does not answer.
         """
         return await self.service.store.conn.now_ms(self.keys.outbox)
 
     def frame(self, approval: Approval, now_ms: int) -> Frame:
-        """Return what the cards and modals of an approval are made with."""
+        """Return the frame for the cards and modals of an approval."""
         return Frame(approval, self.config.seal_key, self.team, now_ms)
 
     async def reviewer_of(
@@ -118,17 +118,17 @@ class ListenerContext:
         decides: bool = False,
         is_glance: bool = False,
     ) -> Reviewer:
-        """Return who somebody is with regard to these items, and for whom they act.
+        """Return a person's identity and roles for these items, and for whom they act.
 
-        What Slack said within a minute is good enough, except for who decides on
-        something that several people decide. ``is_glance`` asks Slack no more than
-        that: for what is only shown, and shown again soon.
+        Answers of Slack are cached for a minute. For a decision that several people
+        must make, Slack is asked again. With ``is_glance`` a cached answer always
+        suffices, as for a page that is soon refreshed.
         """
         wanted = (self.service.usergroups(item) for item in items)
         groups = frozenset[str]().union(*wanted)
-        # A decision of one person may use an answer of Slack that is a minute old.
-        # Where several must agree, one who left the group within that minute would
-        # complete the number.
+        # A decision of one person may use an answer of Slack that is a minute old. If
+        # several people must agree, a person who left the group within that minute
+        # would complete the number.
         fresh = decides and any(_takes_several(item) for item in items)
         return await self._resolved(
             user, user_team, groups, fresh=fresh, is_glance=is_glance
@@ -137,7 +137,7 @@ class ListenerContext:
     async def person_among(
         self, user: str, groups: Iterable[str], *, is_glance: bool = False
     ) -> Reviewer:
-        """Return a person of this workspace, and for whom they act, by these groups.
+        """Return a member of this workspace, and for whom they act, by these groups.
 
         ``is_glance`` is that of `reviewer_of`.
         """
@@ -161,8 +161,8 @@ class ListenerContext:
         fresh: bool,
         is_glance: bool = False,
     ) -> Reviewer:
-        # Those whose queue this person was handed are looked up in the same round:
-        # Slack waits three seconds, and each lookup may take half of them.
+        # The people who delegated to this person are looked up in the same round: Slack
+        # waits three seconds, and each lookup may take half of them.
         given = await self.service.delegations.given_to(user)
         people = [(user, user_team), *((one.user, self.team) for one in given)]
         reviewer, *others = await asyncio.gather(
@@ -182,23 +182,23 @@ class ListenerContext:
     async def deciders_of(
         self, user: str, user_team: str, *items: Item
     ) -> tuple[Reviewer, Voters]:
-        """Return who decides, and how to resolve those who voted before.
+        """Return the reviewer, and how to resolve the people who voted before.
 
-        All of them are looked up at once: Slack waits three seconds for the response.
-        Only people who vote in the meantime are looked up later.
+        All of them are looked up concurrently: Slack waits three seconds for the
+        response. Only people who vote in the meantime are looked up later.
         """
         voted = {vote.by.user for item in items for vote in item.votes}
         reviewer, *found = await asyncio.gather(
             self.reviewer_of(user, user_team, *items, decides=True),
             *(
                 self.reviewer_of(each, self.team, *items, decides=True)
-                # Sorted, so that which lookup gets the last token of the rate limit
-                # does not depend on the hash seed of the process.
+                # Sorted, so that the lookup that gets the last token of the rate limit
+                # does not depend on the process's hash seed.
                 for each in sorted(voted - {user})
             ),
         )
-        # Votes are checked again at each new one: who left the role since their click
-        # must not count (`deciding.decide`).
+        # Each new vote checks the earlier ones again: a vote does not count if its
+        # author has left the role since (`deciding.decide`).
         known = {each.user: each for each in (reviewer, *found)}
 
         async def voters(item: Item) -> list[Reviewer]:
@@ -211,27 +211,26 @@ class ListenerContext:
         return reviewer, voters
 
     def reply_to_click(self, click: Clicked, message: UserText) -> None:
-        """Tell the person who clicked, and nobody else, after the answer.
+        """Reply privately to the person who clicked, after the acknowledgement.
 
-        Inside a modal the sentence takes the place of the modal; on a card it is a
-        message that only they see.
+        In a modal the sentence is a view; on a card it is an ephemeral message.
         """
         self.tasks.later(self._reply_to_click(click, message), name="reply")
 
     def keep_response_url(self, click: Clicked) -> None:
-        """Let the publisher replace the message of a click by the URL in the click.
+        """Keep a click's ``response_url``, with which its message can be replaced.
 
-        Not awaited: without it the message is changed by ``chat.update``.
+        Not awaited: without it, ``chat.update`` changes the message.
         """
         if click.action.response_url and click.action.message_ts:
             self.tasks.later(self._keep_response_url(click.action), name="url")
 
     async def send(self, method: str, *, to: str, **arguments: object) -> None:
-        """Post a message that may get lost: one that is not sent is logged.
+        """Post a message that may get lost; a failure is only logged.
 
         Args:
             method: of Slack's Web API.
-            to: who is told; for the log.
+            to: the recipient, for the log.
             arguments: of the method.
         """
         try:
@@ -255,11 +254,11 @@ class ListenerContext:
         asked: LiteralString = "who you are",
         fresh: bool = False,
     ) -> Reviewer:
-        """Return a member of the workspace, of this user id and home team.
+        """Return the member of the workspace with this user id and home team.
 
         Raises:
-            UserFacingError: with this refusal for everybody else; when Slack did not
-                say what was ``asked``, it says that.
+            UserFacingError: the person is not a member; the message is ``refusal``. Or
+                Slack did not answer what was ``asked``.
         """
         user, user_team = who
         found = await self.reviewers.resolve(user, user_team=user_team, fresh=fresh)
@@ -271,17 +270,18 @@ class ListenerContext:
         return found
 
     async def ensure_first(self, digest: str, token: str = "") -> None:
-        """Let a request go on that changes something of which it names no version.
+        """Refuse the replay of a request that names no version.
 
-        What names one, as a click on a card does, changes nothing a second time.
+        Requests that name a version, such as clicks on a card, need no such check: they
+        change nothing a second time.
 
         Args:
             digest: of the signed request.
-            token: of this delivery, where it may be tried again.
+            token: of this delivery, if it may be retried.
 
         Raises:
-            UserFacingError: it is a replay, which a failover had let through.
-            StoreUnavailable: that is not known.
+            UserFacingError: the request is a replay that a failover let through.
+            StoreUnavailable: the store could not check it.
         """
         token = token or secrets.token_hex(8)
         if not await self.service.store.cards.takes_effect(self.keys, digest, token):
@@ -319,9 +319,9 @@ class ListenerContext:
             if action.response_url:
                 await self.slack.respond(action.response_url, body | text)
         except SlackError:
-            # It is good for five posts within half an hour, those for its card among
-            # them, and the last word about a click may come a minute after it. Where
-            # Slack did not answer, a person is better told twice than never.
+            # A `response_url` allows five posts within half an hour, updates of its
+            # card included, and the last reply to a click may come a minute after it.
+            # If Slack did not answer, a second copy of the reply is better than none.
             return False
         return bool(action.response_url)
 
@@ -330,13 +330,13 @@ class ListenerContext:
             trigger = click.action.trigger_id
             await self.slack.call("views.open", trigger_id=trigger, view=view)
             return
-        # On top, so that a form below keeps what is filled in, and its button can be
-        # clicked again.
+        # On top, so that a form below keeps its inputs, and its button can be clicked
+        # again.
         try:
             trigger = click.action.trigger_id
             await self.slack.call("views.push", trigger_id=trigger, view=view)
         except SlackError:
-            # Three on top of each other, or a trigger that is spent or too old.
+            # Three views are open already, or the trigger is used or too old.
             view_id = click.action.view_id
             await self.slack.call("views.update", view_id=view_id, view=view)
 
@@ -347,20 +347,20 @@ def _takes_several(item: Item) -> bool:
 
 
 class Tasks:
-    """The tasks of one event loop that nobody waits for."""
+    """The background tasks of one event loop."""
 
     def __init__(self) -> None:
         self._running: set[asyncio.Task[None]] = set()
 
     def later(self, work: Coroutine[object, object, None], *, name: str) -> None:
-        """Start a task; whatever it raises is logged, never lost."""
+        """Start a task; its exceptions are logged."""
         task = asyncio.create_task(self._logged(work, name), name=name)
         # The event loop keeps only weak references to tasks.
         self._running.add(task)
         task.add_done_callback(self._running.discard)
 
     async def drain(self, *, timeout_s: float) -> None:
-        """Wait until all are done, those they start included; then cancel the rest."""
+        """Wait for all tasks, and those that they start; then cancel the rest."""
         try:
             async with asyncio.timeout(timeout_s):
                 # A task may start another one, such as a private reply after an offer.

@@ -1,18 +1,18 @@
 """Parse verified Slack payloads into typed records, strictly and completely.
 
 Slack signed the payloads, but they may be of an unknown kind or from an unknown kind of
-installation. Every parser here returns a record or raises `BadPayload` with the path
-that is missing, and nothing else.
+installation. Every parser here either returns a record or raises `BadPayload` with the
+path that is missing.
 
-Two ids name a person's workspace. ``team`` is the workspace in which they acted,
-``user_team`` the home of their account: with Slack Connect it is another company's. An
-app that is installed on a whole organization gets ``team: null`` in some payloads; then
-the view's ``app_installed_team_id`` or the user's own team stands in.
+Two ids name a person's workspace. ``team`` is the workspace in which they acted.
+``user_team`` is the home of their account: with Slack Connect it is another company's.
+An app that is installed on a whole organization gets ``team: null`` in some payloads;
+then the view's ``app_installed_team_id`` or the user's home team is used instead.
 
 Slack sends more than one event for a message. It repeats an event when our response was
 late. It sends another ``app_mention``, with another event id, when a message that
-mentions the bot is edited; in a direct message an edit comes as ``message_changed``. So
-a message is identified by its team, channel and ``ts``.
+mentions the bot is edited; in a direct message an edit arrives as ``message_changed``.
+So a message is identified by its team, channel and ``ts``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class BadPayload(KeyturnError):
     """A payload from Slack does not have the expected shape.
 
     Attributes:
-        place: dotted path of what is missing or wrong, such as ``actions.0.value``.
+        place: dotted path of the missing or wrong member, such as ``actions.0.value``.
     """
 
     def __init__(self, place: str, problem: str = "is missing or not a text") -> None:
@@ -48,9 +48,9 @@ class BadPayload(KeyturnError):
 class BlockAction:
     """A click on a button, or a choice in a menu.
 
-    ``channel`` and ``message_ts`` are those of the card, "" inside a modal or the Home
-    tab; ``view_id`` and ``view_hash`` the other way round. ``is_home`` when it was on
-    the Home tab, where nothing can be updated.
+    ``channel`` and ``message_ts`` identify the card; they are "" inside a modal or the
+    Home tab. ``view_id`` and ``view_hash`` identify the modal or tab; they are "" on a
+    card. ``is_home``: the click was on the Home tab, where nothing can be updated.
     """
 
     team: str
@@ -85,7 +85,7 @@ class ViewSubmission:
 class Command:
     """A slash command; Slack does not name the home team of its author.
 
-    ``digest`` is that of the signed request that it came in.
+    ``digest`` identifies the signed request.
     """
 
     team: str
@@ -96,7 +96,7 @@ class Command:
 
     @property
     def who(self) -> tuple[str, str]:
-        """Return user id and team, for whom Slack names no other home team."""
+        """Return user id and the workspace, as Slack names no home team here."""
         return self.user, self.team
 
 
@@ -111,9 +111,9 @@ class HomeOpened:
 
 @dataclass(frozen=True, slots=True)
 class Clicked:
-    """A click on a button, and the digest of the signed request it came in.
+    """A click on a button, and the digest of its signed request.
 
-    ``token`` names this delivery of it: the same when the click is tried again.
+    ``token`` identifies this delivery: a retry of the click has the same token.
     """
 
     action: BlockAction
@@ -127,7 +127,7 @@ class Clicked:
 
     @property
     def gesture(self) -> Gesture:
-        """Return where the button was, for the audit log."""
+        """Return the place of the button, for the audit log."""
         if self.action.is_home:
             return Gesture.APP_HOME
         return Gesture.MODAL if self.action.view_id else Gesture.BUTTON
@@ -135,7 +135,7 @@ class Clicked:
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """A submitted modal, and the digest of the signed request it came in."""
+    """A submitted modal, and the digest of its signed request."""
 
     view: ViewSubmission
     digest: str
@@ -147,12 +147,12 @@ class Submitted:
 
     @property
     def gesture(self) -> Gesture:
-        """Return what a submitted form is called in the audit log."""
+        """Return the audit log's name for a submitted form."""
         return Gesture.MODAL
 
 
 _USER_SUBTYPES: Final = frozenset({"", "file_share", "me_message", "thread_broadcast"})
-"""Subtypes of a message in which a person says something."""
+"""Subtypes of messages that a person wrote."""
 
 _CHANGED = "message_changed"
 _DELETED = "message_deleted"
@@ -163,7 +163,7 @@ _TOMBSTONE = "tombstone"
 class Message:
     """A person's message that an event is about.
 
-    ``thread_ts`` is the thread to answer in: the message's own thread, else itself.
+    ``thread_ts`` is the thread to answer in: the message's thread, else itself.
     ``event_id`` is the same when Slack delivers the event again.
     """
 
@@ -176,17 +176,16 @@ class Message:
 
     @property
     def message_key(self) -> str:
-        """Return the name of the message, whatever Slack repeats and people edit."""
+        """Return the message's id; it survives edits and repeated events."""
         return f"message:{self.team}:{self.channel}:{self.ts}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mention(Message):
-    """A message for the bot: a mention in a channel, or a line in its own chat.
+    """A message for the bot: a mention in a channel, or a line in the bot's own chat.
 
-    ``edited_ts`` is when the text was last edited, "" for a message as it was first
-    written. ``parent_user`` wrote the message that it is a reply to, "" where Slack
-    does not say.
+    ``edited_ts`` is the time of the last edit, "" for an unedited message.
+    ``parent_user`` wrote the message that it replies to, "" if Slack does not name one.
     """
 
     user_team: str
@@ -208,8 +207,8 @@ def block_action(payload: Json) -> BlockAction:
     """
     root = root_of(payload, "block_actions")
     actions = root.nodes("actions")
-    # Slack sends one for a button. Taking the first of several would decide by one that
-    # the person may not have meant.
+    # Slack sends one for a button. The first of several might not be the one that the
+    # person meant.
     if len(actions) != 1:
         raise BadPayload("actions", f"holds {len(actions)} actions instead of one")
     action = actions[0]
@@ -224,7 +223,7 @@ def block_action(payload: Json) -> BlockAction:
         message_ts=container.optional("message_ts"),
         action_id=action.text("action_id"),
         block_id=action.text("block_id"),
-        # Of a button, or of the option that was chosen in a menu.
+        # The value of a button, or of the option chosen in a menu.
         value=action.optional("value")
         or action.maybe("selected_option").optional("value"),
         trigger_id=root.text("trigger_id"),
@@ -288,9 +287,9 @@ def home_opened(body: Json) -> HomeOpened:
 
 
 def without_bot(text: str, bot_user: str) -> str:
-    """Return a message as Slack sends it, without the mentions of the bot."""
+    """Return a message's text in Slack's markup, without the mentions of the bot."""
     # Everywhere and not only at the start: people also write "please @keyturn refund".
-    # A label behind the bar is what Slack adds for some clients.
+    # Some clients add a label after the bar.
     return re.sub(rf"<@{re.escape(bot_user)}(\|[^>]*)?>", " ", text).strip()
 
 
@@ -298,22 +297,21 @@ def mention(body: Json) -> Mention | None:
     """Read an ``app_mention`` event, or a ``message`` in the bot's own chat.
 
     Returns:
-        None for what no person said to the bot: other bots, joins, and messages of
-        channels (their mentions come as events of their own).
+        None for messages that people did not write to the bot: other bots, joins, and
+            messages in channels (their mentions arrive as separate events).
 
     Raises:
-        BadPayload: names what is missing.
+        BadPayload: names the missing member.
     """
     root, event, is_direct = _event(body)
-    # A mention in a channel comes as `app_mention` as well; taking both would ask
-    # twice.
+    # A mention in a channel also arrives as `app_mention`; taking both would ask twice.
     if event.text("type") == "message" and not is_direct:
         return None
     message = event
     if is_direct and event.optional("subtype") == _CHANGED:
         message = event.child("message")
-        # Replies and previews change a message, too: nobody edited it then. One that
-        # was edited earlier says so for ever.
+        # Replies and previews change a message, too, without an edit. A message that
+        # was edited earlier keeps its `edited` member.
         edited_ts = message.maybe("edited").optional("ts")
         before = event.maybe("previous_message").maybe("edited").optional("ts")
         if not message.has("edited") or (before and before == edited_ts):
@@ -341,10 +339,10 @@ def mention(body: Json) -> Mention | None:
 def deleted_message(body: Json) -> Message | None:
     """Return the deleted message of the bot's own chat; None for anything else.
 
-    A message that had replies leaves a tombstone: Slack calls that a change.
+    A message that had replies leaves a tombstone, which Slack reports as a change.
 
     Raises:
-        BadPayload: names what is missing.
+        BadPayload: names the missing member.
     """
     root, event, is_direct = _event(body)
     subtype = event.optional("subtype")
@@ -354,7 +352,7 @@ def deleted_message(body: Json) -> Message | None:
     if not is_direct or not (subtype == _DELETED or is_tombstone):
         return None
     before = event.maybe("previous_message")
-    # What the bot deletes itself (a surplus copy of a card) is an event, too.
+    # The bot's own deletions (surplus copies of a card) are events, too.
     if before.has("bot_id") or not before.has("user"):
         return None
     ts = before.text("ts")
@@ -369,7 +367,7 @@ def deleted_message(body: Json) -> Message | None:
 
 
 class Node:
-    """One object of a payload, and where it stands."""
+    """One object of a payload, and its path."""
 
     __slots__ = ("_members", "_place")
 
@@ -382,8 +380,7 @@ class Node:
     def text(self, key: str) -> str:
         """Return a string that must be present and not empty."""
         value = self._members.get(key)
-        # Empty counts as missing: an empty id would be compared with other empty ones
-        # and found equal.
+        # Empty counts as missing: two empty ids would be equal.
         if not isinstance(value, str) or not value:
             raise BadPayload(self.at(key))
         return value
@@ -398,11 +395,11 @@ class Node:
         return value
 
     def has(self, key: str) -> bool:
-        """Return whether there is a value that is not null."""
+        """Return whether the member is present and not null."""
         return self._members.get(key) is not None
 
     def child(self, key: str) -> Node:
-        """Return an object that has to be there."""
+        """Return a required object."""
         return Node(self._members.get(key), self.at(key))
 
     def maybe(self, key: str) -> Node:
@@ -411,16 +408,16 @@ class Node:
         return Node({} if value is None else value, self.at(key))
 
     def nodes(self, key: str) -> list[Node]:
-        """Return the objects of an array that has to be there."""
+        """Return the objects of a required array."""
         value = self._members.get(key)
-        # A str is a Sequence, too, and would be taken apart into letters.
+        # A str is a Sequence, too, and would be split into letters.
         if isinstance(value, str) or not isinstance(value, Sequence):
             raise BadPayload(self.at(key), "is missing or not an array")
         elements = cast("Sequence[object]", value)
         return [Node(node, self.at(f"{key}.{i}")) for i, node in enumerate(elements)]
 
     def children(self) -> list[tuple[str, Node]]:
-        """Return every member, each of which has to be an object."""
+        """Return every member; each must be an object."""
         return [
             (str(key), Node(node, self.at(str(key))))
             for key, node in self._members.items()
@@ -436,7 +433,7 @@ class Node:
 
 
 def root_of(payload: Json, kind: str) -> Node:
-    """Return a payload of this ``type``; raises `BadPayload` for any other."""
+    """Return a payload of type ``kind``; raises `BadPayload` for any other."""
     root = Node(payload)
     found = root.text("type")
     if found != kind:
@@ -445,18 +442,18 @@ def root_of(payload: Json, kind: str) -> Node:
 
 
 def _person(root: Node) -> tuple[str, str, str]:
-    """Return the workspace in which somebody acted, who, and their home team."""
+    """Return the workspace of the action, the user id and the home team."""
     user = root.child("user")
     home = user.optional("team_id")
     here = root.maybe("team").optional("id")
     installed = root.maybe("view").optional("app_installed_team_id")
-    # In this order: where the person acted, then where the app is installed, and their
-    # home only when Slack names neither.
+    # In this order: the workspace of the action, then that of the installation, and the
+    # person's home only if Slack names neither.
     team = here or installed or home
     if not team:
         raise BadPayload("team.id")
-    # Without a home the workspace stands in. `users.info` is asked in any case, and
-    # names strangers.
+    # Without a home team the workspace is used. `users.info` is always called, and
+    # identifies strangers.
     return team, user.text("id"), home or team
 
 
@@ -470,7 +467,7 @@ def _values(node: Node) -> Mapping[str, Mapping[str, Json]]:
 def _team(root: Node) -> str:
     """Return the workspace in which the app got an event.
 
-    In a channel that another workspace shares, ``team_id`` is that workspace:
+    In a channel shared by another workspace, ``team_id`` is that workspace:
     https://github.com/slackapi/java-slack-sdk/issues/629
     """
     installed = root.nodes("authorizations") if root.has("authorizations") else []

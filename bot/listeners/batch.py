@@ -77,7 +77,8 @@ async def _approve_all(ctx: ListenerContext, clicked: Clicked) -> UserText | Non
     target = await verify_click(ctx, clicked, Action.APPROVE_ALL)
     approval = target.approval
     waiting = [item for item in approval.items if item.is_pending]
-    # What only the policy of now escalates is left out by `decide_batch`, and named.
+    # `decide_batch` leaves out calls that only the current policy escalates, and names
+    # them.
     if decided_alone(approval):
         raise UserFacingError(
             template(
@@ -112,7 +113,8 @@ async def _reject_all(ctx: ListenerContext, submitted: Submitted) -> AckBody:
 
 
 def _first_waiting(target: Target) -> Item:
-    # The seal holds which calls wait, so there is one; they need the same people.
+    # The seal covers which calls are pending, so there is one; all need the same
+    # people.
     return next(item for item in target.approval.items if item.is_pending)
 
 
@@ -172,7 +174,8 @@ async def _problems(
     """Return, by block id, why an edit cannot be part of a decision on many calls.
 
     Raises:
-        UserFacingError: the change needs more, so it takes a decision of its own.
+        UserFacingError: the change raises the requirement, so the call must be decided
+            separately.
     """
     errors, raised = await check_edit(ctx, target, args)
     if raised is not None:
@@ -189,11 +192,11 @@ async def _problems(
 async def _stage(
     ctx: ListenerContext, submitted: Submitted, target: Target, staged: StagedEdit
 ) -> None:
-    """Keep an edit with the form below, and show it there."""
+    """Store an edit in the form below, and show it there."""
     pushed = await find_binding(ctx, submitted.view.view_id)
     parent = pushed.parent if pushed else ""
     choice, shown = await _shown_in(ctx, parent, target)
-    # A call that somebody decided meanwhile is not part of the choice any more.
+    # A call decided in the meantime is no longer part of the choice.
     waiting = {item.index for item in shown.approval.items if item.is_pending}
     edits = {i: one for i, one in choice.edits.items() if i in waiting}
     edits |= {shown.item.index: staged}
@@ -203,7 +206,7 @@ async def _stage(
     view = choose.view(ctx.frame(shown.approval, target.now_ms), choice, now=now)
     ensure_valid_view(view)
     kept = choice.model_dump_json()
-    # Kept before it is shown: what the form shows is then always what is decided.
+    # Stored before it is shown: then the form always shows the choice that is decided.
     await bind_view(ctx, parent, submitted.view.user, whole, view, staged=kept)
     try:
         await ctx.slack.call("views.update", view_id=parent, view=view)
@@ -219,13 +222,13 @@ async def _stage(
 async def _shown_in(
     ctx: ListenerContext, view_id: str, target: Target
 ) -> tuple[Choice, Target]:
-    """Return what a form holds, and a call by its place among all of the card.
+    """Return the choice in a form, and the target with the call's index on the card.
 
-    On a collected card it is one of several approvals.
+    A collected card has several approvals, so this index differs from the approval's.
 
     Raises:
-        UserFacingError: the form is not known, or the call left the card, to be
-            decided on its own.
+        UserFacingError: the form is unknown, or the call left the card and must be
+            decided separately.
     """
     binding = await find_binding(ctx, view_id)
     if binding is None:
@@ -240,7 +243,7 @@ async def _shown_in(
 
 
 async def _as_of_now(ctx: ListenerContext, target: Target) -> tuple[Item, ...]:
-    """Return the calls of a form, with which of them a freeze stops now."""
+    """Return the calls of a form, marked if a freeze stops them now."""
     loaded = await ctx.service.read_as_of_now(target.approval.id)
     items = loaded.approval.items if loaded else ()
     stopped = {item.id for item in items if item.is_frozen}
@@ -265,7 +268,7 @@ async def _confirm(
     *,
     is_again: bool,
 ) -> AckBody:
-    """Return the answer that shows the last page, bound to the batch as it is now."""
+    """Return the response that shows the last page, bound to the current batch."""
     frame = ctx.frame(target.approval, target.now_ms)
     now = await _as_of_now(ctx, target)
     view = choose.confirmation(frame, choice, now=now, is_again=is_again)
@@ -293,15 +296,15 @@ async def _decide(ctx: ListenerContext, submitted: Submitted) -> AckBody:
 async def _found(
     ctx: ListenerContext, submitted: Submitted, purpose: View
 ) -> tuple[Target, Choice, bool]:
-    """Return the batch as it stands, what was chosen of it, and whether it moved since.
+    """Return the current batch, the choice, and whether the batch changed since.
 
-    A batch that moved is no reason to drop what somebody chose: nothing is decided
-    over it, but the next page is shown with the rest of their choice.
+    If the batch changed, the choice is kept: nothing is decided yet, and the next page
+    shows the rest of the choice.
 
     Raises:
-        UserFacingError: the form is not theirs, or nothing of the batch waits.
+        UserFacingError: the form is another person's, or the batch has no pending call.
     """
-    # The choice is of the binding that was verified: it is not read a second time.
+    # The choice is from the binding that was verified, without a second read.
     try:
         target = await verify_submission(ctx, submitted, purpose)
     except UserFacingError:
@@ -321,13 +324,13 @@ async def decide_batch(
     partition: Partition,
     interaction: Clicked | Submitted,
 ) -> GestureOutcome:
-    """Let the gateway decide every waiting call, all of them or none.
+    """Submit a decision on every pending call, all or nothing.
 
     Args:
-        ctx: what the listener works with.
-        target: the batch that the reviewer looked at.
-        partition: what they said of each call that waits.
-        interaction: the click or the submitted form: who, by which signed request.
+        ctx: the listener's dependencies.
+        target: the batch that the reviewer saw.
+        partition: the decision on each pending call.
+        interaction: the click or submitted form, with person and signed request.
     """
     decided = [index for index, decision in partition.items() if decision]
     items = [target.approval.items[index] for index in decided]
@@ -347,7 +350,7 @@ async def decide_batch(
 
 
 def batch_reply(outcome: GestureOutcome, *, now_ms: int) -> UserText | None:
-    """Say what the card does not show: votes that count, and what was refused."""
+    """Return the facts that the card does not show: counted votes, and refusals."""
     if isinstance(outcome, GestureDecided):
         return _decided_reply(outcome)
     if not isinstance(outcome, GestureRefused):
@@ -355,7 +358,7 @@ def batch_reply(outcome: GestureOutcome, *, now_ms: int) -> UserText | None:
     first = min(outcome.refusals)
     refusal = outcome.refusals[first]
     nothing = template("Nothing was recorded, because of call {n}.", n=first + 1)
-    # Sentences of `Invalid` may quote arguments, and are shown in a form only.
+    # Sentences of `Invalid` may quote arguments, so only a form shows them.
     if isinstance(refusal, Invalid):
         return joined(
             " ",
@@ -370,7 +373,7 @@ def batch_reply(outcome: GestureOutcome, *, now_ms: int) -> UserText | None:
     why = outcome_text(refusal, now_ms=now_ms)
     if isinstance(why, Template):
         return joined(" ", [nothing, why])
-    # It names roles of the policy, so it stands in plain text.
+    # Plain text, because it names roles of the policy.
     return label(f"{nothing.text} {why.text}")
 
 
@@ -406,7 +409,7 @@ def _decided_reply(outcome: GestureDecided) -> UserText | None:
 
 
 def _still_waiting(outcome: GestureDecided) -> list[Template]:
-    """Say what was recorded of calls that need more people, and how many those are."""
+    """Describe the recorded votes on calls that need more people."""
     refused = (*outcome.rejected, *outcome.withdrawn)
     decided = len({*outcome.approved, *outcome.edited, *refused})
     waiting = len(outcome.waiting)

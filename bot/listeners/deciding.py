@@ -1,7 +1,7 @@
 """Decide one call: approve, edit, reject, answer or reconcile it.
 
-A click decides where it needs no words. Otherwise it opens a form, whose errors are
-shown beside its inputs.
+A click decides if it needs no text. Otherwise it opens a form, whose errors appear
+under its inputs.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ _OPENERS: tuple[tuple[Action, Verb, Form], ...] = (
     (Action.RESPOND, Verb.RESPOND, call_form.response_form),
     (Action.ANSWER, Verb.RESPOND, answer.view),
 )
-"""Buttons that open a form, with the permission it takes."""
+"""Buttons that open a form, with the permission that it needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class _TextForm:
 
     Attributes:
         view: the form's purpose.
-        read: reads what was submitted.
+        read: reads the submitted inputs.
         decision: makes the decision from the text.
         block: the input under which an unacceptable text is explained.
     """
@@ -114,8 +114,8 @@ class _TextForm:
         """Decide by the text of the form."""
         target = await verify_submission(ctx, submitted, self.view)
         if self.view is View.APPROVE:
-            # The seal of a form proves that it was opened, not that the pages were;
-            # the Approve button of a short card leads here, too.
+            # The seal proves that the form was opened, but not that all pages were; the
+            # Approve button of a short card opens this form, too.
             await require_full_view(ctx, target, submitted.view.user)
         inputs = self.read(target.item, submitted.view.values)
         if inputs.errors:
@@ -162,7 +162,7 @@ async def _decide(
     *,
     block: Input,
 ) -> AckBody:
-    """Submit the decision of a form; show what is wrong with it under ``block``."""
+    """Submit the decision of a form; show its errors under ``block``."""
     outcome = await decide(ctx, target, decision, submitted)
     if isinstance(outcome, Invalid):
         return rejected_inputs({block: " ".join(outcome.errors.values())})
@@ -175,7 +175,7 @@ async def _approve(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
         outcome = await decide(ctx, target, Approve(), clicked)
         if not is_reason_invalid(outcome):
             return outcome_reply(outcome, now_ms=target.now_ms)
-    # Also where only the policy of now asks for a reason.
+    # Needed as well if only the current policy requires a reason.
     await require_permission(ctx, target, Verb.APPROVE, clicked.who)
     await open_form(ctx, clicked, target, call_form.approval_form)
     return None
@@ -204,8 +204,8 @@ async def _submit_edit(ctx: ListenerContext, submitted: Submitted) -> AckBody:
                 "Nothing was recorded."
             )
         )
-    # Asking again would show the warning without end; the decision itself is evaluated
-    # again in any case.
+    # Another warning would repeat without end; the decision itself is evaluated again
+    # in any case.
     if submitted.view.callback_id == View.EDIT and inputs.changed:
         warning = await _warning(ctx, target, submitted, inputs.args)
         if warning is not None:
@@ -220,10 +220,10 @@ async def _submit_edit(ctx: ListenerContext, submitted: Submitted) -> AckBody:
 async def _warning(
     ctx: ListenerContext, target: Target, submitted: Submitted, args: JsonObject
 ) -> AckBody | None:
-    """Show the form once more with a warning if the change asks for more.
+    """Show the form once more with a warning if the change needs more approvals.
 
-    The decision refuses arguments that do not fit a schema, and a change that this
-    person may not make; no warning is shown for them.
+    There is no warning for arguments that do not fit a schema, or for a change that
+    this person may not make: the decision refuses both.
     """
     errors, raised = await check_edit(ctx, target, args)
     if errors or raised is None:
@@ -237,11 +237,11 @@ async def _warning(
 async def check_edit(
     ctx: ListenerContext, target: Target, args: JsonObject
 ) -> tuple[Mapping[str, str], edit.Raised | None]:
-    """Return what is wrong with changed arguments, and what more they would ask for.
+    """Return the errors of changed arguments, and the raised requirement.
 
     Returns:
-        By JSON pointer, why they do not fit the pinned schema or the one of now; and
-        the raised requirement, or None where the change asks for no more.
+        By JSON pointer, why the arguments do not fit the pinned or the current schema;
+            and the raised requirement, or None if the change raises nothing.
     """
     item = target.item
     policy_now = await ctx.service.preview(target.approval, item.index, args)
@@ -281,12 +281,12 @@ async def _submit_answers(ctx: ListenerContext, submitted: Submitted) -> AckBody
 
 async def _reconcile(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
     # The seal is verified for exactly this action: a button for "leave it" cannot be
-    # sent as "run it again".
+    # submitted as "run it again".
     action = Action(clicked.action.action_id)
     target = await verify_click(ctx, clicked, action)
     outcome = await decide(ctx, target, Reconcile(finding=_FINDINGS[action]), clicked)
     if clicked.action.view_id:
-        # A modal is not drawn again by the event, as the card is.
+        # The event updates the card, but not a modal.
         return outcome_text(outcome, now_ms=target.now_ms)
     return outcome_reply(outcome, now_ms=target.now_ms)
 

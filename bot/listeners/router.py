@@ -1,11 +1,11 @@
 """Register listeners with Bolt; turn every exception into a private message.
 
-Bolt has one listener for all clicks and one for all submitted modals, which look up
-ours in a table, by ``action_id`` and ``callback_id``.
+Bolt has one listener for all clicks and one for all submitted modals. They look up the
+bot's listeners in a table, by ``action_id`` and ``callback_id``.
 
 A listener gets a typed record and may raise `UserFacingError`. Any other exception is
-logged and answered with a sentence: an exception that left a listener would be a 500,
-and Slack does not deliver an interaction twice.
+logged and answered with a sentence: otherwise the response would be a 500, and Slack
+does not deliver an interaction twice.
 """
 
 from __future__ import annotations
@@ -69,12 +69,12 @@ T = TypeVar("T")
 
 
 async def guarded(work: Callable[[], Awaitable[T]], delivery: Delivery) -> T:
-    """Let a listener work; whatever goes wrong in it ends as `UserFacingError`."""
+    """Run a listener; turn every failure into a `UserFacingError`."""
     if not delivery.is_recorded:
         raise UserFacingError(NOT_RECORDED)
     try:
-        # A listener that is cut off here may have written its decision already, so the
-        # sentence says "not confirmed" and never "not recorded".
+        # A listener that times out here may have written its decision already, so the
+        # sentence is "not confirmed" and never "not recorded".
         async with asyncio.timeout_at(delivery.until_s):
             return await work()
     except (UserFacingError, BadPayload):
@@ -100,11 +100,11 @@ async def guarded(work: Callable[[], Awaitable[T]], delivery: Delivery) -> T:
 
 
 DELIVERY = "keyturn_delivery"
-"""Name under which Bolt's context holds what the ingress knows of a request."""
+"""Key of the `Delivery` in Bolt's context."""
 
 CONFIRM_EVERY_S = 1.0
 CONFIRM_TRIES = 60
-"""How often, and how many times, a click is repeated that no replica has confirmed."""
+"""Interval and number of the retries of a click that no replica has confirmed."""
 
 TRYING_AGAIN = label(
     "This is recorded, but no replica of the store has confirmed it yet. Trying again; "
@@ -126,7 +126,7 @@ _OF_COMMANDS: Mapping[UserText, UserText] = {
         "the cause in its log."
     ),
 }
-"""What a command is answered with in place of sentences that name a card."""
+"""Replies to a command in place of sentences that mention a card."""
 _TITLE = label("Not done")
 _ANY = re.compile("")
 
@@ -135,7 +135,7 @@ Context = Mapping[str, object]
 
 
 OnClick = Callable[[ListenerContext, Clicked], Awaitable[UserText | None]]
-"""Returns a sentence for the person, or None when there is nothing to say."""
+"""Returns a sentence for the person, or None."""
 
 
 OnSubmit = Callable[[ListenerContext, Submitted], Awaitable[AckBody]]
@@ -150,7 +150,7 @@ _Register = Callable[[_OfBolt], object]
 
 
 class Bolt(Protocol):
-    """What we use of Bolt's app, with types (its own are partial)."""
+    """The parts of Bolt's app used here, with types (its own are partial)."""
 
     async def async_dispatch(self, req: AsyncBoltRequest) -> BoltResponse:
         """Answer a request."""
@@ -179,14 +179,15 @@ def _of_bolt(listener: _Listener) -> _OfBolt:
     async def answer(body: dict[str, object], context: Context) -> BoltResponse:
         """Answer one payload."""
         delivery = context.get(DELIVERY)
-        # A request that reached Bolt by any way but the ingress decides nothing.
+        # A request that reached Bolt without the ingress must not decide anything.
         if not isinstance(delivery, Delivery):
             delivery = Delivery(body, {}, "", is_recorded=False)
         try:
             return await listener(body, delivery)
         except BadPayload as error:
-            # The place only: a payload may hold what people typed. Acknowledged, since
-            # a payload of the same shape cannot be read the second time either.
+            # Only the path is logged: a payload may contain people's text.
+            # Acknowledged, because a payload of the same shape is unreadable the second
+            # time, too.
             logger.warning("listener.bad_payload place=%s", error.place)
             return BoltResponse(status=HTTPStatus.OK)
 
@@ -194,7 +195,7 @@ def _of_bolt(listener: _Listener) -> _OfBolt:
 
 
 class Router:
-    """Where listeners are registered, each for one kind of request."""
+    """Registers listeners, each for one kind of request."""
 
     def __init__(self, app: Bolt, ctx: ListenerContext) -> None:
         self._bolt = app
@@ -205,15 +206,15 @@ class Router:
         self._no_record_of_form: OnSubmit | None = None
 
     def on_action(self, action: Action, handle: OnClick) -> None:
-        """Call this for clicks on the buttons with this ``action_id``."""
+        """Register for clicks on the buttons with this ``action_id``."""
         _add(self._clicks, action, handle)
 
     def on_submit(self, view: View, handle: OnSubmit) -> None:
-        """Call this when a modal with this ``callback_id`` is submitted."""
+        """Register for submissions of the modal with this ``callback_id``."""
         _add(self._submits, view, handle)
 
     def on_unknown(self) -> None:
-        """Answer clicks and modals from now on, also unknown ones; call this last."""
+        """Answer all clicks and modals, also unknown ones; call this last."""
         self._on_menu(Action.MORE)
 
         async def clicked(body: Json, delivery: Delivery) -> BoltResponse:
@@ -231,7 +232,7 @@ class Router:
         self.on_event(_ANY, _unknown_event)
 
     def on_no_record(self, click: OnClick, submit: OnSubmit) -> None:
-        """Call these where no approval is known; they raise `NoRecord` as well."""
+        """Register for unknown approvals; these raise `NoRecord` as well."""
         self._no_record, self._no_record_of_form = click, submit
 
     def _on_menu(self, menu: Action) -> None:
@@ -240,7 +241,8 @@ class Router:
         async def handle(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
             name, value = chosen(clicked.action.value)
             action = replace(clicked.action, action_id=name, value=value)
-            # Not itself: a value that names the menu would name it again and again.
+            # Without the menu itself: a value that names the menu would recurse without
+            # end.
             known = {} if name == menu else self._clicks
             found = known.get(name, _unknown_click)
             return await found(ctx, replace(clicked, action=action))
@@ -248,7 +250,7 @@ class Router:
         self.on_action(menu, handle)
 
     def on_command(self, handle: OnCommand) -> None:
-        """Call this for the slash command; its answer is shown to the person alone."""
+        """Register for the slash command; only its author sees the reply."""
 
         async def listener(body: Json, delivery: Delivery) -> BoltResponse:
             asked = replace(payload.command(body), digest=delivery.digest)
@@ -262,15 +264,14 @@ class Router:
         self._bolt.command(self._ctx.config.command)(_of_bolt(listener))
 
     def on_event(self, event: str | re.Pattern[str], handle: OnEvent) -> None:
-        """Call this for events of this type; Slack repeats what was not kept."""
+        """Register for events of this type; Slack repeats unstored events."""
 
         async def listener(body: Json, delivery: Delivery) -> BoltResponse:
             try:
                 await guarded(lambda: handle(self._ctx, body), delivery)
             except UserFacingError as error:
                 # Slack repeats an event that is answered with an error, up to three
-                # times. Only these may go better then; any other refusal would come
-                # again.
+                # times. A repetition helps only after these refusals.
                 if error.message in {NOT_RECORDED, NOT_CONFIRMED, UNCONFIRMED}:
                     return BoltResponse(status=HTTPStatus.SERVICE_UNAVAILABLE)
             return BoltResponse(status=HTTPStatus.OK)
@@ -297,7 +298,7 @@ class Router:
         click: Clicked,
         delivery: Delivery,
     ) -> UserText:
-        """Return what the person is told; repeat what no replica has confirmed."""
+        """Return the reply to the person; retry an unconfirmed click."""
         if error.message != UNCONFIRMED:
             return error.message
         again = self._confirmed(handle, click, delivery)
@@ -307,13 +308,14 @@ class Router:
     async def _confirmed(
         self, handle: OnClick, click: Clicked, delivery: Delivery
     ) -> None:
-        """Repeat a click until replicas have what it wrote; tell the person."""
+        """Retry a click until replicas have its writes; then reply to the person."""
         message: UserText = UNCONFIRMED
         for _ in range(CONFIRM_TRIES):
             await asyncio.sleep(CONFIRM_EVERY_S)
             try:
-                # A sentence comes back where it was written before, by this person or
-                # another one; nothing where it was lost and is written only now.
+                # The handler returns a sentence if the decision was written before, by
+                # this person or another one, and None if it was lost and is written
+                # only now.
                 again = replace(delivery, until_s=deadline())
                 said = await guarded(lambda: self._handled(handle, click), again)
             except UserFacingError as error:
@@ -331,7 +333,7 @@ class Router:
         try:
             reply = await guarded(lambda: self._submitted(handle, submitted), delivery)
         except UserFacingError as error:
-            # On top: what was written stays, and can be sent again.
+            # On top: the form keeps its text, and can be submitted again.
             view = notice(_TITLE, error.message)
             reply = {"response_action": "push", "view": view}
         return _json(reply)

@@ -1,14 +1,14 @@
-"""Change approvals of one tenant: read, compute, compare and write, all or none.
+"""Change approvals of one tenant atomically: read, compute, compare and write.
 
-Changes of this process that compete with each other take turns. Changes of one approval
-go one after the other, and each is computed from what the one before it wrote, without
-another reading. Two hundred at once would otherwise nearly all lose each comparison,
-and most would run out of attempts.
+Competing changes of one process take turns. Changes of the same approval run one after
+another, and each starts from its predecessor's result without another read. Otherwise
+200 concurrent changes would lose nearly every comparison, and most would run out of
+attempts.
 
-Changes of several approvals compete when their calls have the same effect, so that each
-changes the precedents of the others. Such a change waits for the others only after it
-lost an attempt. Turns only save attempts: every write is still compared with what was
-read.
+Changes of different approvals compete if their calls have the same effect: each one
+changes the precedents of the others. Such a change waits for the others only after a
+failed attempt. Turns only save attempts: every write is still compared with the state
+that was read.
 """
 
 from __future__ import annotations
@@ -41,29 +41,29 @@ from keyturn.gateway.store.spending import spend_again
 from keyturn.gateway.store.writing import write
 
 MOST_CHANGED = 50
-"""How many approvals may change in one step: the server does nothing else meanwhile."""
+"""Limit of approvals in one step: the server is blocked while it runs."""
 
 Found = TypeVar("Found")
 Compute = Callable[[Mapping[str, Loaded]], Awaitable[Found]]
 
-# A lost comparison nearly always means that somebody else's write went through: sixteen
-# in a row are a crowd and no livelock, and the person clicks again.
+# A failed comparison nearly always means that another write succeeded. Sixteen failures
+# in a row mean heavy contention, not a livelock, and the person can click again.
 ATTEMPTS = 16
 BUSY = "Too many changed this at once; nothing of yours was recorded. Please try again."
 
 _PAUSE_S = 0.03
-"""How much the pause before another attempt grows with each, at most: 3 s in all."""
+"""Growth of the longest pause with each attempt; at most 3 s altogether."""
 
 LONGEST_S = 10.0
-"""How long a change waits for its turn; then it goes on without one."""
+"""How long a change waits for its turn before it continues without one."""
 
 
 class Changes:
-    """Changes of approvals: the only way to move one.
+    """The only way to change approvals.
 
     Args:
         conn: the server.
-        known: what this process read or wrote of approvals before.
+        known: cache of records that this process read or wrote.
     """
 
     def __init__(self, conn: Connection, known: KnownRecords) -> None:
@@ -78,23 +78,22 @@ class Changes:
         compute: Compute[Found],
         seen: Mapping[str, Loaded],
     ) -> Found:
-        """Compute the next versions of approvals, and write all or none.
+        """Compute the next versions of approvals, and write all or none of them.
 
         Args:
-            keys: of their tenant.
-            approval_ids: of the approvals, at most `MOST_CHANGED`.
-            compute: given what was read, by id and without those that are not there,
-                returns a `WriteMany`, or an answer instead. It is called again when
-                something moved.
-            seen: what the caller has just read; spares one reading.
+            keys: keys of the approvals' tenant.
+            approval_ids: at most `MOST_CHANGED`.
+            compute: gets the existing approvals by id; returns a `WriteMany`, or a
+                result that needs no write. It is called again after a conflict.
+            seen: records that the caller has just read; saves one read.
 
         Returns:
-            What was written, or the answer.
+            The `WriteMany` that was written, or the result of ``compute``.
 
         Raises:
-            StoreUnavailable: something moved all the time; nothing was written.
+            StoreUnavailable: every attempt met a conflict; nothing was written.
             CorruptRecord: when a record is corrupt.
-            ValueError: when there are too many.
+            ValueError: when there are too many approvals.
         """
         here = _ids_of(keys, approval_ids)
         confirmed: dict[str, int] | None = None
@@ -106,7 +105,7 @@ class Changes:
                 loaded = known
                 if not known.keys() >= {*here}:
                     loaded = await load_many(self._conn, self._known, keys, here)
-                # Beaten by itself: sent again, after a connection that broke.
+                # After a broken connection, a resent write conflicts with itself.
                 is_kept = lost is not None and _is_stored(lost, loaded)
                 found = cast("Found", lost) if is_kept else await compute(loaded)
                 if is_kept and lost:
@@ -125,12 +124,12 @@ class Changes:
                     revs = {one: each.approval.rev for one, each in loaded.items()}
                     if not self._conn.confirmed_by or confirmed == revs:
                         return found
-                    # An answer about what an earlier try wrote, which replicas may
-                    # lack. Read again afterwards: another master may have come.
+                    # The result may depend on a write that replicas lack. Read again
+                    # after the confirmation: there may be a new master.
                     await self._conn.confirm(keys.expiry)
                     confirmed = revs
-                # What was read before serves once: the second try would fail, too. And
-                # an answer is about what was read, since others may have written.
+                # Passed records serve one attempt: a conflict would repeat. A result
+                # needs a fresh read, too, since other processes may have written.
                 known, is_passed_on = {}, False
         raise StoreUnavailable(BUSY)
 
@@ -149,7 +148,7 @@ def _ids_of(keys: Keys, approval_ids: Iterable[str]) -> list[str]:
     wanted = list(dict.fromkeys(approval_ids))
     if len(wanted) > MOST_CHANGED:
         raise ValueError(f"{len(wanted)} approvals cannot be changed in one step")
-    # An approval of another tenant is not theirs.
+    # Approvals of other tenants are treated as missing.
     return [one for one in wanted if tenant_of_approval(one) == keys.tenant]
 
 
@@ -161,14 +160,14 @@ def _is_stored(what: WriteMany, loaded: Mapping[str, Loaded]) -> bool:
 async def load_many(
     conn: Connection, known: KnownRecords, keys: Keys, approval_ids: Sequence[str]
 ) -> dict[str, Loaded]:
-    """Read those approvals of a tenant that are there, as of one moment.
+    """Read the existing approvals of a list in one consistent snapshot.
 
     Raises:
-        ForgedRecord: when one is not as it was sealed.
+        ForgedRecord: when a record's seal is invalid.
         CorruptRecord: when a record is corrupt.
     """
     lasting = known.lasting(approval_ids)
-    # One MULTI: the time is that of the reading.
+    # One MULTI: the time belongs to the same snapshot.
     *replies, time = await conn.transaction(
         *(
             command
@@ -191,7 +190,7 @@ async def load_many(
             approval_id,
             stored,
             lasting=lasting[approval_id],
-            # With replicas, what another process wrote may not be confirmed yet.
+            # With replicas, another process's write may be unconfirmed.
             is_lasting=not conn.confirmed_by,
         )
         approval = await aside(parse, [_text(stored.document)])
@@ -207,14 +206,14 @@ def _text(stored: bytes) -> bytes:
 
 async def pause_before(attempt: int) -> None:
     """Pause before an attempt, counted from 0; not before the first two."""
-    # Another process that writes one call after the other is faster than who has to
-    # read first, until it is through.
+    # A process with a series of calls writes faster than one that has to read first.
+    # The pause lets the series finish.
     if attempt > 1:
         await asyncio.sleep(random.uniform(0, _PAUSE_S * attempt))  # noqa: S311
 
 
 class SharedTurn(asyncio.Lock):
-    """The turn of an approval or of an effect, and the last write in it."""
+    """Lock for an approval or an effect, with the last version written under it."""
 
     written: Loaded | None = None
 
@@ -223,11 +222,10 @@ class Turn(NamedTuple):
     """The turn of one change.
 
     Attributes:
-        after: by approval, what the change before it wrote.
-        pass_on: notes what this change wrote, for the changes after it.
-        wait_for_effects: waits also for the effects of a lost change. Call it once: a
-            change that holds some locks and asks for more could wait for a change that
-            waits for it.
+        after: predecessor's results, by approval id.
+        pass_on: hands this change's results to its successors.
+        wait_for_effects: also locks the effects of a failed change. Call it once: two
+            changes that hold locks and request more could deadlock.
     """
 
     after: Mapping[str, Loaded]
@@ -236,17 +234,17 @@ class Turn(NamedTuple):
 
 
 class Turns:
-    """Locks by approval and by effect; each lives as long as it is used."""
+    """Locks by approval and by effect, removed when unused."""
 
     def __init__(self) -> None:
-        # By event loop: threads share a store, and a lock belongs to one loop.
+        # Threads share a store, but a lock belongs to one event loop.
         self._locks = WeakKeyDictionary[
             asyncio.AbstractEventLoop, WeakValueDictionary[str, SharedTurn]
         ]()
 
     @asynccontextmanager
     async def of(self, approval_ids: Iterable[str]) -> AsyncGenerator[Turn]:
-        """Wait for the turn of each of these approvals; it ends with the block."""
+        """Wait for the turn of each approval; release all after the block."""
         async with AsyncExitStack() as held:
             own = await self._take(held, approval_ids)
 
@@ -266,13 +264,13 @@ class Turns:
     ) -> dict[str, SharedTurn]:
         loop = asyncio.get_running_loop()
         locks = self._locks.setdefault(loop, WeakValueDictionary[str, SharedTurn]())
-        # In one order for everybody, or two would wait for each other.
+        # Sorted: one global order prevents deadlocks.
         turns = {name: locks.setdefault(name, SharedTurn()) for name in sorted(names)}
         try:
             async with asyncio.timeout(LONGEST_S):
                 for turn in turns.values():
                     await held.enter_async_context(turn)
         except TimeoutError:
-            # A store that hangs must not hold up one change after the other.
+            # If the store hangs, changes must not queue up behind each other.
             await held.aclose()
         return turns

@@ -1,9 +1,9 @@
-"""Store an approval as one JSON document, with the fields that scripts compare.
+"""Store an approval as one JSON document, plus a hash of fields that scripts compare.
 
-The document is a string: compressed, encrypted where the store encrypts, and written
-anew by each change. The fields are a hash, the head: states, times and revisions, which
-the document does not repeat. Both are sealed together (`record_seals`), and what does
-not verify is not parsed.
+The document is a compressed string, encrypted if the store encrypts, and replaced by
+each change. The hash, called the head, contains states, times and revisions, which the
+document does not repeat. One seal covers both (`record_seals`). Records with an invalid
+seal are not parsed.
 """
 
 from __future__ import annotations
@@ -37,43 +37,43 @@ _NUMBERS = {
     "u": "claimed_until_ms",
     "e": "expires_at_ms",
 }
-"""Field of an item in the head to its name in the record."""
+"""Names of an item's number fields: in the head, and in the record."""
 
 _TIMES = {
     "created": "created_at_ms",
     "expires": "expires_at_ms",
     "checked": "checked_at_ms",
 }
-"""The same of the approval itself."""
+"""The same for the approval's times."""
 
-# An item's id follows from that of its approval, its context and tool from its action.
+# Derived: an item's id from the approval's id, its context and tool from its action.
 _ITEM_ELSEWHERE = {"state", "id", "index", "ctx", "tool", *_NUMBERS.values()}
 _SHOWN_ONLY = {"past", "is_frozen"}
 _ELSEWHERE = {"id", "rev", *_TIMES.values()}
 _BYTES = {SEAL, QUARANTINE_SEAL, DATA_KEY, "run", "turn"}
-"""Fields that are bytes; scripts take them in hex, see `records.lua`."""
+"""Binary fields; scripts get them in hex, see `records.lua`."""
 
 _OF_CONTEXT = ("tenant", "agent", "thread", "ns", "message_id")
 _STATES = frozenset(ItemState)
 
 
 def document(approval: Approval) -> bytes:
-    """Return the document of an approval, before it is encrypted."""
+    """Return the document of an approval, not yet encrypted."""
     excluded: dict[str, Any] = dict.fromkeys(_ELSEWHERE, True)
     excluded["items"] = {item.index: _not_stored(item) for item in approval.items}
     return packed(approval.model_dump_json(exclude=excluded, exclude_defaults=True))
 
 
 def _not_stored(item: Item) -> set[str]:
-    # What nobody edited runs as it was requested.
+    # The action of an unedited item equals its request.
     same = {"action"} if item.action == item.requested else set[str]()
     return _ITEM_ELSEWHERE | _SHOWN_ONLY | same
 
 
 def head(approval: Approval) -> dict[str, str]:
-    """Return the fields of an approval that scripts compare; zero has no field.
+    """Return the fields of an approval that scripts compare; zeros are omitted.
 
-    ``rev`` is the store's own.
+    The store itself maintains ``rev``.
     """
     times = ((name, getattr(approval, field)) for name, field in _TIMES.items())
     found = {name: str(value) for name, value in times if value}
@@ -86,8 +86,8 @@ def head(approval: Approval) -> dict[str, str]:
 
 
 def changed(before: dict[str, str], after: dict[str, str]) -> dict[str, str | bool]:
-    """Return the fields to write: what they become, or False to delete them."""
-    # False and not None: Lua takes the null of JSON for true.
+    """Return the changed fields with new values; False for deleted fields."""
+    # Not None: Lua treats JSON null as true.
     found: dict[str, str | bool] = dict.fromkeys(before.keys() - after.keys(), False)
     found |= {key: value for key, value in after.items() if before.get(key) != value}
     return found
@@ -96,7 +96,7 @@ def changed(before: dict[str, str], after: dict[str, str]) -> dict[str, str | bo
 def applied(
     head: Mapping[str, bytes], changes: Mapping[str, str | bool]
 ) -> dict[str, bytes]:
-    """Return a head with fields written, or deleted where these say False."""
+    """Return a head after changes; False deletes a field."""
     found = dict(head)
     for name, value in changes.items():
         if isinstance(value, bool):
@@ -108,33 +108,32 @@ def applied(
 
 
 def states(head: Mapping[str, bytes]) -> dict[int, ItemState]:
-    """Return the states that a corrupt record still tells, by index."""
+    """Return the legible item states of a corrupt record, by index."""
     found: dict[int, ItemState] = {}
     for field, value in head.items():
         index, _, kind = field.partition(":")
         state = value.decode("utf-8", "replace")
-        # Read without trust, because the record is corrupt: what is no state is left
-        # out.
+        # The record is corrupt, so trust nothing: skip unknown states.
         if kind == "s" and index.isdecimal() and state in _STATES:
             found[int(index)] = ItemState(state)
     return found
 
 
 def approval(approval_id: str, stored: Stored, seals: RecordSeals) -> Approval:
-    """Read a stored approval; what does not verify is not parsed.
+    """Verify and parse a stored approval.
 
     Raises:
-        ForgedRecord: when it is not as it was sealed.
-        CorruptRecord: when it cannot be parsed, or its parts do not belong
-            together: what a card shows is what was hashed is what runs.
+        ForgedRecord: when its seal is invalid.
+        CorruptRecord: when it cannot be parsed, or when the shown, hashed and executed
+            actions are inconsistent.
     """
     seals.check(approval_id, stored)
     try:
         plain = seals.encryption.opened(approval_id, stored.head, stored.document)
         found = _read(approval_id, stored.head, plain)
         is_ours = number(stored.head["n"]) == len(found.items) and _is_whole(found)
-    # pydantic's ValidationError is a ValueError. Its text would quote the record, so
-    # only the id goes on.
+    # pydantic's ValidationError is a ValueError. Its text quotes the record, so pass on
+    # only the id.
     except (KeyError, TypeError, ValueError, BadJson) as error:
         raise CorruptRecord(approval_id) from error
     if not is_ours:
@@ -143,7 +142,7 @@ def approval(approval_id: str, stored: Stored, seals: RecordSeals) -> Approval:
 
 
 def whose(document: bytes) -> tuple[str, TurnRef] | None:
-    """Return tenant and turn of a corrupt record; None: unknown."""
+    """Return tenant and turn of a corrupt record, or None if illegible."""
     try:
         record = _object(document)
         names = {name: record.get(name, "") for name in ("ns", "message_id")}
@@ -162,7 +161,7 @@ def _read(approval_id: str, head: Mapping[str, bytes], document: bytes) -> Appro
             **record,
             "id": approval_id,
             "rev": number(head["rev"]),
-            # Of these both always have a field: 0 would read as a deadline long past.
+            # These two are never zero: 0 would mean a deadline long past.
             "created_at_ms": number(head["created"]),
             "expires_at_ms": number(head["expires"]),
             "checked_at_ms": number(head.get("checked")),
@@ -198,21 +197,21 @@ def _object(text: bytes) -> dict[str, JsonValue]:
 
 
 def _is_whole(found: Approval) -> bool:
-    """Return whether every item is this approval's and its action the one hashed."""
-    # The seal keeps others from moving an approval from one call to another. This finds
-    # what we put together wrongly ourselves.
+    """Return whether all items belong to the approval and match their hashes."""
+    # The seal prevents others from moving an approval to another call. This check finds
+    # inconsistent records that Keyturn itself wrote.
     return all(
         all(getattr(item.ctx, name) == getattr(found, name) for name in _OF_CONTEXT)
         and _is_same_call(item)
         and (_is_edited(item) or is_same_but_state(item.requested, item.action))
-        # Parsing its bounds raises where they are none.
+        # Reading `bounds` raises if they are malformed.
         and (item.bounds is not None) is item.is_standing
         for item in found.items
     )
 
 
 def _is_same_call(item: Item) -> bool:
-    """Return whether an edit left the tool and the context of the request."""
+    """Return whether an edit kept the request's tool and context."""
     action = parse_object(item.action)
     return (action["tool"], action["ctx"]) == (item.tool, item.ctx.as_dict())
 

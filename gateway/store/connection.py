@@ -1,19 +1,18 @@
 """Commands, transactions and scripts on a Redis server, with Keyturn's own errors.
 
-Theory of operation of confirmed writes: a failover loses none that was acknowledged.
-Writes are followed, on their own connection, by a mark and by ``WAIT``: a replica that
-has the mark has all that its master wrote before. The mark is a write in any case. A
-script that finds its work done writes nothing, and ``WAIT`` alone would then answer at
-once on a new connection, whatever replicas have (measured on Valkey 9.1 and Redis 8.10;
-redis/redis#6393).
+Confirmed writes survive a failover. A transaction of writes ends with a marker key,
+followed by ``WAIT`` on the same connection: a replica that has the marker also has all
+earlier writes. The marker makes sure that something is written: after a script without
+writes, ``WAIT`` on a new connection would return at once, whether or not replicas are
+up to date (measured on Valkey 9.1 and Redis 8.10; redis/redis#6393).
 
-Writes and mark are one transaction. A server that has only a part of them, because
-their slot moves to another one, runs none: so none runs twice, and none is confirmed by
-a server that it is not on.
+The writes and the marker are one transaction. While their slot moves, a server that has
+only some of the keys runs none of the commands. So no write runs twice, and no server
+confirms a write that it lacks.
 
-When no replica answers in time, the same mark is written again where it still is, and
-waited for. Where it is not, another server has become the master and the writes are
-lost: they have to run again.
+If no replica confirms in time, the marker is written again only where it still exists,
+and ``WAIT`` is repeated. If the marker is missing, another server has become the master
+without the writes, and they have to run again.
 """
 
 from __future__ import annotations
@@ -67,14 +66,14 @@ __all__ = [
     "claimed", "entries", "fields", "first_stream", "milliseconds", "number", "text",
 ]  # fmt: skip
 
-# Tries within half a second bridge a connection that broke. A longer outage is the
-# caller's to bridge, who knows how long its person or its lease can wait.
+# Retries within half a second bridge a broken connection. A longer outage is left to
+# the caller, which has the deadline of its person or its lease.
 _PAUSES_S = (0.04, 0.08, 0.16)
 _CLOSE_S = 5.0
 
 CALL_S = 10.0
-"""How long a call may take, waiting included. More than the longest BLOCK of a reader,
-or each quiet moment would look like a broken connection."""
+"""Time limit of a call, including waits. Longer than the longest BLOCK of a reader;
+otherwise an idle stream would look like a broken connection."""
 
 HINT = "check that Redis runs and that KEYTURN_REDIS_URL names it, then try again."
 EMBEDDED_HINT = (
@@ -98,40 +97,40 @@ _BEGINNINGS = {
     "run BGSAVE.",
     "DB index": "name a database that it has, such as /0, in KEYTURN_REDIS_URL.",
 }
-"""Hints about errors that have no class, by how they begin."""
+"""Hints for errors without a class, by the prefix of their message."""
 
-# How a server marks an error that ended a script at one of its lines. No class tells
-# it from one that kept the script from beginning.
+# The marker of an error raised inside a running script. redis-py has no class that
+# separates it from an error that prevented the script from starting.
 _IN_A_SCRIPT = "@user_script:"
 
 WAIT_MS = 500
-"""How long one ``WAIT`` waits before it is tried again."""
+"""Timeout of one ``WAIT``."""
 
 TRIES = 3
-"""How often it is waited for: Slack waits for 3 s altogether."""
+"""Attempts to get a confirmation: Slack allows 3 s for the whole request."""
 
 _MARK_MS = 30_000
-"""How long a mark is kept: longer than all tries take."""
+"""Lifetime of a marker: longer than all attempts together."""
 
 Ask = Callable[[Sequence[Command]], Awaitable[list[Reply]]]
-"""Sends commands as one piece on one connection."""
+"""Send commands as one batch on one connection."""
 
 
 class Connection:
-    """The connections to the store, for each event loop that asks.
+    """The connections to the store, one set for each event loop.
 
-    An agent asks from several loops: the worker's, and the background loop that keeps
+    An agent uses several loops: the worker's loop, and the background loop that keeps
     claims alive and serves synchronous agents (`keyturn.agent.bridge`). A connection
     belongs to one loop, see `keyturn.gateway.store.servers`.
-    Commands are tried again after a broken connection: callers make them repeatable.
+    Commands are repeated after a broken connection, so callers make them idempotent.
 
     Attributes:
-        secrets: what seals its texts, the one in use first.
-        encrypts: whether texts of people, agents and tools are encrypted.
-        ledger: where attempts to run calls are spent; None: in records alone.
-        clock: the store's clock, as read last by `ProcessStore`.
-        confirmed_by: so many replicas must have what a script writes before it counts.
-        resent: how often something was sent again, and may have been done before.
+        secrets: sealing keys, the current one first.
+        encrypts: True if texts of people, agents and tools are encrypted.
+        ledger: table of used attempts to execute calls; None: only records count.
+        clock: the store's clock, last read by `ProcessStore`.
+        confirmed_by: replicas that must have a script's writes before it succeeds.
+        resent: number of repeated commands that may have been executed before.
     """
 
     def __init__(self, url: str, *, is_embedded: bool = False) -> None:
@@ -146,12 +145,12 @@ class Connection:
     async def close(self) -> None:
         """Close every connection, of the other loops as well."""
         here = asyncio.get_running_loop()
-        for loop, servers in list(self._servers.items()):  # others may open one now
+        for loop, servers in list(self._servers.items()):  # other threads may add one
             if loop is here:
                 await servers.close()
             elif loop.is_running():
                 closing = asyncio.run_coroutine_threadsafe(servers.close(), loop)
-                # That loop may stop before it comes to this.
+                # The other loop may stop before it runs this.
                 async with asyncio.timeout(_CLOSE_S):
                     await asyncio.wrap_future(closing)
         self._servers.clear()
@@ -167,21 +166,21 @@ class Connection:
         return _converted(words, reply)
 
     async def now_ms(self, near: str) -> int:
-        """Return the time of a server, by which all that it keeps is dated.
+        """Return the time of the server that has a key; its data has its timestamps.
 
         Args:
-            near: a key. Servers of a cluster have clocks of their own, and what one
-                has kept is compared with its own; it also answers while others do not.
+            near: a key. Each server of a cluster has a separate clock, and timestamps
+                are compared with the clock that made them. Only this server is needed.
 
         Raises:
             StoreUnavailable: when the server did not answer.
         """
-        # TIME names no key: the one beside it leads both to the server that has it.
+        # TIME has no key: EXISTS routes both to the right server.
         _, time = await self.transaction(["EXISTS", near], ["TIME"])
         return milliseconds(time)
 
     async def transaction(self, *commands: Sequence[Argument]) -> list[Reply]:
-        """Run commands as one MULTI/EXEC, so that they see one state.
+        """Run commands as one MULTI/EXEC on a consistent state.
 
         Raises:
             StoreUnavailable: when the server did not answer or refused one.
@@ -200,34 +199,35 @@ class Connection:
         *,
         writes: bool = True,
     ) -> list[Reply]:
-        """Run a script by its digest; load it when the server does not know it.
+        """Run a script by its digest, or by its source if the server lacks it.
 
         Args:
             source: the script.
-            keys: all of one tenant.
-            args: its other arguments.
-            writes: False when it never writes, so that no replica is waited for.
+            keys: Redis keys, all of one tenant.
+            args: the other arguments.
+            writes: False for a script that only reads; skips the wait for replicas.
 
         Raises:
             StoreUnavailable: when the server did not answer or refused it.
-            NotConfirmed: when replicas did not confirm it; it may be kept.
+            NotConfirmed: when replicas did not confirm it; it may have been written.
         """
         words: tuple[Argument, ...] = (len(keys), *keys, *args)
-        # As `_errors` does, without its generator: each click runs a script.
+        # Same as `_errors` without a generator: every click runs a script.
         try:
             try:
                 sha = _digest(source)
                 reply = await self._run(("EVALSHA", sha, *words), keys, writes=writes)
             except NoScriptError:
-                # After a flush or a failover. Safe to repeat: nothing was run.
-                # By EVAL: between SCRIPT LOAD and EVALSHA it may be forgotten again.
+                # The script cache is empty after a flush or a failover. Nothing ran,
+                # so a repeat is safe. EVAL, because the cache may be emptied again
+                # between SCRIPT LOAD and EVALSHA.
                 reply = await self._run(("EVAL", source, *words), keys, writes=writes)
         except (RedisError, OSError) as error:
             raise unavailable(error, self._hint, writes=writes) from error
         return cast("list[Reply]", reply)
 
     async def confirm(self, key: str) -> None:
-        """Wait until replicas have what the master of this key has now.
+        """Wait until replicas have everything that the key's master has now.
 
         Raises:
             StoreUnavailable: when it did not answer.
@@ -240,12 +240,12 @@ class Connection:
     async def keep(self, *commands: Sequence[Argument]) -> list[Reply]:
         """Run commands as one MULTI/EXEC and wait for replicas, as scripts do.
 
-        For what is a promise to somebody: where a failover loses it, nobody makes it
-        again. The first command begins with one of the keys, which are of one tenant.
+        For writes that no retry would restore after a failover. The second word of the
+        first command is a key; all keys belong to one tenant.
 
         Raises:
             StoreUnavailable: when the server did not answer or refused one.
-            NotConfirmed: when replicas did not confirm it; it may be kept.
+            NotConfirmed: when replicas did not confirm it; it may have been written.
         """
         with self._errors(writes=True):
             if self.confirmed_by:
@@ -255,14 +255,14 @@ class Connection:
         return list(map(_converted, commands, done))
 
     async def _done_in_one_step(self, commands: Sequence[Command]) -> list[Reply]:
-        # In MULTI: between the commands of a plain pipeline others' may run.
+        # MULTI keeps other clients' commands out; a plain pipeline does not.
         *_, done = await self._ask([("MULTI",), *commands, ("EXEC",)])
         replies = cast("list[Reply]", done)
         raise_first(replies)
         return replies
 
     async def _run(self, words: Command, keys: Sequence[str], *, writes: bool) -> Reply:
-        """Send a script, and wait for replicas where some have to confirm it."""
+        """Send a script, and wait for replicas if confirmation is required."""
         if not (writes and self.confirmed_by):
             [reply] = await self._ask([words])
             return reply
@@ -274,15 +274,15 @@ class Connection:
         try:
             return await confirmed(self._ask, commands, key)
         except LostWriteError:
-            # By the next master, or by the same one after a pause of this process.
+            # The next master runs them, or the same one after this process was paused.
             self.resent += 1
             return await confirmed(self._ask, commands, key)
 
     async def sequence(self, *commands: Sequence[Argument]) -> list[Reply]:
-        """Run commands one after another on one connection, not as a transaction.
+        """Run commands in order on one connection, not as a transaction.
 
-        So a write and then ``WAIT``, which waits for what its own connection wrote. One
-        without a write before it waits for nothing. All keys are of one tenant.
+        ``WAIT`` covers only writes of the same connection, so send both together. All
+        keys belong to one tenant.
 
         Raises:
             StoreUnavailable: when the server did not answer or refused one.
@@ -292,7 +292,7 @@ class Connection:
         return list(map(_converted, commands, replies))
 
     async def on_each_master(self, *words: Argument) -> dict[str, Reply]:
-        """Run one command on every master, such as ``INFO``; by its address.
+        """Run one command, such as ``INFO``, on every master; replies by address.
 
         Raises:
             StoreUnavailable: when one did not answer or refused it.
@@ -309,17 +309,17 @@ class Connection:
         }
 
     async def _ask(self, commands: Sequence[Command]) -> list[Reply]:
-        """Send commands as one piece; try again when the connection breaks."""
+        """Send commands as one batch; repeat them when the connection breaks."""
         loop, servers = asyncio.get_running_loop(), self._here()
         deadline = loop.time() + CALL_S
         owed: Exception | None = None
         for pause_s in (*_PAUSES_S, CALL_S):
             try:
                 replies = await servers.ask(commands, deadline)
-                # Among these are errors that pass: a server that loads its data.
+                # Some error replies are temporary: a server loading its data.
                 raise_first(replies)
             except (RedisConnectionError, RedisTimeoutError) as error:
-                # What an earlier try sent may have been done, whatever comes later.
+                # An earlier attempt may have been executed, whatever happens later.
                 owed = error if isinstance(error, MaybeDoneError) else owed
                 if servers.is_closed or loop.time() + pause_s >= deadline:
                     if owed is None or owed is error:
@@ -332,16 +332,16 @@ class Connection:
         raise AssertionError("The last pause is past every deadline.")
 
     def _here(self) -> Server | Cluster:
-        """Return the store as the loop that runs sees it."""
+        """Return the servers of the running loop."""
         loop = asyncio.get_running_loop()
-        # A fork has its parent's sockets: each would get the other's replies. They are
-        # kept, since redis-py would close them for the parent's loop as well.
+        # A forked process shares the parent's sockets and would mix up the replies. The
+        # old pools are kept: closing them would close them for the parent, too.
         if self._process != os.getpid():
             self._parents, self._process = self._servers, os.getpid()
             self._servers = {}
         found = self._servers.get(loop)
         if found is None:
-            # Loops that have ended took their connections along.
+            # The connections of a closed loop are closed as well.
             for ended in [one for one in list(self._servers) if one.is_closed()]:
                 self._servers.pop(ended, None)
             found = self._servers[loop] = _servers(self.url)
@@ -349,7 +349,7 @@ class Connection:
 
     @contextmanager
     def _errors(self, *, writes: bool = False) -> Generator[None]:
-        """Turn the client's errors into ours."""
+        """Convert the client's errors to Keyturn's."""
         try:
             yield
         except (RedisError, OSError) as error:
@@ -372,36 +372,36 @@ def _digest(script: str) -> str:
 
 @cache
 def _converters() -> dict[Argument, Callable[[Reply], Reply]]:
-    # Of RESP2: those of RESP3 differ between the versions of redis-py.
+    # The callbacks for RESP2: those for RESP3 vary between versions of redis-py.
     known = dict(aioredis.Redis(protocol=2).response_callbacks)
-    # With GET it returns what was there, which this one would compare with "OK".
+    # SET with GET returns the old value; the callback would compare it with "OK".
     del known["SET"]
     return cast("dict[Argument, Callable[[Reply], Reply]]", known)
 
 
 def _converted(words: Command, reply: Reply) -> Reply:
-    """Give a reply the shape that redis-py gives it: a dict for HGETALL, and so on."""
+    """Convert a reply as redis-py does: a dict for HGETALL, and so on."""
     converter = _converters().get(words[0])
     return converter(reply) if converter else reply
 
 
 def text(reply: Reply) -> str:
-    """Return a bulk reply as text; "" for none."""
+    """Return a bulk reply as text; "" for a null reply."""
     if reply is None:
         return ""
-    # Strict: what is not UTF-8 is not ours, and raises ValueError for its reader.
+    # Strict: Keyturn writes only UTF-8. Anything else raises ValueError for the caller.
     return reply.decode("utf-8") if isinstance(reply, bytes) else str(reply)
 
 
 def number(reply: Reply) -> int:
-    """Return a reply as an integer; 0 for none."""
+    """Return a reply as an integer; 0 for a null reply."""
     if reply is None:
         return 0
     return int(reply) if isinstance(reply, bytes | int | str) else 0
 
 
 def milliseconds(reply: Reply) -> int:
-    """Return the reply of TIME in Unix milliseconds."""
+    """Convert the reply of TIME to Unix milliseconds."""
     seconds, micros = cast("list[Reply]", reply)
     return number(seconds) * 1000 + number(micros) // 1000
 
@@ -416,13 +416,13 @@ def fields(reply: Reply) -> dict[str, bytes]:
 
 
 def _name(raw: bytes) -> str:
-    # No name of ours is anything but UTF-8: what is not is simply not found.
+    # Keyturn's field names are UTF-8; another name matches no lookup.
     return raw.decode("utf-8", "replace")
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One entry of a stream."""
+    """An entry of a stream."""
 
     id: str
     values: dict[str, bytes]
@@ -435,36 +435,35 @@ def entries(reply: Reply) -> list[Entry]:
 
 
 def first_stream(reply: Reply) -> list[Entry]:
-    """Return the entries of an XREADGROUP that read one stream; none on a time-out."""
+    """Return the entries of an XREADGROUP of one stream; none after a timeout."""
     streams = cast("list[list[Reply]]", reply or [])
     return entries(streams[0][1]) if streams else []
 
 
 def claimed(reply: Reply) -> list[Entry]:
-    """Return the entries that an XAUTOCLAIM took over."""
+    """Return the entries claimed by an XAUTOCLAIM."""
     return entries(cast("list[Reply]", reply)[1])
 
 
 def refuses(error: StoreUnavailable) -> bool:
-    """Return whether the store answered, and did not do what it was asked."""
+    """Return True if the store rejected the command with an error reply."""
     return isinstance(error.__cause__, ResponseError)
 
 
 def unavailable(error: Exception, hint: str, *, writes: bool) -> StoreUnavailable:
-    """Return our error for one of the client's.
+    """Convert an error of redis-py to a `StoreUnavailable`.
 
     Args:
-        error: of the client.
-        hint: what an operator may do.
-        writes: it was asked to keep something.
+        error: the client's error.
+        hint: the next step for an operator.
+        writes: True if the command was meant to write.
     """
     if isinstance(error, NotConfirmedError | LostWriteError):
         return NotConfirmed()
     kind = type(error).__name__
     if writes and isinstance(error, MaybeDoneError):
         return Unanswered(f"{kind}: {error}", hint)
-    # Two classes of the name ConnectionError: Python's, and redis-py's, which is no
-    # OSError.
+    # Both Python and redis-py have a ConnectionError; redis-py's is no OSError.
     is_away = isinstance(error, RedisConnectionError | RedisTimeoutError | OSError)
     if is_away and not isinstance(error, NotMasterError):
         hint = _HINTS.get(type(error), hint)
@@ -484,36 +483,36 @@ def unavailable(error: Exception, hint: str, *, writes: bool) -> StoreUnavailabl
 
 
 class NotConfirmedError(RedisError):
-    """A master has kept a write, and no replica has confirmed it in time."""
+    """The master has a write that no replica confirmed in time."""
 
 
 class LostWriteError(RedisError):
-    """A master has kept a write, and another one that lacks it took its place."""
+    """A new master lacks a write that the old master had."""
 
 
 async def confirmed(ask: Ask, commands: Sequence[Command], key: str) -> list[Reply]:
-    """Run commands in one step; return their replies once a replica has them.
+    """Run commands in one step; return their replies once a replica has the writes.
 
     Args:
-        ask: sends commands as one piece on one connection.
-        commands: what to run; none to have confirmed what is written already.
-        key: one of their keys, whose hash tag the mark gets.
+        ask: sends commands as one batch on one connection.
+        commands: commands to run; none to confirm earlier writes only.
+        key: one of their keys; the marker gets its hash tag.
 
     Raises:
-        NotConfirmedError: no replica did in time; it may be kept all the same.
-        LostWriteError: it is lost and may be run again.
+        NotConfirmedError: no replica confirmed in time; the write may still persist.
+        LostWriteError: the write is lost and may be repeated.
     """
     mark = f"{key[: key.index('}') + 1]}:confirm:{secrets.token_hex(8)}"
     written: Command = ("SET", mark, "", "PX", _MARK_MS)
     wait: Command = ("WAIT", 1, WAIT_MS)
     *_, done, replicas = await ask([("MULTI",), *commands, written, ("EXEC",), wait])
     replies = cast("list[Reply]", done)[:-1]
-    # Before it is waited for: what was refused need not be confirmed.
+    # Check errors first: a rejected command needs no confirmation.
     raise_first(replies)
     try:
         problem = await _problem(ask, written, wait, replicas)
     except (RedisError, OSError) as error:
-        # The master has kept the writes, and does not say any more who else has them.
+        # The master has the writes, but the state of its replicas is unknown.
         raise NotConfirmedError from error
     if problem is not None:
         raise problem
@@ -523,7 +522,7 @@ async def confirmed(ask: Ask, commands: Sequence[Command], key: str) -> list[Rep
 async def _problem(
     ask: Ask, written: Command, wait: Command, replicas: Reply
 ) -> type[RedisError] | None:
-    """Return None once a replica has the mark, and else why it is not confirmed."""
+    """Return None once a replica has the marker, else the error to raise."""
     for _ in range(TRIES - 1):
         if replicas:
             return None

@@ -36,25 +36,25 @@ logger = logging.getLogger(__name__)
 GROUP = "workers"
 _MARK = MARK.decode()
 _LOOKS = 60
-"""How often at most abandoned jobs are looked for in the time that makes them so."""
+"""Checks for abandoned jobs per lease lifetime, at most."""
 CORRUPT = "corrupt"
-"""Why something that is not a job was quarantined."""
+"""Reason of a dead letter: the entry was not a valid job."""
 
 
 class JobKind(StrEnum):
-    """What a job asks for."""
+    """Kind of a job."""
 
     START = "start"
     RESUME = "resume"
 
 
 class Job(Record):
-    """Bring one thread forward: start it with a string, or give it its answers.
+    """Advance one thread: start it with an input, or resume it with its decisions.
 
-    ``id`` tells two equal requests apart: the same words said twice are two starts. Two
-    wishes to resume a thread are one: their texts are the same. What starts a thread
-    has a ``seal``: who can write to the store cannot make an agent begin. A job to
-    resume is only a hint to look, and whoever looks goes by the sealed record.
+    ``id`` distinguishes two starts with the same input. Resume jobs have no ``id``:
+    equal ones count as one job. A start job has a ``seal``, so that write access to the
+    store is not enough to start an agent. A resume job is only a hint: the worker acts
+    on the sealed record.
     """
 
     kind: JobKind
@@ -72,7 +72,7 @@ class Job(Record):
 
 
 def sealed_job(sealing: Sealing, job: Job) -> Job:
-    """Return a job that starts a thread with its seal, its input encrypted."""
+    """Encrypt the input of a start job if required, and seal the job."""
     job = job.with_(input=_encrypted(sealing, job))
     return job.with_(seal=sealing.seal(Sealed.JOB, *_content(job)).hex())
 
@@ -87,10 +87,10 @@ def _is_believed(sealing: Sealing, job: Job) -> bool:
 
 
 def input_of(sealing: Sealing, job: Job) -> str:
-    """Return what a thread is started with.
+    """Return a start job's input.
 
     Raises:
-        ValueError: it was encrypted with a key that is gone.
+        ValueError: it was encrypted with a key that is no longer configured.
     """
     if not job.input.startswith(_MARK):
         return job.input
@@ -101,7 +101,7 @@ def input_of(sealing: Sealing, job: Job) -> str:
 def _encrypted(sealing: Sealing, job: Job) -> str:
     if not sealing.conn.encrypts and not job.input.startswith(_MARK):
         return job.input
-    # As JSON, which is told apart from what is compressed.
+    # JSON, to distinguish it from compressed data.
     return encrypt_text(sealing.conn, _place(job), json.dumps([job.input]))
 
 
@@ -116,7 +116,7 @@ def _content(job: Job) -> tuple[tuple[str, ...], bytes]:
 
 @dataclass(frozen=True)
 class Delivery:
-    """A job delivered to one worker, under its id in the stream."""
+    """A job delivered to one worker, with its stream id."""
 
     id: str
     job: Job
@@ -124,9 +124,9 @@ class Delivery:
 
 @dataclass(frozen=True)
 class DeadLetter:
-    """An entry of the queue that is not a job, and why it was set aside: `CORRUPT`.
+    """A queue entry that is not a valid job, and the reason (`CORRUPT`).
 
-    The stream of the tenant keeps it as it came.
+    The tenant's stream of dead letters contains the original entry.
     """
 
     id: str
@@ -147,7 +147,7 @@ class JobQueue:
         self._next_look_s = 0.0
 
     async def prepare(self) -> None:
-        """Create the consumer group unless it is there."""
+        """Create the consumer group if it is missing."""
         await make_group(self._conn, self._keys.jobs, GROUP)
 
     async def put(self, job: Job) -> None:
@@ -161,8 +161,8 @@ class JobQueue:
     async def take(self, consumer: str, *, block_ms: int) -> Delivery | None:
         """Take one job: an abandoned one first, else a new one within ``block_ms``.
 
-        One at a time, so that no second message ages while the first one runs. What is
-        no job is quarantined as a dead letter, so that it keeps no other waiting.
+        One at a time: a second job would age while the first one runs. Invalid entries
+        become dead letters, so that they do not block other jobs.
         """
         while True:
             entry = await self._next(consumer, block_ms)
@@ -174,8 +174,8 @@ class JobQueue:
                     return Delivery(id=entry.id, job=job)
                 await self._refuse(entry, job)
             except ValueError:
-                # The worker goes on to the next job: one entry must not hold up every
-                # thread of the tenant.
+                # Skip to the next job: one bad entry must not block all threads of the
+                # tenant.
                 logger.error("job.corrupt job=%s", entry.id)  # noqa: TRY400 - its text may hold an argument
                 await self._quarantine(entry)
 
@@ -190,20 +190,19 @@ class JobQueue:
         return found[0] if found else None
 
     async def _abandoned(self, consumer: str) -> list[Entry]:
-        """Look for an abandoned job, but not each time that there is a new one."""
+        """Claim an abandoned job, but check only from time to time."""
         now_s = monotonic()
         if now_s < self._next_look_s:
             return []
-        # From the beginning of the stream each time: the oldest abandoned job comes
-        # first, and a job is abandoned once its worker sent no heartbeat for the length
-        # of a lease.
+        # Start at the beginning: the oldest abandoned job comes first. A job is
+        # abandoned when its worker sent no heartbeat for one lease lifetime.
         found = claimed(
             await self._conn.command(
                 "XAUTOCLAIM", self._keys.jobs, GROUP, consumer, self._lease_ms,
                 "0", "COUNT", 1,
             )
         )  # fmt: skip
-        # After one there may be more: who died had several.
+        # There may be more: a crashed worker can leave several.
         self._next_look_s = 0.0 if found else now_s + self._lease_ms / _LOOKS / 1000
         return found
 
@@ -231,9 +230,8 @@ class JobQueue:
     async def _quarantine(self, entry: Entry) -> None:
         raw = [part for pair in entry.values.items() for part in pair]
         await self._conn.transaction(
-            # One MULTI: acknowledged without being in the dead letters, the entry would
-            # be lost; there without being acknowledged, it would be found again at
-            # once.
+            # One MULTI: an entry that is only acknowledged would be lost; one that is
+            # only copied would be found again at once.
             ["XADD", self._keys.dead, "*", *raw, "why", CORRUPT],
             ["XACK", self._keys.jobs, GROUP, entry.id],
             ["XDEL", self._keys.jobs, entry.id],
@@ -243,8 +241,8 @@ class JobQueue:
     async def holding(
         self, consumer: str, delivery: Delivery
     ) -> AsyncGenerator[None, None]:
-        """Keep a delivery from being taken over while the block runs."""
-        # A third of the lease: two heartbeats may get lost.
+        """Prevent others from taking over a delivery while the block runs."""
+        # A third of the lease: two heartbeats may be lost.
         async with beating(
             self._lease_ms / 3000, lambda: self._keep(consumer, delivery)
         ):
@@ -254,26 +252,26 @@ class JobQueue:
         """Acknowledge a job and drop it."""
         await self._conn.transaction(
             ["XACK", self._keys.jobs, GROUP, delivery.id],
-            # XACK alone leaves the entry in the stream, which nobody trims.
+            # XACK alone leaves the entry in the stream, which is never trimmed.
             ["XDEL", self._keys.jobs, delivery.id],
         )
 
     async def later(self, delivery: Delivery, *, delay_ms: int) -> None:
-        """Put a job back without counting a failure: its thread is busy.
+        """Put a job back without counting a failure, because its thread is busy.
 
-        Nothing happens when somebody else put it back, or did it, meanwhile.
+        Does nothing if another worker has put it back or finished it.
         """
         await self._put_back(delivery.id, delivery.job.model_dump_json(), delay_ms)
 
     async def requeue_due(self, limit: int = 100) -> int:
-        """Move jobs whose back-off is over into the stream; return how many."""
+        """Move jobs whose back-off is over into the stream; return their number."""
         reply = await REQUEUE(
             self._conn, retry=self._keys.retry, jobs=self._keys.jobs, limit=limit
         )
         return number(reply[1])
 
     async def dead_letters(self) -> list[DeadLetter]:
-        """Return what was quarantined, oldest first."""
+        """Return the dead letters, oldest first."""
         reply = await self._conn.command("XRANGE", self._keys.dead, "-", "+")
         return [
             DeadLetter(entry.id, text(entry.values.get("why")), self._keys.tenant)
@@ -281,23 +279,23 @@ class JobQueue:
         ]
 
     async def forget(self, letter: DeadLetter) -> None:
-        """Remove what was quarantined."""
+        """Delete a dead letter."""
         await self._conn.command("XDEL", self._keys.dead, letter.id)
 
     async def depth(self) -> int:
-        """Return how many jobs wait, run or back off."""
+        """Return the number of jobs that wait, run or back off."""
         streams = number(await self._conn.command("XLEN", self._keys.jobs))
         return streams + number(await self._conn.command("ZCARD", self._keys.retry))
 
     async def _keep(self, consumer: str, delivery: Delivery) -> None:
         with suppress(StoreUnavailable):
-            # Without JUSTID, whose reply redis-py cannot parse by itself.
-            # Claimed from ourselves, which sets the idle time to zero.
+            # No JUSTID: redis-py cannot parse that reply. The consumer claims its own
+            # entry, which resets the idle time.
             await self._conn.command(
                 "XCLAIM", self._keys.jobs, GROUP, consumer, 0, delivery.id
             )
 
 
 def _job(entry: Entry) -> Job:
-    """Read a job; raises ValueError for anything else."""
+    """Parse a job; raises ValueError for anything else."""
     return Job.model_validate_json(entry.values.get("j", b""))

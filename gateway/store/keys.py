@@ -2,12 +2,12 @@
 
 Every key starts with ``tk:{<tenant>}:``: all keys of a tenant share a hash tag, so one
 script can touch any of them in a cluster (Redis Cluster specification, "Hash tags").
-An approval's id contains the tenant, so that a click finds its keys by itself.
+An approval's id contains the tenant, so a click alone identifies all keys.
 
-One rule for every lifetime: what is still needed has none. An approval, the place of
-its card, the verdicts of its turn and the list of its run live while an item of it is
-open, and a thread's facts while its run goes on; the step that ends the last of them
-gives them `RETENTION`. Everything else has a lifetime from the start or is permanent.
+Data in use never expires. An approval, its card's location, its turn's verdicts and its
+run's list stay while one of its items is open. A thread's facts stay while its run is
+active. The step that ends the last item or the run sets a lifetime of `RETENTION`. All
+other keys are permanent or have a lifetime from the start.
 """
 
 from __future__ import annotations
@@ -21,34 +21,34 @@ from keyturn.gateway.protocol import digest
 from keyturn.gateway.protocol.records import RunRef
 
 RETENTION = timedelta(days=30)
-"""How long an approval, its card and its thread are kept after they have ended."""
+"""How long an ended approval, its card and its thread are kept."""
 
 KEEP_MS = int(RETENTION.total_seconds() * 1000)
-"""The same in milliseconds."""
+"""`RETENTION` in milliseconds."""
 
 NONCE_MS = 11 * 60 * 1000
-"""Twice Slack's five-minute window and a little: Bolt accepts future timestamps."""
+"""Slightly more than twice Slack's five minutes: Bolt accepts future timestamps."""
 
 MESSAGE_LIFETIME = RETENTION
-"""How long a person's message is known: Slack tells of it again when it is edited."""
+"""How long a message is remembered: Slack sends an event again when it is edited."""
 
 DRAFT_MS = 60 * 60 * 1000
-"""How long a person's words wait for the form that they are to stand in."""
+"""How long a person's draft waits for the form that it will prefill."""
 
 VIEW_MS = 24 * 60 * 60 * 1000
-"""How long an open modal stays bound to the item it was opened for."""
+"""How long an open modal stays bound to its item."""
 
 RESPONSE_URL_MS = 29 * 60 * 1000
-"""A minute less than Slack takes a response URL for."""
+"""One minute less than Slack's lifetime of a response URL."""
 
 LEASE_MS = 15_000
 """Lifetime of a thread lease and of a claim without a heartbeat."""
 
 HALF = 32
-"""How many hexadecimal digits of a hash name its key, or a turn's first approval."""
+"""Hex digits of a hash in a key name or in the id of a turn's approval."""
 
 LISTED_BYTES = 16
-"""How long the member is by which a sorted set lists an approval."""
+"""Length of an approval's member in a sorted set."""
 
 PERMANENT = frozenset(
     {
@@ -61,7 +61,7 @@ PERMANENT = frozenset(
 )  # fmt: skip
 """Last part of the keys that live as long as the store: indexes, streams, freezes."""
 
-# A click or an agent may send anything as an id: only what matches becomes a key.
+# Ids come from clicks and agents: only a match may become a key.
 _TENANT = r"(?P<tenant>[a-z0-9][a-z0-9_-]{0,63})"
 _APPROVAL_ID = re.compile(rf"ap_{_TENANT}_(?P<random>[0-9a-f]{{32}})")
 _RUN_ID = re.compile(rf"run_{_TENANT}_[0-9a-f]{{32}}")
@@ -73,13 +73,13 @@ def approval_id(tenant: str, bits: str) -> str:
 
 
 def tenant_of_approval(approval: str) -> str | None:
-    """Return the tenant of an approval id; None for another text."""
+    """Return the tenant of an approval id; None for a malformed id."""
     found = _APPROVAL_ID.fullmatch(approval)
     return found["tenant"] if found else None
 
 
 def tenant_of_run(run: str) -> str | None:
-    """Return the tenant of the id of a failed run; None for another text."""
+    """Return the tenant of a stalled run's id; None for a malformed id."""
     found = _RUN_ID.fullmatch(run)
     return found["tenant"] if found else None
 
@@ -108,40 +108,40 @@ class Keys:
         self.stalled_waiting = f"{base}:stalled_waiting"
         self.stalled_parked = f"{base}:stalled_parked"
         self.messages_due = f"{base}:messages_due"
-        """Sorted set: approvals by when their messages in Slack are looked at."""
+        """Sorted set: approvals by the time to update their messages in Slack."""
         self.moved_channels = f"{base}:moved_channels"
-        """Hash: the ids that channels have now, by the ones that they had before."""
+        """Hash: former channel id to current channel id."""
         self.outdated = f"{base}:undrawn"
-        """Sorted set: approvals whose card is missing or old, by when they are gone."""
+        """Sorted set: approvals with a missing or outdated card, by their expiry."""
         self.restore_counters = f"{base}:restore_counters"
-        """Hash: the store's id, and a counter for each set of checkpoints."""
+        """Hash: the store's id, and a counter for each checkpoint database."""
         self.frozen = f"{base}:frozen"
-        """Hash: what is frozen of a tenant, and who is paused."""
+        """Hash: freezes of the tenant, and paused people."""
         self.api_keys = f"{base}:api_keys"
-        """Hash: the sealed API keys of a tenant, by their ids."""
+        """Hash: the tenant's sealed API keys, by id."""
         self.standing = f"{base}:standing"
-        """Sorted set: standing approvals that may be in force, by when they end."""
+        """Sorted set: standing approvals that may be in force, by their end."""
         self.delegations = f"{base}:dg"
-        """Hash: who stands in for whom; lives as long as the longest of them."""
+        """Hash: delegations; expires with the longest of them."""
         self.agents = f"{base}:agents"
-        """Set: agents of a tenant that may have pending items, so `waiting` ones."""
+        """Set: agents of the tenant that may have pending items (see `waiting`)."""
         self.queue_groups = f"{base}:queue_groups"
-        """Set: user groups that were named in a person queue."""
+        """Set: user groups named in a person queue."""
         self.seeded = f"{base}:seeded"
-        """Hash: the seeded defect that is shown, its answer, and when the next is."""
+        """Hash: the current seeded defect, its answer, and the time of the next one."""
         self.home_tabs = f"{base}:homes"
-        """Hash: who used their Home tab lately, their filter, and what it shows."""
+        """Hash: recent users of the Home tab, with their filter and its content."""
 
     def stalled_run(self, agent: str, thread: str) -> str:
         """Return the id of a thread's run: the tenant and a hash."""
         return f"run_{self.tenant}_{_hashed(agent, thread)}"
 
     def dropped(self, run: str) -> str:
-        """String: mark of a run that is not advanced any more."""
+        """String: marks a run that is no longer advanced."""
         return f"{self._base}:dropped:{run}"
 
     def head(self, approval: str) -> str:
-        """Hash of what scripts compare of an approval: rev, times, states, its seal."""
+        """Hash: fields that scripts compare: revision, times, states and seal."""
         return f"{self._base}:a:{approval}"
 
     def document(self, approval: str) -> str:
@@ -149,91 +149,92 @@ class Keys:
         return f"{self._base}:p:{approval}"
 
     def listed(self, approval: str) -> bytes:
-        """Return by what sorted sets list an approval: the random half of its id."""
+        """Return an approval's member in sorted sets: the random half of its id."""
         found = _APPROVAL_ID.fullmatch(approval)
-        # Junk is listed as it stands, so that it can be taken out.
+        # A malformed id is its own member, so that it can be removed.
         return bytes.fromhex(found["random"]) if found else approval.encode()
 
     def unlisted(self, member: bytes) -> str:
-        """Return the id of an approval that is listed so.
+        """Return the approval id of a member of a sorted set.
 
         Raises:
-            ValueError: when it is junk, and no text.
+            ValueError: the member is not valid UTF-8.
         """
         if len(member) == LISTED_BYTES:
             return approval_id(self.tenant, member.hex())
         return member.decode("utf-8")
 
     def suffix(self, key: str) -> str:
-        """Return what follows the hash tag in a key."""
+        """Return the part of a key after the hash tag."""
         return key.removeprefix(f"{self._base}:")
 
     def card(self, approval: str) -> str:
-        """Hash: where a card stands in Slack and which rev it shows."""
+        """Hash: a card's location in Slack and the revision it shows."""
         return f"{self._base}:card:{approval}"
 
     def short(self, short: str) -> str:
-        """Set: the collected cards of a short id; see also `short_ids.lua`."""
+        """Set: collected cards with this short id; see also `short_ids.lua`."""
         return f"{self._base}:short:{short}"
 
     def card_at(self, channel: str, ts: str) -> str:
-        """String: which approval a message in Slack shows."""
+        """String: the approval that a message in Slack shows."""
         return f"{self._base}:at:{_hashed(channel, ts)}"
 
     def messages(self, approval: str) -> str:
-        """Hash: where messages about an approval are in Slack, and how it ended."""
+        """Hash: messages in Slack about an approval, and its outcome."""
         return f"{self._base}:told:{approval}"
 
     def draft(self, approval: str, user: str, ts: str) -> str:
-        """String: what a person wrote in a message under a card."""
+        """String: the text of a person's message under a card."""
         return f"{self._base}:draft:{_hashed(approval, user, ts)}"
 
     def turn(self, turn_key: str) -> str:
-        """String: the verdicts of a submitted turn, for submitting it again."""
+        """String: the verdicts of a submitted turn, for a repeated submission."""
         return f"{self._base}:turn:{_half(turn_key)}"
 
     def approval_of_turn(self, turn_key: str, number: int) -> str:
         """Return the id of a turn's approval.
 
-        It follows from the turn: if everything about the turn is gone from the store,
-        and it is submitted again, its calls are those that the ledger knows.
+        The id is derived from the turn. If the store lost the turn and it is submitted
+        again, the ledger therefore recognizes its calls.
         """
         return approval_id(self.tenant, _hashed(turn_key, str(number)))
 
     def begun(self, turn_key: str) -> str:
-        """Hash: auto-approved calls of a turn: who began each, and its end."""
+        """Hash: a turn's auto-approved calls: the owner of each run, and its end."""
         return f"{self._base}:begun:{turn_key.removeprefix('sha256:')}"
 
     def run(self, run_ref: RunRef) -> str:
-        """Sorted set: ended approvals of a run, inner agents' too, by their opening."""
+        """Sorted set: ended approvals of a run and its nested runs, by creation."""
         return f"{self._base}:run:{_hashed(run_ref.agent, run_ref.thread)}"
 
     def answered(self, run_ref: RunRef) -> str:
-        """Sorted set: a run's newest answered approvals, for a day; scripts name it."""
-        # A hash holds no colon, so only the kind of the key is replaced.
+        """Sorted set: a run's latest answered approvals, for a day; used by scripts."""
+        # A hash contains no colon, so only the key's kind is replaced.
         return self.run(run_ref).replace(":run:", ":answered:")
 
     def thread_facts(self, agent: str, thread: str) -> str:
-        """Hash: who asked in this thread, where in Slack, and what is open in it."""
+        """Hash: a thread's requesters, its location in Slack, and its open run."""
         return f"{self._base}:tm:{_hashed(agent, thread)}"
 
     def questions(self, agent: str, thread: str) -> str:
-        """Hash: until when other libraries ask something in this thread, by its id."""
+        """Hash: deadlines of other libraries' interrupts in a thread, by id."""
         return f"{self._base}:ask:{_hashed(agent, thread)}"
 
     def lease(self, agent: str, thread: str) -> str:
-        """Hash: who runs this thread now, and under which fence."""
-        # With the tenant: checkpoints keep fences by this name, and tenants share them.
+        """Hash: the current holder of a thread's lease, and its fence."""
+        # Includes the tenant: checkpoint databases store fences by this name, and
+        # tenants may share a database.
         return f"{self._base}:lease:{_hashed(self.tenant, agent, thread)}"
 
     def reservation(self, turn_key: str, uses: str) -> str:
-        """String: what a turn that is being evaluated has reserved, for a minute."""
+        """String: spending reserved for a minute by a turn under evaluation."""
         return f"{self._base}:hold:{_hashed(turn_key, uses)}"
 
     def window(self, window: str, resource: str) -> str:
-        """Sorted set: uses of one window for one resource by when each ends to count.
+        """Sorted set: uses in one window for one resource, by their expiry.
 
-        Beside it, under the same name and ``:sum``, stands their running sum.
+        The key with the suffix ``:sum`` contains their running sum.
         """
         return f"{self._base}:w:{_hashed(window, resource)}"
 
@@ -242,78 +243,78 @@ class Keys:
         return f"{self._base}:done:{_hashed(api_key, idempotency_key)}"
 
     def webhook(self, target: str) -> str:
-        """Hash: how a program that receives webhooks did lately."""
+        """Hash: recent deliveries to a webhook target."""
         return f"{self._base}:hook:{_hashed(target)}"
 
     def waiting(self, agent: str) -> str:
-        """Sorted set: an agent's pending items by when they expire."""
+        """Sorted set: an agent's pending items, by their expiry."""
         return f"{self._base}:wait:{_hashed(agent)}"
 
     def person_queue(self, users: Sequence[str], groups: Sequence[str]) -> str:
-        """Sorted set: what waits for the same people, by when it expires."""
+        """Sorted set: items that wait for the same people, by their expiry."""
         return f"{self.person_queues}{_hashed(*users, '', *groups)}"
 
     @property
     def person_queues(self) -> str:
-        """What the names of all queues of people begin with."""
+        """The common prefix of all person queues."""
         return f"{self._base}:pq:"
 
     def queues_of(self, kind: str, name: str) -> str:
-        """Set: the person queues in which a user or a user group is named."""
+        """Set: the person queues that name a user or a user group."""
         return f"{self._base}:{_hashed(kind, name)}:queues"
 
     def requests_10m(self, agent: str) -> str:
-        """Hash: how much an agent asked people for, by when it ends to count."""
+        """Hash: an agent's recent requests for approval, by their expiry."""
         return f"{self._base}:asked:{_hashed(agent)}"
 
     def failures(self, agent: str) -> str:
-        """Sorted set: an agent's failed executions by when they end to count."""
+        """Sorted set: an agent's failed executions, by their expiry."""
         return f"{self._base}:fail:{_hashed(agent)}"
 
     def rejections(self, agent: str) -> str:
-        """String: how many of an agent's calls were rejected in a row."""
+        """String: how many of an agent's calls in a row were rejected."""
         return f"{self._base}:row:{_hashed(agent)}"
 
     def rejected(self, agent: str, thread: str) -> str:
-        """Hash: calls that were rejected in a thread and why; its turns since then."""
+        """Hash: a thread's rejected calls with reasons, and the turns since then."""
         return f"{self._base}:no:{_hashed(agent, thread)}"
 
     def precedents(self, effect: str) -> str:
-        """Hash: how the newest calls with one effect ended, by call."""
+        """Hash: results of the latest calls with one effect, by call."""
         return f"{self._base}:same:{_hashed(effect)}"
 
     def spot_checks(self, day: int) -> str:
-        """String: about how many calls people were asked on a day, for two days."""
+        """String: calls put to reviewers on one day; expires after two days."""
         return f"{self._base}:checked:{_hashed(str(day))}"
 
     def security(self, found: str) -> str:
-        """String: mark of a security event that was told, for ten minutes."""
+        """String: marks a security event as reported, for ten minutes."""
         return f"{self._base}:found:{_hashed(found)}"
 
     def nonce(self, request_digest: str) -> str:
-        """String: a signed request that was seen."""
+        """String: marks a signed request as seen."""
         return f"{self._base}:seen:{request_digest.removeprefix('sha256:')}"
 
     def message_kept(self, message: str) -> str:
-        """String: a person's message that was kept for an agent."""
+        """String: marks a person's message as accepted for an agent."""
         return f"{self._base}:said:{_hashed(message)}"
 
     def view(self, view_id: str) -> str:
-        """String: which item and version an open modal belongs to."""
+        """String: the item and version of an open modal."""
         return f"{self._base}:view:{view_id}"
 
     def response_url(self, channel: str, ts: str) -> str:
-        """String: where the message that somebody clicked on can be replaced."""
+        """String: the response URL of a message on which a person clicked."""
         return f"{self._base}:url:{_hashed(channel, ts)}"
 
     def opened(self, approval: str) -> str:
-        """Hash: how far each reviewer has paged through an item's full view."""
+        """Hash: each reviewer's progress through an item's full view."""
         return f"{self._base}:seen_by:{approval}"
 
 
 @lru_cache(maxsize=256)
 def keys_of_tenant(tenant: str) -> Keys:
-    """Return the keys of a tenant, made once: a click asks for them five times."""
+    """Return a tenant's keys, cached: each click needs them five times."""
     return Keys(tenant)
 
 
@@ -321,11 +322,11 @@ def _half(turn_key: str) -> str:
     return turn_key.removeprefix("sha256:")[:HALF]
 
 
-# Each turn uses a dozen keys of the same few names.
+# Cached: each turn uses a dozen keys made from the same few names.
 @lru_cache(maxsize=1024)
 def _hashed(*parts: str) -> str:
-    # Hashed, because names come from outside: they may be long, or hold the braces of a
-    # hash tag, which would move the key to another node. As a JSON list, so that ("a",
-    # "bc") and ("ab", "c") differ.
+    # Names come from outside: they may be long, or contain the braces of a hash tag and
+    # so move the key to another node. The JSON list keeps ("a", "bc") and ("ab", "c")
+    # apart.
     body = digest.canonical(list(parts))
     return digest.tagged_hash("keyturn/v1/key", body).removeprefix("sha256:")[:32]

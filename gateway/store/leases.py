@@ -1,11 +1,11 @@
-"""Take a lease, keep it while work is done under it, and stop the work when it is lost.
+"""Hold a lease while work is done, and stop the work when the lease is lost.
 
-Who keeps the lease is asked by a function: the store (`LeaseStore`), or a gateway in
-another process. A repeated question has the same token, and is the same question.
+The leases are in the store (`LeaseStore`) or in a gateway in another process; a
+function sends the requests. A repeated request has the same token and is idempotent.
 
-Heartbeats keep leases and deliveries. They are sent from the background loop, also
-while an event loop is blocked: code that blocks it must not end the leases of the
-process, nor those of calls that merely share it. What blocks the loop is logged.
+Heartbeats renew leases and deliveries. The background loop sends them even if an event
+loop is blocked: blocking code must not end leases of the process, or of other calls
+in the same loop. The log names the blocking code.
 """
 
 from __future__ import annotations
@@ -42,36 +42,36 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 Ask = Callable[[LeaseVerb, str, int], Awaitable[LeaseReply]]
-"""Does a step of one lease, given the verb, the holder's token and a fence to rise
-above; see `LeaseQuestion`."""
+"""Perform one step of a lease, given the verb, the holder's token and a minimum for a
+new fence; see `LeaseQuestion`."""
 
 TAKE_LEASE = Script("lease")
 
 REACH = 1_000_000
-"""How far above the newest fence a holder in another process may rise: one that rises
-at will uses up the fences of all agents of the tenant."""
+"""How far a holder in another process may raise the fence at once. Without a limit, one
+holder could exhaust the fences of all agents of the tenant."""
 
 BLOCKED_S = 2.0
-"""How late an event loop may answer before it counts as blocked."""
+"""Response time from which an event loop counts as blocked."""
 
 _FRAMES = 6
-"""How many calls of a blocked loop's stack are logged, the innermost first."""
+"""Depth of the stack in the log, innermost call first."""
 
 
 @asynccontextmanager
 async def held(ask: Ask, *, ends_blocked: bool = False) -> AsyncGenerator[Lease]:
     """Hold a lease; it may end inside the block at any time.
 
-    ``ends_blocked`` lets it end while the event loop is blocked.
+    ``ends_blocked`` lets the lease expire while the event loop is blocked.
 
     Raises:
-        ThreadUnavailable: when another holds it.
-        StoreUnavailable: when who keeps it does not answer.
+        ThreadUnavailable: when another process holds it.
+        StoreUnavailable: when the lease service does not answer.
     """
-    # A token for each taking, not for the process: one that lost the lease and took it
-    # again must not pass for the holder that it was before.
+    # A token for each acquisition, not for the process: after a lost lease, the process
+    # must not pass for the earlier holder.
     token = secrets.token_hex(16)
-    # Read before the question is sent, so that it is over here no later than there.
+    # Taken before the request, so that the lease ends here no later than there.
     asked_s = now_s()
     taken = await ask("take", token, 0)
     if taken.state != "held":
@@ -82,7 +82,7 @@ async def held(ask: Ask, *, ends_blocked: bool = False) -> AsyncGenerator[Lease]
         reply = await ask(verb, token, above)
         if reply.state != "held":
             lease.end()
-        # After `end` this does nothing: a lease that has ended does not come back.
+        # No effect after `end`: an ended lease stays ended.
         lease.keep(asked_s + taken.lease_s)
         return reply
 
@@ -94,7 +94,7 @@ async def held(ask: Ask, *, ends_blocked: bool = False) -> AsyncGenerator[Lease]
 
     async def keep() -> None:
         if lease.left_s:
-            # Also when an API key was revoked: then the lease ends by its time.
+            # Includes a revoked API key: the lease then ends by its time.
             with suppress(KeyturnError):
                 await renew("keep")
 
@@ -107,15 +107,15 @@ async def held(ask: Ask, *, ends_blocked: bool = False) -> AsyncGenerator[Lease]
     )
     try:
         with ending_in_time(lease):
-            # Before the lease is freed: a heartbeat after it would be answered "lost".
+            # Stop heartbeats before the release: a later one would get "lost".
             async with beating(taken.lease_s / 3, keep, ends_blocked=ends_blocked):
                 yield lease
     finally:
-        # Not after its end: cut off from who keeps it, nobody should wait for it.
+        # Skipped after its end: without a connection this would only wait.
         if lease.left_s:
             with suppress(KeyturnError):
                 await ask("free", token, 0)
-        # Also after a normal end: another task may still wait for it and has to stop.
+        # Also after a normal end: stops other tasks that wait for the lease.
         lease.end()
 
 
@@ -124,31 +124,29 @@ async def while_held(
 ) -> T:
     """Take a lease and run ``work`` as its only holder.
 
-    What ``work`` writes is fenced (`keyturn.gateway.store.fences`): stopping it is not
-    enough, since a process that was paused may be in the middle of a write when it goes
-    on.
+    The writes of ``work`` are fenced (`keyturn.gateway.store.fences`). Stopping it is
+    not enough, since a process that was paused may resume in the middle of a write.
 
     Raises:
-        LeaseLost: when the lease was lost and the work was stopped. Nothing is lost:
-            read the thread and go on later.
+        LeaseLost: when the lease was lost and the work was stopped. All state is in
+            the store: read the thread and continue later.
     """
     async with lease_of as lease:
-        # A task keeps the context it was made in, so only the work is fenced, and not
-        # what waits for it.
+        # A task keeps the context of its creation, so only the work is fenced, not the
+        # task that waits for it.
         with holding(lease), run_context.lasting(lambda: lease.left_s):
             running = asyncio.ensure_future(work())
         watching = asyncio.create_task(lease.lost.wait())
         try:
             await asyncio.wait({running, watching}, return_when=asyncio.FIRST_COMPLETED)
-            # Also when the lease was lost at the same moment: what the work wrote was
-            # fenced.
+            # Valid even if the lease was lost at this moment: the writes were fenced.
             if running.done():
                 return running.result()
             raise LeaseLost
         finally:
             watching.cancel()
             running.cancel()
-            # The lease is given back after this block; nothing may run under it then.
+            # The lease is released after this block, so the work must have ended.
             await asyncio.gather(running, watching, return_exceptions=True)
 
 
@@ -186,7 +184,7 @@ class LeaseStore:
     ) -> LeaseReply:
         """Take, keep, renumber or give back a lease; see `LeaseQuestion`.
 
-        ``reach`` is how far ``above`` may be above the newest fence; 0 for any.
+        ``reach`` limits how far ``above`` may exceed the newest fence; 0: no limit.
 
         Raises:
             NotAllowed: ``above`` is out of reach; nothing changed.
@@ -216,7 +214,7 @@ class LeaseStore:
 
 
 class _LoopWatch:
-    """Notice on the background loop that an event loop is blocked, and log by what."""
+    """Detects a blocked event loop from the background loop, and logs its stack."""
 
     def __init__(self) -> None:
         self._thread = threading.get_ident()
@@ -248,7 +246,7 @@ _watches: WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopWatch] = WeakKeyDict
 
 
 def stack_of(thread: int) -> str:
-    """Return what a thread runs, the innermost call first."""
+    """Return a thread's stack, innermost call first."""
     frame = sys._current_frames().get(thread)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - the documented way
     found = [*traceback.extract_stack(frame, _FRAMES)] if frame else []
     return " < ".join(
@@ -267,7 +265,7 @@ class _Beats:
         self._every_s, self._beat, self._ends_blocked = every_s, beat, ends_blocked
         self._loop = asyncio.get_running_loop()
         self._watch = _watches.setdefault(self._loop, _LoopWatch())
-        # A heartbeat over HTTP names the lease of this context.
+        # A heartbeat over HTTP needs the lease of this context.
         self._context = contextvars.copy_context()
         self._lock = threading.Lock()
         self._sending: asyncio.Task[None] | None = None
@@ -275,7 +273,7 @@ class _Beats:
         background.call_later(every_s, self._send)
 
     async def stop(self) -> None:
-        """Send no more; what is being sent has ended when this returns."""
+        """Send no more; the current heartbeat has ended when this returns."""
         with self._lock:
             self._is_over = True
             sending = self._sending
@@ -298,8 +296,8 @@ class _Beats:
 
     def _sent(self, sending: asyncio.Task[None]) -> None:
         if not sending.cancelled():
-            # Read, or asyncio would report it. It ends nothing: what is kept alive ends
-            # by its own clock.
+            # Retrieved, or asyncio would report it. A failed heartbeat ends nothing:
+            # leases and deliveries end by their own clock.
             sending.exception()
         with self._lock:
             self._sending = None
@@ -310,7 +308,7 @@ class _Beats:
 
 async def _cancelled(sending: asyncio.Task[None]) -> None:
     sending.cancel()
-    # Not `await sending`: its cancellation would look like that of the caller.
+    # Not `await sending`: its cancellation would look like the caller's.
     await asyncio.wait([sending])
 
 
@@ -321,13 +319,13 @@ async def beating(
     *,
     ends_blocked: bool = False,
 ) -> AsyncGenerator[None]:
-    """Send a heartbeat again and again while the block runs.
+    """Send heartbeats while the block runs.
 
     Args:
-        every_s: how long after the beginning, and after the end of the one before.
-        beat: sends one, on the background loop.
-        ends_blocked: send none while the event loop of the block is blocked, so that
-            another process can take the work over.
+        every_s: pause before the first heartbeat and between heartbeats.
+        beat: sends one heartbeat, on the background loop.
+        ends_blocked: skip heartbeats while the event loop of the block is blocked, so
+            that another process can take over.
     """
     beats = _Beats(every_s, beat, ends_blocked=ends_blocked)
     try:

@@ -1,8 +1,8 @@
-"""Streams of events: the outbox, consumed at least once, and the audit log behind it.
+"""Event streams: the outbox, consumed at least once, and the audit log.
 
-Events are appended to both. The outbox forgets what its readers have taken. A program
-that was away goes on where it was by reading the audit log (`EventTail`), as often as
-it likes.
+Each event is appended to both. The outbox drops events after all readers took them. A
+program that was offline catches up from the audit log (`EventTail`), any number of
+times.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from keyturn.gateway.store.sealing import Sealed, Sealing
 logger = logging.getLogger(__name__)
 
 START = "0-0"
-"""The place before everything."""
+"""The position before the first entry."""
 
 
 class Outbox:
-    """The event stream of one tenant, as one named reader sees it.
+    """The event stream of one tenant for one named reader.
 
-    Each reader (Slack, a metric, another chat) has its own consumer group and gets
-    every event. What is no event of ours is skipped, reported and counted in
-    ``corrupt``, since others wait behind it.
+    Each reader (Slack, a metric, another chat) has a consumer group and gets every
+    event. Invalid entries would block later ones, so they are skipped, reported and
+    counted in ``corrupt``.
     """
 
     def __init__(
@@ -55,15 +55,15 @@ class Outbox:
         self._taken = "0-0"
 
     async def prepare(self) -> None:
-        """Create this reader's group unless it is there, from the first event on."""
+        """Create this reader's group if it is missing, starting at the first event."""
         await make_group(self._conn, self._keys.outbox, self.reader)
 
     async def is_known(self) -> bool:
-        """Return whether events are kept for this reader."""
+        """Return whether this reader has a group, so that its events are kept."""
         return await has_group(self._conn, self._keys, self.reader)
 
     async def put(self, event: Event) -> None:
-        """Announce something that changes no approval, such as a finished run."""
+        """Announce an event without a change of an approval, such as a finished run."""
         at_ms = await self._conn.now_ms(self._keys.outbox)
         await self._conn.keep(
             *announcement(self._conn, self._keys, event, event, at_ms)
@@ -72,11 +72,11 @@ class Outbox:
     async def unfinished(
         self, consumer: str, *, idle_ms: int, limit: int = 100
     ) -> list[Event]:
-        """Take over events that a reader took and never acknowledged, oldest first."""
+        """Take over events that were taken and never acknowledged, oldest first."""
         found: list[Event] = []
         after = "0-0"
-        # One XAUTOCLAIM looks at ten times its COUNT and no further: as many events
-        # that were taken a moment ago would hide all later ones.
+        # One XAUTOCLAIM examines at most ten times its COUNT. As many events taken a
+        # moment ago would hide all later ones.
         while after and len(found) < limit:
             page, after = await self._claim(consumer, idle_ms, after, limit)
             found += page
@@ -85,10 +85,10 @@ class Outbox:
     async def left(
         self, consumer: str, *, start: str = "0-0", limit: int = 500
     ) -> tuple[list[Event], str]:
-        """Return a page of what any consumer took and did not acknowledge.
+        """Return a page of events that any consumer took and did not acknowledge.
 
         Returns:
-            The events, in order, and where the next page starts; "" after the last.
+            The events in order, and the start of the next page; "" after the last.
         """
         return await self._claim(consumer, 0, start, limit)
 
@@ -105,10 +105,10 @@ class Outbox:
         return await self._readable(found), "" if after == "0-0" else after
 
     async def unread_ms(self) -> int:
-        """Return how long the oldest event waits that this reader has not taken."""
+        """Return the age of the oldest event that this reader has not taken."""
         groups = await reader_groups(self._conn, self._keys)
         taken = next((one.taken for one in groups if one.name == self.reader), "0-0")
-        # "(" leaves out the entry itself: what is asked for comes behind it.
+        # "(" makes the start exclusive.
         found, now = await self._conn.transaction(
             ["XRANGE", self._keys.outbox, f"({taken}", "+", "COUNT", 1], ["TIME"]
         )
@@ -120,9 +120,9 @@ class Outbox:
     async def take(
         self, consumer: str, *, block_ms: int, limit: int = 100
     ) -> list[Event]:
-        """Take new events; waits up to ``block_ms`` for the first one.
+        """Take new events; wait up to ``block_ms`` for the first one.
 
-        One consumer is one process: it takes one page after the other.
+        Each process has a separate consumer, which takes one page at a time.
         """
         words = "XREADGROUP", "GROUP", self.reader, consumer, "COUNT", limit
         streams = "STREAMS", self._keys.outbox
@@ -130,8 +130,8 @@ class Outbox:
         reply = await self._conn.command(*words, "BLOCK", block_ms, *streams, ">")
         found = first_stream(reply)
         if self._conn.resent != resent:
-            # Of two that were sent, the answer to the first may have been lost, and the
-            # server counts what it held as taken: it would be read by nobody.
+            # The reply to the first of two requests may be lost. The server counts its
+            # events as taken, so `>` would never return them again.
             found = list[Entry]()
             while reply := first_stream(
                 await self._conn.command(
@@ -139,7 +139,7 @@ class Outbox:
                 )
             ):
                 found += reply
-            # What was trimmed has an id and nothing else.
+            # Trimmed entries have an id but no values.
             found = [one for one in found if one.values]
         self._taken = max((self._taken, *(one.id for one in found)), key=entry_id)
         return await self._readable(found)
@@ -151,7 +151,7 @@ class Outbox:
                 read.append(self._event(entry))
             except (KeyError, ValueError) as error:
                 if isinstance(error, KeyError | NotSealed):
-                    # Before it is acknowledged: others may be able to read it.
+                    # Report it before it is acknowledged: others may need it.
                     junk = b"\n".join(entry.values.values())
                     await self._sealing.refuse(self._keys, Sealed.EVENT, junk)
                 self.corrupt += 1
@@ -161,13 +161,13 @@ class Outbox:
                     entry.id,
                     self.corrupt,
                 )
-                # Acknowledged all the same: a reader that never does so keeps the
+                # Acknowledged anyway: an entry that stays pending would keep the
                 # outbox from being trimmed.
                 await self.done(entry.id)
         return read
 
     def _event(self, entry: Entry) -> Event:
-        """Read an event; raises KeyError or ValueError for anything else."""
+        """Parse an event; raises KeyError or ValueError for anything else."""
         return event_in(self._conn, self._keys, entry)
 
     async def done(self, *seqs: str) -> None:
@@ -192,16 +192,16 @@ def _added(stream: str, body: str, seal: str, at_ms: int) -> list[Argument]:
 
 
 class NotSealed(ValueError):
-    """Somebody else wrote this entry of an outbox, or changed it."""
+    """An outbox entry that another program wrote or changed."""
 
 
 def event_in(conn: Connection, keys: Keys, entry: Entry) -> Event:
-    """Read the event of an entry of an outbox.
+    """Verify and parse the event in an outbox entry.
 
     Raises:
-        KeyError: it holds none.
-        NotSealed: it is none of ours.
-        ValueError: it cannot be read.
+        KeyError: the entry has no event.
+        NotSealed: its seal is invalid.
+        ValueError: it cannot be parsed.
     """
     body = sealed_event(conn, keys, entry.values)
     if body is None:
@@ -212,11 +212,11 @@ def event_in(conn: Connection, keys: Keys, entry: Entry) -> Event:
 
 
 class EventTail:
-    """The events of one tenant, in order.
+    """A tenant's events in order, read from the audit log.
 
     Args:
-        conn: to the store.
-        keys: of the tenant.
+        conn: connection to the store.
+        keys: keys of the tenant.
     """
 
     def __init__(self, conn: Connection, keys: Keys) -> None:
@@ -225,13 +225,13 @@ class EventTail:
         self._name = keys.audit
 
     async def newest(self) -> str:
-        """Return the place of the newest event."""
+        """Return the position of the newest event."""
         reply = await self._conn.command("XREVRANGE", self._name, "+", "-", "COUNT", 1)
         found = entries(reply)
         return found[0].id if found else START
 
     async def keeps(self, place: str) -> bool:
-        """Return whether nothing behind a place is known to be dropped."""
+        """Return whether all events after a position are still in the log."""
         reply = await self._conn.command("XRANGE", self._name, "-", "+", "COUNT", 1)
         oldest = entries(reply)
         return bool(oldest) and entry_id(oldest[0].id) <= entry_id(place)
@@ -239,10 +239,10 @@ class EventTail:
     async def read(
         self, after: str, *, block_ms: int | None = None, limit: int = 500
     ) -> tuple[list[Event], str]:
-        """Return what came after a place, and the place that was read to.
+        """Return events after a position, and the position of the last one.
 
-        Waits up to ``block_ms`` for the first event; None does not wait. What is no
-        event is left out.
+        Waits up to ``block_ms`` for the first event; None does not wait. Invalid
+        entries are skipped.
 
         Raises:
             StoreUnavailable: when the store does not answer.
@@ -257,7 +257,7 @@ class EventTail:
     def _events(self, found: Sequence[Entry]) -> list[Event]:
         read: list[Event] = []
         for entry in found:
-            # Readers of the log itself report what cannot be read.
+            # Readers of the audit log itself report invalid entries.
             with suppress(KeyError, ValueError):
                 read.append(event_in(self._conn, self._keys, entry))
         return read

@@ -61,21 +61,20 @@ class Store:
 
     Args:
         url: ``redis://``, ``rediss://`` or ``unix://`` address.
-        secrets: what seals the texts that decide: the one in use, then older ones. All
-            processes of one store have the same.
-        lease_ms: life of leases, claims and deliveries without a heartbeat.
-        engine: the embedded server behind the URL, when there is one.
+        secrets: keys that seal security-relevant texts, the current one first. Every
+            process of a store has the same list.
+        lease_ms: lifetime of leases, claims and deliveries without a heartbeat.
+        engine: the embedded server behind the URL, if there is one.
 
     Attributes:
-        audit_kept: how long audit entries are kept.
-        audit_folder: where sealed segments of the audit log are; None: all of it stays
-            in the store.
-        tree_folder: where the trees of the audit log are; None: there are none.
-        retries: how long a run that fails is retried.
-        keyring: what this process signs with, and whose signatures it believes; None:
+        audit_kept: retention of audit entries.
+        audit_folder: folder of sealed audit log segments; None keeps the whole log in
+            the store.
+        tree_folder: folder of the audit log's Merkle trees; None: no trees.
+        retries: how long a failed run is retried.
+        keyring: this process's signing key and the public keys it trusts. With None,
             decisions are neither signed nor verified, and no receipts are issued.
-        security: reports what is not what we wrote.
-        members: reads lists, and reports what else stands in them.
+        security: reports forged, damaged or unexpected data.
     """
 
     def __init__(
@@ -127,7 +126,7 @@ class Store:
 
     @property
     def failure(self) -> StoreUnavailable | None:
-        """Return why the embedded server is not expected to come back, or None."""
+        """Return why the embedded server cannot recover, or None."""
         return self._engine.failure if self._engine else None
 
     def keys_of_tenant(self, tenant: str) -> Keys:
@@ -135,12 +134,12 @@ class Store:
         return keys_of_tenant(tenant)
 
     def keys_of_approval(self, approval: str) -> Keys | None:
-        """Return the keys of an approval's tenant; None for what is not its id."""
+        """Return the keys of an approval's tenant; None for a malformed id."""
         tenant = tenant_of_approval(approval)
         return keys_of_tenant(tenant) if tenant else None
 
     def keys_of_run(self, run: str) -> Keys | None:
-        """Return the keys of a failed run's tenant; None for what is not its id."""
+        """Return the keys of a stalled run's tenant; None for a malformed id."""
         tenant = tenant_of_run(run)
         return keys_of_tenant(tenant) if tenant else None
 
@@ -149,13 +148,13 @@ class Store:
         return JobQueue(self.conn, keys, self.sealing, lease_ms=self.lease_ms)
 
     def keep_audit(self, kept: timedelta, folder: Path | None) -> None:
-        """Set for how long the audit log is kept, and where its segments are."""
+        """Set the retention of the audit log and the folder of its segments."""
         self.audit_kept, self.audit_folder = kept, folder
         self.tree_folder = folder or self.tree_folder
 
     @property
     def keeps_tree(self) -> bool:
-        """Return whether there is a tree over the audit log, which somebody writes."""
+        """Return True if this process maintains a tree over the audit log."""
         return self.keyring is not None and self.tree_folder is not None
 
     def audit(self, keys: Keys) -> AuditLog:

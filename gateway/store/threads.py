@@ -1,6 +1,6 @@
 """Store facts about threads: requester, location in Slack, active run, interrupts.
 
-The interrupts are those of other libraries that people were told of.
+The interrupts are those of other libraries that were announced to people.
 """
 
 from __future__ import annotations
@@ -33,27 +33,27 @@ END_RUN = Script("end_run")
 
 _SEEN_MS = int(MESSAGE_LIFETIME.total_seconds() * 1000)
 
-# As for approvals: each attempt that is lost is somebody else's that went through.
+# As for approvals: each failed attempt means that another write succeeded.
 _ATTEMPTS = 16
 
 # The lease and its fence come from the context: `Script` reads `fences.current`.
 ANNOUNCE = Script("announce", is_fenced=True)
 
 MAX_PRINCIPALS = 100
-"""How many people may speak in a thread: each is remembered."""
+"""Limit of people who may speak in a thread: each one is remembered."""
 
 Mark = Literal["begun", "ended", "digest", "waiting", "corrected"]
-"""What is announced once for each of its marks: see `ThreadStore.tell`."""
+"""Kinds of announcements, made once for each mark: see `ThreadStore.announce`."""
 
 _ENDED = "ended"
 
 
 class ThreadFacts(Record):
-    """Who asked the agent in this thread, and where its words belong.
+    """The people who asked the agent in this thread, and the thread's place in Slack.
 
-    ``requester`` asked last; ``principals`` asked before, or outside of the run.
-    ``is_partial`` says that others asked before of whom nothing is known any more:
-    then nobody can tell who must not decide.
+    ``requester`` is the latest person to ask; ``principals`` asked earlier, or outside
+    of the run. ``is_partial`` means that earlier requesters are unknown, so they cannot
+    be excluded from deciding.
     """
 
     requester: Person | None = None
@@ -62,7 +62,7 @@ class ThreadFacts(Record):
     is_partial: bool = False
 
     def asked_by(self, requester: Person) -> ThreadFacts:
-        """Return the facts after somebody asked; nobody before them is forgotten.
+        """Return the facts after a person asked; earlier people are kept.
 
         Raises:
             TooManySpeakers: when more than `MAX_PRINCIPALS` would be remembered.
@@ -71,21 +71,20 @@ class ThreadFacts(Record):
         return self.with_(requester=requester).joined(before)
 
     def joined(self, people: Iterable[Person]) -> ThreadFacts:
-        """Return the facts with more people who may have asked for what comes.
+        """Return the facts with more people who may have asked for later calls.
 
         Raises:
             TooManySpeakers: when more than `MAX_PRINCIPALS` would be remembered.
         """
-        # One person, whatever name they had at the time.
+        # One entry a person, even if their display name changed.
         known = {(one.team, one.user): one for one in (*self.principals, *people)}
         speakers = {*known}
-        # The requester counts against the limit as well: with the next message they
-        # become one of the principals.
+        # The requester counts as well: the next message makes them a principal.
         if self.requester is not None:
             speakers.add((self.requester.team, self.requester.user))
         if len(speakers) > MAX_PRINCIPALS:
-            # Refused and not forgotten: a speaker who is left out could approve what
-            # they asked for.
+            # Refuse rather than forget: a forgotten speaker could approve their own
+            # request.
             raise TooManySpeakers(MAX_PRINCIPALS)
         return self.with_(principals=tuple(known.values()))
 
@@ -94,18 +93,18 @@ Whose = tuple[Keys, str, str]
 """Keys of the tenant, agent and thread."""
 
 _NUMBER_BYTES = 8
-"""Before the facts stands how often they changed, so that older ones are noticed."""
+"""Size of the change counter before the facts; the counter exposes older copies."""
 
 
 @dataclass(frozen=True)
 class StoredFacts:
-    """The facts of a thread as they were read.
+    """The facts of a thread as read from the store.
 
     Attributes:
-        facts: empty ones of nothing; where they are not believed, nobody is known.
+        facts: empty if none are stored. If they are rejected, the people are unknown.
         number: how often they changed.
-        is_refused: they were not sealed for this thread, or are older than known ones.
-        is_older: the latter.
+        is_refused: their seal is invalid for this thread, or a newer version is known.
+        is_older: a newer version is known.
     """
 
     facts: ThreadFacts = field(default_factory=ThreadFacts)
@@ -115,7 +114,7 @@ class StoredFacts:
 
 
 async def read_facts(sealing: Sealing, whose: Whose, stored: Reply) -> StoredFacts:
-    """Read the facts of a thread, as they are stored; report those not believed."""
+    """Verify and parse the stored facts of a thread; report rejected ones."""
     keys, agent, thread = whose
     key, body = keys.thread_facts(agent, thread), cast("bytes", stored or b"")
     found = _opened(sealing, key, body)
@@ -133,7 +132,7 @@ async def read_facts(sealing: Sealing, whose: Whose, stored: Reply) -> StoredFac
 
 def _opened(sealing: Sealing, key: str, stored: bytes) -> StoredFacts:
     if not stored:
-        # Their lifetime may have ended, so nothing is no older state.
+        # Their lifetime may have ended, so missing facts are not an older version.
         return StoredFacts()
     opened = sealing.opened(Sealed.FACTS, (key,), stored)
     if opened is None:
@@ -146,9 +145,9 @@ def _opened(sealing: Sealing, key: str, stored: bytes) -> StoredFacts:
 
 
 def _unknown(body: bytes) -> ThreadFacts:
-    """Return facts of which nobody can tell who asked: two people have to approve.
+    """Return facts without a known requester, so that two people have to approve.
 
-    Whom a text names that is not believed may not be one of them all the same.
+    People named in the rejected text are excluded from deciding.
     """
     people: tuple[Person, ...] = ()
     with suppress(ValueError):
@@ -159,11 +158,11 @@ def _unknown(body: bytes) -> ThreadFacts:
 
 
 Why = Literal["begin", "open", "aside"]
-"""Why facts change.
+"""Reason for a change of facts.
 
-``begin``: somebody asked in the thread. ``open``: a run of it starts, and its past was
-looked at. ``aside``: the thread of an agent inside another run's tool gets the people
-of that run; it has no run of its own.
+``begin``: a person asked in the thread. ``open``: a run starts, and its past was
+checked. ``aside``: an agent inside another run's tool gets the people of that run; its
+thread has no run.
 """
 
 
@@ -171,7 +170,7 @@ class ThreadStore:
     """Facts and leases of threads.
 
     Attributes:
-        at_work: agents and threads that this process runs at this moment.
+        at_work: agents and threads that this process is running.
     """
 
     def __init__(self, conn: Connection, sealing: Sealing, *, lease_ms: int) -> None:
@@ -181,7 +180,7 @@ class ThreadStore:
         self.at_work = set[tuple[str, str]]()
 
     async def facts(self, keys: Keys, agent: str, thread: str) -> ThreadFacts:
-        """Return who asked; empty facts for a thread nobody named."""
+        """Return a thread's facts; empty facts for an unknown thread."""
         key = keys.thread_facts(agent, thread)
         stored = await self._conn.command("HGET", key, "facts")
         whose = keys, agent, thread
@@ -196,17 +195,17 @@ class ThreadStore:
         *,
         why: Why = "begin",
     ) -> None:
-        """Change who asked, so that nobody who asks at the same moment is forgotten.
+        """Change a thread's facts without losing concurrent changes.
 
         Args:
             keys: of the tenant.
             agent: the run's outermost agent.
             thread: its thread.
-            changed: the facts from now on, made of those before.
-            why: what they are changed for.
+            changed: computes the new facts from the current ones.
+            why: reason for the change.
 
         Raises:
-            StoreUnavailable: when it is not known to be kept.
+            StoreUnavailable: when the result is unknown.
         """
         change = partial(REMEMBER, self._conn, why=why, keep_ms=KEEP_MS)
         await self._replace((keys, agent, thread), changed, change)
@@ -218,19 +217,19 @@ class ThreadStore:
         message_key: str,
         change: Callable[[ThreadFacts], ThreadFacts],
     ) -> bool:
-        """Keep what a person asked, once; False when it was kept before.
+        """Store a person's request once; False if it was stored before.
 
-        Who asked and the job are one step, so a message that could not be kept may be
-        delivered again, and one that was kept may too.
+        The facts and the job are written in one step, so a message may be delivered
+        again whether or not it was stored.
 
         Args:
             keys: of the tenant.
             job: starts the agent.
-            message_key: names the message; the same again is the same message.
-            change: the thread's facts from now on, made of those before.
+            message_key: identifies the message.
+            change: computes the thread's new facts from the current ones.
 
         Raises:
-            StoreUnavailable: when it is not known to be kept.
+            StoreUnavailable: when the result is unknown.
         """
         ask = partial(
             ASK,
@@ -249,7 +248,7 @@ class ThreadStore:
         changed: Callable[[ThreadFacts], ThreadFacts],
         script: Callable[..., Awaitable[list[Reply]]],
     ) -> str:
-        """Have a script replace the facts that were read; again if they moved."""
+        """Run a script that replaces the current facts; retry after a conflict."""
         keys, *place = whose
         key = keys.thread_facts(*place)
         for _ in range(_ATTEMPTS):
@@ -258,7 +257,7 @@ class ThreadStore:
             found = await read_facts(self._sealing, whose, before)
             facts = changed(found.facts)
             body = packed(facts.model_dump_json(exclude_defaults=True))
-            # Also above those that were lost with their facts.
+            # Based on the time, so that it also exceeds a number lost with its facts.
             number = max(found.number + 1, int(self._conn.clock.now_s() * 1000))
             after = self._sealing.sealed(
                 Sealed.FACTS, (key,), number.to_bytes(_NUMBER_BYTES) + body
@@ -271,12 +270,12 @@ class ThreadStore:
         )
 
     async def is_run_open(self, keys: Keys, agent: str, thread: str) -> bool:
-        """Return whether `open_run` was called for the run that goes on now."""
+        """Return whether `open_run` was called for the current run."""
         key = keys.thread_facts(agent, thread)
         return text(await self._conn.command("HGET", key, "run")) == "open"
 
     async def open_runs(self, keys: Keys, runs: Iterable[RunRef]) -> list[RunRef]:
-        """Return those of many runs that began and have not ended."""
+        """Return the runs that began and have not ended."""
         asked = [*runs]
         replies = await self._conn.sequence(
             *(
@@ -293,20 +292,19 @@ class ThreadStore:
     ) -> None:
         """Keep a thread's facts until its run has ended; see `end_run`.
 
-        A thread with a past of whose people nothing is known, because the facts were
-        kept no longer or the store lost them, has partial facts from now on. The
-        caller holds the thread's lease.
+        If the thread has a past but its facts expired or were lost, they are marked as
+        partial. The caller holds the thread's lease.
 
         Raises:
-            StoreUnavailable: when it is not known to be kept.
+            StoreUnavailable: when the result is unknown.
         """
         key = keys.thread_facts(agent, thread)
         found = fields(await self._conn.command("HGETALL", key))
-        # The past was looked at when this run began; "new" is only what somebody asked
-        # since.
+        # An open run was checked when it began. "new" facts cover only the latest
+        # request.
         if text(found.get("run")) == "open":
             return
-        # What was told of a run may be kept here while its people are not.
+        # The hash may have announcements of a run without its people.
         is_known = "facts" in found and text(found.get("run")) != "new"
         is_lost = has_past and not is_known
 
@@ -316,17 +314,17 @@ class ThreadStore:
         await self.change(keys, agent, thread, looked_at, why="open")
 
     async def end_run(self, keys: Keys, agent: str, thread: str) -> None:
-        """Give a thread's facts a lifetime: its run has ended, or it was deleted."""
+        """Set a lifetime for a thread's facts: its run has ended or was deleted."""
         key = keys.thread_facts(agent, thread)
         await END_RUN(self._conn, facts=key, keep_ms=KEEP_MS)
 
     async def was_asked(self, keys: Keys, message_key: str) -> bool:
-        """Return whether a message was kept for an agent."""
+        """Return whether a message was accepted for an agent."""
         reply = await self._conn.command("EXISTS", keys.message_kept(message_key))
         return bool(reply)
 
     async def mark(self, keys: Keys, agent: str, thread: str, what: Mark) -> str:
-        """Return what `announce` wrote last; "" for nothing."""
+        """Return the last mark of a kind of announcement; "" if there is none."""
         key = keys.thread_facts(agent, thread)
         return text(await self._conn.command("HGET", key, what))
 
@@ -341,14 +339,13 @@ class ThreadStore:
         outbox_event: str,
         audit_event: str,
     ) -> bool:
-        """Announce that a run began or ended; False when that is known.
+        """Announce the start or end of a run; False if it was announced before.
 
-        ``mark`` is the input that it began with, or the checkpoint where it ended. For
-        reports of metrics it is what they were about; the "thread" is then the reader
-        that publishes.
+        ``mark`` is the run's input or its last checkpoint. For metric reports it is the
+        subject of the report, and "thread" is the reader that publishes it.
 
         Raises:
-            LeaseLost: another holder has the lease now.
+            LeaseLost: another process has the lease now.
         """
         reply = await ANNOUNCE(
             self._conn,
@@ -366,7 +363,7 @@ class ThreadStore:
     def lease(
         self, keys: Keys, agent: str, thread: str
     ) -> AbstractAsyncContextManager[Lease]:
-        """Hold the right to run a thread; it may end inside the block at any time.
+        """Hold a thread's lease; it may end inside the block at any time.
 
         Raises:
             ThreadUnavailable: when another process runs this thread.
@@ -375,13 +372,13 @@ class ThreadStore:
 
 
 class InterruptStore:
-    """The interrupts that people were told of; the caller holds the thread's lease."""
+    """Interrupts announced to people; the caller holds the thread's lease."""
 
     def __init__(self, conn: Connection) -> None:
         self._conn = conn
 
     async def all(self, keys: Keys, job: Job) -> dict[str, int]:
-        """Return until when each interrupt of a job's thread waits; 0: it has ended."""
+        """Return a thread's interrupts with their deadlines; 0 for an ended one."""
         key = keys.questions(job.agent, job.thread)
         found = fields(await self._conn.command("HGETALL", key))
 
@@ -399,9 +396,9 @@ class InterruptStore:
         event: Event,
         words: str,
     ) -> None:
-        """Tell people of an interrupt, and queue the job that ends it.
+        """Announce an interrupt to people, and schedule the job that ends it.
 
-        The audit log, which nobody can erase, gets the event without the words.
+        The audit log cannot be erased, so its event lacks the text.
         """
         key = keys.questions(job.agent, job.thread)
         outbox_event = (
@@ -417,11 +414,11 @@ class InterruptStore:
         )
 
     async def arm(self, keys: Keys, job: Job, at_ms: int) -> None:
-        """Queue the job that ends an interrupt, unless it comes sooner."""
+        """Schedule the job that ends an interrupt, unless an earlier one is due."""
         await self._conn.keep(_due(keys, job, at_ms))
 
     async def end(self, keys: Keys, job: Job, ids: list[str], event: Event) -> None:
-        """Note that interrupts have ended, and tell people."""
+        """Record that interrupts have ended, and announce it."""
         key = keys.questions(job.agent, job.thread)
         marks: list[Argument] = [part for one in ids for part in (one, _ENDED)]
         await self._conn.keep(

@@ -1,4 +1,4 @@
-"""Write the next versions of approvals, if nothing moved since they were read."""
+"""Write the next versions of approvals unless they changed since they were read."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ FENCED_CHANGE = Script("change", is_fenced=True)
 async def write(
     conn: Connection, keys: Keys, seen: Mapping[str, Loaded], what: WriteMany
 ) -> list[Loaded]:
-    """Write changes of approvals if nothing of any moved since it was read.
+    """Write changes of approvals unless anything they depend on changed since.
 
     Args:
         conn: the server.
-        keys: of their tenant.
-        seen: what each was computed from, by its id.
-        what: to write.
+        keys: keys of the approvals' tenant.
+        seen: the records the changes were computed from, by id.
+        what: the changes.
 
     Returns:
-        The next version of each; none when something moved, and nothing was written.
+        The new versions; an empty list after a conflict, when nothing was written.
 
     Raises:
-        StoreUnavailable: when it is not known to be written.
-        LeaseLost: another holder has the lease now; nothing was written.
-        AlreadySpent: what it claims was claimed before; nothing was written.
+        StoreUnavailable: when the result is unknown.
+        LeaseLost: another process has the lease now; nothing was written.
+        AlreadySpent: an attempt to execute was used before; nothing was written.
     """
     write_now = partial(_written, conn, keys, seen, what)
-    # Behind the attempts that the changes spend, where there is a ledger.
+    # With a ledger, its entries are made first.
     attempts = [
         attempt
         for one in what.writes
@@ -99,7 +99,7 @@ async def _written(
 
 
 def _texts(what: Write) -> list[str]:
-    """Return the large texts that the document of a next version holds."""
+    """Return the large texts in the document of a next version."""
     found: list[str] = []
     for item in what.approval.items:
         found += [item.requested, item.action]

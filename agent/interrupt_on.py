@@ -29,8 +29,8 @@ from keyturn.gateway.arguments import is_a
 from keyturn.gateway.errors import BadJson
 from keyturn.gateway.failures import any_failure, log_failure
 from keyturn.gateway.protocol import strict_json
+from keyturn.gateway.protocol.records import Verb
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.verbs import Verb
 from keyturn.gateway.protocol.wire import CallHint
 
 logger = logging.getLogger(__name__)

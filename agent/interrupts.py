@@ -24,8 +24,8 @@ from pydantic_core import CoreSchema, core_schema
 from keyturn.agent import turns
 from keyturn.gateway.errors import BadJson
 from keyturn.gateway.protocol import edits, strict_json
+from keyturn.gateway.protocol.records import Verb
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.verbs import Verb
 from keyturn.gateway.protocol.wire import (
     APPROVAL_INTERRUPT,
     RECONCILE_INTERRUPT,

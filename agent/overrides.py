@@ -33,10 +33,9 @@ from keyturn.agent.interrupt_on import (
 )
 from keyturn.gateway.errors import BadJson
 from keyturn.gateway.protocol import strict_json
-from keyturn.gateway.protocol.records import Record
+from keyturn.gateway.protocol.records import Record, Verb
 from keyturn.gateway.protocol.run_context import Inside
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.verbs import Verb
 from keyturn.gateway.protocol.wire import MAX_TASK, CallHint
 
 logger = logging.getLogger(__name__)

@@ -35,8 +35,7 @@ from keyturn.gateway.errors import FINAL_ERRORS, KeyturnError
 from keyturn.gateway.failures import log_failure
 from keyturn.gateway.protocol import run_context
 from keyturn.gateway.protocol.port import Gateway
-from keyturn.gateway.protocol.records import EditRecord
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import EditRecord, ItemState
 from keyturn.gateway.protocol.wire import AnswerKind, CallOutcome, Verdict, VerdictKind
 
 logger = logging.getLogger(__name__)

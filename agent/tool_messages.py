@@ -14,8 +14,7 @@ from langchain_core.messages import ToolCall, ToolMessage
 from keyturn.agent.messages import ANSWER_KEY, ITEM_KEY, mark_reconciled, with_data
 from keyturn.gateway.errors import NotAllowed, NotStarted
 from keyturn.gateway.protocol import edits
-from keyturn.gateway.protocol.records import FailureKind, Person, Result
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import FailureKind, ItemState, Person, Result
 from keyturn.gateway.protocol.strict_json import printable
 from keyturn.gateway.protocol.wire import (
     Answer,

@@ -26,9 +26,8 @@ from keyturn.gateway.errors import BadJson
 from keyturn.gateway.protocol import digest, run_context, strict_json, wire
 from keyturn.gateway.protocol.business_state import BusinessState
 from keyturn.gateway.protocol.questions import NOT_OUTERMOST
-from keyturn.gateway.protocol.records import Record
+from keyturn.gateway.protocol.records import Record, Tier
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.tiers import Tier
 from keyturn.gateway.protocol.wire import (
     CallHint,
     ProposedCall,

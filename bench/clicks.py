@@ -24,8 +24,7 @@ from keyturn.bot.ids import Action
 from keyturn.gateway.approvals.record import Approval, approval_of
 from keyturn.gateway.config import SlackMode
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.protocol.records import Person
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState, Person
 from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef
 from keyturn.gateway.service.agents import AgentService
 from keyturn.gateway.store.store import Store

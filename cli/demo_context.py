@@ -24,7 +24,7 @@ from keyturn.cli.demo_stack import (
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.errors import KeyturnError
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.sandbox.client import Person
 from keyturn.sandbox.elements import placed_elements
 from keyturn.sandbox.json_types import JsonObject, as_object, as_objects

@@ -35,8 +35,7 @@ from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.approvals.standing import left_of, used_micro
 from keyturn.gateway.metrics.fold import Selection
 from keyturn.gateway.metrics_settings import MetricsSettings
-from keyturn.gateway.protocol.states import ItemState
-from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.records import ItemState, Tier
 from keyturn.gateway.service.audit_bundling import AuditBundler
 from keyturn.gateway.service.audit_checking import verify_log_of
 from keyturn.gateway.service.audit_reading import security_events

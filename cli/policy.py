@@ -31,8 +31,8 @@ from keyturn.gateway.policy.requirement_checks import unused
 from keyturn.gateway.policy.rules import Policy, TriageRule
 from keyturn.gateway.policy.suggesting import LEAST, Suggestion, suggest
 from keyturn.gateway.policy.untyped import untyped_arguments
+from keyturn.gateway.protocol.records import Tier
 from keyturn.gateway.protocol.strict_json import JsonObject, parse_object
-from keyturn.gateway.protocol.tiers import Tier
 from keyturn.gateway.validation_errors import did_you_mean, sentence
 
 _COLOURS = {

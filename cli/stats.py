@@ -25,7 +25,7 @@ from keyturn.gateway.metrics.export_reader import events_of
 from keyturn.gateway.metrics.fold import OTHERS, Metrics, Selection
 from keyturn.gateway.metrics.report import as_json, by_calls, by_tier
 from keyturn.gateway.metrics.wording import HEADINGS, cells, facts
-from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.records import Tier
 from keyturn.gateway.service.statistics import StatisticsService
 from keyturn.gateway.validation_errors import near
 

@@ -15,7 +15,6 @@ gateway, a store or a network; of this package's requirements only `cryptography
 from __future__ import annotations
 
 from keyturn.gateway.errors import NotVerified
-from keyturn.gateway.protocol.effect import Effect
 from keyturn.gateway.protocol.receipts import (
     META_KEY,
     Grant,
@@ -23,6 +22,7 @@ from keyturn.gateway.protocol.receipts import (
     Receipt,
     verify_receipt,
 )
+from keyturn.gateway.protocol.records import Effect
 from keyturn.receipts.verifier import SqliteLedger, Verifier, requires_receipt
 
 __all__ = [

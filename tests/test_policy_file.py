@@ -15,7 +15,7 @@ from keyturn.gateway.config import PolicySource, Settings
 from keyturn.gateway.errors import PolicyError, SettingsError
 from keyturn.gateway.policy.evaluate import listed_tier
 from keyturn.gateway.policy_file import Change, PolicyFile, followed
-from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.records import Tier
 from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
 from tests.streams import audit_entries

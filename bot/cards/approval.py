@@ -97,10 +97,7 @@ from keyturn.bot.text import (
 from keyturn.gateway.approvals.collected import is_collected
 from keyturn.gateway.approvals.lifecycle import UNEXECUTED, ApprovalState
 from keyturn.gateway.approvals.record import Approval, Item
-from keyturn.gateway.protocol.effect import Effect, gravest
-from keyturn.gateway.protocol.records import Person
-from keyturn.gateway.protocol.states import ItemState
-from keyturn.gateway.protocol.verbs import Verb
+from keyturn.gateway.protocol.records import Effect, ItemState, Person, Verb, gravest
 from keyturn.sandbox.blockkit import JSON, limits
 from keyturn.sandbox.blockkit.payload_rules import text_length
 

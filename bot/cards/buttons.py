@@ -28,9 +28,7 @@ from keyturn.bot.text import Plain, excerpt, fit, label, template, untrusted
 from keyturn.gateway.approvals.lifecycle import ApprovalState
 from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.approvals.timing import is_extendable, is_pressing
-from keyturn.gateway.protocol.states import ItemState
-from keyturn.gateway.protocol.tiers import Tier
-from keyturn.gateway.protocol.verbs import Finding, Verb
+from keyturn.gateway.protocol.records import Finding, ItemState, Tier, Verb
 from keyturn.sandbox.blockkit import limits
 
 MAX_ROWS = 5

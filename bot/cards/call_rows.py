@@ -68,10 +68,14 @@ from keyturn.gateway.approvals.precedents import Past
 from keyturn.gateway.approvals.quorum import asks_more, tally
 from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.approvals.repeating import doubled
-from keyturn.gateway.protocol.records import Person, Result
-from keyturn.gateway.protocol.states import ItemState
-from keyturn.gateway.protocol.tiers import Tier
-from keyturn.gateway.protocol.verbs import Finding, Verb
+from keyturn.gateway.protocol.records import (
+    Finding,
+    ItemState,
+    Person,
+    Result,
+    Tier,
+    Verb,
+)
 
 _ANSWERED = 1_000
 """Characters that all of it takes on a card, at most."""

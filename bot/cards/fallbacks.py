@@ -19,9 +19,7 @@ from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.lifecycle import ApprovalState
 from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.approvals.timing import ends
-from keyturn.gateway.protocol.states import ItemState
-from keyturn.gateway.protocol.tiers import Tier
-from keyturn.gateway.protocol.verbs import Finding, Verb
+from keyturn.gateway.protocol.records import Finding, ItemState, Tier, Verb
 
 
 def plain_card(frame: Frame) -> Message:

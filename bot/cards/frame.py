@@ -19,7 +19,7 @@ from keyturn.gateway.approvals.collected import is_collected
 from keyturn.gateway.approvals.gestures import MAX_ITEMS
 from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.approvals.timing import is_late, is_over
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 
 TABLE_FROM = MAX_ITEMS + 1
 """From how many calls of one tool on they stand in a table instead of rows."""

@@ -33,8 +33,7 @@ from keyturn.gateway.approvals.events import (
 )
 from keyturn.gateway.approvals.gestures import indexes_in
 from keyturn.gateway.approvals.record import Approval, Item
-from keyturn.gateway.protocol.records import Person
-from keyturn.gateway.protocol.verbs import Finding
+from keyturn.gateway.protocol.records import Finding, Person
 
 _ERRORS = 10
 """How many errors one reply shows; the card and its details have the others."""

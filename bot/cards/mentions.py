@@ -20,9 +20,7 @@ from keyturn.bot.text import Template, joined, template, user, usergroup
 from keyturn.gateway.approvals import permission, quorum
 from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.approvals.requirement import Asking, Notify, Role, Vote
-from keyturn.gateway.protocol.records import Person
-from keyturn.gateway.protocol.states import ItemState
-from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.records import ItemState, Person, Tier
 
 
 def reached(frame: Frame) -> list[Block]:

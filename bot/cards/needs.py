@@ -18,7 +18,7 @@ from keyturn.bot.text import (
 from keyturn.gateway.approvals.quorum import Tally, tally
 from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.approvals.requirement import Requirement
-from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.records import Tier
 
 _PEOPLE: dict[int, LiteralString] = {
     1: "one person",

@@ -52,7 +52,7 @@ from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.approvals.repeating import args_hash, doubled, other_calls
 from keyturn.gateway.policy.formats import MOST_DIGITS, Total
 from keyturn.gateway.policy.windows import MICRO
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 
 _REPEATED = (PrecedentKind.DONE, PrecedentKind.WAITING)
 _REASONS = 3

@@ -50,7 +50,7 @@ from keyturn.bot.text import (
 )
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.record import Approval, Item, Remark
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 
 _REMARKS = 3
 _AGENT = 60

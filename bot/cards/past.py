@@ -18,8 +18,7 @@ from keyturn.bot.ids import Input, View
 from keyturn.bot.text import Template, fit, label, template, untrusted
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.record import Approval, Item
-from keyturn.gateway.protocol.records import Person
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState, Person
 
 MAX_PAST = 20
 """How many decisions are listed."""

@@ -43,7 +43,7 @@ from keyturn.bot.text import (
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.protocol.questions import NO_ANSWER, Question, QuestionType
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 
 _MAX_TEXT = 3_000
 _SECTION = 2_800

@@ -25,9 +25,7 @@ from keyturn.bot.cards.listing import (
 from keyturn.bot.cards.needs import counted_votes
 from keyturn.gateway.approvals.precedents import PrecedentKind
 from keyturn.gateway.approvals.record import Approval, Item
-from keyturn.gateway.protocol.records import Record
-from keyturn.gateway.protocol.tiers import Tier, join
-from keyturn.gateway.protocol.verbs import Verb
+from keyturn.gateway.protocol.records import Record, Tier, Verb, join
 
 ROWS = 20
 """How many approvals one page of the tab lists."""

@@ -31,7 +31,7 @@ from keyturn.bot.text import (
 )
 from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.approvals.timing import end_of
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 
 _MAX_LINES = 10
 _WAITED_FOR: LiteralString = (

@@ -35,8 +35,7 @@ from keyturn.gateway.approvals.decisions import (
 )
 from keyturn.gateway.approvals.lifecycle import UNEXECUTED
 from keyturn.gateway.approvals.record import DecisionRecord
-from keyturn.gateway.protocol.states import ItemState
-from keyturn.gateway.protocol.verbs import Verb
+from keyturn.gateway.protocol.records import ItemState, Verb
 
 _MAX_TEXT = 8_000
 _SECTION = 2_800

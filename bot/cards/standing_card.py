@@ -32,8 +32,7 @@ from keyturn.bot.text import untrusted as untrusted_text
 from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.approvals.similar import Bounds, micro_text
 from keyturn.gateway.approvals.standing import bounds_of, givers, left_of, used_micro
-from keyturn.gateway.protocol.states import ItemState
-from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.records import ItemState, Tier
 
 _NAME = 60
 _EQUAL = 2_000

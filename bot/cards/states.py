@@ -27,10 +27,7 @@ from keyturn.gateway.approvals.permission import is_dead_end
 from keyturn.gateway.approvals.record import Approval, DecisionRecord, Item
 from keyturn.gateway.approvals.requirement import Vote
 from keyturn.gateway.approvals.timing import end_of, ends, is_late, is_over
-from keyturn.gateway.protocol.records import Person
-from keyturn.gateway.protocol.states import ItemState
-from keyturn.gateway.protocol.tiers import Tier
-from keyturn.gateway.protocol.verbs import Verb
+from keyturn.gateway.protocol.records import ItemState, Person, Tier, Verb
 
 MAX_ACT = 140
 """Characters of a header for what a call does; Slack takes 150 in all."""

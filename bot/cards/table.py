@@ -20,7 +20,7 @@ from keyturn.bot.text import ELLIPSIS, Template, fit, joined, on_one_line, templ
 from keyturn.gateway.approvals.evidence import HIDDEN
 from keyturn.gateway.approvals.gestures import LONGEST_ROW, index_ranges
 from keyturn.gateway.approvals.record import Approval, Item
-from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.records import Tier
 from keyturn.sandbox.blockkit import limits
 
 TABLE_CHARS = 5_500

@@ -12,7 +12,7 @@ from keyturn.bot.cards.refs import places, short_ref
 from keyturn.bot.cards.states import STATE_NAMES
 from keyturn.bot.text import Template, code, joined, label, link, template, untrusted
 from keyturn.gateway.approvals.record import Approval, short_id
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 
 _PLAIN_NAME = re.compile(r"[a-z][a-z0-9_]{0,99}")
 _UNFINISHED = frozenset(

@@ -63,7 +63,7 @@ from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.errors import CorruptRecord
 from keyturn.gateway.failures import log_failure
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.store.atomic_write import Loaded
 from keyturn.gateway.store.cards import CardPlace, CardStore, CardTrouble
 from keyturn.gateway.store.fences import current

@@ -32,7 +32,7 @@ from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.errors import CorruptRecord
 from keyturn.gateway.policy.rules import BatchRule
 from keyturn.gateway.protocol import digest
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.store import keys as store_keys
 from keyturn.gateway.store.cards import ALONE, CollectedCardStore
 

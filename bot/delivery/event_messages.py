@@ -62,7 +62,7 @@ from keyturn.gateway.approvals.inquiring import REPLY_TS, answered_by
 from keyturn.gateway.approvals.lifecycle import ApprovalState
 from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.approvals.timing import is_over
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.store.cards import CardPlace
 
 logger = logging.getLogger(__name__)

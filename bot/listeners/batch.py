@@ -46,8 +46,8 @@ from keyturn.gateway.approvals.decisions import (
 )
 from keyturn.gateway.approvals.gestures import Partition
 from keyturn.gateway.approvals.record import Item
+from keyturn.gateway.protocol.records import Verb
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.verbs import Verb
 
 logger = logging.getLogger(__name__)
 

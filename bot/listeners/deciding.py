@@ -52,8 +52,8 @@ from keyturn.gateway.approvals.permission import denial_reason
 from keyturn.gateway.approvals.raising import edit_asks_more, first_of, raised_item
 from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.protocol.edits import edit_errors
+from keyturn.gateway.protocol.records import Finding, Verb
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.verbs import Finding, Verb
 from keyturn.gateway.protocol.work import aside
 
 _FINDINGS = {

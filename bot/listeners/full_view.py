@@ -35,7 +35,7 @@ from keyturn.bot.text import Plain, template
 from keyturn.gateway.approvals.decisions import Approve
 from keyturn.gateway.approvals.events import EventName, approval_event
 from keyturn.gateway.approvals.raising import shown_item
-from keyturn.gateway.protocol.verbs import Verb
+from keyturn.gateway.protocol.records import Verb
 
 _READ_FIRST: LiteralString = (
     "This call is longer than its card, so nothing was recorded. Please open Full "

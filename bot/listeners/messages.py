@@ -56,8 +56,7 @@ from keyturn.gateway.approvals.record import Inquiry, Origin
 from keyturn.gateway.errors import CorruptRecord, StoreUnavailable, TooManySpeakers
 from keyturn.gateway.failures import log_failure
 from keyturn.gateway.protocol import questions
-from keyturn.gateway.protocol.records import Person
-from keyturn.gateway.protocol.verbs import Verb
+from keyturn.gateway.protocol.records import Person, Verb
 from keyturn.gateway.store.atomic_write import Loaded
 from keyturn.gateway.store.keys import MESSAGE_LIFETIME
 

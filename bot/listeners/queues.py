@@ -18,8 +18,7 @@ from keyturn.gateway.approvals.decisions import AccountKind, Reviewer
 from keyturn.gateway.approvals.permission import denial_reason
 from keyturn.gateway.approvals.quorum import is_among, unresolved_roles
 from keyturn.gateway.approvals.record import SHORT_CHARS, Approval, Item
-from keyturn.gateway.protocol.records import Person
-from keyturn.gateway.protocol.verbs import Verb
+from keyturn.gateway.protocol.records import Person, Verb
 from keyturn.gateway.service.queue import MAX_OF_PERSON, MAX_QUEUE
 from keyturn.gateway.store.atomic_write import Loaded
 

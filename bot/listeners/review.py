@@ -49,7 +49,7 @@ from keyturn.gateway.approvals.decisions import (
 )
 from keyturn.gateway.approvals.record import Item, approval_of
 from keyturn.gateway.errors import CorruptRecord, StoreUnavailable
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.service.deciding import Voters
 from keyturn.gateway.store.cards import ViewBinding
 

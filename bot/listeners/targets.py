@@ -51,8 +51,7 @@ from keyturn.gateway.approvals.lifecycle import ApprovalState
 from keyturn.gateway.approvals.permission import denial_reason
 from keyturn.gateway.approvals.record import Approval, Item, approval_of
 from keyturn.gateway.approvals.timing import is_late
-from keyturn.gateway.protocol.states import ItemState
-from keyturn.gateway.protocol.verbs import Verb
+from keyturn.gateway.protocol.records import ItemState, Verb
 from keyturn.gateway.store.atomic_write import Loaded
 from keyturn.gateway.store.cards import ViewBinding
 from keyturn.gateway.store.keys import Keys

@@ -34,7 +34,7 @@ from keyturn.gateway.approvals.similar import Use, exact_micro, micro_text
 from keyturn.gateway.approvals.standing import bounds_of
 from keyturn.gateway.policy.rules import SimilarRule
 from keyturn.gateway.policy.standing import Chosen, Offer
-from keyturn.gateway.protocol.verbs import Verb
+from keyturn.gateway.protocol.records import Verb
 
 _TIMES = (
     (timedelta(minutes=15), "15 minutes"),

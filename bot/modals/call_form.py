@@ -42,9 +42,7 @@ from keyturn.gateway.approvals.decisions import Reconcile
 from keyturn.gateway.approvals.inquiring import MAX_QUESTION
 from keyturn.gateway.approvals.reconciling import MAX_NOTE
 from keyturn.gateway.approvals.record import Item
-from keyturn.gateway.protocol.records import Person
-from keyturn.gateway.protocol.tiers import Tier
-from keyturn.gateway.protocol.verbs import Finding, Verb
+from keyturn.gateway.protocol.records import Finding, Person, Tier, Verb
 
 _TITLE = 300
 _TOOL = 80

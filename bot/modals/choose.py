@@ -48,9 +48,8 @@ from keyturn.bot.text import Label, Template, fit, joined, label, template, untr
 from keyturn.gateway.approvals.decisions import Approve, Decision, Edit, Reject
 from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.protocol import digest
-from keyturn.gateway.protocol.records import Record
+from keyturn.gateway.protocol.records import Record, Verb
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.verbs import Verb
 from keyturn.sandbox.blockkit import limits
 
 

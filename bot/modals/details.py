@@ -49,10 +49,8 @@ from keyturn.gateway.approvals.evidence import original_text
 from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.approvals.timing import end_of
 from keyturn.gateway.protocol.questions import indented
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState, Tier, Verb
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.tiers import Tier
-from keyturn.gateway.protocol.verbs import Verb
 
 PAGE_SIZE = 9_000
 """How many characters a page holds; a view takes far more, a reader does not."""

@@ -24,9 +24,8 @@ from keyturn.gateway.approvals.deciding import MAX_TEXT
 from keyturn.gateway.approvals.editing import as_read
 from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.approvals.requirement import Requirement
+from keyturn.gateway.protocol.records import Tier, Verb
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.tiers import Tier
-from keyturn.gateway.protocol.verbs import Verb
 
 _CHANGE = 2_500
 _AS_READ = "The tool reads the last change as shown here; nothing ran."

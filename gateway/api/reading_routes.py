@@ -23,8 +23,7 @@ from keyturn.gateway.protocol.approval_views import (
 )
 from keyturn.gateway.protocol.http_api import LONGEST_WAIT_S
 from keyturn.gateway.protocol.http_problems import MALFORMED, NOT_FOUND
-from keyturn.gateway.protocol.records import Record
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState, Record
 from keyturn.gateway.service.event_feed import BadPlace
 from keyturn.gateway.trust.api_keys import ApiKey
 from keyturn.gateway.validation_errors import sentence

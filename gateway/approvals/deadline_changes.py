@@ -36,7 +36,7 @@ from keyturn.gateway.approvals.timing import (
     next_end_ms,
     with_end,
 )
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 
 TAKEN_FOR = timedelta(minutes=10)
 """How long "I'm on it" stands by itself."""

@@ -54,10 +54,7 @@ from keyturn.gateway.approvals.requirement import Vote
 from keyturn.gateway.approvals.signed_decisions import DecisionKey
 from keyturn.gateway.errors import BadJson
 from keyturn.gateway.protocol import edits, questions
-from keyturn.gateway.protocol.records import Person
-from keyturn.gateway.protocol.states import ItemState
-from keyturn.gateway.protocol.tiers import Tier
-from keyturn.gateway.protocol.verbs import Verb
+from keyturn.gateway.protocol.records import ItemState, Person, Tier, Verb
 
 MAX_TEXT = 3000
 """Longest reason or response: what one Slack text input can hold."""

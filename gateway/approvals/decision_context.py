@@ -27,9 +27,7 @@ from keyturn.gateway.approvals.signed_decisions import (
     word_of_end,
     word_of_vote,
 )
-from keyturn.gateway.protocol.records import Person
-from keyturn.gateway.protocol.states import ItemState
-from keyturn.gateway.protocol.verbs import Finding, Verb
+from keyturn.gateway.protocol.records import Finding, ItemState, Person, Verb
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,8 @@ from functools import lru_cache
 from keyturn.gateway.approvals.precedents import Precedent
 from keyturn.gateway.approvals.record import Approval, DecisionRecord, Item
 from keyturn.gateway.approvals.timing import end_of, is_late
-from keyturn.gateway.protocol.records import Person, Record
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import Finding, ItemState, Person, Record
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.verbs import Finding
 
 
 class AccountKind(StrEnum):

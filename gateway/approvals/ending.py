@@ -18,7 +18,7 @@ from keyturn.gateway.approvals.lifecycle import Transition, advance
 from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.approvals.requirement import Revocation
 from keyturn.gateway.approvals.timing import is_late
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 
 # Change records after the store or the checkpoints were lost or restored.
 #

@@ -7,10 +7,7 @@ from enum import StrEnum
 from pydantic import Field
 
 from keyturn.gateway.approvals.record import Approval, Item
-from keyturn.gateway.protocol.records import Record, RunRef
-from keyturn.gateway.protocol.states import ItemState
-from keyturn.gateway.protocol.tiers import Tier
-from keyturn.gateway.protocol.verbs import Finding
+from keyturn.gateway.protocol.records import Finding, ItemState, Record, RunRef, Tier
 from keyturn.gateway.protocol.wire import TurnRef
 
 

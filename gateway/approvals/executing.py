@@ -19,8 +19,7 @@ from keyturn.gateway.approvals.events import (
 )
 from keyturn.gateway.approvals.lifecycle import Transition, advance
 from keyturn.gateway.approvals.record import Approval, Item
-from keyturn.gateway.protocol.records import Result
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState, Result
 
 _MOVES = {
     ItemState.AUTHORIZED: Transition.RELEASE,

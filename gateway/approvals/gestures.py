@@ -51,8 +51,7 @@ from keyturn.gateway.approvals.policy_decision import PolicyDecision
 from keyturn.gateway.approvals.raising import first_of, raised_item
 from keyturn.gateway.approvals.record import Approval, Item, approval_of
 from keyturn.gateway.approvals.signed_decisions import DecisionKey
-from keyturn.gateway.protocol.states import ItemState
-from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.records import ItemState, Tier
 
 Partition = Mapping[int, Decision | None]
 """Place of each waiting call on a card to its decision; None leaves it waiting."""

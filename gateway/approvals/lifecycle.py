@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from keyturn.gateway.errors import IllegalTransition
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 
 
 class ApprovalState(StrEnum):

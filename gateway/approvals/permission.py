@@ -14,8 +14,7 @@ from keyturn.gateway.approvals import quorum
 from keyturn.gateway.approvals.decisions import Reviewer
 from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.approvals.requirement import Requirement
-from keyturn.gateway.protocol.records import Person
-from keyturn.gateway.protocol.verbs import Verb
+from keyturn.gateway.protocol.records import Person, Verb
 
 NOBODY = (
     "The policy changed while this waited, and too few people are allowed to approve "

@@ -14,11 +14,8 @@ from pydantic import field_validator, model_validator
 
 from keyturn.gateway.approvals.precedents import Past
 from keyturn.gateway.approvals.requirement import Requirement, Role
-from keyturn.gateway.protocol.effect import Effect
-from keyturn.gateway.protocol.records import Record
+from keyturn.gateway.protocol.records import Effect, Record, Tier, Verb
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.tiers import Tier
-from keyturn.gateway.protocol.verbs import Verb
 
 
 class PreviewKind(StrEnum):

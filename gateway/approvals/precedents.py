@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from keyturn.gateway.protocol.records import Person, Record
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState, Person, Record
 
 DAY_MS = 24 * 60 * 60 * 1000
 """How far back rules count, in milliseconds."""

@@ -6,7 +6,7 @@ from keyturn.gateway.approvals import quorum
 from keyturn.gateway.approvals.policy_decision import PolicyDecision
 from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.approvals.requirement import Floor
-from keyturn.gateway.protocol.tiers import join
+from keyturn.gateway.protocol.records import join
 
 
 def raised_item(item: Item, policy_now: PolicyDecision | None) -> Item:

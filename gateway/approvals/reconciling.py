@@ -22,9 +22,7 @@ from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.lifecycle import Transition
 from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.approvals.requirement import Observation, Requirement
-from keyturn.gateway.protocol.states import ItemState
-from keyturn.gateway.protocol.tiers import Tier
-from keyturn.gateway.protocol.verbs import Finding, Verb
+from keyturn.gateway.protocol.records import Finding, ItemState, Tier, Verb
 
 MAX_NOTE = 3000
 """Longest note: what one Slack text input can hold."""

@@ -27,11 +27,19 @@ from keyturn.gateway.approvals.requirement import (
 from keyturn.gateway.approvals.similar import Bounds, Cover, Use
 from keyturn.gateway.protocol import digest
 from keyturn.gateway.protocol.questions import Answered, Question, questions_in
-from keyturn.gateway.protocol.records import EditRecord, Person, Record, Result, RunRef
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import (
+    EditRecord,
+    Finding,
+    ItemState,
+    Person,
+    Record,
+    Result,
+    RunRef,
+    Tier,
+    Verb,
+    join,
+)
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.tiers import Tier, join
-from keyturn.gateway.protocol.verbs import Finding, Verb
 
 SHORT_CHARS = 8
 """How many characters it has."""

@@ -8,9 +8,14 @@ from typing import Self
 
 from pydantic import Field
 
-from keyturn.gateway.protocol.records import Person, Reading, Record
-from keyturn.gateway.protocol.tiers import Tier
-from keyturn.gateway.protocol.verbs import Finding, Verb
+from keyturn.gateway.protocol.records import (
+    Finding,
+    Person,
+    Reading,
+    Record,
+    Tier,
+    Verb,
+)
 
 
 class Signature(Record):

@@ -7,7 +7,7 @@ import json
 from keyturn.gateway.approvals.record import NOT_KNOWN, DecisionRecord, Item
 from keyturn.gateway.protocol import digest
 from keyturn.gateway.protocol.questions import without_answer
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import Answer, AnswerKind
 

@@ -19,9 +19,7 @@ from keyturn.gateway.approvals.standing import was_taken_back
 from keyturn.gateway.approvals.timing import LONGEST, with_end
 from keyturn.gateway.protocol import digest
 from keyturn.gateway.protocol.business_state import BusinessState, with_state
-from keyturn.gateway.protocol.records import Person, Reading
-from keyturn.gateway.protocol.tiers import Tier
-from keyturn.gateway.protocol.verbs import Verb
+from keyturn.gateway.protocol.records import Person, Reading, Tier, Verb
 
 FORBIDDEN = "The policy changed after this call was approved and no longer allows it."
 TOO_OLD = (

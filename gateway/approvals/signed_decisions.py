@@ -24,9 +24,7 @@ from keyturn.gateway.errors import NotVerified
 from keyturn.gateway.protocol import digest
 from keyturn.gateway.protocol.business_state import stateless_hash
 from keyturn.gateway.protocol.public_keys import PublicKey
-from keyturn.gateway.protocol.records import Person
-from keyturn.gateway.protocol.states import ItemState
-from keyturn.gateway.protocol.verbs import Finding, Verb
+from keyturn.gateway.protocol.records import Finding, ItemState, Person, Verb
 
 TAG = b"keyturn/v1/decision\x00"
 

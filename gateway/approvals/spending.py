@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 from keyturn.gateway.approvals.lifecycle import FINAL
 from keyturn.gateway.approvals.record import Approval, Item
-from keyturn.gateway.protocol.states import ItemState
-from keyturn.gateway.protocol.verbs import Finding
+from keyturn.gateway.protocol.records import Finding, ItemState
 
 NEVER_AGAIN = 2**31
 """Number of an attempt above those of any record: all attempts are spent by it."""

@@ -22,8 +22,7 @@ from keyturn.gateway.approvals.events import CHECK_ANSWER, EventName, approval_e
 from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.approvals.requirement import Requirement, Role, SpotCheck
 from keyturn.gateway.protocol import digest
-from keyturn.gateway.protocol.records import Person
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState, Person
 
 _TAG = "keyturn/v1/spot-check"
 

@@ -23,11 +23,8 @@ from keyturn.gateway.approvals.policy_decision import PolicyDecision
 from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.approvals.requirement import Revocation
 from keyturn.gateway.approvals.similar import Bounds, Cover, Use, micro_text
-from keyturn.gateway.protocol.records import Person
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState, Person, Tier, Verb
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.tiers import Tier
-from keyturn.gateway.protocol.verbs import Verb
 
 CHECKED_FOR_MS = 10 * 60 * 1000
 """How long Slack's word on the roles of the givers is good for.

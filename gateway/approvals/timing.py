@@ -6,7 +6,7 @@ from datetime import timedelta
 from enum import StrEnum
 
 from keyturn.gateway.approvals.record import Approval, Item
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 
 LONGEST = 2
 """An approval waits at most so many times as long as it was opened for."""

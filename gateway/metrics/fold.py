@@ -29,8 +29,7 @@ from keyturn.gateway.approvals.events import (
 )
 from keyturn.gateway.approvals.security import SecurityKind
 from keyturn.gateway.metrics.counts import DECIDED, Counts, Outcome
-from keyturn.gateway.protocol.records import RunRef
-from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.records import RunRef, Tier
 
 MAX_ROWS = 1000
 """Tools, and days, that have a row of their own."""

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from keyturn.gateway.metrics.counts import Counts, Outcome, Share
 from keyturn.gateway.metrics.duration_histogram import DurationHistogram
 from keyturn.gateway.metrics.fold import OTHERS, Metrics
+from keyturn.gateway.protocol.records import Tier
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.tiers import Tier
 
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 

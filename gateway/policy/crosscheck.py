@@ -44,11 +44,9 @@ from keyturn.gateway.policy.rules import (
     WindowRule,
 )
 from keyturn.gateway.policy.schemas import Shape, shape_at, unusable
-from keyturn.gateway.protocol.effect import gravest
+from keyturn.gateway.protocol.records import Tier, Verb, gravest, join
 from keyturn.gateway.protocol.schema_validation import subschemas
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.tiers import Tier, join
-from keyturn.gateway.protocol.verbs import Verb
 from keyturn.gateway.validation_errors import (
     Path,
     ProblemAt,

@@ -20,9 +20,7 @@ from keyturn.gateway.policy.rules import (
     TriageRule,
     WaitingRule,
 )
-from keyturn.gateway.protocol.effect import Effect, gravest
-from keyturn.gateway.protocol.tiers import Tier, join
-from keyturn.gateway.protocol.verbs import Verb
+from keyturn.gateway.protocol.records import Effect, Tier, Verb, gravest, join
 
 # Resolve the requirements that a policy names, and combine them.
 #

@@ -13,7 +13,7 @@ from itertools import chain
 from keyturn.gateway.approvals.requirement import Requirement, Role
 from keyturn.gateway.policy.effective_rules import EffectiveRules
 from keyturn.gateway.policy.rules import Policy, RaiseRule
-from keyturn.gateway.protocol.tiers import Tier, join
+from keyturn.gateway.protocol.records import Tier, join
 
 _UNLISTED = ""
 """Placeholder for agents and tools that the policy does not list."""

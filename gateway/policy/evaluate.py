@@ -25,9 +25,8 @@ from keyturn.gateway.policy.raise_rules import (
 from keyturn.gateway.policy.rules import Policy, TriageRule
 from keyturn.gateway.policy.schemas import MAX_PARTS, TAKES_LONG, unusable
 from keyturn.gateway.protocol.edits import TOO_LONG, argument_errors
+from keyturn.gateway.protocol.records import Tier, Verb, join
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.tiers import Tier, join
-from keyturn.gateway.protocol.verbs import Verb
 
 _LONG = (
     "The call takes too long to check against the {}'s schema, so it cannot be edited."

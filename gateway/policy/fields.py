@@ -16,7 +16,7 @@ from pydantic import (
 
 from keyturn.gateway.policy import formats, hours
 from keyturn.gateway.policy.expressions import compiled
-from keyturn.gateway.protocol.verbs import Verb
+from keyturn.gateway.protocol.records import Verb
 from keyturn.gateway.setting_forms import is_name, parse_duration
 from keyturn.gateway.validation_errors import shortened
 

@@ -10,8 +10,7 @@ from pydantic import AfterValidator, Field
 
 from keyturn.gateway.policy import hours
 from keyturn.gateway.policy.fields import Distinct, Duration, UserId, Zone
-from keyturn.gateway.protocol.records import Record
-from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.records import Record, Tier
 
 _DAY = timedelta(days=1)
 

@@ -19,9 +19,8 @@ from keyturn.gateway.policy.expressions import (
 from keyturn.gateway.policy.hours import utc
 from keyturn.gateway.policy.rules import Policy, RaiseRule
 from keyturn.gateway.policy.windows import MICRO
-from keyturn.gateway.protocol.records import Record
+from keyturn.gateway.protocol.records import Record, Tier
 from keyturn.gateway.protocol.strict_json import JsonObject, accept_object
-from keyturn.gateway.protocol.tiers import Tier
 
 MAX_VALUE = 200
 """Longest value in the reasons; the arguments on the card have all of it."""

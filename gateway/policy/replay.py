@@ -32,10 +32,8 @@ from keyturn.gateway.policy.evaluate import evaluate, listed_tier
 from keyturn.gateway.policy.raise_rules import Facts
 from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.policy.windows import WindowUse, WindowUses, window_uses
-from keyturn.gateway.protocol.records import Person, Record
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState, Person, Record, Tier
 from keyturn.gateway.protocol.strict_json import JsonObject, parse_object
-from keyturn.gateway.protocol.tiers import Tier
 from keyturn.gateway.validation_errors import sentence
 
 _TEN_MINUTES_MS = 600_000

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from keyturn.gateway.approvals.quorum import clauses
 from keyturn.gateway.policy.effective_rules import required
 from keyturn.gateway.policy.rules import Policy, RequirementRule, ToolRule
-from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.records import Tier
 from keyturn.gateway.validation_errors import Path, ProblemAt, dotted, near
 
 

@@ -60,11 +60,8 @@ from keyturn.gateway.policy.fields import (
 )
 from keyturn.gateway.policy.on_call import QuietRule, Rotation
 from keyturn.gateway.protocol import digest
-from keyturn.gateway.protocol.effect import Effect
-from keyturn.gateway.protocol.records import Record
+from keyturn.gateway.protocol.records import Effect, Record, Tier, Verb
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.tiers import Tier
-from keyturn.gateway.protocol.verbs import Verb
 from keyturn.gateway.setting_forms import parse_duration
 from keyturn.gateway.validation_errors import Path, shown
 

@@ -13,9 +13,8 @@ from keyturn.gateway.approvals.similar import Bounds
 from keyturn.gateway.policy.effective_rules import EffectiveRules
 from keyturn.gateway.policy.evaluate import Evaluation
 from keyturn.gateway.policy.rules import Policy, SimilarRule
+from keyturn.gateway.protocol.records import Tier, Verb
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.tiers import Tier
-from keyturn.gateway.protocol.verbs import Verb
 
 NOT_OFFERED = "The policy does not let people allow similar calls of this tool."
 CHANGED = "The policy changed since this was proposed, so it has to be proposed again."

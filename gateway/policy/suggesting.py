@@ -16,9 +16,8 @@ from dataclasses import dataclass, field
 
 from keyturn.gateway.approvals.events import BY_GATEWAY, BY_POLICY, EventName
 from keyturn.gateway.policy.replay import Row
-from keyturn.gateway.protocol.records import Record
+from keyturn.gateway.protocol.records import Record, Tier
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.tiers import Tier
 
 LEAST = 20
 """Fewest calls for a suggestion."""

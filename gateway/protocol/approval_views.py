@@ -7,12 +7,16 @@ from datetime import datetime
 from pydantic import JsonValue
 
 from keyturn.gateway.protocol.business_state import BusinessState
-from keyturn.gateway.protocol.effect import Effect
-from keyturn.gateway.protocol.records import Person, Record, RunRef
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import (
+    Effect,
+    ItemState,
+    Person,
+    Record,
+    RunRef,
+    Tier,
+    Verb,
+)
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.tiers import Tier
-from keyturn.gateway.protocol.verbs import Verb
 
 PAGE = 50
 """Approvals of a page where nobody says how many."""

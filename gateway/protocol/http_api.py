@@ -18,9 +18,15 @@ from urllib.parse import quote, unquote
 from pydantic import Field, TypeAdapter
 
 from keyturn.gateway.protocol.approval_views import ApprovalView, ClauseView
-from keyturn.gateway.protocol.records import EditRecord, Person, Record, Result, RunRef
+from keyturn.gateway.protocol.records import (
+    EditRecord,
+    Person,
+    Record,
+    Result,
+    RunRef,
+    Tier,
+)
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.tiers import Tier
 from keyturn.gateway.protocol.wire import (
     AgentNote,
     CallBegun,

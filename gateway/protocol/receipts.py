@@ -24,11 +24,9 @@ from pydantic import Field, ValidationError
 from keyturn.gateway.errors import BadJson, NotVerified
 from keyturn.gateway.protocol.business_state import BusinessState, with_state
 from keyturn.gateway.protocol.digest import action_document, action_hash, canonical
-from keyturn.gateway.protocol.effect import Effect
 from keyturn.gateway.protocol.public_keys import PublicKey
-from keyturn.gateway.protocol.records import Record
+from keyturn.gateway.protocol.records import Effect, Record, Tier
 from keyturn.gateway.protocol.strict_json import JsonObject, parse_object
-from keyturn.gateway.protocol.tiers import Tier
 
 # Read signed envelopes of the Dead Simple Signing Envelope format, DSSE v1.0.2.
 #

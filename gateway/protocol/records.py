@@ -1,8 +1,9 @@
-"""Immutable wire records: person, run, edit, result."""
+"""Records that cross the wire, and the words in them: states, verbs, tiers, effects."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import Self
 
@@ -166,3 +167,96 @@ class Reading(Record):
     action_hash: str = ""
     args: JsonObject | None = None
     problem: str = Field(default="", max_length=MAX_PROBLEM)
+
+
+class ItemState(StrEnum):
+    """Where one call stands. ``authorized`` is not ``executed``."""
+
+    PENDING = "pending"
+    AUTHORIZED = "authorized"
+    EXECUTING = "executing"
+    EXECUTED = "executed"
+    FAILED = "failed"
+    IN_DOUBT = "in_doubt"
+    REJECTED = "rejected"
+    ANSWERED = "answered"
+    EXPIRED = "expired"
+    SUPERSEDED = "superseded"
+    WITHDRAWN = "withdrawn"
+    LAPSED = "lapsed"
+
+
+class Verb(StrEnum):
+    """What a reviewer can say about an item."""
+
+    APPROVE = "approve"
+    EDIT = "edit"
+    REJECT = "reject"
+    RESPOND = "respond"
+
+
+class Finding(StrEnum):
+    """What a person found out about an execution in doubt."""
+
+    EXECUTED = "executed"
+    RERUN = "rerun"
+    SKIP = "skip"
+
+
+class Tier(StrEnum):
+    """What a call needs before it may run, from least to most.
+
+    ``auto`` runs and is recorded, ``notify`` runs and posts a notice, ``approve``
+    needs one reviewer, ``escalate`` two distinct people, ``deny`` never runs.
+    """
+
+    AUTO = "auto"
+    NOTIFY = "notify"
+    APPROVE = "approve"
+    ESCALATE = "escalate"
+    DENY = "deny"
+
+    @property
+    def rank(self) -> int:
+        """Return the place in the order, 0 for ``auto``."""
+        return _RANKS[self]
+
+    @property
+    def needs_people(self) -> bool:
+        """Return whether a person has to decide before the call may run."""
+        return self in {Tier.APPROVE, Tier.ESCALATE}
+
+    @property
+    def is_auto_approved(self) -> bool:
+        """Return whether the call runs without a person's decision."""
+        return self in {Tier.AUTO, Tier.NOTIFY}
+
+
+_RANKS = {tier: rank for rank, tier in enumerate(Tier)}
+
+
+def join(first: Tier, *others: Tier) -> Tier:
+    """Return the highest of the tiers; the only way in which tiers combine."""
+    # By rank: as texts, "auto" > "approve".
+    return max((first, *others), key=lambda tier: tier.rank)
+
+
+class Effect(StrEnum):
+    """What a call does to the world, from least to most.
+
+    ``read`` changes nothing, ``reversible`` can be taken back, ``irreversible`` cannot.
+    A tool without a class of its own counts as irreversible.
+    """
+
+    READ = "read"
+    REVERSIBLE = "reversible"
+    IRREVERSIBLE = "irreversible"
+
+
+_GRAVITY = {effect: rank for rank, effect in enumerate(Effect)}
+
+
+def gravest(effects: Iterable[Effect]) -> Effect:
+    """Return what several calls do together; ``irreversible`` for none."""
+    # By rank: as texts, "irreversible" < "read".
+    return max(effects, key=_GRAVITY.__getitem__, default=Effect.IRREVERSIBLE)

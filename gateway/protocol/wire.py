@@ -17,16 +17,16 @@ from keyturn.gateway.protocol.business_state import BusinessState
 from keyturn.gateway.protocol.records import (
     EditOutcome,
     EditRecord,
+    ItemState,
     Person,
     Reading,
     Record,
     Result,
     RunRef,
+    Tier,
+    Verb,
 )
-from keyturn.gateway.protocol.states import ItemState
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.tiers import Tier
-from keyturn.gateway.protocol.verbs import Verb
 
 ProgressVerb = Literal["begin", "enter", "give_back"]
 """``begin`` asks to run a call, ``enter`` says that an agent began inside it, and

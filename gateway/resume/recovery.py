@@ -45,8 +45,7 @@ from keyturn.gateway.approvals.ending import doubt_restored, end_with_thread
 from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.errors import CorruptRecord, GraphError, ThreadUnavailable
 from keyturn.gateway.failures import any_failure, log_failure
-from keyturn.gateway.protocol.records import RunRef
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState, RunRef
 from keyturn.gateway.resume.langgraph_local import AGENT_KEY, pending_of
 from keyturn.gateway.resume.questions import Answers, asked_items, questions_of
 from keyturn.gateway.resume.runner import PendingInterrupt, Runners, ThreadState

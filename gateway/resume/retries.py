@@ -16,7 +16,7 @@ from datetime import timedelta
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.failures import any_failure, described, log_failure
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.resume.diagnosis import (
     Diagnosis,
     ErrorKind,

@@ -12,8 +12,7 @@ from typing_extensions import override
 
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.errors import ThreadUnknown
-from keyturn.gateway.protocol.records import RunRef
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState, RunRef
 from keyturn.gateway.resume.advancer import Threads
 from keyturn.gateway.resume.questions import (
     Answers,

@@ -38,8 +38,8 @@ from keyturn.gateway.failures import any_failure, log_failure
 from keyturn.gateway.policy.effective_rules import EffectiveRules
 from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.protocol.port import connected
+from keyturn.gateway.protocol.records import Tier
 from keyturn.gateway.protocol.strict_json import JsonObject, accept_object
-from keyturn.gateway.protocol.tiers import Tier
 from keyturn.gateway.resume.advancer import Advancer
 from keyturn.gateway.resume.questions import fits, question_of
 from keyturn.gateway.resume.retries import Retries, jittered

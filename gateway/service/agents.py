@@ -22,8 +22,13 @@ from keyturn.gateway.policy.evaluate import is_idempotent, listed_tier
 from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.protocol import digest
 from keyturn.gateway.protocol.edits import edit_hash
-from keyturn.gateway.protocol.records import EditOutcome, EditRecord, RunRef, is_inside
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import (
+    EditOutcome,
+    EditRecord,
+    ItemState,
+    RunRef,
+    is_inside,
+)
 from keyturn.gateway.protocol.wire import (
     AgentNote,
     CallBegun,

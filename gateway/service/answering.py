@@ -13,10 +13,14 @@ from keyturn.gateway.errors import CorruptRecord, GraphError
 from keyturn.gateway.failures import log_failure
 from keyturn.gateway.protocol import digest
 from keyturn.gateway.protocol.http_api import OpenQuestion
-from keyturn.gateway.protocol.records import EditOutcome, EditRecord, RunRef
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import (
+    EditOutcome,
+    EditRecord,
+    Finding,
+    ItemState,
+    RunRef,
+)
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.verbs import Finding
 from keyturn.gateway.protocol.wire import (
     APPROVAL_INTERRUPT,
     RECONCILE_INTERRUPT,

@@ -32,9 +32,7 @@ from keyturn.gateway.protocol.approval_views import (
     WindowView,
 )
 from keyturn.gateway.protocol.business_state import state_in
-from keyturn.gateway.protocol.effect import Effect
-from keyturn.gateway.protocol.records import EditRecord
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import EditRecord, Effect, ItemState
 from keyturn.gateway.protocol.work import aside
 from keyturn.gateway.service.call_evaluation import as_of_now
 from keyturn.gateway.service.tenant_service import PolicyService

@@ -23,8 +23,8 @@ from keyturn.gateway.policy.effects import effect_of, reads_precedents
 from keyturn.gateway.policy.evaluate import evaluate, evaluate_question
 from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.policy.standing import evaluate_standing
+from keyturn.gateway.protocol.records import Tier
 from keyturn.gateway.protocol.strict_json import JsonObject, accept_object
-from keyturn.gateway.protocol.tiers import Tier
 from keyturn.gateway.protocol.work import aside
 from keyturn.gateway.service.denials import cannot_start_message, freeze_of
 from keyturn.gateway.service.precedents import (

@@ -25,9 +25,8 @@ from keyturn.gateway.failures import log_failure
 from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.protocol import digest
 from keyturn.gateway.protocol.business_state import state_in, stateless_hash
-from keyturn.gateway.protocol.records import Reading, Result
+from keyturn.gateway.protocol.records import ItemState, Reading, Result
 from keyturn.gateway.protocol.run_context import attempt_of
-from keyturn.gateway.protocol.states import ItemState
 from keyturn.gateway.protocol.wire import (
     Busy,
     CheckState,

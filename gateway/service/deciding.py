@@ -40,7 +40,7 @@ from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.errors import KeyturnError
 from keyturn.gateway.failures import log_failure
 from keyturn.gateway.policy.rules import Policy
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.work import aside
 from keyturn.gateway.service.call_evaluation import (
     Beside,

@@ -14,8 +14,7 @@ from pydantic import Field
 
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.errors import CorruptRecord
-from keyturn.gateway.protocol.records import Record
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState, Record
 from keyturn.gateway.service import audit_reading
 from keyturn.gateway.service.stored_verdicts import erased_turn
 from keyturn.gateway.service.tenant_service import TenantService

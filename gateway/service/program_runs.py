@@ -22,8 +22,7 @@ from keyturn.gateway.protocol.http_api import (
     PendingCall,
     RunFacts,
 )
-from keyturn.gateway.protocol.records import NO_SLACK_ID, RunRef
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import NO_SLACK_ID, ItemState, RunRef
 from keyturn.gateway.service.agents import AgentService
 from keyturn.gateway.service.answering import find_answers
 from keyturn.gateway.service.event_feed import EventFeed

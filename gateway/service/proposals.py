@@ -36,9 +36,8 @@ from keyturn.gateway.errors import BadJson
 from keyturn.gateway.policy.evaluate import Evaluation
 from keyturn.gateway.policy.fields import is_channel
 from keyturn.gateway.protocol import business_state, digest
-from keyturn.gateway.protocol.records import Person
+from keyturn.gateway.protocol.records import Person, Tier
 from keyturn.gateway.protocol.strict_json import MAX_BYTES, JsonObject, accept_object
-from keyturn.gateway.protocol.tiers import Tier
 from keyturn.gateway.protocol.wire import (
     ProposedCall,
     Turn,

@@ -36,7 +36,6 @@ from keyturn.gateway.policy.effective_rules import EffectiveRules
 from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.protocol import digest
 from keyturn.gateway.protocol.business_state import state_in, stateless_hash
-from keyturn.gateway.protocol.effect import Effect
 from keyturn.gateway.protocol.public_keys import PublicKey
 from keyturn.gateway.protocol.receipts import (
     LIFETIME_S,
@@ -49,9 +48,8 @@ from keyturn.gateway.protocol.receipts import (
     Receipt,
     statement,
 )
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import Effect, ItemState, Tier
 from keyturn.gateway.protocol.strict_json import parse_object
-from keyturn.gateway.protocol.tiers import Tier
 from keyturn.gateway.protocol.wire import Refused
 from keyturn.gateway.store.atomic_write import Loaded
 from keyturn.gateway.store.quarantine import quarantine

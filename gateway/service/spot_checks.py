@@ -11,7 +11,7 @@ from keyturn.gateway.approvals.decisions import Reviewer
 from keyturn.gateway.approvals.requirement import Role
 from keyturn.gateway.policy.raise_rules import Raise
 from keyturn.gateway.policy.rules import Policy, SpotCheckRule
-from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.records import Tier
 from keyturn.gateway.service.proposals import EvaluatedCall
 from keyturn.gateway.service.tenant_service import PolicyService
 from keyturn.gateway.store.atomic_write import Loaded, Write

@@ -51,10 +51,7 @@ from keyturn.gateway.policy.standing import (
     similar_rule,
 )
 from keyturn.gateway.protocol import digest
-from keyturn.gateway.protocol.records import Person
-from keyturn.gateway.protocol.states import ItemState
-from keyturn.gateway.protocol.tiers import Tier
-from keyturn.gateway.protocol.verbs import Verb
+from keyturn.gateway.protocol.records import ItemState, Person, Tier, Verb
 from keyturn.gateway.service.precedents import TurnPrecedents
 from keyturn.gateway.service.proposals import EvaluatedCall, opened_event
 from keyturn.gateway.service.tenant_service import PolicyService

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from keyturn.gateway.approvals.record import Approval, approval_of
 from keyturn.gateway.errors import BadJson, CorruptRecord, RefReused
 from keyturn.gateway.policy.rules import Policy
-from keyturn.gateway.protocol.records import Record
-from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.records import Record, Tier
 from keyturn.gateway.protocol.wire import (
     ProposedCall,
     Turn,

@@ -22,9 +22,8 @@ from keyturn.gateway.policy.evaluate import Evaluation, evaluate
 from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.protocol import digest
 from keyturn.gateway.protocol.questions import Answered
-from keyturn.gateway.protocol.records import RunRef
+from keyturn.gateway.protocol.records import RunRef, Tier
 from keyturn.gateway.protocol.strict_json import MAX_BYTES, JsonObject, parse_object
-from keyturn.gateway.protocol.tiers import Tier
 from keyturn.gateway.protocol.wire import (
     ProposedCall,
     Turn,

@@ -18,8 +18,7 @@ from keyturn.gateway.approvals.record import TriageResult, approval_of
 from keyturn.gateway.policy.evaluate import Evaluation, evaluate, evaluate_question
 from keyturn.gateway.policy.raise_rules import Facts, Raise, is_strict
 from keyturn.gateway.policy.rules import Policy, TriageRule
-from keyturn.gateway.protocol.tiers import Tier
-from keyturn.gateway.protocol.verbs import Verb
+from keyturn.gateway.protocol.records import Tier, Verb
 from keyturn.gateway.protocol.wire import CallHint, ProposedCall, Turn
 from keyturn.gateway.service import denials, spot_checks
 from keyturn.gateway.service.precedents import CallUsage, TurnPrecedents, facts_of

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from keyturn.gateway.approvals import timing
 from keyturn.gateway.approvals.changes import Change
 from keyturn.gateway.approvals.record import Approval
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.store import codec
 from keyturn.gateway.store.atomic_write import EvaluationInputs, Loaded, Write
 from keyturn.gateway.store.audit_seals import sealed_text, texts_of, with_sealed_event

@@ -18,7 +18,7 @@ from pydantic_core import from_json, to_json
 from keyturn.gateway.approvals.precedents import DAY_MS, KINDS, Precedent
 from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.approvals.repeating import precedent_of
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.store.connection import Connection, Reply, fields, text
 from keyturn.gateway.store.encryption import opened_words, sealed_words
 from keyturn.gateway.store.keys import KEEP_MS, Keys

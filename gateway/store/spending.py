@@ -8,7 +8,7 @@ from typing import TypeVar
 from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.approvals.spending import Attempt, begun_attempts
 from keyturn.gateway.background import begun, waited_for
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.store.atomic_write import Loaded
 from keyturn.gateway.store.ledger import Ledger
 

@@ -8,7 +8,7 @@ from functools import partial
 from pydantic_core import to_json
 
 from keyturn.gateway.approvals.spending import next_attempt, spent_by
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.work import aside
 from keyturn.gateway.store.agent_load import FAILED_MS
 from keyturn.gateway.store.atomic_write import Loaded, Write, WriteMany

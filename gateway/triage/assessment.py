@@ -9,8 +9,7 @@ from typing import cast
 
 from pydantic import BaseModel, Field
 
-from keyturn.gateway.protocol.records import Record
-from keyturn.gateway.protocol.tiers import Tier, join
+from keyturn.gateway.protocol.records import Record, Tier, join
 
 MAX_SCORE = 100
 """The score of what people should look at first."""

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from keyturn.gateway.approvals.evidence import Argument, arguments, shortened
 from keyturn.gateway.approvals.policy_decision import PolicyDecision
-from keyturn.gateway.protocol.effect import Effect
-from keyturn.gateway.protocol.records import Record
+from keyturn.gateway.protocol.records import Effect, Record, Tier
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.tiers import Tier
 
 MAX_ARGUMENTS = 30
 """Arguments that are shown at most, in the order of their names."""

@@ -24,7 +24,7 @@ from keyturn.gateway.approvals.security import SecurityEvent, SecurityKind
 from keyturn.gateway.config import Settings
 from keyturn.gateway.errors import StoreUnavailable, ThreadUnavailable
 from keyturn.gateway.failures import any_failure, log_failure
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.webhooks import DECIDED, News, body_of
 from keyturn.gateway.store.fences import Lease
 from keyturn.gateway.store.readers import drop_idle_readers

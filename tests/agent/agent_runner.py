@@ -17,7 +17,7 @@ from langgraph.types import Command, StateSnapshot
 from keyturn.agent import ApprovalMiddleware, grant, guarded
 from keyturn.agent.scripted_model import ScriptedModel, calling, scripted
 from keyturn.gateway.approvals.record import Item
-from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.records import Tier
 from tests.agent.fake_gateway import FakeGateway
 
 FREE = {"look_up": Tier.AUTO}

@@ -28,15 +28,17 @@ from keyturn.gateway.protocol.business_state import state_in, stateless_hash, wi
 from keyturn.gateway.protocol.edits import edit_hash
 from keyturn.gateway.protocol.records import (
     EditRecord,
+    Finding,
+    ItemState,
     Person,
     Result,
     RunRef,
+    Tier,
+    Verb,
     is_inside,
+    join,
 )
-from keyturn.gateway.protocol.states import ItemState
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.tiers import Tier, join
-from keyturn.gateway.protocol.verbs import Finding, Verb
 from keyturn.gateway.protocol.wire import (
     AgentNote,
     Answer,

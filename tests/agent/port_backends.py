@@ -19,9 +19,8 @@ from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.client.http_gateway import HttpGateway
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.port import Gateway
+from keyturn.gateway.protocol.records import Finding, Tier
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.tiers import Tier
-from keyturn.gateway.protocol.verbs import Finding
 from keyturn.gateway.store.store import Store
 from tests.agent.fake_gateway import FakeGateway
 from tests.service.harness import ANA, ServiceHarness

@@ -10,7 +10,7 @@ from langchain.agents.middleware import AgentMiddleware
 from langchain_core.tools import tool
 
 from keyturn.agent.scripted_model import calling
-from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.records import Tier
 from tests.agent.agent_runner import Runner, build, results
 from tests.agent.fake_gateway import FakeGateway
 

@@ -9,7 +9,7 @@ from langgraph.types import Command
 
 from keyturn.agent import Approved
 from keyturn.agent.scripted_model import calling
-from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.records import Tier
 from keyturn.gateway.protocol.wire import CallEnd
 from tests.agent.agent_runner import CONFIG, Effects, Runner, build, by_call
 from tests.agent.fake_gateway import FakeGateway

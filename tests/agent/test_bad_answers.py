@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from keyturn.agent import interrupts
 from keyturn.agent.scripted_model import calling
-from keyturn.gateway.protocol.verbs import Verb
+from keyturn.gateway.protocol.records import Verb
 from keyturn.gateway.protocol.wire import AnswerKind, Verdict
 from tests.agent.agent_runner import FREE, STRICT, Effects, Runner, build, by_call, pay
 from tests.agent.fake_gateway import FakeGateway

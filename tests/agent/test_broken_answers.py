@@ -23,7 +23,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from keyturn.agent import is_cut_off
 from keyturn.agent.scripted_model import calling
 from keyturn.agent.turns import NO_ID
-from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.records import Tier
 from tests.agent import providers
 from tests.agent.agent_runner import FREE, Effects, Runner, build, by_call, results
 from tests.agent.fake_gateway import FakeGateway

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from keyturn.agent import ApprovalMiddleware, guarded
 from keyturn.agent.scripted_model import ScriptedModel, calling, scripted
-from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.records import Tier
 from tests.agent.agent_runner import Effects, Runner, build, by_call, pay
 from tests.agent.fake_gateway import FakeGateway
 

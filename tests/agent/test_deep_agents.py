@@ -13,7 +13,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from keyturn.agent import ApprovalMiddleware, gated_subagents
 from keyturn.agent.scripted_model import calling, scripted
 from keyturn.gateway.errors import GraphError
-from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.records import Tier
 from tests.agent.agent_runner import Effects, Runner, by_call, item_of, pay
 from tests.agent.fake_gateway import FakeGateway
 

@@ -13,7 +13,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from typing_extensions import override
 
 from keyturn.agent.scripted_model import calling
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from tests.agent.agent_runner import (
     CONFIG,
     FREE,

@@ -16,10 +16,14 @@ from langgraph.types import Command
 from keyturn.agent import edit_messages, edited_view, guarded
 from keyturn.agent.scripted_model import ScriptedModel, scripted
 from keyturn.gateway.approvals.lifecycle import Transition
-from keyturn.gateway.protocol.records import EditOutcome, FailureKind, Result
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import (
+    EditOutcome,
+    FailureKind,
+    Finding,
+    ItemState,
+    Result,
+)
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.verbs import Finding
 from keyturn.gateway.service.answering import told_edit
 from tests.agent.agent_runner import STRICT, Runner, build, pay
 from tests.agent.fake_gateway import FakeGateway

@@ -13,7 +13,7 @@ from langgraph.types import Command
 
 from keyturn.agent.scripted_model import calling, scripted
 from keyturn.gateway.errors import NotAllowed
-from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.records import Tier
 from tests.agent.agent_runner import (
     FREE,
     STRICT,

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from keyturn.gateway.policy.evaluate import Evaluation, evaluate
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.policy.rules import Defaults, Policy, RaiseRule, ToolRule
-from keyturn.gateway.protocol.tiers import Tier, join
-from keyturn.gateway.protocol.verbs import Verb
+from keyturn.gateway.protocol.records import Tier, Verb, join
 from keyturn.gateway.protocol.wire import CallHint
 from keyturn.gateway.service.turn_evaluation import MAX_DESCRIPTION, apply_hint
 

@@ -17,8 +17,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from keyturn.agent import ApprovalMiddleware, HumanInTheLoopMiddleware
 from keyturn.agent.interrupt_on import InterruptConfig
 from keyturn.agent.scripted_model import calling, scripted
-from keyturn.gateway.protocol.tiers import Tier
-from keyturn.gateway.protocol.verbs import Verb
+from keyturn.gateway.protocol.records import Tier, Verb
 from tests.agent.agent_runner import Effects, Runner, agent_with, pay
 from tests.agent.fake_gateway import FakeGateway
 

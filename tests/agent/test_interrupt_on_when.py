@@ -18,7 +18,7 @@ from langgraph.types import Command
 
 from keyturn.agent import HumanInTheLoopMiddleware
 from keyturn.agent.scripted_model import calling
-from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.records import Tier
 from tests.agent.agent_runner import (
     CONFIG,
     Effects,

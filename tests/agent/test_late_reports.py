@@ -14,8 +14,7 @@ from keyturn.agent import guarded, history_checks
 from keyturn.agent.messages import ITEM_KEY, RECONCILED_KEY
 from keyturn.agent.scripted_model import scripted
 from keyturn.gateway.errors import ThreadUnavailable
-from keyturn.gateway.protocol.records import Result
-from keyturn.gateway.protocol.verbs import Finding
+from keyturn.gateway.protocol.records import Finding, Result
 from keyturn.gateway.protocol.wire import LateReport
 from tests.agent.agent_runner import FREE, STRICT, Effects, Killed, Runner, build, pay
 from tests.agent.fake_gateway import FakeGateway

@@ -14,8 +14,7 @@ from typing_extensions import TypedDict
 
 from keyturn.agent import arequire_approval, guarded, require_approval
 from keyturn.agent.scripted_model import calling
-from keyturn.gateway.protocol.records import Reading
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState, Reading
 from keyturn.gateway.protocol.wire import ClaimReply, ClaimRequest
 from tests.agent.agent_runner import STRICT, Runner, build
 from tests.agent.fake_gateway import FakeGateway

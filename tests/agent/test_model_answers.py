@@ -13,7 +13,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from keyturn.agent import ApprovalMiddleware
 from keyturn.agent.scripted_model import scripted
-from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.records import Tier
 from tests.agent.agent_runner import (
     CONFIG,
     FREE,

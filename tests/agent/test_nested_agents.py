@@ -14,8 +14,7 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 
 from keyturn.agent import ApprovalMiddleware, edit_messages
 from keyturn.agent.scripted_model import ScriptedModel, calling, scripted
-from keyturn.gateway.protocol.states import ItemState
-from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.records import ItemState, Tier
 from tests.agent.agent_runner import Effects, Runner, by_call, item_of, pay
 from tests.agent.fake_gateway import FakeGateway
 

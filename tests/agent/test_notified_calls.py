@@ -12,8 +12,7 @@ from keyturn.agent import Approved, Unsure, grant, guarded, tool_messages
 from keyturn.agent.messages import ITEM_KEY, RECONCILED_KEY
 from keyturn.agent.scripted_model import calling
 from keyturn.gateway.errors import ThreadUnavailable
-from keyturn.gateway.protocol.states import ItemState
-from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.records import ItemState, Tier
 from tests.agent.agent_runner import CONFIG, Effects, Runner, build, by_call
 from tests.agent.fake_gateway import FakeGateway
 from tests.agent.unheld_scenes import asking_inside, broken, handing_over, wiring

@@ -21,8 +21,7 @@ from keyturn.agent import ApprovalMiddleware, calls, connected, guarded
 from keyturn.agent.calls import VerdictCache
 from keyturn.agent.middleware import with_note
 from keyturn.agent.scripted_model import calling, scripted
-from keyturn.gateway.protocol.states import ItemState
-from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.records import ItemState, Tier
 from keyturn.gateway.protocol.wire import AgentNote, TurnRef
 from tests.agent.agent_runner import (
     FREE,

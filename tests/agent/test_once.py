@@ -16,7 +16,7 @@ from langgraph.types import Command, interrupt
 from keyturn.agent import execution, guarded
 from keyturn.agent.scripted_model import calling
 from keyturn.gateway.errors import StoreUnavailable, ThreadUnavailable
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.wire import Claimed, ClaimReply, ClaimRequest
 from tests.agent.agent_runner import (
     CONFIG,

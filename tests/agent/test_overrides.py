@@ -19,9 +19,7 @@ from keyturn.agent import ApprovalMiddleware
 from keyturn.agent.overrides import CORRUPT_OVERRIDES, hint, merge_hints
 from keyturn.agent.repair import merge_update
 from keyturn.agent.scripted_model import calling, scripted
-from keyturn.gateway.protocol.states import ItemState
-from keyturn.gateway.protocol.tiers import Tier
-from keyturn.gateway.protocol.verbs import Verb
+from keyturn.gateway.protocol.records import ItemState, Tier, Verb
 from keyturn.gateway.protocol.wire import CallHint
 from tests.agent.agent_runner import (
     CONFIG,

@@ -10,10 +10,8 @@ import pytest
 from keyturn.gateway.protocol import digest, wire
 from keyturn.gateway.protocol.edits import edit_hash
 from keyturn.gateway.protocol.port import Gateway
-from keyturn.gateway.protocol.records import Result, RunRef
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import Finding, ItemState, Result, RunRef
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.verbs import Finding
 from keyturn.gateway.protocol.wire import (
     Busy,
     Claimed,

@@ -16,8 +16,7 @@ from langgraph.types import Command
 from keyturn.agent import edit_messages, guarded
 from keyturn.agent.scripted_model import ScriptedModel, calling, scripted
 from keyturn.gateway.approvals.lifecycle import Transition
-from keyturn.gateway.protocol.states import ItemState
-from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.records import ItemState, Tier
 from tests.agent import providers
 from tests.agent.agent_runner import (
     FREE,

@@ -14,8 +14,7 @@ from typing_extensions import TypedDict
 from keyturn.agent import NotApproved, Unsure, arequire_approval, guarded
 from keyturn.agent.tool_messages import NOT_AGAIN, UNKNOWN_EFFECT
 from keyturn.gateway.errors import NotAllowed
-from keyturn.gateway.protocol.records import FailureKind
-from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.records import FailureKind, Tier
 from tests.agent.agent_runner import STRICT, Runner, build, by_call, pay
 from tests.agent.fake_gateway import FakeGateway
 

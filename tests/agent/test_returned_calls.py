@@ -25,8 +25,7 @@ from keyturn.agent import ApprovalMiddleware
 from keyturn.agent.scripted_model import ScriptedModel, calling, scripted
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.protocol.states import ItemState
-from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.records import ItemState, Tier
 from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef, VerdictKind
 from keyturn.gateway.service.denials import MISFIT
 from keyturn.gateway.store.store import Store

@@ -18,9 +18,7 @@ from keyturn.agent import (
     require_approval,
 )
 from keyturn.agent.scripted_model import calling
-from keyturn.gateway.protocol.records import RunRef
-from keyturn.gateway.protocol.states import ItemState
-from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.records import ItemState, RunRef, Tier
 from tests.agent.agent_runner import (
     CONFIG,
     Effects,

@@ -13,7 +13,7 @@ from langgraph.types import RetryPolicy
 from typing_extensions import TypedDict
 
 from keyturn.agent import Approved, Unsure, arequire_approval, connected
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from tests.agent.agent_runner import CONFIG, Runner
 from tests.agent.fake_gateway import FakeGateway
 

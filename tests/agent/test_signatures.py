@@ -12,7 +12,7 @@ from langgraph.graph import END, START, StateGraph
 from keyturn.agent import Approved, NotApproved, arequire_approval, require_approval
 from keyturn.agent.require_approval import binding_problem
 from keyturn.gateway.errors import BadStep
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from tests.agent.agent_runner import Effects, Runner
 from tests.agent.fake_gateway import FakeGateway
 from tests.agent.test_require_approval import State

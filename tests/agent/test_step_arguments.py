@@ -15,8 +15,8 @@ from typing_extensions import TypedDict
 from keyturn.agent import Approved, NotApproved, arequire_approval, require_approval
 from keyturn.agent.require_approval import canonical_step, step_problem, values
 from keyturn.gateway.errors import BadStep
+from keyturn.gateway.protocol.records import Tier
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.tiers import Tier
 from tests.agent.agent_runner import Runner
 from tests.agent.fake_gateway import FakeGateway
 

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from keyturn.agent import ApprovalMiddleware
 from keyturn.agent.scripted_model import calling, scripted
 from keyturn.gateway.approvals.lifecycle import Transition
-from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.records import Tier
 from tests.agent.agent_runner import Effects, Runner, by_call
 from tests.agent.fake_gateway import FakeGateway
 

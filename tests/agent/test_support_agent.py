@@ -16,7 +16,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from keyturn.agent import connected
 from keyturn.gateway.approvals.lifecycle import Transition
-from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.records import Tier
 from tests.agent.agent_runner import Runner
 from tests.agent.fake_gateway import FakeGateway
 

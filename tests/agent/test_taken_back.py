@@ -12,8 +12,7 @@ from langgraph.types import Command, interrupt
 from keyturn.agent import calls
 from keyturn.agent.scripted_model import calling
 from keyturn.gateway.approvals.lifecycle import Transition
-from keyturn.gateway.protocol.states import ItemState
-from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.records import ItemState, Tier
 from keyturn.gateway.protocol.wire import VerdictKind
 from tests.agent.agent_runner import (
     CONFIG,

@@ -24,8 +24,7 @@ from keyturn.agent import ApprovalMiddleware, require_approval, turns
 from keyturn.agent.scripted_model import ScriptedModel, calling, scripted
 from keyturn.gateway.errors import UngatedTool
 from keyturn.gateway.protocol import run_context
-from keyturn.gateway.protocol.states import ItemState
-from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.records import ItemState, Tier
 from tests.agent.agent_runner import CONFIG, Effects, Runner, by_call, item_of, pay
 from tests.agent.fake_gateway import FakeGateway
 

@@ -17,9 +17,7 @@ from keyturn.agent.scripted_model import calling, scripted
 from keyturn.gateway.approvals.lifecycle import Transition
 from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.approvals.requirement import Vote
-from keyturn.gateway.protocol.states import ItemState
-from keyturn.gateway.protocol.tiers import Tier
-from keyturn.gateway.protocol.verbs import Verb
+from keyturn.gateway.protocol.records import ItemState, Tier, Verb
 from keyturn.gateway.protocol.wire import APPROVAL_INTERRUPT, Verdict
 from tests.agent.agent_runner import (
     CONFIG,

@@ -13,7 +13,7 @@ from keyturn.agent.bridge import Awaiting
 from keyturn.agent.calls import UnansweredTurns
 from keyturn.agent.scripted_model import calling
 from keyturn.gateway.errors import StoreUnavailable
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.wire import Turn, TurnRef, Verdict
 from tests.agent.agent_runner import FREE, Effects, Runner, build, by_call, pay
 from tests.agent.fake_gateway import FakeGateway

@@ -15,8 +15,7 @@ from keyturn.gateway.errors import (
     KeyturnError,
     NotAllowed,
 )
-from keyturn.gateway.protocol.records import Result
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState, Result
 from tests.agent.agent_runner import FREE, Effects, Runner, build, pay
 from tests.agent.fake_gateway import FakeGateway
 from tests.conftest import eventually

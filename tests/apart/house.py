@@ -21,8 +21,7 @@ from keyturn.gateway.api.serving import api_key_seals
 from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.config import Settings, SlackMode
 from keyturn.gateway.policy_file import PolicyFile
-from keyturn.gateway.protocol.records import RunRef
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState, RunRef
 from keyturn.gateway.service.reviews import ReviewService
 from keyturn.gateway.store.api_keys import ApiKeyStore
 from keyturn.gateway.store.engine import EmbeddedEngine

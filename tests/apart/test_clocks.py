@@ -14,7 +14,7 @@ import pytest
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.client.http_gateway import HttpGateway
 from keyturn.gateway.config import SlackMode
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef
 from keyturn.gateway.service.audit_reading import security_events
 from keyturn.gateway.service.process_check import process_problems

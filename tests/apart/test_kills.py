@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.store.keys import LEASE_MS
 from tests.apart.between import Fate
 from tests.apart.house import LONG_S, OVER, House, open_house

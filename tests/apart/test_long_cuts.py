@@ -11,7 +11,7 @@ import pytest
 from keyturn.bot.ids import Action
 from keyturn.cli.demo_stack import CHANNEL, REVIEWER
 from keyturn.gateway.client.http_gateway import HttpGateway
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.wire import (
     Claimed,
     ClaimRequest,

@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from tests.apart.between import EFFECT
 from tests.apart.house import LONG_S, OVER, House, Member, open_house
 from tests.conftest import eventually

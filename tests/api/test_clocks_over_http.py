@@ -18,7 +18,7 @@ from keyturn.gateway.clock import ReferenceClock
 from keyturn.gateway.errors import ClockWrong, StoreUnavailable
 from keyturn.gateway.protocol import http_api
 from keyturn.gateway.protocol.http_api import CLOCK_HEADER
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.wire import Claimed, ProposedCall, Turn, TurnRef
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.api_keys import ApiKey

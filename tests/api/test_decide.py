@@ -18,7 +18,7 @@ from keyturn.gateway.api_settings import PeopleSettings
 from keyturn.gateway.approvals.decisions import Approve
 from keyturn.gateway.protocol import digest
 from keyturn.gateway.protocol.http_api import OPERATIONS, Scope
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.wire import Claimed, ProposedCall, Turn, TurnRef, Verdict
 from keyturn.gateway.store.store import Store
 from tests.api.api_stack import ApiStack, serving

@@ -6,10 +6,8 @@ from keyturn.gateway.approvals.decisions import AccountKind, Click, Reviewer
 from keyturn.gateway.approvals.record import Approval, Context, Item, item_id
 from keyturn.gateway.approvals.requirement import Requirement, Role
 from keyturn.gateway.protocol import digest
-from keyturn.gateway.protocol.records import Person
+from keyturn.gateway.protocol.records import Person, Tier, Verb
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.tiers import Tier
-from keyturn.gateway.protocol.verbs import Verb
 
 NOW_MS = 1_800_000_000_000
 HOUR_MS = 3_600_000

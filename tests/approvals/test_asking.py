@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from keyturn.gateway.approvals.record import Approval, Item, Waiting
 from keyturn.gateway.approvals.requirement import Asking, Role
-from keyturn.gateway.protocol.states import ItemState
-from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.records import ItemState, Tier
 from tests.approvals.builders import SENIOR, TWO, an_approval, an_item
 
 

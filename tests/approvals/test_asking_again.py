@@ -6,7 +6,7 @@ from keyturn.gateway.approvals.changes import Change
 from keyturn.gateway.approvals.deciding import decide
 from keyturn.gateway.approvals.decisions import Approve
 from keyturn.gateway.approvals.policy_decision import PolicyDecision
-from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.records import Tier
 from tests.approvals.builders import (
     ANA,
     NOW_MS,

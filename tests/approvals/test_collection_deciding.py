@@ -42,8 +42,7 @@ from keyturn.gateway.approvals.gestures import (
 from keyturn.gateway.approvals.policy_decision import PolicyDecision
 from keyturn.gateway.approvals.record import Approval, item_id
 from keyturn.gateway.approvals.requirement import Requirement
-from keyturn.gateway.protocol.states import ItemState
-from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.records import ItemState, Tier
 from tests.approvals.builders import (
     ANA,
     BEN,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from keyturn.gateway.approvals.events import COLLECTION, Event, EventName
-from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.records import Tier
 
 
 @pytest.mark.parametrize(

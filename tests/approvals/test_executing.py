@@ -7,9 +7,7 @@ import pytest
 from keyturn.gateway.approvals.changes import Change
 from keyturn.gateway.approvals.executing import finish, shorten_claim
 from keyturn.gateway.approvals.record import Approval, Item
-from keyturn.gateway.protocol.records import Result
-from keyturn.gateway.protocol.states import ItemState
-from keyturn.gateway.protocol.verbs import Finding
+from keyturn.gateway.protocol.records import Finding, ItemState, Result
 from tests.approvals.builders import NOW_MS, an_approval, an_item
 
 LEASE_MS = 60_000

@@ -12,7 +12,7 @@ from keyturn.gateway.approvals.decisions import (
     Stale,
     explain_state,
 )
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from tests.approvals.builders import (
     ANA,
     NOW_MS,

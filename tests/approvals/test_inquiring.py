@@ -30,7 +30,7 @@ from keyturn.gateway.approvals.inquiring import (
 )
 from keyturn.gateway.approvals.lifecycle import ApprovalState
 from keyturn.gateway.approvals.record import Approval, Inquiry
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from tests.approvals.builders import (
     ANA,
     BEN,

@@ -17,7 +17,7 @@ from keyturn.gateway.approvals.lifecycle import (
     approval_state,
 )
 from keyturn.gateway.errors import IllegalTransition
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 
 README = Path(__file__).parents[2] / "README.md"
 

@@ -18,9 +18,8 @@ from keyturn.gateway.approvals.decisions import (
 from keyturn.gateway.approvals.quorum import unresolved_roles
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.approvals.requirement import Requirement, Role
-from keyturn.gateway.protocol.records import Person
+from keyturn.gateway.protocol.records import Person, Tier
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.tiers import Tier
 from tests.approvals.builders import (
     ANA,
     BEN,

@@ -11,9 +11,7 @@ from keyturn.gateway.approvals.decisions import Approve, Decision, Edit, Reject
 from keyturn.gateway.approvals.policy_decision import PolicyDecision
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.approvals.requirement import Requirement
-from keyturn.gateway.protocol.records import Person
-from keyturn.gateway.protocol.states import ItemState
-from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.records import ItemState, Person, Tier
 from tests.approvals.builders import (
     ANA,
     BEN,

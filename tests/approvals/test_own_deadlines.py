@@ -26,9 +26,7 @@ from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.approvals.requirement import Requirement
 from keyturn.gateway.approvals.revoking import revoke
 from keyturn.gateway.approvals.timing import LONGEST, end_of, ends, is_extendable
-from keyturn.gateway.protocol.states import ItemState
-from keyturn.gateway.protocol.tiers import Tier
-from keyturn.gateway.protocol.verbs import Verb
+from keyturn.gateway.protocol.records import ItemState, Tier, Verb
 from keyturn.gateway.store import codec
 from tests.approvals.builders import (
     ANA,

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from keyturn.gateway.approvals.policy_decision import PolicyDecisionFields
-from keyturn.gateway.protocol.tiers import Tier
-from keyturn.gateway.protocol.verbs import Verb
+from keyturn.gateway.protocol.records import Tier, Verb
 from tests.approvals.builders import ONE
 
 

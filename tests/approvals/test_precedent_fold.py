@@ -6,8 +6,7 @@ import pytest
 
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.policy.replay import PrecedentFold
-from keyturn.gateway.protocol.states import ItemState
-from keyturn.gateway.protocol.verbs import Finding
+from keyturn.gateway.protocol.records import Finding, ItemState
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,7 @@ from keyturn.gateway.approvals.record import DecisionRecord, Item
 from keyturn.gateway.approvals.requirement import Requirement, Role
 from keyturn.gateway.approvals.resume_value import answer_for
 from keyturn.gateway.protocol.questions import QuestionSet
-from keyturn.gateway.protocol.states import ItemState
-from keyturn.gateway.protocol.verbs import Verb
+from keyturn.gateway.protocol.records import ItemState, Verb
 from keyturn.gateway.protocol.wire import Answer, AnswerKind
 from tests.approvals.builders import (
     ANA,

@@ -21,10 +21,7 @@ from keyturn.gateway.approvals.policy_decision import PolicyDecision
 from keyturn.gateway.approvals.reconciling import MAX_NOTE
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.approvals.requirement import Requirement
-from keyturn.gateway.protocol.records import Result
-from keyturn.gateway.protocol.states import ItemState
-from keyturn.gateway.protocol.tiers import Tier
-from keyturn.gateway.protocol.verbs import Finding, Verb
+from keyturn.gateway.protocol.records import Finding, ItemState, Result, Tier, Verb
 from tests.approvals.builders import (
     ANA,
     BEN,

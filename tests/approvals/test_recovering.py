@@ -12,7 +12,7 @@ from keyturn.gateway.approvals.ending import (
 )
 from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.approvals.requirement import Revocation, Vote
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from tests.approvals.builders import ANA, HOUR_MS, NOW_MS, an_approval, an_item
 
 UNTOUCHED = sorted(set(ItemState) - {ItemState.PENDING, ItemState.AUTHORIZED})

@@ -18,9 +18,7 @@ from keyturn.gateway.approvals.permission import NOBODY
 from keyturn.gateway.approvals.policy_decision import PolicyDecision
 from keyturn.gateway.approvals.quorum import is_possible
 from keyturn.gateway.approvals.requirement import Requirement, Role
-from keyturn.gateway.protocol.records import Person
-from keyturn.gateway.protocol.states import ItemState
-from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.records import ItemState, Person, Tier
 from tests.approvals.builders import (
     ANA,
     BEN,

@@ -14,8 +14,7 @@ from keyturn.gateway.approvals.lifecycle import Transition
 from keyturn.gateway.approvals.record import DecisionRecord, Item
 from keyturn.gateway.approvals.requirement import Revocation, Vote
 from keyturn.gateway.approvals.resume_value import answer_for, unknown_answer
-from keyturn.gateway.protocol.states import ItemState
-from keyturn.gateway.protocol.verbs import Verb
+from keyturn.gateway.protocol.records import ItemState, Verb
 from keyturn.gateway.protocol.wire import Answer, AnswerKind
 from tests.approvals.builders import ANA, CHLOE, NOW_MS, an_approval, an_item
 

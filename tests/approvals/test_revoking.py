@@ -9,9 +9,7 @@ from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.approvals.requirement import Requirement, Role, Vote
 from keyturn.gateway.approvals.revoking import revoke
 from keyturn.gateway.approvals.similar import Cover
-from keyturn.gateway.protocol.records import Person
-from keyturn.gateway.protocol.states import ItemState
-from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.records import ItemState, Person, Tier
 from tests.approvals.builders import (
     ANA,
     BEN,

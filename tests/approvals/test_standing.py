@@ -30,11 +30,8 @@ from keyturn.gateway.approvals.standing import (
     was_taken_back,
 )
 from keyturn.gateway.protocol import digest
-from keyturn.gateway.protocol.records import Person
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState, Person, Tier, Verb
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.tiers import Tier
-from keyturn.gateway.protocol.verbs import Verb
 
 NOW = 1_000_000
 POLICY = "sha256:now"

@@ -14,7 +14,7 @@ from keyturn.gateway.approvals.decisions import (
 )
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.approvals.requirement import Requirement, Role
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from tests.bot.samples import KIM, NOW, TEAM, a_refund, an_approval
 
 SUPPORT = Role(name="support", users=("U0ANA", "U0CHLOE"))

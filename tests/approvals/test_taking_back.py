@@ -24,10 +24,7 @@ from keyturn.gateway.approvals.policy_decision import PolicyDecision
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.approvals.requirement import Requirement
 from keyturn.gateway.approvals.resume_value import answer_for
-from keyturn.gateway.protocol.records import Person
-from keyturn.gateway.protocol.states import ItemState
-from keyturn.gateway.protocol.tiers import Tier
-from keyturn.gateway.protocol.verbs import Verb
+from keyturn.gateway.protocol.records import ItemState, Person, Tier, Verb
 from keyturn.gateway.protocol.wire import AnswerKind
 from tests.approvals.builders import (
     ANA,

@@ -21,7 +21,7 @@ from keyturn.gateway.approvals.timing import (
     is_pressing,
     timers,
 )
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from tests.bot.samples import KIM, LATER, NOW, TEAM, a_refund, an_approval, in_state
 
 ANA = Reviewer(

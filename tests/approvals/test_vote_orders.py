@@ -23,7 +23,7 @@ from keyturn.gateway.approvals.decisions import (
 from keyturn.gateway.approvals.policy_decision import PolicyDecision
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.approvals.requirement import Requirement, Role
-from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.records import Tier
 from tests.approvals.builders import DAN, NOW_MS, an_approval, an_item, click_on
 from tests.levels import examples
 

@@ -13,9 +13,8 @@ from keyturn.gateway.policy.evaluate import Evaluation, evaluate
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.policy.schemas import unusable
 from keyturn.gateway.protocol.edits import argument_errors
+from keyturn.gateway.protocol.records import Tier, Verb
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.tiers import Tier
-from keyturn.gateway.protocol.verbs import Verb
 from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef
 from keyturn.gateway.store.store import Store
 from tests.service.harness import ServiceHarness

@@ -19,8 +19,7 @@ from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.policy.schemas import unusable
 from keyturn.gateway.policy.windows import window_key
 from keyturn.gateway.protocol.edits import edit_errors
-from keyturn.gateway.protocol.tiers import Tier
-from keyturn.gateway.protocol.verbs import Verb
+from keyturn.gateway.protocol.records import Tier, Verb
 from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef
 from keyturn.gateway.protocol.work import QUICK_STEPS, aside, one_budget, spend
 from keyturn.gateway.store.store import Store

@@ -17,7 +17,7 @@ import pytest
 from keyturn.bot.ids import Action
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.approvals.record import Approval
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.store.connection import text
 from keyturn.gateway.store.store import Store
 from keyturn.sandbox.client import Person as Actor

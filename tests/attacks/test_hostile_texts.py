@@ -17,8 +17,7 @@ from keyturn.bot.cards.listing import boxes
 from keyturn.bot.ids import COMMAND, Action, View
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.protocol.records import Result
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState, Result
 from keyturn.gateway.protocol.strict_json import JsonObject as Args
 from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef, Verdict
 from keyturn.sandbox.json_types import JsonObject, as_object, as_objects

@@ -11,8 +11,7 @@ from keyturn.gateway.approvals.policy_decision import PolicyDecision
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.approvals.requirement import Requirement, Role
 from keyturn.gateway.approvals.revoking import revoke
-from keyturn.gateway.protocol.states import ItemState
-from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.records import ItemState, Tier
 from tests.approvals.builders import (
     ANA,
     BEN,

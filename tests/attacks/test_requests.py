@@ -11,7 +11,7 @@ import pytest
 
 from keyturn.bot.app import SlackBot
 from keyturn.bot.ids import Action
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.wire import Verdict
 from keyturn.gateway.store.connection import number, text
 from tests.attacks.attacker import Payload, click_payload, deliver, trace, value_of

@@ -10,8 +10,7 @@ from keyturn.bot.ids import Action
 from keyturn.gateway.approvals.decisions import Approve, Edit, Reconcile
 from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.protocol.states import ItemState
-from keyturn.gateway.protocol.verbs import Finding
+from keyturn.gateway.protocol.records import Finding, ItemState
 from keyturn.gateway.service.reviews import ReviewService
 from tests.attacks.attacker import (
     changed,

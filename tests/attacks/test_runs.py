@@ -9,9 +9,7 @@ from keyturn.gateway.approvals.decisions import Approve, Click, Edit, Reconcile
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.policy.windows import window_key
 from keyturn.gateway.protocol.edits import edit_hash
-from keyturn.gateway.protocol.records import RunRef
-from keyturn.gateway.protocol.states import ItemState
-from keyturn.gateway.protocol.verbs import Finding
+from keyturn.gateway.protocol.records import Finding, ItemState, RunRef
 from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef
 from keyturn.gateway.store.store import Store
 from tests.service.harness import ANA, BEN, POLICY, ServiceHarness

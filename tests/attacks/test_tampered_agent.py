@@ -19,8 +19,7 @@ from keyturn.agent import connected, guarded
 from keyturn.gateway.approvals.decisions import Edit
 from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.protocol.edits import EDIT_MARK
-from keyturn.gateway.protocol.records import EditRecord, Person
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import EditRecord, ItemState, Person
 from keyturn.gateway.resume.checkpoints import open_checkpoints
 from keyturn.gateway.resume.graphs import attached
 from keyturn.gateway.resume.langgraph_local import LangGraphLocal

@@ -20,7 +20,7 @@ from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.errors import CorruptRecord
 from keyturn.gateway.protocol import digest
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.wire import ClaimRequest, TurnRef, Verdict
 from tests import stored_records
 from tests.attacks.attacker import click_payload, deliver, value_of

@@ -21,9 +21,7 @@ from keyturn.gateway.approvals.decisions import (
 )
 from keyturn.gateway.config import SlackMode
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.protocol.records import Person
-from keyturn.gateway.protocol.states import ItemState
-from keyturn.gateway.protocol.verbs import Finding
+from keyturn.gateway.protocol.records import Finding, ItemState, Person
 from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef, Verdict
 from keyturn.sandbox.json_types import as_object
 from tests.attacks.attacker import (

@@ -9,11 +9,15 @@ from keyturn.gateway.approvals import editing
 from keyturn.gateway.approvals.record import Approval, Context, DecisionRecord, Item
 from keyturn.gateway.approvals.requirement import Requirement, Role, Vote
 from keyturn.gateway.protocol import digest
-from keyturn.gateway.protocol.records import EditRecord, Person, Result
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import (
+    EditRecord,
+    ItemState,
+    Person,
+    Result,
+    Tier,
+    Verb,
+)
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.tiers import Tier
-from keyturn.gateway.protocol.verbs import Verb
 
 KEY = b"k" * 32
 TEAM = "T0KEYTURN"

@@ -13,11 +13,8 @@ from keyturn.gateway.approvals.record import Approval, Item, TriageResult
 from keyturn.gateway.approvals.requirement import SpotCheck
 from keyturn.gateway.protocol import digest
 from keyturn.gateway.protocol.questions import Answered
-from keyturn.gateway.protocol.records import Result
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState, Result, Tier, Verb
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.tiers import Tier
-from keyturn.gateway.protocol.verbs import Verb
 from tests.bot.samples import (
     ANA,
     BEN,

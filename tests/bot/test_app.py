@@ -17,7 +17,7 @@ from keyturn.bot.ids import Action
 from keyturn.bot.listener_context import Tasks
 from keyturn.gateway.config import SlackMode
 from keyturn.gateway.errors import SettingsError, StoreUnavailable
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.service.reviews import ReviewService
 from tests.bot.bot_stack import CHANNEL, Stack
 from tests.bot.signed import interaction, post_signed

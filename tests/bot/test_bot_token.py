@@ -10,7 +10,7 @@ import pytest
 from keyturn.bot.identity import CHECKED_S, REJECTED_S
 from keyturn.bot.ids import Action
 from keyturn.gateway.config import SlackMode
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from tests.bot.bot_stack import CHANNEL, Stack
 from tests.conftest import eventually
 

@@ -15,7 +15,7 @@ from keyturn.bot.ingress import StoreNonces
 from keyturn.bot.listeners.router import Router
 from keyturn.gateway.config import SlackMode
 from keyturn.gateway.errors import StoreUnavailable
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from tests.attacks.attacker import click_payload, trace, value_of
 from tests.bot.bot_stack import CHANNEL, Stack
 from tests.bot.signed import FORM, interaction, post, post_signed, signed_headers

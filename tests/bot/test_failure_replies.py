@@ -10,8 +10,7 @@ from keyturn.bot.delivery.event_messages import messages_of
 from keyturn.bot.delivery.outbox_queue import QueueEntry
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.record import Approval
-from keyturn.gateway.protocol.records import Result
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState, Result
 from keyturn.sandbox.blockkit import validate_message
 from tests.bot.readable import readable
 from tests.bot.samples import TWO, an_approval, an_item, in_state

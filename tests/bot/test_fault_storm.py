@@ -22,7 +22,7 @@ from keyturn.bot.payload import BlockAction
 from keyturn.bot.web import RateLimited, Slack, SlackNoResponse
 from keyturn.gateway.config import SlackMode
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.wire import Verdict
 from keyturn.gateway.store.store import Store
 from keyturn.sandbox.client import UserActionFailed

@@ -11,7 +11,7 @@ from keyturn.bot import ingress, reviewers
 from keyturn.bot.ids import COMMAND, Action
 from keyturn.bot.ingress import Delivery, StoreNonces, handle_once
 from keyturn.gateway.config import SlackMode
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.store.store import Store
 from keyturn.sandbox import delivery
 from keyturn.sandbox.server import Sandbox

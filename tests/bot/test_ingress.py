@@ -25,7 +25,7 @@ from keyturn.bot.ingress import (
     signature_problem,
 )
 from keyturn.gateway.errors import StoreUnavailable
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.sandbox.signed_http import Forgery
 from tests.bot.bot_stack import CHANNEL, Stack
 from tests.bot.signed import FORM, post, signed_headers

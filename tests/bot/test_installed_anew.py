@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from keyturn.bot.ids import Action
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.sandbox.tokens import TokenKind
 from tests.bot.bot_stack import CHANNEL, Stack, says
 from tests.bot.test_publisher import nothing_is_left

@@ -13,7 +13,7 @@ from keyturn.bot.ids import Action
 from keyturn.bot.reviewers import FRESH_S
 from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.config import SlackMode
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.wire import Verdict
 from keyturn.gateway.store.store import Store
 from keyturn.sandbox.faults import Fault

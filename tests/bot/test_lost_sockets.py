@@ -12,7 +12,7 @@ from keyturn.bot import ingress
 from keyturn.bot.ids import Action
 from keyturn.bot.web import Slack
 from keyturn.gateway.config import SlackMode
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.sandbox.socket_mode import CONNECTIONS, TICKET_LIFE_S, Connection
 from tests.bot.bot_stack import CHANNEL, Stack
 from tests.conftest import eventually

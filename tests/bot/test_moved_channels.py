@@ -11,7 +11,7 @@ from keyturn.bot.delivery import redacting
 from keyturn.bot.ids import Action, Input
 from keyturn.bot.web import MovedChannels, Slack, SlackRefused
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.wire import Verdict
 from tests.bot.bot_stack import CHANNEL, POLICY, Stack, has_button, says
 from tests.bot.test_publisher import nothing_is_left

@@ -12,7 +12,7 @@ from keyturn.bot.ids import Action
 from keyturn.bot.web import Slack
 from keyturn.gateway.approvals.decisions import AccountKind, Reject, Reviewer
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.wire import Verdict
 from keyturn.gateway.store.freezes import FreezeScope, ScopeKind
 from keyturn.sandbox.json_types import JsonObject

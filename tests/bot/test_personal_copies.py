@@ -14,7 +14,7 @@ from keyturn.gateway.approvals.decisions import Approve, Edit, Reviewer
 from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.approvals.timing import TimerKind
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.wire import Verdict
 from keyturn.sandbox.json_types import JsonObject, as_objects
 from tests.approvals.builders import click_on

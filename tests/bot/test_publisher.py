@@ -20,7 +20,7 @@ from keyturn.bot.ids import Action
 from keyturn.bot.limits import Limits
 from keyturn.bot.web import Slack
 from keyturn.gateway.approvals.events import Event, EventName
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.sandbox.json_types import JsonObject
 from tests.bot.bot_stack import CHANNEL, ME, Stack, has_button, says
 from tests.bot.tampering import expire

@@ -33,8 +33,7 @@ from keyturn.gateway.approvals.decisions import Approve, Click, Decision, Reconc
 from keyturn.gateway.approvals.events import TROUBLED_RUN, Event, EventName
 from keyturn.gateway.approvals.record import Origin
 from keyturn.gateway.errors import StoreUnavailable
-from keyturn.gateway.protocol.states import ItemState
-from keyturn.gateway.protocol.verbs import Finding
+from keyturn.gateway.protocol.records import Finding, ItemState
 from keyturn.gateway.resume.checkpoints import open_checkpoints
 from keyturn.gateway.resume.graphs import attached
 from keyturn.gateway.resume.langgraph_local import LangGraphLocal

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from keyturn.bot.ids import Action
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.store.store import Store
 from keyturn.sandbox.client import UserActionFailed
 from keyturn.sandbox.server import Sandbox

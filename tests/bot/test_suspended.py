@@ -8,7 +8,7 @@ import pytest
 
 from keyturn.bot.app import SlackBot
 from keyturn.bot.ids import Action
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.wire import Verdict
 from tests.bot.bot_stack import CHANNEL, Stack
 

@@ -14,7 +14,7 @@ from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.record import Origin
 from keyturn.gateway.config import Settings
 from keyturn.gateway.errors import SettingsError
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.wire import Verdict
 from keyturn.sandbox.json_types import JsonObject
 from tests.approvals.builders import click_on

@@ -10,7 +10,7 @@ import pytest
 from selenium.webdriver import Chrome
 from selenium.webdriver.common.keys import Keys
 
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.store.store import Store
 from keyturn.sandbox.server import Sandbox
 from tests.bot.bot_stack import Stack

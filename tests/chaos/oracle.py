@@ -20,7 +20,7 @@ import psycopg
 from keyturn.bot.cards.reply_texts import agent_answer
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.lifecycle import ApprovalState
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from tests.chaos.agent import effects
 from tests.chaos.people import ASKER, CHANNEL, People
 from tests.chaos.promises import Account, broken

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from keyturn.gateway.approvals.events import BY_POLICY, Event, EventName
 from keyturn.gateway.approvals.record import Approval, Item
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 
 DECIDED = {
     EventName.ITEM_AUTHORIZED: {ItemState.EXECUTED, ItemState.IN_DOUBT},

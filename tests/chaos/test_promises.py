@@ -8,7 +8,7 @@ import pytest
 
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.record import Approval
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from tests.approvals.builders import an_approval, an_item
 from tests.chaos.promises import Account, broken
 

@@ -17,7 +17,7 @@ from keyturn.cli.demo_apart import READY_S, ApartContext, kept_port, open_scene
 from keyturn.cli.demo_stack import CHANNEL
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.config import SlackMode
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.sandbox.client import UserActionFailed
 from tests.conftest import eventually
 from tests.forked import Forked

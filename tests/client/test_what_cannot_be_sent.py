@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from keyturn.gateway.errors import NotAllowed
-from keyturn.gateway.protocol.records import Result
-from keyturn.gateway.protocol.verbs import Verb
+from keyturn.gateway.protocol.records import Result, Verb
 from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef, VerdictKind
 from keyturn.gateway.store.store import Store
 from tests.api.api_stack import ApiStack, serving

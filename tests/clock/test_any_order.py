@@ -11,8 +11,7 @@ import pytest
 
 from keyturn.gateway.approvals.decisions import Approve, Edit, Reconcile, Reject
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.protocol.records import Result
-from keyturn.gateway.protocol.verbs import Finding
+from keyturn.gateway.protocol.records import Finding, Result
 from keyturn.gateway.protocol.wire import Claimed, ClaimRequest
 from keyturn.gateway.store.store import Store
 from tests.clock.conftest import Clock

@@ -8,9 +8,7 @@ import pytest
 
 from keyturn.gateway.approvals.decisions import Approve, Click, Reconcile
 from keyturn.gateway.errors import ThreadUnavailable
-from keyturn.gateway.protocol.records import Result
-from keyturn.gateway.protocol.states import ItemState
-from keyturn.gateway.protocol.verbs import Finding
+from keyturn.gateway.protocol.records import Finding, ItemState, Result
 from keyturn.gateway.protocol.wire import Busy, Claimed, ClaimRequest, Done, InDoubt
 from keyturn.gateway.store.store import Store
 from tests.clock.conftest import Clock

@@ -11,7 +11,7 @@ from redis.crc import key_slot
 
 from keyturn.gateway.approvals.decisions import Approve, Decided
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.wire import Claimed, Refused
 from keyturn.gateway.service.freezing import FreezeService
 from keyturn.gateway.service.queue import ReviewQueue

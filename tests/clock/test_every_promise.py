@@ -8,9 +8,7 @@ from datetime import timedelta
 import pytest
 
 from keyturn.gateway.approvals.decisions import Approve, Reconcile
-from keyturn.gateway.protocol.states import ItemState
-from keyturn.gateway.protocol.tiers import Tier
-from keyturn.gateway.protocol.verbs import Finding
+from keyturn.gateway.protocol.records import Finding, ItemState, Tier
 from keyturn.gateway.protocol.wire import Claimed, ClaimRequest
 from keyturn.gateway.store.store import Store
 from tests.clock.conftest import Clock

@@ -10,9 +10,7 @@ from keyturn.gateway.approvals.changes import Change
 from keyturn.gateway.approvals.decisions import Approve, Click, Edit, Reconcile, Reject
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.protocol.records import Result
-from keyturn.gateway.protocol.states import ItemState
-from keyturn.gateway.protocol.verbs import Finding
+from keyturn.gateway.protocol.records import Finding, ItemState, Result
 from keyturn.gateway.protocol.wire import Claimed, ClaimRequest, Done, InDoubt
 from keyturn.gateway.store.store import Store
 from tests.clock.conftest import Clock

@@ -10,7 +10,7 @@ from keyturn.bot.delivery import publisher
 from keyturn.bot.ids import Action
 from keyturn.gateway.policy.hours import utc
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.store.store import Store
 from keyturn.sandbox.server import Sandbox
 from tests.bot.bot_stack import POLICY, Stack, has_button, says

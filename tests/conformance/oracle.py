@@ -10,8 +10,7 @@ from langchain_core.messages import BaseMessage, HumanMessage, ToolMessage
 
 from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.protocol import edits
-from keyturn.gateway.protocol.records import EditOutcome
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import EditOutcome, ItemState
 from tests.conformance.scenes import Choice, Failure, Scene
 from tests.conformance.topologies import TOPOLOGIES
 

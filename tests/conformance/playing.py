@@ -24,9 +24,7 @@ from keyturn.gateway.approvals.decisions import (
 from keyturn.gateway.approvals.record import Item, approval_of
 from keyturn.gateway.embed import Keyturn
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.protocol.records import RunRef
-from keyturn.gateway.protocol.states import ItemState
-from keyturn.gateway.protocol.verbs import Finding
+from keyturn.gateway.protocol.records import Finding, ItemState, RunRef
 from keyturn.gateway.retrying import RetrySettings
 from keyturn.gateway.store.store import Store
 from tests.conformance.oracle import PAID, differences

@@ -25,8 +25,8 @@ from pydantic.fields import FieldInfo
 
 from keyturn.gateway.policy import fields
 from keyturn.gateway.policy.rules import Policy
+from keyturn.gateway.protocol.records import Tier
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.tiers import Tier
 
 PAGE = Path(__file__).parents[2] / "docs" / "policy-reference.md"
 

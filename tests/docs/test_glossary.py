@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 
 from keyturn.gateway.approvals.decisions import Gesture
-from keyturn.gateway.protocol.states import ItemState
-from keyturn.gateway.protocol.tiers import Tier
-from keyturn.gateway.protocol.verbs import Finding, Verb
+from keyturn.gateway.protocol.records import Finding, ItemState, Tier, Verb
 from keyturn.gateway.store.stalled import RunState
 
 ROOT = Path(__file__).parents[2]

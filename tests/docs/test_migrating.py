@@ -16,8 +16,7 @@ from keyturn.agent.scripted_model import calling, scripted
 from keyturn.gateway.policy.evaluate import Evaluation, evaluate
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.policy.rules import Policy
-from keyturn.gateway.protocol.tiers import Tier
-from keyturn.gateway.protocol.verbs import Verb
+from keyturn.gateway.protocol.records import Tier, Verb
 from keyturn.gateway.protocol.wire import ProposedCall
 from keyturn.gateway.service.turn_evaluation import apply_hint
 from tests.agent.fake_gateway import FakeGateway

@@ -14,7 +14,7 @@ from keyturn.gateway.config import Settings
 from keyturn.gateway.policy.evaluate import evaluate
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.policy.rules import TriageRule
-from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.records import Tier
 from keyturn.gateway.running import load_triage
 from keyturn.gateway.triage.asking import TriageFailure, ask
 from keyturn.gateway.triage.chat_model import ChatModelTriage

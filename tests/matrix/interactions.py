@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from keyturn.bot.ids import Action, Input, View, unseal
 from keyturn.bot.ids import chosen as option_choice
-from keyturn.gateway.protocol.verbs import Verb
+from keyturn.gateway.protocol.records import Verb
 from keyturn.sandbox import inputs, payloads, view_responses
 from keyturn.sandbox.delivery import Ack, Envelope
 from keyturn.sandbox.elements import PlacedElement, find, placed_elements

@@ -10,7 +10,7 @@ import itertools
 from dataclasses import dataclass
 from enum import StrEnum
 
-from keyturn.gateway.protocol.verbs import Verb
+from keyturn.gateway.protocol.records import Verb
 from tests.matrix.people import Kind
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from keyturn.bot import reviewers
 from keyturn.gateway.approvals.record import Approval
-from keyturn.gateway.protocol.verbs import Verb
+from keyturn.gateway.protocol.records import Verb
 from keyturn.sandbox.client import UserActionFailed
 from keyturn.sandbox.faults import Fault
 from keyturn.sandbox.records import Message

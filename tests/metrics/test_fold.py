@@ -23,8 +23,7 @@ from keyturn.gateway.metrics import fold
 from keyturn.gateway.metrics.counts import DECIDED, Counts, Outcome, Share
 from keyturn.gateway.metrics.fold import OTHERS, Metrics, Selection, outcome_of
 from keyturn.gateway.metrics.wording import facts
-from keyturn.gateway.protocol.records import RunRef
-from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.records import RunRef, Tier
 from tests.levels import examples
 
 N = EventName

@@ -341,7 +341,7 @@ TOLD: tuple[Mutant, ...] = (
     ),
     Mutant(
         "tiers are joined by their order",
-        "gateway/protocol/tiers.py",
+        "gateway/protocol/records.py",
         "max((first, *others), key=lambda tier: tier.rank)",
         "max((first, *others))",
         "tests/approvals/test_never_lower.py",

@@ -6,8 +6,7 @@ import pytest
 
 from keyturn.gateway.policy.evaluate import Evaluation, evaluate, listed_tier
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.protocol.effect import Effect, gravest
-from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.records import Effect, Tier, gravest
 
 FILE = """
 version: 1

@@ -15,8 +15,8 @@ from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.policy.raise_rules import Facts
 from keyturn.gateway.policy.rules import EVERY_TOOL, Policy
 from keyturn.gateway.policy.windows import window_uses
+from keyturn.gateway.protocol.records import Tier
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.tiers import Tier
 
 HEAD = """\
 version: 1

@@ -12,9 +12,8 @@ from keyturn.gateway.approvals.quorum import ineligible_reason
 from keyturn.gateway.policy.evaluate import Evaluation, evaluate, is_idempotent
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.policy.rules import Policy, ToolRule
+from keyturn.gateway.protocol.records import Tier, Verb
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.tiers import Tier
-from keyturn.gateway.protocol.verbs import Verb
 
 POLICY = load_policy(
     """\

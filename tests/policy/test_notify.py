@@ -10,7 +10,7 @@ from keyturn.gateway.approvals.quorum import stricter
 from keyturn.gateway.approvals.requirement import Notify, Requirement, Role
 from keyturn.gateway.policy.effective_rules import EffectiveRules
 from keyturn.gateway.policy.load import BadPolicy, load_policy
-from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.records import Tier
 
 POLICY = """\
 version: 1

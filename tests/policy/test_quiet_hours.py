@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from keyturn.gateway.policy.on_call import QuietRule, asked_from, last_end, quiet_until
-from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.records import Tier
 
 BERLIN = "Europe/Berlin"
 NIGHT = QuietRule(hours="22:00-07:00", zone=BERLIN)

@@ -11,8 +11,8 @@ from keyturn.gateway.policy.evaluate import Evaluation, evaluate, listed_tier
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.policy.raise_rules import Facts
 from keyturn.gateway.policy.rules import Policy
+from keyturn.gateway.protocol.records import Tier
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.tiers import Tier
 
 NOW = 1_782_900_000_000  # 2026-07-01 10:00 UTC, a Wednesday
 POLICY = load_policy(

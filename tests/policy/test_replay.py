@@ -10,7 +10,7 @@ import pytest
 from keyturn.gateway.errors import PolicyError
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.policy.replay import Replayed, read_rows, replay
-from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.records import Tier
 
 START = 1_782_900_000_000
 MINUTE = 60_000

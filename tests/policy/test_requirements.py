@@ -20,8 +20,7 @@ from keyturn.gateway.policy.load import BadPolicy, load_policy
 from keyturn.gateway.policy.raise_rules import Facts
 from keyturn.gateway.policy.replay import Row, replay
 from keyturn.gateway.policy.rules import Policy
-from keyturn.gateway.protocol.records import Person
-from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.records import Person, Tier
 
 HEAD = """\
 version: 1

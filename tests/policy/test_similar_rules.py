@@ -10,8 +10,8 @@ from pydantic import JsonValue
 from keyturn.gateway.approvals.similar import Bounds, exact_micro, micro_text
 from keyturn.gateway.policy.load import BadPolicy, load_policy
 from keyturn.gateway.policy.standing import evaluate_standing, repeats_are_meant
+from keyturn.gateway.protocol.records import Tier
 from keyturn.gateway.protocol.strict_json import MAX_INTEGER
-from keyturn.gateway.protocol.tiers import Tier
 
 HEAD = """
 version: 1

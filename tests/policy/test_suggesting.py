@@ -14,7 +14,7 @@ from keyturn.cli.main import run
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.policy.replay import Row, read_rows, replay
 from keyturn.gateway.policy.suggesting import Suggestion, suggest
-from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.records import Tier
 from tests.levels import examples
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"

@@ -12,7 +12,7 @@ from keyturn.gateway.policy.evaluate import evaluate
 from keyturn.gateway.policy.load import BadPolicy, load_policy
 from keyturn.gateway.policy.raise_rules import Raise
 from keyturn.gateway.policy.rules import TriageRule
-from keyturn.gateway.protocol.tiers import Tier, join
+from keyturn.gateway.protocol.records import Tier, join
 
 POLICY = load_policy(
     """\

@@ -23,8 +23,8 @@ from keyturn.gateway.policy.expressions import (
 )
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.policy.raise_rules import Facts
+from keyturn.gateway.protocol.records import Tier
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.tiers import Tier
 from tests.levels import examples
 
 MIXED = "mixed"

@@ -12,7 +12,7 @@ from keyturn.gateway.policy.evaluate import Evaluation, evaluate
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.policy.raise_rules import Facts
 from keyturn.gateway.policy.windows import window_uses
-from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.records import Tier
 
 FILE = Path(__file__).parents[2] / "examples" / "weekend_policy.yml"
 POLICY = load_policy(FILE.read_text("utf-8"), str(FILE))

@@ -21,8 +21,8 @@ from keyturn.gateway.approvals.decisions import (
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.protocol import digest
+from keyturn.gateway.protocol.records import Verb
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.verbs import Verb
 from keyturn.gateway.protocol.wire import Verdict
 from keyturn.gateway.store.engine import EmbeddedEngine
 from keyturn.gateway.store.freezes import FreezeScope, ScopeKind

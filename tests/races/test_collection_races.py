@@ -19,8 +19,7 @@ from keyturn.gateway.approvals.decisions import (
 )
 from keyturn.gateway.approvals.events import BATCH_MEMBER, EventName
 from keyturn.gateway.approvals.gestures import Choice, Gesture
-from keyturn.gateway.protocol.states import ItemState
-from keyturn.gateway.protocol.verbs import Verb
+from keyturn.gateway.protocol.records import ItemState, Verb
 from keyturn.gateway.store.engine import EmbeddedEngine
 from keyturn.gateway.store.freezes import FreezeScope, ScopeKind
 from keyturn.gateway.store.store import Store

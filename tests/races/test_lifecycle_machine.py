@@ -32,10 +32,8 @@ from keyturn.gateway.approvals.decisions import (
 from keyturn.gateway.policy.effects import effect_of
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.policy.replay import PrecedentFold
-from keyturn.gateway.protocol.records import Result
+from keyturn.gateway.protocol.records import Finding, ItemState, Result
 from keyturn.gateway.protocol.run_context import HEADER, one_write
-from keyturn.gateway.protocol.states import ItemState
-from keyturn.gateway.protocol.verbs import Finding
 from keyturn.gateway.protocol.wire import Claimed, ClaimRequest
 from keyturn.gateway.store.connection import fields
 from keyturn.gateway.store.precedents import read

@@ -18,9 +18,8 @@ from keyturn.gateway.policy.effects import effect_of
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.policy.replay import PrecedentFold
 from keyturn.gateway.policy.rules import Policy
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState, Tier
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.tiers import Tier
 from keyturn.gateway.store.connection import fields
 from keyturn.gateway.store.engine import EmbeddedEngine
 from keyturn.gateway.store.precedents import read

@@ -13,7 +13,7 @@ from keyturn.gateway.approvals.deciding import decide
 from keyturn.gateway.approvals.decisions import Approve, Reject
 from keyturn.gateway.approvals.ending import end_overdue
 from keyturn.gateway.approvals.lifecycle import UNEXECUTED
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import Claimed, Refused
 from keyturn.gateway.store.atomic_write import Loaded, Write, WriteMany

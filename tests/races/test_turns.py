@@ -12,8 +12,7 @@ import pytest
 from keyturn.gateway.approvals.decisions import Approve, Click, Decision
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.errors import LeaseLost
-from keyturn.gateway.protocol.records import Result
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState, Result
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import (
     Claimed,

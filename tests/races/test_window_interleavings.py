@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 
 from keyturn.gateway.approvals.decisions import Approve, Click, Edit, Reject
 from keyturn.gateway.approvals.record import Item
-from keyturn.gateway.protocol.states import ItemState
-from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.records import ItemState, Tier
 from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef, VerdictKind
 from keyturn.gateway.store.store import Store
 from tests.levels import examples

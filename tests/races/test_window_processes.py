@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.records import Tier
 from keyturn.gateway.protocol.wire import VerdictKind
 from keyturn.gateway.store.store import Store
 from tests.races.asking_processes import asking

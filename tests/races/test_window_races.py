@@ -8,7 +8,7 @@ import itertools
 import pytest
 
 from keyturn.gateway.approvals.decisions import Approve, Edit, Outcome
-from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.records import Tier
 from keyturn.gateway.protocol.wire import (
     ProposedCall,
     Turn,

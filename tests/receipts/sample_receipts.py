@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from keyturn.gateway.protocol.digest import action_document, action_hash
-from keyturn.gateway.protocol.effect import Effect
 from keyturn.gateway.protocol.receipts import (
     PAYLOAD_TYPE,
     Approver,
@@ -13,8 +12,8 @@ from keyturn.gateway.protocol.receipts import (
     Receipt,
     statement,
 )
+from keyturn.gateway.protocol.records import Effect, Tier
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.tiers import Tier
 from keyturn.gateway.trust.key_folder import SigningKey
 
 KEY = SigningKey.from_seed("keyturn/gateway", bytes(range(32)))

@@ -18,9 +18,8 @@ from keyturn.gateway.protocol.receipts import (
     Receipt,
     read_receipt,
 )
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import Finding, ItemState
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.verbs import Finding
 from keyturn.gateway.protocol.wire import CheckState, Claimed, ClaimRequest, Refused
 from keyturn.gateway.service.proving import NOT_PROVEN
 from keyturn.gateway.store.store import Store

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from keyturn.gateway.errors import NotVerified
-from keyturn.gateway.protocol.effect import Effect
 from keyturn.gateway.protocol.public_keys import PublicKey
 from keyturn.gateway.protocol.receipts import (
     PAYLOAD_TYPE,
@@ -22,6 +21,7 @@ from keyturn.gateway.protocol.receipts import (
     statement,
     verify_receipt,
 )
+from keyturn.gateway.protocol.records import Effect
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.trust.key_folder import SigningKey
 from tests.receipts.sample_receipts import (

@@ -22,8 +22,7 @@ from keyturn.gateway.approvals.decisions import (
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.record import Approval, Item, Origin
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.protocol.records import Person, RunRef
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState, Person, RunRef
 from keyturn.gateway.resume.checkpoints import open_checkpoints
 from keyturn.gateway.resume.graphs import attached
 from keyturn.gateway.resume.langgraph_local import LangGraphLocal

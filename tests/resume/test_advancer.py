@@ -12,7 +12,7 @@ from langgraph.errors import GraphRecursionError
 
 from keyturn.gateway.approvals.decisions import Approve
 from keyturn.gateway.approvals.record import approval_of
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import APPROVAL_INTERRUPT, Verdict
 from keyturn.gateway.resume.advancer import MAX_STALE, Advancer, ThreadStuck

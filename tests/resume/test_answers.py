@@ -12,8 +12,7 @@ from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.approvals.lifecycle import UNEXECUTED
 from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.protocol import digest
-from keyturn.gateway.protocol.records import Result, RunRef
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState, Result, RunRef
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import RECONCILE_INTERRUPT, ReconcileAnswer
 from keyturn.gateway.resume.questions import Answers

@@ -12,7 +12,7 @@ from langchain_core.tools import BaseTool, tool
 
 from keyturn.agent import ApprovalMiddleware, guarded
 from keyturn.bot.cards.fallbacks import card_fallback
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.resume.checkpoints import open_checkpoints
 from keyturn.gateway.resume.graphs import attached
 from keyturn.gateway.resume.langgraph_local import LangGraphLocal

@@ -14,7 +14,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from keyturn.agent.calls import Caller, Handler
 from keyturn.agent.result_codec import ToolResult
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.wire import TurnRef, Verdict
 from keyturn.gateway.resume.graphs import attached
 from keyturn.gateway.resume.langgraph_local import LangGraphLocal

@@ -21,7 +21,7 @@ from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.approvals.lifecycle import UNEXECUTED
 from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.resume.checkpoints import open_checkpoints
 from keyturn.gateway.resume.graphs import attached
 from keyturn.gateway.resume.langgraph_local import LangGraphLocal

@@ -6,7 +6,7 @@ import pytest
 
 from keyturn.gateway.approvals.decisions import Decided, Edit, Reject, Respond
 from keyturn.gateway.approvals.events import EventName
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from tests.resume import sample_tools
 from tests.resume.resume_stack import Stack
 

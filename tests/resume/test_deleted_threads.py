@@ -15,8 +15,7 @@ from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.embed import Keyturn
 from keyturn.gateway.errors import ThreadUnavailable
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.protocol.records import RunRef
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState, RunRef
 from keyturn.gateway.resume.store_threads import ThreadRef
 from keyturn.gateway.store.store import Store
 from tests.conftest import eventually

@@ -22,8 +22,7 @@ from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from keyturn.gateway.approvals.decisions import Approve, Reconcile
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.protocol.states import ItemState
-from keyturn.gateway.protocol.verbs import Finding
+from keyturn.gateway.protocol.records import Finding, ItemState
 from keyturn.gateway.resume import fence_tables
 from keyturn.gateway.resume.checkpoints import open_checkpoints
 from keyturn.gateway.resume.graphs import attached

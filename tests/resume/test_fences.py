@@ -16,7 +16,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from keyturn.gateway import clock
 from keyturn.gateway.errors import LeaseLost, StoreUnavailable
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.resume import fence_tables
 from keyturn.gateway.resume.checkpoints import open_checkpoints
 from keyturn.gateway.resume.fence_tables import FencedSaver, Put

@@ -18,7 +18,7 @@ from keyturn.agent import ApprovalMiddleware, guarded
 from keyturn.agent.scripted_model import ScriptedModel, calling, scripted
 from keyturn.gateway.embed import Keyturn
 from keyturn.gateway.errors import GraphError
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
 from tests.resume.paying import RUNS, pay, paying_program

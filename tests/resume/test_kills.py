@@ -11,8 +11,7 @@ import pytest
 
 from keyturn.gateway.approvals.decisions import Reconcile
 from keyturn.gateway.approvals.events import EventName
-from keyturn.gateway.protocol.states import ItemState
-from keyturn.gateway.protocol.verbs import Finding
+from keyturn.gateway.protocol.records import Finding, ItemState
 from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
 from tests.resume import sample_tools

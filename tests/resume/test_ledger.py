@@ -17,9 +17,8 @@ import pytest
 from keyturn.gateway.approvals.spending import Attempt
 from keyturn.gateway.clock import now_s
 from keyturn.gateway.errors import AlreadySpent, LeaseLost, StoreUnavailable
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import Finding, ItemState
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.verbs import Finding
 from keyturn.gateway.protocol.wire import Busy, Claimed, InDoubt
 from keyturn.gateway.resume import ledger as ledgers
 from keyturn.gateway.resume.recovery import RecoveryService

@@ -17,7 +17,7 @@ from keyturn.agent import guarded
 from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.embed import Keyturn
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.remote import program
 from keyturn.gateway.store import fences
 from keyturn.gateway.store.store import Store

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from keyturn.gateway.approvals.decisions import Reconcile
-from keyturn.gateway.protocol.states import ItemState
-from keyturn.gateway.protocol.verbs import Finding
+from keyturn.gateway.protocol.records import Finding, ItemState
 from keyturn.gateway.store.engine import EmbeddedEngine
 from keyturn.gateway.store.store import Store
 from tests.conftest import eventually

@@ -21,7 +21,7 @@ from keyturn.agent import ApprovalMiddleware
 from keyturn.gateway.embed import Keyturn
 from keyturn.gateway.errors import NotAllowed
 from keyturn.gateway.gates.gate import is_guarded
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
 from tests.resume import sample_tools

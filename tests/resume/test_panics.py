@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.resume.store_threads import ThreadRef
 from keyturn.gateway.service.agents import AgentService
 from tests.conftest import eventually

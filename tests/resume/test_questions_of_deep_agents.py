@@ -13,7 +13,7 @@ from deepagents import create_deep_agent  # pyright: ignore[reportUnknownVariabl
 from keyturn.agent import ApprovalMiddleware, ask_user, gated_subagents
 from keyturn.gateway.approvals.decisions import Decided, Respond
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.resume.checkpoints import open_checkpoints
 from keyturn.gateway.resume.graphs import attached
 from keyturn.gateway.resume.langgraph_local import LangGraphLocal

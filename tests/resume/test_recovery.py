@@ -9,7 +9,7 @@ import pytest
 
 from keyturn.gateway.approvals.ending import THREAD_LOST
 from keyturn.gateway.approvals.events import EventName
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.resume import recovery
 from keyturn.gateway.resume.recovery import Recovery
 from keyturn.gateway.resume.runner import Runners, ThreadState

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
 from tests.resume.resume_stack import AT_ONCE, Stack, open_stack

@@ -12,8 +12,7 @@ import pytest
 from keyturn.cli import main as cli
 from keyturn.gateway.approvals.decisions import Reconcile
 from keyturn.gateway.approvals.ending import THREAD_LOST
-from keyturn.gateway.protocol.states import ItemState
-from keyturn.gateway.protocol.verbs import Finding
+from keyturn.gateway.protocol.records import Finding, ItemState
 from tests.resume import sample_tools
 from tests.resume.test_restored import (
     RAN,

@@ -14,8 +14,7 @@ from langgraph.checkpoint.base import CheckpointTuple
 from keyturn.gateway.approvals.decisions import Reconcile
 from keyturn.gateway.approvals.ending import RESTORED
 from keyturn.gateway.approvals.events import EventName
-from keyturn.gateway.protocol.states import ItemState
-from keyturn.gateway.protocol.verbs import Finding
+from keyturn.gateway.protocol.records import Finding, ItemState
 from keyturn.gateway.resume.checkpoints import open_checkpoints
 from keyturn.gateway.resume.recovery import Consistency, RestoreDetector
 from keyturn.gateway.store.engine import EmbeddedEngine

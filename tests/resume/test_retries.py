@@ -8,8 +8,7 @@ from keyturn.gateway.approvals.decisions import Edit, Reconcile
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.protocol.states import ItemState
-from keyturn.gateway.protocol.verbs import Finding
+from keyturn.gateway.protocol.records import Finding, ItemState
 from tests.conftest import eventually
 from tests.resume import sample_tools
 from tests.resume.resume_stack import POLICY, Stack

@@ -16,7 +16,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from keyturn.agent import ApprovalMiddleware, guarded
 from keyturn.agent.scripted_model import calling, scripted
 from keyturn.gateway.embed import Keyturn
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
 from tests.resume.paying import RUNS, pay, paying_program

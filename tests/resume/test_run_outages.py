@@ -12,7 +12,7 @@ import pytest
 from keyturn.gateway.approvals.decisions import Reject
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.errors import ThreadUnavailable
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.resume.retries import Retries
 from keyturn.gateway.resume.store_threads import ThreadRef
 from keyturn.gateway.retrying import RetrySettings

@@ -17,10 +17,8 @@ from keyturn.gateway.approvals.record import approval_of
 from keyturn.gateway.errors import CorruptRecord
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.policy.rules import Policy
-from keyturn.gateway.protocol.records import Result
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import Finding, ItemState, Result
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.verbs import Finding
 from keyturn.gateway.protocol.wire import (
     Busy,
     Claimed,

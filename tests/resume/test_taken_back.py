@@ -9,7 +9,7 @@ from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.policy.rules import Policy
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from tests.conftest import eventually
 from tests.resume import sample_tools
 from tests.resume.resume_stack import ANA, POLICY, Stack

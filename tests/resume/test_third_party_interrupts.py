@@ -17,7 +17,7 @@ from keyturn.agent import ApprovalMiddleware, guarded
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.port import connected
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.resume.checkpoints import open_checkpoints
 from keyturn.gateway.resume.graphs import attached
 from keyturn.gateway.resume.langgraph_local import LangGraphLocal

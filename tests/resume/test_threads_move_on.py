@@ -9,7 +9,7 @@ import pytest
 from keyturn.agent import connected
 from keyturn.gateway.approvals.decisions import Reject
 from keyturn.gateway.approvals.events import EventName
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.service.agents import AgentService
 from keyturn.gateway.store.jobs import Job, JobKind
 from tests.conftest import eventually

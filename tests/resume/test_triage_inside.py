@@ -14,7 +14,7 @@ from keyturn.gateway.config import Settings
 from keyturn.gateway.embed import Keyturn
 from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.records import Tier
 from keyturn.gateway.resume.graphs import attached
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.triage.request import TriageRequest

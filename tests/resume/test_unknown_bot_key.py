@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from keyturn.gateway.approvals.security import SecurityKind
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.trust.keyring import Keyring
 from tests.conftest import eventually
 from tests.resume.resume_stack import Stack

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from keyturn.gateway.errors import StoreUnavailable
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.resume.langgraph_local import LangGraphLocal
 from keyturn.gateway.resume.retries import Retries
 from keyturn.gateway.resume.runner import Runner, ThreadState

@@ -16,8 +16,7 @@ from keyturn.gateway.approvals.decisions import Approve, Edit, Reject, Respond
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.security import SecurityEvent, SecurityKind
 from keyturn.gateway.errors import CorruptRecord
-from keyturn.gateway.protocol.records import Result
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState, Result
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import Claimed, ProposedCall, Turn, TurnRef
 from keyturn.gateway.service.statistics import StatisticsService

@@ -14,8 +14,7 @@ from redis.asyncio import Redis
 from keyturn.gateway.approvals.decisions import Approve, Reject
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.errors import CorruptRecord
-from keyturn.gateway.protocol.records import RunRef
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState, RunRef
 from keyturn.gateway.protocol.wire import Claimed, Refused
 from keyturn.gateway.store.record_seals import QUARANTINED
 from keyturn.gateway.store.store import Store

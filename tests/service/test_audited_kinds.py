@@ -18,9 +18,8 @@ from keyturn.gateway.approvals.decisions import (
 )
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.protocol.records import Result
+from keyturn.gateway.protocol.records import Finding, Result
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.verbs import Finding
 from keyturn.gateway.store.api_keys import ApiKeyStore
 from keyturn.gateway.store.freezes import FreezeScope, ScopeKind
 from keyturn.gateway.store.store import Store

@@ -8,8 +8,7 @@ import pytest
 
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.protocol.records import Result
-from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.records import Result, Tier
 from keyturn.gateway.protocol.wire import CallEnd, TurnRef
 from keyturn.gateway.store.store import Store
 from tests.service.harness import POLICY, ServiceHarness

@@ -17,7 +17,7 @@ from keyturn.gateway.approvals.revoking import FORBIDDEN, STATE_CHANGED
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol import digest
 from keyturn.gateway.protocol.business_state import BusinessState, state_in
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.wire import (
     CheckState,
     Claimed,

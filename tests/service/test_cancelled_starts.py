@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from keyturn.gateway.approvals.decisions import Approve
-from keyturn.gateway.protocol.records import Result
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState, Result
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import Claimed, ClaimRequest
 from keyturn.gateway.store.connection import Connection

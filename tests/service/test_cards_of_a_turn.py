@@ -12,9 +12,8 @@ from keyturn.gateway.approvals.gestures import MAX_ITEMS
 from keyturn.gateway.approvals.requirement import Requirement, Role
 from keyturn.gateway.approvals.timing import authorization_ms
 from keyturn.gateway.policy.evaluate import Evaluation
+from keyturn.gateway.protocol.records import Tier, Verb
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.tiers import Tier
-from keyturn.gateway.protocol.verbs import Verb
 from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef
 from keyturn.gateway.service.proposals import (
     MAX_BATCH,

@@ -11,7 +11,7 @@ from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.resume_value import answer_for
 from keyturn.gateway.approvals.revoking import FORBIDDEN, NEEDS_MORE, NOBODY, TOO_OLD
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.wire import (
     AnswerKind,
     Claimed,

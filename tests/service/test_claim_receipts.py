@@ -19,7 +19,6 @@ from keyturn.gateway.approvals.signed_decisions import (
 )
 from keyturn.gateway.errors import BotKeyUnknown, NotVerified, SettingsError
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.protocol.effect import Effect
 from keyturn.gateway.protocol.public_keys import PublicKey
 from keyturn.gateway.protocol.receipts import (
     Grant,
@@ -27,6 +26,7 @@ from keyturn.gateway.protocol.receipts import (
     read_receipt,
     verify_receipt,
 )
+from keyturn.gateway.protocol.records import Effect
 from keyturn.gateway.protocol.run_context import one_write
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import Claimed, InDoubt

@@ -26,7 +26,7 @@ from keyturn.gateway.approvals.events import BATCH_MEMBER, Event, EventName
 from keyturn.gateway.approvals.gestures import Choice, Gesture
 from keyturn.gateway.metrics.counts import Outcome
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import Claimed, TurnRef, Verdict
 from keyturn.gateway.service.reviews import ReviewService

@@ -24,7 +24,7 @@ from keyturn.gateway.approvals.decisions import (
 )
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import ProposedCall, Turn, VerdictKind
 from keyturn.gateway.store.store import Store

@@ -15,10 +15,8 @@ from keyturn.gateway.approvals.decisions import (
 )
 from keyturn.gateway.errors import CorruptRecord
 from keyturn.gateway.protocol.digest import action_args, action_hash
-from keyturn.gateway.protocol.records import Result
+from keyturn.gateway.protocol.records import Finding, ItemState, Result
 from keyturn.gateway.protocol.run_context import one_write
-from keyturn.gateway.protocol.states import ItemState
-from keyturn.gateway.protocol.verbs import Finding
 from keyturn.gateway.protocol.wire import Busy, Claimed, Done, InDoubt, Refused
 from keyturn.gateway.store.store import Store
 from tests.service.harness import ANA, EVE, ServiceHarness, claim_of

@@ -14,8 +14,8 @@ from keyturn.gateway.approvals.decisions import Approve, Reject
 from keyturn.gateway.approvals.evidence import HIDDEN
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.policy.replay import read_rows, replay
+from keyturn.gateway.protocol.records import Tier
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.tiers import Tier
 from keyturn.gateway.service.audit_reading import Exporter
 from keyturn.gateway.store import audit_log
 from keyturn.gateway.store.store import Store

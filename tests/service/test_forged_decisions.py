@@ -18,11 +18,8 @@ from keyturn.gateway.approvals.decisions import (
 from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.approvals.similar import Cover, Use
 from keyturn.gateway.errors import CorruptRecord
-from keyturn.gateway.protocol.records import Person
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import Finding, ItemState, Person, Tier, Verb
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.tiers import Tier
-from keyturn.gateway.protocol.verbs import Finding, Verb
 from keyturn.gateway.protocol.wire import Claimed, Refused, VerdictKind
 from keyturn.gateway.service.proving import NOT_PROVEN
 from keyturn.gateway.store.store import Store

@@ -18,9 +18,13 @@ from keyturn.gateway.approvals.security import SecurityKind
 from keyturn.gateway.errors import BotKeyUnknown
 from keyturn.gateway.protocol.edits import edit_hash
 from keyturn.gateway.protocol.http_api import OpenQuestion
-from keyturn.gateway.protocol.records import EditOutcome, Result
-from keyturn.gateway.protocol.states import ItemState
-from keyturn.gateway.protocol.verbs import Finding, Verb
+from keyturn.gateway.protocol.records import (
+    EditOutcome,
+    Finding,
+    ItemState,
+    Result,
+    Verb,
+)
 from keyturn.gateway.protocol.wire import (
     APPROVAL_INTERRUPT,
     RECONCILE_INTERRUPT,

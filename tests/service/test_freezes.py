@@ -16,9 +16,7 @@ from keyturn.gateway.approvals.decisions import (
     Reject,
 )
 from keyturn.gateway.approvals.events import EventName
-from keyturn.gateway.protocol.records import Result
-from keyturn.gateway.protocol.states import ItemState
-from keyturn.gateway.protocol.verbs import Finding
+from keyturn.gateway.protocol.records import Finding, ItemState, Result
 from keyturn.gateway.protocol.wire import (
     Claimed,
     ClaimRequest,

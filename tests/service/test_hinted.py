@@ -6,8 +6,7 @@ import pytest
 
 from keyturn.gateway.approvals.decisions import Approve, Decided, Edit
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.protocol.states import ItemState
-from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.records import ItemState, Tier
 from keyturn.gateway.protocol.wire import (
     CallHint,
     Claimed,

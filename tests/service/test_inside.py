@@ -8,8 +8,7 @@ import pytest
 
 from keyturn.gateway.approvals.decisions import Approve, Decided, Forbidden, Stale
 from keyturn.gateway.approvals.events import EventName
-from keyturn.gateway.protocol.records import RunRef
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState, RunRef
 from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef, Verdict
 from keyturn.gateway.service.agents import AgentService
 from keyturn.gateway.store.store import Store

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef
 from keyturn.gateway.store.store import Store
 from tests.service.harness import ServiceHarness

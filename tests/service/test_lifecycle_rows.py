@@ -17,9 +17,7 @@ from keyturn.gateway.approvals.decisions import (
 from keyturn.gateway.approvals.lifecycle import TRANSITIONS, Transition
 from keyturn.gateway.errors import IllegalTransition
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.protocol.records import Result, RunRef
-from keyturn.gateway.protocol.states import ItemState
-from keyturn.gateway.protocol.verbs import Finding
+from keyturn.gateway.protocol.records import Finding, ItemState, Result, RunRef
 from keyturn.gateway.protocol.wire import Claimed
 from keyturn.gateway.resume.recovery import RecoveryService
 from keyturn.gateway.store.store import Store

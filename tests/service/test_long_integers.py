@@ -12,7 +12,7 @@ from keyturn.bot.modals.form import build_form, read_form
 from keyturn.gateway.approvals.decisions import Approve, Edit
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol import digest
-from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.records import Tier
 from keyturn.gateway.protocol.wire import Claimed
 from keyturn.gateway.store.store import Store
 from tests.bot.samples import frame

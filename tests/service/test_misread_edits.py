@@ -11,8 +11,7 @@ from keyturn.bot.modals import edit
 from keyturn.bot.modals.details import pages
 from keyturn.gateway.approvals.decisions import Approve, Edit, Forbidden, Reject
 from keyturn.gateway.approvals.revoking import READ_OTHERWISE, REFUSED_BY_TOOL
-from keyturn.gateway.protocol.records import EditOutcome, Reading
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import EditOutcome, ItemState, Reading
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import (
     Claimed,

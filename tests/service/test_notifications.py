@@ -14,11 +14,8 @@ from keyturn.gateway.approvals.decisions import (
 from keyturn.gateway.approvals.events import BY_POLICY, Event, EventName
 from keyturn.gateway.approvals.lifecycle import ApprovalState
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.protocol.records import Result, RunRef
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import Finding, ItemState, Result, RunRef, Tier
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.tiers import Tier
-from keyturn.gateway.protocol.verbs import Finding
 from keyturn.gateway.protocol.wire import (
     Claimed,
     ClaimRequest,

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from keyturn.gateway.errors import KeyturnError, NotAllowed
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.protocol.records import RunRef
-from keyturn.gateway.protocol.verbs import Verb
+from keyturn.gateway.protocol.records import RunRef, Verb
 from keyturn.gateway.protocol.wire import (
     CallHint,
     ProposedCall,

@@ -21,10 +21,8 @@ from keyturn.gateway.approvals.gestures import Partition
 from keyturn.gateway.approvals.precedents import MOST_KEPT, Past, PrecedentKind
 from keyturn.gateway.policy.effects import effect_of
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.protocol.records import Result
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState, Result, Tier
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.tiers import Tier
 from keyturn.gateway.protocol.wire import Claimed, Verdict, VerdictKind
 from keyturn.gateway.store.store import Store
 from tests.service.harness import (

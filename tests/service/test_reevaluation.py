@@ -7,9 +7,8 @@ import pytest
 from keyturn.gateway.approvals.decisions import Approve, Edit, Reject
 from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState, Tier
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.tiers import Tier
 from keyturn.gateway.service.reviews import MAX_REEVALUATED
 from keyturn.gateway.store.store import Store
 from tests.service.harness import ANA, BEN, CHLOE, POLICY, ServiceHarness, still_members

@@ -19,8 +19,8 @@ from keyturn.gateway.approvals.decisions import (
 )
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.policy.windows import MICRO, window_key
+from keyturn.gateway.protocol.records import Tier
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.tiers import Tier
 from keyturn.gateway.protocol.wire import TurnRef, Verdict, VerdictKind
 from keyturn.gateway.store.store import Store
 from tests.races.interleaver import Choose, Interleaver, every_order

@@ -6,7 +6,7 @@ import pytest
 
 from keyturn.gateway.approvals.decisions import Approve
 from keyturn.gateway.approvals.timing import TimerKind
-from keyturn.gateway.protocol.verbs import Finding
+from keyturn.gateway.protocol.records import Finding
 from keyturn.gateway.service import proving
 from keyturn.gateway.service.proving import calls_under
 from keyturn.gateway.store.store import Store

@@ -19,10 +19,7 @@ from keyturn.gateway.approvals.spot_checking import (
     is_drawn,
 )
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.protocol.records import Result
-from keyturn.gateway.protocol.states import ItemState
-from keyturn.gateway.protocol.tiers import Tier
-from keyturn.gateway.protocol.verbs import Finding
+from keyturn.gateway.protocol.records import Finding, ItemState, Result, Tier
 from keyturn.gateway.protocol.wire import Claimed, ClaimRequest, TurnRef, Verdict
 from keyturn.gateway.service.reviews import ReviewService
 from keyturn.gateway.service.spot_checks import DRAWN

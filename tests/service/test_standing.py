@@ -14,10 +14,8 @@ from keyturn.gateway.approvals.similar import STANDING_AGENT
 from keyturn.gateway.approvals.standing import left_of
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.business_state import BusinessState
-from keyturn.gateway.protocol.records import Person, Result
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState, Person, Result, Tier
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.tiers import Tier
 from keyturn.gateway.protocol.wire import (
     Claimed,
     ClaimRequest,

@@ -26,7 +26,7 @@ from keyturn.gateway.approvals.standing import (
 from keyturn.gateway.config import PolicySource
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.policy_file import PolicyFile, followed
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.wire import Claimed, Refused
 from keyturn.gateway.resume.recovery import RecoveryService
 from keyturn.gateway.store.freezes import FreezeScope, ScopeKind

@@ -14,7 +14,7 @@ from keyturn.gateway.approvals.decisions import (
     Reject,
 )
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.store.store import Store
 from tests.service.harness import ANA, BEN, CHLOE, POLICY, ServiceHarness, still_members

@@ -8,8 +8,7 @@ import pytest
 
 from keyturn.gateway.approvals.decisions import Approve, Decided, Reject
 from keyturn.gateway.approvals.events import EventName
-from keyturn.gateway.protocol.records import Person, Result
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState, Person, Result
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import (
     Claimed,

@@ -13,8 +13,8 @@ from keyturn.gateway.approvals.decisions import Approve, Decided, Voted
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.record import TriageResult
 from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.records import Tier
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.tiers import Tier
 from keyturn.gateway.protocol.wire import (
     CallHint,
     ProposedCall,

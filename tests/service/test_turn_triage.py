@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from keyturn.gateway.policy.evaluate import Evaluation, evaluate
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.policy.rules import Policy
-from keyturn.gateway.protocol.tiers import Tier, join
+from keyturn.gateway.protocol.records import Tier, join
 from keyturn.gateway.protocol.wire import CallHint, ProposedCall, Turn, TurnRef
 from keyturn.gateway.service.proposals import EvaluatedCall
 from keyturn.gateway.service.turn_evaluation import TurnTriage, apply_hint

@@ -19,9 +19,7 @@ from keyturn.gateway.approvals.decisions import (
 )
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.policy.windows import window_key
-from keyturn.gateway.protocol.records import Result
-from keyturn.gateway.protocol.tiers import Tier
-from keyturn.gateway.protocol.verbs import Finding
+from keyturn.gateway.protocol.records import Finding, Result, Tier
 from keyturn.gateway.protocol.wire import Claimed, VerdictKind
 from keyturn.gateway.store.store import Store
 from tests.service.harness import (

@@ -18,7 +18,7 @@ from keyturn.gateway.approvals.resume_value import answer_for
 from keyturn.gateway.metrics.fold import outcome_of
 from keyturn.gateway.protocol import http_api
 from keyturn.gateway.protocol.http_api import Withdrawal
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.wire import AnswerKind, Refused, TurnRef, Verdict
 from keyturn.gateway.service.agents import AgentService
 from keyturn.gateway.service.claiming import unclaimable

@@ -57,7 +57,7 @@ from keyturn.gateway.approvals.decisions import (
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.errors import KeyturnError
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.service.freezing import FreezeService
 from keyturn.gateway.service.reviews import ReviewService
 from keyturn.gateway.store.connection import Argument

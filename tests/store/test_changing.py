@@ -15,7 +15,7 @@ from keyturn.gateway.approvals.ending import end_overdue
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.errors import CorruptRecord, StoreUnavailable
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.wire import Claimed
 from keyturn.gateway.service.standing import rejection_of
 from keyturn.gateway.store import changing

@@ -16,8 +16,7 @@ from keyturn.gateway.approvals.decisions import (
     Respond,
 )
 from keyturn.gateway.errors import CorruptRecord
-from keyturn.gateway.protocol.records import Result
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState, Result
 from keyturn.gateway.protocol.wire import Claimed, ClaimRequest, Refused
 from keyturn.gateway.store import codec, known_records
 from keyturn.gateway.store.changing import load_many

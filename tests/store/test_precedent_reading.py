@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from keyturn.gateway.approvals.precedents import Precedent
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.store.connection import Connection
 from keyturn.gateway.store.keys import keys_of_tenant
 from keyturn.gateway.store.precedents import AutoRun, read, row_of_auto_run

@@ -11,10 +11,8 @@ from keyturn.gateway.approvals.decisions import Approve, Edit, Reconcile, Reject
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.errors import CorruptRecord, ForgedRecord
 from keyturn.gateway.protocol.digest import action_args
-from keyturn.gateway.protocol.records import Result
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import Finding, ItemState, Result
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.verbs import Finding
 from keyturn.gateway.protocol.wire import Claimed, Refused
 from keyturn.gateway.store.connection import fields
 from keyturn.gateway.store.encryption import DATA_KEY, MARK

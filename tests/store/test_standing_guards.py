@@ -9,8 +9,7 @@ import pytest
 from keyturn.gateway.approvals import executing
 from keyturn.gateway.approvals.record import Approval, approval_of
 from keyturn.gateway.approvals.standing import CHECKED_FOR_MS, used
-from keyturn.gateway.protocol.records import RunRef
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState, RunRef
 from keyturn.gateway.store.atomic_write import Loaded, Write
 from keyturn.gateway.store.connection import number
 from keyturn.gateway.store.run_list import Listed

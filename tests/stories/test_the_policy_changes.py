@@ -14,7 +14,7 @@ from keyturn.bot.ids import Action
 from keyturn.cli.demo_context import DemoContext
 from keyturn.cli.demo_stack import DemoStack, open_demo_stack
 from keyturn.gateway.approvals.events import EventName
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from tests.conftest import eventually
 from tests.stories.remote_demo import RemoteContext, remote_agent
 from tests.streams import audit_entries

@@ -9,7 +9,7 @@ import pytest
 
 from keyturn.bot.ids import Action
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.store.store import Store
 from keyturn.sandbox.json_types import JsonObject, as_objects
 from keyturn.sandbox.server import Sandbox

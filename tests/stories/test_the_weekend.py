@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from keyturn.bot.ids import Action
-from keyturn.gateway.protocol.states import ItemState
-from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.records import ItemState, Tier
 from tests.stories.weekend import ANA, BEN, CHANNEL, LEAD, open_weekend
 from tests.transports import Transport
 

@@ -12,7 +12,7 @@ import pytest
 
 from keyturn import Keyturn
 from keyturn.gateway.errors import SettingsError
-from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.records import Tier
 from keyturn.gateway.triage.asking import TriageFailure, ask, require_triage
 from keyturn.gateway.triage.assessment import Assessment
 from keyturn.gateway.triage.request import TriageRequest

@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from keyturn.gateway.protocol.tiers import Tier, join
+from keyturn.gateway.protocol.records import Tier, join
 from keyturn.gateway.triage.assessment import (
     MAX_RATIONALE,
     MAX_TEXT,

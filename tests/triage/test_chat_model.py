@@ -18,7 +18,7 @@ from langchain_core.tools import BaseTool
 from pydantic import PrivateAttr
 
 from keyturn.gateway.approvals.evidence import Argument
-from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.records import Tier
 from keyturn.gateway.triage.asking import TriageFailure, ask
 from keyturn.gateway.triage.assessment import Assessment, apply_assessment
 from keyturn.gateway.triage.chat_model import PROMPT, ChatModelTriage

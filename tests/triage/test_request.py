@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from keyturn.gateway.policy.evaluate import evaluate
 from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.records import Tier
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.tiers import Tier
 from keyturn.gateway.triage.chat_model import as_message
 from keyturn.gateway.triage.request import (
     MAX_ARGUMENTS,

@@ -8,7 +8,7 @@ from keyturn.bot.cards.approval import card
 from keyturn.bot.modals import details
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.protocol.questions import Answered
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from tests.bot.markup_audit import assert_tame
 from tests.bot.samples import ANA, BEN, NOW, a_refund, an_approval, frame, in_state
 

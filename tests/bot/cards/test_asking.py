@@ -21,7 +21,7 @@ from keyturn.bot.delivery.event_messages import messages_of
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.record import Acknowledgement, Approval, Waiting
 from keyturn.gateway.approvals.requirement import Asking, Notify, Requirement, Role
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from tests.bot.readable import readable
 from tests.bot.samples import (
     ANA,

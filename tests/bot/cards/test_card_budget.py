@@ -37,13 +37,17 @@ from keyturn.gateway.approvals.requirement import (
 from keyturn.gateway.policy.evaluate import Evaluation
 from keyturn.gateway.policy.fields import MAX_LINK
 from keyturn.gateway.protocol.business_state import BusinessState, with_state
-from keyturn.gateway.protocol.effect import Effect
 from keyturn.gateway.protocol.questions import Answered
-from keyturn.gateway.protocol.records import Person, Result
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import (
+    Effect,
+    Finding,
+    ItemState,
+    Person,
+    Result,
+    Tier,
+    Verb,
+)
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.tiers import Tier
-from keyturn.gateway.protocol.verbs import Finding, Verb
 from keyturn.gateway.service.proposals import MAX_BATCH
 from tests.bot.markup_audit import objects
 from tests.bot.samples import (

@@ -17,7 +17,7 @@ from keyturn.bot.cards.reply_texts import agent_answer
 from keyturn.bot.ids import Action
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.record import Approval
-from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.records import Tier
 from keyturn.sandbox.blockkit import validate_home, validate_message
 from tests.bot.markup_audit import assert_tame, objects
 from tests.bot.samples import KEY, TEAM, frame

@@ -8,10 +8,7 @@ import pytest
 
 from keyturn.bot.cards.approval import card, is_finished
 from keyturn.gateway.approvals.record import Approval, TriageResult
-from keyturn.gateway.protocol.records import Result
-from keyturn.gateway.protocol.states import ItemState
-from keyturn.gateway.protocol.tiers import Tier
-from keyturn.gateway.protocol.verbs import Verb
+from keyturn.gateway.protocol.records import ItemState, Result, Tier, Verb
 from tests.bot.readable import readable
 from tests.bot.samples import (
     ANA,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from keyturn.bot.cards.approval import card
-from keyturn.gateway.protocol.effect import Effect
+from keyturn.gateway.protocol.records import Effect
 from tests.bot.readable import readable
 from tests.bot.samples import an_approval, an_item, frame
 

@@ -15,8 +15,7 @@ from keyturn.bot.cards.history import thread_note
 from keyturn.bot.cards.notification import many_ran, plain_notification, report_line
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.record import Approval
-from keyturn.gateway.protocol.states import ItemState
-from keyturn.gateway.protocol.verbs import Finding
+from keyturn.gateway.protocol.records import Finding, ItemState
 from tests.bot.cards.test_notification import MESSAGES
 from tests.bot.cards.test_notification import shown as notified
 from tests.bot.samples import (

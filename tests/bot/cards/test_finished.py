@@ -13,9 +13,7 @@ from keyturn.bot.ids import Action
 from keyturn.bot.modals.details import pages
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.approvals.requirement import Observation, SpotCheck
-from keyturn.gateway.protocol.records import Result
-from keyturn.gateway.protocol.states import ItemState
-from keyturn.gateway.protocol.verbs import Finding
+from keyturn.gateway.protocol.records import Finding, ItemState, Result
 from tests.bot.cards.test_table import refunds, replaced
 from tests.bot.readable import readable
 from tests.bot.samples import (

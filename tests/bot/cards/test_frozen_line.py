@@ -6,7 +6,7 @@ import pytest
 
 from keyturn.bot.cards.approval import card
 from keyturn.gateway.approvals.record import Item
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from tests.bot.readable import readable
 from tests.bot.samples import an_approval, an_item, frame, in_state
 

@@ -9,9 +9,7 @@ import pytest
 from keyturn.bot.cards.history import thread_note
 from keyturn.gateway.approvals.events import NEEDS_ONE, Event, EventName
 from keyturn.gateway.approvals.record import Approval, Item
-from keyturn.gateway.protocol.records import Result
-from keyturn.gateway.protocol.states import ItemState
-from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.records import ItemState, Result, Tier
 from tests.bot.readable import readable
 from tests.bot.samples import (
     ANA,

@@ -13,7 +13,7 @@ from keyturn.bot.cards.queue import HomeFilter, Page, mark_of, page_of, whole_li
 from keyturn.bot.ids import Action, unseal, verify
 from keyturn.gateway.approvals.precedents import Past, Precedent
 from keyturn.gateway.approvals.record import Approval, TriageResult, short_id
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.sandbox.blockkit import validate_home
 from tests.bot.markup_audit import objects
 from tests.bot.readable import readable

@@ -24,8 +24,7 @@ from keyturn.bot.modals import details
 from keyturn.gateway.approvals.events import EventName, approval_event
 from keyturn.gateway.approvals.inquiring import MAX_QUESTION, MAX_REPLY
 from keyturn.gateway.approvals.record import Approval, Inquiry
-from keyturn.gateway.protocol.records import Person
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState, Person
 from keyturn.sandbox.blockkit import validate_message, validate_modal
 from tests.bot.markup_audit import assert_tame, objects
 from tests.bot.samples import (

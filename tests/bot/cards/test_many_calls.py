@@ -13,9 +13,7 @@ from keyturn.bot.cards.noticed import noticed
 from keyturn.bot.ids import Action
 from keyturn.gateway.approvals.precedents import Past, Precedent
 from keyturn.gateway.approvals.record import Approval, Item
-from keyturn.gateway.protocol.records import Result
-from keyturn.gateway.protocol.states import ItemState
-from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.records import ItemState, Result, Tier
 from keyturn.sandbox.blockkit import validate_message
 from keyturn.sandbox.blockkit.payload_rules import text_length
 from tests.bot.cards.test_table import a_refund_of, buttons, refunds, replaced

@@ -16,10 +16,7 @@ from keyturn.gateway.approvals.requirement import (
     Role,
     Vote,
 )
-from keyturn.gateway.protocol.records import Person
-from keyturn.gateway.protocol.states import ItemState
-from keyturn.gateway.protocol.tiers import Tier
-from keyturn.gateway.protocol.verbs import Finding
+from keyturn.gateway.protocol.records import Finding, ItemState, Person, Tier
 from tests.bot.readable import readable
 from tests.bot.samples import (
     ANA,

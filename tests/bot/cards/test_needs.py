@@ -10,7 +10,7 @@ from keyturn.bot.modals import call_form, details, edit
 from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.approvals.requirement import Requirement
 from keyturn.gateway.policy.raise_rules import FiredRule
-from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.records import Tier
 from tests.bot.readable import view as as_text
 from tests.bot.samples import LISTED, SENIOR, TWO, a_refund, an_approval, frame
 

@@ -19,9 +19,7 @@ from keyturn.bot.ids import CARD_EVENT
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.gestures import MAX_ITEMS
 from keyturn.gateway.approvals.record import Approval, Item, Remark
-from keyturn.gateway.protocol.records import Person, Result
-from keyturn.gateway.protocol.states import ItemState
-from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.records import ItemState, Person, Result, Tier
 from keyturn.sandbox.blockkit import validate_message
 from tests.bot.markup_audit import assert_tame
 from tests.bot.readable import readable

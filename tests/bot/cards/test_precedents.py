@@ -15,8 +15,7 @@ from keyturn.gateway.approvals.gestures import MAX_ITEMS
 from keyturn.gateway.approvals.precedents import KINDS, Past, Precedent, WindowTotal
 from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.approvals.repeating import args_hash
-from keyturn.gateway.protocol.records import Person
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState, Person
 from keyturn.gateway.protocol.strict_json import JsonObject
 from tests.bot.markup_audit import objects
 from tests.bot.readable import readable

@@ -21,9 +21,7 @@ from keyturn.gateway.approvals.ending import (
 from keyturn.gateway.approvals.events import Event, named_after
 from keyturn.gateway.approvals.lifecycle import UNEXECUTED
 from keyturn.gateway.approvals.record import DecisionRecord, Item
-from keyturn.gateway.protocol.states import ItemState
-from keyturn.gateway.protocol.tiers import Tier
-from keyturn.gateway.protocol.verbs import Verb
+from keyturn.gateway.protocol.records import ItemState, Tier, Verb
 from tests.bot.readable import readable
 from tests.bot.samples import ANA, NOW, a_refund, an_approval
 

@@ -6,7 +6,7 @@ from keyturn.bot.cards.approval import card
 from keyturn.bot.cards.reminders import channel_escalation, escalation, reminder
 from keyturn.gateway.approvals.record import Waiting
 from keyturn.gateway.approvals.requirement import Requirement, Role
-from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.records import Tier
 from tests.bot.markup_audit import assert_tame
 from tests.bot.readable import readable
 from tests.bot.samples import (

@@ -26,8 +26,7 @@ from keyturn.gateway.approvals.decisions import (
 )
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.record import DecisionRecord
-from keyturn.gateway.protocol.states import ItemState
-from keyturn.gateway.protocol.verbs import Verb
+from keyturn.gateway.protocol.records import ItemState, Verb
 from tests.bot.samples import (
     ANA,
     BEN,

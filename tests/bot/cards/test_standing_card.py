@@ -26,10 +26,8 @@ from keyturn.gateway.approvals.similar import (
 from keyturn.gateway.approvals.standing import REJECTED
 from keyturn.gateway.policy.rules import SimilarRule
 from keyturn.gateway.policy.standing import Offer
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState, Tier, Verb
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.tiers import Tier
-from keyturn.gateway.protocol.verbs import Verb
 from keyturn.sandbox.blockkit import validate_message, validate_modal
 from tests.bot import readable
 from tests.bot.markup_audit import assert_tame

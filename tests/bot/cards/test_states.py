@@ -7,8 +7,7 @@ import pytest
 from keyturn.bot.cards.approval import card
 from keyturn.bot.cards.states import SIGNS
 from keyturn.gateway.approvals.record import Approval, Item
-from keyturn.gateway.protocol.states import ItemState
-from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.records import ItemState, Tier
 from tests.bot.readable import readable
 from tests.bot.samples import (
     LATER,

@@ -18,10 +18,8 @@ from keyturn.gateway.approvals.evidence import HIDDEN
 from keyturn.gateway.approvals.record import Approval, Item, TriageResult
 from keyturn.gateway.approvals.requirement import Revocation
 from keyturn.gateway.protocol.business_state import BusinessState, with_state
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState, Tier, Verb
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.tiers import Tier
-from keyturn.gateway.protocol.verbs import Verb
 from keyturn.gateway.service.proposals import MAX_BATCH
 from keyturn.sandbox.blockkit import validate_message
 from tests.bot.samples import (

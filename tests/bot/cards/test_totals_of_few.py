@@ -6,7 +6,7 @@ import pytest
 
 from keyturn.bot.cards.approval import card
 from keyturn.gateway.approvals.record import Approval, Item
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.sandbox.blockkit import validate_message
 from tests.bot.cards.test_table import a_refund_of, refunds, replaced
 from tests.bot.readable import readable

@@ -9,10 +9,8 @@ from keyturn.bot.cards.queue import decidable_in_row, page_of
 from keyturn.gateway.approvals.precedents import Past, Precedent
 from keyturn.gateway.approvals.record import Approval, Inquiry, Item, TriageResult
 from keyturn.gateway.approvals.requirement import Revocation
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState, Tier, Verb
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.tiers import Tier
-from keyturn.gateway.protocol.verbs import Verb
 from tests.bot.readable import readable
 from tests.bot.samples import (
     ANA,

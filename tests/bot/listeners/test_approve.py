@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from keyturn.bot.ids import Action
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from tests.bot.bot_stack import CHANNEL, Stack, has_button
 
 

@@ -9,8 +9,7 @@ from keyturn.gateway.approvals.decisions import Approve
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.approvals.record import Inquiry
 from keyturn.gateway.errors import StoreUnavailable
-from keyturn.gateway.protocol.records import Person
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState, Person
 from keyturn.gateway.protocol.wire import Verdict
 from keyturn.gateway.service.reviews import ReviewService
 from keyturn.sandbox.json_types import JsonObject, as_objects

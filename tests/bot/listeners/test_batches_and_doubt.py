@@ -8,7 +8,7 @@ from keyturn.bot.ids import Action, seal
 from keyturn.bot.reviewers import FRESH_S
 from keyturn.gateway.approvals.record import approval_of
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import ClaimRequest, TurnRef, Verdict
 from keyturn.sandbox.json_types import as_objects

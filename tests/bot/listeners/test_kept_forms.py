@@ -8,7 +8,7 @@ import pytest
 
 from keyturn.bot.ids import Action, Input, View
 from keyturn.gateway.errors import StoreUnavailable
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.wire import Verdict
 from keyturn.gateway.service.reviews import ReviewService
 from keyturn.gateway.store.freezes import FreezeScope, ScopeKind

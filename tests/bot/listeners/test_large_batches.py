@@ -7,7 +7,7 @@ from keyturn.gateway.approvals.decisions import AccountKind, Approve, Click, Rev
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import Verdict
 from keyturn.sandbox.client import Person as Actor

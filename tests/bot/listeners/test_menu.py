@@ -6,7 +6,7 @@ import pytest
 
 from keyturn.bot.cards import buttons
 from keyturn.bot.ids import Action, Input, choice, chosen
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.sandbox.elements import placed_elements
 from keyturn.sandbox.json_types import JsonObject, as_objects
 from tests.bot.bot_stack import CHANNEL, Stack, choice_of, has_button, says

@@ -7,8 +7,7 @@ from typing import cast
 import pytest
 
 from keyturn.bot.ids import Action, Input, View
-from keyturn.gateway.protocol.states import ItemState
-from keyturn.gateway.protocol.verbs import Verb
+from keyturn.gateway.protocol.records import ItemState, Verb
 from keyturn.gateway.protocol.wire import Verdict
 from keyturn.sandbox.client import Person as Actor
 from keyturn.sandbox.json_types import JsonObject, as_object, as_objects

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from keyturn.bot.ids import Action, Input, View
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.sandbox.client import Person as Actor
 from tests.bot.bot_stack import CHANNEL, DAN, POLICY, Stack, says
 from tests.bot.listeners.test_large_batches import (

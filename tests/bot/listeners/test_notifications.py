@@ -13,7 +13,7 @@ from keyturn.gateway.approvals.decisions import AccountKind, Reviewer
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.approvals.record import Approval, approval_of
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.strict_json import JsonObject as Args
 from keyturn.gateway.protocol.wire import ClaimRequest, TurnRef, Verdict
 from keyturn.sandbox.json_types import JsonObject, as_objects

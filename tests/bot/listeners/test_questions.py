@@ -10,8 +10,7 @@ import pytest
 from keyturn.bot.ids import VALUE, Action
 from keyturn.gateway.approvals.record import DecisionRecord, approval_of
 from keyturn.gateway.protocol.questions import MAX_CHOICES
-from keyturn.gateway.protocol.records import Person
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState, Person
 from keyturn.gateway.protocol.strict_json import JsonObject as Args
 from keyturn.gateway.protocol.wire import Verdict
 from keyturn.sandbox.client import Person as Actor

@@ -9,8 +9,7 @@ import pytest
 from keyturn.bot.ids import Action, Input, View
 from keyturn.gateway.approvals.record import short_id
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.protocol.states import ItemState
-from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.records import ItemState, Tier
 from keyturn.sandbox.json_types import JsonObject
 from tests.bot.bot_stack import CHANNEL, POLICY, Stack, says
 from tests.bot.listeners.test_modals import block_of, opened

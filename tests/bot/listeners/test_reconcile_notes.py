@@ -10,8 +10,7 @@ from keyturn.bot.ids import Action, Input, View
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.approvals.reconciling import MAX_NOTE
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.protocol.states import ItemState
-from keyturn.gateway.protocol.verbs import Finding
+from keyturn.gateway.protocol.records import Finding, ItemState
 from keyturn.gateway.protocol.wire import Verdict
 from keyturn.sandbox.client import Person as Actor
 from keyturn.sandbox.json_types import JsonObject, as_objects

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from keyturn.bot.ids import Action
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.sandbox.elements import find
 from keyturn.sandbox.json_types import JsonObject, as_objects
 from tests.bot.bot_stack import CHANNEL, Stack, has_button, says

@@ -10,7 +10,7 @@ from keyturn.bot import reviewers
 from keyturn.bot.ids import Action, seal
 from keyturn.gateway.approvals.decisions import AccountKind, Click, Edit, Reviewer
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.wire import Verdict
 from keyturn.sandbox.client import UserActionFailed
 from keyturn.sandbox.json_types import JsonObject

@@ -7,7 +7,7 @@ import pytest
 from keyturn.bot.ids import Action, Input
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.policy.rules import Policy
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from tests.bot.bot_stack import CHANNEL, POLICY, Stack, says
 
 

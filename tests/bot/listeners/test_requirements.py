@@ -9,7 +9,7 @@ import pytest
 from keyturn.bot.ids import Action, Input, View
 from keyturn.gateway.approvals.resume_value import answer_for
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.wire import AnswerKind, Verdict
 from tests.bot.bot_stack import CHANNEL, POLICY, Stack, says
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from keyturn.gateway.approvals.events import EventName
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.sandbox.client import UserActionFailed
 from tests.bot.bot_stack import POLICY, Stack
 from tests.bot.listeners.test_review_together import (

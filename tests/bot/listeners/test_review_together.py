@@ -14,7 +14,7 @@ from keyturn.bot.listeners import review, targets
 from keyturn.gateway.approvals.decisions import AccountKind, Approve, Click, Reviewer
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef, Verdict
 from keyturn.gateway.service.agents import AgentService
 from keyturn.sandbox.client import WAIT_TIMEOUT_S, UserActionFailed

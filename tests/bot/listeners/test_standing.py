@@ -12,7 +12,7 @@ from keyturn.bot.reviewers import KEPT_S
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.approvals.standing import ROLE_LOST
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.strict_json import JsonObject as Args
 from keyturn.gateway.protocol.wire import Verdict, VerdictKind
 from keyturn.sandbox.json_types import JsonObject

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from keyturn.bot.ids import Action, Input, seal
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.wire import Verdict
 from keyturn.sandbox.json_types import JsonObject, as_objects
 from tests.bot.bot_stack import CHANNEL, TEAM, Stack, says

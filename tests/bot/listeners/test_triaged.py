@@ -9,8 +9,7 @@ from typing import Any
 from keyturn.bot.ids import Action
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.protocol.states import ItemState
-from keyturn.gateway.protocol.tiers import Tier
+from keyturn.gateway.protocol.records import ItemState, Tier
 from keyturn.gateway.service.agents import AgentService
 from keyturn.gateway.triage.request import TriageRequest
 from tests.bot.bot_stack import CHANNEL, POLICY, Stack

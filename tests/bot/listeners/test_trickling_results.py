@@ -13,7 +13,7 @@ from keyturn.bot.ids import Action
 from keyturn.gateway.approvals.gestures import indexes_in
 from keyturn.gateway.approvals.record import approval_of
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import Verdict
 from keyturn.gateway.service.proposals import MAX_BATCH

@@ -10,8 +10,7 @@ import pytest
 
 from keyturn.bot.ids import Action, Input, View
 from keyturn.bot.listeners import batch
-from keyturn.gateway.protocol.states import ItemState
-from keyturn.gateway.protocol.verbs import Verb
+from keyturn.gateway.protocol.records import ItemState, Verb
 from keyturn.sandbox.json_types import JsonObject
 from tests.bot.bot_stack import CHANNEL, REFUND, TEAM, Stack, has_button, says
 from tests.bot.signed import interaction, post, post_signed, signed_headers

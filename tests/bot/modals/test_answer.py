@@ -24,7 +24,7 @@ from keyturn.gateway.protocol.questions import (
     QuestionSet,
     QuestionType,
 )
-from keyturn.gateway.protocol.verbs import Verb
+from keyturn.gateway.protocol.records import Verb
 from tests.approvals.builders import APPROVAL_ID, NOW_MS, an_approval, an_item
 
 WORDS = st.text(min_size=1, max_size=60).filter(lambda text: bool(text.strip()))

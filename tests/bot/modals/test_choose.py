@@ -14,7 +14,7 @@ from keyturn.bot.modals import choose
 from keyturn.bot.modals.choose import Choice, StagedEdit, opened
 from keyturn.gateway.approvals.decisions import Approve, Edit, Reject
 from keyturn.gateway.approvals.record import Approval
-from keyturn.gateway.protocol.states import ItemState
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.service.proposals import MAX_BATCH
 from keyturn.sandbox.blockkit import validate_modal
 from tests.bot.cards.test_table import refunds

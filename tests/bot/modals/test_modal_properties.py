@@ -13,8 +13,7 @@ from keyturn.bot.ids import PAGE, View, unseal, verify
 from keyturn.bot.modals import call_form, details, edit
 from keyturn.bot.text import reveal
 from keyturn.gateway.approvals.record import Approval
-from keyturn.gateway.protocol.tiers import Tier
-from keyturn.gateway.protocol.verbs import Verb
+from keyturn.gateway.protocol.records import Tier, Verb
 from keyturn.sandbox.blockkit import validate_modal
 from tests.bot.markup_audit import assert_tame, objects
 from tests.bot.samples import KEY, TEAM, TWO, an_approval, an_item, frame

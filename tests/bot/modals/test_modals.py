@@ -14,10 +14,7 @@ from keyturn.bot.modals.details import pages
 from keyturn.bot.text import label, template
 from keyturn.gateway.approvals.record import Approval, TriageResult
 from keyturn.gateway.approvals.requirement import Observation, Revocation
-from keyturn.gateway.protocol.records import Result
-from keyturn.gateway.protocol.states import ItemState
-from keyturn.gateway.protocol.tiers import Tier
-from keyturn.gateway.protocol.verbs import Finding, Verb
+from keyturn.gateway.protocol.records import Finding, ItemState, Result, Tier, Verb
 from tests.bot.markup_audit import objects
 from tests.bot.readable import view as as_text
 from tests.bot.samples import (

@@ -4,10 +4,11 @@ From top to bottom: the header, state and requester; each call with its argument
 agent's description and the buttons; and the batch footer. Untrusted text is always
 preformatted or plain text.
 
-As long as a call needs somebody, its arguments stay. When all have ended, the card
-collapses to three lines, and Full details have the rest. The header names the call, the
-second line who decided, what happened and when, the last line who asked. Between them
-stands what people changed and why, or why it failed, in short.
+Arguments stay on the card while a call needs a person. When all calls have ended, the
+card collapses to three lines, and Full details have the rest. The header names the
+call, the second line has the deciders, the outcome and its time, and the last line has
+the requester. Between them the card shows people's changes with their reasons, or the
+error, in short.
 """
 
 from __future__ import annotations
@@ -112,12 +113,12 @@ _CUT: LiteralString = "There is more to say than fits here: open the marked call
 
 
 def many_calls(frame: Frame, *, room: int) -> tuple[list[Block], Block]:
-    """Return what a card says of its calls, and their table, what needs a look first.
+    """Return the notes about a card's calls, and their table with marked calls first.
 
     Args:
         frame: of the card.
-        room: how many characters there are. The table is never cut for what stands
-            above it: then less is said there, and the marks stay.
+        room: available characters. The table is never cut to make room for the notes
+            above it: these are shortened, and the marks stay.
     """
     approval = frame.approval
     found = noticed(approval)
@@ -126,7 +127,8 @@ def many_calls(frame: Frame, *, room: int) -> tuple[list[Block], Block]:
     for item in in_order(approval, found):
         number, *others = cells[item.index]
         rows.append(_cells([mark(item, found) + number, *others]))
-    # Else Slack clips a long cell: nobody may approve what is not shown.
+    # Otherwise Slack clips a long cell, and people would approve text that they cannot
+    # see.
     wrapped: list[JSON] = [{"is_wrapped": True} for _ in heading]
     table = block_object("table", rows=rows, column_settings=wrapped)
     says = agent_statement(frame)
@@ -140,7 +142,6 @@ def many_calls(frame: Frame, *, room: int) -> tuple[list[Block], Block]:
 
 
 def _fitting(parts: Iterable[Sequence[Block]], room: int) -> list[Block]:
-    """Return the parts for which there is room."""
     blocks: list[Block] = []
     for part in parts:
         if text_length([*blocks, *part]) <= room:
@@ -192,7 +193,7 @@ def _named(head: LiteralString, indexes: Sequence[int], every: int) -> Template:
 
 
 def _in_doubt(frame: Frame, item: Item) -> list[Block]:
-    """Return one call in doubt: what it is, its error, and the buttons to answer."""
+    """Return one call in doubt: its arguments, its error, and the buttons to answer."""
     values = cell_values(item).items()
     args = " · ".join(f"{name} {text}" for name, text in values)
     what = "failed" if item.has_failed else "may have run"
@@ -214,11 +215,11 @@ _EFFECTS = {
     Effect.IRREVERSIBLE: template("⚠️ *Cannot be undone*"),
 }
 _MANY = 10
-"""From how many requests of the agent in ten minutes on a card says so."""
+"""Minimum number of the agent's requests in ten minutes that a card mentions."""
 
 
 def card(frame: Frame) -> Message:
-    """Return the card of an approval as it stands; past its expiry without buttons."""
+    """Return the current card of an approval; after its expiry without buttons."""
     approval = frame.approval
     if is_finished(approval):
         blocks, text = finished(frame), card_fallback(approval)
@@ -241,13 +242,13 @@ def card(frame: Frame) -> Message:
     footer = batch_footer(frame)
     taken = len(blocks) + approval.is_batch + len(footer)
     checks = spot_checks(frame, limits.BLOCKS_IN_MESSAGE - taken)
-    # A rule below which nothing stands looks like a part that is missing.
+    # A rule with nothing below it looks like a missing part.
     has_rule = approval.is_batch and bool(footer or checks)
     rule = [divider()] if has_rule else []
     if is_table(approval):
         used = text_length([*blocks, *footer, *checks])
         says, table = many_calls(frame, room=TEXT_BUDGET - used)
-        # The buttons stand above the rows: below fifty of them nobody would see them.
+        # The buttons are above the rows: below fifty of them they would be overlooked.
         blocks += [*says, *footer, table, *checks]
     else:
         blocks += [*rule, *footer, *checks]
@@ -305,12 +306,12 @@ def _time(frame: Frame) -> list[Block]:
 def reviewers(frame: Frame) -> list[Block]:
     """Mention the reviewers who are needed; Slack notifies them of the posted card."""
     approval = frame.approval
-    # Once the time is over, only what may have run still needs people.
+    # After the expiry only calls that may have run still need people.
     asking = [
         item for item in approval.items if not (item.is_pending and frame.is_late)
     ]
-    # Slack notifies of mentions in a new message only, so nobody may be mentioned here
-    # who need not act: a redraw could not take the notification back.
+    # Slack notifies only of mentions in a new message, and a redraw cannot take the
+    # notification back. So only people who need to act are mentioned.
     whom = mentions_for(approval.with_(items=tuple(asking)))
     if not whom.roles:
         return []
@@ -319,18 +320,18 @@ def reviewers(frame: Frame) -> list[Block]:
 
 
 def _effect(approval: Approval) -> list[Template | Plain]:
-    """Say whether it can be taken back, where the policy has said so of its tools."""
+    """Describe whether the calls can be undone, if the policy classifies any."""
     said = [item.effect_class for item in approval.items]
     if not any(said):
         return []
-    # Of a tool without a class nobody knows that it can.
+    # A tool without a class counts as irreversible.
     return [_EFFECTS[gravest(one or Effect.IRREVERSIBLE for one in said)]]
 
 
 def _how_many(approval: Approval) -> list[Template | Plain]:
-    """Say how much this agent asked before, where that is more than usual.
+    """Count the agent's recent requests, if there were unusually many.
 
-    The calls of this card do not count: the card shows how many they are.
+    The calls of this card do not count: the card shows their number.
     """
     before = approval.recent_requests - 1
     if before < _MANY:
@@ -340,7 +341,7 @@ def _how_many(approval: Approval) -> list[Template | Plain]:
 
 _S = ItemState
 ENDED = UNEXECUTED | {_S.EXECUTED, _S.FAILED}
-"""States in which nobody has anything to do; a failure is one as well."""
+"""States that need no action; a failure is one of them."""
 
 _BY_URGENCY = (
     _S.FAILED,
@@ -349,7 +350,7 @@ _BY_URGENCY = (
     _S.REJECTED,
     _S.ANSWERED,
 )
-"""The order in which a batch counts its calls: what went wrong is named first."""
+"""The order in which a batch counts its calls: failures first."""
 
 _QUOTE = 120
 _CHANGE = 100
@@ -363,10 +364,9 @@ _REASONS: dict[Verb, LiteralString] = {
 
 
 def is_finished(approval: Approval) -> bool:
-    """Return whether no call of a card needs anybody any more.
+    """Return whether all calls of a card need no action any more.
 
-    A call in doubt needs a person, and so does a spot check, for which the arguments
-    have to be seen.
+    A call in doubt needs a person, and so does a spot check, which needs the arguments.
     """
     return all(
         item.state in ENDED and not item.is_to_be_checked for item in approval.items
@@ -374,14 +374,14 @@ def is_finished(approval: Approval) -> bool:
 
 
 def finished(frame: Frame) -> list[Block]:
-    """Return the blocks of a card on which nothing can be decided any more."""
+    """Return the blocks of a card that has no more decisions."""
     blocks = _of_batch(frame) if frame.approval.is_batch else _of_one(frame)
     return [*blocks, *spot_checks(frame)]
 
 
 def _of_one(frame: Frame) -> list[Block]:
     approval, item = frame.approval, frame.approval.items[0]
-    # The header has its sign.
+    # The header already has its sign.
     _, status = parted(status_sentence(approval, item, now_ms=frame.now_ms))
     said, words = _remarks(item), _words(item)
     return [
@@ -399,7 +399,7 @@ def _foot(frame: Frame) -> Block:
 
 
 def _remarks(item: Item) -> list[Template | Plain]:
-    """Return what happened beside the decision, in words of ours."""
+    """Return the events besides the decision, in the bot's words."""
     found: list[Template | Plain] = []
     if item.edit is not None and not is_own_edit(item):
         found.append(template("Edited by {who}.", who=who(item.edit.by)))
@@ -414,7 +414,7 @@ def _remarks(item: Item) -> list[Template | Plain]:
 
 
 def _words(item: Item) -> list[tuple[LiteralString, str]]:
-    """Return what people and the tool wrote, and what people changed, with titles."""
+    """Return the words of people and the tool, and the edit, with titles."""
     found: list[tuple[LiteralString, str]] = []
     edit, decision = item.edit, item.decision
     if edit is not None:
@@ -431,9 +431,9 @@ def _words(item: Item) -> list[tuple[LiteralString, str]]:
 
 
 def _box(words: Sequence[tuple[LiteralString, str]]) -> Block:
-    """Return the words of strangers in a box, where none of them passes for ours.
+    """Return other people's words in a box, so that they cannot pass for the bot's.
 
-    Each text stands on one line behind its title, so that it passes for no other one.
+    Each text is on one line after its title, so that it cannot pass for another text.
     """
     width = max(len(title) for title, _ in words)
     lines = [
@@ -445,7 +445,8 @@ def _box(words: Sequence[tuple[LiteralString, str]]) -> Block:
 
 def _changed(item: Item) -> str:
     lines = diff(item, budget=_CHANGE).splitlines()
-    # One line alone: values on several could read as changes of other arguments.
+    # One line alone: values on several lines could look like changes of other
+    # arguments.
     is_short = len(lines) == 1 and len(lines[0]) <= _CHANGE
     return lines[0] if is_short else "see Full details"
 
@@ -508,7 +509,7 @@ def _deciders(approval: Approval) -> list[Template]:
 
 
 def _rows(frame: Frame) -> list[Block]:
-    """Return a line for each of a few calls, or for those that went wrong of many."""
+    """Return a line for each of a few calls; of many, only for the failures."""
     approval = frame.approval
     items = _by_urgency(approval.items)
     if is_table(approval):
@@ -534,7 +535,7 @@ def _line(item: Item) -> str:
 
 
 def _by_urgency(items: Sequence[Item]) -> list[Item]:
-    """Return calls with those that went wrong first, else in their order."""
+    """Sort the calls: those that went wrong first, the rest in their order."""
     return sorted(
         items,
         key=lambda item: (

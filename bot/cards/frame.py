@@ -1,9 +1,8 @@
 """Rendering context of one card: record, keys, time and size budget.
 
-Slack refuses a message whose blocks hold too much text, by a rule it does not publish;
-`keyturn.bot.blocks.TEXT_BUDGET` stays below it. It is divided by the number of calls
-alone. A call that is no longer than its share is therefore shown whole, however long
-the others are.
+Slack refuses a message whose blocks contain too much text, by an unpublished rule;
+`keyturn.bot.blocks.TEXT_BUDGET` stays below it. Each call gets an equal share. A call
+that fits in its share is therefore shown whole, even if the others are long.
 """
 
 from __future__ import annotations
@@ -22,37 +21,37 @@ from keyturn.gateway.approvals.timing import is_late, is_over
 from keyturn.gateway.protocol.records import ItemState
 
 TABLE_FROM = MAX_ITEMS + 1
-"""From how many calls of one tool on they stand in a table instead of rows."""
+"""Minimum number of calls of one tool that are shown as a table instead of rows."""
 
-# What surrounds the rows, and in a row the sentence, the reasons, the warnings and
-# the buttons with their questions; measured at their longest by a test.
+# Text around the rows; and per row the sentence, the reasons, the warnings and the
+# buttons with their questions. A test measures the longest case.
 _HEAD_AND_TAIL = 2_200
 _HEAD_AND_TAIL_OF_BATCH = 2_345
 _ROW_TEXT = 1_005
 _ROW_TEXT_IN_BATCH = 580
 _HEAD_AND_TAIL_AUTO_APPROVED = 2_930
 _INQUIRIES = 100
-"""What the line about questions to the requester takes on the card of a batch."""
+"""Characters for the line about questions to the requester on the card of a batch."""
 _OTHERS = 300
-"""What the list of calls without rows takes on a notification."""
+"""Characters for the list of calls without rows on a notification."""
 _TOTALS = 500
-"""What totals take on the card of a few calls: lines, and the question of a button."""
+"""Characters for totals on the card of a few calls: lines, and a button's question."""
 
 
 MIN_EXCERPT = 80
-"""The least that an excerpt takes, with its gap named."""
+"""Minimum size of an excerpt, including the mark for its gap."""
 
 
 @dataclass(frozen=True, slots=True)
 class TextBudget:
-    """How many characters each part of one call's row may take.
+    """Maximum characters of each part of one call's row.
 
     Attributes:
         title: the policy's description.
-        row: all of a row that depends on the call.
-        change: what an edit changed.
-        text: each of the words of people and tools; a row has two of them at most.
-        note: each of the small notes: reasons, warnings, what a button asks.
+        row: all parts of a row that depend on the call.
+        change: the diff of an edit.
+        text: each text by a person or tool; a row has at most two.
+        note: each small note: reasons, warnings, a button's question.
     """
 
     title: int
@@ -64,7 +63,7 @@ class TextBudget:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One card that is being made.
+    """Context for rendering one card.
 
     Attributes:
         approval: the record it shows.
@@ -72,11 +71,11 @@ class Frame:
         team: the workspace it is posted in.
         now_ms: the time, in Unix milliseconds.
         sent: people whose direct messages show the same card.
-        card_in: on a direct message, the channel of the card it is a copy of.
-        conversation: address of the Slack message with which the agent was asked; ""
-            where there is none to show.
-        is_crowded: the calls have more notes than fit, so the words of people and
-            tools are left to Full details.
+        card_in: on a direct message, the channel of the original card.
+        conversation: address of the Slack message with the request to the agent; "" if
+            there is none.
+        is_crowded: the calls have more notes than fit, so only Full details show the
+            words of people and tools.
     """
 
     approval: Approval
@@ -90,11 +89,11 @@ class Frame:
 
     @property
     def is_late(self) -> bool:
-        """Return whether the time to decide is over, of all that waits."""
+        """Return whether the time to decide is over for all pending calls."""
         return is_over(self.approval, self.now_ms)
 
     def can_decide(self, item: Item) -> bool:
-        """Return whether a call waits and its time is not over."""
+        """Return whether a call is pending and its time is not over."""
         return item.is_pending and not is_late(self.approval, item, self.now_ms)
 
     @property
@@ -145,7 +144,7 @@ class Frame:
 
 
 def is_table(approval: Approval) -> bool:
-    """Return whether the calls of an approval stand in a table."""
+    """Return whether the card shows the calls of an approval as a table."""
     if is_collected(approval):
         return True
     is_of_one_tool = len({item.tool for item in approval.items}) == 1
@@ -187,11 +186,11 @@ def shares(room: int, lengths: Sequence[int]) -> list[int]:
 def rows_of(approval: Approval) -> tuple[Item, ...]:
     """Return the items that have rows: all, or on a notification the first few.
 
-    There, calls in doubt come first: they wait for people.
+    On a notification calls in doubt come first: they need people.
     """
     if not approval.is_auto_approved:
         return approval.items
-    # Put back in their order: rows must not move under a reviewer's finger when one of
-    # them is decided.
+    # Restore the order: rows must not move under a reviewer's finger when one of them
+    # is decided.
     first = sorted(approval.items, key=lambda one: one.state is not ItemState.IN_DOUBT)
     return tuple(sorted(first[:MAX_ITEMS], key=lambda item: item.index))

@@ -2,20 +2,20 @@
 
 A card that needs people is retried as long as it needs them: in its channel, then in
 the fallback channel, then again with backoff. The store keeps an index of missing
-cards, so a restart continues. Meanwhile the Home tab lists the approval, and its
+cards, so a restart continues. In the meantime the Home tab lists the approval, and its
 requester gets one message about the failure.
 
-Where a click left its response URL, the card is replaced by that, outside the limit of
-updates: Slack takes some fifty updates a minute from an app in a workspace, and counts
-none of what comes by a response URL. Only the publisher uses these URLs, so each card
-is still changed by one process, one change after the other. Whether Slack refuses to
-replace a message that was deleted is not documented. So where people still have to act
-on a card, its permalink is asked for afterwards: a card that is gone is posted anew.
+After a click its response URL replaces the card, outside the limit of updates: Slack
+accepts some fifty updates a minute from an app in a workspace, and does not count
+requests to a response URL. Only the publisher uses these URLs, so each card is still
+changed by one process, one change after the other. Whether Slack refuses to replace a
+deleted message is not documented. So if people still have to act on a card, its
+permalink is requested afterwards: a deleted card is posted anew.
 
 Calls of one card that fail one after the other share few thread replies. The first
-failure is reported at once. Those that follow within `HOLD_S` of a reply wait for the
-end of that time and share the next one, as do all that happen while a reply waits for
-Slack's rate limit. Each event is acknowledged after its reply.
+failure is reported immediately. Failures within `HOLD_S` of a reply wait for the end of
+that time and share the next reply, as do all failures while a reply waits for Slack's
+rate limit. Each event is acknowledged after its reply.
 """
 
 from __future__ import annotations
@@ -73,14 +73,14 @@ from keyturn.gateway.store.outbox import Outbox
 logger = logging.getLogger(__name__)
 
 RETRY_FOR_S = 24 * 3600.0
-"""How long Slack may fail to respond before a message or a card is given up.
+"""Time that Slack may fail to respond before a message or a card is given up.
 
 A card is given up only if its approval is over as well. The time counts from the first
-failure in a row, as seen by one publisher; a restart counts from zero.
+of consecutive failures, as seen by one publisher; a restart counts from zero.
 """
 
 NO_RESPONSE = "no_response"
-"""Why a card is given up that Slack did not refuse."""
+"""Reason for giving up a card that Slack did not refuse."""
 
 BROKEN_S = 60.0
 """Seconds until a retry when Slack refuses the bot as a whole."""
@@ -91,19 +91,19 @@ _FIRST_WAIT_S = 0.5
 
 
 HOLD_S = 10.0
-"""How long a further failure of a card waits for others, after a reply about one."""
+"""Time that a further failure of a card waits for others, after a reply about one."""
 
 _FAILURES = frozenset({EventName.ITEM_FAILED, EventName.ITEM_IN_DOUBT})
 
 
 @dataclass(slots=True)
 class FailureReplies:
-    """When the last reply about failures of each card was posted, by approval id."""
+    """Time of the last reply about failures of each card, by approval id."""
 
     _told: dict[str, float] = field(default_factory=dict[str, float])
 
     def told(self, approval: str, now: float) -> None:
-        """Take note that a reply about failures was posted."""
+        """Record that a reply about failures was posted."""
         self._told = {
             one: at for one, at in self._told.items() if now - at < HOLD_S
         } | {approval: now}
@@ -118,7 +118,8 @@ class FailureReplies:
         """Queue the messages for an event; a failure may share the last one."""
         own = found[-1]
         if not (approval.is_batch and len(found) == 1 and event.name in _FAILURES):
-            # What happened after a failure is told after it, so that waits no longer.
+            # A later event is reported after the failure, so the failure waits no
+            # longer.
             entry.messages = [replace(one, not_before=0.0) for one in entry.messages]
             entry.messages += found
             return
@@ -132,7 +133,7 @@ class FailureReplies:
 
 
 def _is_alike(last: QueuedMessage, own: QueuedMessage, event: Event) -> bool:
-    """Return whether the same people are told the same of another call."""
+    """Return whether both messages report the same failure to the same people."""
     is_same_kind = bool(last.failures) and last.failures[-1].name is event.name
     return is_same_kind and last.mentioned_roles == own.mentioned_roles
 
@@ -159,10 +160,10 @@ class CardUpdater:
     Attributes:
         card_publisher: makes the calls.
         copies: brings the personal copies of cards up to date.
-        outbox: where events are acknowledged.
+        outbox: receives the acknowledgements.
         read: returns an approval as its card shows it, and the time; None for an
             unknown id.
-        clock: seconds, never going backwards.
+        clock: seconds, monotonic.
         failures: lets failures of one card share replies.
     """
 
@@ -178,7 +179,7 @@ class CardUpdater:
         if entry.copy_due is not None:
             return entry.copy_due.call
         call = self._call_for_card(entry)
-        # What has to wait for the limit of updates looks for a response URL first.
+        # If the limit of updates is reached, try a response URL first.
         if call == _UPDATE and entry.may_have_url:
             return None if self.card_publisher.limits.wait_s(*_UPDATE) else call
         return call
@@ -199,8 +200,8 @@ class CardUpdater:
 
         Args:
             entry: of the card.
-            given: the call whose rate limit token was taken; another one waits for the
-                scheduler to take its token.
+            given: the call whose rate limit token was taken; any other call waits until
+                the scheduler takes its token.
         """
         # Copied before the record is read: later events may be about a newer record.
         wanted, events = entry.wanted, list(entry.events)
@@ -217,7 +218,7 @@ class CardUpdater:
         record, now_ms = loaded.approval, loaded.now_ms
         entry.may_wait = not entry.is_missed and is_progress(record, events)
         place = await self._place(entry, record)
-        # An edit whose event was not read yet will mention people itself.
+        # An edit whose event is unread will mention people itself.
         is_told = entry.is_missed or any(e.version == record.version for e in events)
         is_known = place is None or place.rev == record.rev or is_told
         record = with_unreachable(record, place.copies if place else {})
@@ -238,18 +239,19 @@ class CardUpdater:
                     await self._queue_messages(entry, record, events)
                 return True
             record = with_unreachable(record, place.copies if place else {})
-            # Another publisher posted the card first, and that one may show an older
-            # rev; it was looked for; or copies are not up to date, one step each.
+            # Either another publisher posted the card first, possibly with an older
+            # rev; or this call searched for the card; or copies are outdated, one step
+            # each.
             if self._next_call(entry, record, place) is not None:
                 return replaced is None
         elif entry.is_missed:
             await self._unmark(record.id)
-        # Not `entry.wanted`: an event that arrived while Slack was answering raised it,
-        # and the card has to be drawn once more for that one.
+        # Not `entry.wanted`: an event that arrived during Slack's answer raised it, and
+        # the card has to be drawn once more for that event.
         entry.shown, entry.refusals = wanted, 0
         await self._queue_messages(entry, record, events)
-        # After the reply about the edit itself. If the event of the edit was not read
-        # yet, it will mention the same people; doing it now would notify them twice.
+        # After the reply about the edit itself. If the edit's event is unread, it will
+        # mention the same people; doing it now would notify them twice.
         if is_known:
             mention_newly_needed(entry, record, place, now_ms)
         return needed is not None and replaced is None
@@ -290,10 +292,10 @@ class CardUpdater:
         await self.acknowledge(entry, list(entry.events))
 
     async def _place(self, entry: QueueEntry, record: Approval) -> CardPlace | None:
-        """Look up the card's channel and ts; note them on the entry."""
+        """Look up the card's channel and ts; store them in the entry."""
         place = await self.card_publisher.find_place(record.id)
-        # A notification in a summary message has no card of its own. When its call gets
-        # in doubt, people need buttons, so it gets a card.
+        # A notification in a summary message has no separate card. When its call
+        # becomes doubtful, people need buttons, so it gets a card.
         if place is not None and place.is_in_summary and needs_people(record):
             await self._forget(record.id, (place.channel, place.ts))
             place = None
@@ -308,13 +310,13 @@ class CardUpdater:
     def _needed(
         self, entry: QueueEntry, record: Approval, place: CardPlace | None
     ) -> Call | None:
-        """Return the call that brings the card up to date; None when it is."""
+        """Return the call that brings the card up to date; None if it is current."""
         if place is None:
             is_due = bool(entry.lost_in) or has_card(record)
             return self._call_for_card(entry) if is_due else None
         if entry.may_wait:
             return None
-        # Not `!=`: a publisher that was paused between its two reads may hold an older
+        # Not `!=`: a publisher that was paused between its two reads may have an older
         # record than the card shows, and must not overwrite the newer card.
         is_older = place.rev < record.rev
         is_evaluated_differently = place.decision_digest != policy_decision_digest(
@@ -327,13 +329,13 @@ class CardUpdater:
     def _next_call(
         self, entry: QueueEntry, record: Approval, place: CardPlace | None
     ) -> Call | None:
-        """Return the call that brings card or copies up to date; None when they are.
+        """Return the call that brings card or copies up to date, or None.
 
-        Copies follow the newest state of the card; who got one is then noted on it.
+        Copies follow the newest state of the card, which then lists their recipients.
         """
         needed = self._needed(entry, record, place)
         entry.copy_due = None
-        # A card that Slack refuses to change must not keep its copies as they were.
+        # A card that Slack refuses to change must not keep its copies outdated.
         is_first = needed is not None and not entry.refusals
         if place is not None and not (is_first and place.rev < record.rev):
             entry.copy_due = self.copies.next_call(entry, record, place)
@@ -346,7 +348,7 @@ class CardUpdater:
         place: CardPlace | None,
         now_ms: int,
     ) -> CardPlace | None:
-        """Make the call that `_next_call` returned; return the place as it is now."""
+        """Make the call that `_next_call` returned; return the card's current place."""
         if entry.lost_in:
             return await find_card(self.card_publisher, entry, record)
         if place is None:
@@ -378,13 +380,14 @@ class CardUpdater:
         if why in NOT_ABOUT_THE_CARD:
             logger.error("publisher.bot_refused error=%s", why)
             entry.card_at = self.clock() + BROKEN_S
-        # Slack counts text by an unpublished rule, so our own budget may be wrong. On
-        # the plain card a call can only be rejected, but it is not stuck without one.
+        # Slack counts text by an unpublished rule, so the local budget may be wrong.
+        # The plain card allows only rejection, but keeps the call from being stuck
+        # without a card.
         elif why in ABOUT_THE_BLOCKS and not entry.is_plain:
             logger.error("card.refused entry=%s why=%s", entry.key, why)
             entry.is_plain = True
         elif record.is_auto_approved and not needs_people(record):
-            # Nobody waits for it, and the audit log records it.
+            # A notification needs no decision, and the audit log records it.
             logger.error("notification.undeliverable entry=%s why=%s", entry.key, why)
             entry.shown = entry.wanted
             await self.acknowledge(entry, list(entry.events))
@@ -408,13 +411,13 @@ class CardUpdater:
             entry.channel = fallback
             return True
         has_other = fallback not in {"", entry.place[0]}
-        # A second card is posted only where people still have to act. Otherwise the old
+        # A second card is posted only if people still have to act. Otherwise the old
         # one stays: two cards with different states are worse than one outdated card.
         if not needs_people(approval) or not (why in NEVER_UPDATED or has_other):
             return False
         # Forget the place before the new card is posted, or `register` would delete the
-        # new one as a surplus copy. It compares the place: one that another
-        # publisher registered meanwhile stays.
+        # new one as a surplus copy. The place is compared: if another publisher
+        # registered one in the meantime, it stays.
         logger.error("card.lost entry=%s why=%s", entry.key, why)
         await self._forget(approval.id, entry.place)
         entry.is_new, entry.place, entry.channel_of_card = True, None, approval.channel
@@ -439,14 +442,15 @@ class CardUpdater:
         first = entry.refused or (channel, why)
         entry.refused, entry.channel = None, ""
         entry.refusals += 1
-        # The exponent is bounded: a card that is refused for hours would overflow the
-        # float. 2**10 is far above the longest wait.
+        # The exponent is bounded: hours of refusals would overflow the float. 2**10 is
+        # far above the longest wait.
         wait_s = min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2.0 ** min(entry.refusals, 10))
         entry.card_at = self.clock() + wait_s
         trouble = CardTrouble(channel=first[0], why=first[1])
         await cards.keep_trouble(self.card_publisher.keys, approval.id, trouble)
         await queue_report(cards, self.card_publisher.keys, entry, approval, trouble)
-        # After its first refusal the copies come first, and then it is tried once more.
+        # After the first refusal the copies come first; then the card is tried once
+        # more.
         is_last = entry.refusals > 1 or not entry.copies
         if is_over(approval) and is_last:
             await self._done(entry, entry.wanted)
@@ -494,10 +498,9 @@ async def replace_card(
     now_ms: int,
     needed: Call | None,
 ) -> CardPlace | None:
-    """Show the newest state; None when it is left to the call that is needed.
+    """Show the newest state by a response URL; None if the needed call must show it.
 
-    After a URL that Slack did not take, or did not answer, that call may show the
-    same once more.
+    If Slack refused the URL or did not answer, that call may repeat the same state.
     """
     is_update = needed is not None and needed.method == UPDATE
     if place is None or not is_update or entry.copy_due is not None:
@@ -520,16 +523,16 @@ async def replace_card(
         await urls.forget(publisher.keys, *at)
         entry.may_have_url = False
         return None
-    # Not for a card on which nothing is left to do: it is not posted anew, either.
+    # Not for a card that needs no action: it is not posted anew, either.
     if needs_people(record) and await _is_gone(publisher, place):
         logger.warning("card.gone id=%s", record.id)
         await urls.forget(publisher.keys, *at)
         entry.may_have_url = False
         return None
     if needs_people(record):
-        # Once a click: a deleted card with replies leaves a message that may have a
-        # permalink. It takes no click, so its next change is an update, which Slack
-        # refuses, and the card is posted anew.
+        # Once per click: a deleted card with replies leaves a message that may
+        # have a permalink. It accepts no click, so its next change is an update, which
+        # Slack refuses, and the card is posted anew.
         await urls.forget(publisher.keys, *at)
         entry.may_have_url = False
     shown = await publisher.record_shown(record, place, message, sent=place.sent)
@@ -538,7 +541,7 @@ async def replace_card(
 
 
 async def _is_gone(publisher: CardPublisher, place: CardPlace) -> bool:
-    """Return whether Slack says that there is no such message."""
+    """Return whether Slack reports that the message does not exist."""
     slack, at = publisher.slack, (place.channel, place.ts)
     try:
         async with asyncio.timeout(_WITHIN_S):
@@ -546,7 +549,7 @@ async def _is_gone(publisher: CardPublisher, place: CardPlace) -> bool:
     except SlackRefused as error:
         return error.error == _GONE
     except (SlackError, TimeoutError):
-        pass  # it was replaced, as far as anybody knows
+        pass  # assume that it was replaced
     return False
 
 
@@ -561,8 +564,8 @@ async def queue_report(
     what = "over" if is_over(approval) else "waiting"
     if what == "waiting" and not needs_people(approval):
         return  # approved: the result will be reported at its end
-    # The store records a report only after it is posted. One that is still queued must
-    # not be queued again by the next refusal.
+    # The store records a report only after it is posted. A queued report must not be
+    # queued again by the next refusal.
     if any(queued.report_key == what for queued in entry.messages):
         return
     if await cards.was_reported(keys, approval.id, what):
@@ -593,18 +596,17 @@ def _report_target(
 async def replace_erased(
     publisher: CardPublisher, approval: str, events: Iterable[Event]
 ) -> None:
-    """Replace the card of an approval that is gone, and its copies.
+    """Replace the card of an erased approval, and its copies.
 
-    Only where one of these events says that it was erased.
+    Only if one of these events reports the erasure.
 
     Raises:
-        SlackError: when Slack did not answer; what it refuses stays as it is.
+        SlackError: Slack did not answer. A message whose replacement it refuses stays.
     """
     if not any(one.name is EventName.APPROVAL_ERASED for one in events):
         return
     place = await publisher.place(approval)
-    # A collected card shows other calls as well, and is drawn anew with the next change
-    # of one of them.
+    # A collected card shows other calls as well; their next change draws it anew.
     if place is None or place.collected:
         return
     for channel, ts in [(place.channel, place.ts), *place.places.values()]:

@@ -1,8 +1,8 @@
 """Deliver the outbox of one tenant to Slack, at least once, under a lease.
 
-One publisher per tenant holds the lease; others stand by. A `Feed` reads the outbox and
-the index of missing cards into an `OutboxQueue`, a `Scheduler` runs the queue, and an
-event is acknowledged after all its messages are posted. The next publisher reads
+One publisher per tenant has the lease; others are on standby. A `Feed` reads the outbox
+and the index of missing cards into an `OutboxQueue`, a `Scheduler` runs the queue, and
+an event is acknowledged after all its messages are posted. The next publisher reads
 unacknowledged events again, so a crash, a restart or an outage of Slack loses nothing.
 A message may then be posted twice, but a card has one registered copy, and a second one
 is deleted.
@@ -12,10 +12,10 @@ lease and starts over, as after a restart.
 
 The store keeps an index of missing cards apart from the outbox. An event that opens a
 card is acknowledged when the card is posted or is in the index: so no card is lost with
-its event. When the queue is full, events that call people are still queued. Of the
-others only the card is updated, unless it is a notification; their thread replies
-follow, in order, when there is room. Memory is bounded: from `MOST_ENTRIES` on a card
-that is only missing waits in the index, and its event is not kept.
+its event. When the queue is full, events that call people are still queued. For other
+events only the card is updated, unless it is a notification; their thread replies
+follow, in order, when there is room. Memory is bounded: if the queue has `MOST_ENTRIES`
+entries, a missing card waits in the index, and its event is not kept.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _RESERVED = 1
 
 
 class _LimitedCall(NamedTuple):
-    """A call, and how many tokens of its rate limit it leaves to others."""
+    """A call, and the number of rate limit tokens to leave for others."""
 
     call: Call
     keep: int
@@ -87,11 +87,11 @@ class Scheduler:
 
     Attributes:
         queue: the pending entries.
-        next_call: returns the call that an entry needs next; None for none.
+        next_call: returns the next call of an entry, or None.
         limits: the rate limits.
-        step: makes that call. It gets the call for which a token was taken, and gives
-            the token back if it makes another call or none.
-        clock: seconds, never going backwards.
+        step: makes that call. It receives the call whose token was taken, and returns
+            the token if it makes another call or none.
+        clock: seconds, monotonic.
     """
 
     queue: OutboxQueue
@@ -175,8 +175,8 @@ class Scheduler:
         task.add_done_callback(partial(self._is_done, entry))
 
     async def _work_on(self, entry: QueueEntry, call: Call | None) -> None:
-        # Calls of Slack and the store have timeouts of their own. This one bounds the
-        # rest, so that one entry cannot hold one of the four slots for ever.
+        # Calls of Slack and the store have separate timeouts. This one bounds the rest,
+        # so that one entry cannot occupy one of the four slots for ever.
         async with asyncio.timeout(STEP_S):
             wait_s = await self.step(entry, call)
         entry.not_before = self.clock() + wait_s if wait_s else 0.0
@@ -193,9 +193,9 @@ class Scheduler:
 
 
 def _limited(urgency: Urgency, call: Call) -> _LimitedCall:
-    """Return a call with how many tokens it leaves for new cards."""
+    """Return a call with the number of tokens that it leaves for new cards."""
     # A new card is posted, and posts have a bucket for each channel. Updates have a
-    # bucket of their own, which no new card needs.
+    # separate bucket, which no new card needs.
     is_reserved = call.method == POST and urgency is not Urgency.NEW_CARD
     return _LimitedCall(call, _RESERVED if is_reserved else 0)
 
@@ -210,7 +210,7 @@ async def wait_until_set(event: asyncio.Event, seconds: float) -> None:
 
 
 STALLED_S = 30.0
-"""How long a due call or an unread event may wait before it is a problem."""
+"""Time that a due call or an unread event may wait before it is a problem."""
 
 _RETRY_S = 1.0
 _WATCH_S = 5.0
@@ -237,11 +237,11 @@ class Publisher:
     Args:
         store: to read from.
         dispatcher: makes the calls; names the tenant and its consumer group.
-        outdated: returns the approvals whose cards are outdated. Its argument is its
-            memory: what it returned each approval for, so as not to return it again.
-        report: announces what is due of metrics, and shows seeded defects.
+        outdated: returns the approvals whose cards are outdated. Its argument maps each
+            approval that it returned to the reason, so that it is returned once.
+        report: announces the metrics that are due, and shows seeded defects.
         on_events: called after new events, by the one process that publishes.
-        redact: redacts messages whose time is over; None: they stay.
+        redact: redacts messages whose retention is over; None keeps them.
     """
 
     def __init__(
@@ -266,12 +266,12 @@ class Publisher:
         self._term: _LeaseTerm | None = None
 
     async def problem(self) -> str:
-        """Return what is not delivered in time, as a sentence; "" for nothing.
+        """Return the delivery that is late, as a sentence; "" if none is.
 
-        A standby reports an unread outbox as well, whichever process holds the lease.
+        A standby reports an unread outbox as well, whichever process has the lease.
 
         Raises:
-            StoreUnavailable: when the store does not answer.
+            StoreUnavailable: the store does not answer.
         """
         # Both are needed: a leader that hangs may have read the whole outbox, and
         # without a leader nothing is overdue in memory.
@@ -375,7 +375,8 @@ class Publisher:
 
     async def _read(self, term: _LeaseTerm) -> None:
         await term.feed.start()
-        # Also at the start: what the previous publisher had read is not told of again.
+        # Also at the start: events that the previous publisher had read are not
+        # reported again.
         term.happened.set()
         self._on_events()
         while not term.is_over:
@@ -398,11 +399,12 @@ class Publisher:
     async def _redraw_outdated(self, term: _LeaseTerm) -> None:
         """Redraw cards whose policy decision or reviewers changed.
 
-        Also once at the start, for what the previous publisher did not get to.
+        Also once at the start, for changes that the previous publisher missed.
         """
         returned_for: dict[str, str] = {}
         while not term.is_over:
-            # Cleared before the check: an event during the check has to cause another.
+            # Cleared before the check: an event during the check must cause another
+            # one.
             term.happened.clear()
             try:
                 for approval in await self._outdated(returned_for):
@@ -424,7 +426,7 @@ class Publisher:
                 seconds += 1
 
     async def _redact_old(self, term: _LeaseTerm) -> None:
-        """Redact messages whose time is over; cards are published even if it fails."""
+        """Redact messages whose retention is over; publishing survives a failure."""
         while not term.is_over:
             await asyncio.sleep(redacting.LOOK_S)
             if self._redact is None:
@@ -437,7 +439,7 @@ class Publisher:
                 log_failure(logger, error, "publisher.not_redacted")
 
     async def _report_metrics(self, term: _LeaseTerm) -> None:
-        """Announce digests and alerts; cards are published even if that fails."""
+        """Announce digests and alerts; cards are published even if this fails."""
         while not term.is_over:
             try:
                 await self._report()
@@ -449,10 +451,10 @@ class Publisher:
 
 
 CAPACITY = 2000
-"""Events and messages held in memory; events that call people may exceed it."""
+"""Events and messages kept in memory; events that call people may exceed it."""
 
 MOST_ENTRIES = 2_000
-"""Entries of the queue from which on no further missing card is queued."""
+"""Maximum number of entries; above it, missing cards are not queued."""
 
 _OF_A_RUN = TROUBLED_RUN | {
     EventName.RUN_FINISHED,
@@ -471,9 +473,10 @@ class Feed:
     Attributes:
         queue: to fill.
         outbox: to read; the holder of the lease owns all unacknowledged events.
-        tenant: whose events to read; bots of other tenants have readers of their own.
-        missing: returns up to so many approvals whose card is missing or outdated.
-        mark_missed: lists those as missing of which no event will tell.
+        tenant: of the events; bots of other tenants have separate readers.
+        missing: returns up to the given number of approvals whose card is missing or
+            outdated.
+        mark_missed: lists cards as missing if no event will report them.
         mark_missing: lists these as missing.
         team: the workspace.
     """
@@ -489,14 +492,15 @@ class Feed:
     _corrupt: int = field(default=0, init=False)
 
     async def start(self) -> None:
-        """Queue what the previous publisher read and did not acknowledge."""
-        # Before this reader is known: cut off in between, the next start looks again.
+        """Queue the events that the previous publisher read and did not acknowledge."""
+        # Before this reader is registered: after a crash in between, the next start
+        # repeats the check.
         if not await self.outbox.is_known():
             await self.mark_missed()
         await self.outbox.prepare()
         await self._queue_outdated()
-        # Pending entries of every consumer in the group: we hold the lease, so their
-        # consumers have lost it.
+        # Pending entries of every consumer in the group: this process has the lease, so
+        # the other consumers have lost it.
         after = "0-0"
         while after:
             page, after = await self.outbox.left(_CONSUMER, start=after, limit=_PAGE)
@@ -528,12 +532,12 @@ class Feed:
     async def _take_up(self, page: Sequence[Event]) -> None:
         free, done, missing = self._free(), list[str](), list[str]()
         if self.outbox.corrupt > self._corrupt:
-            # One that cannot be read may have opened a card, and is gone.
+            # An unreadable event may have opened a card, and is gone.
             await self.mark_missed()
             self._corrupt = self.outbox.corrupt
         for event in page:
-            # Somebody else may have written another tenant's event here, so this
-            # acknowledgement does not affect it.
+            # An event of another tenant does not belong in this outbox. Acknowledging
+            # it here does not affect that tenant.
             if event.tenant != self.tenant or is_silent(event):
                 done.append(event.seq)
             elif _opens_a_card(event) and self._is_full():
@@ -547,7 +551,7 @@ class Feed:
                 # Only the first id is kept: the events stay unacknowledged in the
                 # stream and are read again from there.
                 self._resume_from = self._resume_from or event.seq
-                # Nobody decides on a notification, so its card waits with its event:
+                # A notification needs no decision, so its card waits with its event:
                 # drawn now, it would be posted like a card that asks people.
                 if event.approval and not event.is_auto_approved:
                     self.queue.redraw(event.approval)
@@ -559,7 +563,7 @@ class Feed:
         await self.outbox.done(*done)
 
     async def _catch_up(self) -> None:
-        """Queue deferred events, in order, as far as there is room."""
+        """Queue deferred events, in order, while there is room."""
         free = self._free()
         while self._resume_from and free > 0:
             page, after = await self.outbox.left(
@@ -581,10 +585,10 @@ class Feed:
 
 
 def _addressed(event: Event, team: str) -> Event:
-    """Return an event of a run with where it was asked for, if only its name says so.
+    """Return an event of a run with the place that its thread's name contains.
 
-    A store that was emptied does not know it any more, and "I am working on it" would
-    be the last that people read there.
+    An emptied store has no record of the place, and without it "I am working on it"
+    would be the last message there.
     """
     is_lost = event.name in _OF_A_RUN and not event.data.get("channel")
     place = place_named(event.thread, team) if is_lost else None

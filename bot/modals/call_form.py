@@ -1,6 +1,6 @@
 """Build the modals of one call: heading, inputs and a signed reference (HMAC).
 
-All calls of a batch can be rejected in one of them, with a reason that the agent reads.
+One of them rejects all calls of a batch, with a reason that the agent reads.
 """
 
 from __future__ import annotations
@@ -56,19 +56,19 @@ _TIERS: dict[Tier, LiteralString] = {
 }
 
 REASONS = 200
-"""How many characters of the reasons a heading shows; the details have them all."""
+"""Characters of the reasons in a heading; the details show them all."""
 
 
 def heading(
     frame: Frame, item: Item, *, with_call: bool = True, is_full: bool = False
 ) -> list[Block]:
-    """Return what a modal says first: the call, and what it needs where that informs.
+    """Return the heading of a modal: the call, and its unusual requirements.
 
     Args:
         frame: of the modal.
         item: the call.
-        with_call: whether its arguments stand in it.
-        is_full: for the details: its tier and all reasons, whatever they say.
+        with_call: whether to include its arguments.
+        is_full: for the details: include the tier and all reasons.
     """
     blocks: list[Block] = []
     title = call_title(item)
@@ -93,8 +93,8 @@ def _needs(frame: Frame, item: Item, *, is_full: bool) -> list[Block]:
     if item.is_question:
         said.append(template("A question: it waits for an answer, and nothing runs"))
         return [context(*said)]
-    # What raised the tier first: the first reason is the tier that the policy lists,
-    # which says least, and a line that is too long is cut at its end.
+    # The reasons that raised the tier first: the first reason is the tier in the
+    # policy, which is the least informative, and a long line is cut at its end.
     text = " · ".join((*item.reasons[1:], *item.reasons[:1])) if is_full else why(item)
     if is_full or not is_usual(item):
         words = [needs(item), *([template(_TIERS[item.tier])] if is_full else [])]
@@ -103,13 +103,13 @@ def _needs(frame: Frame, item: Item, *, is_full: bool) -> list[Block]:
 
 
 def hint(text: LiteralString) -> Block:
-    """Return a small line of ours."""
+    """Return a small line of help."""
     return context(template(text))
 
 
 @dataclass(frozen=True, slots=True)
 class SubmittedText:
-    """What a reviewer wrote in a form, or by block id why that is not enough."""
+    """The text of a form, or errors by block id."""
 
     text: str
     errors: dict[str, str]
@@ -124,15 +124,15 @@ def call_form(
     title: LiteralString,
     submit: LiteralString,
 ) -> Block:
-    """Return the modal in which something is said of one call.
+    """Return a modal that acts on one call.
 
     Args:
         frame: of the modal.
-        index: which of its items.
-        blocks: what stands below the heading.
-        purpose: what its submission does; the seal is good for nothing else.
+        index: of the item.
+        blocks: below the heading.
+        purpose: the effect of a submission; the seal is valid only for this one.
         title: of the modal.
-        submit: words of its button.
+        submit: the label of its button.
     """
     return modal(
         label(title),
@@ -145,7 +145,7 @@ def call_form(
 
 
 def required_text(state: State, block: Input, missing: str) -> SubmittedText:
-    """Read the text of an input; blanks alone are none, and ``missing`` says so."""
+    """Read the text of an input; if it is blank, ``missing`` is the error."""
     text = text_of(state, block)
     return SubmittedText(text, {} if text else {block.value: missing})
 
@@ -178,7 +178,7 @@ def text_field(
 
 
 def approval_form(frame: Frame, index: int) -> Block:
-    """Return the modal in which one call is approved with a reason."""
+    """Return the modal to approve one call with a reason."""
     reason = text_field(
         Input.REASON,
         "Reason",
@@ -200,12 +200,12 @@ def approval_form(frame: Frame, index: int) -> Block:
 
 
 def submitted_approval(state: State) -> SubmittedText:
-    """Read the modal; a reason of blanks alone is none."""
+    """Read the modal; a blank reason is an error."""
     return required_text(state, Input.REASON, "Please say why you approve this.")
 
 
 def response_form(frame: Frame, index: int, *, words: str = "") -> Block:
-    """Return the modal in which one call is answered; ``words`` stand in it."""
+    """Return the modal to answer one call, with ``words`` as the initial text."""
     answer = text_field(
         Input.MESSAGE,
         "Your answer",
@@ -225,12 +225,12 @@ def response_form(frame: Frame, index: int, *, words: str = "") -> Block:
 
 
 def submitted_response(state: State) -> SubmittedText:
-    """Read the modal; an answer of blanks alone is none."""
+    """Read the modal; a blank answer is an error."""
     return required_text(state, Input.MESSAGE, "Please write an answer.")
 
 
 def question_form(frame: Frame, index: int | None, requester: Person) -> Block:
-    """Return the modal that asks about one call, or about all of a card."""
+    """Return the modal that asks about one call, or about all calls of a card."""
     approval = frame.approval
     item = approval.items[index] if index is not None else None
     waiting = sum(one.is_pending for one in approval.items)
@@ -265,7 +265,7 @@ def question_form(frame: Frame, index: int | None, requester: Person) -> Block:
 
 
 def submitted_question(state: State) -> SubmittedText:
-    """Read the modal; a question of blanks alone is none."""
+    """Read the modal; a blank question is an error."""
     return required_text(state, Input.QUESTION, "Please write a question.")
 
 
@@ -313,10 +313,10 @@ def reconcile_form(frame: Frame, index: int) -> Block:
 
 
 def submitted_finding(state: State) -> Reconcile | dict[str, str]:
-    """Read the modal; a note without a choice is an error, told by block id."""
+    """Read the modal; a note without a choice is an error, by block id."""
     try:
         finding = Finding(choice_of(state, Input.FINDING))
-    # Before ValueError, of which it is a kind.
+    # Before ValueError, its base class.
     except BadInput as error:
         return {Input.FINDING.value: str(error)}
     except ValueError:
@@ -325,11 +325,11 @@ def submitted_finding(state: State) -> Reconcile | dict[str, str]:
 
 
 MAX_REMARK = 1_000
-"""How many characters a remark may have."""
+"""Maximum characters of a remark."""
 
 
 def report_form(frame: Frame, index: int) -> Block:
-    """Return the modal in which the calls of a notification are reported."""
+    """Return the modal to report the calls of a notification."""
     text = template(
         "Something is wrong with what ran here? Everybody in the channel sees your "
         "report, and it is kept in the audit log. It undoes nothing."
@@ -351,7 +351,7 @@ def report_form(frame: Frame, index: int) -> Block:
 
 def submitted_report(state: State) -> str:
     """Return the remark, which may be empty."""
-    # Slack holds `max_length` in its clients; a payload can be longer.
+    # Only Slack's clients enforce `max_length`; a payload can be longer.
     return text_of(state, Input.REMARK)[:MAX_REMARK]
 
 
@@ -362,18 +362,18 @@ PRESETS = {
     "more_information": "More information is needed first",
     "duplicate": "Already done",
 }
-"""Reasons to choose from: the menu's value to the words that the agent reads."""
+"""Reasons to choose from: menu value to the text that the agent reads."""
 
 _SEPARATOR = ": "
 _LONGEST = max(map(len, PRESETS.values())) + len(_SEPARATOR)
 MAX_REASON = MAX_TEXT - _LONGEST
-"""How long a reason may be that somebody writes, beside one that they choose."""
+"""Maximum length of a written reason next to a chosen one."""
 
 _REASON_NEEDED = "Please choose a reason above or write one here."
 
 
 def rejection_form(frame: Frame, index: int, *, words: str = "") -> Block:
-    """Return the modal in which one call is rejected; ``words`` stand in it."""
+    """Return the modal to reject one call, with ``words`` as the initial text."""
     item = frame.approval.items[index]
     return call_form(
         frame,
@@ -389,7 +389,7 @@ def rejection_form(frame: Frame, index: int, *, words: str = "") -> Block:
 
 
 def rejection_of_all_form(frame: Frame) -> Block:
-    """Return the modal in which every waiting call of a batch is rejected."""
+    """Return the modal that rejects every pending call of a batch."""
     waiting = [item for item in frame.approval.items if item.is_pending]
     return modal(
         label("Reject all"),
@@ -433,7 +433,7 @@ def reason_inputs(items: Iterable[Item], *, words: str = "") -> list[Block]:
 
 
 def submitted_rejection(item: Item, state: State) -> SubmittedText:
-    """Read the modal; a tool that requires a reason needs a choice or words."""
+    """Read the modal; a tool that requires a reason needs a choice or a text."""
     return submitted_reason(state, [item])
 
 
@@ -444,8 +444,8 @@ def submitted_reason(state: State, items: Iterable[Item]) -> SubmittedText:
         preset = PRESETS.get(choice_of(state, Input.PRESET), "")
     except BadInput as error:
         return SubmittedText("", {Input.PRESET.value: str(error)})
-    # Preset and words together stay below `MAX_TEXT`: `MAX_REASON` leaves the space for
-    # the longest preset.
+    # Preset and text together stay below `MAX_TEXT`: `MAX_REASON` leaves room for the
+    # longest preset.
     reason = _SEPARATOR.join(part for part in (preset, text) if part)
     if not reason and _needs_reason(items):
         return SubmittedText("", {Input.REASON.value: _REASON_NEEDED})

@@ -45,18 +45,18 @@ CONFIRMED_CONTEXT = Script("load_context")
 FAIL = Script("fail")
 
 ASKED_MS = 10 * 60 * 1000
-"""How long a request counts among the requests of its agent."""
+"""How long a request counts towards an agent's requests."""
 
 FAILED_MS = 60 * 60 * 1000
-"""How long a failed execution counts among the failures of its agent."""
+"""How long a failed execution counts towards an agent's failures."""
 
 
 _LONGEST_TURN = 15
-"""Digits of a number of a turn, at most."""
+"""Longest decimal number of a turn."""
 
 
 class Rejection(Record):
-    """A call that was rejected: by whom, when, what they said, how many turns ago."""
+    """A rejected call: the reviewer, the time, their comment, and the turns since."""
 
     by: str
     at_ms: int
@@ -66,21 +66,20 @@ class Rejection(Record):
 
 @dataclass(frozen=True)
 class AgentLoad:
-    """How much an agent asks and with what results, as of one moment.
+    """An agent's recent load and results, in one consistent snapshot.
 
     Attributes:
         now_ms: the store's clock.
-        verdicts: the turn's stored answer when it was submitted before, empty where it
-            follows from its first approval; None: it is new.
-        thread: who asked in the thread.
-        frozen: name to freeze, of what stops the agent or one of the tools.
-        waiting: how many of the agent's items are pending.
-        requests_10m: how many items the agent asked people for in ten minutes.
-        failures: how many of its executions failed within an hour.
-        rejections: how many of its calls were rejected in a row.
-        rejected: fingerprint of a call that was asked for to its last rejection in the
-            thread.
-        precedents: those that were asked for, by the store's key of their effect.
+        verdicts: the stored answer if the turn was submitted before, empty if it
+            follows from the turn's first approval; None for a new turn.
+        thread: the facts of the thread.
+        frozen: freezes of the agent or of one of the tools, by name.
+        waiting: number of the agent's pending items.
+        requests_10m: number of items put to reviewers within ten minutes.
+        failures: number of failed executions within an hour.
+        rejections: number of consecutive rejections.
+        rejected: last rejection in the thread, by fingerprint of the requested call.
+        precedents: requested precedents, by the key of their effect.
     """
 
     now_ms: int
@@ -97,12 +96,12 @@ class AgentLoad:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is read beside what is about the agent alone.
+    """Optional parts of `AgentLoad` to read.
 
     Attributes:
-        effects: of the calls whose precedents are read.
-        tools: of which it is read whether they are frozen.
-        calls: fingerprints of calls that may have been rejected in the thread.
+        effects: effects whose precedents are read.
+        tools: tools whose freezes are read.
+        calls: fingerprints of calls whose rejections in the thread are read.
     """
 
     effects: Collection[str] = ()
@@ -111,7 +110,7 @@ class Wanted:
 
 
 def fingerprint(tool: str, args: JsonObject) -> str:
-    """Return what is the same for the same tool with the same arguments."""
+    """Return a fingerprint of a tool and its arguments."""
     body = digest.canonical([tool, args])
     return digest.tagged_hash("keyturn/v1/call", body)
 
@@ -119,10 +118,10 @@ def fingerprint(tool: str, args: JsonObject) -> str:
 def rejection_effects(
     approval: Approval, rejected: Sequence[Item], *, pause_after: int
 ) -> dict[str, object]:
-    """Return what rejections bring with them in the same step, as the script reads it.
+    """Return the effects of rejections, for the script that writes them.
 
-    The calls are remembered as rejected; after so many in a row their agent is paused.
-    Nothing when no call is rejected.
+    The rejected calls are remembered. After ``pause_after`` rejections in a row the
+    agent is paused. Empty if no call is rejected.
     """
     words = [
         (item, item.decision)
@@ -160,7 +159,7 @@ def _rejection(word: DecisionRecord) -> str:
 
 
 class AgentLoadStore:
-    """What is counted of each agent."""
+    """Counters and rejections of each agent."""
 
     def __init__(self, conn: Connection, sealing: Sealing, lists: FreezeLists) -> None:
         self._conn = conn
@@ -177,13 +176,13 @@ class AgentLoadStore:
         turn_key: str,
         wanted: Wanted | None = None,
     ) -> AgentLoad:
-        """Read where an agent stands before one of its turns is evaluated.
+        """Read an agent's load before one of its turns is evaluated.
 
-        The requester is read from the run: people speak to its outermost agent.
-        Of precedents, freezes and rejections only what is ``wanted`` is read.
+        The requester is taken from the run, since people talk to the outermost agent.
+        Of precedents, freezes and rejections only the ``wanted`` ones are read.
         """
         wanted = wanted or Wanted()
-        # Each once: a turn may repeat one call, and no effect has no precedents.
+        # No duplicates: a turn may repeat a call. Calls without effect have none.
         named = dict.fromkeys(effect for effect in wanted.effects if effect)
         precedents = [keys.precedents(effect) for effect in named]
         names = names_of(agent, *wanted.tools)
@@ -203,8 +202,8 @@ class AgentLoadStore:
         }
         reply = await LOAD_CONTEXT(self._conn, **values)
         if reply[2] is not None and self._conn.confirmed_by:
-            # An answer about what an earlier submit wrote, which replicas may lack.
-            # Read anew with the confirmation: by then there may be another master.
+            # The answer may depend on a write that replicas lack. Read again with a
+            # confirmation, since there may be a new master.
             reply = await CONFIRMED_CONTEXT(self._conn, **values)
         if reply[8] is not None:
             await self._lists.learn(keys, cast("bytes", reply[8]))
@@ -228,9 +227,9 @@ class AgentLoadStore:
         )
 
     async def count_failure(self, keys: Keys, name: str, event: Event) -> bool:
-        """Count an auto-approved call that failed; False when it was counted before.
+        """Count a failed auto-approved call; False if it was counted before.
 
-        ``name`` is the same for the same call; ``event`` tells of it.
+        ``name`` identifies the call; ``event`` reports the failure.
         """
         reply = await FAIL(
             self._conn,
@@ -244,16 +243,16 @@ class AgentLoadStore:
         return text(reply[0]) == "done"
 
     async def verdicts(self, keys: Keys, turn_key: str) -> bytes:
-        """Return the answer to a turn as stored; empty when it is not known."""
+        """Return the stored answer to a turn; empty if there is none."""
         reply = await self._conn.command("GET", keys.turn(turn_key))
         return cast("bytes", reply or b"")
 
     async def _rejected(
         self, keys: Keys, agent: str, thread: str, found: dict[str, bytes]
     ) -> dict[str, Rejection]:
-        """Read what was rejected; report, and leave out, what was not sealed for it."""
+        """Read rejections; report and skip those with an invalid seal."""
         name = keys.rejected(agent, thread)
-        # The turn that is being evaluated comes after those that are counted.
+        # The turn under evaluation follows those already counted.
         turns = number(found.pop("turns", None)) + 1
         rejections: dict[str, Rejection] = {}
         for call, value in found.items():

@@ -1,4 +1,4 @@
-"""Store the API keys of a tenant, sealed: what is not ours is reported, never used."""
+"""Store the sealed API keys of a tenant; keys with an invalid seal are reported."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from keyturn.gateway.trust.seals import SealKeys
 WRITE = Script("api_key")
 
 MOST_KEYS = 10_000
-"""How many keys a tenant may have, revoked ones included."""
+"""Limit of keys for each tenant, including revoked ones."""
 
 KEPT = timedelta(days=30)
-"""How long a key that has ended is still listed."""
+"""How long an ended key stays in the list."""
 
 
 _LONGEST_ID = 32
@@ -32,7 +32,7 @@ _LONGEST_ID = 32
 
 @dataclass(frozen=True)
 class FoundKey:
-    """A key as it is kept, and the time of the store when it was read."""
+    """A stored key, and the store's time when it was read."""
 
     key: ApiKey
     now: datetime
@@ -42,9 +42,9 @@ class ApiKeyStore:
     """The API keys of one tenant.
 
     Args:
-        store: where they are kept.
-        seals: the gateway's keys for API keys.
-        tenant: whose they are.
+        store: the store.
+        seals: the gateway's sealing keys for API keys.
+        tenant: owner of the keys.
     """
 
     def __init__(self, store: Store, seals: SealKeys, *, tenant: str) -> None:
@@ -56,11 +56,11 @@ class ApiKeyStore:
         self._seals = seals
 
     async def now(self) -> datetime:
-        """Return the time of the store."""
+        """Return the store's time."""
         return _time(await self._conn.now_ms(self._name))
 
     async def find(self, key_id: str) -> FoundKey | None:
-        """Return a key, revoked or not; None for one that is not, or is not ours.
+        """Return a key, even if revoked; None if it is missing or its seal is invalid.
 
         Raises:
             StoreUnavailable: when the store does not answer.
@@ -76,7 +76,7 @@ class ApiKeyStore:
         return FoundKey(key, _time(milliseconds(time)))
 
     async def all(self) -> tuple[ApiKey, ...]:
-        """Return every key, the oldest first; those that ended long ago are dropped.
+        """Return all keys, oldest first; drops those that ended long ago.
 
         Raises:
             StoreUnavailable: when the store does not answer.
@@ -94,7 +94,7 @@ class ApiKeyStore:
         return tuple(sorted(found, key=lambda key: (key.created_at, key.id)))
 
     async def refused(self) -> tuple[str, ...]:
-        """Return the ids of what is stored and does not verify.
+        """Return the ids of stored keys with an invalid seal.
 
         Raises:
             StoreUnavailable: when the store does not answer.
@@ -109,11 +109,11 @@ class ApiKeyStore:
         )
 
     async def add(self, key: ApiKey, by: str) -> None:
-        """Keep a new key.
+        """Store a new key.
 
         Raises:
-            NotAllowed: when there are too many.
-            StoreUnavailable: when it is not known to be kept.
+            NotAllowed: when there are too many keys.
+            StoreUnavailable: when the result is unknown.
         """
         event = self._event(EventName.API_KEY_CREATED, key, by)
         if await self._write(key.id, b"", sealed(self._seals, key), event) == "full":
@@ -122,12 +122,12 @@ class ApiKeyStore:
             )
 
     async def revoke(self, key_id: str, by: str) -> ApiKey | Literal["removed"] | None:
-        """End a key; None where there is none that has not ended.
+        """Revoke a key; None if there is no active key with this id.
 
-        What cannot be verified is removed, and then there is nothing to tell of it.
+        A key with an invalid seal is removed; it has no content to return.
 
         Raises:
-            StoreUnavailable: when it is not known to be revoked.
+            StoreUnavailable: when the result is unknown.
         """
         while True:
             stored, time = await self._conn.transaction(
@@ -154,12 +154,12 @@ class ApiKeyStore:
     async def report(
         self, kind: SecurityKind, key_id: str, stored: bytes = b""
     ) -> None:
-        """Report what was noticed about a key; never fails.
+        """Report a problem with a key; never fails.
 
         Args:
-            kind: what.
-            key_id: whose, which anybody may have made up.
-            stored: what the store has of it.
+            kind: the problem.
+            key_id: the key's id, which is unverified input.
+            stored: the stored value.
         """
         found = SecurityEvent(
             kind=kind,
@@ -172,10 +172,10 @@ class ApiKeyStore:
         await self._security.report(self._keys, found)
 
     async def _was_revoked(self, key: ApiKey, stored: bytes) -> bool:
-        """Return whether the audit log has that a key ended which is said to count."""
+        """Return whether the audit log contains the end of a seemingly active key."""
         if key.revoked_at or not self._index.is_revoked(self._keys.tenant, key.id):
             return False
-        # An older sealed copy was put back into the store.
+        # Someone restored an older sealed copy.
         await self.report(SecurityKind.REPLAYED, key.id, stored)
         return True
 

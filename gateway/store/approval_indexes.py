@@ -1,15 +1,15 @@
 """Indexes of a tenant's approvals: pending, standing, and with timers.
 
-Each agent's pending items are in a sorted set of its own, which every script that moves
-an item keeps exact. The list of agents that may have one is kept here, so that a
-tenant's items are found whatever else waits or executes.
+Each agent's pending items are in a separate sorted set, which every script that moves
+an item updates. The list of agents with pending items is kept here, so a tenant's
+pending items are found without searching all of its approvals.
 
-The index of standing approvals only names the records to look at: one that is listed
-and has ended costs a look, and one that is not listed covers nothing.
+The index of standing approvals only lists candidates. A listed approval that has ended
+costs one read; an unlisted one covers no calls.
 
-A timer is set in the step that opens its approval and taken out in the step that
-announces it, so it fires once, whichever process looks, and survives a restart. One
-sorted set of a tenant orders the timers by when they are due.
+A timer is set in the step that opens its approval and removed in the step that
+announces it. It fires once, whichever process checks it, and survives a restart. One
+sorted set of a tenant orders the timers by due time.
 """
 
 from __future__ import annotations
@@ -35,29 +35,26 @@ class PendingIndex:
         self._conn = conn
 
     async def add(self, keys: Keys, *agents: str) -> None:
-        """List agents; before they open anything, so that nothing is ever missed."""
+        """List agents before they open approvals, so that none is missed."""
         if agents:
             await self._conn.command("SADD", keys.agents, *agents)
 
     async def soonest(self, keys: Keys, limit: int) -> list[str]:
-        """Return a tenant's approvals with a pending item, the soonest due first.
-
-        At most ``limit`` are returned.
-        """
+        """Return up to ``limit`` approvals with a pending item, earliest due first."""
         key = keys.agents
         agents = await self._conn.command("SMEMBERS", key)
         listed = await without_junk(self._conn, key, agents, text, taken_out="SREM")
         due: dict[str, float] = {}
         for agent in listed:
             due |= await self._of_agent(keys, keys.waiting(agent), limit)
-        # The id breaks ties, so that two looks at a queue show it in one order.
+        # The id breaks ties, so that the order is stable.
         return sorted(due, key=lambda one: (due[one], one))[:limit]
 
     async def _of_agent(self, keys: Keys, name: str, limit: int) -> dict[str, float]:
-        """Return an agent's approvals by when the first call of each is due."""
+        """Return an agent's approvals with the due time of their first item."""
 
         def approval(one: Due) -> str:
-            # An item is listed by its approval, and its number behind that.
+            # The member of an item is its approval's member plus its index.
             if not one.member[LISTED_BYTES:].isdigit():
                 raise ValueError("no item")
             return keys.unlisted(one.member[:LISTED_BYTES])
@@ -84,25 +81,25 @@ class StandingStore:
         await self._conn.command("ZADD", keys.standing, until_ms, approval)
 
     async def listed(self, keys: Keys) -> list[str]:
-        """Return the ids of those that may be in force, the first to end first."""
+        """Return the ids of those that may be in force, first end first."""
         key = keys.standing
         found = await self._conn.command("ZRANGE", key, 0, -1)
         return await without_junk(self._conn, key, found, text)
 
     async def drop(self, keys: Keys, approval: str) -> None:
-        """Take one that has ended from the list."""
+        """Remove an ended approval from the list."""
         await self._conn.command("ZREM", keys.standing, approval)
 
     async def drop_overdue(self, keys: Keys) -> None:
-        """Take those whose time is over from the list, in whatever state they are."""
+        """Remove all approvals past their end from the list, in any state."""
         key = keys.standing
         now_ms = await self._conn.now_ms(key)
         await self._conn.command("ZREMRANGEBYSCORE", key, "-inf", now_ms)
 
     async def confirm(self, keys: Keys, approval: str, *, asked_ms: int) -> bool:
-        """Note when Slack confirmed the givers' roles; False when it has ended.
+        """Record when Slack confirmed the givers' roles; False if it has ended.
 
-        ``asked_ms`` is by the store's clock, from before Slack was asked.
+        ``asked_ms`` is the store's time before the request to Slack.
         """
         seal = self._seals.of_moment(approval, CHECKED, str(asked_ms))
         reply = await CONFIRM(
@@ -118,12 +115,12 @@ class Timer(Record):
     kind: TimerKind
 
     def __str__(self) -> str:
-        """Return the name under which the store keeps it."""
+        """Return its name in the store."""
         return f"{self.approval} {self.kind}"
 
 
 def timer_rows(waiting: Waiting) -> list[tuple[str, int]]:
-    """Return the timers of a new approval: kind, and milliseconds from its opening."""
+    """Return a new approval's timers: kind, and milliseconds after its creation."""
     times = (
         (TimerKind.REMIND, waiting.remind_at_ms),
         (TimerKind.ESCALATE, waiting.escalate_at_ms),
@@ -132,7 +129,7 @@ def timer_rows(waiting: Waiting) -> list[tuple[str, int]]:
 
 
 def _timer(member: bytes) -> Timer:
-    """Read the name of a timer; raises ValueError for anything else."""
+    """Parse a timer's name; raises ValueError for anything else."""
     approval, _, kind = member.decode("utf-8").rpartition(" ")
     return Timer(approval=approval, kind=TimerKind(kind))
 
@@ -149,22 +146,22 @@ class TimerStore:
         reply = await self._conn.command(
             "ZRANGEBYSCORE", keys.timers, 0, now_ms, "LIMIT", 0, limit
         )
-        # Junk is removed, or it would be due, and come first, for ever.
+        # Remove junk; otherwise it would always be due, and come first.
         return await without_junk(self._conn, keys.timers, reply, _timer)
 
     async def approvals_with(self, keys: Keys, kind: TimerKind) -> list[str]:
-        """Return ids of a tenant's approvals for which a timer of a kind is set."""
+        """Return ids of a tenant's approvals that have a timer of a kind."""
         reply = await self._conn.command("ZRANGE", keys.timers, 0, -1)
         timers = await without_junk(self._conn, keys.timers, reply, _timer)
         return [timer.approval for timer in timers if timer.kind is kind]
 
     async def is_due(self, keys: Keys, timer: Timer) -> bool:
-        """Return False when another replica fired it, or it was set to a later time."""
+        """Return False if another replica fired the timer or it was postponed."""
         at, time = await self._conn.transaction(
             ["ZSCORE", keys.timers, str(timer)], ["TIME"]
         )
         return at is not None and float(str(text(at))) <= milliseconds(time)
 
     async def drop(self, keys: Keys, timer: Timer) -> None:
-        """Forget a timer whose approval is kept no longer."""
+        """Remove a timer whose approval is gone."""
         await self._conn.command("ZREM", keys.timers, str(timer))

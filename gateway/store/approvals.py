@@ -26,8 +26,8 @@ from keyturn.gateway.store.turn_opener import TurnOpener
 logger = logging.getLogger(__name__)
 
 AT_ONCE = 20
-"""How many readings are sent together. One after the other, a list would take as many
-round trips to the server as it has rows; more at once would hold up clicks."""
+"""Reads sent together. One by one, a list would need a round trip for each row; a
+larger batch would delay clicks."""
 
 HEARTBEAT = Script("heartbeat")
 
@@ -41,13 +41,13 @@ class ApprovalStore(RunLists):
     """Approvals of all tenants.
 
     Args:
-        conn: to the store.
-        security: reports what was noticed.
-        lease_ms: how long a claim stands without a heartbeat.
+        conn: connection to the store.
+        security: reports security events.
+        lease_ms: lifetime of a claim without a heartbeat.
 
     Attributes:
-        seals: of the records.
-        forged: what is done with records that do not verify.
+        seals: seals of the records.
+        forged: handles records with an invalid seal.
         open_turn: stores the approvals of one turn, once; see `TurnOpener.open`.
     """
 
@@ -63,11 +63,11 @@ class ApprovalStore(RunLists):
         self._changes = Changes(conn, self._known)
 
     async def load(self, approval_id: str) -> Loaded | None:
-        """Read one approval and the store's clock, as of one moment; None: unknown.
+        """Read an approval and the store's clock in one snapshot; None if missing.
 
         Raises:
             CorruptRecord: when the record is corrupt.
-            ForgedRecord: when it is not as it was sealed; it is quarantined by that.
+            ForgedRecord: when its seal is invalid; this quarantines the record.
         """
         tenant = tenant_of_approval(approval_id)
         if tenant is None:
@@ -84,22 +84,22 @@ class ApprovalStore(RunLists):
         *,
         seen: Loaded | None = None,
     ) -> Found | None:
-        """Compute the next version of an approval, and write it if nothing moved.
+        """Compute the next version of an approval, and write it if nothing changed.
 
-        It is the only way to move an approval: read, compute, compare and write; and
-        again from the reading when something moved in between.
+        All changes go through here: read, compute, compare and write. After a conflict
+        the sequence starts again.
 
         Args:
-            approval_id: of the approval.
-            compute: given what was read, returns what to write, or an answer instead.
-                It is called again when something moved.
-            seen: the record when the caller has just read it; spares one reading.
+            approval_id: id of the approval.
+            compute: gets the record; returns the change to write, or a result that
+                needs no write. It is called again after a conflict.
+            seen: the record if the caller has just read it; saves one read.
 
         Returns:
-            What was written, or the answer; None when there is no such approval.
+            The change that was written, or the result; None for a missing approval.
 
         Raises:
-            StoreUnavailable: it moved all the time; nothing was written.
+            StoreUnavailable: every attempt met a conflict; nothing was written.
             CorruptRecord: when the record is corrupt.
         """
         tenant = tenant_of_approval(approval_id)
@@ -129,7 +129,7 @@ class ApprovalStore(RunLists):
             return await self._changes.change(keys, approval_ids, compute, seen)
 
     async def heartbeat(self, approval_id: str, index: int, fence: int) -> bool:
-        """Keep a claim; False when it is no longer this fence's."""
+        """Renew a claim; False if it no longer belongs to this fence."""
         tenant = tenant_of_approval(approval_id)
         if tenant is None:
             return False
@@ -146,13 +146,13 @@ class ApprovalStore(RunLists):
         return text(reply[0]) == "kept"
 
     async def load_each(self, approval_ids: Iterable[str]) -> list[Loaded]:
-        """Read those approvals that are there, without corrupt ones."""
+        """Return the existing approvals, without corrupt ones."""
         return await read_each(self.load, approval_ids)
 
     async def overdue(self, keys: Keys, limit: int) -> list[str]:
-        """Return ids of approvals in which something is overdue, earliest first."""
-        # Of its own clock: by one that is ahead, what is not overdue yet would be
-        # listed, and written again, with each look.
+        """Return ids of approvals with an overdue deadline, earliest first."""
+        # The store's clock: with a clock that is ahead, approvals that are not yet due
+        # would be listed and written in every round.
         now_ms = await self._conn.now_ms(keys.expiry)
         reply = await self._conn.command(
             "ZRANGEBYSCORE", keys.expiry, 0, now_ms, "LIMIT", 0, limit
@@ -160,16 +160,16 @@ class ApprovalStore(RunLists):
         return await listed_approvals(self._conn, keys, keys.expiry, reply)
 
     async def scheduled(self, keys: Keys) -> list[str]:
-        """Return ids of approvals in which something will happen, by time."""
+        """Return ids of approvals with a deadline, earliest first."""
         reply = await self._conn.command("ZRANGE", keys.expiry, 0, -1)
         return await listed_approvals(self._conn, keys, keys.expiry, reply)
 
     async def forget_overdue(self, keys: Keys, approval_id: str) -> None:
-        """Drop the deadline of an approval that is kept no longer."""
+        """Remove the deadline of an approval that is gone."""
         await self._conn.command("ZREM", keys.expiry, keys.listed(approval_id))
 
     async def unfinished(self, keys: Keys, listed: Sequence[Listed]) -> list[str]:
-        """Return the ids of those in which something is still to happen by itself."""
+        """Return the ids of approvals with an outstanding automatic step."""
         if not listed:
             return []
         ids = [one.id for one in listed]
@@ -179,24 +179,24 @@ class ApprovalStore(RunLists):
         return [approval_id for approval_id, at in rows if at is not None]
 
     async def unfinished_of_run(self, keys: Keys, run_ref: RunRef) -> list[str]:
-        """Return the ids of a run's approvals that `unfinished` returns."""
+        """Return the result of `unfinished` for a run's approvals."""
         listed = await self.open_of_run(keys, run_ref)
         return await self.unfinished(keys, listed)
 
     async def has_open(self, keys: Keys, run_ref: RunRef) -> bool:
-        """Return whether a call of a run is open, also if nothing happens by itself."""
-        # Not the index of deadlines: a call in doubt is open and has no deadline.
+        """Return whether a run has an open call, with or without a deadline."""
+        # Not from the index of deadlines: a call in doubt is open without a deadline.
         return bool(await self.open_of_run(keys, run_ref))
 
 
 async def read_each(
     load: Callable[[str], Awaitable[Loaded | None]], approval_ids: Iterable[str]
 ) -> list[Loaded]:
-    """Return those approvals that are there, in order, without corrupt ones.
+    """Return the existing approvals in order, without corrupt ones.
 
     Args:
-        load: reads one.
-        approval_ids: of the approvals.
+        load: reads one approval.
+        approval_ids: ids of the approvals.
     """
 
     async def sound(approval_id: str) -> Loaded | None:

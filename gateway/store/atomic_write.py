@@ -1,6 +1,6 @@
-"""A change of an approval, and what it was computed from, as both are written.
+"""A change of an approval together with the inputs it was computed from.
 
-It is written with optimistic concurrency: see `keyturn.gateway.store.writing`.
+Writes use optimistic concurrency: see `keyturn.gateway.store.writing`.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from keyturn.gateway.store.windows import Use
 
 @dataclass(frozen=True)
 class Loaded:
-    """An approval as it stood at ``now_ms`` of the store's clock.
+    """An approval at ``now_ms`` of the store's clock.
 
     Attributes:
         approval: the record.
         now_ms: Unix time in milliseconds.
-        stored: as it is stored; None where somebody made a reading of what they keep.
+        stored: the stored form; None if the record was not read from the store.
     """
 
     approval: Approval
@@ -33,12 +33,12 @@ class Loaded:
 
 @dataclass(frozen=True)
 class EvaluationInputs:
-    """What an item uses of which windows, and what it was evaluated by.
+    """An item's window uses, and the inputs of its evaluation.
 
     Attributes:
-        uses: of the item.
-        totals: what each window came to.
-        known: precedents; None when the evaluation does not depend on them.
+        uses: the item's uses of windows.
+        totals: the sum of each window.
+        known: precedents; None if the evaluation does not depend on them.
     """
 
     uses: Sequence[Use]
@@ -48,16 +48,16 @@ class EvaluationInputs:
 
 @dataclass(frozen=True)
 class Write:
-    """A change, and what the store keeps beside the record in the same step.
+    """A change, and related data that is written in the same step.
 
     Attributes:
         change: the next version.
-        inputs: what items use of windows from now on, by index. It is computed again
-            when a window holds more than was evaluated by, or for other precedents.
-        unfrozen: names of which none may be frozen.
-        rejection: from `rejection_effects`; empty when nothing is rejected.
-        is_fenced: the holder of a thread's lease writes it: refuse it of a former one.
-        standing: a standing approval that has to be in the state that was read.
+        inputs: evaluation inputs by item index. The change is computed again if a
+            window has a higher sum, or if the precedents differ.
+        unfrozen: names that must not be frozen.
+        rejection: from `rejection_effects`; empty if no call is rejected.
+        is_fenced: True if it requires the lease of the current context.
+        standing: a standing approval that must be unchanged since it was read.
     """
 
     change: Change
@@ -77,13 +77,13 @@ class Write:
 
 @dataclass(frozen=True)
 class WriteMany:
-    """Changes of several approvals of one tenant, which are written together or not.
+    """Changes of several approvals of one tenant, written all or none.
 
-    They are of one tenant, and nobody writes them as the holder of a thread's lease.
+    None of them is written under a thread's lease.
 
     Attributes:
-        writes: one for each approval that changes; at least one.
-        events: about all of it.
+        writes: one for each changed approval; at least one.
+        events: events about all changes together.
     """
 
     writes: Sequence[Write]

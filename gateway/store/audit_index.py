@@ -1,9 +1,9 @@
-"""What the audit log has of API keys that were revoked, and of freezes.
+"""Index of revoked API keys and of freeze epochs in the audit log.
 
-Whoever can write to Redis can put back an older key or list of freezes, whose seal
-verifies. So the writer of the audit tree keeps in a file beside it which keys were
-revoked, and the epoch of the newest list of freezes: a line of JSON for each. The lines
-of an entry are on the disk before its checkpoint.
+An attacker with write access to Redis can restore an older key or list of freezes whose
+seal is valid. The writer of the audit tree therefore keeps a file next to the tree with
+the revoked keys and the epoch of the newest list of freezes, one line of JSON each. The
+lines of an entry are on disk before its checkpoint.
 """
 
 from __future__ import annotations
@@ -34,40 +34,40 @@ class JsonEvent(BaseModel):
 
 
 class AuditIndex:
-    """The index of all tenants, as one process knows it.
+    """The index of all tenants in one process.
 
     Attributes:
-        folder: where the files are, beside the trees; None: what is in memory is all.
+        folder: folder of the files, next to the trees; None: memory only.
     """
 
     def __init__(self) -> None:
         self.folder: Path | None = None
         self._known: dict[tuple[str, str], int] = {}
         self._sizes: dict[Path, int] = {}
-        # Event loops of several threads share one store.
+        # Event loops in several threads share one store.
         self._lock = threading.Lock()
 
     def is_revoked(self, tenant: str, key_id: str) -> bool:
-        """Return whether the log of a tenant has that an API key was revoked."""
+        """Return whether a tenant's log contains the revocation of an API key."""
         return self._newest(tenant, _key_name(tenant, key_id)) > 0
 
     def freeze_epoch(self, tenant: str) -> int:
-        """Return the newest epoch of a tenant's list of freezes; 0: unknown."""
+        """Return the newest epoch of a tenant's list of freezes; 0 if unknown."""
         return self._newest(tenant, _freezes_name(tenant))
 
     def note(self, tenant: str, facts: Mapping[str, int]) -> None:
-        """Remember what entries record that cannot get lost any more."""
+        """Remember facts from entries that are on disk."""
         with self._lock:
             for name, number in facts.items():
                 place = (tenant, name)
                 self._known[place] = max(self._known.get(place, 0), number)
 
     def write(self, tenant: str, facts: Mapping[str, int]) -> None:
-        """Write what entries record; blocks, so call it in a thread."""
+        """Write facts from entries to the file; blocks, so call it in a thread."""
         path = self._path(tenant)
         if path is None or (not facts and path.exists()):
             return
-        # A newline before each line: a process may have been killed in the last one.
+        # A newline before each line: an earlier process may have died in mid-line.
         lines = "".join(f"\n{json.dumps(one)}\n" for one in facts.items())
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         with os.fdopen(os.open(path, flags, 0o600), "ab") as file:
@@ -76,12 +76,12 @@ class AuditIndex:
             os.fsync(file.fileno())
 
     def exists(self, tenant: str) -> bool:
-        """Return whether there is a file."""
+        """Return whether the file exists."""
         path = self._path(tenant)
         return path is not None and path.exists()
 
     def _newest(self, tenant: str, name: str) -> int:
-        # Another process may write the file.
+        # Another process may have written to the file.
         if (path := self._path(tenant)) is not None:
             with suppress(OSError):
                 self._read(tenant, path)
@@ -102,8 +102,8 @@ class AuditIndex:
 
 
 def fact_in(row: Row, state: str) -> Mapping[str, int]:
-    """Return what an entry records of an API key or of freezes; empty for others."""
-    # Words of somebody may name the event as well.
+    """Return the fact in an entry about an API key or freezes; else nothing."""
+    # The event's name may also occur in a person's text, so parse the event.
     if state != SealState.SEALED or not any(one in row.event for one in _FACTS):
         return {}
     event = JsonEvent.model_validate_json(row.event)

@@ -1,14 +1,14 @@
-"""Read the audit log of a tenant: sealed segments in files, and what is not sealed yet.
+"""Read a tenant's audit log: sealed segments in files, then the entries in the store.
 
-A reader asks the store for how far the log is sealed together with the next entries, in
-one step. Where entries that it has not read are sealed by then, it reads them from the
-segments first: they may be gone from the store. So no entry is left out or comes twice
-while the log is sealed and trimmed beside it.
+One command returns the next entries together with the position up to which the log is
+sealed. If entries that the reader has not seen are sealed by then, it reads them from
+the segments first, since the store may have dropped them. So every entry is read once,
+even while another process seals and trims the log.
 
-The store also has a note of the audit tree: which one it is, and what is signed. It
-keeps a gateway whose folder lacks the tree from beginning another one, and shows one
-that has an older copy. The signed files alone count: whoever writes another note keeps
-entries from being signed, which is an alarm.
+The store also has a note about the audit tree: its name, and its signed size. The note
+prevents a gateway without the tree's folder from starting a new tree, and reveals a
+gateway with an older copy. Only the signed files count. A forged note stops entries
+from being signed, which raises an alarm.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ from keyturn.gateway.store.readers import EntryId, entry_id
 logger = logging.getLogger(__name__)
 
 _TRIMMED = 10_000
-"""Most entries that one look drops."""
+"""Limit of entries dropped in one step."""
 
 _PAGE = 500
 
 _NUMBER = re.compile(rb"[0-9]{1,12}")
 
 OVERDUE_MS = 10 * 60 * 1000
-"""From how long on it is told that entries wait for a checkpoint: it is due each minute
-while any do."""
+"""Age of an unsigned entry from which a missing checkpoint is reported; checkpoints are
+made every minute if there are new entries."""
 
 _FIELDS = ("origin", "size", "root", "last")
 
@@ -63,12 +63,12 @@ _PLACE = re.compile(r"[0-9]+-[0-9]+", re.ASCII)
 
 @dataclass(frozen=True)
 class Sealed:
-    """Which entries of an audit log are in segments.
+    """Range of entries that are in segments.
 
     Attributes:
         first: index of the oldest.
-        end: index behind the newest; 0 when there are none.
-        last: place of the newest, by the files of the tree.
+        end: index after the newest; 0 if there are none.
+        last: position of the newest, according to the tree's files.
     """
 
     first: int = 0
@@ -77,9 +77,9 @@ class Sealed:
 
 
 class SealedNote(NamedTuple):
-    """What the store keeps of that; whoever can write to Redis can write it.
+    """The store's note about sealed entries, which is not protected by a seal.
 
-    A number that is none is 0.
+    Malformed numbers are read as 0.
     """
 
     first: int = 0
@@ -88,19 +88,19 @@ class SealedNote(NamedTuple):
 
     @classmethod
     def of(cls, reply: Reply) -> SealedNote:
-        """Read it."""
+        """Parse the note."""
         found = fields(reply)
         first, end = (_NUMBER.fullmatch(found.get(x, b"")) for x in ("first", "end"))
         last = found.get("last", b"").decode(errors="replace")
         return cls(int(first[0]) if first else 0, int(end[0]) if end else 0, last)
 
     def by_files(self, files: TreeFiles, *, is_whole: bool = True) -> Sealed:
-        """Return how far the log is sealed, by what the folder has.
+        """Return the sealed range according to the folder.
 
-        The note only adds what should be in the folder.
+        The note only shows what should be in the folder.
 
         Raises:
-            AuditUnreadable: when it `is_whole`, and the newest segment is missing.
+            AuditUnreadable: if `is_whole` and the newest segment is missing.
         """
         found = audit_segments.segments(files)
         end = found[-1].end if found else 0
@@ -120,9 +120,9 @@ class AuditLog:
     """The audit log of one tenant.
 
     Args:
-        conn: to the store.
-        keys: of the tenant.
-        folder: where sealed segments are; None: all of it is in the store.
+        conn: connection to the store.
+        keys: keys of the tenant.
+        folder: folder of sealed segments; None: the whole log is in the store.
     """
 
     def __init__(self, conn: Connection, keys: Keys, folder: Path | None) -> None:
@@ -131,7 +131,7 @@ class AuditLog:
         self._folder = folder
 
     async def sealed(self) -> Sealed:
-        """Return how far it is sealed.
+        """Return the sealed range.
 
         Raises:
             AuditUnreadable: when the newest segment is missing.
@@ -139,15 +139,15 @@ class AuditLog:
         return await self._by_files(await self.noted())
 
     async def noted(self) -> SealedNote:
-        """Return what the store keeps of how far it is sealed."""
+        """Return the store's note about the sealed range."""
         stored = await self._conn.command("HGETALL", self._keys.audit_sealed)
         return SealedNote.of(stored)
 
     async def append(self, event: Event) -> None:
-        """Write an entry about something that changes nothing else.
+        """Write an entry that belongs to no other change.
 
         Raises:
-            StoreUnavailable: when it is not known to be kept.
+            StoreUnavailable: when the result is unknown.
         """
         body = event.model_dump_json(exclude_defaults=True)
         text, seal = parts_of(sealed_text(self._conn, self._keys, body))
@@ -156,27 +156,27 @@ class AuditLog:
         await self._conn.keep([*row, "s", seal])
 
     async def trim(self, kept: timedelta, *, before: EntryId | None = None) -> None:
-        """Drop entries of the store that are older than that, some thousands at most.
+        """Drop old entries from the store, a few thousand at most.
 
-        Not where it is sealed, which drops what stands in files.
+        Does nothing for a sealed log: sealing drops the entries that are in files.
 
         Args:
-            kept: how long entries are kept.
-            before: a place; it and what stands behind it stays in any case.
+            kept: retention of entries.
+            before: a position; the entry there and all later ones stay.
         """
         now_ms = await self._conn.now_ms(self._keys.audit)
         oldest = (max(0, now_ms - int(kept.total_seconds() * 1000)), 0)
         await self.trim_to(oldest if before is None else min(oldest, before))
 
     async def trim_to(self, first: EntryId) -> None:
-        """Drop entries of the store before a place, some thousands at most."""
-        # Exact trimming of a long stream would block the server; "~" with LIMIT does a
-        # part of it with each sweep, by whole nodes: some stay a little longer.
+        """Drop entries before a position from the store, a few thousand at most."""
+        # Exact trimming of a long stream would block the server. "~" with LIMIT removes
+        # whole nodes, a part in each sweep, so some entries stay a little longer.
         before: list[Argument] = ["MINID", "~", place_text(first)]
         await self._conn.command("XTRIM", self._keys.audit, *before, "LIMIT", _TRIMMED)
 
     async def end(self) -> str:
-        """Return the place of the newest entry, behind which `entries` goes on."""
+        """Return the position of the newest entry; `entries` can continue after it."""
         sealed, reply = await self._with_sealed("XREVRANGE", "+", "-", 1)
         found = entries(reply)
         newest = entry_id(found[0].id) if found else (0, 0)
@@ -185,14 +185,14 @@ class AuditLog:
     async def entries(
         self, *, since_ms: int = 0, until_ms: int | None = None, after: str = ""
     ) -> AsyncGenerator[Event]:
-        """Yield the entries, oldest first, however many there are.
+        """Yield all entries, oldest first.
 
-        A corrupt one is logged with its place in the audit log, and left out.
+        Corrupt entries are logged with their position, and skipped.
 
         Args:
             since_ms: the earliest time, in Unix milliseconds of the store's clock.
-            until_ms: the time before which they were written; None for now.
-            after: the ``seq`` of an entry; only what is behind it.
+            until_ms: exclusive end of the time range; None for now.
+            after: ``seq`` of an entry; yields only later ones.
 
         Raises:
             StoreUnavailable: when the store does not answer, or a segment is missing
@@ -208,8 +208,8 @@ class AuditLog:
     async def rows(
         self, *, since_ms: int = 0, until_ms: int | None = None, after: str = ""
     ) -> AsyncGenerator[Row]:
-        """Yield the entries as they are kept; see `entries`."""
-        # Ids of a stream begin with the server's milliseconds, so they are times, too.
+        """Yield the raw entries; see `entries`."""
+        # Stream ids start with the server's time in milliseconds.
         low = _behind(entry_id(after)) if after else (since_ms, 0)
         end = "+" if until_ms is None else f"({until_ms}-0"
         while until_ms is None or low < (until_ms, 0):
@@ -226,12 +226,12 @@ class AuditLog:
                 yield self._row(entry)
             if len(found) < _PAGE:
                 return
-            # Behind the last one and not by a count: the log grows, and is trimmed,
-            # meanwhile.
+            # Continue after the last id, not by count: the log grows and is trimmed
+            # concurrently.
             low = _behind(entry_id(found[-1].id))
 
     async def live(self, after: EntryId) -> AsyncGenerator[Row]:
-        """Yield the entries of the store behind a place, sealed or not."""
+        """Yield the store's entries after a position, sealed or not."""
         low = _behind(after)
         while True:
             reply = await self._conn.command(
@@ -245,10 +245,10 @@ class AuditLog:
             low = _behind(entry_id(page[-1].id))
 
     async def newest(self, limit: int) -> AsyncGenerator[Event]:
-        """Yield entries, the newest first, at most so many.
+        """Yield up to ``limit`` entries, newest first.
 
-        They are read as they are asked for, so the caller may stop early. A corrupt one
-        is left out; `entries` says which.
+        Entries are read on demand, so the caller may stop early. Corrupt entries are
+        skipped; `entries` logs them.
 
         Raises:
             StoreUnavailable: as `entries` does.
@@ -258,7 +258,7 @@ class AuditLog:
             size = min(left, _PAGE)
             sealed, reply = await self._with_sealed("XREVRANGE", end, "-", size)
             found = entries(reply)
-            # What is sealed may be gone from the store in part: it is read from files.
+            # The store may have dropped some sealed entries: read those from files.
             rows = [self._row(one) for one in found if entry_id(one.id) > sealed.last]
             for row in rows:
                 if (event := _event_of(row, is_logged=False)) is not None:
@@ -277,7 +277,7 @@ class AuditLog:
                 yield event
 
     async def segments(self, sealed: Sealed) -> list[Segment]:
-        """Return all kept segments, oldest first, without a gap.
+        """Return all retained segments, oldest first, without a gap.
 
         Raises:
             AuditUnreadable: when one is missing.
@@ -288,7 +288,7 @@ class AuditLog:
         listed = await asyncio.to_thread(audit_segments.segments, files)
         found = [one for one in listed if sealed.first <= one.start < sealed.end]
         gap = audit_segments.first_gap(found, sealed.first, sealed.end)
-        # Its time may have ended while it was looked for.
+        # The segment may have expired during the search.
         if gap is not None and gap >= (await self.sealed()).first:
             raise audit_segments.missing(files, gap)
         return found
@@ -322,7 +322,7 @@ class AuditLog:
         try:
             return await asyncio.to_thread(audit_segments.read_segment, files, segment)
         except FileNotFoundError:
-            # Its time may have ended while others were read.
+            # The segment may have expired during the read.
             if segment.start < (await self.sealed()).first:
                 return []
             raise audit_segments.missing(files, segment.start) from None
@@ -341,7 +341,7 @@ class AuditLog:
     async def _with_sealed(
         self, command: str, start: Argument, end: Argument, count: int
     ) -> tuple[Sealed, Reply]:
-        """Return how far the log is sealed, and entries of the store, of one moment."""
+        """Return the sealed range and entries of the store in one snapshot."""
         sealed, reply = await self._conn.transaction(
             ["HGETALL", self._keys.audit_sealed],
             [command, self._keys.audit, start, end, "COUNT", count],
@@ -355,15 +355,15 @@ class AuditLog:
 
 
 def row_of(conn: Connection, keys: Keys, entry: Entry) -> Row:
-    """Return an entry of the store as segments keep it, with every byte of it.
+    """Return a store entry in the form of segments, without loss of bytes.
 
-    One that is encrypted is decrypted; what cannot be is kept as it stands.
+    Encrypted text is decrypted if possible; otherwise it stays encrypted.
     """
     event = entry.values.get("e", b"")
     with suppress(ValueError):
         event = decrypted_event(conn, keys, event)
 
-    # What is no UTF-8 is none of ours; it is kept all the same.
+    # Keyturn writes only UTF-8, but other bytes must survive, too.
     def kept(raw: bytes) -> str:
         return raw.decode("utf-8", "surrogateescape")
 
@@ -372,9 +372,9 @@ def row_of(conn: Connection, keys: Keys, entry: Entry) -> Row:
 
 
 def _event_of(row: Row, *, is_logged: bool = True) -> Event | None:
-    """Read an event; None for anything else."""
+    """Parse an event; None for anything else."""
     if row.leaf:
-        # Erased: what is left of it says that something happened, and not who did it.
+        # Erased: the leaf has the event without people and texts.
         with suppress(ValueError, NotVerified):
             return opened(json.loads(row.leaf), {})
     with suppress(ValueError):
@@ -390,9 +390,9 @@ def _behind(place: EntryId) -> EntryId:
 
 
 class TreeNote(NamedTuple):
-    """The newest checkpoint by the store; all is empty where no tree is known.
+    """The store's copy of the newest checkpoint; empty if no tree is known.
 
-    A size that is no number is -1: anybody may have written it.
+    A malformed size is read as -1.
     """
 
     origin: str = ""
@@ -402,10 +402,10 @@ class TreeNote(NamedTuple):
 
 
 class TreeNotes:
-    """The note of one tenant.
+    """A tenant's note about its audit tree.
 
     Attributes:
-        last: as this process took or wrote it last.
+        last: the note that this process last accepted or wrote.
     """
 
     def __init__(self, conn: Connection, keys: Keys) -> None:
@@ -414,7 +414,7 @@ class TreeNotes:
         self.last = TreeNote()
 
     async def read(self) -> TreeNote:
-        """Return what the store knows."""
+        """Return the store's note."""
         stored = fields(await self._conn.command("HGETALL", self._place))
         if not stored:
             return TreeNote()
@@ -427,13 +427,13 @@ class TreeNotes:
         )
 
     async def write(self, origin: str, size: int, root: str, at: EntryId) -> None:
-        """Write which tree a tenant has, and what is signed of it.
+        """Write the tenant's tree and its signed size.
 
         Args:
             origin: name of the tree.
-            size: how many entries are signed.
-            root: of the tree over them.
-            at: place of the last of them, by which `is_overdue` goes.
+            size: number of signed entries.
+            root: root hash over them.
+            at: position of the last one; used by `is_overdue`.
         """
         await self._conn.command(
             "HSET", self._place, "origin", origin, "size", size, "root", root,
@@ -443,12 +443,12 @@ class TreeNotes:
 
 
 def place_text(place: EntryId) -> str:
-    """Return a place of the stream as the store writes it."""
+    """Return a stream position in the store's notation."""
     return f"{place[0]}-{place[1]}"
 
 
 async def is_overdue(conn: Connection, keys: Keys) -> bool:
-    """Return whether nobody has signed the oldest entry that waits for it, in time.
+    """Return whether the oldest unsigned entry has waited too long for a checkpoint.
 
     Raises:
         StoreUnavailable: when the store does not answer.

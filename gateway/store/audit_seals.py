@@ -1,10 +1,10 @@
-"""Seals of events: did one of our processes write this one, and of which rev?
+"""Seals of events: proof that Keyturn wrote an entry, and for which revision.
 
-A seal stands beside an event in the outbox and in the audit log, behind a newline where
-a script is told of the event: ``12.<nonce>.<code>``. The code (HMAC-SHA256, cut to 16
-bytes) covers the tenant, the rev of the approval that the event is about, the nonce and
-the event's text. The nonce makes each entry another one, also where the events are
-equal, and the salts of its leaf in the audit tree are made from it.
+In the outbox and the audit log the seal is a separate field; in arguments of scripts it
+follows the event after a newline. Its format is ``12.<nonce>.<code>``. The code
+(HMAC-SHA256, cut to 16 bytes) covers the tenant, the approval's revision, the nonce and
+the event's text. The nonce makes equal events distinct, and the salts of the entry's
+leaf in the audit tree are derived from it.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ _SEAL = re.compile(r"(0|[1-9][0-9]{0,15})\.([\w-]{16})\.([\w-]{22})", re.ASCII)
 
 
 class EntrySeal(NamedTuple):
-    """What the seal of an entry says.
+    """Result of checking an entry's seal.
 
     Attributes:
-        state: whether it is one of ours.
-        rev: of the approval that the entry is about; 0 for none, or unknown.
-        nonce: random bytes of this entry; empty where there is no seal.
+        state: valid, forged or missing.
+        rev: revision of the entry's approval; 0 if there is none, or unknown.
+        nonce: random bytes of this entry; empty without a seal.
     """
 
     state: SealState
@@ -52,22 +52,22 @@ class EntrySeal(NamedTuple):
 
 
 def sealed_text(conn: Connection, keys: Keys, body: str, *, rev: int = 0) -> str:
-    """Return the text of an event and its seal, as scripts take it.
+    """Return an event's text and its seal, as scripts expect them.
 
     Args:
-        conn: to the store, with the secrets that seal.
-        keys: of the tenant whose log it stands in.
+        conn: connection to the store, with the sealing keys.
+        keys: keys of the tenant whose log gets the event.
         body: the event's text.
-        rev: of the approval that it is about, as it is written with the event.
+        rev: revision of the approval, written in the same step.
     """
-    # The seal is over what the event says, whether it is encrypted or not.
+    # The seal covers the plain text, whether or not it is encrypted.
     return (
         f"{encrypted_event(conn, keys, body)}\n{entry_seal(conn, keys, body, rev=rev)}"
     )
 
 
 def entry_seal(conn: Connection, keys: Keys, body: str, *, rev: int) -> str:
-    """Return the seal of an event, with a nonce of its own; see `sealed_text`."""
+    """Return an event's seal with a new nonce; see `sealed_text`."""
     nonce = secrets.token_bytes(_NONCE_BYTES)
     known = seal_keys(conn.secrets, Purpose.AUDIT_ENTRIES)
     code = known.make(_LABEL, (keys.tenant, str(rev), nonce), body.encode())
@@ -75,21 +75,21 @@ def entry_seal(conn: Connection, keys: Keys, body: str, *, rev: int) -> str:
 
 
 def encrypted_event(conn: Connection, keys: Keys, body: str) -> str:
-    """Return the text of an event as a tenant's streams hold it."""
+    """Return an event's text as stored in a tenant's streams."""
     return encrypted_text(conn, (_EVENT, keys.tenant), body)
 
 
 def sealed_event(
     conn: Connection, keys: Keys, values: Mapping[str, bytes]
 ) -> bytes | None:
-    """Return the text of an entry of the outbox; None for what is not ours.
+    """Return the text of an outbox entry; None if its seal is invalid.
 
     Raises:
         KeyError: there is no text.
-        ValueError: it was encrypted, and not as one of this tenant.
+        ValueError: it cannot be decrypted for this tenant.
     """
     body = decrypted_event(conn, keys, values["e"])
-    # With surrogates: what is no UTF-8 has no seal of ours, and must not raise.
+    # Surrogates: bytes other than UTF-8 fail the check and must not raise.
     event, seal = (
         one.decode("utf-8", "surrogateescape") for one in (body, values.get("s", b""))
     )
@@ -98,10 +98,10 @@ def sealed_event(
 
 
 def decrypted_event(conn: Connection, keys: Keys, stored: bytes) -> bytes:
-    """Return the text of an event of a tenant's streams.
+    """Return the plain text of an event in a tenant's streams.
 
     Raises:
-        ValueError: it was encrypted, and not as one of this tenant.
+        ValueError: it cannot be decrypted for this tenant.
     """
     return decrypted_text(conn, (_EVENT, keys.tenant), stored)
 
@@ -114,7 +114,7 @@ def event_texts(
     of: Collection[str] = (),
     rev: int = 0,
 ) -> str:
-    """Return events as scripts read them: an array of what `sealed_texts` returns."""
+    """Return events for a script: a JSON array of the `sealed_texts`."""
     return to_json(sealed_texts(conn, keys, events, of=of, rev=rev)).decode()
 
 
@@ -129,11 +129,11 @@ def sealed_texts(
     """Return the texts of events with their seals.
 
     Args:
-        conn: to the store.
-        keys: of the tenant whose log they stand in.
-        events: to write.
-        of: ids of the approvals that are written with them.
-        rev: of these approvals, as they are written.
+        conn: connection to the store.
+        keys: keys of the tenant whose log gets them.
+        events: the events.
+        of: ids of the approvals written in the same step.
+        rev: new revision of these approvals.
     """
     told = texts_of(events, of=of, rev=rev)
     return [sealed_text(conn, keys, body, rev=about) for body, about in told]
@@ -142,9 +142,9 @@ def sealed_texts(
 def texts_of(
     events: Iterable[Event], *, of: Collection[str] = (), rev: int = 0
 ) -> list[tuple[str, int]]:
-    """Return the texts of events, and of which ``rev`` of its approval each one is."""
-    # Without what is as it is by default. An event of a change may be about another
-    # approval, such as the standing one that it uses.
+    """Return the texts of events, each with its approval's revision."""
+    # Default values are omitted. A change may report on another approval, such as the
+    # standing one that it uses; only approvals of this step have the revision.
     return [
         (one.model_dump_json(exclude_defaults=True), rev if one.approval in of else 0)
         for one in events
@@ -154,9 +154,9 @@ def texts_of(
 def with_sealed_event(
     conn: Connection, keys: Keys, rejected: str, rejection: Mapping[str, object]
 ) -> dict[str, object]:
-    """Return what a rejection brings with it, with the seal of its event.
+    """Return the effects of a rejection with their event sealed.
 
-    What people said of each call is sealed, and encrypted, for where it is kept.
+    Comments on each call are sealed, and encrypted, for their place in the store.
     """
     found = dict(rejection)
     if isinstance(calls := found.get("calls"), list):
@@ -173,9 +173,9 @@ def with_sealed_event(
 def opened_rejection(
     conn: Connection, rejected: str, call: str, stored: bytes
 ) -> bytes | None:
-    """Return what is kept of a call that was rejected in its thread.
+    """Return the stored rejection of a call in a thread.
 
-    None for what was not sealed for that thread and call.
+    None if the seal is invalid for this thread and call.
     """
     try:
         body, is_sealed = opened_words(conn, (_REJECTION, rejected, call), stored)
@@ -185,7 +185,7 @@ def opened_rejection(
 
 
 def read_seal(conn: Connection, keys: Keys, event: str, seal: str) -> EntrySeal:
-    """Return what the seal of an entry says, after checking it."""
+    """Check the seal of an entry and return its contents."""
     if not seal:
         return EntrySeal(SealState.UNSEALED, 0, b"")
     found = _SEAL.fullmatch(seal)
@@ -193,7 +193,7 @@ def read_seal(conn: Connection, keys: Keys, event: str, seal: str) -> EntrySeal:
         return EntrySeal(SealState.FORGED, 0, b"")
     rev, nonce, code = int(found[1]), _decoded(found[2]), _decoded(found[3])
     known = seal_keys(conn.secrets, Purpose.AUDIT_ENTRIES)
-    # With surrogates: what is no UTF-8 has no seal of ours, and must not raise.
+    # Surrogates: bytes other than UTF-8 fail the check and must not raise.
     body = event.encode("utf-8", "surrogateescape")
     if not known.is_valid(code, _LABEL, (keys.tenant, str(rev), nonce), body):
         return EntrySeal(SealState.FORGED, 0, nonce)
@@ -201,19 +201,19 @@ def read_seal(conn: Connection, keys: Keys, event: str, seal: str) -> EntrySeal:
 
 
 def nonce_of(seal: str) -> tuple[int, bytes]:
-    """Return the rev and the nonce of a seal that is not checked."""
+    """Return the revision and the nonce of an unchecked seal."""
     found = _SEAL.fullmatch(seal)
     return (int(found[1]), _decoded(found[2])) if found else (0, b"")
 
 
 def parts_of(sealed: str) -> tuple[str, str]:
-    """Return the text and the seal of what `sealed_text` made."""
+    """Split the result of `sealed_text` into text and seal."""
     body, _, seal = sealed.partition("\n")
     return body, seal
 
 
 def _encoded(raw: bytes) -> str:
-    # What `base64` does in Python, a call for each step: a click makes two of these.
+    # `base64` makes a Python call for each step; every click makes two seals.
     text = binascii.b2a_base64(raw, newline=False)
     return text.translate(_URL_SAFE).rstrip(b"=").decode()
 

@@ -1,11 +1,11 @@
-"""Files of the audit log: entries that left the store, each compared with the tree.
+"""Files of the audit log: entries moved out of the store, verified with the tree.
 
-A segment is a gzip file of JSON lines, one for each entry. Its name has the index of
-its first entry in the audit tree, and the index behind its last one. The tree has a
-hash of each entry, so a reader notices a segment that is missing, changed or exchanged.
+A segment is a gzip file of JSON lines, one for each entry. Its name contains the index
+of its first entry in the audit tree and the index after its last one. The tree has a
+hash of each entry, so readers detect missing, changed or swapped segments.
 
-A file appears whole or not at all: it is written under another name, synced, renamed,
-and then the folder is synced. Writers hold `TreeFiles.locked`.
+Files are written atomically: under a temporary name, synced, renamed, and the folder is
+synced. Writers hold `TreeFiles.locked`.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ _NAME = re.compile(r"-([0-9]{12})-([0-9]{12})\.jsonl\.gz")
 
 
 class Row(NamedTuple):
-    """An entry as the store holds it, and what the audit tree knows of it.
+    """An entry as stored, and its state according to the audit tree.
 
     Attributes:
-        seq: its place.
+        seq: its position in the stream.
         at: its time.
-        event: the event's text; empty where it was erased.
-        seal: beside it; empty where another program wrote it, or it was erased.
-        state: of that seal, by the tree; empty where it was not compared with the tree.
-        leaf: what is left where the rest was erased.
+        event: the event's text; empty if erased.
+        seal: the entry's seal; empty if erased, or written by another program.
+        state: state of the seal according to the tree; empty if not yet compared.
+        leaf: the remaining leaf of an erased entry.
     """
 
     seq: str
@@ -52,12 +52,12 @@ class Row(NamedTuple):
 
     @property
     def leaf_text(self) -> bytes:
-        """Return the leaf of the entry, which is hashed in the tree."""
+        """Return the entry's leaf, whose hash is in the tree."""
         return self.leaf.encode() or self.opened_leaf.text
 
     @property
     def opened_leaf(self) -> Leaf:
-        """Return the leaf of an entry that was not erased, with what it hides."""
+        """Return the leaf of an unerased entry, including the hidden parts."""
         rev, nonce = nonce_of(self.seal)
         state = SealState(self.state or SealState.UNSEALED)
         return leaf_of(
@@ -67,34 +67,34 @@ class Row(NamedTuple):
             seal=self.seal,
             rev=rev if state is SealState.SEALED else 0,
             state=state,
-            # Unsealed entries have no random part: whoever guesses what was erased of
-            # one can test the guess.
+            # Unsealed entries have no random part, so a guess about an erased text can
+            # be verified.
             nonce=nonce or self.seq.encode(),
         )
 
 
 class Segment(NamedTuple):
-    """A file: index of its first entry, and the index behind its last one."""
+    """A segment file: index of its first entry, and index after its last one."""
 
     start: int
     end: int
 
 
 def segment_path(files: TreeFiles, segment: Segment) -> Path:
-    """Return where a segment is."""
+    """Return the path of a segment."""
     name = f"{files.tenant}-{segment.start:012d}-{segment.end:012d}.jsonl.gz"
     return files.folder / name
 
 
 def segments(files: TreeFiles) -> list[Segment]:
-    """Return the segments of a tenant that are in the folder, oldest first."""
+    """Return a tenant's segments in the folder, oldest first."""
     names = [one.name for one in files.folder.glob(f"{files.tenant}-*.jsonl.gz")]
     found = [_NAME.fullmatch(one.removeprefix(files.tenant)) for one in names]
     return sorted(Segment(int(one[1]), int(one[2])) for one in found if one)
 
 
 def first_gap(found: Iterable[Segment], first: int, end: int) -> int | None:
-    """Return the first of these entries that is in no segment; None: there is none."""
+    """Return the first index of a range that is in no segment; None: no gap."""
     for one in found:
         if one.start != first:
             break
@@ -103,12 +103,12 @@ def first_gap(found: Iterable[Segment], first: int, end: int) -> int | None:
 
 
 def write_segment(files: TreeFiles, segment: Segment, rows: Sequence[Row]) -> None:
-    """Write a segment so that it is on the disk when this returns.
+    """Write a segment; it is on disk when this returns.
 
     Raises:
         OSError: it cannot be written.
     """
-    # One name: what a killed process left there is overwritten.
+    # A fixed name: the remains of a killed process are overwritten.
     rough = files.folder / f"{files.tenant}.segment.part"
     lines = b"".join(json.dumps(row).encode() + b"\n" for row in rows)
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
@@ -121,12 +121,12 @@ def write_segment(files: TreeFiles, segment: Segment, rows: Sequence[Row]) -> No
 
 
 def erase(files: TreeFiles, segment: Segment, seqs: Collection[str]) -> None:
-    """Erase who acted and what they wrote in entries of a segment, for good.
+    """Permanently erase people and their texts in entries of a segment.
 
-    What is left of an entry is its leaf, so segment and tree still verify.
+    The leaf of each erased entry remains, so segment and tree still verify.
 
     Raises:
-        AuditUnreadable: the segment is not what the tree has.
+        AuditUnreadable: the segment does not match the tree.
         OSError: it cannot be written.
     """
     rows = [
@@ -145,8 +145,8 @@ def read_segment(files: TreeFiles, segment: Segment) -> list[Row]:
     """Return the entries of a segment.
 
     Raises:
-        FileNotFoundError: it is not there.
-        AuditUnreadable: it cannot be read, or is not what the tree has.
+        FileNotFoundError: the file is missing.
+        AuditUnreadable: it cannot be read, or does not match the tree.
     """
     path = segment_path(files, segment)
     what = f"The segment {str(path)!r} of the audit log was changed or exchanged"
@@ -157,10 +157,10 @@ def read_segment(files: TreeFiles, segment: Segment) -> list[Row]:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Return the entries of a segment as its file has them; none is compared.
+    """Return the entries of a segment file without comparing them with the tree.
 
     Raises:
-        FileNotFoundError: it is not there.
+        FileNotFoundError: the file is missing.
         AuditUnreadable: it cannot be read.
     """
     try:
@@ -180,27 +180,27 @@ def _row(line: bytes) -> Row:
     try:
         return Row(*cast("list[str]", json.loads(line)))
     except (ValueError, TypeError):
-        # Stands before each entry of the tree, so it equals none.
+        # This position precedes every entry of the tree, so it never matches.
         return Row("0-0", "", hashlib.sha256(line).hexdigest())
 
 
 def compared(
     files: TreeFiles, start: int, rows: Sequence[Row], *, what: str
 ) -> list[Row]:
-    """Return entries with the states that the tree has.
+    """Return entries with their states according to the tree.
 
     Args:
-        files: of the tree.
+        files: files of the tree.
         start: index of the first entry.
-        rows: the entries; those behind the end of the tree are left out.
-        what: begins the message of the error.
+        rows: the entries; those after the tree's end are dropped.
+        what: subject of the error message.
 
     Raises:
-        AuditUnreadable: an entry is not what the tree has.
+        AuditUnreadable: an entry does not match the tree.
     """
     found: list[Row] = []
     records = files.records(start, start + len(rows))
-    # The tree may be shorter.
+    # The tree may be shorter than the rows.
     for index, (row, record) in enumerate(zip(rows, records, strict=False), start):
         if problem := problem_of(row, record, index):
             raise AuditUnreadable(
@@ -212,7 +212,7 @@ def compared(
 
 
 def problem_of(row: Row, record: TreeRecord, index: int) -> str:
-    """Return how an entry differs from what the tree has; empty where it does not."""
+    """Describe how an entry differs from the tree; empty if it matches."""
     try:
         place = entry_id(row.seq)
         leaf = leaf_hash(row._replace(state=record.state).leaf_text)
@@ -227,7 +227,7 @@ def problem_of(row: Row, record: TreeRecord, index: int) -> str:
 
 
 def missing(files: TreeFiles, index: int) -> AuditUnreadable:
-    """Return the error about a segment that is not there."""
+    """Return the error for a missing segment."""
     name = f"{files.tenant}-{index:012d}-….jsonl.gz"
     return AuditUnreadable(
         f"The segment {name!r} of the audit log is missing in {str(files.folder)!r}; "

@@ -1,17 +1,17 @@
-"""Files of the audit tree of a tenant: leaf hashes, and the checkpoints over them.
+"""Files of a tenant's audit tree: leaf hashes and signed checkpoints.
 
-Theory of operation. Three files lie beside the segments of the audit log:
+The folder of the audit log's segments has three more files:
 
-- ``T.log.json`` names the log. Its random part makes two logs of one tenant, begun in
-  two folders, two logs and not one that was forked.
-- ``T.tree`` has a record of fixed size for each entry: its place in the stream, the
-  state of its seal, and the hash of its leaf. It is only appended to.
-- ``T.checkpoints`` has each checkpoint as a signed note. It is only appended to, and
-  synced before anything relies on it.
+- ``T.log.json`` names the log. The name has a random part, so logs started for one
+  tenant in two folders are distinct and not forks of each other.
+- ``T.tree`` has a record of fixed size for each entry: its position in the stream, the
+  state of its seal, and the hash of its leaf. It is append-only.
+- ``T.checkpoints`` has each checkpoint as a signed note. It is append-only, and synced
+  before anything relies on it.
 
-What stands in the tree behind the newest checkpoint was promised to nobody. It is cut
-off where a writer begins, and read again from the store, which still has it: entries
-leave the store only behind a checkpoint. So a writer that is killed at any step leaves
+Records after the newest checkpoint are not final. A new writer cuts them off and reads
+the entries again from the store, which drops entries only after a checkpoint. So a
+writer that is killed at any step leaves neither a gap nor two versions of the log.
 neither a gap nor two versions of the log.
 """
 
@@ -46,7 +46,7 @@ _NOTE = re.compile(r"(.+?\n\n(?:\u2014 [^\n]+\n)+)\n", re.DOTALL)
 
 
 class TreeRecord(NamedTuple):
-    """An entry as the tree has it: its place, the state of its seal, its leaf hash."""
+    """An entry in the tree: its position, the state of its seal, its leaf hash."""
 
     place: EntryId
     state: SealState
@@ -54,15 +54,15 @@ class TreeRecord(NamedTuple):
 
     @property
     def packed(self) -> bytes:
-        """Return the bytes of the record."""
+        """Return the record as bytes."""
         return _RECORD.pack(*self.place, _STATES.index(self.state), self.leaf)
 
 
 class LogName(Record):
-    """What ``T.log.json`` says.
+    """Content of ``T.log.json``.
 
     Attributes:
-        origin: name of the log, in each of its checkpoints.
+        origin: name of the log in each checkpoint.
     """
 
     v: int = 1
@@ -73,8 +73,8 @@ class TreeFiles:
     """The files of one tenant's tree.
 
     Args:
-        folder: where they are.
-        tenant: whose.
+        folder: folder of the files.
+        tenant: owner of the log.
     """
 
     def __init__(self, folder: Path, tenant: str) -> None:
@@ -85,7 +85,7 @@ class TreeFiles:
         self.checkpoints_path = folder / f"{tenant}.checkpoints"
 
     def name(self) -> LogName | None:
-        """Return the name of the log; None where there is none yet.
+        """Return the log's name; None before the log exists.
 
         Raises:
             AuditUnreadable: when it cannot be read.
@@ -98,7 +98,7 @@ class TreeFiles:
             raise self.damaged(self.name_path, "it cannot be read") from error
 
     def create(self) -> LogName:
-        """Begin a log; only for who holds `locked`."""
+        """Start a log; the caller holds `locked`."""
         origin = f"keyturn/audit/{self.tenant}/{secrets.token_hex(8)}"
         name = LogName(origin=origin)
         self.tree_path.unlink(missing_ok=True)
@@ -111,16 +111,17 @@ class TreeFiles:
 
     @contextmanager
     def locked(self, writer: str) -> Generator[bool | None]:
-        """Hold the right to write these files, as far as this machine knows.
+        """Lock these files among the processes of this machine.
 
-        The lease in the store ends by the clock; a process that was paused beyond its
-        end still has this lock, so it and its successor never write side by side.
+        The lease in the store ends by the clock. A process that was paused for longer
+        still has this lock, so it and its successor never write concurrently.
 
         Args:
-            writer: names the caller, to see whether another one wrote meanwhile.
+            writer: name of the caller, to detect other writers in between.
 
         Yields:
-            Whether the caller was the last one; None when another process holds it.
+            Whether the caller was the last writer; None if another process has the
+            lock.
         """
         make_private(self.folder)
         opened = os.open(
@@ -140,9 +141,9 @@ class TreeFiles:
             os.close(opened)
 
     def notes(self) -> list[str]:
-        """Return the checkpoints, oldest first, as signed notes; none is checked.
+        """Return the checkpoints as signed notes, oldest first, without checking them.
 
-        A last one that was not written whole is left out.
+        An incomplete last one is skipped.
         """
         try:
             text = self.checkpoints_path.read_bytes().decode()
@@ -157,10 +158,10 @@ class TreeFiles:
         return found
 
     def records(self, start: int = 0, end: int | None = None) -> Iterator[TreeRecord]:
-        """Yield what the tree has, in order, from an index on and up to another.
+        """Yield the tree's records in order, in a range of indexes.
 
         Raises:
-            AuditUnreadable: when a record is none of ours.
+            AuditUnreadable: when a record is malformed.
         """
         index = start
         with suppress(FileNotFoundError), self.tree_path.open("rb") as file:
@@ -181,14 +182,14 @@ class TreeFiles:
 
     @property
     def size(self) -> int:
-        """Return how many whole records there are."""
+        """Return the number of complete records."""
         try:
             return self.tree_path.stat().st_size // RECORD_BYTES
         except FileNotFoundError:
             return 0
 
     def index_of(self, place: EntryId) -> int:
-        """Return how many entries stand before a place in the stream."""
+        """Return the number of entries before a position in the stream."""
         low, high = 0, self.size
         with suppress(FileNotFoundError), self.tree_path.open("rb") as file:
             while low < high:
@@ -199,32 +200,32 @@ class TreeFiles:
         return low
 
     def place(self, index: int) -> EntryId:
-        """Return the place of an entry in the stream; (0, 0) where there is none."""
+        """Return the position of an entry in the stream; (0, 0) if there is none."""
         return next((one.place for one in self.records(index, index + 1)), (0, 0))
 
     def noted_keys(self) -> str:
-        """Return which signing keys the log was told of last."""
+        """Return the signing keys that the log last recorded."""
         path = self.folder / f"{self.tenant}.keys.json"
         return path.read_text(encoding="utf-8") if path.exists() else ""
 
     def note_keys(self, keys: str) -> None:
-        """Note which signing keys the log was told of."""
+        """Save the signing keys that the log last recorded."""
         _write(self.folder / f"{self.tenant}.keys.json", keys.encode(), "wb")
 
     def append(self, records: Sequence[TreeRecord]) -> None:
-        """Add records; they are on the disk when a checkpoint is written."""
+        """Append records; the next checkpoint syncs them to disk."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         with os.fdopen(os.open(self.tree_path, flags, 0o600), "ab") as file:
             file.write(b"".join(one.packed for one in records))
 
     def cut(self, size: int) -> None:
-        """Cut off all records behind the first ones, and half of one."""
+        """Truncate the tree to its first ``size`` records."""
         if self.tree_path.exists():
             with self.tree_path.open("r+b") as file:
                 file.truncate(size * RECORD_BYTES)
 
     def write_checkpoint(self, note: str) -> None:
-        """Put the tree on the disk, and then a checkpoint over it."""
+        """Sync the tree to disk, then write a checkpoint over it."""
         _sync(self.tree_path)
         is_first = not self.checkpoints_path.exists()
         _write(self.checkpoints_path, f"{note}\n".encode(), "ab")
@@ -232,7 +233,7 @@ class TreeFiles:
             sync_folder(self.folder)
 
     def mend(self, notes: Sequence[str]) -> None:
-        """Cut off a checkpoint that was not written whole."""
+        """Cut off an incomplete checkpoint."""
         if not self.checkpoints_path.exists():
             return
         whole = sum(len(one.encode()) + 1 for one in notes)
@@ -244,10 +245,10 @@ class TreeFiles:
     def checked(
         self, name: LogName, keys: Sequence[PublicKey]
     ) -> tuple[Checkpoint, TreeHead, EntryId]:
-        """Return the newest checkpoint, its tree and the place of its last entry.
+        """Return the newest checkpoint, its tree and the position of its last entry.
 
         Raises:
-            AuditUnreadable: when the tree is not that of the checkpoint.
+            AuditUnreadable: when the tree does not match the checkpoint.
         """
         notes, head, last = self.notes(), TreeHead(), (0, 0)
         if not notes:
@@ -266,7 +267,7 @@ class TreeFiles:
         return newest, head, last
 
     def damaged(self, path: Path, problem: str) -> AuditUnreadable:
-        """Return the error about a file that is not what it should be."""
+        """Return the error for a damaged file."""
         return AuditUnreadable(
             f"The file {str(path)!r} of the audit log cannot be used: {problem}. Bring "
             "it back from a copy; 'keyturn audit verify' says more."

@@ -1,8 +1,8 @@
 """Verify the audit log of a tenant: tree, checkpoints, segments and live stream.
 
-Everything is compared with the tree, and the tree with what was signed. What is found
-is named by the index of the first entry that it is about, so that people know from
-where on they cannot rely on the log.
+The entries are compared with the tree, and the tree with signed checkpoints. Each
+problem has the index of the first affected entry; entries from there on are not
+reliable.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _EVERY = 5000
 
 @dataclass(frozen=True)
 class Problem:
-    """What is wrong, from which entry of the tree on."""
+    """A problem, and the index of the first affected entry."""
 
     index: int
     text: str
@@ -41,17 +41,17 @@ class Problem:
 
 @dataclass
 class Verified:
-    """What was found of one tenant's log.
+    """Result of verifying one tenant's log.
 
     Attributes:
-        tenant: whose log it is.
-        origin: its name; empty where there is no tree yet.
-        size: entries of the newest checkpoint.
-        checkpoints: how many verify.
-        kept_from: index of the first entry of which more than its hash is kept.
-        unsigned: entries that no checkpoint covers yet.
-        not_ours: entries that none of our processes wrote, by the state of their seal.
-        problems: what is wrong.
+        tenant: owner of the log.
+        origin: name of the log; empty if there is no tree yet.
+        size: number of entries in the newest checkpoint.
+        checkpoints: number of valid checkpoints.
+        kept_from: index of the first entry with more than a hash.
+        unsigned: number of entries without a checkpoint.
+        not_ours: number of entries from other programs, by the state of their seal.
+        problems: the problems found.
     """
 
     tenant: str
@@ -65,22 +65,22 @@ class Verified:
 
     @property
     def first_bad(self) -> Problem | None:
-        """Return the problem of the first entry that cannot be relied on."""
+        """Return the problem with the lowest index."""
         return min(self.problems, key=lambda one: one.index, default=None)
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What is verified.
+    """Input of a verification.
 
     Attributes:
-        files: of the tree.
-        keys: public keys that may have signed its checkpoints.
-        sealed: how far the store says the log is sealed.
+        files: files of the tree.
+        keys: public keys accepted for checkpoints.
+        sealed: sealed range according to the store.
         live: entries of the stream that are not sealed.
-        noted: origin, size and root of the newest checkpoint, as the store knows it.
-        oldest_ms: entries that are older may have been dropped.
-        outside: a checkpoint that somebody kept elsewhere, as a signed note.
+        noted: origin, size and root of the newest checkpoint, according to the store.
+        oldest_ms: entries before this time may have been dropped.
+        outside: a checkpoint saved elsewhere, as a signed note.
     """
 
     files: TreeFiles
@@ -120,7 +120,7 @@ class _Verification:
         found.origin = name.origin
         signed = self._checkpoints()
         self._compare_noted(signed)
-        # Rows are found by their places, by halving, so the tree has to be in order.
+        # Rows are found by binary search, so the tree must be ordered.
         if self._compare_tree(signed) and (problem := self._compare_rows()):
             found.problems.append(problem)
         return found
@@ -129,7 +129,7 @@ class _Verification:
         self._found.problems.append(Problem(index, text))
 
     def _checkpoints(self) -> list[Checkpoint]:
-        """Return the checkpoints that verify, up to the first that does not."""
+        """Return the valid checkpoints before the first invalid one."""
         what, found, signed = self._what, self._found, list[Checkpoint]()
         try:
             notes = what.files.notes()
@@ -158,7 +158,7 @@ class _Verification:
         return signed
 
     def _compare_noted(self, signed: Sequence[Checkpoint]) -> None:
-        """Compare the newest checkpoint with those that are kept elsewhere."""
+        """Compare the newest checkpoint with copies saved elsewhere."""
         what, found = self._what, self._found
         origin, size, root = what.noted
         roots = {one.size: one.root.hex() for one in signed}
@@ -183,7 +183,7 @@ class _Verification:
             self._add(min(found.size, kept.size - 1), text)
 
     def _compare_tree(self, signed: Sequence[Checkpoint]) -> bool:
-        """Compare the tree with its checkpoints; return False if it is out of order."""
+        """Compare the tree with its checkpoints; False if it is out of order."""
         what, found = self._what, self._found
         head, before, left = TreeHead(), 0, list(signed)
         last: EntryId = (-1, 0)
@@ -211,12 +211,12 @@ class _Verification:
             self._add(head.size, text)
         path = what.files.tree_path
         if path.exists() and path.stat().st_size % RECORD_BYTES:
-            # A writer may have been ended there; nobody was promised anything of it.
+            # A writer may have died here; the record was never signed.
             found.unsigned += 1
         return True
 
     def _compare_rows(self) -> Problem | None:
-        """Compare what is kept of each entry with the tree; return the first fault."""
+        """Compare each stored entry with the tree; return the first problem."""
         what, found = self._what, self._found
         rows = chain(self._sealed_rows(), what.live)
         try:
@@ -243,7 +243,7 @@ class _Verification:
             record = next(records, None)
             if record is None:
                 if self._index < found.size:
-                    return None  # the tree is too short, which is named already
+                    return None  # the tree is too short, which is reported already
                 found.unsigned += 1 + sum(1 for _ in rows)
                 return None
             problem = problem_of(row, record, self._index)
@@ -262,7 +262,7 @@ class _Verification:
         return None
 
     def _sealed_rows(self) -> Iterator[Row]:
-        """Yield the entries of the segments; comes as far as they can be read."""
+        """Yield the entries of the segments, as far as they are readable."""
         files, sealed = self._what.files, self._what.sealed
         end = sealed.first
         for one in segments(files):

@@ -1,8 +1,8 @@
 """Store at-most-once records of auto-approved calls, with their results.
 
-A call that people decided about is claimed, with an approval for its record. This is
-the same promise for the others: under one lease on its thread a call may run as often
-as its agent runs it, and no later holder of the lease repeats it.
+Calls with a human decision are claimed on their approval's record. This module gives
+auto-approved calls the same guarantee: under one lease a call may run as often as its
+agent runs it, and no later holder of the lease repeats it.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ NOTE = Script("auto_run")
 
 Word = Literal["run", "ran", "cut_off"]
 Note = Literal["enter", "end", "give_back"]
-"""An agent began inside the call; what it came to; it paused or raised."""
+"""The agent entered the call; its result; it paused or raised."""
 
 
 @dataclass(frozen=True)
 class Begun:
-    """Whether a call may run; ``result`` for one that ran before.
+    """Whether a call may run, and the ``result`` if it ran before.
 
-    ``is_kept`` is False without a lease: then nothing is kept of the call.
+    ``is_kept`` is False without a lease: then the call is not recorded.
     """
 
     word: Word
@@ -40,7 +40,7 @@ class Begun:
 
 
 class AutoRunStore:
-    """Auto-approved calls under leases. Without a lease nothing is kept of them."""
+    """Auto-approved calls under leases. Without a lease nothing is recorded."""
 
     def __init__(self, conn: Connection, sealing: Sealing) -> None:
         self._conn = conn
@@ -48,7 +48,7 @@ class AutoRunStore:
 
     @property
     def is_kept(self) -> bool:
-        """Return whether anything is kept of a call that begins now."""
+        """Return whether a call that begins now is recorded."""
         return current() is not None
 
     @property
@@ -57,10 +57,10 @@ class AutoRunStore:
         return self.is_kept or bool(unheld())
 
     async def check_unheld(self) -> None:
-        """Refuse to begin a call in a thread that another process runs.
+        """Raise if another process holds the lease of the thread.
 
         Raises:
-            LeaseLost: somebody has the lease that nobody may have here.
+            LeaseLost: a lease is held that must be free.
         """
         if (key := unheld()) and await self._conn.command("EXISTS", key):
             raise LeaseLost
@@ -68,12 +68,12 @@ class AutoRunStore:
     async def begin(
         self, keys: Keys, turn_key: str, call: str, *, repeats: bool
     ) -> Begun:
-        """Ask to run a call; ``repeats`` lets one run again that was cut off.
+        """Request to run a call; ``repeats`` allows another run after an interruption.
 
-        What a call came to is told only as this or another gateway sealed it.
+        A stored result counts only with a gateway's seal.
 
         Raises:
-            LeaseLost: another holder has the lease now.
+            LeaseLost: another process has the lease now.
         """
         reply = await self._run(keys, turn_key, "begin", call, repeats=repeats)
         if not reply:
@@ -85,7 +85,7 @@ class AutoRunStore:
         result = self._sealing.opened(Sealed.CALL_END, place, stored)
         if result is None:
             await self._sealing.refuse(keys, Sealed.CALL_END, stored, name=call)
-            # It ran once; what came of it is not known any more.
+            # It ran once; its result is unknown.
             return Begun("cut_off")
         return Begun(word, Result.model_validate_json(result))
 
@@ -97,7 +97,7 @@ class AutoRunStore:
         call: str,
         result: Result | None = None,
     ) -> None:
-        """Note what happens to a call that began; ``result`` is for `end`."""
+        """Record progress of a call; ``result`` is for `end`."""
         await self._run(keys, turn_key, verb, call, result=result)
 
     async def _run(
@@ -113,8 +113,7 @@ class AutoRunStore:
         lease = current()
         if lease is None:
             return []
-        # What a call came to is the truth, however late it is told.
-        # Only the beginning is fenced.
+        # A late result is still true, so only the beginning is fenced.
         script = BEGIN if verb == "begin" else NOTE
         body = result.model_dump_json().encode() if result else b""
         place = (keys.begun(turn_key), call)

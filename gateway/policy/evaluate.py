@@ -86,12 +86,12 @@ def evaluate(
         tool: name of the tool in the agent.
         args: the arguments that would run.
         declared_schema: JSON Schema of the arguments, declared by the agent; a schema
-        in the policy replaces it.
+            in the policy replaces it.
         facts: the state at this moment; a rule that reads it asks for ``escalate`` if
-        it is missing.
+            it is missing.
         requested_tier: the tier that this run of the agent asks for. It may always be
-        higher. It may be lower only for a tool that is ``overridable``, and never lower
-        than a rule of ``raise`` demands.
+            higher. It may be lower only for a tool that is ``overridable``, and never
+            lower than a rule of ``raise`` demands.
         raises: requests from outside the policy for a higher tier; they can only raise.
     """
     rules = EffectiveRules(policy, agent, tool, requested_tier)

@@ -295,7 +295,7 @@ class Expression:
         reads: the names of `ROOTS` in it.
         paths: every path below ``args``, as names; without those used only by ``has``.
         members: (root, name) of the members it reads of ``call``, ``recent`` and
-        ``windows``.
+            ``windows``.
         depth: nesting depth of macros.
         literals: number of elements written out in it.
         additions: number of ``+`` in it.

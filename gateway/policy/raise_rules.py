@@ -34,11 +34,11 @@ class Facts(Record):
         windows: name of a window to its total in millionths, this call included.
         requester: Slack id of the requester; empty if unknown.
         requests_10m: calls of this agent that went to people in the last ten minutes,
-        this one included.
+            this one included.
         failures_1h: executions of this agent that failed in the last hour.
         rejections_in_row: rejected calls of this agent since its last approved one.
         same_done_24h: earlier calls with the same effect in the last 24 hours that ran
-        or may still run; `MOST_KEPT` at most.
+            or may still run; `MOST_KEPT` at most.
         same_rejected_24h: earlier calls with the same effect that people rejected.
         problems: why a total is unknown, as fixed text; each problem raises the call.
     """
@@ -73,7 +73,7 @@ class FiredRule(Record):
         when: its expression.
         needs: the requirement that it adds; empty for none.
         values: (name, value) for each name in the expression; values are untrusted
-        text, redacted as on cards.
+            text, redacted as on cards.
         problem: why it could not be checked; empty if it is true.
     """
 

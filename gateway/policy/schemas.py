@@ -50,7 +50,7 @@ def unusable(
         schema: declared by an agent or set in the policy.
         args: arguments for a trial; whether they fit does not matter here.
         most_parts: most schemas in it, see `MAX_PARTS`. Without a limit, its check has
-        no budget either; this is for policies.
+            no budget either; this is for policies.
     """
     is_limited = most_parts < math.inf
     try:

@@ -181,7 +181,7 @@ def window_uses(
         args: the arguments that would run.
         requester: Slack id of the requester.
         declared_schema: JSON Schema of the arguments, declared by the agent; a schema
-        in the policy replaces it.
+            in the policy replaces it.
     """
     # The same schema as for rules and edits: it decides whether "07" and 7 are one
     # resource.

@@ -1,4 +1,4 @@
-"""Approvals, and what happens to them, as agents and their owners read them."""
+"""Approvals and their events, as agents and their owners read them."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from keyturn.gateway.protocol.records import (
 from keyturn.gateway.protocol.strict_json import JsonObject
 
 PAGE = 50
-"""Approvals of a page where nobody says how many."""
+"""Default number of approvals on a page."""
 
 MOST_OF_A_PAGE = 200
 
 
 class DecisionView(Record):
-    """The word that ended the wait of a call: whose, when, and with which text."""
+    """The decision that ended a call's wait: its author, its time and its text."""
 
     verb: Verb
     by: Person
@@ -34,7 +34,7 @@ class DecisionView(Record):
 
 
 class RoleView(Record):
-    """A role and who holds it: ids of Slack users and user groups."""
+    """A role with its holders: ids of Slack users and user groups."""
 
     name: str
     users: tuple[str, ...] = ()
@@ -42,14 +42,14 @@ class RoleView(Record):
 
 
 class ClauseView(Record):
-    """So many different people who hold one of these roles."""
+    """A number of votes by different people who have one of these roles."""
 
     votes: int
     of: tuple[str, ...]
 
 
 class VoteView(Record):
-    """One person's approval of a call as it is now; ``reason`` is theirs."""
+    """One person's approval of a call in its current form, with their ``reason``."""
 
     by: Person
     roles: tuple[str, ...]
@@ -59,7 +59,7 @@ class VoteView(Record):
 
 
 class ChangeView(Record):
-    """An argument that an edit changed; a side without it is None."""
+    """An argument changed by an edit; a side without it is None."""
 
     name: str
     before: JsonValue = None
@@ -67,7 +67,7 @@ class ChangeView(Record):
 
 
 class EditView(Record):
-    """What a person changed in a call: who, when, why, and each argument."""
+    """An edit of a call by a person: time, reason, and each changed argument."""
 
     by: Person
     at: datetime
@@ -76,10 +76,10 @@ class EditView(Record):
 
 
 class PrecedentView(Record):
-    """An earlier call with the same effect, and how it ended.
+    """An earlier call with the same effect, and its outcome.
 
-    ``agent``, ``by`` and ``reason`` are left out of calls of agents for which the key
-    does not speak.
+    ``agent``, ``by`` and ``reason`` are empty for calls of agents that the API key does
+    not cover.
     """
 
     state: ItemState
@@ -90,7 +90,7 @@ class PrecedentView(Record):
 
 
 class WindowView(Record):
-    """What the other calls in a window of the policy amount to."""
+    """The total of the other calls in a window of the policy."""
 
     window: str
     by: str = ""
@@ -101,47 +101,47 @@ class WindowView(Record):
 class CallView(Record):
     """One call of an approval.
 
-    Texts and arguments are data, and nobody vouches for them. Members whose name begins
-    with ``agent_`` are the agent's own words, and so are ``args``.
+    Texts and arguments are unverified data. ``args``, and members whose name begins
+    with ``agent_``, are the agent's own words.
 
     Attributes:
-        id: names the call everywhere else in this API.
-        index: its place on the card.
-        tool: what would run.
-        tool_call_id: the model's id of it.
-        args: with which arguments; what the policy redacts is hidden.
-        action_hash: of exactly what would run; a decision names it.
-        state: where it stands.
-        tier: what it needs.
-        reasons: why it needs that.
-        allow: which decisions people have.
-        expires_at: when its wait ends.
-        changed_at: since when it stands there.
-        agent_description: what the agent says of it.
-        agent_wrote: what the model wrote where the tool reads something else.
+        id: id of the call everywhere in this API.
+        index: its position on the card.
+        tool: the tool that would run.
+        tool_call_id: the id that the model gave it.
+        args: its arguments; values that the policy redacts are hidden.
+        action_hash: hash of the exact action; a decision names it.
+        state: its current state.
+        tier: its tier.
+        reasons: the reasons for the tier.
+        allow: the decisions that people may make.
+        expires_at: the end of its wait.
+        changed_at: when it got its current state.
+        agent_description: the agent's description of it.
+        agent_wrote: the model's original text, where the tool reads it differently.
         description: the policy's description, filled with the arguments.
-        link: to a host that the policy names, filled alike.
-        effect: what the tool does to the world.
+        link: address on a host that the policy names, filled with the arguments.
+        effect: the effect of the tool.
         idempotent: it may be repeated under the same key.
         requires_reason: the decisions that need a reason.
-        roles: who may vote.
-        needs: who must agree: all of these clauses have to hold.
-        missing: the clauses that do not hold yet, with the votes that each lacks.
-        votes: who has approved it as it is now.
-        editor_may_vote: who edits it may approve it as well.
-        is_frozen: a freeze keeps it from running.
-        revoked: why an approval was taken back, or why it ended by itself.
-        state_asked: the business state when it was asked for, under ``value``.
+        roles: the roles that may vote.
+        needs: the requirement: all of these clauses have to be met.
+        missing: the unmet clauses, each with the number of missing votes.
+        votes: the approvals of its current form.
+        editor_may_vote: an editor of the call may approve it as well.
+        is_frozen: a freeze stops it from running.
+        revoked: why an approval was taken back or ended by itself.
+        state_asked: the business state at the request, under ``value``.
         state_now: the business state with which it would run.
         triage: a model's opinion of it, unverified.
-        same_by: the arguments by which the policy compares calls; empty: all.
-        precedents: earlier calls with the same effect, the newest first.
-        windows: what other calls in the same windows amount to.
-        edit: what people changed.
-        approvals: how many people have approved it as it is now.
+        same_by: the arguments by which the policy compares calls; empty for all.
+        precedents: earlier calls with the same effect, newest first.
+        windows: totals of the other calls in the same windows.
+        edit: the changes by people.
+        approvals: number of people who have approved its current form.
         is_edited: people changed its arguments.
-        decision: the word that ended its wait.
-        ok: whether it ran well; None before it ran.
+        decision: the decision that ended its wait.
+        ok: whether it ran without an error; None before it ran.
     """
 
     id: str
@@ -187,11 +187,11 @@ class ApprovalView(Record):
     """One request on one card.
 
     ``version`` rises with every edit, and a decision names it. ``run`` is the outermost
-    agent and its thread. ``is_waiting`` says that a call of it waits for people.
-    ``digest`` binds all calls in this order. ``agent_says`` is the model's own text,
-    unverified. ``principals`` are all who spoke in the run: they decide nothing of it.
-    Read by its id, an approval is as the policy and the store have it now; in a list,
-    it is as it was stored, without precedents and windows.
+    agent and its thread. ``is_waiting`` is true while one of its calls waits for
+    people. ``digest`` binds all calls in this order. ``agent_says`` is the model's
+    text, unverified. ``principals`` are all people who spoke in the run; they cannot
+    decide on it. A single approval has the current state of policy and store. In a
+    list, approvals are as stored, without precedents and windows.
     """
 
     id: str
@@ -212,9 +212,10 @@ class ApprovalView(Record):
 
 
 class ApprovalPage(Record):
-    """A page of the queue; ``next`` is the cursor of the one after it, "" at the end.
+    """A page of the queue; ``next`` is the cursor of the next page, "" at the end.
 
-    A page may be empty while there are others: what is not for this key is left out.
+    Approvals outside this key's scope are filtered out, so a page before the end may be
+    empty.
     """
 
     approvals: tuple[ApprovalView, ...]
@@ -222,19 +223,19 @@ class ApprovalPage(Record):
 
 
 class EventView(Record):
-    """Something that happened to a call.
+    """A change of a call.
 
     Attributes:
-        id: of this event; who follows goes on behind it.
+        id: id of this event, and the cursor for the events after it.
         name: such as ``item.authorized``.
-        agent: whose call it is.
+        agent: the agent of the call.
         thread: its thread.
-        run: the outermost agent and its thread: what has to be brought forward.
-        approval: the approval.
-        item: the call; "" for the approval as a whole.
+        run: the outermost agent and its thread, which has to be resumed.
+        approval: id of the approval.
+        item: id of the call; "" for the whole approval.
         tool: the call's tool.
-        state: where the call stands since then.
-        at: when.
+        state: the state of the call after the event.
+        at: time of the event.
     """
 
     id: str
@@ -250,9 +251,9 @@ class EventView(Record):
 
 
 class EventPage(Record):
-    """Events in their order; ``next`` is the place behind the last one.
+    """Events in order; ``next`` is the cursor after the last one.
 
-    ``missed`` says that some before them are not kept any more: ask about what waits.
+    ``missed`` is true if older events were dropped; read the waiting approvals then.
     """
 
     events: tuple[EventView, ...]

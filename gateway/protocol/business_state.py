@@ -1,8 +1,8 @@
 """Bind the business state that a call depends on into its action hash.
 
 The author of a tool names the state that must not change between the request and the
-run: the version of an order, a balance, an ETag. The document holds it as the member
-`MEMBER`, so the action hash covers it: a vote is for one action in one state.
+run: the version of an order, a balance, an ETag. The action document contains it as the
+member `MEMBER`, so the action hash covers it: a vote is for one action in one state.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from keyturn.gateway.protocol.strict_json import parse_object
 
 MEMBER = "state"
 MAX_BYTES = 4096
-"""How long a state may be as canonical JSON; a card has to show it."""
+"""Longest state as canonical JSON; a card has to show it."""
 
 
 class BusinessState(Record):
-    """The state that a `recheck` returned; null is a state like any other."""
+    """The state that a `recheck` returned; null is a valid state."""
 
     value: JsonValue = None
 
@@ -30,11 +30,11 @@ class BusinessState(Record):
 
 
 def state_in(document: str) -> BusinessState | None:
-    """Return the state in an action document; None when its tool names none."""
+    """Return the state in an action document; None if it has none."""
     if not _may_have_state(document):
         return None
     action = parse_object(document)
-    # By the key and not by the value: a state of null is a state, too.
+    # By the key, not the value: null is a valid state.
     return BusinessState(value=action[MEMBER]) if MEMBER in action else None
 
 
@@ -49,11 +49,11 @@ def with_state(document: str, state: BusinessState) -> str:
 
 
 def is_same_but_state(one: str, other: str) -> bool:
-    """Return whether two documents differ in nothing, or in the value of the state."""
+    """Return whether two documents are equal, apart from the value of the state."""
     if one == other:
         return True
     first, second = parse_object(one), parse_object(other)
-    # One that got a state, or lost it, is another action.
+    # A document with a state and one without are different actions.
     if MEMBER not in first or MEMBER not in second:
         return False
     return digest.canonical({**first, MEMBER: None}) == digest.canonical(
@@ -64,7 +64,7 @@ def is_same_but_state(one: str, other: str) -> bool:
 def stateless_hash(document: str) -> str:
     """Return the hash of a document without its state.
 
-    The idempotency key is made of it: the same effect has one key in every state.
+    The idempotency key is derived from it: the same effect has one key in every state.
     """
     if not _may_have_state(document):
         return digest.action_hash(document)
@@ -76,6 +76,6 @@ def stateless_hash(document: str) -> str:
 
 
 def _may_have_state(document: str) -> bool:
-    """Return whether a document may name a state; most do not, and are not parsed."""
-    # A name can also be written with escapes.
+    """Return whether a document may contain a state; most do not and are not parsed."""
+    # A JSON name may also be written with escapes.
     return f'"{MEMBER}"' in document or "\\u" in document

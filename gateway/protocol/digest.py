@@ -1,8 +1,8 @@
 """Canonical bytes and hashes of calls, batches and cards.
 
-A hash is written ``sha256:<64 hex>`` in JSON and on cards, and kept as 32 raw bytes
-in the store. Every hash is taken over a domain tag, a NUL and the canonical bytes
-(RFC 8785), so that a hash of one kind can never stand for another kind.
+A hash is written ``sha256:<64 hex>`` in JSON and on cards, and stored as 32 raw bytes.
+Every hash covers a domain tag, a NUL and the canonical bytes (RFC 8785), so that hashes
+of different kinds cannot be confused.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _MOST_ZEROS = 6
 
 
 def canonical(value: JsonValue) -> bytes:
-    """Return the RFC 8785 bytes of a value; integers of 64 bits have all their digits.
+    """Return the RFC 8785 bytes of a value; 64-bit integers keep all digits.
 
     Raises:
         BadJson: when the value is not strict JSON.
@@ -50,7 +50,7 @@ def canonical(value: JsonValue) -> bytes:
 
 
 def parsed(value: JsonValue) -> JsonValue:
-    """Return what the canonical bytes of a value parse to: 1.0 and 1 are one number.
+    """Return a value after a round trip through canonical bytes: 1.0 becomes 1.
 
     Raises:
         BadJson: when the value is not strict JSON.
@@ -82,11 +82,12 @@ def _written(value: JsonValue) -> str:
 
 
 def _number(value: float) -> str:
-    """Return the RFC 8785 text of a float that is exact (section 3.2.2.3)."""
+    """Return the RFC 8785 text of an exact float (section 3.2.2.3)."""
     if value.is_integer():
-        return str(int(value))  # also of -0.0
-    # Both write the fewest digits that are read as this number. Python has an exponent
-    # below 1e-4, with two digits at least; ECMAScript has one below 1e-6.
+        return str(int(value))  # also for -0.0
+    # Python and ECMAScript both write the fewest digits that identify the number.
+    # Python uses an exponent below 1e-4, with at least two digits; ECMAScript below
+    # 1e-6.
     digits, is_small, exponent = repr(value).partition("e-")
     if not is_small:
         return digits
@@ -108,11 +109,11 @@ def same(one: JsonValue, other: JsonValue) -> bool:
 def in_spelling_of(original: Any, edited: Any) -> Any:  # noqa: ANN401 - any JSON
     """Return edited arguments in the order and number types of the original ones.
 
-    A canonical document sorts its names and writes 7.0 as 7. Values that are equal to
-    the original ones are returned as these.
+    A canonical document sorts names and writes 7.0 as 7. Values equal to the original
+    ones are returned in their original form.
     """
     if same(original, edited):
-        return copy.deepcopy(original)  # a tool may change what it gets
+        return copy.deepcopy(original)  # a tool may modify its arguments
     if isinstance(original, dict) and isinstance(edited, dict):
         was, now = cast("JsonObject", original), cast("JsonObject", edited)
         names = [*(name for name in was if name in now), *now]
@@ -126,7 +127,7 @@ def in_spelling_of(original: Any, edited: Any) -> Any:  # noqa: ANN401 - any JSO
 
 def tagged_hash(tag: str, document: bytes) -> str:
     """Hash a document under a domain tag; ``sha256:<hex>``."""
-    # A tag holds no NUL, so no tag and document can be cut at another place.
+    # No tag contains NUL, so tag and document cannot be split at another place.
     digest = hashlib.sha256(tag.encode("ascii") + b"\x00" + document)
     return _PREFIX + digest.hexdigest()
 
@@ -143,10 +144,10 @@ def action_document(
     """Return the canonical document of an action; this exact text is stored and run.
 
     Args:
-        tool: name of the tool as the agent knows it.
+        tool: name of the tool in the agent.
         args: the arguments as they will run.
         ctx: tenant, agent, thread, ns, message_id and tool_call_id.
-        salt: 32 hex digits; keeps the hash on a card from confirming a guess.
+        salt: 32 hex digits; without it, the hash on a card could confirm a guess.
 
     Raises:
         BadJson: when it is not strict JSON or larger than 64 KiB.
@@ -169,15 +170,14 @@ def bounded(action: JsonObject) -> str:
         BadJson: when it is not strict JSON or larger than 64 KiB.
     """
     document = canonical(action)
-    # Measured as bytes of the canonical form: the length that is stored, hashed and
-    # shown.
+    # Limit the canonical form, which is stored, hashed and shown.
     if len(document) > MAX_BYTES:
         raise BadJson(f"the call is {len(document)} bytes, {MAX_BYTES} are allowed")
     return document.decode("utf-8")
 
 
 def action_args(document: str) -> JsonObject:
-    """Return the arguments that an action document says to run.
+    """Return the arguments in an action document.
 
     Raises:
         BadJson: when it is not strict JSON with such arguments.
@@ -197,33 +197,33 @@ def action_members(document: str) -> JsonObject:
 
 @lru_cache(maxsize=128)
 def _ensure_args(document: str) -> None:
-    """Parse an action document strictly, once: drawing a card asks for it many times.
+    """Check an action document strictly, once: drawing a card reads it many times.
 
-    Only the text is remembered, of 64 KiB at most (`bounded`), and not what it says:
-    that could be changed.
+    The cache contains only the text, of 64 KiB at most (`bounded`), not the parsed
+    object, which callers could modify.
     """
     if not isinstance(parse_object(document)["args"], dict):
         raise BadJson("the arguments are not an object", "/args")
 
 
 def canonical_args(document: str) -> str:
-    """Return the canonical text of the arguments that an action document says to run.
+    """Return the canonical text of the arguments in an action document.
 
     Raises:
         BadJson: when it is no action document.
     """
-    # They come first in it, and as they are canonical: "args" sorts before "ctx".
+    # They come first, already canonical: "args" sorts before "ctx".
     if not document.startswith(_ARGS_FIRST):
         return canonical(action_args(document)).decode()
     try:
         _, end = _DECODER.raw_decode(document, len(_ARGS_FIRST))
     except ValueError as error:
-        raise BadJson("it is no action document") from error
+        raise BadJson("it is not an action document") from error
     return document[len(_ARGS_FIRST) : end]
 
 
 def action_hash(document: str) -> str:
-    """Return the hash that stands for exactly this action."""
+    """Return the hash that identifies exactly this action."""
     return tagged_hash(ACTION_TAG, document.encode("utf-8"))
 
 
@@ -235,8 +235,7 @@ def batch_digest(approval: str, items: Sequence[tuple[str, str]]) -> str:
         items: (item id, action hash) in the order of the card.
     """
     rows: list[JsonValue] = [
-        # The index is part of it: the order of the calls on the card is what people
-        # saw.
+        # With the index: people saw the calls in the order of the card.
         {"i": index, "id": item, "hash": digest}
         for index, (item, digest) in enumerate(items)
     ]
@@ -247,7 +246,7 @@ def batch_digest(approval: str, items: Sequence[tuple[str, str]]) -> str:
 
 
 def turn_key(*, tenant: str, agent: str, thread: str, ns: str, message_id: str) -> str:
-    """Return the key under which one AI message is submitted once."""
+    """Return the idempotency key for the submission of one AI message."""
     return tagged_hash(TURN_TAG, canonical([tenant, agent, thread, ns, message_id]))
 
 

@@ -26,10 +26,10 @@ from keyturn.gateway.protocol.schema_validation import (
 from keyturn.gateway.protocol.strict_json import JsonObject, pointer_to
 from keyturn.gateway.protocol.work import TooMuchWork, one_budget
 
-# Say in a reviewer's words why an argument does not fit its JSON Schema.
+# Explain to a reviewer why an argument does not fit its JSON Schema.
 #
-# The messages of the library quote the value and speak of keywords. These are for the
-# person who typed the value, who sees them under its input.
+# The library's messages quote the value and name keywords. These sentences are shown
+# under the input to the person who typed the value.
 
 _LONGEST = 300
 _CHOICES = 10
@@ -51,18 +51,19 @@ _TYPES = {
 def sentence(error: ValidationError) -> str:
     """Return one sentence about one problem.
 
-    It names the tool's schema where it quotes words of it: they may be the agent's.
+    A sentence that quotes words of the tool's schema names the schema as their source,
+    because they may be the agent's.
     """
     make = _SENTENCES.get(str(error.validator), _other)
     return make(error)[:_LONGEST]
 
 
 def pointer(error: ValidationError) -> str:
-    """Return where a problem is, as a JSON Pointer into the arguments."""
+    """Return the place of a problem, as a JSON Pointer into the arguments."""
     tokens = list(error.absolute_path)
     if error.validator == "required":
-        # The library points at the object; a form has its field at the member that is
-        # missing.
+        # The library points at the object, but the field of the form is the missing
+        # member.
         missing = [
             name
             for name in cast("list[str]", error.validator_value)
@@ -114,7 +115,7 @@ def _format(error: ValidationError) -> str:
 
 
 def _pattern(error: ValidationError) -> str:
-    # Not the pattern itself: reviewers cannot read regular expressions.
+    # Without the pattern: reviewers cannot read regular expressions.
     examples = cast("JsonObject", error.schema).get("examples")
     for one in examples[:_CHOICES] if isinstance(examples, list) else ():
         if not isinstance(one, str) or len(one) > _LONGEST_QUOTE:
@@ -137,7 +138,7 @@ def _unknown_name(error: ValidationError) -> str:
 
 
 def _branch(error: ValidationError) -> str:
-    """Speak of the one branch that is not null, as of optional arguments."""
+    """Describe the only branch that is not null, as for optional arguments."""
     found: dict[object, ValidationError] = {}
     for one in error.context or ():
         if not (one.validator == "type" and one.validator_value == "null"):
@@ -155,7 +156,7 @@ def _short(text: str) -> str:
 
 
 def _quoted(value: object) -> str:
-    """Return words of the schema in quotes, so that no text of it ends them."""
+    """Return a value of the schema as JSON, so that its text cannot end the quote."""
     if isinstance(value, str):
         return json.dumps(value[:_LONGEST_QUOTE], ensure_ascii=False)
     return json.dumps(value, ensure_ascii=False)[:_LONGEST_QUOTE]
@@ -179,28 +180,29 @@ _SENTENCES: dict[str, Callable[[ValidationError], str]] = {
     "format": _format,
     "pattern": _pattern,
     "additionalProperties": _unknown_name,
-    "unevaluatedProperties": lambda _: "The tool does not know every name in this.",
+    "unevaluatedProperties": lambda _: "This has a name that the tool does not take.",
     "anyOf": _branch,
     "oneOf": _branch,
 }
 
 
-# The model is told of one exact mark (`EDIT_MARK`). Letters of other alphabets make
-# another text; what is caught here are copies with separators or other case. The first
-# gap holds no bracket: otherwise a text of n brackets would take n² steps.
+# The model's prompt names one exact mark (`EDIT_MARK`). Letters of other alphabets make
+# a different text; this matches copies with separators or other case. The first gap
+# contains no bracket: otherwise a text of n brackets would take n² steps.
 _LOOKALIKE = re.compile(r"\[[^\w\[]*k\W*e\W*y\W*t\W*u\W*r\W*n\W*:", re.IGNORECASE)
 
-# Where a schema has one of these, the closed one may let through what it refuses.
+# With one of these keywords, the closed schema may accept values that the schema
+# refuses.
 _NEGATING = frozenset({"oneOf", "contains", "not", "if"})
 
 EDIT_MARK = "[keyturn:edited]"
-"""Opens every edit text of ours; the same text in a tool's own output is defused."""
+"""Begins every edit text of the gateway; in tool output the same text is defused."""
 
 TOO_LONG = "These arguments take too long to check against the tool's schema."
-"""Why arguments are refused whose check exceeds the budget of a call."""
+"""Refusal of arguments whose check exceeds the budget of a call."""
 
 UNCONFIRMED_MARK = "[keyturn:edit-unconfirmed]"
-"""Opens what is said of an edit that there is no record of; it is defused alike."""
+"""Begins the text about an edit without a record; it is defused, too."""
 
 
 _CHANGES = {
@@ -221,10 +223,10 @@ _ADVICE = {
 
 
 def edit_hash(record: EditRecord) -> str:
-    """Return the hash of a change: of all in a record except its outcome and seal.
+    """Return the hash of a change: of a record without its outcome and seal.
 
     Raises:
-        BadJson: when it holds what no record of ours can hold.
+        BadJson: when it contains values that no edit record can have.
     """
     document = digest.canonical(
         record.model_dump(mode="json", exclude={"outcome", "seal"})
@@ -235,14 +237,14 @@ def edit_hash(record: EditRecord) -> str:
 def argument_errors(schema: JsonObject | None, args: JsonObject) -> dict[str, str]:
     """Check arguments against the tool's schema (JSON Schema 2020-12).
 
-    Keys that it does not declare are refused unless it says
-    ``additionalProperties`` itself: an edit may not smuggle in an argument.
+    Undeclared keys are refused unless the schema sets ``additionalProperties``: an edit
+    cannot smuggle in an argument.
 
     Returns:
-        JSON Pointer into the arguments to a sentence; empty when all is well.
+        JSON Pointer into the arguments to a sentence; empty if they fit.
     """
     if schema is None:
-        return {}  # nothing is declared; the tool's own reading is still compared
+        return {}  # nothing is declared; the tool's reading is still compared
     try:
         with one_budget():
             found = problems(closed(schema), args)
@@ -258,10 +260,10 @@ def argument_errors(schema: JsonObject | None, args: JsonObject) -> dict[str, st
 def edit_errors(
     schema: JsonObject | None, before: JsonObject, after: JsonObject
 ) -> dict[str, str]:
-    """Check an edit: as `argument_errors`, and the formats of what it changed.
+    """Check an edit like `argument_errors`, and the formats of changed values.
 
-    A place whose text was not of its format before is not held to it: that tool uses
-    the format loosely.
+    If the text at a place did not fit its format before the edit, the format is not
+    checked there: the tool uses it loosely.
     """
     try:
         with one_budget():
@@ -279,23 +281,23 @@ def _loose(schema: JsonObject, before: JsonObject) -> dict[str, str]:
     try:
         return _by_place(problems(schema, before, has_formats=True))
     except Unresolvable:
-        # The schema in force is not the one that these arguments were submitted with.
+        # The current schema may differ from the one at submission.
         return {}
 
 
 def _by_place(found: Iterable[ValidationError]) -> dict[str, str]:
     errors: dict[str, str] = {}
     for error in found:
-        # The first of a place: a form has one line for it.
+        # Only the first error of a place: a form has one line for it.
         errors.setdefault(pointer(error), sentence(error))
     return errors
 
 
 def edit_text(record: EditRecord) -> str:
-    """Return the sentence block that the model reads about one edit.
+    """Return the text block that the model reads about one edit.
 
-    It starts with `EDIT_MARK` and states the change, whether the changed call ran, who
-    changed it and why. Values are JSON, so their text cannot end the block.
+    It starts with `EDIT_MARK`. It contains the change, its author and reason, and
+    whether the changed call ran. Values are JSON, so their text cannot end the block.
     """
     has_run = record.outcome is EditOutcome.EXECUTED
     why = f" Their reason: {_json(record.reason)}." if record.reason else ""
@@ -311,15 +313,15 @@ def edit_text(record: EditRecord) -> str:
 
 
 def unconfirmed_edit_text(record: EditRecord) -> str:
-    """Return what the model reads about an edit that the gateway has no record of.
+    """Return the text that the model reads about an edit without a record.
 
-    Records end some time after their calls, so it may be genuine; or it was
-    forged by somebody who can write the agent's state.
+    Records expire some time after their calls, so the edit may be genuine. It may also
+    be a forgery by an attacker with write access to the agent's state.
     """
     return (
-        f"{UNCONFIRMED_MARK} This conversation says that a reviewer changed this call. "
-        "The gateway has no record of that call, or has it no longer, "
-        "so it can neither confirm nor deny this. "
+        f"{UNCONFIRMED_MARK} According to this conversation, a reviewer changed this "
+        "call. The gateway has no record of that call, or not any more, "
+        "so it can neither confirm nor deny the change. "
         f"Requested arguments, as noted: {_json(record.original_args)}. "
         f"Changed arguments, as noted: {_json(record.edited_args)}. "
         "Check what happened before you rely on it, and do not repeat the call."
@@ -327,11 +329,10 @@ def unconfirmed_edit_text(record: EditRecord) -> str:
 
 
 def defuse(text: str) -> str:
-    """Break every look-alike of our edit text in text that is not ours."""
+    """Break every look-alike of an edit mark in text from elsewhere."""
     if "[" not in text:
-        return text  # each begins with one
-    # Replaced and not removed: text that comes together around a gap could be the mark
-    # again.
+        return text  # every mark begins with one
+    # Replaced, not removed: the text around a removed mark could join into a new mark.
     return _LOOKALIKE.sub("[not-keyturn:", text)
 
 
@@ -339,11 +340,11 @@ def _json(value: JsonValue) -> str:
     return json.dumps(value, ensure_ascii=False, sort_keys=True)
 
 
-# Write JSON that stands in texts of arguments as the tool's schema writes it.
+# Write JSON inside text arguments in the form that the tool's schema produces.
 #
 # A tool may take JSON as text (pydantic's ``Json[...]``), which is shown and hashed
-# without blanks. Who edits it writes blanks as people do, and the tool would not run
-# with another text than the one that its schema writes.
+# without blanks. People type blanks when they edit it, and the tool would not run with
+# a text that differs from its own form.
 
 _MAX_REFERENCES = 20
 _JSON = "application/json"
@@ -353,16 +354,16 @@ _OFFERED = ("anyOf", "oneOf", "allOf")
 def compacted(
     schema: JsonObject | None, before: JsonObject, after: JsonObject
 ) -> JsonObject:
-    """Return edited arguments whose texts that are declared as JSON have no blanks.
+    """Return edited arguments, without blanks in texts that are declared as JSON.
 
-    A text stays that was not changed, that was spelled otherwise before, that is no
-    strict JSON, that has a number of more digits than are kept, or that may be another
-    text as well.
+    A text is unchanged if the edit did not change it, if it was not compact before, if
+    it is not strict JSON, if a number in it would lose digits, or if the schema allows
+    other texts there.
 
     Args:
         schema: JSON Schema of the arguments; None declares nothing.
-        before: the arguments that were edited.
-        after: as a person wrote them.
+        before: the arguments before the edit.
+        after: the arguments typed by a person.
     """
     if schema is None:
         return after
@@ -395,7 +396,7 @@ def _compacted(
 
 
 def _alternatives(schema: JsonObject, nodes: list[JsonValue]) -> list[JsonObject]:
-    """Return parts of a schema, with what they refer to and offer instead."""
+    """Return parts of a schema, with their references and alternatives."""
     found, waiting = list[JsonObject](), [*nodes]
     while waiting and len(found) < _MAX_REFERENCES:
         node = waiting.pop()
@@ -424,13 +425,13 @@ def _takes_texts(one: JsonObject) -> bool:
     kinds = one.get("type")
     if isinstance(kinds, str | list):
         return "string" in kinds
-    # Without a type it is whatever it refers to or offers, else anything.
+    # Without a type, it takes anything unless it refers to or offers other schemas.
     return not any(name in one for name in ("$ref", *_OFFERED))
 
 
 def _without_blanks(text: str) -> str:
     compact = _compact_text(text)
-    # Only blanks may go: a tool that reads the text itself reads each digit.
+    # Only blanks may be removed: a tool that reads the raw text sees every digit.
     is_same = compact == text or _exact(compact) == _exact(text)
     return compact if is_same else text
 

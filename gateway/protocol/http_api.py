@@ -1,8 +1,7 @@
 """The HTTP API for agents: its operations.
 
-An operation is one question of the port `Gateway` as JSON, sent by POST. The server and
-the client read this one table, and the OpenAPI document is made of it, so that the
-three cannot differ.
+An operation is one request of the port `Gateway` as JSON, sent by POST. Server, client
+and OpenAPI document all use this one table, so they cannot differ.
 """
 
 from __future__ import annotations
@@ -43,25 +42,25 @@ from keyturn.gateway.protocol.wire import (
 )
 
 LONGEST_WAIT_S = 60.0
-"""How long a question may wait at most for its answer."""
+"""Longest time that a request may wait for its answer."""
 
 MOST_QUESTIONS = 1000
 
 
 class PendingCall(Record):
-    """One call that waits for people, as a reviewer may see it.
+    """One waiting call, as shown to reviewers.
 
     Attributes:
-        item_id: names the call, also to `Keyturn.withdraw`.
-        tool: what would run.
-        args: with which arguments; what the policy redacts is hidden.
-        description: what the policy says of it, else what the agent says, marked as
-            its words; "" for nothing.
-        agent: who asks, which may be an agent inside another one's tool.
-        tier: what the call needs.
-        channel: where its card is.
-        opened_at: since when it waits (UTC).
-        expires_at: until when people can decide (UTC); then it does not run.
+        item_id: id of the call, also for `Keyturn.withdraw`.
+        tool: the tool that would run.
+        args: its arguments; values that the policy redacts are hidden.
+        description: the policy's description, or else the agent's, marked as its words;
+            "" for none.
+        agent: the agent that asks; it may be inside a tool of another agent.
+        tier: tier of the call.
+        channel: channel of its card.
+        opened_at: start of the wait (UTC).
+        expires_at: end of the time to decide (UTC); afterwards it does not run.
     """
 
     item_id: str
@@ -76,9 +75,9 @@ class PendingCall(Record):
 
 
 class RunFacts(Record):
-    """Who asked for a run, and where in Slack; they cannot approve what comes of it.
+    """Requester and Slack place of a run; the requester cannot approve its calls.
 
-    ``channel`` and ``thread_ts`` are both given, or both empty.
+    ``channel`` and ``thread_ts`` are both set, or both empty.
     """
 
     run: RunRef
@@ -94,14 +93,14 @@ class RunQuestion(Record):
 
 
 class Withdrawal(Record):
-    """End calls of a run that wait; without ``item_ids``, all that do."""
+    """Withdraw waiting calls of a run; all of them without ``item_ids``."""
 
     run: RunRef
     item_ids: tuple[str, ...] | None = Field(default=None, max_length=MOST_QUESTIONS)
 
 
 class OpenQuestion(Record):
-    """One question that a thread asks: the value of its interrupt says all of it."""
+    """One open question of a thread, with the fields of its interrupt's value."""
 
     kind: Literal["keyturn.approval", "keyturn.reconcile"]
     item_id: str
@@ -122,8 +121,8 @@ class AnswersQuestion(Record):
 class Answered(OpenQuestion):
     """One question and its answer, which resumes its interrupt.
 
-    ``times`` counts how often an authorization was taken back: an answer that comes
-    again with another number is a new one.
+    ``times`` counts how often the authorization was taken back: the same answer with
+    another number is a new answer.
     """
 
     answer: JsonObject
@@ -137,11 +136,11 @@ class Answered(OpenQuestion):
         )
 
 
-# The HTTP API for programs that run threads themselves: the right to run one.
+# The HTTP API for programs that run threads themselves: the right to run a thread.
 #
-# A process that has nothing but an API key brings its own threads forward. Beside what
-# an agent asks (`keyturn.gateway.protocol.http_api`), it asks for the right to be the
-# only one that runs a thread, and says where the thread stands.
+# A process with only an API key resumes its own threads. It uses the operations of
+# agents, and also requests the exclusive right to run a thread and reports its open
+# questions.
 
 MAX_FENCE = 2**53
 _LEASE = re.compile(r"([0-9]{1,16}) ([0-9a-f]{32}) ([!-~]*) ([!-~]*)", re.ASCII)
@@ -160,11 +159,12 @@ class ThreadQuestion(Record):
 
 
 class LeaseQuestion(ThreadQuestion):
-    """Take, keep, renumber or give back the right to run a thread.
+    """Take, keep, renumber or free the right to run a thread.
 
-    ``token`` is made by who asks and names one holder: the same one again is the same
-    question, whose answer was lost. ``above`` is a fence that the checkpoint database
-    knows, for ``renumber``; one far above the newest of the gateway is refused.
+    The client chooses ``token``, which names one holder. A request with the same token
+    is a retry whose first answer was lost. ``above`` is a fence stored in the
+    checkpoint database, for ``renumber``. It is refused if it is far above the newest
+    fence of the gateway.
     """
 
     verb: LeaseVerb
@@ -173,10 +173,10 @@ class LeaseQuestion(ThreadQuestion):
 
 
 class LeaseReply(Record):
-    """How a lease stands: ``held`` by who asked, ``busy``, ``lost`` or ``free``.
+    """State of a lease: ``held`` by the client, ``busy``, ``lost`` or ``free``.
 
-    ``fence`` is the holder's number, ``name`` the one under which checkpoint databases
-    know the lease, ``lease_s`` how long it lives unless it is kept.
+    ``fence`` is the holder's number. ``name`` is the name of the lease in checkpoint
+    databases. ``lease_s`` is its lifetime unless it is kept.
     """
 
     state: LeaseState
@@ -186,9 +186,9 @@ class LeaseReply(Record):
 
 
 class SettleQuestion(ThreadQuestion):
-    """Say where a thread rests: what it still asks, and whether it has finished.
+    """Report the open questions of a paused thread, and whether it has finished.
 
-    What it does not ask about any more is ended, so that no card waits for ever.
+    Calls without an open question are ended, so that no card waits for ever.
     """
 
     asked: frozenset[str] = Field(max_length=1000)
@@ -196,7 +196,7 @@ class SettleQuestion(ThreadQuestion):
 
 
 class LeaseRef(NamedTuple):
-    """A lease under which a process asks, as it travels in a header."""
+    """The lease under which a process sends requests, as the value of a header."""
 
     run: RunRef
     token: str
@@ -210,12 +210,12 @@ class LeaseRef(NamedTuple):
 
 
 def read_lease(text: str) -> LeaseRef | None:
-    """Read the header of a lease; None for what is none."""
+    """Parse the header of a lease; None if it is invalid."""
     found = _LEASE.fullmatch(text)
     if found is None:
         return None
     try:
-        # Strictly: half of a character is no part of a name, and no store takes it.
+        # Strictly: no name contains half of a character, and no store accepts it.
         agent, thread = (unquote(one, errors="strict") for one in found.group(3, 4))
     except UnicodeDecodeError:
         return None
@@ -223,17 +223,17 @@ def read_lease(text: str) -> LeaseRef | None:
 
 
 class DecideQuestion(Record):
-    """What a person says of one call, and what they saw of it.
+    """A person's decision on one call, with the version they saw.
 
     Attributes:
-        call: id of the call; may be left out where the approval has only one.
-        expected_version: of the approval, as it was read.
-        action_hash: of the call, as it was read: what was shown is what is decided.
+        call: id of the call; optional if the approval has only one.
+        expected_version: version of the approval that was read.
+        action_hash: hash of the call that was read: only the shown action is decided.
         decision: approve, edit, reject or respond.
-        reason: why; the agent reads it.
-        modified_args: for edit: the arguments with which the call runs instead.
-        message: for respond: what the agent reads as the tool's answer.
-        answers: for respond to a call that asks questions: one each, in order.
+        reason: the reason; the agent reads it.
+        modified_args: for edit: the new arguments of the call.
+        message: for respond: the text that the agent reads as the tool's answer.
+        answers: for respond to a call that asks questions: one for each, in order.
     """
 
     call: str = ""
@@ -247,12 +247,12 @@ class DecideQuestion(Record):
 
 
 class DecideReply(Record):
-    """What became of a decision.
+    """Outcome of a decision.
 
-    ``decided``: it ended the call's wait. ``voted``: it counts, and ``need`` people in
-    all have to say so, of whom there are ``have``; ``missing`` names the roles whose
-    votes it lacks, also where there are enough people. ``again``: an approval that came
-    very soon counts for nothing; the same once more counts.
+    ``decided``: it ended the call's wait. ``voted``: it counts, and ``have`` of
+    ``need`` people have approved. ``missing`` lists the roles without enough votes,
+    also if there are enough people. ``again``: an approval that came very soon does not
+    count; the same approval once more counts.
     """
 
     outcome: Literal["decided", "voted", "again"]
@@ -264,23 +264,23 @@ class DecideReply(Record):
 
 BASE = "/v1"
 MAX_BODY_BYTES = 4 * 1024 * 1024
-"""What a request may have: 64 KiB for each of many calls, and their schemas."""
+"""Largest body: 64 KiB for each of many calls, and their schemas."""
 
 LEASE_HEADER = "Keyturn-Lease"
-"""Names the lease on a thread under which a process asks, see `RemoteLease`."""
+"""Lease on the thread under which a process sends a request, see `RemoteLease`."""
 
 CLOCK_HEADER = "Keyturn-Clock-Ahead"
-"""Says by how many seconds the clock of who asks is ahead, if it is not right."""
+"""Seconds by which the client's clock is ahead, if it is not right."""
 
 Q = TypeVar("Q")
 A = TypeVar("A")
 
 
 class Scope(StrEnum):
-    """What an API key may do. No scope decides about a call: people do, in Slack.
+    """Permission of an API key. No scope decides on a call; only people do, in Slack.
 
-    ``submit`` proposes calls and gives them up, ``read`` reads what became of them,
-    ``execute`` runs what was approved.
+    ``submit`` proposes and withdraws calls, ``read`` reads their outcomes, ``execute``
+    runs approved calls.
     """
 
     SUBMIT = "submit"
@@ -296,7 +296,7 @@ class Heartbeat(Record):
 
 
 class Finish(Record):
-    """Record what an execution came to."""
+    """Record the result of an execution."""
 
     item_id: str
     fence: int
@@ -319,32 +319,32 @@ class History(Record):
 
 
 class EditsQuestion(Record):
-    """Ask which edits people really made; see `Gateway.edits_known`."""
+    """Ask which edits were really made by people; see `Gateway.edits_known`."""
 
     ref: TurnRef
     edits: dict[str, str] = Field(max_length=1000)
 
 
 class LateReportsQuestion(Record):
-    """Ask what executors reported late; see `Gateway.late_reports`."""
+    """Ask for late reports of executors; see `Gateway.late_reports`."""
 
     ref: TurnRef
     item_ids: tuple[str, ...] = Field(max_length=1000)
 
 
 class NoteQuestion(Record):
-    """Ask what an agent's system prompt should say."""
+    """Ask for the text about an agent's gate in its system prompt."""
 
     agent: str
 
 
 @dataclass(frozen=True, eq=False)
 class Operation(Generic[Q, A]):
-    """One question and its answer.
+    """One operation: a question and its answer.
 
     Attributes:
-        name: of the operation, and of its method in the port.
-        scope: what a key needs for it.
+        name: name of the operation, and of its method in the port.
+        scope: the scope that a key needs.
         question: reads and writes the body of the request.
         answer: reads and writes the body of the response.
     """

@@ -1,4 +1,4 @@
-"""Why a request over HTTP was refused (RFC 9457), and how an error travels."""
+"""Refusals of HTTP requests (RFC 9457), and their conversion to errors and back."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ PROBLEM_TYPE = "application/problem+json"
 
 
 class Problem(Record):
-    """Why a request was refused (RFC 9457): a sentence for people, a type for code.
+    """A refused request (RFC 9457): a sentence for people, a type for code.
 
     Attributes:
-        approval: the id of the approval that it is about; "" for all other problems.
+        approval: id of the approval concerned; "" for all other problems.
     """
 
-    # RFC 9457, section 3.2: who reads a problem ignores members that it does not know.
+    # RFC 9457, section 3.2: clients ignore unknown members.
     model_config = ConfigDict(extra="ignore")
 
     type: str
@@ -59,7 +59,7 @@ class ProblemKind:
     """A kind of problem: the end of its type's URL, its title and its status.
 
     Attributes:
-        can_pass: the same request may get another answer later.
+        can_pass: the same request may succeed later.
     """
 
     name: str
@@ -69,7 +69,7 @@ class ProblemKind:
 
     @property
     def type(self) -> str:
-        """Return the URL by which programs know it."""
+        """Return the URL that identifies this kind in programs."""
         return f"{PROBLEMS}{self.name}"
 
 
@@ -135,19 +135,19 @@ KINDS_OF_ERRORS: Mapping[type, ProblemKind] = {
     Unanswered: UNANSWERED,
     BotKeyUnknown: BOT_KEY_UNKNOWN,
     StoreUnavailable: UNAVAILABLE,
-    # The operator of the gateway mends these; who asks can only wait for it.
+    # The operator of the gateway fixes these; a client can only wait.
     PolicyError: UNAVAILABLE,
     SettingsError: UNAVAILABLE,
     ThreadUnavailable: UNAVAILABLE,
     UnsafeStore: UNAVAILABLE,
 }
-"""The kind of problem that an error of the services becomes, or one derived from it."""
+"""Kind of problem for each error of the services, or for its base class."""
 
 
 def kind_of(error: KeyturnError) -> ProblemKind:
-    """Return the kind of problem that an error of the gateway is.
+    """Return the kind of problem of a gateway error.
 
-    By the nearest class that is listed; of one without any it is an outage.
+    The nearest listed class of the error decides; without one it is an outage.
     """
     listed = (KINDS_OF_ERRORS.get(each) for each in type(error).__mro__)
     return next((kind for kind in listed if kind is not None), UNAVAILABLE)
@@ -176,7 +176,7 @@ _RAISED: Mapping[ProblemKind, type[KeyturnError]] = {
     UNANSWERED: Unanswered,
     BOT_KEY_UNKNOWN: BotKeyUnknown,
 }
-"""What a client raises for those kinds that say more than yes or no."""
+"""Errors that a client raises for kinds with a specific meaning."""
 
 _KNOWN = {
     one.type: one for one in tuple(globals().values()) if isinstance(one, ProblemKind)
@@ -184,16 +184,16 @@ _KNOWN = {
 
 
 def error_of(found: Problem) -> KeyturnError:
-    """Return the error that a client raises for a problem: as in the same process.
+    """Return the error that a client raises for a problem, as in the same process.
 
-    What another attempt may change is an outage, also a kind that is not known.
+    Problems that may pass, and unknown kinds, become an outage.
     """
     kind = _KNOWN.get(found.type)
     if kind is None:
         return StoreUnavailable(found.detail)
     general = StoreUnavailable if kind.can_pass else NotAllowed
     raised = _RAISED.get(kind, general)
-    # Without its own constructor: the words are those of the gateway.
+    # Without the constructor: the text comes from the gateway.
     error = raised.__new__(raised, found.detail)
     if isinstance(error, CorruptRecord):
         error.approval = found.approval

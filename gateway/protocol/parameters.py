@@ -1,7 +1,7 @@
-"""Read what a function takes, also where its annotations name what is not there.
+"""Read a function's signature, even if its annotations name missing imports.
 
-From Python 3.14 on annotations are evaluated when somebody asks for them, and a name
-that is imported for type checkers alone is unknown then.
+From Python 3.14 on, annotations are evaluated on access, and names that are imported
+only for type checkers are unknown then.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ if sys.version_info >= (3, 14):
 def signature_of(
     function: Callable[..., Any], *, is_outermost: bool = False
 ) -> inspect.Signature:
-    """Return the signature of a function; annotations may stand as written.
+    """Return the signature of a function; annotations may be unevaluated text.
 
-    With ``is_outermost`` it is that of a decorator's function, which Python calls, and
-    not that of the function inside.
+    With ``is_outermost`` it is the signature of the decorator's function, which Python
+    calls, instead of the wrapped one.
 
     Raises:
-        TypeError: this is no function.
-        ValueError: it does not tell, as some built-in ones.
+        TypeError: when it is not a function.
+        ValueError: when it has no signature, as some built-in functions.
     """
     if sys.version_info >= (3, 14):
         return inspect.signature(

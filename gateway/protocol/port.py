@@ -1,6 +1,6 @@
 """Gateway interface for agents, and lookup of this process's gateway.
 
-The in-process gateway implements it, and an HTTP client of one in another process.
+The in-process gateway and the HTTP client of a gateway in another process implement it.
 Every method may be called from any event loop.
 """
 
@@ -31,7 +31,7 @@ from keyturn.gateway.protocol.wire import (
 
 
 class Gateway(Protocol):
-    """What the agent's side asks of a gateway.
+    """The gateway's interface for agents.
 
     Every method raises `keyturn.gateway.errors.KeyturnError` when the gateway cannot
     answer; the caller then refuses to run the tool.
@@ -41,7 +41,7 @@ class Gateway(Protocol):
         """Evaluate all calls of a turn at once; open approvals for those that wait.
 
         Idempotent by the turn's ref: the same turn submitted again gets the same
-        verdicts. What still waits of the agent's older turns, and inside its tools, is
+        verdicts. Waiting calls of the agent's older turns, and inside its tools, are
         superseded.
         """
         ...
@@ -51,11 +51,11 @@ class Gateway(Protocol):
         ...
 
     async def heartbeat(self, item_id: str, fence: int) -> bool:
-        """Keep a claim; False when it is no longer ours."""
+        """Keep a claim; return False when the caller has lost it."""
         ...
 
     async def finish(self, item_id: str, fence: int, result: Result) -> bool:
-        """Record what an execution came to; False when the claim is not ours."""
+        """Record the result of an execution; return False when the claim is lost."""
         ...
 
     async def release(
@@ -63,21 +63,21 @@ class Gateway(Protocol):
     ) -> None:
         """Give a claim back unused, for a pause inside the tool.
 
-        ``has_begun`` is False where the tool was not even begun: then its authorization
-        waits no longer than without this attempt.
+        ``has_begun`` is False if the tool was not begun; this attempt then does not
+        extend the authorization.
         """
         ...
 
     def keeps_calls(self) -> bool:
-        """Return whether a lease decides in this context about calls without a record.
+        """Return whether calls without a record need `report_progress` in this context.
 
-        False where each of them may run as often as its agent runs it: then nobody
-        needs to ask with `report_progress` whether one may begin.
+        True under a lease that decides on them. If False, each of them may run as often
+        as its agent runs it.
         """
         ...
 
     async def report_progress(self, progress: CallProgress) -> CallBegun:
-        """Ask to run a call without a record, or say what happens to one."""
+        """Ask to run a call without a record, or report a step of one."""
         ...
 
     async def ended(self, end: CallEnd) -> None:
@@ -87,61 +87,61 @@ class Gateway(Protocol):
     async def outcomes(self, ref: TurnRef) -> tuple[CallOutcome, ...]:
         """Return the outcomes of the held calls of a message.
 
-        Agents share messages, so the message may be another agent's: then the calls
-        are looked for in the whole run.
+        The message may belong to another agent, because agents share messages: then the
+        whole run is searched for the calls.
         """
         ...
 
     async def supersede(self, ref: TurnRef) -> None:
-        """End what still waits of this turn and inside it: the thread moved on.
+        """Supersede waiting calls of this turn and inside it: the thread moved on.
 
-        For another agent's message, what waits of that agent's turn is ended.
+        For another agent's message, waiting calls of that agent's turn are superseded.
         """
         ...
 
     async def history(self, run: RunRef, within: str = "") -> tuple[EditRecord, ...]:
         """Return the edits of those calls of a run that ran, oldest first.
 
-        It is bounded: older ones are known from the messages that they are about.
+        It is bounded: older edits are known from the messages about them.
 
         Args:
             run: the run.
-            within: namespace of a conversation; only its calls and those inside count.
+            within: namespace of a conversation; only its calls and calls inside it
+                count.
         """
         ...
 
     async def edits_known(self, ref: TurnRef, edits: Mapping[str, str]) -> EditsKnown:
-        """Return which edits people really made in a run, by our record.
+        """Return the recorded edits of a run, which people really made.
 
         Args:
-            ref: names the agent to be told, of its own calls and of those inside its
-                tools; its message is ignored. An edit of another thread, or of another
-                agent whose thread has the same name, is not returned.
+            ref: the agent that asks, about its calls and those inside its tools; the
+                message is ignored. Edits of other threads, and of other agents with a
+                thread of the same name, are not returned.
             edits: hash of an edit record (`keyturn.gateway.protocol.edits.edit_hash`)
-                to the id of the item that it is about, followed by a blank and the seal
-                of the record.
+                to the id of its item, a blank, and the seal of the record.
         """
         ...
 
     async def late_reports(
         self, ref: TurnRef, item_ids: Collection[str]
     ) -> tuple[LateReport, ...]:
-        """Return what executors reported after people had reconciled these calls.
+        """Return reports of executors that came after people reconciled these calls.
 
-        Only calls of the run that the ref stands in are answered about.
+        Only calls of the ref's run are included.
         """
         ...
 
     async def note(self, agent: str) -> AgentNote:
-        """Return what the system prompt should say about this agent's gate."""
+        """Return the tools to name in the system prompt, for this agent's gate."""
         ...
 
 
 def check_gateway(gateway: object) -> None:
-    """Check what is given as a gateway; None is the one `connected` or named elsewhere.
+    """Check a gateway argument; None means the `connected` one or one set elsewhere.
 
     Raises:
-        SettingsError: when it is none.
+        SettingsError: when it is not a gateway.
     """
     require(
         gateway is None
@@ -165,10 +165,10 @@ _current: ContextVar[Gateway | None] = ContextVar("keyturn_gateway", default=Non
 def connected(
     gateway: Gateway, run: RunRef | None = None, *, ungated: Collection[str] = ()
 ) -> Generator[None]:
-    """Make a gateway the one that middleware without its own finds in this context.
+    """Make a gateway the default for middleware in this context.
 
-    ``run`` is the run that all agents in it belong to; None: each finds its own.
-    ``ungated`` names the tools that those agents may start without a gate.
+    ``run`` is the run of all agents inside the block; if None, each agent finds its
+    run. ``ungated`` names the tools that those agents may start without a gate.
     """
     check_gateway(gateway)
     check_tool_names("ungated", ungated)
@@ -181,5 +181,5 @@ def connected(
 
 
 def connected_gateway() -> Gateway | None:
-    """Return the gateway of this context, None when there is none."""
+    """Return the gateway of this context, or None."""
     return _current.get()

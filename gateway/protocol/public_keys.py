@@ -1,8 +1,8 @@
 """Public keys that verify signatures, each in one line of text.
 
 The text is a verifier key of the C2SP note format (c2sp.org/signed-note): the key's
-name, its id and the key itself, joined by ``+``. The id is computed from the other
-two, so a mistyped text is refused. All signatures of Keyturn are Ed25519 (RFC 8032).
+name, its id and the key, joined by ``+``. The id is computed from the other two, so a
+mistyped text is refused. All signatures of Keyturn are Ed25519 (RFC 8032).
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ _ID = re.compile(r"[0-9a-f]{8}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class PublicKey:
-    """One key that verifies, with the name of who signs with it."""
+    """A public key, with the name of the signer."""
 
     name: str
     raw: bytes
 
     @property
     def id(self) -> bytes:
-        """Return the 4 bytes by which a signature says which key made it."""
+        """Return the 4-byte id by which a signature refers to its key."""
         return key_id(self.name, self.raw)
 
     @property
     def label(self) -> str:
-        """Return name and id, as a signature and a list of keys show them."""
+        """Return name and id, as shown in signatures and lists of keys."""
         return f"{self.name}+{self.id.hex()}"
 
     @property
@@ -60,7 +60,7 @@ class PublicKey:
 
 
 def is_key_name(text: str) -> bool:
-    """Return whether a key may have this name."""
+    """Return whether a text is a valid key name."""
     return _NAME.fullmatch(text) is not None
 
 
@@ -72,12 +72,13 @@ def key_id(name: str, raw: bytes) -> bytes:
 
 
 def parse_public_key(text: str) -> PublicKey:
-    """Return the key of one line.
+    """Parse a public key of one line.
 
     Raises:
-        SettingsError: when it is not a whole key; shows the text, which is no secret.
+        SettingsError: when it is not a complete key; quotes the text, which is not
+            secret.
     """
-    # The encoded part may hold a plus itself.
+    # The encoded part may contain a plus.
     name, _, rest = text.strip().partition("+")
     id_, _, encoded = rest.partition("+")
     if not is_key_name(name) or not _ID.fullmatch(id_):

@@ -1,8 +1,8 @@
 """Questions that an agent asks people, and their answers: records, limits, transcript.
 
 A set of questions is the arguments of one call of the tool `ASK_USER`. It is answered
-as a whole: one text per question, in order. An answer to a choice is a choice or words
-of a person's own (Other); several choices are joined by `SEPARATOR`.
+as a whole: one text per question, in order. An answer to a choice is a listed choice or
+free text (Other); several choices are joined by `SEPARATOR`.
 """
 
 from __future__ import annotations
@@ -17,39 +17,40 @@ from keyturn.gateway.protocol.records import Person, Record
 from keyturn.gateway.protocol.strict_json import JsonObject
 
 ASK_USER = "ask_user"
-"""The name of the tool by which agents ask."""
+"""Name of the tool with which agents ask people."""
 
 SEPARATOR = ", "
-"""What joins the choices of one answer, so that no choice may hold a comma."""
+"""Joins the choices of one answer, so no choice may contain a comma."""
 
 NO_ANSWER = "(no answer)"
 
 NOT_OUTERMOST = (
-    "Only the agent that people speak to can ask them, so nobody was asked. Return "
-    "what you need to know as your answer; the agent that called you can ask for it."
+    "Only the agent that people speak to can ask them, so no question was asked. "
+    "Return what you need to know as your answer; the agent that called you can ask "
+    "for it."
 )
-"""Said to an agent inside a tool that asks people."""
+"""Answer to an agent that asks people from inside a tool."""
 
 SEVERAL_OTHERS = (
-    "Commas separate your choices, so words of your own can hold none. Nothing was "
-    "recorded; please write it without commas."
+    "Commas separate your choices, so your own words cannot contain commas. Nothing "
+    "was recorded; please write it without commas."
 )
 
 MAX_QUESTIONS = 10
 MAX_QUESTION = 500
 MAX_CHOICES = 20
 MAX_CHOICE = 75
-"""Longest choice: what one option of a Slack input can show."""
+"""Longest choice: the limit of one option of a Slack input."""
 MAX_ANSWER = 3000
-"""Longest answer to one question: what one Slack text input can hold."""
+"""Longest answer to one question: the limit of one Slack text input."""
 MAX_ANSWERS = 8000
-"""Longest answers to all questions of a set together."""
+"""Longest total of all answers to a set."""
 
 _OTHER = "other"
 
 
 class QuestionType(StrEnum):
-    """How a question is answered."""
+    """The kind of answer to a question."""
 
     TEXT = "text"
     MULTIPLE_CHOICE = "multiple_choice"
@@ -98,7 +99,7 @@ class Question(Record):
         if _OTHER in names:
             raise ValueError("leave out the choice 'Other': it is always offered")
         if self.type is QuestionType.MULTI_SELECT and any("," in one for one in names):
-            raise ValueError("a choice of multi_select holds no comma")
+            raise ValueError("a choice of multi_select contains no comma")
         return self
 
 
@@ -113,7 +114,7 @@ class QuestionSet(Record):
 
 
 class Answered(Record):
-    """What somebody answered to a set of questions: each beside its question."""
+    """The answers to a set of questions, as a transcript with their author."""
 
     text: str
     by: Person
@@ -121,16 +122,16 @@ class Answered(Record):
 
 
 def questions_in(args: JsonObject) -> tuple[Question, ...]:
-    """Read the questions of a call.
+    """Parse the questions of a call.
 
     Raises:
-        pydantic.ValidationError: when the arguments are no set of questions.
+        pydantic.ValidationError: when the arguments are not a set of questions.
     """
     return QuestionSet.model_validate(args).questions
 
 
 def problem_of(args: JsonObject) -> str:
-    """Return why these arguments are no set of questions, for the model; "" if none."""
+    """Return, for the model, why arguments are no set of questions; "" if they are."""
     try:
         questions_in(args)
     except ValidationError as error:
@@ -138,20 +139,20 @@ def problem_of(args: JsonObject) -> str:
         place = ".".join(str(part) for part in first["loc"])
         why = str(first["msg"]).removeprefix("Value error, ")
         return (
-            f"These questions cannot be asked, so nobody was asked: {place}: {why}. "
-            "Correct them and ask again."
+            f"These questions cannot be asked, so no question was asked: {place}: "
+            f"{why}. Correct them and ask again."
         )
     return ""
 
 
 def answer_of_reply(question: Question, words: str) -> str:
-    """Read what somebody wrote as the answer to one question.
+    """Parse a person's text as the answer to one question.
 
-    A choice counts in whatever case it is written. Of several choices, commas separate
-    them; at most one part may be words of their own (Other).
+    Choices match in any case. Commas separate several choices; at most one part may be
+    free text (Other).
 
     Raises:
-        ValueError: with a sentence for them: the commas may separate or not.
+        ValueError: with a sentence for the person, if commas make the text ambiguous.
     """
     match question.type:
         case QuestionType.TEXT:
@@ -173,7 +174,7 @@ def answer_of_reply(question: Question, words: str) -> str:
 def answer_problems(
     questions: Sequence[Question], answers: Sequence[str]
 ) -> dict[int, str]:
-    """Return why answers cannot be taken, by the number of their question from 0."""
+    """Return why answers are invalid, by the index of their question from 0."""
     if len(answers) != len(questions):
         return {0: f"There are {len(questions)} questions and {len(answers)} answers."}
     found = {
@@ -208,7 +209,7 @@ def transcript(questions: Sequence[Question], answers: Sequence[str]) -> str:
 
 
 def without_answer(questions: Sequence[Question]) -> str:
-    """Return the transcript of questions that nobody answered in time."""
+    """Return the transcript of questions without an answer in time."""
     defaults = [
         f"{NO_ANSWER[:-1]}; your default: {question.default})"
         if question.default
@@ -219,7 +220,7 @@ def without_answer(questions: Sequence[Question]) -> str:
 
 
 def indented(text: str) -> str:
-    """Return a text whose further lines are indented under its first one."""
-    # Lines of an answer never begin as a line of ours: nobody can write a second
-    # question and answer into their own.
+    """Return a text with all lines after the first indented."""
+    # No line of an answer may begin like a line of the transcript, or an answer could
+    # forge a second question and answer.
     return "\n   ".join(text.strip().splitlines())

@@ -1,12 +1,12 @@
-"""Receipts: signed proof that exactly one call may run, for whoever runs it.
+"""Receipts: signed proof, for the tool's side, that exactly one call may run.
 
 A receipt is a DSSE envelope around an in-toto Statement v1. Its subject is the hash of
-the action document, so it fits one call with its arguments and no other. It is made by
-the gateway after it has verified what people signed, it lives for minutes, and whoever
-verifies it needs public keys and nothing else: no store, no network.
+the action document, so it fits one call with its arguments and no other. The gateway
+makes it after it has verified people's signatures, and it is valid for minutes.
+Verifying it needs only public keys: no store, no network.
 
-The order of the checks is that of `verify_receipt`, and the single use comes last:
-a receipt that is refused for another reason stays usable.
+`verify_receipt` sets the order of the checks. The single use is checked last: a receipt
+that is refused for another reason stays usable.
 """
 
 from __future__ import annotations
@@ -31,36 +31,35 @@ from keyturn.gateway.protocol.strict_json import JsonObject, parse_object
 # Read signed envelopes of the Dead Simple Signing Envelope format, DSSE v1.0.2.
 #
 # An envelope is a JSON object with a payload, its type, and signatures over both.
-# Whoever reads one gets the very bytes that were verified, and never parses the
-# envelope again.
+# Readers get the verified bytes and never parse the envelope again.
 
 MAX_ENVELOPE_BYTES = 256 * 1024
-"""What a text may have before it is parsed: three times the largest payload."""
+"""Longest text that is parsed: three times the largest payload."""
 
 MAX_SIGNATURES = 16
 
 
 class Signature(Record):
-    """A signature, and a hint which key made it."""
+    """A signature, with a hint at its key."""
 
     keyid: str = ""
     sig: str
 
 
 class Envelope(Record):
-    """An envelope as it stands in JSON; nothing of it is verified."""
+    """An envelope as in JSON; no part of it is verified."""
 
     payload: str
     payloadType: str  # noqa: N815 - as the format spells it
     signatures: tuple[Signature, ...]
 
     def to_text(self) -> str:
-        """Return its JSON text, which is the same for the same envelope."""
+        """Return its JSON text; equal envelopes have equal texts."""
         return json.dumps(self.model_dump(), separators=(",", ":"))
 
 
 def pae(payload_type: str, payload: bytes) -> bytes:
-    """Return what is signed: type and payload with their lengths in bytes."""
+    """Return the signed bytes: type and payload with their lengths in bytes."""
     kind = payload_type.encode()
     return b"DSSEv1 %d %b %d %b" % (len(kind), kind, len(payload), payload)
 
@@ -104,8 +103,8 @@ def verified(
 ) -> tuple[bytes, PublicKey]:
     """Return the payload, and the first of the keys that has signed it.
 
-    The key ids in the envelope decide nothing (DSSE, protocol.md): each signature is
-    tried with each key.
+    The key ids in the envelope are ignored (DSSE, protocol.md): each signature is tried
+    with each key.
 
     Raises:
         NotVerified: ``malformed``, ``type_wrong`` or ``signature_wrong``.
@@ -125,7 +124,7 @@ def verified(
 
 
 def _decoded(text: str) -> bytes:
-    # Both alphabets, as the format demands.
+    # Both base64 alphabets, as required by the format.
     try:
         return base64.b64decode(text.translate(_STANDARD), validate=True)
     except (binascii.Error, ValueError) as error:
@@ -143,23 +142,23 @@ META_KEY = "dev.keyturn/receipt"
 """Member of ``_meta`` of a tool call to an MCP server (Model Context Protocol)."""
 
 LIFETIME_S = 15 * 60
-"""How long a receipt may live, from the start of its claim on; none is renewed."""
+"""Longest lifetime of a receipt, from the start of its claim; none is renewed."""
 
 USABLE_S = 400 * 24 * 60 * 60
-"""How long all receipts of one id can be used, counted from the first one's time.
+"""How long receipts with one id can be used, from the time of the first one.
 
-A ledger has to remember a use for as long: an agent that gives its claim back has
-another receipt of the same id at its next claim, which may be much later.
+A ledger has to remember each use for this long. An agent that gives its claim back gets
+another receipt with the same id at its next claim, which may be much later.
 """
 
 SKEW_S = 30
-"""How far the clocks of the gateway and of who verifies may differ."""
+"""Tolerated difference between the clocks of the gateway and of the verifier."""
 
 _MAX_NAME = 200
 
 
 class Grant(StrEnum):
-    """Why a call may run: a decision of people, or the policy alone."""
+    """Why a call may run: a decision of people, or only the policy."""
 
     APPROVE = "approve"
     EDIT = "edit"
@@ -177,7 +176,7 @@ class Approver(Record):
 
 
 class BatchPlace(Record):
-    """Where the call stood on a card of several."""
+    """Position of the call on a card of several."""
 
     digest: str
     index: int = Field(ge=0)
@@ -185,14 +184,14 @@ class BatchPlace(Record):
 
 
 class Receipt(Record):
-    """What a receipt says. Times are seconds since 1970.
+    """The content of a receipt. Times are seconds since 1970.
 
-    ``jti`` is the id of one execution: a call that was given back unused keeps it at
-    its next claim, so that no agent gets a second use by giving back what it used.
-    ``attempt`` is the number of the claim.
+    ``jti`` is the id of one execution. A call that was given back unused keeps it at
+    its next claim, so that giving back a used claim gains no second use. ``attempt`` is
+    the number of the claim.
 
-    ``ctx``, ``salt`` and ``state`` are those of the action document: with the tool and
-    the arguments of the real call they give its hash.
+    ``ctx``, ``salt`` and ``state`` are those of the action document. Together with the
+    tool and the arguments of the real call they produce its hash.
     """
 
     decision: Grant
@@ -229,7 +228,7 @@ class _Subject(Record):
 
 
 class Statement(Record):
-    """The in-toto statement around a receipt: its subject is the action's hash."""
+    """The in-toto statement around a receipt; its subject is the action's hash."""
 
     type_: Literal["https://in-toto.io/Statement/v1"] = Field(alias="_type")
     subject: tuple[_Subject]
@@ -238,20 +237,20 @@ class Statement(Record):
 
 
 class Ledger(Protocol):
-    """Remembers which receipts were used."""
+    """Store of used receipts."""
 
     def use(self, jti: str, expires_at_s: int) -> bool:
-        """Record the use of a receipt; return False when it was recorded before.
+        """Record the use of a receipt; return False if it was recorded before.
 
-        Two calls at the same time must not both get True, and what was recorded must
-        survive a crash until that time, which is more than a year away: an agent may
-        get another receipt of the same id until then.
+        Of two concurrent calls, only one may get True. A record must survive crashes
+        until ``expires_at_s``, more than a year later: an agent may get another receipt
+        with the same id until then.
         """
         ...
 
 
 def statement(receipt: Receipt, digest: str) -> bytes:
-    """Return the bytes that are signed: a receipt for the action of this hash."""
+    """Return the bytes to sign: a receipt for the action with this hash."""
     return canonical(
         {
             "_type": STATEMENT_TYPE,
@@ -278,17 +277,17 @@ def verify_receipt(
     now_s: float,
     needs_people: bool = False,
 ) -> Receipt:
-    """Return what a receipt says, if it lets exactly this call run now, and once.
+    """Return the content of a receipt, if exactly this call may run now, once.
 
     Args:
-        text: the receipt as the agent passed it on.
+        text: the receipt passed on by the agent.
         tool: name of the tool that is about to run.
         args: the arguments that it is about to run with.
-        keys: the gateway's public keys: the one in use and older ones.
-        audience: the name under which the gateway knows who runs the tool.
-        ledger: remembers receipts that were used.
+        keys: the gateway's public keys: the current one and older ones.
+        audience: the gateway's name for the service that runs the tool.
+        ledger: store of used receipts.
         now_s: seconds since 1970.
-        needs_people: refuse a receipt of a call that the policy alone let run.
+        needs_people: refuse a receipt without a decision of people.
 
     Raises:
         NotVerified: with one of ``missing``, ``malformed``, ``signature_wrong``,
@@ -310,24 +309,24 @@ def verify_receipt(
         raise NotVerified(
             "call_differs", "it was given for another tool, or for other arguments"
         )
-    # Last: whatever is refused above stays usable for the call that it belongs to.
+    # Last: a receipt that is refused above stays usable for its call.
     if not ledger.use(receipt.jti, receipt.exp + USABLE_S + SKEW_S):
         raise NotVerified("used", "a call has already run with it")
     return receipt
 
 
 def read_receipt(text: str, keys: Sequence[PublicKey]) -> tuple[Receipt, str]:
-    """Return what a receipt says and the action's hash, if one of the keys signed it.
+    """Return the content of a signed receipt, and the action's hash.
 
-    Nothing of it is compared with a call or a clock: for auditors.
+    It is not compared with a call or a clock: this is for auditors.
 
     Raises:
         NotVerified: ``malformed``, ``signature_wrong`` or ``type_wrong``.
     """
     envelope = parse_envelope(text)
     payload, key = verified(envelope, payload_type=PAYLOAD_TYPE, keys=keys)
-    # One text for one receipt: a log of receipts must not hold two texts of one, and a
-    # changed hint or padding shows that somebody touched it.
+    # One text for one receipt: a log of receipts must not contain two texts of one
+    # receipt. A changed hint or padding shows that it was modified.
     signature = b64decode(envelope.signatures[0].sig)
     written = enveloped(PAYLOAD_TYPE, payload, [(key.label, signature)])
     if text != written.to_text():
@@ -343,7 +342,7 @@ def read_receipt(text: str, keys: Sequence[PublicKey]) -> tuple[Receipt, str]:
 
 
 def check_time(receipt: Receipt, now_s: float) -> None:
-    """Check that a receipt holds at this time, in seconds since 1970.
+    """Check that a receipt is valid at this time, in seconds since 1970.
 
     Raises:
         NotVerified: ``too_long``, ``not_yet`` or ``expired``.

@@ -14,26 +14,26 @@ from keyturn.gateway.protocol.strict_json import JsonObject
 _SLACK_USER = re.compile(r"[UW][A-Z0-9]+", re.ASCII)
 
 NO_SLACK_ID = (
-    "This is no id of a Slack user; give one, such as U0123ABCD. Without it, whoever "
-    "asked could approve their own call."
+    "This is not an id of a Slack user; use one such as U0123ABCD. Otherwise "
+    "requesters could approve their own calls."
 )
-"""What is wrong with a person that a program names otherwise."""
+"""Error about a person whose Slack id a program did not give."""
 
 
 class Record(BaseModel):
-    """An immutable record that refuses fields it does not know.
+    """An immutable record that refuses unknown fields.
 
-    What does not fit is named without what it holds: that may be an argument.
+    Errors name the field without its value, which may be an argument.
     """
 
     # `forbid`: an unknown field may change the meaning of a record.
-    # `hide_input_in_errors`: an error's text ends in logs.
+    # `hide_input_in_errors`: errors are logged.
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     def with_(self, **changes: object) -> Self:
         """Return a copy with these fields replaced; values are trusted, not parsed.
 
-        What comes from outside is parsed by ``model_validate`` and never put in here.
+        Never pass data from outside; parse it with ``model_validate``.
         """
         return self.model_copy(update=changes)
 
@@ -46,25 +46,25 @@ class Person(Record):
     name: str = ""
 
     def is_same(self, other: Person) -> bool:
-        """Return whether both are one person, by their Slack ids and never by name.
+        """Return whether both are one person, by Slack user id, never by name.
 
-        Also where the teams differ: a bot knows everybody by its own workspace, and a
-        program may name the organization's id, or a wrong one. By the team, whoever
-        asked could then approve, and one person could be two of two.
+        Teams are not compared. A bot sees everyone in its workspace, while a program
+        may use the organization's id, or a wrong one. With different teams, requesters
+        could approve their own calls, and one person could count as two.
         """
         return self.user == other.user
 
     @property
     def has_slack_id(self) -> bool:
-        """Return whether ``user`` may be an id that Slack gives a user."""
+        """Return whether ``user`` has the form of a Slack user id."""
         return _SLACK_USER.fullmatch(self.user) is not None
 
 
 class RunRef(Record):
-    """The run that calls belong to: the outermost agent, and its thread.
+    """The run of a call: the outermost agent and its thread.
 
-    People speak to it, a worker brings it forward, and what waits inside it ends with
-    it. An agent that runs in no tool of another one is a run of its own.
+    People speak to it, and a worker resumes it. When it ends, calls that wait inside it
+    end, too. An agent that is not inside another agent's tool is the outermost agent.
     """
 
     agent: str
@@ -72,7 +72,7 @@ class RunRef(Record):
 
 
 class EditOutcome(StrEnum):
-    """Whether an edited call ran: what an agent may be told of its effect."""
+    """Whether an edited call ran, as far as an agent may learn it."""
 
     EXECUTED = "executed"
     UNKNOWN = "unknown"
@@ -80,12 +80,12 @@ class EditOutcome(StrEnum):
 
 
 class EditRecord(Record):
-    """What a person changed in a call, and whether the changed call ran.
+    """A person's change of a call, and whether the changed call ran.
 
-    ``patch`` is RFC 6902 from the original to the edited arguments, the two hashes are
-    those of the two action documents. ``outcome`` and ``seal`` are set when an agent is
-    told; the stored record of an item does not have them. By the seal the gateway
-    confirms the edit when it no longer has the item.
+    ``patch`` is RFC 6902 from the original to the edited arguments. The two hashes are
+    those of the two action documents. ``outcome`` and ``seal`` are set only in records
+    for agents, not in the stored record. With the seal, the gateway can confirm the
+    edit after it has dropped the item.
     """
 
     v: int = 1
@@ -116,11 +116,11 @@ class FailureKind(StrEnum):
 
 
 class Result(Record):
-    """What the executor reported.
+    """The executor's report.
 
-    ``payload`` is the tool's answer in the executor's own encoding; the gateway keeps
-    it to hand it back and never reads it. ``summary`` is untrusted text for the card:
-    the tool's output, the error that it raised, or why it was not started.
+    ``payload`` is the tool's answer in the executor's encoding; the gateway stores it
+    and returns it unread. ``summary`` is untrusted text for the card: the tool's
+    output, its error, or the reason why it was not started.
     """
 
     ok: bool
@@ -135,33 +135,33 @@ class Result(Record):
 
     @property
     def edit_outcome(self) -> EditOutcome:
-        """Return what this result proves of an edited call."""
+        """Return the outcome of an edited call that this result proves."""
         if self.ok:
             return EditOutcome.EXECUTED
         return EditOutcome.UNKNOWN if self.has_started else EditOutcome.NOT_RUN
 
 
 def is_inside(ns: str, outer: str) -> bool:
-    """Return whether one agent's namespace lies inside that of another.
+    """Return whether one agent's namespace is inside that of another.
 
-    LangGraph names what runs inside a task ``|node:task``. The second and the third
-    graph that one task runs are ``|1`` and ``|2``: they run beside the first.
+    LangGraph names a graph inside a task ``|node:task``. The second and third graph of
+    one task are ``|1`` and ``|2``; they run in parallel with the first.
     """
     inner = ns.removeprefix(f"{outer}|") if outer else ns
     is_longer = inner != ns or not outer
-    # Graphs that one task runs side by side are not inside each other.
+    # Parallel graphs of one task are not inside each other.
     return is_longer and ns != outer and not inner.partition("|")[0].isdecimal()
 
 
 MAX_PROBLEM = 500
-"""Characters of why a tool does not accept arguments."""
+"""Longest explanation of why a tool refuses arguments, in characters."""
 
 
 class Reading(Record):
-    """How a tool reads the arguments of the edited call with this hash.
+    """A tool's reading of the arguments of the edited call with this hash.
 
-    The tool reads them as ``args``, or refuses them: then ``problem`` is its reason,
-    in the agent's words.
+    ``args`` are the arguments after the tool has read them. If it refuses them,
+    ``problem`` is the reason, in the agent's words.
     """
 
     action_hash: str = ""
@@ -170,7 +170,7 @@ class Reading(Record):
 
 
 class ItemState(StrEnum):
-    """Where one call stands. ``authorized`` is not ``executed``."""
+    """State of one call. ``authorized`` is not ``executed``."""
 
     PENDING = "pending"
     AUTHORIZED = "authorized"
@@ -187,7 +187,7 @@ class ItemState(StrEnum):
 
 
 class Verb(StrEnum):
-    """What a reviewer can say about an item."""
+    """A reviewer's decision on an item."""
 
     APPROVE = "approve"
     EDIT = "edit"
@@ -196,7 +196,7 @@ class Verb(StrEnum):
 
 
 class Finding(StrEnum):
-    """What a person found out about an execution in doubt."""
+    """A person's finding about an execution in doubt."""
 
     EXECUTED = "executed"
     RERUN = "rerun"
@@ -204,7 +204,7 @@ class Finding(StrEnum):
 
 
 class Tier(StrEnum):
-    """What a call needs before it may run, from least to most.
+    """The condition for a call to run, from least to most.
 
     ``auto`` runs and is recorded, ``notify`` runs and posts a notice, ``approve``
     needs one reviewer, ``escalate`` two distinct people, ``deny`` never runs.
@@ -218,7 +218,7 @@ class Tier(StrEnum):
 
     @property
     def rank(self) -> int:
-        """Return the place in the order, 0 for ``auto``."""
+        """Return the position in the order, 0 for ``auto``."""
         return _RANKS[self]
 
     @property
@@ -236,16 +236,16 @@ _RANKS = {tier: rank for rank, tier in enumerate(Tier)}
 
 
 def join(first: Tier, *others: Tier) -> Tier:
-    """Return the highest of the tiers; the only way in which tiers combine."""
+    """Return the highest of the tiers; tiers are combined only here."""
     # By rank: as texts, "auto" > "approve".
     return max((first, *others), key=lambda tier: tier.rank)
 
 
 class Effect(StrEnum):
-    """What a call does to the world, from least to most.
+    """The effect of a call on the world, from least to most.
 
     ``read`` changes nothing, ``reversible`` can be taken back, ``irreversible`` cannot.
-    A tool without a class of its own counts as irreversible.
+    A tool without an effect counts as irreversible.
     """
 
     READ = "read"
@@ -257,6 +257,6 @@ _GRAVITY = {effect: rank for rank, effect in enumerate(Effect)}
 
 
 def gravest(effects: Iterable[Effect]) -> Effect:
-    """Return what several calls do together; ``irreversible`` for none."""
+    """Return the combined effect of several calls; ``irreversible`` for none."""
     # By rank: as texts, "irreversible" < "read".
     return max(effects, key=_GRAVITY.__getitem__, default=Effect.IRREVERSIBLE)

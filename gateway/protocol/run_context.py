@@ -1,9 +1,8 @@
-"""Context of a run: its thread, ungated tools, its lease, the write that is retried.
+"""Context of a run: its thread, ungated tools, its lease, the current write.
 
-The gateway keeps the answer to a write for a while under the idempotency key that came
-with it, so that an attempt whose answer was lost gets the first one's answer. What is
-retried belongs inside one `one_write`; another question, even of the same words, does
-not.
+The gateway stores the answer to a write under the key of the request for a while. If
+the answer is lost, a retry with the same key gets the first answer. Put all retries
+inside one `one_write`; a new request needs a new one, even with the same content.
 """
 
 from __future__ import annotations
@@ -65,16 +64,16 @@ _lease: ContextVar[Callable[[], str] | None] = ContextVar(
 )
 
 
-# Attempts that copied the context share the write, and so its key.
+# Tasks that copied the context share the write and its key.
 _write: ContextVar[dict[str, str] | None] = ContextVar(
     "keyturn_idempotency_key", default=None
 )
 
 
 class in_run:  # noqa: N801 - used as a function, in `with`
-    """Let agents inside this block belong to a run; None leaves it as it is.
+    """Set the run of the agents inside this block; None changes nothing.
 
-    The run that they belonged to before is around this one.
+    Their previous run becomes the enclosing run.
     """
 
     __slots__ = ("_outer", "_run_ref", "_token")
@@ -85,8 +84,8 @@ class in_run:  # noqa: N801 - used as a function, in `with`
     def __enter__(self) -> None:
         """Begin."""
         run_ref, before = self._run_ref, _run.get()
-        # Entering the same run twice, as a subgraph does, must not make it the run
-        # around itself.
+        # Entering the same run twice, as a subgraph does, must not make it its own
+        # enclosing run.
         is_other = run_ref is not None and before is not None and before != run_ref
         self._outer = _enclosing.set(before if is_other else _enclosing.get())
         self._token = _run.set(run_ref or before)
@@ -98,15 +97,15 @@ class in_run:  # noqa: N801 - used as a function, in `with`
 
 
 def current_run() -> RunRef | None:
-    """Return the run that agents of this context belong to, if one was set."""
+    """Return the run of the agents of this context, if one was set."""
     return _run.get()
 
 
 def enclosing_run(run_ref: RunRef) -> RunRef | None:
-    """Return the run in whose tool the agents of another run work, if there is one.
+    """Return the run in whose tool the agents of another run work, if any.
 
-    An agent that is given a thread of its own is a run of its own, but the people of
-    the run around it may have asked for what it does.
+    An agent with a separate thread has a separate run, but the people of the enclosing
+    run may have asked for its calls.
     """
     outer = _run.get()
     if outer == run_ref:
@@ -120,17 +119,17 @@ def excepting(tools: Collection[str]) -> AbstractContextManager[object]:
 
 
 def excepted() -> frozenset[str]:
-    """Return the names of the tools that may start ungated in this context."""
+    """Return the names of tools that may start without a gate in this context."""
     return _ungated.get()
 
 
 def lasting(left_s: Callable[[], float]) -> AbstractContextManager[object]:
-    """Let questions know how long the lease on their thread lives unless it is kept."""
+    """Set the function that returns the remaining lifetime of the thread's lease."""
     return Inside(_left_s, left_s)
 
 
 def lease_left_s() -> float:
-    """Return how long the lease on the thread lives; 0 for none."""
+    """Return the remaining lifetime of the thread's lease; 0 without one."""
     left_s = _left_s.get()
     return left_s() if left_s else 0.0
 
@@ -142,12 +141,12 @@ def has_lost_lease() -> bool:
 
 
 def under_lease(text: Callable[[], str]) -> AbstractContextManager[object]:
-    """Let questions to a gateway in another process name a lease on a thread."""
+    """Set the lease header for requests to a gateway in another process."""
     return Inside(_lease, text)
 
 
 def current_lease() -> str:
-    """Return how a gateway in another process names the lease; "" for none."""
+    """Return the lease header for a gateway in another process; "" without one."""
     text = _lease.get()
     return text() if text else ""
 
@@ -156,24 +155,24 @@ def one_write(write: dict[str, str] | None = None) -> Inside[dict[str, str] | No
     """Give all attempts inside the block the same idempotency key.
 
     Args:
-        write: shared with other blocks of the same write, and holds its key under
-            `HEADER` once it was used; by default the block is a write of its own.
+        write: state shared with other blocks of the same write; after first use it has
+            the key under `HEADER`. By default the block is a separate write.
     """
     return Inside(_write, {} if write is None else write)
 
 
 def key_of_write() -> str:
-    """Return the key of the write around this code, a new one outside of any."""
+    """Return the key of the current write; outside of any write, a new key."""
     write = _write.get()
-    # One step, so that two attempts at once cannot make two keys.
+    # One step, so that two concurrent attempts get the same key.
     return (write if write is not None else {}).setdefault(HEADER, uuid.uuid4().hex)
 
 
 def attempt_of(owner: str) -> str:
     """Return the name of the attempt that claims a call in this write.
 
-    An owner that claims again in another write is another attempt: only a request
-    that is repeated with its key, because its answer was lost, is granted again.
+    A claim by the same owner in another write is another attempt. Only a retry with the
+    same key, after a lost answer, gets the same claim again.
     """
-    # A key has no blank, so two pairs never get one name.
+    # Keys contain no blank, so names are unambiguous.
     return f"{owner} {key_of_write()}"

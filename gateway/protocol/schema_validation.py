@@ -1,24 +1,23 @@
 """Validate arguments against a JSON Schema in bounded time, and close a schema.
 
-The library matches patterns with `re`, which takes exponential time on texts that an
-attacker chooses; it compares all elements of a list with each other; and it follows
-every branch of a choice for every element. One call within the limits of `strict_json`
-could so hold up everybody's for hours. Here a pattern is matched in linear time
-(`matches`), elements are compared by their canonical bytes, and every keyword spends
-steps of the call's budget (`work`) for each element that it looks at.
+The library matches patterns with `re`, which takes exponential time on hostile texts.
+It compares all elements of a list with each other, and follows every branch of a choice
+for every element. One call within the limits of `strict_json` could block all others
+for hours. Here patterns are matched in linear time (`matches`), elements are compared
+by their canonical bytes, and every keyword spends steps of the call's budget (`work`)
+for each element it reads.
 
-JSON Schema (2020-12) lets every key through that a schema does not mention. Once
-`closed`, a schema refuses a key that nobody declared, unless it says
-``additionalProperties`` or ``unevaluatedProperties`` itself. An object that declares no
-key at all stays open.
+JSON Schema (2020-12) accepts every key that a schema does not mention. Once `closed`, a
+schema refuses undeclared keys, unless it sets ``additionalProperties`` or
+``unevaluatedProperties``. An object without any declared key stays open.
 
 String formats are checked as pydantic reads them. A reviewer types a URL without its
 slash, a UUID without dashes or a blank for the ``T`` of a date-time. A tool with
 pydantic types reads such a text as another spelling of the same value, so it would not
-run with the text that was approved. `canonical` returns the spelling that is read as
-itself. An edit is checked, and the arguments of an agent are not: the tool reads those
-itself. Pydantic writes times and date-times without an offset, which RFC 3339 does not
-allow. They are accepted.
+run with the approved text. `canonical` returns the spelling that the tool keeps
+unchanged. Only edits are checked: the tool itself reads the arguments of an agent.
+Pydantic writes times and date-times without an offset. RFC 3339 does not allow this,
+but they are accepted.
 """
 
 from __future__ import annotations
@@ -51,10 +50,10 @@ def matches(text: str, pattern: str) -> bool:
     """Return whether a pattern (RE2 syntax) is found in a string, in linear time.
 
     Raises:
-        TypeError: when the text is none.
-        ValueError: when the pattern is none, or has look-around or a back-reference.
+        TypeError: when the text is not a string.
+        ValueError: when the pattern is invalid, or has look-around or a back-reference.
     """
-    if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance] - rules hand over what a call holds
+    if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance] - rules pass any value of a call
         raise TypeError("only a string can match a pattern")
     # The engine is linear in the characters, and slower with more parts.
     spend(1 + len(text) * _parts(pattern)[0] // 4_000)
@@ -64,16 +63,16 @@ def matches(text: str, pattern: str) -> bool:
 def problems(
     schema: JsonObject, args: JsonObject, *, has_formats: bool = False
 ) -> list[ValidationError]:
-    """Return everything in which arguments do not fit a schema.
+    """Return every error of arguments against a schema.
 
-    With ``has_formats`` the formats of its texts count as well (`formats`).
+    With ``has_formats``, formats of texts are checked as well (`formats`).
 
     Raises:
-        Unresolvable: when the schema refers to another one. None is ever fetched.
-        TooMuchWork: when the budget around this is spent, or that of one call.
-        ValueError: when a pattern in it is none that `matches` takes.
+        Unresolvable: when the schema refers to another one; none is ever fetched.
+        TooMuchWork: when the surrounding budget, or that of one call, is spent.
+        ValueError: when `matches` does not support a pattern in it.
     """
-    # An empty registry resolves nothing from outside: no schema makes us fetch a URL.
+    # An empty registry resolves no outside reference: schemas cannot cause requests.
     checker = _FormatChecker if has_formats else _Checker
     validator = checker(_of_our_draft(schema), registry=Registry[Schema]())
     try:
@@ -84,14 +83,14 @@ def problems(
     except Exception:
         raise
     except any_failure() as panic:
-        # Of a library in Rust, at the end of the stack.
+        # A panic of a Rust library at the end of the stack.
         raise TooMuchWork from panic
 
 
 def unmatched(schema: JsonObject) -> str:
-    """Return the first pattern of a schema that `matches` does not take; "" for none.
+    """Return the first pattern of a schema that `matches` does not support; "" if none.
 
-    `unevaluatedProperties` looks at names with `re`, so it allows no pattern of names.
+    `unevaluatedProperties` matches names with `re`, so it excludes patterns of names.
     """
     every = [one for _, one in subschemas(schema)]
     is_joined = any("unevaluatedProperties" in one for one in every)
@@ -118,13 +117,12 @@ def _is_unmatchable(pattern: object) -> TypeGuard[str]:
 
 
 def checkable(schema: JsonObject) -> JsonObject:
-    """Return a schema of a tool in the draft of 2020-12, without some patterns.
+    """Return a tool's schema in draft 2020-12, without unsupported patterns.
 
-    Without those that `matches` does not take.
-    Pydantic's own types, such as Decimal, and Zod's formats, which tools of MCP servers
-    declare, have look-around. Left in, one of them would take the whole schema away,
-    and the decision to edit with it. The tool checks its pattern itself: pydantic does,
-    and MCP obliges servers to validate what they get
+    Patterns with look-around come from pydantic types, such as Decimal, and from Zod's
+    formats in MCP servers. Such a pattern would make the whole schema unusable, and
+    edits impossible. The tool checks its patterns anyway: pydantic does, and MCP
+    requires servers to validate their input
     (https://modelcontextprotocol.io/specification/2025-06-18/server/tools).
     """
     if not any(
@@ -132,7 +130,7 @@ def checkable(schema: JsonObject) -> JsonObject:
         for _, one in subschemas(schema)
     ):
         return schema
-    # A copy: the schema is the tool's own.
+    # A copy: the tool still uses its schema.
     plain = copy.deepcopy(schema)
     for _, one in subschemas(plain):
         if _is_unmatchable(one.get("pattern")):
@@ -148,9 +146,9 @@ def _is_older(schema: JsonObject) -> bool:
 
 
 def _renew(schema: JsonObject) -> None:
-    """Write keywords of earlier drafts (4 to 2019-09) as 2020-12 has them.
+    """Convert keywords of earlier drafts (4 to 2019-09) to 2020-12.
 
-    Servers of MCP still declare them: Zod writes a tuple as a list of ``items``.
+    MCP servers still declare them: Zod writes a tuple as a list of ``items``.
     """
     if isinstance(schema.get("items"), list):
         first = schema.pop("items")
@@ -166,25 +164,25 @@ def _renew(schema: JsonObject) -> None:
                 schema[exclusive] = schema.pop(bound)
 
 
-# What a pattern consists of: a class of Unicode, the edges of a class in brackets and
-# of a group, a repetition, and any other character.
+# Parts of a pattern: a Unicode class, the edges of a bracket class and of a group, a
+# repetition, and any other character.
 _PART = re.compile(
     r"(?P<wide>\\[pP](?:\{[^}]*\}|.)|\\[wWdDsSbB])|\\.|(?P<opens>\[\^?\]?|\()"
     r"|(?P<closes>[\])])|\{(?P<least>\d+)(?:,(?P<most>\d*))?\}|.",
     re.DOTALL,
 )
 _WIDE, _CLASS = 1_600, 30
-"""What a class of Unicode and a class in brackets weigh; a usual letter weighs 1."""
+"""Weights of a Unicode class and of a bracket class; a plain letter weighs 1."""
 
 
 @lru_cache(maxsize=1024)
 def _parts(pattern: str) -> tuple[int, int]:
-    """Return how many parts a pattern has, repetitions counted, and what it costs.
+    """Return the number of parts of a pattern with repetitions, and its cost.
 
-    The second is how many steps it takes to compile, at most: the library writes out
-    every repetition, and a class of Unicode as all of its ranges.
+    The cost is an upper bound of the steps to compile it. The library expands every
+    repetition, and a Unicode class into all of its ranges.
     """
-    # The edge that closes each open group, and the parts and the weight in it.
+    # For each open group: the edge that closes it, and its parts and weight.
     ends, groups, last = [""], [(0, 0)], (0, 0)
     for found in _PART.finditer(pattern):
         is_in_class = ends[-1] == "]"
@@ -208,7 +206,7 @@ def _parts(pattern: str) -> tuple[int, int]:
 
 @lru_cache(maxsize=1024)
 def _compiled(pattern: str) -> SchemaValidator:
-    # Rust's `regex`, the engine that pydantic matches tools' own patterns with.
+    # Rust's `regex`, the engine that pydantic uses for tools' patterns.
     try:
         return SchemaValidator(core_schema.str_schema(pattern=pattern))
     except SchemaError as error:
@@ -216,8 +214,8 @@ def _compiled(pattern: str) -> SchemaValidator:
 
 
 def _of_our_draft(schema: JsonObject) -> JsonObject:
-    """Return a schema that names no draft: one by name is checked by the library's."""
-    # A copy only where it is needed: this runs for every call.
+    """Remove ``$schema``: for a named draft, the library uses its standard checker."""
+    # A copy only if needed: this runs for every call.
     if not any("$schema" in one for _, one in subschemas(schema)):
         return schema
     plain = copy.deepcopy(schema)
@@ -234,7 +232,7 @@ _COMPARE = frozenset({"const", "enum", "uniqueItems"})
 
 
 def _charged(keyword: str, check: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the check of a keyword that spends what it costs before it costs it."""
+    """Wrap the check of a keyword so that it spends its cost beforehand."""
     compares, looks_at_each = keyword in _COMPARE, keyword in _LOOK_AT_EACH
     is_quadratic = keyword.startswith("unevaluated")
     is_reference = keyword in {"$ref", "$dynamicRef"}
@@ -244,7 +242,7 @@ def _charged(keyword: str, check: Callable[..., Any]) -> Callable[..., Any]:
     ) -> Iterator[ValidationError]:
         steps = 1 + (len(value) // 8 if isinstance(value, list | dict) else 0)
         if is_reference and isinstance(value, str):
-            # The library looks through the whole schema for an anchor.
+            # The library searches the whole schema for an anchor.
             is_pointer = value[:2] in {"#", "#/"}
             steps += 5 + len(value) // 8 if is_pointer else 500
         if isinstance(instance, list | dict):
@@ -256,7 +254,7 @@ def _charged(keyword: str, check: Callable[..., Any]) -> Callable[..., Any]:
                 steps += _size(instance) * (1 + steps) // 16
         spend(steps)
         for error in check(validator, value, instance, schema) or ():
-            # An error has a text with all of the value and all of the schema.
+            # The text of an error contains the whole value and the whole schema.
             spend(3 + (_size(instance) + _size(value)) // 32)
             yield error
 
@@ -264,7 +262,7 @@ def _charged(keyword: str, check: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _size(value: JsonValue) -> int:
-    """Return about how many parts a value has; spends what it takes to count them."""
+    """Return roughly how many parts a value has; spends steps for counting."""
     waiting, size = [value], 0
     while waiting:
         one = waiting.pop()
@@ -278,8 +276,8 @@ def _size(value: JsonValue) -> int:
 
 
 def _is_boolean(_checker: object, instance: object) -> bool:
-    # The library asks this of each schema that it looks through for what is
-    # evaluated, which it does without a check of a keyword.
+    # The library calls this for each schema in its search for evaluated parts, which
+    # runs outside the keyword checks.
     spend(3)
     return isinstance(instance, bool)
 
@@ -315,7 +313,7 @@ def _additional_properties(
     instance: JsonValue,
     schema: Mapping[str, JsonValue],
 ) -> Iterator[ValidationError]:
-    """Let the library validate those names that no pattern stands for."""
+    """Let the library validate the names that match no pattern."""
     patterns = cast("Mapping[str, JsonValue]", schema.get("patternProperties", {}))
     if patterns and isinstance(instance, dict):
         instance = {
@@ -323,7 +321,7 @@ def _additional_properties(
             for name, member in instance.items()
             if not any(matches(name, pattern) for pattern in patterns)
         }
-        # An empty one would be named to the person as what the name does not match.
+        # Empty patterns would appear in the error as the reason.
         schema = {key: schema[key] for key in schema if key != "patternProperties"}
     library = Draft202012Validator.VALIDATORS["additionalProperties"]
     yield from library(validator, below, instance, schema) or ()
@@ -331,7 +329,7 @@ def _additional_properties(
 
 def _unique_items(
     _: object,
-    wanted: bool,  # noqa: FBT001 - the library hands over what the schema says
+    wanted: bool,  # noqa: FBT001 - called by the library
     instance: JsonValue,
     schema: object,
 ) -> Iterator[ValidationError]:
@@ -341,7 +339,7 @@ def _unique_items(
             # By hash: the library compares each pair.
             each = {digest.canonical(element) for element in instance}
         except BadJson:
-            each = set[bytes]()  # such arguments are refused elsewhere as well
+            each = set[bytes]()  # such arguments are also refused elsewhere
         if len(each) < len(instance):
             yield ValidationError(f"{instance!r} has non-unique elements")
 
@@ -376,30 +374,29 @@ _FormatChecker: Any = cast("Any", validators).extend(
 _DECLARING = frozenset({"properties", "patternProperties"})
 _DECIDES_REST = frozenset({"additionalProperties", "unevaluatedProperties"})
 
-# Keywords that apply their schemas to child instances (JSON Schema's own term): a
-# member, an element.
+# Keywords that apply their schemas to child instances (members and elements).
 _CHILD = frozenset({"items", "contains", *_DECIDES_REST, "unevaluatedItems"})
 _CHILD_LISTED = frozenset({"prefixItems"})
 _CHILD_NAMED = _DECLARING
 
-# Keywords that apply their schemas in place, to the same instance. What ``if`` and
-# ``not`` have stays as it is: closing them would let through what they refuse.
+# Keywords that apply their schemas in place, to the same instance. ``if`` and ``not``
+# are unchanged: closing their schemas would accept values that they refuse.
 _IN_PLACE = frozenset({"then", "else"})
 _IN_PLACE_LISTED = frozenset({"allOf", "anyOf", "oneOf"})
 _IN_PLACE_NAMED = frozenset({"dependentSchemas", "$defs", "definitions"})
 _UNTOUCHED = frozenset({"if", "not", "propertyNames"})
 SAME_INSTANCE = _IN_PLACE | _IN_PLACE_LISTED | {"if", "not", "dependentSchemas"}
-"""Keywords whose schemas look at the instance that the schema around them looks at."""
+"""Keywords whose schemas apply to the same instance as the surrounding schema."""
 _JOINED = _IN_PLACE | {"allOf", "anyOf", "oneOf", "dependentSchemas", "if", "$ref"}
 
 Visit = Callable[[JsonValue], JsonValue]
 
 
 def closed(schema: JsonObject) -> JsonObject:
-    """Return a schema that refuses keys which no object declares.
+    """Return a schema that refuses undeclared keys.
 
-    What it lets through may be more than the schema does where that has ``not`` or
-    ``oneOf``, so arguments have to fit both.
+    With ``not`` or ``oneOf`` it may accept more than the original, so arguments have to
+    fit both.
     """
     return _Closer(schema).close(schema)
 
@@ -407,7 +404,7 @@ def closed(schema: JsonObject) -> JsonObject:
 def subschemas(
     schema: JsonObject, path: tuple[str | int, ...] = ()
 ) -> Iterator[tuple[tuple[str | int, ...], JsonObject]]:
-    """Yield a schema and every schema in it, with its path; data in it is left out."""
+    """Yield a schema and every schema in it, with paths; data in it is skipped."""
     yield path, schema
     for below, one in members(schema):
         yield from subschemas(one, (*path, *below))
@@ -416,7 +413,7 @@ def subschemas(
 def members(
     schema: JsonObject,
 ) -> Iterator[tuple[tuple[str | int, ...], JsonObject]]:
-    """Yield the schemas that the keywords of a schema have, with their paths in it."""
+    """Yield the direct subschemas of a schema's keywords, with their paths."""
     for key, value in schema.items():
         found: Iterable[tuple[tuple[str | int, ...], JsonValue]] = ()
         if key in _CHILD | _IN_PLACE | _UNTOUCHED:
@@ -433,7 +430,7 @@ def members(
 class _Closer:
     def __init__(self, root: JsonObject) -> None:
         self._root = root
-        # By identity. False while it is worked out: a schema may refer to itself.
+        # By identity. False while it is computed: a schema may refer to itself.
         self._declaring = dict[int, bool]()
 
     def close(self, node: JsonObject) -> JsonObject:
@@ -442,9 +439,9 @@ class _Closer:
         spend(1)
         if self._declares(node) and not _DECIDES_REST & node.keys():
             is_plain = not _JOINED & node.keys()
-            # `additionalProperties` sees only the properties beside it; with `allOf` or
-            # `$ref` in the same schema it would refuse what those declare. It is
-            # cheaper, so it is taken where it is enough.
+            # `additionalProperties` sees only the properties next to it. With `allOf`
+            # or `$ref` in the same schema it would refuse their properties. It is
+            # cheaper, so it is used where it is enough.
             word = "additionalProperties" if is_plain else "unevaluatedProperties"
             result[word] = False
         return result
@@ -455,8 +452,8 @@ class _Closer:
 
     def _member(self, key: str, value: JsonValue) -> JsonValue:
         visit = self._each(self.close)
-        # Not closed themselves: each branch would refuse what the schema around it
-        # declares.
+        # Not closed themselves: a branch would refuse the keys of the surrounding
+        # schema.
         if key in _IN_PLACE | _IN_PLACE_LISTED | _IN_PLACE_NAMED:
             visit = self._each(self._inside)
         if key in _CHILD | _IN_PLACE:
@@ -472,7 +469,7 @@ class _Closer:
         return lambda node: change(node) if isinstance(node, dict) else node
 
     def _declares(self, node: JsonValue) -> bool:
-        """Return whether a schema declares keys, itself or where it refers to."""
+        """Return whether a schema declares keys, directly or by reference."""
         if not isinstance(node, dict):
             return False
         if id(node) not in self._declaring:
@@ -487,7 +484,8 @@ class _Closer:
         reference = node.get("$ref")
         if isinstance(reference, str):
             target = self._target(reference)
-            # A target that is not found here may name keys: closing is the strict side.
+            # A target that is not found here may declare keys: closing is the strict
+            # side.
             if target is None or self._declares(target):
                 return True
         if any(map(self._declares, _list(node.get("allOf")))):
@@ -497,12 +495,12 @@ class _Closer:
         )
 
     def _choice_declares(self, branches: list[JsonValue]) -> bool:
-        """Return whether every branch declares keys; other types do not matter."""
+        """Return whether every branch for objects declares keys."""
         found = [one for one in branches if _may_be_object(one)]
         return bool(found) and all(map(self._declares, found))
 
     def _target(self, reference: str) -> JsonValue:
-        """Return what a JSON Pointer leads to; None when it leads nowhere known."""
+        """Return the target of a JSON Pointer; None if it is not found."""
         if reference != "#" and not reference.startswith("#/"):
             return None
         spend(len(reference) // 8)
@@ -551,10 +549,10 @@ _FORMATS: dict[str, tuple[Callable[[str], str], str]] = {
 
 
 def canonical(text: str, name: str) -> str | None:
-    """Return a text of a format in the spelling that tools read as itself.
+    """Return a text in the spelling that tools keep unchanged.
 
-    Returns None for a text that is not of the format. A text of a format that is not
-    checked is returned unchanged.
+    Returns None for a text that does not fit the format. If the format is not checked,
+    the text is returned unchanged.
     """
     if name not in _FORMATS:
         return text
@@ -566,5 +564,5 @@ def canonical(text: str, name: str) -> str | None:
 
 
 def wanted_by(name: str) -> str:
-    """Return what a text of a format is, for a sentence; "" for one not checked."""
+    """Return a format as a noun for a sentence; "" for an unchecked format."""
     return _FORMATS[name][1] if name in _FORMATS else ""

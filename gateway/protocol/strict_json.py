@@ -5,8 +5,8 @@ nesting up to 64, strings without lone surrogates. Everything else is refused be
 anything is stored, because two parsers could read it as two different calls (RFC 8785
 sections 3.1 and 3.2.2). `keyturn.gateway.protocol.digest` bounds the size.
 
-Integers beyond 2^53 are ids, and are kept digit by digit. RFC 8785 leaves them to the
-reader: one that reads every number as a double has to read these as integers.
+Integers beyond 2^53 are ids and keep all digits. RFC 8785 leaves them to the reader: a
+reader that uses doubles for all numbers has to treat these as integers.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ def pointer_to(tokens: Iterable[str | int]) -> str:
 
 
 def escaped(token: str) -> str:
-    """Return a name as a pointer holds it."""
-    # "~" first, or the "~" of "~1" would be escaped again.
+    """Escape a name for a pointer."""
+    # "~" first: otherwise the "~" of "~1" would be escaped again.
     return token.replace("~", "~0").replace("/", "~1")
 
 
 def tokens_of(text: str) -> tuple[str, ...]:
-    """Return the names that a pointer goes through, also one that begins with "#"."""
+    """Return the names in a pointer, which may begin with "#"."""
     # In the opposite order, so that "~01" is "~1" and not "/".
     return tuple(
         token.replace("~1", "/").replace("~0", "~") for token in text.split("/")[1:]
@@ -42,7 +42,7 @@ def tokens_of(text: str) -> tuple[str, ...]:
 
 
 def pointed(root: JsonValue, text: str) -> JsonValue:
-    """Return the member that a pointer through objects leads to; None for nowhere."""
+    """Return the target of a pointer through objects; None if there is none."""
     for token in tokens_of(text):
         root = root.get(token) if isinstance(root, dict) else None
     return root
@@ -55,7 +55,7 @@ MAX_BYTES = 64 * 1024
 MAX_INTEGER = 2**53 - 1
 """The largest integer that every JSON reader keeps exact (RFC 8785 section 3.2.2.3)."""
 MAX_LONG = 2**63 - 1
-"""The largest integer of 64 bits, as databases and checkpoints hold it."""
+"""The largest 64-bit integer, the limit of databases and checkpoints."""
 
 
 def parse(text: bytes | str) -> JsonValue:
@@ -73,19 +73,19 @@ def parse(text: bytes | str) -> JsonValue:
             "JsonValue",
             json.loads(
                 decoded,
-                # json.loads keeps the last of two equal keys, another parser the first:
-                # they would read two different calls.
+                # json.loads keeps the last of two equal keys; other parsers keep the
+                # first and would read a different call.
                 object_pairs_hook=_without_duplicates,
                 parse_constant=_no_constant,
             ),
         )
     except json.JSONDecodeError as error:
         raise BadJson(f"{error.msg} (character {error.pos})") from error
-    except ValueError as error:  # of Python's own, for a number of thousands of digits
-        raise BadJson("it holds a number of too many digits") from error
+    except ValueError as error:  # Python's error for thousands of digits
+        raise BadJson("it contains a number of too many digits") from error
     except RecursionError as error:
         raise BadJson(f"it is nested more than {MAX_DEPTH} deep") from error
-    # After parsing, too: depth, integers and surrogates are checked in one place only.
+    # Depth, integers and surrogates are checked in one place only, after parsing.
     return accept(value)
 
 
@@ -104,21 +104,20 @@ def parse_object(text: bytes | str) -> JsonObject:
 def accept(value: object) -> JsonValue:
     """Check a tree of Python values as strictly as a parsed text; return a copy.
 
-    The copy shares nothing that can change with the argument. Tuples, bytes, sets,
-    non-string keys and numbers that are neither int nor float are refused instead of
-    converted.
+    The copy shares no mutable value with the argument. Tuples, bytes, sets, non-string
+    keys and numbers other than int and float are refused, not converted.
 
     Raises:
-        BadJson: names the place and the problem, never the value.
+        BadJson: with the place and the problem, never the value.
     """
     return _accept(value, "", 0)
 
 
 def accept_texts(*values: object) -> None:
-    """Check values that have to be texts.
+    """Check that values are texts.
 
     Raises:
-        BadJson: when one is none, or no strict JSON.
+        BadJson: when one is not a text, or not strict JSON.
     """
     for value in values:
         if not isinstance(accept(value), str):
@@ -126,7 +125,7 @@ def accept_texts(*values: object) -> None:
 
 
 def accept_object(value: object) -> JsonObject:
-    """Check a tree that has to be an object at its top.
+    """Check a tree whose root has to be an object.
 
     Raises:
         BadJson: as `accept`, or when the top is not an object.
@@ -139,7 +138,7 @@ def accept_object(value: object) -> JsonObject:
 def _accept(value: object, pointer: str, depth: int) -> JsonValue:
     if depth > MAX_DEPTH:
         raise BadJson(f"it is nested more than {MAX_DEPTH} deep", pointer)
-    # bool before int, which it is a subclass of.
+    # bool before int: bool is a subclass of int.
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -174,20 +173,20 @@ def _accept_text(text: str, pointer: str) -> str:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
         shown = pointer.encode("utf-8", "replace").decode("utf-8")
-        raise BadJson("a string holds half of a surrogate pair", shown) from error
-    # A plain str: the copy shares no class of the caller's.
+        raise BadJson("a string contains half of a surrogate pair", shown) from error
+    # A plain str, never a subclass.
     return str(text)
 
 
 def _accept_number(number: float, pointer: str) -> int | float:
-    # A plain number: the copy shares no class of the caller's.
+    # A plain number, never a subclass.
     if isinstance(number, int):
         if abs(number) > MAX_LONG:
             raise InexactNumber("an integer has more than 64 bits", pointer)
         return int(number)
     if not math.isfinite(number):
         raise BadJson("a number is not finite", pointer)
-    # RFC 8785 writes 1e20 as digits, which others read as an integer.
+    # RFC 8785 writes 1e20 as digits, which other readers take for an integer.
     if abs(number) > MAX_INTEGER:
         raise InexactNumber("a number is beyond 2^53-1 and not an integer", pointer)
     return float(number)
@@ -211,5 +210,5 @@ def _kind(value: object) -> str:
 
 def printable(text: str) -> str:
     """Return a string that can be stored: lone surrogates become question marks."""
-    # A model may write one half of a pair; neither UTF-8 nor the store takes it.
+    # A model may write one half of a pair; neither UTF-8 nor the store accepts it.
     return text.encode("utf-8", "replace").decode("utf-8")

@@ -1,8 +1,8 @@
-"""What a webhook tells a program: that one of its threads has a decision.
+"""Body of a webhook: the news that a thread of the receiving program has a decision.
 
-It says where to look and nothing else: no tool, no arguments, no decision. The
-receiver asks the gateway, with its API key, so a message that somebody forged, kept or
-read gives nothing away and lets nothing run.
+It contains only ids: no tool, no arguments, no decision. The receiver asks the gateway,
+with its API key, so a forged, stored or intercepted message reveals nothing and starts
+nothing.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ DECIDED: Literal["approval.decided"] = "approval.decided"
 """A call of the thread was approved, refused, answered, or ended in another way."""
 
 TEST: Literal["webhook.test"] = "webhook.test"
-"""An operator asks whether messages arrive."""
+"""A test message by an operator."""
 
 MOST_BYTES = 16 * 1024
-"""No message is as long as that."""
+"""Upper bound of the size of messages."""
 
 
 class News(Record, extra="ignore"):
-    """Which thread, of which agent, and because of which approval."""
+    """The agent, the thread and the approval of a decision."""
 
     agent: str = ""
     thread: str = ""

@@ -1,6 +1,6 @@
 """Wire messages between an agent and the gateway.
 
-The same records go through the in-process port and, one day, over HTTP as JSON.
+The same records pass through the in-process port and, as JSON, over HTTP.
 """
 
 from __future__ import annotations
@@ -29,12 +29,14 @@ from keyturn.gateway.protocol.records import (
 from keyturn.gateway.protocol.strict_json import JsonObject
 
 ProgressVerb = Literal["begin", "enter", "give_back"]
-"""``begin`` asks to run a call, ``enter`` says that an agent began inside it, and
-``give_back`` that it paused: it may run again."""
+"""``begin`` asks to run a call, ``enter`` reports that an agent began inside it.
+
+``give_back`` reports a pause: the call may run again.
+"""
 
 
 class CallProgress(Record):
-    """What happens to a call that runs without a record: one step of it."""
+    """One step of a call that runs without a record."""
 
     verb: ProgressVerb
     ref: TurnRef
@@ -43,10 +45,10 @@ class CallProgress(Record):
 
 
 class CallBegun(Record):
-    """Whether a call may run; else its stored result, None when nobody knows it.
+    """Whether a call may run; else its stored result, None if unknown.
 
-    ``keeps_result`` is False where the gateway would not keep what the call returns:
-    then the end of one that went well need not be told.
+    ``keeps_result`` is False if the gateway would not store the result: a successful
+    end then need not be reported.
     """
 
     may_run: bool = True
@@ -55,10 +57,10 @@ class CallBegun(Record):
 
 
 class CallEnd(Record):
-    """How a call without a record ended.
+    """The end of a call without a record.
 
-    ``is_over`` is False when the call raised: it may be run again. The gateway counts
-    a failure of those alone that it let run.
+    ``is_over`` is False if the call raised: it may run again. The gateway counts only
+    failures of calls that it allowed to run.
     """
 
     ref: TurnRef
@@ -74,20 +76,21 @@ RECONCILE_INTERRUPT = "keyturn.reconcile"
 
 
 def args_hash(args: JsonObject) -> str:
-    """Hash bare arguments, to notice a change between submit and execution."""
+    """Hash bare arguments, to detect a change between submission and execution."""
     return digest.tagged_hash(ARGS_TAG, digest.canonical(args))
 
 
 MAX_TASK = 200
-"""Characters of the name of a task."""
+"""Longest name of a task, in characters."""
 
 
 class TurnRef(Record):
     """One AI message of one agent in one thread.
 
-    A new turn ends what waits of earlier ones in its lane ``ns``, or inside it: any
-    name without ``|``, or a LangGraph namespace; the empty one contains all others.
-    ``nested_in`` is the run around an agent that runs inside another one's tool.
+    A new turn supersedes waiting calls of earlier turns in its lane ``ns`` or inside
+    it. A lane is any name without ``|``, or a LangGraph namespace; the empty one
+    contains all others. ``nested_in`` is the enclosing run of an agent inside another
+    agent's tool.
     """
 
     agent: str
@@ -98,30 +101,30 @@ class TurnRef(Record):
 
     @property
     def run_ref(self) -> RunRef:
-        """Return the run that this turn belongs to."""
+        """Return the run of this turn."""
         return self.nested_in or RunRef(agent=self.agent, thread=self.thread)
 
     @property
     def names(self) -> dict[str, str]:
-        """Return what tells this turn from every other one."""
-        # Not dumped: they are texts, and are asked for eight times a call.
+        """Return the names that identify this turn."""
+        # No `model_dump`: they are texts, and each call reads them eight times.
         return {name: it for name, it in self.__dict__.items() if name != "nested_in"}
 
 
 class CallHint(Record):
-    """Hint of the agent's own code about one call: it can raise or narrow.
+    """Hint of the agent's code about one call: it can raise or narrow.
 
-    It is part of the turn, so it counts as it was when the turn was first submitted.
-    The gateway joins it with what policy says
+    It is part of the turn, so the hint of the first submission counts. The gateway
+    joins it with the policy's evaluation
     (`keyturn.gateway.service.turn_evaluation.apply_hint`).
 
     Attributes:
-        hold: True asks for a person; False asks for none, and counts only where
-            policy lets an agent's word loosen; None says nothing.
-        allow: the only decisions a reviewer should have; None: all that policy allows.
+        hold: True asks for a person. False asks for none, and counts only if the policy
+            lets a hint lower the tier. None is no hint.
+        allow: the only decisions a reviewer should have; None for all that the policy
+            allows.
         description: untrusted text for the reviewer.
-        task: what the call is part of, in a word of the agent's; calls of one task may
-            share a card.
+        task: the agent's name for the task; calls of one task may share a card.
     """
 
     hold: bool | None = Field(default=None, strict=True)
@@ -131,19 +134,19 @@ class CallHint(Record):
 
 
 class ProposedCall(Record):
-    """One tool call as it would run, with the hint of the agent's own code.
+    """One tool call as it would run, with the hint of the agent's code.
 
     Attributes:
         tool: its name.
-        args: the canonical arguments: exactly what the tool would get.
-        tool_call_id: the model's id of it.
-        hint: of the agent's own code.
-        original_args: what the model wrote, where the tool reads it as something else;
-            it is evidence for people and is neither hashed nor run.
-        problem: a sentence for the model about a call that cannot run as it is, because
-            it does not fit its tool or names none; ``args`` are the model's own then.
-        state: the business state that its tool's `recheck` returned; None without one.
-        is_question: ``args`` are a `QuestionSet`, which people answer; it never runs.
+        args: the canonical arguments, exactly as the tool would get them.
+        tool_call_id: the id that the model gave it.
+        hint: hint of the agent's code.
+        original_args: the model's arguments, where the tool reads them differently;
+            evidence for people, neither hashed nor run.
+        problem: a sentence for the model about a call that cannot run, because it does
+            not fit its tool or names none; ``args`` are the model's then.
+        state: the business state that the tool's `recheck` returned; None without one.
+        is_question: ``args`` are a `QuestionSet` for people to answer; it never runs.
     """
 
     tool: str
@@ -159,12 +162,12 @@ class ProposedCall(Record):
 class Turn(Record):
     """All calls of one AI message, submitted together.
 
-    ``says`` is the model's own text of that message: unverified evidence. ``schemas``
-    maps a tool's name to the JSON Schema of its arguments, as the agent declares it.
-    ``enclosing_run`` is the run in whose tool the turn's own run was started: its
-    people may have asked for these calls. It adds people who must not decide, and
-    nothing else. ``resumes_itself`` says that the agent's own process brings its thread
-    forward once something was decided; over HTTP it always does.
+    ``says`` is the model's text in that message: unverified evidence. ``schemas`` maps
+    a tool's name to the JSON Schema of its arguments, declared by the agent.
+    ``enclosing_run`` is the run in whose tool the turn's run was started. Its people
+    may have asked for these calls, so it only adds people who must not decide.
+    ``resumes_itself`` is True if the agent's process resumes its thread after
+    decisions; over HTTP it always does.
     """
 
     ref: TurnRef
@@ -176,7 +179,7 @@ class Turn(Record):
 
 
 class VerdictKind(StrEnum):
-    """What policy says of one call."""
+    """The policy's result for one call."""
 
     RUN = "run"
     HOLD = "hold"
@@ -184,11 +187,11 @@ class VerdictKind(StrEnum):
 
 
 class Verdict(Record):
-    """The gateway's word on one call of a turn, in the order of the calls.
+    """The gateway's result for one call of a turn, in the order of the calls.
 
-    ``item_id`` and ``action_hash`` (of the request) are set when the call has a record
-    and is claimed: when ``kind`` is hold, or it runs at tier ``notify``.
-    ``reason`` is a sentence for the model when it is deny.
+    ``item_id`` and ``action_hash`` (of the request) are set if the call has a record
+    and has to be claimed: if ``kind`` is hold, or at tier ``notify``. ``reason`` is a
+    sentence for the model if ``kind`` is deny.
     """
 
     kind: VerdictKind
@@ -204,12 +207,12 @@ class Verdict(Record):
 
     @property
     def runs_unclaimed(self) -> bool:
-        """Return whether the call runs without a claim: nothing but this lets it."""
+        """Return whether the call runs without a claim: only this verdict allows it."""
         return self.kind is VerdictKind.RUN and not self.item_id
 
 
 class AnswerKind(StrEnum):
-    """Every way in which the wait for a held call can end."""
+    """The ways in which the wait for a held call can end."""
 
     APPROVE = "approve"
     EDIT = "edit"
@@ -222,16 +225,16 @@ class AnswerKind(StrEnum):
 
 
 class Answer(Record):
-    """What a held call is resumed with, for the interrupt `APPROVAL_INTERRUPT`.
+    """The value that resumes the interrupt `APPROVAL_INTERRUPT` of a held call.
 
     ``action_hash`` is that of the request and binds the answer to its question.
-    ``args`` are the executed arguments of an edit; unchanged ones have the order and
-    number types in which they were submitted. ``message`` is what those wrote who
-    approved, the reason of a rejection, the text of a response, or the sentence for any
-    other end. ``approvals`` is what those wrote who approved an edited call.
-    ``has_started`` says that the call was started before it went back to people.
-    ``answers`` are those that people gave to the questions of a call, in order; None
-    where nobody did. ``is_question`` says that it ends a call which asks people.
+    ``args`` are the executed arguments of an edit; unchanged ones keep their submitted
+    order and number types. ``message`` is the text of the approvers, the reason of a
+    rejection, the text of a response, or a sentence about any other end. ``approvals``
+    is the text of the approvers of an edited call. ``has_started`` is True if the call
+    was started before it went back to people. ``answers`` are people's answers to the
+    questions of a call, in order; None if there are none. ``is_question`` is True for a
+    call that asks people.
     """
 
     type: AnswerKind
@@ -248,12 +251,12 @@ class Answer(Record):
     @property
     def asks_people(self) -> bool:
         """Return whether it ends a call that asks people."""
-        # Before `is_question`, each such answer had `answers`.
+        # In older versions each such answer had `answers`, but no `is_question`.
         return self.is_question or self.answers is not None
 
     @property
     def why_approved(self) -> str:
-        """Return what those wrote who approved the call, as it was or edited."""
+        """Return the text of the approvers of the call, unchanged or edited."""
         return self.message if self.type is AnswerKind.APPROVE else self.approvals
 
 
@@ -261,7 +264,7 @@ FindingWord = Literal["executed", "rerun", "skip"]
 
 
 class ReconcileAnswer(Record):
-    """What an execution in doubt is resumed with, for `RECONCILE_INTERRUPT`."""
+    """The value that resumes `RECONCILE_INTERRUPT`, for an execution in doubt."""
 
     type: FindingWord
     item_id: str
@@ -281,9 +284,8 @@ class ClaimRequest(Record):
     """Ask for the right to execute one recorded call once.
 
     ``owner`` and the request's idempotency key, both random, name one attempt.
-    ``state`` answers a `CheckState`.
-    ``reading`` puts an edited call to people again, because its tool would not run
-    with exactly its arguments.
+    ``state`` answers a `CheckState`. ``reading`` sends an edited call back to people,
+    because its tool would not run with exactly its arguments.
     """
 
     item_id: str
@@ -298,12 +300,12 @@ class ClaimRequest(Record):
 class Claimed(Record):
     """Run exactly ``action`` (a canonical document) now, once.
 
-    The claim holds for ``lease_s`` seconds and is kept by heartbeats with ``fence``.
+    The claim lasts for ``lease_s`` seconds; heartbeats with ``fence`` extend it.
     ``idempotency_key`` is the same for every attempt at this authorization.
-    ``asks_on_failure`` says that people reconcile a failure. ``reconciled``
-    is what people said of an earlier attempt, when they had the call run again.
-    ``requested`` is the document of the request where ``action`` has a newer state.
-    ``receipt`` proves to whoever runs the tool that this call may run; "" without keys.
+    ``asks_on_failure`` is True if people reconcile a failure. ``reconciled`` is
+    people's finding about an earlier attempt, if they had the call run again.
+    ``requested`` is the document of the request if ``action`` has a newer state.
+    ``receipt`` proves to the tool's side that this call may run; "" without keys.
     """
 
     kind: Literal["new"] = "new"
@@ -322,7 +324,7 @@ class Claimed(Record):
 class CheckState(Record):
     """Read the business state for the arguments of ``action``, then claim again.
 
-    Nothing was claimed. The members are those of `Claimed`.
+    Nothing was claimed. The members are as in `Claimed`.
     """
 
     kind: Literal["check_state"] = "check_state"
@@ -335,8 +337,8 @@ class CheckState(Record):
 class Done(Record):
     """It ran before, with this result.
 
-    ``reconciled`` is what people found at the last reconciliation;
-    ``reconcile_answer`` is the same when it is to be read in place of the result.
+    ``reconciled`` is people's finding at the last reconciliation. ``reconcile_answer``
+    is the same finding, if it replaces the result.
     """
 
     kind: Literal["done"] = "done"
@@ -354,9 +356,10 @@ class Busy(Record):
 
 
 class InDoubt(Record):
-    """An owner died between effect and record; a person has to say what happened.
+    """An owner died between effect and record; a person has to find out what happened.
 
-    ``edit`` says what a person changed before: those arguments ran, if any did.
+    ``edit`` is an earlier change by a person: if the call ran, it ran with these
+    arguments.
     """
 
     kind: Literal["in_doubt"] = "in_doubt"
@@ -372,7 +375,7 @@ class Refused(Record):
 
 
 class Reopened(Record):
-    """It went back to people, for this reason; ask about it again."""
+    """It went back to people, for this reason; ask for its answer again."""
 
     kind: Literal["reopened"] = "reopened"
     reason: str
@@ -385,14 +388,14 @@ ClaimReply = Annotated[
 
 
 class AgentNote(Record):
-    """What the system prompt says about the gate: names of tools that need a person."""
+    """Names of tools that need a person, for the system prompt."""
 
     gated_tools: tuple[str, ...] = ()
     other_tools_are_gated: bool = True
 
 
 class CallOutcome(Record):
-    """The outcome of one held call, for repairing a turn that was cut off.
+    """The outcome of one held call, for repairing an interrupted turn.
 
     ``reconcile_answer`` and ``reconciled`` are as in `Done`.
     """
@@ -409,9 +412,9 @@ class CallOutcome(Record):
 
 
 class LateReport(Record):
-    """What an executor reported after people had reconciled its call.
+    """An executor's report that came after people had reconciled its call.
 
-    ``is_apart`` says that it is about an earlier attempt than the call's own result.
+    ``is_apart`` is True if it is about an earlier attempt than the call's result.
     """
 
     item_id: str
@@ -422,9 +425,10 @@ class LateReport(Record):
 
 
 class EditsKnown(Record):
-    """The edits of an agent's state, by their hashes; those in neither were not made.
+    """The edits in an agent's state, by hash; edits in neither set were never made.
 
-    ``made`` has the outcome of each call. ``unknown`` have no record, or no longer.
+    ``made`` has the outcome of each call. ``unknown`` edits have no record, or no
+    longer.
     """
 
     made: dict[str, EditOutcome] = Field(default_factory=dict[str, EditOutcome])
@@ -432,7 +436,7 @@ class EditsKnown(Record):
 
 
 def check_texts(turn: Turn) -> None:
-    """Check what names a turn and its calls, and what is said of them.
+    """Check the names of a turn and its calls, and their texts.
 
     Raises:
         NotAllowed: when the turn is not named, or a string is not Unicode.
@@ -448,8 +452,8 @@ def check_texts(turn: Turn) -> None:
             text.encode("utf-8")
         except UnicodeEncodeError as error:
             raise NotAllowed(
-                f"The {where} {text!r} holds half of a surrogate pair, so nothing of "
-                "this turn was evaluated or ran. Submit it as Unicode."
+                f"The {where} {text!r} contains half of a surrogate pair, so no call "
+                "of this turn was evaluated or ran. Submit it as Unicode."
             ) from error
 
 

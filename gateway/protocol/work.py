@@ -1,8 +1,8 @@
 """Bound the work that one call may cause, in steps instead of seconds.
 
-A schema of the agent's process and arguments of 64 KiB together cause any amount of
-work. Each check spends steps of one budget, so the outcome is the same on every
-machine and at every moment. A step is about four microseconds of a usual processor.
+A schema of the agent's process and arguments of 64 KiB can together cause unbounded
+work. Each check spends steps of one budget, so the outcome is the same on every machine
+at every time. A step is about four microseconds of a typical processor.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from typing import TypeVar, cast
 T = TypeVar("T")
 
 MAX_STEPS = 8_000
-"""How much work the checks of one call may be: at most 50 ms of processor time."""
+"""Most steps for the checks of one call: at most 50 ms of processor time."""
 
 LARGE_BYTES = 8 * 1024
-"""How much of data is read on the event loop; ten times as much takes 50 ms to hash."""
+"""Most data that is read on the event loop; ten times as much takes 50 ms to hash."""
 
 _SIZED = str, bytes, list, dict
 
 QUICK_STEPS = 500
-"""How much work is done on the event loop before it goes on in a thread."""
+"""Most steps on the event loop before the work restarts in a thread."""
 
 
 class TooMuchWork(ValueError):
-    """The budget of a call is spent, so nobody knows whether the arguments fit."""
+    """The budget of a call is spent: it is unknown whether the arguments fit."""
 
     def __init__(self) -> None:
         super().__init__("these arguments take too long to check")
@@ -41,7 +41,7 @@ class _SlowWork(Exception):
 
 @dataclass
 class Budget:
-    """How much work is left, and how much was done."""
+    """Steps left, and steps spent."""
 
     left: float
     spent: int = 0
@@ -53,11 +53,11 @@ _quick: ContextVar[Budget | None] = ContextVar("keyturn_quick", default=None)
 
 @contextmanager
 def one_budget(steps: float = MAX_STEPS, *, is_own: bool = False) -> Generator[Budget]:
-    """Let all checks inside the block spend one budget, that of the outer block if any.
+    """Share one budget between all checks inside the block; nested blocks join it.
 
     Args:
-        steps: of the budget.
-        is_own: the block has its own budget, whatever is around it.
+        steps: size of the budget.
+        is_own: use a separate budget even inside another block.
     """
     outer = _budget.get()
     if outer is not None and not is_own:
@@ -72,12 +72,13 @@ def one_budget(steps: float = MAX_STEPS, *, is_own: bool = False) -> Generator[B
 
 
 def spend(steps: int, *, is_done: bool = False) -> None:
-    """Spend steps of the budget around this, if there is one.
+    """Spend steps of the current budget, if there is one.
 
-    With ``is_done`` they were worked before, and hold up nobody now.
+    With ``is_done`` the work was done earlier (a cached result) and does not count for
+    the event loop.
 
     Raises:
-        TooMuchWork: when it has no more.
+        TooMuchWork: when the budget is spent.
     """
     budget, quick = _budget.get(), _quick.get()
     if budget is None:
@@ -93,9 +94,9 @@ def spend(steps: int, *, is_done: bool = False) -> None:
 
 
 def is_large(data: Iterable[object]) -> bool:
-    """Return whether JSON values together take more than some kilobytes.
+    """Return whether JSON values together are larger than `LARGE_BYTES`.
 
-    It looks at no more than that, however large they are.
+    It stops reading at that size.
     """
     left, rest = LARGE_BYTES, [*data]
     while rest:
@@ -112,11 +113,11 @@ def is_large(data: Iterable[object]) -> bool:
 
 
 async def aside(work: Callable[[], T], data: Iterable[object] = ()) -> T:
-    """Do pure work without holding up the event loop: in a thread if it is long.
+    """Do pure work without blocking the event loop: in a thread if it is long.
 
     Args:
-        work: may be begun again.
-        data: what it reads, as JSON values or their texts; a large one takes long.
+        work: may be restarted.
+        data: its input, as JSON values or their texts; large data takes long.
     """
     if is_large(data):
         return await asyncio.to_thread(work)

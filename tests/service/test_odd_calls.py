@@ -125,8 +125,8 @@ async def test_a_call_without_a_name_is_denied_and_its_neighbour_evaluated(
         ({"agent": ""}, "agent=''"),
         ({"thread": ""}, "thread=''"),
         ({"message_id": ""}, "message_id=''"),
-        ({"ns": "\ud800"}, r"'\\ud800' holds half"),
-        ({"nested_in": RunRef(agent="\ud800", thread="t")}, r"'\\ud800' holds half"),
+        ({"ns": "\ud800"}, r"'\\ud800' contains half"),
+        ({"nested_in": RunRef(agent="\ud800", thread="t")}, r"'\\ud800' contains half"),
     ],
 )
 async def test_a_turn_that_cannot_be_stored_is_refused_with_what_is_wrong(

@@ -1,7 +1,8 @@
 """Render an approval's events as replies in the card's thread.
 
-Slack notifies each person whom a new message mentions, also of every later reply. So a
-reply names people only where several take part; the card shows who decided alone.
+Slack notifies each person whom a new message mentions, and then of every later reply.
+So a reply names people only if several take part; the card names a person who decided
+alone.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.protocol.records import Finding, Person
 
 _ERRORS = 10
-"""How many errors one reply shows; the card and its details have the others."""
+"""Maximum errors in one reply; the card and its details have the others."""
 _ERROR = 200
 _REASONS = 3
 
@@ -52,7 +53,7 @@ def failures_note(events: Sequence[Event], approval: Approval) -> Message:
     """Return one reply about the calls of these events.
 
     Args:
-        events: failures, or calls that came into doubt, of this approval.
+        events: failures, or calls that became doubtful, of this approval.
         approval: the record, at the last of them or after it.
     """
     items = {item.id: item for item in approval.items}
@@ -88,7 +89,7 @@ def _failure_sentence(event: Event, item: Item) -> LiteralString:
 
 
 def _errors(items: Iterable[Item]) -> str:
-    """Return what the tools say, a line for each call, and how many are not shown."""
+    """Return the tools' errors, a line for each call, and the number of others."""
     each = {item.index: item.result.summary for item in items if item.result}
     texts = [(index, " ".join(text.split())) for index, text in sorted(each.items())]
     lines = [f"{n + 1}: {excerpt(text, _ERROR).text}" for n, text in texts if text]
@@ -132,7 +133,7 @@ _EXPLAINED = {
     EventName.ITEM_WITHDRAWN,
     EventName.ITEM_IN_DOUBT,
 }
-"""Events whose reason is a sentence of ours."""
+"""Events whose reason is a sentence of the gateway."""
 
 _ENDED: LiteralString = "↩ This was withdrawn. Nothing ran."
 _BY_SOMEBODY: dict[EventName, LiteralString] = {
@@ -172,20 +173,20 @@ _OF_DOUBT = {
 
 
 def thread_note(event: Event, approval: Approval) -> Message | None:
-    """Return the line of history for the thread under a card; None for no news.
+    """Return an event's reply in the card's thread; None if it adds nothing.
 
     Args:
-        event: what happened.
+        event: the event.
         approval: the record, at the event or after it.
     """
     if event.name is EventName.APPROVAL_EXTENDED:
         return _extended(event, approval)
     if event.name in {EventName.APPROVAL_DECIDED, EventName.CALLS_DECIDED}:
         return _decided_together(event)
-    # A table says it of each call; 99 replies would hide what needs people.
+    # The table shows each result; 99 replies would hide those that need people.
     if event.name is EventName.ITEM_EXECUTED and is_table(approval):
         return None
-    # One note tells of them all; only a change of arguments has a note of its own.
+    # One note covers them all; only changed arguments have separate notes.
     if BATCH_MEMBER in event.data and event.name is not EventName.ITEM_EDITED:
         return None
     item = next((each for each in approval.items if each.id == event.item), None)
@@ -195,8 +196,8 @@ def thread_note(event: Event, approval: Approval) -> Message | None:
     if approval.is_batch:
         sentence = joined(" ", [template("*Call {n}:*", n=item.index + 1), sentence])
     blocks: list[Block] = [section(sentence)]
-    # As a label, which is plain text: only reasons that our own code wrote. What people
-    # wrote goes into a box.
+    # A label is plain text, for reasons that the gateway wrote. People's text goes into
+    # a box.
     if event.reason and _is_explained(event, item):
         blocks.append(context(label(event.reason)))
     noted = [_cut(event.data.get("note", ""))]
@@ -207,7 +208,7 @@ def thread_note(event: Event, approval: Approval) -> Message | None:
 
 
 def _is_explained(event: Event, item: Item) -> bool:
-    """Return whether the reason is a sentence of ours, and not what somebody wrote."""
+    """Return whether the reason is the gateway's sentence, not a person's text."""
     is_quoted = event.name in _WITH_TEXT and item.decision is not None
     return event.name in _EXPLAINED and not is_quoted
 
@@ -217,7 +218,7 @@ def _extended(event: Event, approval: Approval) -> Message:
     said: LiteralString = "⏳ {who} gave this more time: it expires {at} now."
     text = "There is more time to decide: until {at} UTC."
     if ENDS_DIFFER in event.data:
-        # The first one may be as it was: it had all the time that it can get.
+        # The first end may be unchanged: it had the maximum already.
         said = "⏳ {who} gave this more time. The first of its calls expires {at}."
         text = "There is more time to decide. The first call expires {at} UTC."
     sentence = template(said, who=who(_actor(event)), at=when(until_ms))
@@ -235,7 +236,7 @@ _LEFT_OUT: LiteralString = "{n} need another look"
 
 
 def _decided_together(event: Event) -> Message:
-    """Say how many calls of a batch were decided at once, and how."""
+    """Count the calls of a batch that were decided together, by decision."""
     waiting = {*indexes_in(event.data.get("waiting", ""))}
     needs: LiteralString = "more people are needed"
     if NEEDS_ONE in event.data:
@@ -245,7 +246,7 @@ def _decided_together(event: Event) -> Message:
     for name, said in _PARTS.items():
         indexes = {*indexes_in(event.data.get(name, ""))}
         decided += len(indexes)
-        # The first of two people approves, and the call is not approved by that.
+        # After the first of two approvals a call is not approved yet.
         if ended := indexes - waiting:
             parts.append(template(said, n=len(ended)))
         if open_ := indexes & waiting:
@@ -303,18 +304,18 @@ def _of_doubt(event: Event) -> Template | None:
 
 
 def _decided(name: EventName, item: Item) -> Template | None:
-    # A mention subscribes the person to the thread. The card shows who decided
-    # alone, and that person need not be notified of every later reply.
+    # A mention subscribes the person to the thread. The card names a person who decided
+    # alone, and they need no notice of later replies.
     whom = [template(" by "), by_whom(item)] if needs_several_people(item) else []
     has_reason = bool(item.votes and item.votes[-1].reason)
     if name is EventName.ITEM_AUTHORIZED and not whom and not has_reason:
-        # That it ran comes next, and says that it was approved.
+        # The result follows, and implies the approval.
         return None
     return joined("", [template(_BY_SOMEBODY[name]), *whom, template(".")])
 
 
 def needs_several_people(item: Item) -> bool:
-    """Return whether more than one person has to agree, or already took part."""
+    """Return whether several people have to agree, or already took part."""
     people = {vote.by.user for vote in item.votes}
     if item.edit is not None:
         people.add(item.edit.by.user)

@@ -1,11 +1,11 @@
 """Store of Slack state: cards and their copies, pages read, modals, drafts, nonces.
 
-Personal copies are fields of the hash of the card, one direct message for each person.
-Of each person's copies the first that is registered is the usable one, as of a card.
+A card's hash has a field for each personal copy, which is a direct message. Of each
+person's copies, the first registered one is usable, as with cards.
 
-A collected card shows several approvals in one message. It has an id of the form of an
-approval's, and the same hash for its place in Slack. Its members never change except
-that one leaves it, for a card of its own.
+A collected card shows several approvals in one message. Its id has the form of an
+approval's id, and its place in Slack is stored in the same kind of hash. Its members
+are fixed, but a member may leave for a separate card.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ ATTACH = Script("attach")
 # Fields of the hash of a card.
 MEMBERS, GROUP, IN = "members", "group", "in"
 ALONE = ""
-"""What ``in`` holds of an approval that left: it is not collected again."""
+"""Value of ``in`` for an approval that left: it is not collected again."""
 
-# Greater than any rev, so that no state of the approval makes the message due.
+# Greater than any revision, so that no change makes the message due.
 _IN_SUMMARY = 2**53
 _MENTIONED = "asked "
 _POSTING = "posting"
@@ -48,11 +48,11 @@ CARD_SHOWN = Script("card_shown")
 
 
 class AttachedStore:
-    """What lives exactly as long as an approval does, in hashes beside it.
+    """Hashes next to an approval, with the approval's lifetime.
 
     Args:
-        sealing: without it, who can write to the store could say that somebody has seen
-            what they have not, and change what a modal decides.
+        sealing: prevents an attacker with write access from faking that a person saw a
+            page, or from changing what a modal decides.
     """
 
     def __init__(self, sealing: Sealing) -> None:
@@ -69,7 +69,7 @@ class AttachedStore:
         first: Mapping[str, str] = _NOTHING,
         newest: Mapping[str, str] = _NOTHING,
     ) -> None:
-        """Write fields of the hash of a card, or of another hash; see `attach.lua`."""
+        """Write fields of a card's hash, or of another hash; see `attach.lua`."""
         await ATTACH(
             self._conn,
             record=keys.head(approval),
@@ -89,11 +89,11 @@ class CardCopy(Record):
     """One person's copy of a card.
 
     Attributes:
-        channel: of the direct message; known before the copy is posted.
-        ts: of the message; "" while none is registered.
-        rev: of the approval as the copy shows it.
-        decision_digest: digest of what it says that the waiting calls need.
-        refused: Slack's word for why there is none; "" otherwise.
+        channel: id of the direct message; known before the copy is posted.
+        ts: ts of the message; "" before one is registered.
+        rev: the approval's revision that the copy shows.
+        decision_digest: digest of the text about required approvals.
+        refused: Slack's error code if there is no copy; "" otherwise.
     """
 
     channel: str = ""
@@ -104,12 +104,12 @@ class CardCopy(Record):
 
     @property
     def is_posted(self) -> bool:
-        """Return whether the person has a copy that can be used."""
+        """Return whether the person has a usable copy."""
         return bool(self.ts) and not self.refused
 
 
 def copies_in(found: Mapping[str, bytes]) -> dict[str, CardCopy]:
-    """Return each person's copy, from the fields of the hash of a card."""
+    """Return each person's copy from the fields of a card's hash."""
     copies: dict[str, CardCopy] = {}
     for name, value in found.items():
         for prefix in (OPENED, AT, SHOWN, REFUSED):
@@ -121,12 +121,12 @@ def copies_in(found: Mapping[str, bytes]) -> dict[str, CardCopy]:
 
 
 def readable(stored: bytes | None) -> str:
-    """Return a field of the hash of a card; what is no text matches nothing."""
+    """Return a field of a card's hash; invalid UTF-8 matches nothing."""
     return (stored or b"").decode("utf-8", "backslashreplace")
 
 
 def rev_of(stored: str) -> int:
-    """Return a rev; 0, which is older than any, for what somebody else wrote."""
+    """Return a revision; 0, older than any, for a malformed value."""
     return int(stored) if stored.isascii() and stored.isdecimal() else 0
 
 
@@ -145,7 +145,7 @@ class CopyStore(AttachedStore):
     """Personal copies of cards."""
 
     async def of_card(self, keys: Keys, approval: str) -> dict[str, CardCopy]:
-        """Return each person's copy, also while no card in a channel is registered."""
+        """Return each person's copy, even if no card in a channel is registered."""
         return copies_in(
             fields(await self._conn.command("HGETALL", keys.card(approval)))
         )
@@ -153,9 +153,9 @@ class CopyStore(AttachedStore):
     async def opened(
         self, keys: Keys, approval: str, user: str, *, channel: str
     ) -> None:
-        """Note a person's direct message, before a copy is posted there.
+        """Record a person's direct message before a copy is posted there.
 
-        A copy whose posting got no answer can then be told by a click on it.
+        If the reply to the post is lost, a click identifies the copy.
         """
         await self._attach(keys, approval, newest={OPENED + user: channel})
 
@@ -165,7 +165,7 @@ class CopyStore(AttachedStore):
         """Register a person's first copy; return the usable one."""
         place = keys.card_at(channel, ts)
         name = AT + user
-        # A later copy (a lost answer made us post again) never replaces the first.
+        # A second copy, posted after a lost reply, never replaces the first.
         await self._attach(
             keys,
             approval,
@@ -180,10 +180,10 @@ class CopyStore(AttachedStore):
     async def shown(
         self, keys: Keys, approval: str, user: str, *, rev: int, decision_digest: str
     ) -> bool:
-        """Note what a copy shows; False when it showed a newer rev meanwhile.
+        """Record the revision a copy shows; False if it showed a newer one.
 
-        A publisher that was paused may have drawn over a newer state; then it is not
-        known what the copy shows, and it has to be drawn again.
+        A paused publisher may have overwritten a newer state. Then the content of the
+        copy is unknown, and it must be drawn again.
         """
         name = SHOWN + user
         before = text(await self._conn.command("HGET", keys.card(approval), name))
@@ -193,26 +193,26 @@ class CopyStore(AttachedStore):
         return not is_newer
 
     async def refused(self, keys: Keys, approval: str, user: str, why: str) -> None:
-        """Note that a person has no copy, or one that changes no more."""
+        """Record that a person has no copy, or a copy that can no longer change."""
         await self._attach(keys, approval, newest={REFUSED + user: why})
 
 
 class ReadPageStore(AttachedStore):
-    """The pages that reviewers have seen, each with a seal."""
+    """Pages that reviewers have seen, each sealed."""
 
     async def opened_page(
         self, keys: Keys, approval: str, *, reader: str, page: int, pages: int
     ) -> bool:
-        """Note that a reviewer saw one page; say whether they have seen them all.
+        """Record that a reviewer saw a page; return whether they have seen all pages.
 
         Args:
-            keys: of the approval's tenant.
-            approval: its id.
-            reader: user, item and action hash, so that an edit starts over.
-            page: counted from 0.
-            pages: how many there are.
+            keys: keys of the approval's tenant.
+            approval: the approval's id.
+            reader: user, item and action hash, so that an edit resets the progress.
+            page: page number from 0.
+            pages: number of pages.
         """
-        # A field for each page, so that two requests at once do not overwrite each
+        # One field for each page, so that concurrent requests do not overwrite each
         # other.
         name, own = f"{reader} {page}", keys.opened(approval)
         seal = self._sealing.seal(Sealed.PAGE, (own, name), b"")
@@ -248,23 +248,23 @@ class CollectedCardStore(AttachedStore):
     """Collected cards of all tenants."""
 
     async def now_ms(self, keys: Keys) -> int:
-        """Return the time by the clock of a tenant."""
+        """Return the time of the tenant's server."""
         return await self._conn.now_ms(keys.outbox)
 
     async def collect(
         self, keys: Keys, card: str, members: Sequence[str], *, group: str
     ) -> None:
-        """Let approvals without a card share one from now on.
+        """Put approvals without a card on one new collected card.
 
         Args:
-            keys: of the tenant.
+            keys: keys of the tenant.
             card: a new id.
-            members: the approvals, in order; one that is collected already, or has left
-                a card, stays as it is.
-            group: what the members have in common, see `group_of`.
+            members: the approvals, in order; those that were collected before are
+                skipped.
+            group: the members' common group, see `group_of`.
         """
-        # The list first: after a crash in between, a member is collected anew, and the
-        # card that nobody points to has no members.
+        # The list first: after a crash in between, the members are collected again, and
+        # the abandoned card has no members.
         listed = {MEMBERS: json.dumps(list(members)), GROUP: group}
         await self._attach(keys, card, first=listed)
         short = keys.short(short_id(card))
@@ -275,9 +275,9 @@ class CollectedCardStore(AttachedStore):
             await self._attach(keys, approval, first={IN: card})
 
     async def card_of(self, keys: Keys, approval: str) -> str | None:
-        """Return the collected card that shows an approval.
+        """Return the id of the collected card that shows an approval.
 
-        "" for one that left or has a card of its own; None for one without a card.
+        "" if it left or has a separate card; None if it has no card.
         """
         found = await self._conn.command("HMGET", keys.card(approval), IN, "at")
         card, own = cast("list[bytes | None]", found)
@@ -286,13 +286,13 @@ class CollectedCardStore(AttachedStore):
         return None if card is None else text(card)
 
     async def members(self, keys: Keys, card: str) -> tuple[list[str], int]:
-        """Return the approvals that a collected card shows, and how many left it."""
+        """Return a collected card's approvals, and how many have left it."""
         body = text(await self._conn.command("HGET", keys.card(card), MEMBERS))
         listed = cast("list[str]", json.loads(body)) if body else []
         if not listed:
             return [], 0
-        # What each of them points to decides: the list also names those that left, and
-        # a publisher that was paused may have posted one a card of its own.
+        # The members' fields decide: the list still has those that left, and a paused
+        # publisher may have posted a separate card for one.
         shown = await self._conn.transaction(
             *(["HMGET", keys.card(one), IN, "at"] for one in listed)
         )
@@ -304,22 +304,22 @@ class CollectedCardStore(AttachedStore):
         return members, len(listed) - len(members)
 
     async def group(self, keys: Keys, card: str) -> str:
-        """Return what the members of a collected card have in common."""
+        """Return the common group of a collected card's members."""
         return text(await self._conn.command("HGET", keys.card(card), GROUP))
 
     async def regroup(self, keys: Keys, card: str, group: str) -> None:
-        """Note that all members of a card have something else in common now."""
+        """Record a new common group of all members of a card."""
         await self._attach(keys, card, newest={GROUP: group})
 
     async def leave(self, keys: Keys, approval: str) -> None:
-        """Give an approval a card of its own, now and later."""
+        """Give an approval a separate card from now on."""
         await self._attach(keys, approval, newest={IN: ALONE})
 
     async def tells(self, keys: Keys, card: str, event: str, seq: str) -> bool:
-        """Return whether this event is the one of its name that a card tells of.
+        """Return whether this event is the one its card announces for that name.
 
-        All members are reminded at about the same time, and people need one message.
-        The first event counts, also when it is read again after a restart.
+        All members are reminded at about the same time, and one message is enough. The
+        first event wins, even if it is read again after a restart.
         """
         field = f"told {event}"
         await self._attach(keys, card, first={field: seq})
@@ -328,13 +328,12 @@ class CollectedCardStore(AttachedStore):
 
 
 class CardPlace(Record):
-    """The one usable card in a channel: channel and message, and the rev it shows.
+    """A card's only usable message in a channel, and the revision it shows.
 
-    ``decision_digest`` is a digest of what it says that the waiting calls need.
-    ``mentioned_roles`` are the names of the roles that were mentioned on it or under
-    it. ``copies`` are the direct messages that show it too, by the id of their person.
-    ``collected`` is the collected card of which it is the place, "" for a card of its
-    own.
+    ``decision_digest`` is a digest of the text about required approvals.
+    ``mentioned_roles`` are the roles mentioned on the card or in its thread. ``copies``
+    are direct messages with the same card, by user id. ``collected`` is the id of the
+    collected card at this place, "" for a separate card.
     """
 
     channel: str
@@ -348,12 +347,12 @@ class CardPlace(Record):
 
     @property
     def sent(self) -> tuple[str, ...]:
-        """Return who has a copy, in one order."""
+        """Return the people who have a copy, in a stable order."""
         return tuple(sorted(user for user, one in self.copies.items() if one.is_posted))
 
     @property
     def places(self) -> dict[str, tuple[str, str]]:
-        """Return channel and ts of each person's copy."""
+        """Return channel and ts of each copy."""
         return {
             user: (self.copies[user].channel, self.copies[user].ts)
             for user in self.sent
@@ -361,24 +360,23 @@ class CardPlace(Record):
 
     @property
     def is_in_summary(self) -> bool:
-        """Return whether this is a message about many calls, and no card of its own."""
+        """Return whether this is a summary of many calls instead of a card."""
         return self.rev == _IN_SUMMARY
 
 
 class CardTrouble(Record):
-    """Why a card could not be posted or changed: Slack's word, and in which channel."""
+    """Slack's error code for a failed post or update, and the channel."""
 
     channel: str
     why: str
 
 
 class ViewBinding(Record):
-    """What an open modal was opened for: a person, an item, a version, a hash.
+    """The subject of an open modal: a person, an item, a version, a hash.
 
-    ``index`` is None for a batch as a whole, and the hash is then its digest;
-    ``place`` is the card it was opened from, ``parent`` the view that it was pushed
-    on, and ``staged`` what the person chose in it so far, or what it showed of the
-    policy, as the bot wrote it.
+    ``index`` is None for a whole batch, and the hash is then the batch's digest.
+    ``place`` is the card from which it was opened, ``parent`` the view below it.
+    ``staged`` is the bot's text: the person's choices so far, or the policy shown.
     """
 
     user: str
@@ -401,9 +399,9 @@ class CardStore(AttachedStore):
         self._displays: dict[str, str] = {}
 
     def display_of(self, approval: str) -> str:
-        """Return the digest of the blocks of a card, as this process last knew it.
+        """Return the digest of a card's blocks, as last seen by this process.
 
-        It is what a decision says that its person saw; "" where nothing is known.
+        Decisions record it as the content their person saw; "" if unknown.
         """
         return self._displays.get(approval, "")
 
@@ -414,9 +412,9 @@ class CardStore(AttachedStore):
             self._displays[approval] = display_digest
 
     async def place(self, keys: Keys, approval: str) -> CardPlace | None:
-        """Return where an approval's card stands; None before it was posted.
+        """Return an approval's card in a channel; None before it was posted.
 
-        An approval on a collected card has the place of that one.
+        An approval on a collected card has that card's place.
         """
         found = fields(await self._conn.command("HGETALL", keys.card(approval)))
         collected = "" if "at" in found else text(found.get(IN))
@@ -443,19 +441,19 @@ class CardStore(AttachedStore):
         )
 
     async def begin_post(self, keys: Keys, approval: str, channel: str) -> None:
-        """Note where a card is posted, before it is: a crash may lose the answer."""
+        """Record the channel before a card is posted: a crash may lose the reply."""
         await self._attach(keys, approval, newest={_POSTING: channel})
 
     async def begun_in(self, keys: Keys, approval: str) -> str:
-        """Return the channel of the last `begin_post`; "" for none."""
+        """Return the channel of the last `begin_post`; "" if there is none."""
         return text(await self._conn.command("HGET", keys.card(approval), _POSTING))
 
     async def posted(
         self, keys: Keys, approval: str, *, channel: str, ts: str
     ) -> CardPlace:
-        """Register the first copy of a card; return the usable one.
+        """Register a card's message; return the usable one.
 
-        A later copy (a lost answer made us post again) never replaces the first.
+        A second copy, posted after a lost reply, never replaces the first.
         """
         place = keys.card_at(channel, ts)
         named = {keys.suffix(place): ""}
@@ -475,29 +473,29 @@ class CardStore(AttachedStore):
     ) -> CardPlace:
         first = {"at": f"{channel} {ts}"}
         await self._attach(keys, approval, texts=texts, first=first, newest=newest)
-        # Read back: if another bot posted the card first, ours is a surplus copy.
+        # Read back: if another bot posted first, this message is a duplicate.
         kept = text(await self._conn.command("HGET", keys.card(approval), "at"))
         kept_channel, _, kept_ts = kept.partition(" ")
         return CardPlace(channel=kept_channel, ts=kept_ts)
 
     async def forget_place(self, keys: Keys, approval: str) -> None:
-        """Forget where a message stands that nobody can see any more."""
+        """Forget a message that is no longer visible."""
         await self._conn.command("DEL", keys.card(approval))
 
     async def shown_at(self, keys: Keys, channel: str, ts: str) -> str:
         """Return the approval that a message shows; "" for none.
 
-        A surplus copy of a card shows it, too.
+        This includes duplicates of a card.
         """
         return text(await self._conn.command("GET", keys.card_at(channel, ts)))
 
     async def shown_in_summary(
         self, keys: Keys, approvals: Sequence[str], channel: str, ts: str
     ) -> None:
-        """Note that notifications are told of in one message, which is not their own.
+        """Record that one summary message replaces several notifications.
 
-        That message shows no state of them, so no rev ever makes them due again. It is
-        found by the last of them alone: it lives as long as that one.
+        The message shows no states, so no revision makes it due again. It can be found
+        through its last approval only, and has the same lifetime.
         """
         never = {"rev": str(_IN_SUMMARY)}
         for approval in approvals:
@@ -507,7 +505,7 @@ class CardStore(AttachedStore):
                 if is_last
                 else await self._placed(keys, approval, channel, ts)
             )
-            # One that has a card of its own meanwhile keeps that.
+            # An approval that got a separate card keeps it.
             if (place.channel, place.ts) == (channel, ts):
                 await self._attach(keys, approval, newest=never)
 
@@ -521,11 +519,11 @@ class CardStore(AttachedStore):
         decision_digest: str = "",
         has_copies: bool = False,
     ) -> None:
-        """Remember which rev and decision the card shows, and its blocks' digest.
+        """Record the revision, decision text and blocks that a card shows.
 
-        A publisher that was paused may show an older rev than another one did in the
-        meantime. What the card shows is then not known, so it has to be drawn again.
-        With copies, which are drawn after it, it stays listed as missing or old.
+        A paused publisher may have overwritten a newer revision. Then the content of
+        the card is unknown, and it must be drawn again. A card with copies stays listed
+        as outdated, since the copies are drawn later.
         """
         self._note_display(approval, display_digest)
         await CARD_SHOWN(
@@ -542,13 +540,13 @@ class CardStore(AttachedStore):
         )
 
     async def outdated(self, keys: Keys, limit: int) -> list[str]:
-        """Return approvals whose card is missing or may be old; soonest gone first."""
+        """Return approvals with a missing or outdated card, earliest expiry first."""
         key = keys.outdated
         reply = await self._conn.command("ZRANGE", key, 0, limit - 1)
         return await listed_approvals(self._conn, keys, key, reply)
 
     async def mark_outdated(self, keys: Keys, *approvals: str) -> None:
-        """Note that cards are missing or old, until they are drawn."""
+        """List cards as missing or outdated until they are drawn."""
         if not approvals:
             return
         key = keys.outdated
@@ -557,13 +555,13 @@ class CardStore(AttachedStore):
         await self._conn.command("ZADD", key, *rows)
 
     async def unmark(self, keys: Keys, approval: str) -> None:
-        """Forget that a card is outdated: nothing on it can be decided."""
+        """Remove a card without open decisions from the outdated ones."""
         await self._conn.command("ZREM", keys.outdated, keys.listed(approval))
 
     async def forget_message(
         self, keys: Keys, approval: str, place: tuple[str, str]
     ) -> None:
-        """Forget the message that shows an approval; its buttons refuse from now on."""
+        """Forget an approval's message, so that its buttons are refused."""
         await FORGET_CARD_MESSAGE(
             self._conn,
             card=keys.card(approval),
@@ -576,29 +574,29 @@ class CardStore(AttachedStore):
     async def keep_trouble(
         self, keys: Keys, approval: str, trouble: CardTrouble
     ) -> None:
-        """Note why a card cannot be posted or changed."""
+        """Record the error of a failed post or update."""
         noted = {"trouble": trouble.model_dump_json()}
         await self._attach(keys, approval, newest=noted)
 
     async def trouble(self, keys: Keys, approval: str) -> CardTrouble | None:
-        """Return why a card cannot be posted or changed; None when it can."""
+        """Return the error of a failed post or update; None if there is none."""
         body = text(await self._conn.command("HGET", keys.card(approval), "trouble"))
         return CardTrouble.model_validate_json(body) if body else None
 
     async def mark_reported(self, keys: Keys, approval: str, what: str) -> None:
-        """Note that something about a card was reported to people."""
+        """Record that a problem of a card was reported to people."""
         noted = {f"told {what}": "1"}
         await self._attach(keys, approval, newest=noted)
 
     async def was_reported(self, keys: Keys, approval: str, what: str) -> bool:
-        """Return whether this about a card was reported to people."""
+        """Return whether a problem of a card was reported to people."""
         reply = await self._conn.command("HEXISTS", keys.card(approval), f"told {what}")
         return bool(reply)
 
     async def mark_mentioned(
         self, keys: Keys, approval: str, roles: Iterable[str]
     ) -> None:
-        """Remember that Slack took a message about a card that mentions these roles."""
+        """Record that a message about a card mentioned these roles."""
         marks = {f"{_MENTIONED}{role}": "1" for role in roles}
         if marks:
             await self._attach(keys, approval, newest=marks)
@@ -606,26 +604,26 @@ class CardStore(AttachedStore):
     async def keep_words(
         self, keys: Keys, approval: str, *, user: str, ts: str, words: str
     ) -> None:
-        """Keep what somebody wrote under a card, for the form that they may open."""
+        """Save a person's text under a card, to prefill a form."""
         key = keys.draft(approval, user, ts)
         await self._conn.command("SET", key, words, "PX", DRAFT_MS)
 
     async def kept_words(self, keys: Keys, approval: str, *, user: str, ts: str) -> str:
-        """Return what this person wrote under a card; "" when it is not kept."""
+        """Return a person's saved text under a card; "" if there is none."""
         key = keys.draft(approval, user, ts)
         return text(await self._conn.command("GET", key))
 
     async def bind_view(self, keys: Keys, view_id: str, binding: ViewBinding) -> None:
-        """Bind a modal to what it was opened for; the modal itself carries no state.
+        """Bind a modal to its subject; the modal itself carries no state.
 
-        It is sealed, because a person's submission decides what it names.
+        The binding is sealed, because a submission decides the item it names.
         """
         name, body = keys.view(view_id), binding.model_dump_json().encode()
         sealed = self._sealing.sealed(Sealed.VIEW, (name,), body)
         await self._conn.command("SET", name, sealed, "PX", VIEW_MS)
 
     async def bound_view(self, keys: Keys, view_id: str) -> ViewBinding | None:
-        """Return what a modal was opened for; None when it is none of ours."""
+        """Return a modal's binding; None if it is unknown or its seal is invalid."""
         name = keys.view(view_id)
         stored = await self._conn.command("GET", name)
         if not isinstance(stored, bytes):
@@ -639,34 +637,34 @@ class CardStore(AttachedStore):
     async def is_first(
         self, keys: Keys, request_digest: str, mine: bytes = b""
     ) -> bool:
-        """Return whether a signed request is new; it is remembered from now on.
+        """Return whether a signed request is new, and remember it.
 
-        ``mine`` names an attempt whose answer nobody got, when it is made again.
+        ``mine`` identifies a repeated attempt whose reply was lost.
         """
-        # NX: of two deliveries of one request at the same moment exactly one is the
-        # first. Not confirmed by itself: what the request decides comes behind it in
-        # the same tenant, and a replica that has that has this.
+        # NX: of two simultaneous deliveries exactly one is first. No confirmation is
+        # needed: a replica that has the request's later writes in the same tenant also
+        # has this one.
         mine = mine or secrets.token_bytes(8)
         held = await self._conn.command(
             "SET", keys.nonce(request_digest), mine, "NX", "GET", "PX", NONCE_MS
         )
-        # Our own: the connection broke before the answer, and the command came again.
+        # Equal after a broken connection, when the command was sent again.
         return held in {None, mine}
 
     async def takes_effect(self, keys: Keys, request_digest: str, token: str) -> bool:
-        """Return whether a signed request may change what it names no version of.
+        """Return whether a request without a version number may still take effect.
 
-        Where a failover can forget that a request was seen, `is_first` alone lets it
-        take effect once more: it may come between that and what the request did. So it
-        is kept a second time, and a replica has it before anything else is done.
+        After a failover, `is_first` alone could accept such a request twice: the
+        failover may happen between that write and the request's effect. This second
+        mark is confirmed by a replica before anything else is done.
 
         Args:
-            keys: of the tenant.
-            request_digest: of the request.
-            token: of this delivery, the same when it is tried again.
+            keys: keys of the tenant.
+            request_digest: digest of the request.
+            token: identifies this delivery, including its retries.
 
         Raises:
-            StoreUnavailable: when it is not known to be kept; nothing may be done.
+            StoreUnavailable: when the result is unknown; the request must not proceed.
         """
         if not self._conn.confirmed_by:
             return True
@@ -676,11 +674,11 @@ class CardStore(AttachedStore):
                 ["SET", key, token, "NX", "GET", "PX", NONCE_MS]
             )
         except NotConfirmed as error:
-            # Nothing is recorded that anybody would have to look for.
+            # Only the mark may have been written, so nothing needs repair.
             raise StoreUnavailable(str(error)) from None
         return held in {None, token.encode()}
 
     async def forget(self, keys: Keys, request_digest: str) -> None:
-        """Let a signed request that came to nothing be new again."""
+        """Forget a signed request without effect, so that it counts as new."""
         names = (request_digest, f"{request_digest}:kept")
         await self._conn.command("DEL", *map(keys.nonce, names))

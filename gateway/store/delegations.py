@@ -1,4 +1,4 @@
-"""Store delegations: who votes with whose roles, and until when."""
+"""Store delegations: the delegate of each reviewer's roles, and the end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DELEGATE = Script("delegate")
 
 
 MOST_DELEGATIONS = 1000
-"""How many people of a tenant may have delegated theirs: each decision reads all."""
+"""Limit of delegating people in a tenant: each decision reads all of them."""
 
 
 class Delegation(Record):
@@ -37,7 +37,7 @@ class Delegation(Record):
 
 
 class DelegationStore:
-    """Delegations of all tenants; each person has given theirs to one at most."""
+    """Delegations of all tenants; each person has at most one delegate."""
 
     def __init__(self, conn: Connection, sealing: Sealing) -> None:
         self._conn = conn
@@ -46,11 +46,11 @@ class DelegationStore:
     async def set(
         self, keys: Keys, user: str, to: str, *, for_ms: int, event: Event
     ) -> int | None:
-        """Hand a queue over, in place of an earlier time; return until when.
+        """Delegate a queue, replacing an earlier delegation; return the end.
 
-        None when `MOST_DELEGATIONS` others stand, and then nothing changes.
+        None if there are `MOST_DELEGATIONS` others; then nothing changes.
         """
-        # By the store's clock, and here: only this process can seal until when.
+        # Computed here from the store's clock: only this process can seal the end.
         now_ms = await self._conn.now_ms(keys.delegations)
         until_ms = now_ms + for_ms
         seal = self._seal_of(keys.delegations, user, to, now_ms, until_ms)
@@ -59,18 +59,18 @@ class DelegationStore:
         return number(reply[1]) if text(reply[0]) == "done" else None
 
     async def lift(self, keys: Keys, user: str, event: Event) -> bool:
-        """Take a queue back; False when nobody had it."""
+        """End a delegation; False if there was none."""
         key = keys.delegations
         now_ms = await self._conn.now_ms(key)
         reply = await self._change(keys, user, "", 0, event)
-        # What was sealed before it was taken back is older than this.
+        # Rows sealed before this moment now count as older.
         self._sealing.is_older(_number_of(key, user), now_ms + 1)
         return text(reply[0]) == "done"
 
     async def all(self, keys: Keys) -> tuple[Delegation, ...]:
-        """Return what holds now, by the store's clock.
+        """Return the delegations in force by the store's clock.
 
-        A corrupt row gives nobody anything, and stops no decision.
+        A corrupt row delegates nothing, and blocks no decision.
         """
         rows, time = await self._conn.transaction(
             ["HGETALL", keys.delegations], ["TIME"]
@@ -90,7 +90,7 @@ class DelegationStore:
             await self._sealing.refuse(
                 keys, Sealed.DELEGATION, body, is_older=is_older, name=user
             )
-        # Rows that have ended stay in the hash until the next change of it.
+        # Ended rows stay in the hash until its next change.
         return tuple(one for one in found if now_ms < one.until_ms)
 
     async def _change(
@@ -109,7 +109,7 @@ class DelegationStore:
         )
 
     def _read(self, key: str, user: str, body: bytes) -> tuple[int, Delegation | None]:
-        """Return since when, and a row; None for one that is not sealed as theirs."""
+        """Return the start and a row; None for a row with an invalid seal."""
         try:
             seal, since_ms, to, until_ms = body.decode().split(" ")
             content = f"{since_ms} {to} {until_ms}".encode()
@@ -129,5 +129,5 @@ class DelegationStore:
 
 
 def _number_of(key: str, user: str) -> str:
-    """Return the place of which a process remembers the newest row."""
+    """Return the name under which a process remembers the newest row."""
     return f"{key} {user}"

@@ -1,12 +1,12 @@
 """Check that the servers of a store do not lose acknowledged writes.
 
-Measured with kill -9 and fail-overs: ``everysec`` loses thousands of acknowledged
-writes, a fail-over without ``min-replicas-to-write`` loses most, an evicting server
-loses whatever it likes. Each rule below prevents one of these losses.
+Measured with kill -9 and failovers: ``everysec`` loses thousands of acknowledged
+writes, a failover without ``min-replicas-to-write`` loses most of them, and a server
+with an eviction policy deletes arbitrary keys. Each rule below prevents one such loss.
 
-The checks include the Sentinels, the nodes of a cluster, and the permissions of the
-user. A script that may not run one of its commands is stopped where it calls it: what
-it wrote before stays, so a decision would be kept without its audit entry or its job.
+The checks include the Sentinels, the nodes of a cluster, and the user's permissions. A
+script stops at a forbidden command, and its earlier writes stay: a decision would be
+stored without its audit entry or its job.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from keyturn.gateway.store.servers import (
 
 OLDEST = {"redis": 7, "valkey": 8}
 _RUNS_SCRIPTS = 7
-"""The first major version of Redis that knows the first line of our scripts."""
+"""First major version of Redis that accepts the first line of Keyturn's scripts."""
 
 _USE = "use Redis 7 or newer, or Valkey 8 or newer"
 MAX_CLOCK_OFFSET_S = 5.0
@@ -57,14 +57,14 @@ _NEEDED = {
     ),
     "maxmemory-policy": ("noeviction", "a full memory throws approvals away"),
 }
-"""What each setting has to be, and why."""
+"""Required value of each setting, and the reason."""
 
 _SETTINGS = (*_NEEDED, "min-replicas-to-write", "io-threads")
 _THREADS_ANSWER_EARLY = {"redis": (8, 2), "valkey": (8, 0)}
-"""From which release on threads answer before the AOF is written.
+"""First release in which I/O threads reply before the AOF is written.
 
-Measured by the order of system calls: every second answer of Redis 8.2.3 and 8.6.3,
-one of some thousands of Valkey 9.1.2, none of Redis 7.0.15 and 8.0.6.
+Measured by the order of system calls: every second reply of Redis 8.2.3 and 8.6.3, one
+in some thousands of Valkey 9.1.2, none of Redis 7.0.15 and 8.0.6.
 """
 
 _FEWEST = 3
@@ -77,10 +77,10 @@ CALLED = (
     "ZADD", "ZCARD", "ZCOUNT", "ZRANGEBYSCORE", "ZREM",
     "ZREMRANGEBYRANK", "ZREMRANGEBYSCORE", "ZREVRANGE", "ZSCORE",
 )  # fmt: skip
-"""The commands that scripts call."""
+"""Commands called by scripts."""
 
-# With a key of ours: a user may have the right to a command for other keys alone.
-# Redis 8.6 takes no command with fewer or more arguments than it can have.
+# With one of Keyturn's keys, since permissions may be limited to other keys. Redis 8.6
+# rejects a wrong number of arguments.
 MISSING = """
 local missing, unknown = {}, {}
 if not redis.acl_check_cmd then return {missing, unknown} end
@@ -108,17 +108,17 @@ return {missing, unknown}
 
 @dataclass(frozen=True)
 class EngineFacts:
-    """What a server says about itself.
+    """Facts that a server reports.
 
     Attributes:
         software: ``redis``, ``valkey``, or another name.
-        version: as the server writes it.
-        settings: values of CONFIG GET; None when the server does not let us read them.
+        version: version in the server's notation.
+        settings: values of CONFIG GET; None if the server forbids reading them.
         role: ``master``, or ``slave`` for a replica.
-        replicas: how many replicas are connected.
-        clock_offset_s: the server's clock minus ours.
-        place: where it is, in a store of several servers.
-        has_sentinels: Sentinels replace it when it is away.
+        replicas: number of connected replicas.
+        clock_offset_s: the server's clock minus this process's clock.
+        place: its address, in a store of several servers.
+        has_sentinels: True if Sentinels replace it when it fails.
     """
 
     software: str
@@ -132,13 +132,13 @@ class EngineFacts:
 
     @property
     def needed_replicas(self) -> int:
-        """Return how many replicas the server needs for each write."""
+        """Return the number of replicas that each write requires."""
         waits = (self.settings or {}).get("min-replicas-to-write", "0")
         return int(waits) if waits.isdecimal() else 0
 
     @property
     def release(self) -> tuple[int, int]:
-        """Return the first two numbers of the version; zeros when it has none."""
+        """Return the first two numbers of the version; zeros if there are none."""
         found = re.match(r"(\d+)(?:\.(\d+))?", self.version)
         return (int(found[1]), int(found[2] or 0)) if found else (0, 0)
 
@@ -149,18 +149,18 @@ class EngineFacts:
 
 
 def durability_problems(facts: EngineFacts) -> list[str]:
-    """Return why this server must not hold approvals; each ends with what to run."""
+    """Return why this server must not store approvals, each with the command to run."""
     found = _problems(facts)
     if not facts.place:
         return found
-    # What may end by itself is still told apart.
+    # Keep the type, so that temporary problems stay distinguishable.
     return [type(one)(f"{facts.place}: {one}") for one in found]
 
 
 def _problems(facts: EngineFacts) -> list[str]:
     problems: list[str] = []
     oldest = OLDEST.get(facts.software)
-    # Unknown software is refused: nobody has measured what it loses.
+    # Unknown software is refused: its losses were never measured.
     if oldest is None or facts.release[0] < oldest:
         problems.append(f"The server is {facts.name}; {_USE}.")
     if facts.role != "master":
@@ -206,7 +206,7 @@ def _thread_problems(facts: EngineFacts, settings: Mapping[str, str]) -> list[st
 
 
 def _replica_problems(facts: EngineFacts) -> list[str]:
-    # Without replicas there is no fail-over that could lose anything.
+    # Without replicas there is no failover that could lose writes.
     if (facts.replicas or facts.has_sentinels) and not facts.needed_replicas:
         waits = (facts.settings or {}).get("min-replicas-to-write", "0")
         why = "a fail-over loses acknowledged decisions"
@@ -229,16 +229,16 @@ def _problem(name: str, value: str, needed: str, why: str) -> str:
 async def ensure_durable(
     conn: Connection, *, insecure_dev: bool = False
 ) -> EngineFacts:
-    """Check a store before anything is entrusted to it, and return what it is.
+    """Check a store before it is used; return the facts of its server.
 
-    Where its servers need replicas to write, the connection waits for them from now on.
+    If its servers require replicas, the connection waits for them from now on.
 
     Args:
         conn: an open connection.
         insecure_dev: accept a server that may lose decisions; for development only.
 
     Raises:
-        UnsafeStore: names every problem with the command that ends it.
+        UnsafeStore: names every problem with the command that solves it.
         StoreUnavailable: when the server does not answer.
     """
     every = await read_facts(conn)
@@ -246,7 +246,7 @@ async def ensure_durable(
     problems = [one for facts in every for one in durability_problems(facts)]
     problems += await topology_problems(conn.url)
     problems += await permission_problems(conn)
-    # One is enough: a failover takes the replica that has most.
+    # One is enough: a failover promotes the replica with the most data.
     conn.confirmed_by = int(any(facts.needed_replicas for facts in every))
     if problems and not insecure_dev:
         lines = "\n  - ".join(problems)
@@ -260,8 +260,8 @@ async def ensure_durable(
 
 
 def _refuse_without_scripts(every: list[EngineFacts]) -> None:
-    # Not for development either. Its answers to the other questions mean nothing: it
-    # is asked in words that it does not know.
+    # Refused in development, too: an old server does not understand the commands of the
+    # other checks, so their results mean nothing.
     for facts in every:
         is_old = 0 < facts.release[0] < _RUNS_SCRIPTS
         if facts.software == "redis" and is_old:
@@ -270,7 +270,7 @@ def _refuse_without_scripts(every: list[EngineFacts]) -> None:
 
 
 async def server_info(conn: Connection) -> dict[str, str]:
-    """Return what a server says of itself; it answers while it loads its data, too.
+    """Return a server's INFO, which also works while the server loads its data.
 
     Raises:
         StoreUnavailable: when it does not answer.
@@ -279,7 +279,7 @@ async def server_info(conn: Connection) -> dict[str, str]:
 
 
 async def read_facts(conn: Connection) -> list[EngineFacts]:
-    """Ask each master of a store what it is.
+    """Read the facts of each master of a store.
 
     Raises:
         StoreUnavailable: when one does not answer.
@@ -288,9 +288,9 @@ async def read_facts(conn: Connection) -> list[EngineFacts]:
     settings = await _settings(conn)
     before = _now()
     times = await conn.on_each_master("TIME")
-    # The answers were made between the two readings of our clock.
+    # The replies were made between the two readings of the local clock.
     ours = (before + _now()) / 2
-    # One that a failover replaced meanwhile is left out; the next start looks again.
+    # A master replaced in between is skipped; the next start checks again.
     return [
         _facts(
             _mapping(info),
@@ -314,7 +314,7 @@ def _facts(
 ) -> EngineFacts:
     software = "redis"
     for name in ("valkey", "dragonfly", "keydb"):
-        # They all say a redis_version as well, for clients that look for one.
+        # They also report a redis_version, for compatibility.
         if f"{name}_version" in info or info.get("server_name") == name:
             software = name
     return EngineFacts(
@@ -334,7 +334,7 @@ async def _settings(conn: Connection) -> dict[str, dict[str, str]] | None:
         found = await conn.on_each_master("CONFIG GET", *_SETTINGS)
     except StoreUnavailable as error:
         if isinstance(error.__cause__, ResponseError):
-            # NOPERM, or a managed server that does not know the command.
+            # NOPERM, or a managed server without the command.
             return None
         raise
     return {place: _mapping(reply) for place, reply in found.items()}
@@ -350,19 +350,19 @@ def _text(value: object) -> str:
 
 
 def _now() -> float:
-    return time.time()  # noqa: TID251 - compares the two clocks, decides nothing
+    return time.time()  # noqa: TID251 - compares two clocks, decides nothing
 
 
 class Passing(str):
-    """A problem that may end by itself: a failover may be under way."""
+    """A problem that may be temporary, such as a failover in progress."""
 
     __slots__ = ()
 
 
 async def topology_problems(url: str) -> list[str]:
-    """Return why a store of several servers could stop or lose something.
+    """Return why a store of several servers could stop or lose writes.
 
-    What may end by itself is `Passing`.
+    Temporary problems are `Passing`.
     """
     address = store_address(url)
     if address.master:
@@ -387,7 +387,7 @@ async def _sentinel_problems(found: StoreAddress) -> list[str]:
         for (host, port), answer in zip(found.places, said, strict=True)
         if isinstance(answer, OSError)
     ]
-    # NOQUORUM: too few of them see each other to replace a master.
+    # NOQUORUM: too few Sentinels see each other to replace a master.
     refused = [one for one in said if isinstance(one, ResponseError)]
     if refused:
         problems.append(
@@ -408,7 +408,7 @@ async def _cluster_problems(found: StoreAddress) -> list[str]:
     said = await asyncio.gather(
         *(_asked(found.options, one, "CLUSTER", "INFO") for one in found.places)
     )
-    # One that is away is only one to ask: its slots are told of by the others.
+    # An unreachable node is skipped: other nodes report its slots.
     answers = [
         (f"{host}:{port}", reply)
         for (host, port), reply in zip(found.places, said, strict=True)
@@ -430,7 +430,7 @@ async def _cluster_problems(found: StoreAddress) -> list[str]:
 
 
 async def _asked(options: Options, place: tuple[str, int], *words: str) -> Reply:
-    """Return what one server says; its refusal, or an OSError when it says nothing."""
+    """Return a server's reply; its error reply, or an OSError without a reply."""
     host, port = place
     client = Redis(
         host=host, port=port, retry=Retry(NoBackoff(), 0), **client_options(options)
@@ -447,10 +447,10 @@ async def _asked(options: Options, place: tuple[str, int], *words: str) -> Reply
 
 
 async def permission_problems(conn: Connection) -> list[str]:
-    """Return what the user of a connection may not do, with what to run.
+    """Return the commands that a connection's user lacks, with the fix.
 
     Raises:
-        StoreUnavailable: when a server does not answer, or runs no script.
+        StoreUnavailable: when a server does not answer, or cannot run scripts.
     """
     found = await conn.on_each_master("EVAL", MISSING, 0, Keys("any").members, *CALLED)
     each = [cast("list[list[Reply]]", one) for one in found.values()]
@@ -475,10 +475,10 @@ async def permission_problems(conn: Connection) -> list[str]:
 
 
 async def ensure_writable(conn: Connection, keys: Keys) -> None:
-    """Write nothing, as a write: it fails where the server takes no writes.
+    """Send a write command without effect; fails if the server refuses writes.
 
     Raises:
-        StoreUnavailable: says why, and what to do.
+        StoreUnavailable: names the reason and the next step.
     """
-    # XX: there is no such key, so nothing is set.
+    # XX: the key does not exist, so nothing is set.
     await conn.keep(["SET", f"{keys.members}:none", "", "XX"])

@@ -1,25 +1,25 @@
-"""Compress and encrypt what the store keeps (AES-256-GCM).
+"""Compress and encrypt stored texts (AES-256-GCM).
 
-The document of an approval has a data key of its own. Not encrypted are the fields of
-the head that scripts compare: states, times, revisions, hashes of keys. The document is
-compressed first, since nothing compresses what is encrypted.
+Each approval's document has a separate data key. The fields of the head that scripts
+compare are not encrypted: states, times, revisions, hashes of keys. The document is
+compressed first, because encrypted data cannot be compressed.
 
-The data key is a field of the record, wrapped by a key that is derived from the secret,
-so whoever deletes this one field has erased all of it. What is encrypted is bound to
-its approval. The seal of the record is over what is stored, and is checked before
-anything is decrypted (`record_seals`): a document that was moved fails by its seal, and
-fails here where somebody could make that.
+The data key is a field of the record, wrapped with a key derived from the secret, so
+deleting this field erases the whole document. Encrypted data is bound to its approval.
+The record's seal covers the stored form and is checked before decryption
+(`record_seals`), so a document moved to another approval is rejected. Decryption
+rejects it as well, in case a seal was forged.
 
-Texts that belong to no record (events, facts, jobs, verdicts) are bound to their place,
-and encrypted with a key that is derived from the secret. Whoever reads one reads plain
-texts as well: a store may hold both.
+Texts outside of records (events, facts, jobs, verdicts) are bound to their place and
+encrypted with a key derived from the secret. Readers accept plain texts, too: a store
+may contain both.
 
-What people said of earlier calls is sealed as well where it is outside of a record:
-models and reviewers read it, and nobody may put words in somebody's mouth. The seal is
-before the text, since scripts take texts alone, and is over what is stored.
+Comments on earlier calls are sealed if they are stored outside of a record: models and
+reviewers read them, and must not be shown forged comments. The seal precedes the text,
+since scripts take only strings, and covers the stored form.
 
-JSON begins with a brace or a bracket and a zlib stream with 0x78, so a reader can tell
-both apart.
+JSON starts with a brace or a bracket and a zlib stream with 0x78, which distinguishes
+the two.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ from keyturn.gateway.trust.encryption import (
 from keyturn.gateway.trust.seals import Purpose, SealKeys, seal_keys
 
 DATA_KEY: Final = "dk"
-"""Field of the head with the wrapped data key of an encrypted record."""
+"""Field of the head: the wrapped data key of an encrypted record."""
 
 MARK: Final = b"\x1e"
-"""What an encrypted text begins with: neither JSON nor a packed text does."""
+"""First byte of an encrypted text; JSON and packed texts start differently."""
 
 _MISPLACED = "what is encrypted in it belongs elsewhere"
 
 _TEXT_MARK: Final = MARK.decode()
 _SEAL: Final = 24
-"""Characters of a seal in base64."""
+"""Length of a seal in base64."""
 
 MOST_BYTES = 64 * 2**20
-"""Limit of a decompressed text, in bytes: a forged stream could fill the memory."""
+"""Size limit of a decompressed text: a forged stream could exhaust the memory."""
 
 _PLAIN = b"{["
 
@@ -80,15 +80,15 @@ class RecordEncryption:
     def stored(
         self, approval_id: str, document: bytes, wrapped: bytes = b""
     ) -> tuple[bytes, bytes]:
-        """Return a document as it is stored, and its data key, wrapped.
+        """Return a document in stored form, and its wrapped data key.
 
-        The data key is empty where nothing is encrypted. It is wrapped again where that
-        was done by an older secret.
+        The key is empty without encryption. A key wrapped with an older secret is
+        wrapped again.
 
         Args:
-            approval_id: of the approval.
+            approval_id: id of the approval.
             document: from `codec.document`.
-            wrapped: the data key that the record has; empty for none.
+            wrapped: the record's wrapped data key; empty if there is none.
         """
         if wrapped:
             key = self._keys.unwrap(wrapped, "", approval_id)
@@ -103,7 +103,7 @@ class RecordEncryption:
     def opened(
         self, approval_id: str, head: Mapping[str, bytes], document: bytes
     ) -> bytes:
-        """Return a document as it was before encryption.
+        """Return the plain document.
 
         Raises:
             ForgedRecord: when it was not encrypted for this approval.
@@ -122,17 +122,17 @@ def _place(approval_id: str) -> Place:
 
 
 def encrypted(conn: Connection, place: Sequence[str], body: bytes) -> bytes:
-    """Return a text as it is stored; as it is where the store does not encrypt."""
+    """Return a text in stored form; unchanged if the store does not encrypt."""
     if not (conn.encrypts and body):
         return body
     return MARK + encrypt_here(text_keys(conn.secrets), body, place)
 
 
 def decrypted(conn: Connection, place: Sequence[str], stored: bytes) -> bytes:
-    """Return a text as it was before it was encrypted, if it was.
+    """Return a plain text; unencrypted texts are returned unchanged.
 
     Raises:
-        ValueError: it was not encrypted for this place, or with a key that is gone.
+        ValueError: it was encrypted for another place, or with an unknown key.
     """
     if not stored.startswith(MARK):
         return stored
@@ -143,18 +143,18 @@ def decrypted(conn: Connection, place: Sequence[str], stored: bytes) -> bytes:
 
 
 def encrypted_text(conn: Connection, place: Sequence[str], body: str) -> str:
-    """Return what `encrypted` does, of JSON, for scripts that take texts alone."""
+    """Like `encrypted`, for JSON that scripts take as a string."""
     return encrypt_text(conn, place, body) if conn.encrypts and body else body
 
 
 def encrypt_text(conn: Connection, place: Sequence[str], body: str) -> str:
-    """Return JSON encrypted, as a text."""
+    """Encrypt JSON and return it as a string."""
     raw = encrypt_here(text_keys(conn.secrets), packed(body), place)
     return _TEXT_MARK + base64.b64encode(raw).decode()
 
 
 def decrypted_text(conn: Connection, place: Sequence[str], stored: bytes) -> bytes:
-    """Return a text as it was before `encrypted_text`, if it was encrypted.
+    """Reverse `encrypted_text`; unencrypted texts are returned unchanged.
 
     Raises:
         ValueError: as `decrypted` does.
@@ -169,11 +169,11 @@ def decrypted_text(conn: Connection, place: Sequence[str], stored: bytes) -> byt
 
 
 def sealed_words(conn: Connection, place: Sequence[str], body: str) -> str:
-    """Return JSON as it is stored: its seal, and the text, encrypted where it is to be.
+    """Return JSON in stored form: its seal, then the text, encrypted if required.
 
     Args:
-        conn: to the store, whose secrets seal.
-        place: where it stands; the first part says what kind of text it is.
+        conn: connection to the store, with the sealing keys.
+        place: where it is stored; the first part is the kind of text.
         body: JSON.
     """
     text = encrypted_text(conn, place, body)
@@ -181,7 +181,7 @@ def sealed_words(conn: Connection, place: Sequence[str], body: str) -> str:
 
 
 def seal_of_words(conn: Connection, place: Sequence[str], text: str) -> str:
-    """Return the seal of a text that stands in a place as it is."""
+    """Return the seal of a stored text at a place."""
     seal = _keys(conn).make(place[0], place[1:], text.encode())
     return binascii.b2a_base64(seal, newline=False).decode()
 
@@ -189,10 +189,10 @@ def seal_of_words(conn: Connection, place: Sequence[str], text: str) -> str:
 def opened_words(
     conn: Connection, place: Sequence[str], stored: bytes
 ) -> tuple[bytes, bool]:
-    """Return JSON that is stored, and whether it was sealed for this place.
+    """Return stored JSON, and whether its seal is valid for this place.
 
     Raises:
-        ValueError: it was encrypted, and not for this place.
+        ValueError: it was encrypted for another place.
     """
     try:
         seal, text = base64.b64decode(stored[:_SEAL], validate=True), stored[_SEAL:]
@@ -208,14 +208,14 @@ def _keys(conn: Connection) -> SealKeys:
 
 
 def packed(text: str) -> bytes:
-    """Return a JSON text as it is stored: compressed if that is shorter."""
+    """Return JSON in stored form: compressed if that is shorter."""
     plain = text.encode("utf-8")
     body = zlib.compress(plain)
     return body if len(body) < len(plain) else plain
 
 
 def unpacked(stored: bytes) -> bytes:
-    """Return the JSON that was stored.
+    """Return the original JSON of a stored text.
 
     Raises:
         ValueError: when it is damaged, or longer than `MOST_BYTES`.

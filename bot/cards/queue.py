@@ -1,8 +1,8 @@
 """Arrange a person's queue for their Home tab: filter, group, order, pages.
 
-Calls of one tool and one agent stand together. A call that is shown whole and of which
-nothing more is to be said can be approved in its row, and decided together with others
-of its group; any other call is opened first.
+Calls of one tool and one agent are grouped. A call that its row shows whole, without
+further notes, can be approved in its row and decided together with others of its group;
+any other call is opened first.
 """
 
 from __future__ import annotations
@@ -28,32 +28,31 @@ from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.protocol.records import Record, Tier, Verb, join
 
 ROWS = 20
-"""How many approvals one page of the tab lists."""
+"""Approvals on one page of the tab."""
 
 MAX_TOGETHER = 40
-"""How many calls one gesture decides at most.
+"""Maximum number of calls that one gesture decides.
 
 Their ids fit into the value of a button (2,000 characters), and their writes into the
 three seconds that Slack waits.
 """
 
 _SAME_TIME_MS = 15 * 60_000
-"""Deadlines of one quarter of an hour are as urgent as each other."""
+"""Deadlines in the same quarter of an hour are equally urgent."""
 
 _LINE_CHARS = 200
 _CALL_CHARS = 600
 _SEPARATOR = " · "
 
 _Why: TypeAlias = tuple[bool, LiteralString]
-"""Whether a call is opened first for a reason, and the reason."""
+"""Whether a call must be opened first for a reason, and the reason."""
 
 
 class HomeFilter(Record):
-    """What a person wants to see of their queue; an empty text stands for all.
+    """A person's filter of their queue; an empty text matches everything.
 
-    ``after`` is the row behind which their page begins, see `mark_of`. A number of a
-    page would show other rows, or the same ones again, whenever some before them come
-    or go.
+    ``after`` is the row before the first row of the page, see `mark_of`. A page number
+    would skip or repeat rows when earlier rows come or go.
     """
 
     tool: str = ""
@@ -64,17 +63,17 @@ class HomeFilter(Record):
 
     @property
     def is_set(self) -> bool:
-        """Return whether anything is left out."""
+        """Return whether the filter excludes anything."""
         return bool(self.tool or self.agent or self.tier or self.is_mine)
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Approvals that wait for one person, of one tool and agent, the most urgent first.
+    """Pending approvals of one person, tool and agent, the most urgent first.
 
-    ``together`` are the ids of the calls that one gesture can decide; ``count`` says
-    how many approvals the group has, of which a page may show some, and ``calls`` how
-    many calls wait in them.
+    ``together`` are the ids of the calls that one gesture can decide. ``count`` is the
+    number of approvals in the group, of which a page may show some, and ``calls`` the
+    number of their pending calls.
     """
 
     agent: str
@@ -91,14 +90,14 @@ class Page:
 
     Attributes:
         groups: with the approvals of this page only.
-        start: how many approvals stand before it.
-        before: `HomeFilter.after` of the page before; None when this is the first.
-        next: of the page behind; None when this is the last.
-        calls: how many calls wait for the person, whatever the filter.
-        matching_calls: how many of them the filter lets through.
-        matching: how many approvals these are in.
-        tools, agents, tiers: what can be filtered by.
-        is_any_mine: whether the person said of one of them that they are on it.
+        start: number of approvals before it.
+        before: `HomeFilter.after` of the previous page; None on the first page.
+        next: of the next page; None on the last page.
+        calls: number of pending calls of the person, without the filter.
+        matching_calls: number of them that match the filter.
+        matching: number of approvals with matching calls.
+        tools, agents, tiers: the filter's options.
+        is_any_mine: whether the person clicked "I'm on it" on one of them.
     """
 
     groups: tuple[Group, ...]
@@ -115,18 +114,18 @@ class Page:
 
     @property
     def approvals(self) -> list[Approval]:
-        """Return what the page shows, in order."""
+        """Return the approvals of the page, in order."""
         return [one for group in self.groups for one in group.approvals]
 
     def showing(self, evaluated: Mapping[str, Approval]) -> Page:
-        """Return the page with these approvals in the place of those it has, by id."""
+        """Return the page with approvals replaced by these, by id."""
         groups = tuple(_showing(group, evaluated) for group in self.groups)
         return replace(self, groups=groups)
 
 
 def _showing(group: Group, evaluated: Mapping[str, Approval]) -> Group:
     shown = tuple(evaluated.get(one.id, one) for one in group.approvals)
-    # A call that now has to be opened first is not counted by the button above.
+    # The button above does not count a call that now has to be opened first.
     alone = {
         item.id for one in shown if not decidable_in_row(one) for item in one.items
     }
@@ -142,15 +141,14 @@ def page_of(
     chosen: HomeFilter | None = None,
     calls: Mapping[str, int] | None = None,
 ) -> Page:
-    """Return one page of what waits for a person.
+    """Return one page of a person's queue.
 
     Args:
-        queue: the approvals that wait for this person, in any order.
+        queue: the person's pending approvals, in any order.
         now_ms: the time.
         user: the person.
-        chosen: what they want to see; the last page where there are fewer.
-        calls: how many calls of each approval wait for them; all that wait where it
-            says nothing.
+        chosen: their filter; the last page if there are fewer pages.
+        calls: number of pending calls by approval; by default all pending ones.
     """
     chosen = chosen or HomeFilter()
     waiting = most_urgent(queue)
@@ -174,19 +172,19 @@ def page_of(
 
 
 def mark_of(approval: Approval) -> str:
-    """Return the place of an approval in a queue, also when it has left it."""
+    """Return the place of an approval in a queue; it stays valid after it leaves."""
     return json.dumps(_sort_key(approval), separators=(",", ":"))
 
 
 def _start(matching: Sequence[Approval], after: str) -> int:
-    """Return how many approvals stand before the page behind a mark."""
+    """Return the number of approvals before the page after a mark."""
     try:
         place = tuple(json.loads(after)) if after else ()
         start = sum(_sort_key(one) <= place for one in matching) if place else 0
-    # It was in a button, or kept by another version: then the first page.
+    # The mark was in a button, or stored by another version: show the first page.
     except (TypeError, ValueError):
         return 0
-    # What was behind it has gone: what is last now.
+    # The rows after it are gone: show the last page.
     return start if start < len(matching) else max(0, len(matching) - 1) // ROWS * ROWS
 
 
@@ -195,28 +193,28 @@ def _mark_before(matching: Sequence[Approval], index: int) -> str:
 
 
 def most_urgent(queue: Iterable[Approval]) -> list[Approval]:
-    """Return what of a queue waits, the most urgent first.
+    """Return the approvals of a queue with pending calls, the most urgent first.
 
-    Whose time is over was left out when it was read, by the clock of the store: another
-    clock, which is ahead, would hide what can be decided still.
+    Expired ones were removed when the queue was read, by the store's clock: another
+    clock, running ahead, would hide approvals that can still be decided.
     """
     return sorted((one for one in queue if pending(one)), key=_sort_key)
 
 
 def pending(approval: Approval) -> list[Item]:
-    """Return the calls of an approval that wait."""
+    """Return the pending calls of an approval."""
     return [item for item in approval.items if item.is_pending]
 
 
 def tier_of(approval: Approval) -> Tier:
-    """Return the strictest tier of what waits."""
+    """Return the strictest tier of the pending calls."""
     return join(Tier.AUTO, *(item.tier for item in pending(approval)))
 
 
 def whole_call(item: Item) -> tuple[str, ...]:
-    """Return boxes with every character of a call; none when it is too long for a row.
+    """Return boxes with every character of a call; empty if it is too long for a row.
 
-    One line where no value could be mistaken for another argument.
+    One line if no value could be mistaken for another argument.
     """
     line = whole_line(item)
     if line:
@@ -226,7 +224,7 @@ def whole_call(item: Item) -> tuple[str, ...]:
 
 
 def whole_line(item: Item) -> str:
-    """Return all arguments on one line; "" when that is not possible."""
+    """Return all arguments on one line; "" if that is not possible."""
     values = named_values(item.args, item.redact, schema_order(item))
     line = _SEPARATOR.join(f"{name} {text}" for name, text in values)
     is_plain = all(
@@ -237,21 +235,21 @@ def whole_line(item: Item) -> str:
 
 
 def _has_sign(text: str) -> bool:
-    """Return whether a text has a sign that may look like our separator."""
+    """Return whether a text has a sign that looks like the separator."""
     return any(not one.isascii() and category(one)[0] in "PS" for one in text)
 
 
 def decidable_in_row(approval: Approval) -> Item | None:
     """Return the call of an approval that can be approved in its row, if any.
 
-    It is alone, shown whole, asks for no reason and for one gesture, and its card
-    would say nothing more: no edit, warning, report, opinion or business state.
+    It is alone, shown whole, needs no reason and one gesture, and its card would add
+    nothing: no edit, warning, report, opinion or business state.
     """
     return None if why_opened(approval) else pending(approval)[0]
 
 
 def why_opened(approval: Approval) -> LiteralString:
-    """Return why a call is opened before it is approved; "" where its row can do it."""
+    """Return why a call must be opened before its approval; "" if its row suffices."""
     waiting = pending(approval)
     if len(waiting) != 1:
         return "several calls"
@@ -263,7 +261,7 @@ def why_opened(approval: Approval) -> LiteralString:
 
 
 def _of_approval(approval: Approval, item: Item) -> tuple[_Why, ...]:
-    """Return what a row cannot decide, whatever it shows."""
+    """Return the reasons that concern the approval, whatever its row shows."""
     has_words = bool(approval.remarks or approval.inquiries)
     is_raised = item.tier is not Tier.APPROVE
     return (
@@ -279,14 +277,14 @@ def _of_approval(approval: Approval, item: Item) -> tuple[_Why, ...]:
 
 
 def _of_call(item: Item) -> tuple[_Why, ...]:
-    """Return what the card of a call says that a row has no room for."""
+    """Return the parts of a call's card that do not fit in a row."""
     kinds = {one.kind for one in item.past.precedents}
     has_opinion = item.triage is not None and bool(item.triage.rationale)
     return (
         (item.revoked is not None, "its approval was taken back"),
         (item.edit is not None, "edited"),
         (item.original_args is not None, "its tool reads the arguments differently"),
-        # The banner about the same call before stands on the card alone.
+        # Only the card has the banner about an earlier equal call.
         (bool(kinds - {PrecedentKind.WAITING}), "the same was asked before"),
         (PrecedentKind.WAITING in kinds, "the same waits on another card"),
         (has_opinion, "a model raised it"),
@@ -299,16 +297,16 @@ def _of_call(item: Item) -> tuple[_Why, ...]:
 def _sort_key(approval: Approval) -> tuple[bool, int, int, int, int, str]:
     """Return the sort key of an approval in a queue: smaller comes first.
 
-    Time decides before any model does: first what was escalated to others, then the
-    quarter of an hour in which the time ends. Within it the score of triage decides,
-    then the deadline, and then age. No score is the lowest score, so that none puts a
-    call further back.
+    Time comes before a model's score: first escalated approvals, then the quarter of an
+    hour of the deadline. Within it the score of triage decides, then the deadline, and
+    then age. A missing score is the lowest, so that no score can put a call further
+    back.
     """
     score = max(
         (one.triage.score for one in pending(approval) if one.triage), default=0
     )
-    # The score of a model comes after time: a model that an attacker can talk to must
-    # not be able to push a call out of sight.
+    # The score of a model comes after time: an attacker who can influence the model
+    # must not be able to push a call out of sight.
     deadline, age = approval.expires_at_ms, approval.created_at_ms
     is_usual = not approval.escalated_at_ms
     return is_usual, deadline // _SAME_TIME_MS, -score, deadline, age, approval.id
@@ -317,10 +315,10 @@ def _sort_key(approval: Approval) -> tuple[bool, int, int, int, int, str]:
 def _groups(
     matching: Sequence[Approval], start: int, counts: Mapping[str, int]
 ) -> tuple[Group, ...]:
-    """Put the approvals of one page together by tool and agent.
+    """Group the approvals of one page by tool and agent.
 
-    The page is cut before they are grouped: a thousand calls of one tool must not push
-    a more urgent call of another one to a later page.
+    The page is cut before grouping: a thousand calls of one tool must not push a more
+    urgent call of another one to a later page.
     """
     everything = _by_kind(matching)
     shown = _by_kind(matching[start : start + ROWS])
@@ -352,7 +350,8 @@ def _together(row: Sequence[Approval]) -> tuple[str, ...]:
         item = decidable_in_row(one)
         if item is not None:
             found.append(item.id)
-        # Looked at in order: a thousand calls are not rendered to name forty.
+        # In order, and only until the limit: a thousand calls are not rendered to name
+        # forty.
         if len(found) == MAX_TOGETHER:
             break
     return tuple(found)

@@ -33,7 +33,7 @@ _CONVERSATION: LiteralString = "Open the conversation"
 
 
 def who(person: Person) -> Ref:
-    """Mention a person; one whose id is not Slack's is ``somebody``."""
+    """Mention a person; an id that is not Slack's becomes ``somebody``."""
     try:
         return user(person.user)
     except ValueError:
@@ -47,27 +47,27 @@ def when(at_ms: int) -> Ref:
 
 def utc(at_ms: int) -> datetime:
     """Return Unix milliseconds as an aware moment, kept within the calendar."""
-    # A record that was damaged must not stop a card from being drawn: `datetime` ends
-    # at year 9999 and raises beyond it.
+    # A damaged record must not prevent its card: `datetime` ends at year 9999 and
+    # raises beyond it.
     seconds = min(max(at_ms, 0), _LAST_MS) // 1000
     return datetime.fromtimestamp(seconds, UTC)
 
 
 def with_author(one: Answered | Inquiry) -> str:
-    """Return what a person wrote, whole, below their name and the time; untrusted."""
+    """Return a person's whole text, below their name and the time; untrusted."""
     at = f"{utc(one.at_ms):%Y-%m-%d %H:%M} UTC"
     return f"{one.by.name or one.by.user}, {at}\n{one.text}"
 
 
 def short_ref(approval_id: str) -> Ref:
-    """Show an approval's id as people read and type it."""
+    """Show the short id of an approval, as people type it."""
     return code(short_id(approval_id))
 
 
 def asked_by(frame: Frame) -> list[Template | Plain]:
-    """Return who asked for the calls, through which agent, and where in Slack.
+    """Return the requester of the calls, the agent, and the link to the conversation.
 
-    Of a question: which agent asks, and for whom it works.
+    For a question: the agent that asks, and the person for whom it works.
     """
     approval, where = frame.approval, frame.conversation
     return [
@@ -82,7 +82,7 @@ def _asked_by(approval: Approval) -> list[Template | Plain]:
     if approval.requester is None:
         return [untrusted(f"Requested by the agent {agent}")]
     person = who(approval.requester)
-    # What the requester asked for is not the question.
+    # The question is the agent's, not the requester's.
     if approval.is_question:
         said = template("Asked on behalf of {who}", who=person)
     else:
@@ -99,7 +99,7 @@ def place(name: str) -> Template:
     """Name one channel."""
     try:
         return template("{where}", where=channel(fit(name, _PLACE)))
-    except ValueError:  # no name that Slack gives a channel
+    except ValueError:  # not a channel name in Slack
         return template("another channel")
 
 
@@ -109,7 +109,7 @@ def people(persons: Sequence[Person]) -> Template:
 
 
 def join_list(parts: Sequence[Template]) -> Template:
-    """Join parts as people are listed: commas, "and", and how many more there are."""
+    """Join parts as a list of people: commas, "and", and the number of omitted ones."""
     shown = list(parts[:_MAX_PEOPLE])
     more = len(parts) - len(shown)
     if more:

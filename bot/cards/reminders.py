@@ -73,7 +73,7 @@ NEEDED_NOW = template("🔔 This needs your decision now.")
 def reminder(approval: Approval) -> Message:
     """Return the reply that reminds the reviewers who are still needed.
 
-    It mentions neither who said "I'm on it" nor a user group that they are in.
+    It spares a person who said "I'm on it", and the user groups that they are in.
     """
     taken = approval.acknowledged
     whom = mentions_for(approval, spared=taken.by.user if taken else "")
@@ -84,7 +84,7 @@ def reminder(approval: Approval) -> Message:
 
 
 def reminder_sentence(approval: Approval) -> Template:
-    """Return the words of a reminder, without those whom it is for."""
+    """Return the words of a reminder, without mentions."""
     said = _REMINDED_OF_QUESTION if approval.is_question else _REMINDED
     return saying_when(said, approval)
 
@@ -97,7 +97,7 @@ def _reminder_text(approval: Approval) -> str:
 
 
 def personal_reply(approval: Approval, sentence: Template, person: str) -> Message:
-    """Return a reply under somebody's copy; Slack notifies them by the mention."""
+    """Return a reply under a person's copy; the mention notifies them."""
     said = joined(" ", [template("{who}", who=user(person)), sentence])
     return Message((section(said),), card_fallback(approval))
 
@@ -133,9 +133,9 @@ def newly_needed(approval: Approval, *, but: Collection[str]) -> Message:
 def with_reviewers(
     note: Message, approval: Approval, item: Item
 ) -> tuple[Message, frozenset[str]]:
-    """Return a note that mentions who has to decide about its call now, and the roles.
+    """Return a note that mentions the people who now decide, and their roles.
 
-    For an edited call, or one of which it is unknown whether it took effect.
+    For an edited call, or for a call in doubt.
     """
     whom = mentions_for(approval.with_(items=(item,)))
     if not whom.roles:
@@ -147,9 +147,9 @@ def with_reviewers(
 
 
 def still_in_doubt(approval: Approval) -> tuple[Message | None, frozenset[str]]:
-    """Return the reply that asks again about calls in doubt, and the roles it mentions.
+    """Return the reply that asks again about calls in doubt, and its mentioned roles.
 
-    There is no timeout: the call may have run, so only people can say.
+    There is no timeout: the call may have run, so only people can find out.
     """
     doubts = tuple(one for one in approval.items if one.state is ItemState.IN_DOUBT)
     if not doubts:
@@ -161,12 +161,12 @@ def still_in_doubt(approval: Approval) -> tuple[Message | None, frozenset[str]]:
 
 
 def doubt_sentence(approval: Approval) -> Template:
-    """Return what is asked about calls in doubt, without those whom it is for."""
+    """Return the question about calls in doubt, without mentions."""
     return template(_LEFT_OPEN if approval.is_auto_approved else _WAITED_FOR)
 
 
 def waits_again(approval: Approval, reason: str) -> Message:
-    """Return the reply about a call that waits for a decision again, and why."""
+    """Return the reply about a call that is pending again, with the reason."""
     sentence = waits_again_sentence(approval)
     blocks: list[Block] = [section(mentions_for(approval).before(sentence))]
     if reason:
@@ -185,7 +185,7 @@ def _end_of_reopened(approval: Approval) -> int:
 
 
 def waits_again_sentence(approval: Approval) -> Template:
-    """Return why a call waits again, without those whom it is for."""
+    """Return why a call is pending again, without mentions."""
     return template(
         "↩ An approval was taken back before the call ran, so this waits for a "
         "decision again. It expires {at}, and then nothing more runs.",
@@ -199,9 +199,8 @@ def escalation(approval: Approval, channels: Mapping[str, str]) -> Message:
     If a channel could not be notified, the first reviewers are mentioned again.
 
     Args:
-        approval: what waits.
-        channels: each channel that was called, and Slack's word for why it was not
-            told; "" for one that was.
+        approval: the escalated approval.
+        channels: each called channel, and Slack's error if it was not notified, or "".
     """
     refused = {name: why for name, why in channels.items() if why}
     notified = [name for name in channels if name not in refused]
@@ -211,7 +210,7 @@ def escalation(approval: Approval, channels: Mapping[str, str]) -> Message:
     sentence = saying_when(said, approval)
     whom = escalation_mentions(approval)
     # If a channel could not be notified, the first reviewers are mentioned again, so
-    # that somebody is notified.
+    # that at least one person is notified.
     if refused:
         others = mentions_for(approval)
         mentions = tuple(dict.fromkeys((*whom.mentions, *others.mentions)))
@@ -227,19 +226,19 @@ def escalation(approval: Approval, channels: Mapping[str, str]) -> Message:
 
 
 def called_sentence(approval: Approval) -> Template:
-    """Return what somebody with a copy is told by an escalation that calls them."""
+    """Return the escalation's sentence for a person with a copy."""
     said = _CALLED_BY_QUESTION if approval.is_question else _CALLED
     return saying_when(said, approval)
 
 
 def channel_escalation(approval: Approval, place: str) -> Message:
-    """Return the message for another channel: which tools wait, and where the card is.
+    """Return the message for another channel, with the tools and the card's channel.
 
-    It holds no argument: who reads it may not be allowed to see the card.
+    It contains no argument: its readers may not be allowed to see the card.
 
     Args:
-        approval: what waits.
-        place: channel of the card; "" when it is not posted.
+        approval: the escalated approval.
+        place: channel of the card; "" if it is not posted.
     """
     card = (
         template("Its card is in {where}.", where=channel(place))

@@ -67,10 +67,10 @@ _NOTHING_CHANGED = template("This changed nothing.")
 
 
 def outcome_text(outcome: Outcome, *, now_ms: int) -> Template | Label:
-    """Return the private sentence for the person who clicked, good news included.
+    """Return the private sentence for the person who clicked, also after success.
 
-    It holds what happened and what to do, and nothing that an agent, a customer or
-    another reviewer wrote.
+    It states the result and the next step, without text of an agent, a customer or
+    another reviewer.
     """
     match outcome:
         case Decided():
@@ -110,9 +110,9 @@ def outcome_text(outcome: Outcome, *, now_ms: int) -> Template | Label:
 
 
 def agent_answer(text: str) -> Message:
-    """Return what an agent says at the end of a run: untrusted, so plain text.
+    """Return an agent's answer at the end of a run: untrusted, so plain text.
 
-    What is too long for one message is cut in the middle, with a mark.
+    A text too long for one message is cut in the middle, with a mark.
     """
     parts = chunks(excerpt(text, _MAX_TEXT).text, _SECTION)
     return Message(
@@ -122,9 +122,9 @@ def agent_answer(text: str) -> Message:
 
 
 def no_answer() -> Message:
-    """Return what is said of a run that ended without words.
+    """Return the message about a run that ended without an answer.
 
-    A model may end with nothing, or with a call so broken that nobody can read it.
+    A model may end with an empty text, or with an unreadable call.
     """
     sentence = template(
         "The agent ended without an answer. Write to it here to ask what it did, or to "
@@ -134,7 +134,7 @@ def no_answer() -> Message:
 
 
 def unshown_answer() -> Message:
-    """Return what stands in place of an agent's answer that Slack does not take."""
+    """Return the replacement of an agent's answer that Slack refuses."""
     sentence = template(
         "The agent answered, but Slack does not take its answer as a message, so it "
         "cannot be shown here. Please ask the agent for a shorter one."
@@ -144,9 +144,9 @@ def unshown_answer() -> Message:
 
 
 def shortened(message: Message) -> Message:
-    """Return what stands in place of a message that Slack does not take.
+    """Return the replacement of a message that Slack refuses.
 
-    Shortened again, it is the same.
+    Shortening it again changes nothing.
     """
     sentence = template(
         "Slack does not take the rest of this message, so it cannot be shown here."
@@ -156,7 +156,7 @@ def shortened(message: Message) -> Message:
 
 
 def corrupt_record(approval_id: str) -> Message:
-    """Say under a card that its record is corrupt, so nothing on it counts."""
+    """Return the reply under a card whose record is corrupt, and thus void."""
     sentence = template(
         "⚠️ The record of {id} is corrupt, so none of its calls can be decided or "
         "run, even if the card says otherwise. The agent is told. Please ask the "
@@ -168,7 +168,7 @@ def corrupt_record(approval_id: str) -> Message:
 
 
 def run_failed() -> Message:
-    """Return the message that an agent could not be resumed after a decision."""
+    """Return the message about an agent that could not be resumed after a decision."""
     sentence = template(
         "⚠️ The agent could not be resumed, and the gateway stopped trying. The "
         "decision is kept. Please tell the operator of the agent."
@@ -183,7 +183,7 @@ def _waits_on(outcome: Voted | Repeated | TooSoon) -> Template:
         case Repeated():
             return _repeated(outcome)
         case TooSoon():
-            # Rounded up: nobody approves within 0 seconds.
+            # Rounded up, because "within 0 seconds" makes no sense.
             return template(
                 "Not counted yet: you approved within {n} s. Read it, then approve "
                 "again.",
@@ -202,7 +202,7 @@ def _voted(outcome: Voted) -> Template:
             have=outcome.have,
             need=outcome.need,
         )
-    # Nobody's vote counts: the editor may not vote, so the change waits for others.
+    # No vote counts: the editor may not vote, so the change needs others.
     if not outcome.have:
         return template("Your change is recorded. Somebody else has to approve it.")
     item = outcome.approval.items[outcome.index]

@@ -1,8 +1,8 @@
 """Warn of a SQL statement that no condition limits.
 
-Nobody knows the dialect, and whoever wrote the text may want it misread. So only what
-all dialects read alike is read at all: one character that any of them reads in another
-way, such as a backslash in a string, and nothing is said.
+The dialect is unknown, and the author of the text may want it misread. So only text
+that all dialects read alike is parsed. If one character is ambiguous, such as a
+backslash in a string, there is no warning.
 """
 
 from __future__ import annotations
@@ -58,23 +58,23 @@ _LIMITING = frozenset(
     | {"QUALIFY", "ROWNUM", "ROWS", "TOP", "USING", "WHERE"}
 )
 _TABLE = re.compile(r"n(?:\.n)*(?:a?n)?")
-"""A name, and perhaps another name for it."""
+"""A table's name, with an optional alias."""
 
 
 class _Token(NamedTuple):
     kind: str
     text: str
-    depth: int  # in how many brackets
+    depth: int  # number of enclosing brackets
 
 
 def statement_kinds(sql: str) -> tuple[str, ...]:
-    """Return the kind of each statement, such as ``UPDATE``; empty when unsure."""
+    """Return the kind of each statement, such as ``UPDATE``; empty if unsure."""
     kinds = tuple(map(_kind, _statements(sql)))
     return kinds if all(kinds) else ()
 
 
 def without_condition(sql: str) -> tuple[str, ...]:
-    """Return UPDATE and DELETE, as far as one of them surely has no condition."""
+    """Return UPDATE and DELETE, for statements that surely have no condition."""
     if not statement_kinds(sql):
         return ()
     found = {each[0].text for each in _statements(sql) if _is_unlimited(each)}
@@ -82,7 +82,7 @@ def without_condition(sql: str) -> tuple[str, ...]:
 
 
 def _statements(sql: str) -> list[list[_Token]]:
-    """Return the tokens of each statement; nothing when any of them is unsure."""
+    """Return the tokens of each statement; empty if any of them is ambiguous."""
     statements: list[list[_Token]] = [[]]
     end, depth = 0, 0
     for token in _tokens(sql):
@@ -101,7 +101,7 @@ def _statements(sql: str) -> list[list[_Token]]:
 
 
 def _tokens(sql: str) -> Iterator[_Token]:
-    """Yield tokens up to the first place that is read in more than one way."""
+    """Yield tokens up to the first ambiguous place."""
     place = 0
     while found := _TOKEN.match(sql, place):
         yield _Token(str(found.lastgroup), found[0], 0)
@@ -109,7 +109,7 @@ def _tokens(sql: str) -> Iterator[_Token]:
 
 
 def _kind(tokens: Sequence[_Token]) -> str:
-    """Return the kind of a statement; "" where another may stand in it."""
+    """Return the kind of a statement; "" if it may contain another one."""
     kind = tokens[0].text
     if tokens[0].kind != "word" or kind not in _KINDS:
         return ""
@@ -119,7 +119,7 @@ def _kind(tokens: Sequence[_Token]) -> str:
     for token in tokens[1:]:
         if token.kind != "word" or token.text not in _NEVER_INSIDE:
             continue
-        # A query in brackets is a part of any statement.
+        # A query in brackets may be part of any statement.
         is_query = token.text == "SELECT" and (token.depth or kind == "SELECT")
         if not is_query and token.text not in _INSIDE.get(kind, ()):
             return ""
@@ -127,7 +127,7 @@ def _kind(tokens: Sequence[_Token]) -> str:
 
 
 def _is_unlimited(tokens: Sequence[_Token]) -> bool:
-    """Return whether an UPDATE or DELETE has the one form in which nothing limits it.
+    """Return whether an UPDATE or DELETE surely has no limiting clause.
 
     Args:
         tokens: of a statement of a known kind.
@@ -159,15 +159,15 @@ _SENTENCES: dict[str, LiteralString] = {
 
 
 def unlimited(item: Item) -> tuple[str, ...]:
-    """Return UPDATE and DELETE, as far as one in the call surely has no condition."""
+    """Return UPDATE and DELETE, if one in the call surely has no condition."""
     preview = item.preview
     if preview is None or preview.kind is not PreviewKind.SQL:
         return ()
-    # Of a hidden statement nothing is said.
+    # A hidden statement gets no warning.
     shown = redacted(item.args, item.redact).get(preview.text)
     return without_condition(shown) if isinstance(shown, str) else ()
 
 
 def sql_warnings(item: Item) -> list[Template]:
-    """Return a sentence for each kind of statement that no condition limits."""
+    """Return a sentence for each kind of statement without a condition."""
     return [template(_SENTENCES[kind]) for kind in unlimited(item)]

@@ -1,7 +1,7 @@
-"""Render the card of a standing approval: what it allows, what is left, Revoke.
+"""Render the card of a standing approval: its bounds, the remainder, Revoke.
 
-There is one card for all calls that it covers. They have none of their own, but for one
-whose worker stopped while it ran. Arguments that have to be equal stand in boxes.
+All calls that it covers share this card. A separate card appears only for a call whose
+worker stopped while it ran. Arguments that have to be equal are in boxes.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ _NOT_GIVEN: LiteralString = "↩ Similar calls are not allowed"
 
 
 def standing_card(frame: Frame) -> Message:
-    """Return the card of a standing approval as it stands."""
+    """Return the current card of a standing approval."""
     approval = frame.approval
     item, bounds = approval.items[0], bounds_of(approval)
     equal = _equal(bounds)
-    # What has ended says how, and no longer what it allowed.
+    # An ended one shows its end instead of its bounds.
     is_over = not (item.is_pending or item.state is _S.AUTHORIZED)
     blocks = [
         header(label(title(item))),
@@ -78,7 +78,7 @@ _EQUAL_HEAD: LiteralString = "*Calls with exactly these arguments:*"
 
 
 def title(item: Item) -> LiteralString:
-    """Return what the card says first."""
+    """Return the title of the card."""
     return _TITLES.get(item.state, _NOT_GIVEN)
 
 
@@ -92,7 +92,7 @@ def _allowed(bounds: Bounds, equal: Listing) -> list[Block]:
 
 
 def limits(bounds: Bounds) -> list[Template | Plain]:
-    """Return the limits in words, one a part."""
+    """Return the limits in words, one per part."""
     free = [fit(path.removeprefix("args."), _PATH) for path in bounds.may_differ]
     more = len(free) - _MOST_PATHS
     named = ", ".join(free[:_MOST_PATHS]) + (f" and {more} more" if more > 0 else "")
@@ -112,7 +112,7 @@ def limits(bounds: Bounds) -> list[Template | Plain]:
 
 
 def left_text(approval: Approval) -> str:
-    """Return what is left, in words."""
+    """Return the remaining calls and amount, in words."""
     bounds = bounds_of(approval)
     uses, total = left_of(approval)
     words = f"{uses} of {_calls(bounds.uses)} left"
@@ -229,7 +229,7 @@ def _buttons(frame: Frame, item: Item, *, is_whole: bool) -> list[Block]:
         style="primary",
         accessibility_label=label("Allow similar calls within these limits"),
     )
-    # Nobody allows what the card does not show.
+    # People must not allow calls that the card does not show.
     return [approve, reject] if is_whole and item.tier is not Tier.DENY else [reject]
 
 

@@ -30,10 +30,10 @@ from keyturn.gateway.approvals.timing import end_of, ends, is_late, is_over
 from keyturn.gateway.protocol.records import ItemState, Person, Tier, Verb
 
 MAX_ACT = 140
-"""Characters of a header for what a call does; Slack takes 150 in all."""
+"""Maximum characters of a call's title in a header; Slack accepts 150 in all."""
 
 MAX_TOOL = 120
-"""The same for the name of a tool beside a number of calls."""
+"""The same for the name of a tool next to a number of calls."""
 
 _S = ItemState
 STATE_NAMES: dict[ItemState, LiteralString] = {
@@ -56,7 +56,7 @@ UNREVIEWED_STATE_NAMES = STATE_NAMES | {
     _S.AUTHORIZED: "not started yet",
     _S.EXECUTING: "started",
 }
-"""The same for calls that the policy let run."""
+"""The same for calls that the policy authorized without review."""
 
 SIGNS: dict[ItemState, str] = {
     _S.PENDING: "⏳",
@@ -72,7 +72,7 @@ SIGNS: dict[ItemState, str] = {
     _S.WITHDRAWN: "↩",
     _S.LAPSED: "⌛",
 }
-"""The sign of each state; the sentence of a state begins with the same."""
+"""The sign of each state; its sentence begins with the same sign."""
 
 SEVERAL = "☑️"
 """The sign of calls that ended in different ways."""
@@ -97,7 +97,7 @@ _STATUS_LINES: dict[ItemState, tuple[LiteralString, LiteralString]] = {
     _S.WITHDRAWN: ("↩ *Withdrawn*", " {at}. Nothing ran."),
     _S.LAPSED: ("⌛ *Approved*", ", but the approval lapsed {at}. Nothing ran."),
 }
-"""What is said of a state before and after the names of who brought it there."""
+"""Text of each state before and after the names of the people who caused it."""
 
 _DOUBT_RESTORED: LiteralString = (
     ": its record was restored from an older copy {at}. Please check, then choose."
@@ -106,10 +106,10 @@ _DOUBT_RESTORED: LiteralString = (
 _APPROVED = frozenset(
     {_S.AUTHORIZED, _S.EXECUTING, _S.EXECUTED, _S.FAILED, _S.IN_DOUBT, _S.LAPSED}
 )
-"""Where a call comes by an approval alone."""
+"""States that follow an approval."""
 
 _UNDECIDED = frozenset({_S.PENDING, _S.IN_DOUBT, _S.EXPIRED, _S.SUPERSEDED})
-"""What people who voted did not bring about."""
+"""States that votes do not cause."""
 
 NOTHING_RAN: LiteralString = "Nothing ran."
 _HAD_STARTED: LiteralString = "It had been started, and does not go on."
@@ -117,7 +117,7 @@ _NOT_KNOWN: LiteralString = "Whether it ran before is not known."
 
 
 def frozen(items: Sequence[Item], *, are_many: bool = False) -> list[Template]:
-    """Say that calls which wait cannot be approved, because of a freeze."""
+    """Explain that pending calls cannot be approved, because of a freeze."""
     count = sum(item.is_pending and item.is_frozen for item in items)
     if not count:
         return []
@@ -132,7 +132,7 @@ def frozen(items: Sequence[Item], *, are_many: bool = False) -> list[Template]:
 
 
 def what_ran(item: Item | Stale) -> LiteralString:
-    """Return the sentence that is true in place of `NOTHING_RAN`.
+    """Return the true sentence to use instead of `NOTHING_RAN`.
 
     Args:
         item: a call in one of the states `UNEXECUTED`, or one that expires.
@@ -143,7 +143,7 @@ def what_ran(item: Item | Stale) -> LiteralString:
 
 
 def header_text(approval: Approval, *, now_ms: int) -> Plain:
-    """Return the header of a card: what is to be done, behind the sign of its state."""
+    """Return the header of a card: the sign of its state, and the call or calls."""
     if not approval.is_batch:
         item = approval.items[0]
         sign, _ = parted(status_sentence(approval, item, now_ms=now_ms))
@@ -152,12 +152,12 @@ def header_text(approval: Approval, *, now_ms: int) -> Plain:
 
 
 def counted(calls: int) -> str:
-    """Return how many calls there are, in words."""
+    """Return the number of calls, in words."""
     return "1 call" if calls == 1 else f"{calls} calls"
 
 
 def batch_title(approval: Approval, sign: str) -> Plain:
-    """Return the header of several calls: how many they are, of what, and a total."""
+    """Return the header of several calls: their number, tools and a total."""
     tools = [*dict.fromkeys(one_line(item.tool) for item in approval.items)]
     total = header_total(approval)
     room = min(MAX_TOOL, MAX_ACT - 15 - len(total))
@@ -168,20 +168,19 @@ def batch_title(approval: Approval, sign: str) -> Plain:
 
 
 def status_label(approval: Approval, *, now_ms: int) -> list[Label]:
-    """Return the state of several calls in a few words, to stand below their header.
+    """Return the state of several calls in a few words, for the line below the header.
 
-    One call has a sentence there, see `status_sentence`.
+    A single call has a sentence there, see `status_sentence`.
     """
     return [_batch_state(approval, now_ms)[1]] if approval.is_batch else []
 
 
 def _batch_state(approval: Approval, now_ms: int) -> tuple[str, Label]:
-    """Return where several calls stand: a sign, and fixed words with numbers."""
+    """Return the state of several calls: a sign, and fixed words with numbers."""
     every = len(approval.items)
     waiting = sum(item.is_pending for item in approval.items)
     doubts = sum(item.state is _S.IN_DOUBT for item in approval.items)
-    # The record is closed by the sweeper a moment later; until then its own state still
-    # says that it is open.
+    # The sweeper closes the record a moment later; until then its state is still open.
     if waiting and is_over(approval, now_ms):
         return SIGNS[_S.EXPIRED], label("The time is over")
     if waiting:
@@ -193,7 +192,7 @@ def _batch_state(approval: Approval, now_ms: int) -> tuple[str, Label]:
 
 
 def state_counts(approval: Approval) -> str:
-    """Return how many items are in which state: "2 done, 1 rejected"."""
+    """Return the number of items in each state: "2 done, 1 rejected"."""
     counts = Counter(item.state for item in approval.items)
     words = UNREVIEWED_STATE_NAMES if approval.is_auto_approved else STATE_NAMES
     return ", ".join(
@@ -202,7 +201,7 @@ def state_counts(approval: Approval) -> str:
 
 
 def status_sentence(approval: Approval, item: Item, *, now_ms: int) -> Template:
-    """Return where one item stands, who brought it there and when."""
+    """Return the state of one item, with the people who caused it and the time."""
     if item.is_pending:
         return _pending(approval, item, now_ms=now_ms)
     head, tail = _STATUS_LINES[item.state]
@@ -224,7 +223,7 @@ def status_sentence(approval: Approval, item: Item, *, now_ms: int) -> Template:
 
 
 def is_just_waiting(approval: Approval, item: Item) -> bool:
-    """Return whether a call waits for one person, and nothing else is to be said."""
+    """Return whether a call needs one person's vote, and has no other notes."""
     count = counted_votes(item)
     return (
         item.is_pending
@@ -236,7 +235,7 @@ def is_just_waiting(approval: Approval, item: Item) -> bool:
 
 
 def taken_by(approval: Approval, *, now_ms: int) -> Template | None:
-    """Return who said that they look at this; None when nobody does any more."""
+    """Return the person who said "I'm on it"; None if that is over."""
     taken = approval.acknowledged
     if taken is None or approval.state is not ApprovalState.OPEN:
         return None
@@ -249,18 +248,18 @@ def taken_by(approval: Approval, *, now_ms: int) -> Template | None:
 
 
 def approvers(item: Item) -> list[Person]:
-    """Return whose word brought an item where it is: voters, or who decided it."""
+    """Return the people who decided an item: its voters, or the decider."""
     return [one.by for one in _signed(item)]
 
 
 def is_own_edit(item: Item) -> bool:
-    """Return whether the one person who edited a call is the one who approved it."""
+    """Return whether the same single person edited and approved a call."""
     edit = item.edit
     return edit is not None and item.state in _APPROVED and approvers(item) == [edit.by]
 
 
 def by_whom(item: Item) -> Template:
-    """Name the same people, each with those in whose place they decided."""
+    """Name the same people, each with the people for whom they decided."""
     return join_list([_signature(one) for one in _signed(item)])
 
 
@@ -270,7 +269,8 @@ def _signed(item: Item) -> Sequence[Vote | DecisionRecord]:
         return [decision]
     if item.state is _S.WITHDRAWN:
         return []
-    # Votes for the call before an edit stay in the record, and did not bring it here.
+    # Votes for the version before an edit stay in the record, but did not cause its
+    # state.
     votes = [vote for vote in item.votes if vote.action_hash == item.action_hash]
     return votes or ([decision] if decision else [])
 
@@ -287,7 +287,7 @@ def _pending(approval: Approval, item: Item, *, now_ms: int) -> Template:
     if is_late(approval, item, now_ms):
         over = template("⌛ *The time to decide ended* {at}.", at=at)
         return joined(" ", [over, template(what_ran(item))])
-    # A batch says once, at its head, when its time ends.
+    # A batch shows its end once, in its head.
     until = [] if approval.is_batch else [template("Expires {at}.", at=at)]
     if item.tier is Tier.DENY:
         denied = template("⛔ *The policy no longer allows this.*")

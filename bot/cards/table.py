@@ -1,9 +1,9 @@
 """Render many calls of one tool as a table: a row per call, a column per argument.
 
-Slack takes one table in a message, of 100 rows and 20 columns. Cells are plain text.
+Slack accepts one table in a message, of 100 rows and 20 columns. Cells are plain text.
 Short calls get the room that they need, and the long ones share the rest. A call that
-is cut is marked, and decided from the full view only: nobody approves what they could
-not see.
+is cut is marked, and can be decided only from the full view: people must not approve
+text that they could not see.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from keyturn.gateway.protocol.records import Tier
 from keyturn.sandbox.blockkit import limits
 
 TABLE_CHARS = 5_500
-"""Characters in all cells; the rest of the card's budget is for what is around it."""
+"""Characters in all cells; the rest of the card's budget is for the text around it."""
 _STATUS = 18
-"""How long a status may be."""
+"""Maximum length of a status."""
 _MARK = 3
-"""How long the sign before a number is."""
+"""Maximum length of the sign before a number."""
 
 _CELLS = (LONGEST_ROW, 60, 40, 24, 12)
-"""How long the cells of a row may be that has to be cut; the first that fits."""
+"""Cell lengths to try for a row that must be cut; the first that fits is used."""
 _MAX_ARGUMENTS = limits.TABLE_COLUMNS - 1
 _NAME = 40
 _STATE = "State seen"
@@ -41,7 +41,7 @@ _STATE = "State seen"
 class Table:
     """The cells of a table, its heading first, then the calls in order.
 
-    ``whole`` are the indexes of the calls of which every character is shown.
+    ``whole`` are the indexes of the calls that are shown in full.
     """
 
     rows: tuple[tuple[str, ...], ...]
@@ -49,23 +49,23 @@ class Table:
 
 
 def table_of(approval: Approval) -> Table:
-    """Return the table of an approval, as much of it as fits on a card."""
+    """Return the table of an approval, cut to fit on a card."""
     values = [cell_values(item) for item in approval.items]
     names = [*dict.fromkeys(name for row in values for name in row)]
     states = [state_text(item).replace("\n", " · ") for item in approval.items]
     if any(states):
         names = [*names[: _MAX_ARGUMENTS - 1], _STATE]
-        # An argument of that name would be hidden by the state; it is then not whole.
+        # The state would hide an argument of that name; the call is then not whole.
         values = [
             {**row, _STATE: state} if _STATE not in row else row
             for row, state in zip(values, states, strict=True)
         ]
     names = names[:_MAX_ARGUMENTS]
     heading = ("#", *map(_heading, names))
-    # Blank is what is not there: an empty text has its quotes.
+    # Blank means absent: an empty text has its quotes.
     texts = [[row.get(name) or " " for name in names] for row in values]
     firsts = [_first(item) for item in approval.items]
-    # First what waits needs, whatever became of the other calls.
+    # Pending calls get their room first, independently of the other calls' results.
     ended = [
         0 if item.is_pending else len(first) - len(str(item.index + 1))
         for item, first in zip(approval.items, firsts, strict=True)
@@ -95,18 +95,18 @@ def table_of(approval: Approval) -> Table:
 
 
 def cell_values(item: Item) -> dict[str, str]:
-    """Return the arguments by their names, as they can be read.
+    """Return the readable arguments by name.
 
-    A text that reads as another kind of value, such as ``78291``, needs no quotes where
-    the schema says that the argument is a text.
+    A text that reads as another type, such as ``78291``, needs no quotes if the schema
+    declares the argument as a string.
     """
     shown = dict(named_values(item.args, item.redact, schema_order(item)))
     bare = {
         name: text
         for name, text in item.args.items()
         if isinstance(text, str) and shown.get(name) == f'"{text}"'
-        # Blanks at the edges, and nothing at all, would not be seen without quotes;
-        # and the last would read as a value that the policy hides.
+        # Blanks at the edges and empty texts would be invisible without quotes, and
+        # `HIDDEN` would read as a value that the policy hides.
         if text and text.strip() == text and text != HIDDEN
     }
     shown |= {name: bare[name] for name in bare.keys() & _texts(item)}
@@ -123,9 +123,9 @@ def _texts(item: Item) -> frozenset[str]:
 
 
 def _cut(texts: list[str], room: int) -> list[str]:
-    """Return cells with as much of these texts as there is room for.
+    """Return cells with as much of these texts as fits.
 
-    At the shortest cells, what stands on the right has to go.
+    If even the shortest cells do not fit, the last ones are dropped.
     """
     cells = texts
     for longest in _CELLS:
@@ -154,28 +154,28 @@ def _is_whole(
         and (name == _STATE or is_short(name, text, LONGEST_ROW))
         for name, text in row.items()
     )
-    # Bare, a number would read as the text that the schema asks for.
+    # Without quotes, a number would read as the string that the schema declares.
     texts = _texts(item) & item.args.keys()
     is_whole &= all(isinstance(item.args[name], str) for name in texts)
     return is_whole and (not state or row.get(_STATE) == state)
 
 
 def _heading(name: str) -> str:
-    """Return the name of an argument, quoted where a column of ours has the same."""
+    """Return the name of an argument, quoted if a fixed column has the same name."""
     return fit(f'"{name}"' if name in {"#", _STATE} else name, _NAME)
 
 
 def _first(item: Item) -> str:
-    """Return the number of a call, and where it stands unless it only waits.
+    """Return the number of a call, and its state unless it is just pending.
 
-    In the first column, as a phone shows no more than three or four of them.
+    In the first column, as a phone shows only three or four of them.
     """
     number, status = str(item.index + 1), _status(item)
     return f"{number} · {fit(status, _STATUS)}" if status else number
 
 
 def _status(item: Item) -> str:
-    """Return where a call stands, in a word or two; "" while it just waits."""
+    """Return the state of a call in a word or two; "" while it is just pending."""
     said = "" if item.is_pending else STATE_NAMES[item.state]
     count = counted_votes(item)
     if item.is_pending and item.tier is Tier.ESCALATE:
@@ -207,5 +207,5 @@ def numbers_ref(indexes: Iterable[int]) -> Template:
 
 
 def numbers(indexes: Iterable[int]) -> str:
-    """Return calls by the numbers that people see: "1-3, 7"."""
+    """Return calls by their visible numbers: "1-3, 7"."""
     return index_ranges(index + 1 for index in indexes).replace(",", ", ")

@@ -1,4 +1,4 @@
-"""Totals of the calls on one card: of all of them, or of what a person chose."""
+"""Totals of the calls on one card: of all of them, or of a person's choice."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from keyturn.gateway.policy.formats import Call, Total, total_of
 from keyturn.gateway.protocol.strict_json import JsonObject
 
 MAX_IN_HEADER = 60
-"""Characters of a header for a total; a longer one stands below it only."""
+"""Maximum characters of a total in a header; a longer one is only below it."""
 
 _NO_EDITS: dict[int, JsonObject] = {}
 
@@ -18,17 +18,17 @@ _NO_EDITS: dict[int, JsonObject] = {}
 def totals_of(
     approval: Approval, edits: Mapping[int, JsonObject] = _NO_EDITS
 ) -> list[Total]:
-    """Return what the policy lets the card add up, over what would run.
+    """Return the totals that the policy permits, over the current arguments.
 
     Args:
-        approval: whose calls are added up.
-        edits: by index, arguments that a person chose instead.
+        approval: the calls to add up.
+        edits: by index, the arguments of a person's edit.
     """
     calls = [
         Call(item.index, edits.get(item.index, item.args), item.redact)
         for item in approval.items
     ]
-    # What several tools have under one name is added up for each of them, see below.
+    # An argument of several tools is added up for each tool, see below.
     if len({item.tool for item in approval.items}) > 1:
         return []
     return [total_of(one, calls) for one in _named(approval.items)]
@@ -50,7 +50,7 @@ def totals_by_tool(approval: Approval) -> list[tuple[str, list[Total]]]:
 
 
 def _named(items: Sequence[Item]) -> list[str]:
-    """Return what is added up of calls; of several policies what all of these name."""
+    """Return the totals of calls; for several policies those that all of them name."""
     return [one for one in items[0].totals if all(one in item.totals for item in items)]
 
 
@@ -58,14 +58,14 @@ def total_text(total: Total) -> str:
     """Return a total as a phrase: "€2,744.00 in total"."""
     text = total.text()
     if total.format == "number":
-        # A bare number would not say what it is the number of.
+        # A bare number needs the argument's name.
         text = f"{total.name} {text}"
     counted = f"{len(total.numbers)} of them" if total.left_out else "total"
     return f"{text} in {counted}"
 
 
 def header_total(approval: Approval) -> str:
-    """Return the first total for a header; "" where there is none or it is long."""
+    """Return the first total for a header; "" if there is none or it is long."""
     first = next(iter(totals_of(approval)), None)
     text = (
         total_text(first).removesuffix(" in total") if first and first.numbers else ""
@@ -74,7 +74,7 @@ def header_total(approval: Approval) -> str:
 
 
 def sums(totals: Sequence[Total], indexes: AbstractSet[int]) -> str:
-    """Return what these calls come to by each total, and how many it leaves out."""
+    """Return the sums of these calls by total, with the number of omitted calls."""
     parts: list[str] = []
     for total in totals:
         counted = indexes & {*total.numbers}

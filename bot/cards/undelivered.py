@@ -32,22 +32,22 @@ def needs_people(approval: Approval) -> bool:
 
 
 def has_card(approval: Approval) -> bool:
-    """Return whether an approval has a card of its own.
+    """Return whether an approval has a separate card.
 
-    Calls that a standing approval covered are listed on its card, until people have to
-    reconcile them, or are asked whether they were right.
+    Calls under a standing approval are listed on its card. They get a separate card
+    when people have to reconcile them, or are asked whether they were right.
     """
     is_checked = any(item.spot_check is not None for item in approval.items)
     return not approval.covers or needs_people(approval) or is_checked
 
 
 def is_over(approval: Approval) -> bool:
-    """Return whether nothing on the card will change any more by itself."""
+    """Return whether nothing on the card will change by itself any more."""
     return not any(item.state in _UNFINISHED for item in approval.items)
 
 
 def reason(why: str) -> Template:
-    """Return Slack's word for a refusal."""
+    """Return Slack's error code for a refusal."""
     known = why if _PLAIN_NAME.fullmatch(why) else "unknown"
     return template("Slack says {why}", why=code(known))
 
@@ -55,13 +55,13 @@ def reason(why: str) -> Template:
 def undelivered(
     approval: Approval, *, channel: str, why: str, is_posted: bool
 ) -> Message:
-    """Return what is said of a card that is missing or shows an older state.
+    """Return the message about a card that is missing or shows an older state.
 
     Args:
-        approval: as it stands now.
-        channel: where Slack refused it.
-        why: Slack's word for the refusal.
-        is_posted: whether there is a card, which cannot be brought up to date.
+        approval: its current record.
+        channel: where Slack refused the card.
+        why: Slack's error code.
+        is_posted: whether a card exists that cannot be updated.
     """
     named = short_ref(approval.id)
     cannot = (
@@ -82,12 +82,12 @@ def undelivered(
 
 
 def outdated_copy(approval: Approval, *, channel: str, why: str) -> Message:
-    """Return what is said under somebody's copy of a card that cannot change any more.
+    """Return the message under a person's copy that cannot be updated any more.
 
     Args:
-        approval: as it stands now.
+        approval: its current record.
         channel: of the card.
-        why: Slack's word for the refusal.
+        why: Slack's error code.
     """
     said = template(
         "⚠️ This direct message shows an older state, and nothing can be decided on it "
@@ -100,7 +100,7 @@ def outdated_copy(approval: Approval, *, channel: str, why: str) -> Message:
 
 
 def _next(approval: Approval) -> list[Template]:
-    """Return what people can do; nothing when nothing is left to be done."""
+    """Return the possible next steps; empty if nothing is left to do."""
     if not needs_people(approval):
         return []
     trying = template(
@@ -124,12 +124,12 @@ def redacted(approval: str, outcome: str, *, days: int) -> Message:
 
     Args:
         approval: its id.
-        outcome: how it ended, see `outcome_of`; "" where that is not known.
-        days: after how many the details are removed.
+        outcome: how it ended, see `outcome_of`; "" if unknown.
+        days: days after which the details are removed.
     """
     said = f"Request {short_id(approval)}: {outcome or 'it has ended'}."
     after = f"after {days} days" if days != 1 else "after a day"
-    # As plain text: what the store held of the outcome is not to be taken for markup.
+    # As plain text: an outcome read from the store must not be parsed as markup.
     return Message(
         (
             section(untrusted(f"🧹 {said} The details were removed {after}.")),
@@ -144,7 +144,7 @@ def outcome_of(approvals: Iterable[Approval]) -> str:
     states = [STATE_NAMES[item.state] for one in approvals for item in one.items]
     if len(states) == 1:
         return states[0]
-    # In the order in which they come first.
+    # In the order of their first occurrence.
     return ", ".join(f"{states.count(one)} {one}" for one in dict.fromkeys(states))
 
 
@@ -159,7 +159,7 @@ def erased() -> Message:
 def replaced(where: str = "") -> Message:
     """Return the message that replaces a card; ``where`` is the current card's URL.
 
-    It has no metadata: this message is not looked for as a card any more.
+    Without metadata: searches for the card must not find this message.
     """
     text = template("This card was replaced by a newer one.")
     if where:

@@ -1,10 +1,10 @@
-"""Post and update personal copies of a card: direct messages that hold all of it.
+"""Post and update personal copies of a card, as direct messages with all of it.
 
-A copy is posted to each person whom the policy asks by direct message, and changed
-whenever the card is. Each call is one step of the scheduler. Where Slack takes no
-direct message to somebody, that is kept, and the card's thread mentions them instead.
-Where the answer to a posting was lost, the copy is looked for before it is posted
-again, also when its call was decided meanwhile.
+A copy is posted to each person whom the policy asks by direct message, and updated
+along with the card. Each call is one step of the scheduler. If Slack refuses a direct
+message to a person, the refusal is stored, and the card's thread mentions them instead.
+If the answer to a post was lost, the copy is searched for before it is posted again,
+even if its call was decided in the meantime.
 
 The members of a user group are looked up in Slack, for direct messages to each.
 """
@@ -52,14 +52,14 @@ from keyturn.gateway.store.cards import CardCopy, CardPlace, CopyStore
 logger = logging.getLogger(__name__)
 
 _PAGE = "200"
-"""Messages that are looked through, as many as Slack recommends to ask for at once."""
+"""Messages to search through, in Slack's recommended page size."""
 
 
 @contextmanager
 def posting(entry: QueueEntry, user: str = "") -> Generator[None]:
-    """Note on the entry if Slack refused a post: no card is looked for then.
+    """Note on the entry that Slack refused a post, so no search for it is needed.
 
-    ``user`` is whose copy is posted; "" for the card in a channel.
+    ``user`` is the recipient of the copy; "" for the card in a channel.
     """
     entry.unsent.discard(user)
     try:
@@ -72,13 +72,13 @@ def posting(entry: QueueEntry, user: str = "") -> Generator[None]:
 async def find_card(
     publisher: CardPublisher, entry: QueueEntry, record: Approval
 ) -> CardPlace | None:
-    """Register a card whose posting was begun; None when it has to be posted.
+    """Register a card whose post was begun; None if it has to be posted.
 
     It shows an older state, and is updated next. Other copies of it are deleted.
 
     Raises:
         RateLimitDelay: Slack was not asked.
-        SlackError: it did not answer, or refuses the bot's token.
+        SlackError: Slack did not answer, or refused the bot's token.
     """
     found: list[SlackBody] = []
     try:
@@ -86,14 +86,15 @@ async def find_card(
     except SlackRefused as error:
         if error.error in TOKEN_ERRORS | WORKSPACE_ERRORS:
             raise
-        # Without the right to look it is posted again; a click on the lost one then
-        # replaces that.
+        # Without the right to search it is posted again; a click on the lost card then
+        # replaces it.
         logger.warning("card.not_looked_for why=%s", error.error)
     place: CardPlace | None = None
     for one in found:
         logger.info("card.found id=%s", record.id)
         place = await publisher.register(record.id, entry.lost_in, text_at(one, "ts"))
-        # It mentions whom a card of this version mentions; a plain card names none.
+        # It mentions the same people as a card of this version; a plain card names
+        # none.
         if _payload(one).get("version") == record.version:
             place = await publisher.record_mentions(place, record)
     entry.unsent.add("")
@@ -112,10 +113,10 @@ async def find_copies(
 
     Raises:
         RateLimitDelay: Slack was not asked.
-        SlackError: it did not say.
+        SlackError: Slack did not answer.
     """
     try:
-        # The newest messages only: it was posted a moment ago.
+        # Only the newest messages, because it was posted a moment ago.
         response = await publisher.slack.ask(
             HISTORY, channel=channel, limit=_PAGE, include_all_metadata="true"
         )
@@ -124,7 +125,7 @@ async def find_copies(
         raise RateLimitDelay(HISTORY, channel, error.retry_after_s) from error
     messages = response.get("messages")
     listed = cast("list[SlackBody]", messages) if isinstance(messages, list) else []
-    # Its author counts: another app can write such metadata in the person's name.
+    # The author is checked: another app can write such metadata in the person's name.
     found = (one for one in listed if text_at(one, "user") == publisher.me.user)
     return [one for one in found if _payload(one).get("approval") == record.id]
 
@@ -144,9 +145,9 @@ class CopyUpdater:
 
     Attributes:
         card_publisher: makes the calls.
-        channels: direct message of each person, as Slack told this process.
-        unregistered: channel and ts of posted copies that the store does not hold yet,
-            because it failed meanwhile; by approval and person.
+        channels: direct message channel of each person, as returned by Slack.
+        unregistered: channel and ts of posted copies that are not in the store yet,
+            because it failed; by approval and person.
     """
 
     card_publisher: CardPublisher
@@ -162,9 +163,9 @@ class CopyUpdater:
     def next_call(
         self, entry: QueueEntry, record: Approval, place: CardPlace
     ) -> CopyCall | None:
-        """Return what brings the copies of a card up to date; None when they are."""
-        # Where nobody has to act any more, the cards in channels go first: Slack takes
-        # about one update a second, and a card has up to `MOST_COPIES` copies.
+        """Return the call that brings a card's copies up to date, or None."""
+        # If no one has to act, cards in channels go first: Slack accepts about one
+        # update a second, and a card has up to `MOST_COPIES` copies.
         is_urgent = needs_people(record)
         urgency = Urgency.NEEDS_PEOPLE if is_urgent else Urgency.COPY_UPDATE
         lost = [
@@ -177,14 +178,14 @@ class CopyUpdater:
             if user in lost:
                 return CopyCall(Call(HISTORY, ""), user, urgency)
             if not (copy.ts or copy.refused):
-                # Never where the store says: others may write there.
+                # Never the channel in the store, which an intruder may have written.
                 channel = self.channels.get(user)
                 call = Call(POST, channel) if channel else Call(OPEN_DM, "")
                 return CopyCall(call, user, urgency)
         for user in place.sent:
             if self._is_outdated(record, place.copies[user]):
                 return CopyCall(Call(UPDATE, ""), user, urgency)
-        # Of people who are not asked any more: it may still show them buttons.
+        # Copies of people who are not asked any more may still show buttons.
         for user in lost:
             return CopyCall(Call(HISTORY, ""), user, urgency)
         return None
@@ -193,8 +194,8 @@ class CopyUpdater:
         decided = policy_decision_digest(record, self.card_publisher.seal_key)
         if copy.decision_digest != decided:
             return copy.rev <= record.rev
-        # While calls only run, their end is waited for: the card shows the rest.
-        # A standing approval does not run: what is left of it changes with each use.
+        # While calls run, a copy waits for their end: the card shows the progress. A
+        # standing approval does not run: its remainder changes with each use.
         is_settled = needs_people(record) or is_over(record) or record.is_standing
         return copy.rev < record.rev and is_settled
 
@@ -211,8 +212,8 @@ class CopyUpdater:
 
         Raises:
             RateLimitDelay: nothing was sent.
-            SlackError: the bot's token is refused, or what the card shows; or a silent
-                one, which may have posted the copy.
+            SlackError: the bot's token or the card is refused; or there was no
+                response, and the copy may have been posted.
         """
         user, copy = due.user, place.copies.get(due.user, CardCopy())
         frame = self.card_publisher.frame(record, now_ms, card_in=place.channel)
@@ -235,7 +236,7 @@ class CopyUpdater:
             if error.error in TOKEN_ERRORS | WORKSPACE_ERRORS or is_plainer:
                 raise
             if due.call.method == HISTORY:
-                # Without the right to look, a copy is posted again as a card is.
+                # Without the right to search, a copy is posted again, like a card.
                 logger.warning("copy.not_looked_for why=%s", error.error)
                 entry.unsent.add(user)
                 return
@@ -250,7 +251,7 @@ class CopyUpdater:
     async def _find(
         self, entry: QueueEntry, user: str, copy: CardCopy, record: Approval
     ) -> None:
-        """Register the copy of somebody whose posting got no answer, if there is one.
+        """Register a person's copy whose post got no answer, if it exists.
 
         It shows an older state, and is updated next.
         """
@@ -267,8 +268,8 @@ class CopyUpdater:
 
     async def _post(self, entry: QueueEntry, due: CopyCall, frame: Frame) -> None:
         user, channel, record = due.user, due.call.channel, frame.approval
-        # Noted before the post: if its answer is lost, the copy is looked for there,
-        # and a click on it tells which message it is (`listeners.usable_copy`).
+        # Stored before the post: if its answer is lost, the copy is searched for there,
+        # and a click on it identifies the message (`listeners.usable_copy`).
         keys = self.card_publisher.keys
         await self._store.opened(keys, record.id, user, channel=channel)
         with posting(entry, user):
@@ -281,7 +282,7 @@ class CopyUpdater:
             await self._shown(user, record)
 
     async def _register(self, record: Approval, user: str, at: tuple[str, str]) -> bool:
-        """Register a copy; False when another one was, and this one is deleted."""
+        """Register a copy; False if another one was, and this one is deleted."""
         await self.card_publisher.note(record.id, *at)
         kept = await self._store.posted(
             self.card_publisher.keys, record.id, user, channel=at[0], ts=at[1]
@@ -291,7 +292,7 @@ class CopyUpdater:
             return True
         logger.warning("copy.surplus id=%s", record.id)
         await self.card_publisher.delete(*at)
-        return False  # the registered copy may show an older state, and is updated next
+        return False  # the registered copy may be older, and is updated next
 
     async def _shown(self, user: str, record: Approval) -> None:
         publisher = self.card_publisher
@@ -310,7 +311,7 @@ class CopyUpdater:
 
 @dataclass(frozen=True, slots=True)
 class GroupReach:
-    """Replaces user groups by their people, where people are asked one by one.
+    """Replaces user groups by their people, if people are asked one by one.
 
     Attributes:
         users: cached answers of Slack.
@@ -319,10 +320,10 @@ class GroupReach:
     users: UserCache
 
     async def resolved(self, loaded: Loaded) -> Loaded:
-        """Return an approval whose roles say which people of groups to ask.
+        """Return an approval with the people of its groups to ask.
 
-        A group that is too large for direct messages, or of which Slack does not say
-        who is in it, is mentioned as a group.
+        A group that is too large for direct messages, or whose members Slack does not
+        return, is mentioned as a group.
         """
         approval = loaded.approval
         taken = approval.acknowledged
@@ -369,7 +370,7 @@ class GroupReach:
 
 
 def with_unreachable(approval: Approval, copies: Mapping[str, CardCopy]) -> Approval:
-    """Return an approval that knows to whom Slack took no direct message."""
+    """Return an approval with the people who could not get a direct message."""
     refused = {user: one.refused for user, one in copies.items() if one.refused}
     if not refused:
         return approval

@@ -56,7 +56,7 @@ POLICY_DECISION_TAG = "keyturn/v1/policy-decision"
 
 
 def without_freeze(record: Approval) -> Approval:
-    """Return an approval as if nothing were frozen."""
+    """Return an approval without its freezes."""
     frozen = [item for item in record.items if item.is_frozen]
     return record.replacing(*(item.with_(is_frozen=False) for item in frozen))
 
@@ -64,10 +64,11 @@ def without_freeze(record: Approval) -> Approval:
 def policy_decision_digest(
     record: Approval, key: bytes, *, sent: Sequence[str] = ()
 ) -> str:
-    """Return a digest of what a card's pending calls need, and of what they repeat.
+    """Return a digest of the requirements and precedents of a card's pending calls.
 
-    It covers the key that seals the buttons: after a key change cards need a redraw;
-    and, while calls are pending, who has got a copy, if the card names them.
+    It includes the key that seals the buttons, because cards need a redraw after a key
+    change. While calls are pending it includes the recipients of copies, if the card
+    names them.
     """
     rows: list[JsonValue] = [key_id(key)]
     for item in record.items:
@@ -76,8 +77,8 @@ def policy_decision_digest(
             # Only pending calls: a decided one keeps its decision, so a policy change
             # must not make its card outdated.
             rows.append([item.index, item.tier.value, [*item.reasons], requirement])
-            # Only where there are any: else every card would be drawn again once by
-            # the first version that shows them.
+            # Only if there are any: otherwise the first version that shows them would
+            # redraw every card.
             if done := other_calls(record, item.past):
                 rows.append([f"{one.call} {one.state}" for one in done])
             if item.is_frozen:
@@ -105,13 +106,13 @@ class CardPublisher:
     Args:
         slack: Slack's Web API.
         limits: its rate limits.
-        store: where messages are registered.
-        config: what the bot was set up with.
-        me: who the bot is in the workspace.
+        store: registers messages.
+        config: the bot's settings.
+        me: the bot's identity in the workspace.
 
     Attributes:
         unregistered: channel and ts of posted messages that are not in the store yet,
-            because it failed meanwhile; by the approval or outage they show.
+            because it failed; by approval or outage.
     """
 
     def __init__(
@@ -132,17 +133,17 @@ class CardPublisher:
     async def find_place(self, shown: str) -> CardPlace | None:
         """Return the message that shows an approval or outage; None before the post.
 
-        Registers a message that could not be registered after its post. A second post
+        Registers a message whose registration failed after its post. A second post
         would leave the first one outdated for ever.
         """
-        # Registering again is safe: `CardStore.posted` never replaces a copy that is
-        # registered already, so another publisher's copy wins and ours is deleted.
+        # Registering again is safe: `CardStore.posted` never replaces a registered
+        # copy, so another publisher's copy wins and this one is deleted.
         if shown in self.unregistered:
             await self.register(shown, *self.unregistered[shown])
         return await self.place(shown)
 
     async def place(self, shown: str) -> CardPlace | None:
-        """Return the registered message that shows something; None for none."""
+        """Return the registered message of an approval or outage, or None."""
         return await self.cards.place(self.keys, shown)
 
     async def register(self, shown: str, channel: str, ts: str) -> CardPlace:
@@ -152,7 +153,8 @@ class CardPublisher:
         message was posted again.
         """
         # Before the store is written: if it fails now, this is the only record of the
-        # message. After a restart it is gone, and the message is looked for in Slack.
+        # message. After a restart the record is gone, and Slack is searched for the
+        # message.
         self.unregistered[shown] = channel, ts
         await self.note(shown, channel, ts)
         place = await self.cards.posted(self.keys, shown, channel=channel, ts=ts)
@@ -177,18 +179,18 @@ class CardPublisher:
             record: the approval.
             channel: id, or ``#name``.
             now_ms: the time.
-            is_plain: post the plain card, which Slack accepts in any case.
+            is_plain: post the plain card, which Slack always accepts.
 
         Raises:
             RateLimitDelay: nothing was sent.
-            SlackError: a silent one may have posted it.
+            SlackError: without a response, Slack may have posted it.
         """
         # `is_update` matters: chat.update counts `text` in bytes (4,000), and posting
         # in characters (40,000). A card that fits one call may not fit the other.
         frame = self.frame(record, now_ms)
         message = await self.render(frame, is_update=False, is_plain=is_plain)
-        # Noted before the post: if its answer is lost, or this process ends, the card
-        # is looked for there before it is posted again.
+        # Stored before the post: if its answer is lost, or this process ends, the card
+        # is searched for there before it is posted again.
         begun_in = self.limits.channel_id(channel)
         await self.cards.begin_post(self.keys, record.id, begun_in)
         response = await self._send(POST, channel, message)
@@ -198,7 +200,8 @@ class CardPublisher:
         ts = text_at(response, "ts")
         place = await self.register(record.id, channel, ts)
         if named != channel:
-            # Sealed: who reads there may read the approval (`listeners.queues`).
+            # Sealed: readers of that channel may read the approval
+            # (`listeners.queues`).
             moved = self.store.moved_channels
             await moved.note(self.keys, named, channel)
         if (place.channel, place.ts) != (channel, ts):
@@ -210,17 +213,17 @@ class CardPublisher:
     async def record_mentions(self, place: CardPlace, approval: Approval) -> CardPlace:
         """Store which roles a posted card mentions."""
         # Stored after the post: a crash in between mentions people twice, while the
-        # other order could mention nobody.
+        # other order could mention none.
         roles = mentions_for(approval).roles
         await self.cards.mark_mentioned(self.keys, approval.id, roles)
         return place.with_(mentioned_roles=place.mentioned_roles.union(roles))
 
     async def note(self, shown: str, channel: str, ts: str) -> None:
-        """Note a message that was posted, so that it can be redacted later.
+        """Store a posted message, so that it can be redacted later.
 
         Args:
-            shown: what it is about; only messages about approvals are noted.
-            channel: where it is.
+            shown: its subject; only messages about approvals are stored.
+            channel: of the message.
             ts: of the message.
         """
         kept = self.config.messages_kept
@@ -230,7 +233,7 @@ class CardPublisher:
             )
 
     async def delete(self, channel: str, ts: str) -> None:
-        """Delete a surplus copy, or replace it where Slack does not let us."""
+        """Delete a surplus copy, or replace it if Slack refuses to delete it."""
         try:
             await self.slack.call("chat.delete", channel=channel, ts=ts)
         except SlackError as error:
@@ -247,8 +250,8 @@ class CardPublisher:
         is_plain: bool = False,
     ) -> CardPlace:
         """Show the newest state on the card; raises as `post_card` does."""
-        # A mention in a changed message notifies nobody, so the card can name whom a
-        # message has reached; a posted one must not.
+        # A mention in an edited message does not notify people, so an updated card can
+        # name the recipients of copies; a new one must not.
         frame = self.frame(record, now_ms, sent=place.sent)
         message = await self.render(frame, is_update=True, is_plain=is_plain)
         await self._send(UPDATE, place.channel, message, ts=place.ts)
@@ -264,7 +267,7 @@ class CardPublisher:
         *,
         sent: Sequence[str] = (),
     ) -> CardPlace:
-        """Store what the card shows; return its place with that."""
+        """Store the displayed content; return the card's place with it."""
         # Written after the call, never before: a crash in between repeats an update,
         # while the other order would leave an outdated card for ever.
         shown = digest.tagged_hash(
@@ -284,7 +287,7 @@ class CardPublisher:
         )
 
     async def open_dm(self, user: str) -> str:
-        """Return the channel of the direct message with a person; raises likewise."""
+        """Return the channel of a person's direct messages; raises likewise."""
         response = await self._call(OPEN_DM, "", users=user)
         channel = text_at(response, "channel", "id")
         if not channel:
@@ -307,8 +310,8 @@ class CardPublisher:
         Raises as `post_card` does.
         """
         try:
-            # A message that our own validator refuses must not block those behind it,
-            # so it is replaced by a sentence that always fits.
+            # A message that the local validator refuses must not block later ones, so
+            # it is replaced by a sentence that always fits.
             ensure_valid_message(message.blocks, message.text)
         except BadBlocks:
             logger.exception("message.invalid")
@@ -329,7 +332,7 @@ class CardPublisher:
         sent: Sequence[str] = (),
         card_in: str = "",
     ) -> Frame:
-        """Return what a card, or a copy of the card in a channel, is made of."""
+        """Return the frame of a card, or of a copy of the card in a channel."""
         return Frame(
             record,
             self.seal_key,
@@ -341,7 +344,7 @@ class CardPublisher:
         )
 
     def _conversation(self, origin: Origin | None) -> str:
-        # Only its author could open a direct message.
+        # Only its author can open a direct message.
         if origin is None or origin.channel.startswith("D"):
             return ""
         return self.slack.message_url(origin.channel, origin.thread_ts)

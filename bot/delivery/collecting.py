@@ -1,12 +1,12 @@
-"""Let calls of separate requests share one card, where the policy says ``batch``.
+"""Let calls of separate requests share one card, if the policy has ``batch``.
 
-A card that may be shared waits until the policy's time is over or there are enough
-calls of its group; then one card is posted for all of them, and events about a call go
-to that card. A call that one gesture cannot decide together with the others (it was
-edited, raised, asked about, or is in doubt) leaves it, and gets a card of its own.
+A card that may be shared waits until the policy's time is over or its group has enough
+calls. Then one card is posted for all of them, and events about a call go to that card.
+A call that one gesture cannot decide together with the others (it was edited, raised,
+asked about, or is in doubt) leaves it, and gets a separate card.
 
-Which calls wait is known from the queue alone: after a restart the index of missing
-cards names them again.
+Only the queue has the waiting calls: after a restart the index of missing cards
+restores them.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ ALL_LEFT = Message(
 
 GROUP_TAG = "keyturn/v1/collected-group"
 _ANY = "a card"
-"""The id of a card that is only looked at."""
+"""The id of a card that is only checked."""
 _ONCE = frozenset({EventName.APPROVAL_REMINDED, EventName.APPROVAL_ESCALATED})
 """Events that each member of a card has at about the same time."""
 
@@ -66,9 +66,9 @@ class Collector:
 
     Attributes:
         updater: posts and updates cards.
-        store: which approvals share a card.
+        store: the approvals of each shared card.
         rule: returns the policy's rule by which a call may share a card, if any.
-        collects: returns whether the policy has such rules at all.
+        collects: returns whether the policy has such rules.
         queue: of the publisher that leads; see `begin`.
     """
 
@@ -87,16 +87,16 @@ class Collector:
         self._waiting.clear()
 
     async def takes(self, entry: QueueEntry) -> bool:
-        """Return whether an approval has no card of its own, or none yet.
+        """Return whether an approval has no separate card, or none yet.
 
-        Its events then went to the card that it is on.
+        Its events were then moved to the shared card.
         """
         queue = self.queue
         if queue is None or entry.place is not None or entry.is_auto_approved:
             return False
         keys = self.updater.card_publisher.keys
         card = await self.store.card_of(keys, entry.approval)
-        # Most approvals have a card of their own, and most policies collect none.
+        # Most approvals have separate cards, and most policies collect none.
         if card == ALONE or (card is None and not self.collects()):
             self._waiting.pop(entry.approval, None)
             return False
@@ -109,7 +109,7 @@ class Collector:
             return await self._is_on(entry, card, queue) if card else False
 
     async def _waits(self, entry: QueueEntry) -> bool:
-        """Return whether an approval waits for others; else collect those that are."""
+        """Return whether an approval waits for others; collect those that are due."""
         approval = await self._read(entry.approval)
         rule = self._rule(approval) if approval else None
         if approval is None or rule is None:
@@ -131,7 +131,7 @@ class Collector:
         for one in alike:
             del self._waiting[one.entry.approval]
         shared = await self._begin_card(alike, group, rule)
-        # Where there was no place for it, it waits for the next card.
+        # Without room on this card, it waits for the next one.
         return bool(shared) and approval.id not in shared
 
     async def _begin_card(
@@ -141,7 +141,7 @@ class Collector:
         alike.sort(key=lambda one: one.order)
         members: list[Approval] = []
         for one in alike:
-            # What was decided or changed while it waited has nothing to share.
+            # A call decided or changed while it waited is excluded.
             found = await self._read(one.entry.approval)
             if found and self._rule(found) and group_of(found) == group:
                 members.append(found)
@@ -152,17 +152,17 @@ class Collector:
         card = store_keys.approval_id(keys.tenant, secrets.token_hex(16))
         while len(members) > 1 and decided_alone(collected(card, members)):
             members = members[: len(members) // 2]
-        if len(members) < 2:  # noqa: PLR2004 - one call has a card of its own
+        if len(members) < 2:  # noqa: PLR2004 - one call has a separate card
             return []
         ids = [one.id for one in members]
         await self.store.collect(keys, card, ids, group=group)
-        # Listed before its members are taken from the list: a restart posts it.
+        # Listed before its members are removed from the list: a restart posts it.
         await cards.mark_outdated(keys, card)
         logger.info("card.collected id=%s calls=%d", card, len(members))
         return ids
 
     async def _is_on(self, entry: QueueEntry, card: str, queue: OutboxQueue) -> bool:
-        """Send what happened to a member to its card; False when it leaves that."""
+        """Move a member's events to its card; False if it leaves the card."""
         publisher = self.updater.card_publisher
         keys, cards = publisher.keys, publisher.cards
         approval = await self._read(entry.approval)
@@ -176,7 +176,7 @@ class Collector:
             queue.redraw(card)
             return False
         for event in list(entry.events):
-            # One that was given more time is reminded of later than the others.
+            # A member with more time gets its reminder later than the others.
             if (
                 event.name in _ONCE
                 and not was_extended(approval)
@@ -193,18 +193,18 @@ class Collector:
         place = await self.updater.card_publisher.place(card)
         if place is None:
             return
-        with suppress(SlackRefused):  # nobody sees it any more, or it stays as it is
+        with suppress(SlackRefused):  # the message is gone, or stays unchanged
             await self.updater.card_publisher.update(place.channel, place.ts, ALL_LEFT)
 
     async def _stays(self, approval: Approval, card: str) -> bool:
         item = approval.items[0]
         if item.is_pending:
             return can_share(approval) and await self._is_alike(approval, card)
-        # People need buttons to reconcile a call, and to say whether it was right.
+        # People need buttons to reconcile a call, and to answer its spot check.
         return item.state is not ItemState.IN_DOUBT and item.spot_check is None
 
     async def _is_alike(self, approval: Approval, card: str) -> bool:
-        """Return whether a call needs what the others on its card need."""
+        """Return whether a call has the same requirements as the others on its card."""
         keys, group = self.updater.card_publisher.keys, group_of(approval)
         if group == await self.store.group(keys, card):
             return True
@@ -212,7 +212,7 @@ class Collector:
             other = await self._read(member)
             if other is None or not other.items[0].is_pending:
                 continue
-            # Those that cannot stay in any case do not count.
+            # Calls that leave in any case do not count.
             if can_share(other) and group_of(other) != group:
                 return False
         # The policy changed for all of them alike, so they still belong together.
@@ -220,14 +220,14 @@ class Collector:
         return True
 
     def _rule(self, approval: Approval) -> BatchRule | None:
-        """Return the rule by which a waiting approval may share a card now."""
+        """Return the rule by which a pending approval may share a card now."""
         return self.rule(approval) if can_share(approval) else None
 
     async def _read(self, approval_id: str) -> Approval | None:
         try:
             loaded = await self.updater.read(approval_id)
         except CorruptRecord:
-            return None  # the updater says so
+            return None  # the updater reports it
         return loaded.approval if loaded else None
 
     async def _age_s(self, approval: Approval) -> float:
@@ -236,10 +236,10 @@ class Collector:
 
 
 def can_share(approval: Approval) -> bool:
-    """Return whether a waiting call can be decided together with others.
+    """Return whether a pending call can be decided together with others.
 
-    It is one call that a row shows whole and that one gesture approves. People who get
-    direct messages get one for each card, so none of theirs is shared.
+    It is one call that a row shows whole and that one gesture approves. Reviewers with
+    direct messages get one per card, so their cards are not shared.
     """
     if len(approval.items) > 1 or is_collected(approval) or approval.is_question:
         return False
@@ -249,12 +249,12 @@ def can_share(approval: Approval) -> bool:
 
 
 def was_extended(approval: Approval) -> bool:
-    """Return whether somebody gave a call more time."""
+    """Return whether a call was given more time."""
     return approval.expires_at_ms != approval.created_at_ms + approval.ttl_ms
 
 
 def group_of(approval: Approval) -> str:
-    """Return a digest of what calls have in common that share a card."""
+    """Return a digest of the properties that calls on a shared card share."""
     item = approval.items[0]
     return digest.tagged_hash(
         GROUP_TAG,
